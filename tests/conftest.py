@@ -1,0 +1,26 @@
+"""What every test starts from: a known random state, one thread a worker, hypothesis without a clock."""
+
+import os
+
+import hypothesis
+import pytest
+import torch
+
+# Derandomised, so that a pass here is a pass everywhere; `HYPOTHESIS_PROFILE=explore` draws anew.
+hypothesis.settings.register_profile(
+    "default", deadline=None, derandomize=True, max_examples=100, print_blob=True
+)
+hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture(autouse=True)
+def known_state():
+    """Seed torch, and give back whatever global settings the test changed."""
+    threads = torch.get_num_threads()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        torch.set_num_threads(1)
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(threads)
+    torch.set_default_dtype(torch.float32)
