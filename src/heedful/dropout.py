@@ -1,0 +1,49 @@
+"""Which weights dropout removes: a pure function of (seed, batch, head, query, key).
+
+So the same seed drops the same weights in every kernel, in blocks of any size, on any number of threads
+and processes, and the backward pass need not store what the forward pass dropped.
+"""
+
+import torch
+from torch import Tensor
+
+_WORD = 0xFFFFFFFF
+_FIRST, _SECOND = 0x7FEB352D, 0x846CA68B  # odd multipliers of a 32-bit mixer with low bias
+_GOLDEN = 0x9E3779B9  # 2^32 / golden ratio: spreads consecutive keys over the words
+
+
+def draw_seed() -> int:
+    """A seed of 63 bits from torch's default generator, so that `torch.manual_seed` fixes it."""
+    return int(torch.randint(2**63 - 1, ()).item())
+
+
+def kept(seed: int, p: float, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    """Which weights survive dropout with probability p: Boolean, of the index tensors' common shape.
+
+    Args:
+        seed: 64 bits.
+        p: the probability of dropping a weight, resolved to 2**-32.
+        b, h, q, k: int64 indices of batch entry, query head, query and key, broadcastable.
+    """
+    row = _row(seed & _WORD, b, h, q)
+    tweak = _row((seed >> 32) & _WORD, b, h, q)
+    word = (k * _GOLDEN + row) & _WORD
+    word = ((word ^ (word >> 16)) * _FIRST) & _WORD
+    word = word ^ tweak  # a second word of the row: two rows never share a shifted pattern
+    word = ((word ^ (word >> 15)) * _SECOND) & _WORD
+    word = word ^ (word >> 16)
+    return word >= round(p * 2**32)
+
+
+def _row(word: int, b: Tensor, h: Tensor, q: Tensor) -> Tensor:
+    """A 32-bit word for each (batch, head, query), in int64."""
+    mixed = _mix((b + word + _GOLDEN) & _WORD)
+    mixed = _mix((h + mixed + _GOLDEN) & _WORD)
+    return _mix((q + mixed + _GOLDEN) & _WORD)
+
+
+def _mix(word: Tensor) -> Tensor:
+    """A bijection of 32-bit words that flips each output bit with probability near one half."""
+    word = ((word ^ (word >> 16)) * _FIRST) & _WORD
+    word = ((word ^ (word >> 15)) * _SECOND) & _WORD
+    return word ^ (word >> 16)
