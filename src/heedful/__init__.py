@@ -1,3 +1,31 @@
 """heedful: attention for PyTorch that you can read, check, see and run fast."""
 
+from heedful.dispatch import Plan, explain
+from heedful.errors import ArgumentError, HeedfulError, KernelError, MissingExtraError
+from heedful.functional import attention, scaled_dot_product_attention
+from heedful.masks import Band, Causal, Dense, Documents, Mask, Padding, Prefix, Sinks, Window
+from heedful.result import AttentionResult, merge
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "ArgumentError",
+    "AttentionResult",
+    "Band",
+    "Causal",
+    "Dense",
+    "Documents",
+    "HeedfulError",
+    "KernelError",
+    "Mask",
+    "MissingExtraError",
+    "Padding",
+    "Plan",
+    "Prefix",
+    "Sinks",
+    "Window",
+    "attention",
+    "explain",
+    "merge",
+    "scaled_dot_product_attention",
+]

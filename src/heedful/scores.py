@@ -50,7 +50,10 @@ def alibi_slopes(num_heads: int) -> Tensor:
     """
     if num_heads < 1:
         raise ArgumentError(
-            "num_heads", expected="at least 1", received=str(num_heads), remedy="Count the query heads."
+            "num_heads",
+            expected="at least 1",
+            received=str(num_heads),
+            remedy="Count the query heads.",
         )
     lower = 2 ** (num_heads.bit_length() - 1)
     series = [2 ** (-8 * i / lower) for i in range(1, lower + 1)]

@@ -1,0 +1,83 @@
+"""PyTorch's FlexAttention: compiled for each kind of problem, skipping the blocks that no query may see."""
+
+from collections.abc import Callable
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from heedful.problem import AttentionProblem
+from heedful.scores import soft_cap
+
+NAME = "flex"
+
+
+def refusal(problem: AttentionProblem) -> str | None:
+    """It takes masks of intervals, on CUDA forward and backward, on CPUs forward only."""
+    device = problem.query.device.type
+    if device not in ("cpu", "cuda"):
+        return f"FlexAttention is used on CPUs and CUDA only, not on {device}"
+    if problem.dropout_p > 0:
+        return "FlexAttention has no dropout"
+    if problem.query.dtype == torch.float64:
+        return "FlexAttention has no float64"
+    if problem.mask is not None and problem.intervals is None:
+        return "the mask is dense, and FlexAttention gains nothing from that"
+    if device == "cpu" and problem.needs_grad:
+        return "FlexAttention has no backward pass on CPUs"
+    if not all(problem.sizes):
+        return "FlexAttention takes no empty tensors"
+    return None
+
+
+def run(problem: AttentionProblem) -> tuple[Tensor, Tensor]:
+    """One call of the compiled `flex_attention`. Sink logits join afterwards, through the log-sum-exp."""
+    from torch.nn.attention.flex_attention import AuxRequest
+
+    _, Hq, Hkv, *_ = problem.sizes
+    key, value = problem.seen_key_and_value()
+    output, aux = _compiled()(
+        problem.query,
+        key,
+        value,
+        score_mod=_score_mod(problem),
+        block_mask=None if problem.intervals is None else problem.intervals.block_mask(),
+        scale=problem.scale,
+        enable_gqa=Hq != Hkv,
+        return_aux=AuxRequest(lse=True),
+    )
+    if problem.sinks is None:
+        return output, aux.lse
+    lse = torch.logaddexp(aux.lse, problem.sinks.to(aux.lse.dtype).unsqueeze(-1))
+    share = torch.exp(aux.lse - lse).unsqueeze(-1)
+    return (output * share).to(output.dtype), lse
+
+
+@cache
+def _compiled() -> Callable:
+    """`flex_attention`, compiled by torch when it first runs, once for each kind of problem."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention, dynamic=False)
+
+
+def _score_mod(problem: AttentionProblem) -> Callable | None:
+    """Soft-cap and bias as FlexAttention takes them; None where there are none."""
+    cap = problem.softcap
+    if cap is None and problem.bias is None:
+        return None
+    if problem.bias is None:
+        return lambda score, _b, _h, _q, _k: soft_cap(score, cap)
+    bias = problem.bias.expand(*problem.query.shape[:-1], problem.sizes.Tk)
+    return lambda score, b, h, q, k: soft_cap(score, cap) + bias[b, h, q, k]
+
+
+def scratch_bytes(problem: AttentionProblem) -> int:
+    """The block mask: indices of 128 × 128 blocks."""
+    B, _, _, Tq, Tk, _, _ = problem.sizes
+    return 0 if problem.intervals is None else 4 * 4 * B * -(-Tq // 128) * -(-Tk // 128)
+
+
+def notes(problem: AttentionProblem) -> str:
+    """Compilation is the price."""
+    return "the first call of a kind compiles for seconds"

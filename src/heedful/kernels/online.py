@@ -1,0 +1,75 @@
+"""The same attention with the softmax computed on line, block of keys by block of keys (FlashAttention, arXiv 2205.14135).
+
+It holds one block of scores at a time: the twin of the reference for what does not fit in memory.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from heedful.problem import AttentionProblem
+from heedful.scores import soft_cap
+
+NAME = "online"
+BLOCK = 256  # keys
+
+
+def refusal(problem: AttentionProblem) -> str | None:
+    """It runs everything, as the reference does."""
+    return None
+
+
+def run(problem: AttentionProblem) -> tuple[Tensor, Tensor]:
+    """Keep the highest score m, the normaliser l and the unnormalised output O; rescale them as m rises."""
+    query, key, value = problem.widened()
+    B, Hq, _, Tq, Tk, _, Dv = problem.sizes
+    keep = max(1 - problem.dropout_p, 2**-32)
+
+    m = query.new_full((B, Hq, Tq, 1), -math.inf)
+    l = query.new_zeros(B, Hq, Tq, 1)
+    O = query.new_zeros(B, Hq, Tq, Dv)
+    if problem.sinks is not None:  # a key seen before all others, with a value of 0
+        sinks = problem.sinks.to(query.dtype).view(-1, 1, 1)
+        m = m.maximum(sinks.detach())
+        l = torch.exp(sinks - m)
+
+    for first in range(0, Tk, BLOCK):
+        last = min(first + BLOCK, Tk)
+        scores = _scores(problem, query, key[..., first:last, :], first, last)
+        highest = m.maximum(scores.detach().amax(dim=-1, keepdim=True))
+        reference = highest.masked_fill(highest == -math.inf, 0.0)  # nothing seen yet
+        exponentials = torch.exp(scores - reference)
+        correction = torch.exp(m - reference)
+        l = correction * l + exponentials.sum(dim=-1, keepdim=True)
+        if problem.dropout_p > 0:
+            exponentials = exponentials * problem.survivors(first, last) / keep
+        O = correction * O + exponentials @ value[..., first:last, :]
+        m = highest
+
+    hidden = l == 0
+    l = l.masked_fill(hidden, 1.0)
+    lse = (m.masked_fill(hidden, 0.0) + l.log()).masked_fill(hidden, -math.inf)
+    return (O / l).to(problem.query.dtype), lse.squeeze(-1)
+
+
+def _scores(problem: AttentionProblem, query: Tensor, key: Tensor, first: int, last: int) -> Tensor:
+    """The scores of one block of keys, −∞ where hidden."""
+    B, Hq, _, Tq, Tk, _, _ = problem.sizes
+    scores = soft_cap(query @ key.mT * problem.scale, problem.softcap)
+    if problem.bias is not None:
+        scores = scores + problem.bias.expand(B, Hq, Tq, Tk)[..., first:last]
+    visible = problem.visible(first, last)
+    return scores if visible is None else scores.masked_fill(~visible, -math.inf)
+
+
+def scratch_bytes(problem: AttentionProblem) -> int:
+    """One block of scores and exponentials, and a wide output; a backward pass keeps every block."""
+    B, Hq, _, Tq, Tk, _, Dv = problem.sizes
+    keys = Tk if problem.needs_grad else min(BLOCK, Tk)
+    return B * Hq * Tq * (3 * keys + Dv) * max(problem.query.element_size(), 4)
+
+
+def notes(problem: AttentionProblem) -> str:
+    """Says what a backward pass costs."""
+    return "a backward pass keeps every block of scores" if problem.needs_grad else ""

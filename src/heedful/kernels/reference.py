@@ -1,0 +1,46 @@
+"""Attention as the paper writes it (Vaswani et al. 2017, arXiv 1706.03762, equation 1): what every kernel is held to."""
+
+import math
+
+from torch import Tensor
+
+from heedful.problem import AttentionProblem
+from heedful.scores import soft_cap, softmax_with_sinks
+
+NAME = "reference"
+
+
+def refusal(problem: AttentionProblem) -> str | None:
+    """It runs everything: any dtype, any device, gradients of gradients."""
+    return None
+
+
+def run(problem: AttentionProblem) -> tuple[Tensor, Tensor]:
+    """softmax(scale · Q Kᵀ) V, with every score at hand; float32 inside for the smaller types."""
+    query, key, value = problem.widened()
+
+    scores = query @ key.mT * problem.scale
+    scores = soft_cap(scores, problem.softcap)
+    if problem.bias is not None:
+        scores = scores + problem.bias
+    if problem.dense_mask is not None:
+        scores = scores.masked_fill(~problem.dense_mask, -math.inf)
+
+    weights, lse = softmax_with_sinks(scores, problem.sinks)
+    if problem.dropout_p > 0:
+        weights = weights * problem.survivors(0, problem.sizes.Tk)
+        weights = weights / max(1 - problem.dropout_p, 2**-32)
+
+    output = weights @ value
+    return output.to(problem.query.dtype), lse
+
+
+def scratch_bytes(problem: AttentionProblem) -> int:
+    """Scores, exponentials and weights: three times B · Hq · Tq · Tk numbers."""
+    B, Hq, _, Tq, Tk, _, _ = problem.sizes
+    return 3 * B * Hq * Tq * Tk * max(problem.query.element_size(), 4)
+
+
+def notes(problem: AttentionProblem) -> str:
+    """Nothing to know: it is the definition."""
+    return ""

@@ -1,0 +1,293 @@
+"""One attention problem: the tensors and options of a call, checked once, at the door."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from heedful import dropout
+from heedful.errors import ArgumentError
+from heedful.intervals import Intervals
+from heedful.masks import Dense, Grid, Mask
+from heedful.shapes import Sizes, broadcasts, read_sizes
+
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionProblem:
+    """softmax(cap(scale · Q Kᵀ) + bias, masked) V, as data. Whoever holds one need check nothing again.
+
+    Args:
+        query: (B, Hq, Tq, D), floating point.
+        key: (B, Hkv, Tk, D), where Hkv divides Hq: query head h reads key head h // (Hq // Hkv).
+        value: (B, Hkv, Tk, Dv).
+        mask: which keys each query may see; a Boolean tensor (True = attend) stands for `Dense`. None: all.
+        bias: added to the scores after the soft-cap: floating point, broadcastable to (B, Hq, Tq, Tk).
+        scale: multiplies the dot products; None: 1/√D.
+        softcap: scores become softcap · tanh(scores / softcap).
+        sinks: (Hq,) logits of one more key per head, whose value is 0.
+        dropout_p: the probability of dropping a weight; the others are scaled by 1/(1 − p).
+        seed: what dropout draws from; None: drawn from torch's generator when first needed.
+        return_lse: whether the caller wants the log-sum-exp too.
+
+    Raises:
+        ArgumentError: something does not fit; the text says what would have, and the remedy.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Mask | Tensor | None = None
+    bias: Tensor | None = None
+    scale: float | None = None
+    softcap: float | None = None
+    sinks: Tensor | None = None
+    dropout_p: float = 0.0
+    seed: int | None = None
+    return_lse: bool = False
+
+    def __post_init__(self) -> None:
+        _check_tensors(self.query, self.key, self.value)
+        _check_numbers(self.scale, self.softcap, self.dropout_p)
+        _, Hq, _, _, Tk, D, _ = self.sizes
+        if self.scale is None:
+            object.__setattr__(self, "scale", 1 / math.sqrt(max(D, 1)))
+        if self.bias is not None:
+            _check_bias(self.bias, self.sizes, self.query)
+        if self.sinks is not None:
+            _check_sinks(self.sinks, Hq, self.query)
+        if self.mask is not None:
+            object.__setattr__(self, "mask", _checked_mask(self.mask, self.sizes, self.query))
+            if Tk == 0:  # checked, but there is nothing to hide
+                object.__setattr__(self, "mask", None)
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        """B, Hq, Hkv, Tq, Tk, D, Dv."""
+        return read_sizes(self.query, self.key, self.value)
+
+    @cached_property
+    def dropout_seed(self) -> int:
+        """The seed given, or one drawn from torch's generator the first time a kernel of ours asks."""
+        return dropout.draw_seed() if self.seed is None else self.seed
+
+    @property
+    def needs_grad(self) -> bool:
+        """Whether a backward pass may follow."""
+        tensors = (self.query, self.key, self.value, self.bias, self.sinks)
+        return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+    # What the mask comes down to
+
+    @cached_property
+    def grid(self) -> Grid:
+        """The queries and keys, aligned as the mask says."""
+        assert isinstance(self.mask, Mask)
+        return self.mask.grid(
+            self.sizes.Tq, self.sizes.Tk, batch=self.sizes.B, device=self.query.device
+        )
+
+    @cached_property
+    def plain_causal(self) -> bool:
+        """Whether the mask is what PyTorch's ``is_causal=True`` says."""
+        return isinstance(self.mask, Mask) and self.mask.is_plain_causal(self.grid)
+
+    @cached_property
+    def intervals(self) -> Intervals | None:
+        """The mask as runs of keys; None without a mask, and for one that only a dense tensor can say."""
+        return self.mask.intervals_on(self.grid) if isinstance(self.mask, Mask) else None
+
+    @cached_property
+    def dense_mask(self) -> Tensor | None:
+        """The mask as Boolean (B or 1, Hq or 1, Tq, Tk), True = attend; None without a mask."""
+        if self.intervals is not None:
+            return self.intervals.dense().unsqueeze(1)
+        return self.mask.dense_on(self.grid) if isinstance(self.mask, Mask) else None
+
+    def visible(self, first: int, last: int) -> Tensor | None:
+        """The columns first…last-1 of the dense mask, without the rest where there are intervals."""
+        if self.intervals is not None:
+            return self.intervals.keys(first, last).unsqueeze(1)
+        return None if self.dense_mask is None else self.dense_mask[..., first:last]
+
+    @cached_property
+    def unseen_keys(self) -> Tensor | None:
+        """The keys that no query may see: Boolean (B or 1, 1, Tk, 1); None where each is seen."""
+        if self.mask is None or (self.plain_causal and self.sizes.Tq >= self.sizes.Tk):
+            return None
+        if self.intervals is not None:
+            unseen = self.intervals.unseen_keys()
+        else:
+            assert self.dense_mask is not None
+            unseen = ~self.dense_mask.flatten(1, 2).any(dim=1)
+        return unseen[:, None, :, None] if bool(unseen.any()) else None
+
+    @cached_property
+    def empty_rows(self) -> Tensor | None:
+        """The queries that see no key: Boolean (B or 1, Hq or 1, Tq, 1); None where each sees one."""
+        if self.mask is None or self.plain_causal:
+            return None
+        if self.intervals is not None:
+            empty = self.intervals.empty_rows().unsqueeze(1)
+        else:
+            assert self.dense_mask is not None
+            empty = ~self.dense_mask.any(dim=-1)
+        return empty.unsqueeze(-1) if bool(empty.any()) else None
+
+    @cached_property
+    def pairs(self) -> int:
+        """How many scores matter: (query, key) pairs that are seen, over all batch entries and heads."""
+        B, Hq, _, Tq, Tk, _, _ = self.sizes
+        if self.mask is None:
+            return B * Hq * Tq * Tk
+        if self.intervals is not None:
+            return int(self.intervals.pairs().expand(B).sum()) * Hq
+        assert self.dense_mask is not None
+        return int(self.dense_mask.expand(B, Hq, -1, -1).sum())
+
+    # What the plain kernels compute with
+
+    def seen_key_and_value(self) -> tuple[Tensor, Tensor]:
+        """Key and value with 0 where no query may see them: whatever stands there, NaN too, harms nothing."""
+        if self.unseen_keys is None:
+            return self.key, self.value
+        return self.key.masked_fill(self.unseen_keys, 0), self.value.masked_fill(
+            self.unseen_keys, 0
+        )
+
+    def widened(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, seen key and value in float32 or better, key/value heads repeated for their query heads."""
+        _, Hq, Hkv, *_ = self.sizes
+        dtype = torch.promote_types(self.query.dtype, torch.float32)
+        key, value = (
+            tensor.to(dtype).repeat_interleave(Hq // max(Hkv, 1), dim=1)
+            for tensor in self.seen_key_and_value()
+        )
+        return self.query.to(dtype), key, value
+
+    def survivors(self, first: int, last: int) -> Tensor:
+        """Which weights of the keys first…last-1 dropout leaves: Boolean (B, Hq, Tq, last - first)."""
+        B, Hq, _, Tq, *_ = self.sizes
+        device = self.query.device
+        return dropout.kept(
+            self.dropout_seed,
+            self.dropout_p,
+            torch.arange(B, device=device).view(-1, 1, 1, 1),
+            torch.arange(Hq, device=device).view(-1, 1, 1),
+            torch.arange(Tq, device=device).view(-1, 1),
+            torch.arange(first, last, device=device),
+        )
+
+
+def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
+    tensors = {"query": query, "key": key, "value": value}
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor) or tensor.dtype not in DTYPES:
+            raise ArgumentError(
+                name,
+                expected="a tensor of float64, float32, bfloat16 or float16",
+                received=str(getattr(tensor, "dtype", type(tensor).__name__)),
+                remedy="Convert it by .to(torch.float32) or another of these.",
+            )
+    for attribute in ("dtype", "device"):
+        received = {name: getattr(tensor, attribute) for name, tensor in tensors.items()}
+        if len(set(received.values())) > 1:
+            raise ArgumentError(
+                "query, key, value",
+                expected=f"one {attribute}",
+                received=", ".join(f"{name} {it}" for name, it in received.items()),
+                remedy=f"Bring them to one {attribute} by .to(…).",
+            )
+
+
+def _check_numbers(scale: float | None, softcap: float | None, dropout_p: float) -> None:
+    if scale is not None and not math.isfinite(scale):
+        raise ArgumentError(
+            "scale",
+            expected="a finite number, or None for 1/√D",
+            received=repr(scale),
+            remedy="The scale multiplies the dot products.",
+        )
+    if softcap is not None and not (math.isfinite(softcap) and softcap > 0):
+        raise ArgumentError(
+            "softcap",
+            expected="a finite number above 0, or None for no cap",
+            received=repr(softcap),
+            remedy="Gemma 2 uses 50.0.",
+        )
+    if not 0 <= dropout_p <= 1:
+        raise ArgumentError(
+            "dropout_p",
+            expected="a probability from 0 to 1",
+            received=repr(dropout_p),
+            remedy="It is the share of weights to drop; pass 0.0 outside training.",
+        )
+
+
+def _check_bias(bias: Tensor, sizes: Sizes, query: Tensor) -> None:
+    B, Hq, _, Tq, Tk, _, _ = sizes
+    _check_companion("bias", bias, query)
+    if not broadcasts(tuple(bias.shape), (B, Hq, Tq, Tk)):
+        raise ArgumentError(
+            "bias",
+            expected=f"a shape that broadcasts to (B={B}, Hq={Hq}, Tq={Tq}, Tk={Tk})",
+            received=f"shape {tuple(bias.shape)}",
+            remedy="Put a 1 where all share it: one bias per head is (Hq, Tq, Tk).",
+        )
+
+
+def _check_sinks(sinks: Tensor, Hq: int, query: Tensor) -> None:
+    _check_companion("sinks", sinks, query)
+    if tuple(sinks.shape) != (Hq,):
+        raise ArgumentError(
+            "sinks",
+            expected=f"shape (Hq={Hq},)",
+            received=f"shape {tuple(sinks.shape)}",
+            remedy="There is one sink logit for each query head. "
+            "Sink tokens are a mask: Sinks(4) | Window(256).",
+        )
+
+
+def _check_companion(name: str, tensor: Tensor, query: Tensor) -> None:
+    """A tensor beside query, key and value: floating point, on their device."""
+    if not isinstance(tensor, Tensor) or tensor.dtype not in DTYPES:
+        hint = " A Boolean tensor is a mask: pass it as mask=…" if name == "bias" else ""
+        raise ArgumentError(
+            name,
+            expected="a floating-point tensor",
+            received=str(getattr(tensor, "dtype", type(tensor).__name__)),
+            remedy=f"Its numbers enter the softmax.{hint}",
+        )
+    if tensor.device != query.device:
+        raise ArgumentError(
+            name,
+            expected=f"a tensor on {query.device}, with the query",
+            received=f"one on {tensor.device}",
+            remedy="Move it by .to(query.device).",
+        )
+
+
+def _checked_mask(mask: Mask | Tensor, sizes: Sizes, query: Tensor) -> Mask:
+    if isinstance(mask, Tensor):
+        mask = Dense(mask)
+    if not isinstance(mask, Mask):
+        raise ArgumentError(
+            "mask",
+            expected="a mask such as Causal(), a Boolean tensor, or None",
+            received=type(mask).__name__,
+            remedy="See heedful.masks; masks combine by & and |.",
+        )
+    if mask.heads not in (None, sizes.Hq):
+        raise ArgumentError(
+            "mask",
+            expected=f"a mask for {sizes.Hq} query heads, or one for all",
+            received=f"one for {mask.heads}",
+            remedy="A mask's heads are query heads, not key/value heads.",
+        )
+    mask.grid(sizes.Tq, sizes.Tk, batch=sizes.B, device=query.device)  # which checks the rest
+    return mask
