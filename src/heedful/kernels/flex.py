@@ -25,17 +25,20 @@ def refusal(problem: AttentionProblem) -> str | None:
         return "the mask is dense, and FlexAttention gains nothing from that"
     if device == "cpu" and problem.needs_grad:
         return "FlexAttention has no backward pass on CPUs"
+    if device == "cpu" and (problem.return_lse or problem.sinks is not None):
+        return "FlexAttention returns no log-sum-exp on CPUs, which sink logits need as well"
     if not all(problem.sizes):
         return "FlexAttention takes no empty tensors"
     return None
 
 
-def run(problem: AttentionProblem) -> tuple[Tensor, Tensor]:
+def run(problem: AttentionProblem) -> tuple[Tensor, Tensor | None]:
     """One call of the compiled `flex_attention`. Sink logits join afterwards, through the log-sum-exp."""
     from torch.nn.attention.flex_attention import AuxRequest
 
     _, Hq, Hkv, *_ = problem.sizes
     key, value = problem.seen_key_and_value()
+    wants_lse = problem.return_lse or problem.sinks is not None
     output, aux = _compiled()(
         problem.query,
         key,
@@ -44,7 +47,7 @@ def run(problem: AttentionProblem) -> tuple[Tensor, Tensor]:
         block_mask=None if problem.intervals is None else problem.intervals.block_mask(),
         scale=problem.scale,
         enable_gqa=Hq != Hkv,
-        return_aux=AuxRequest(lse=True),
+        return_aux=AuxRequest(lse=wants_lse),
     )
     if problem.sinks is None:
         return output, aux.lse

@@ -1,0 +1,179 @@
+"""Every kernel gives what the float64 reference gives, and the reference gives the definition: outputs and gradients."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import heedful
+from heedful import Causal, Dense, Padding, Sinks, Window, attention
+from oracle import attention_row_by_row
+from strategies import Call, calls
+
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 4e-2, torch.float16: 5e-3}
+
+
+def run(call: Call, kernel: str, *, lse: bool = False):
+    """Output, lse if asked for, and the gradients of all tensors for a fixed cotangent."""
+    result = attention(**call.arguments(), kernel=kernel, return_lse=lse)
+    outputs = list(result) if lse else [result]
+    generator = torch.Generator().manual_seed(0)
+    total = torch.zeros((), dtype=torch.float64)
+    for output in outputs:
+        cotangent = torch.randn(output.shape, generator=generator, dtype=torch.float64)
+        total = total + (output.double().masked_fill(~output.isfinite(), 0.0) * cotangent).sum()
+    return outputs, torch.autograd.grad(total, list(call.tensors.values()))
+
+
+def assert_agrees(call: Call, kernel: str, *, lse: bool) -> None:
+    dtype = call.tensors["query"].dtype
+    outputs, gradients = run(call.to(dtype), kernel, lse=lse)
+    expected_outputs, expected_gradients = run(call.to(torch.float64), "reference", lse=lse)
+    assert outputs[0].dtype == dtype
+    for ours, exact in zip(
+        [*outputs, *gradients], [*expected_outputs, *expected_gradients], strict=True
+    ):
+        assert ours.shape == exact.shape
+        size = exact[exact.isfinite()].abs().max().item() if exact.isfinite().any() else 0.0
+        tolerance = TOLERANCE[dtype] * max(size, 1.0)
+        torch.testing.assert_close(ours.double(), exact, rtol=0, atol=tolerance)
+
+
+@given(calls(dtype=torch.float64, most=6))
+def test_the_reference_is_the_definition(call):
+    output, lse = attention(**call.arguments(), kernel="reference", return_lse=True)
+    expected_output, expected_lse = attention_row_by_row(**call.arguments())
+    torch.testing.assert_close(output, expected_output, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(lse, expected_lse, rtol=1e-10, atol=1e-10)
+
+
+@given(calls())
+def test_reference_in_float32(call):
+    assert_agrees(call, "reference", lse=True)
+
+
+@given(calls())
+def test_online(call):
+    assert_agrees(call, "online", lse=True)
+
+
+@pytest.mark.parametrize("block", [1, 3])
+@given(call=calls(most=8))
+@settings(max_examples=40)
+def test_online_over_several_blocks(block, call):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("heedful.kernels.online.BLOCK", block)
+        assert_agrees(call, "online", lse=True)
+
+
+@given(calls(extras=("bias",)))
+def test_torch_sdpa(call):
+    assert_agrees(call, "torch_sdpa", lse=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kernel", ["reference", "online", "torch_sdpa"])
+@given(data=st.data())
+@settings(max_examples=30)
+def test_small_dtypes(kernel, dtype, data):
+    extras = ("bias",) if kernel == "torch_sdpa" else ("bias", "softcap", "sinks")
+    assert_agrees(data.draw(calls(dtype=dtype, extras=extras)), kernel, lse=False)
+
+
+@given(calls())
+@settings(max_examples=50)
+def test_auto_agrees_too(call):
+    assert_agrees(call, "auto", lse=False)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mask": (Causal(align="end") & Window(30)) | Sinks(3), "softcap": 3.0},
+        {
+            "mask": Padding([0, 150], side="left") & Causal(align="end"),
+            "bias": torch.randn(4, 1, 200),
+        },
+    ],
+    ids=["two runs, soft-cap", "fully masked rows, bias"],
+)
+def test_flex_on_cpu(options):
+    query, key, value = (
+        torch.randn(2, 4, 100, 16),
+        torch.randn(2, 2, 200, 16),
+        torch.randn(2, 2, 200, 32),
+    )
+    ours = attention(query, key, value, kernel="flex", **options)
+    exact = attention(query, key, value, kernel="reference", **options)
+    torch.testing.assert_close(ours, exact, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kernel", ["reference", "online"])
+@pytest.mark.parametrize("lse", [False, True])
+@given(call=calls(dtype=torch.float64, most=3))
+@settings(max_examples=12)
+def test_gradcheck_and_gradgradcheck(kernel, lse, call):
+    call = call.to(torch.float64)
+    names = list(call.tensors)
+
+    def function(*tensors):
+        arguments = dict(zip(names, tensors, strict=True)) | call.options
+        result = attention(**arguments, kernel=kernel, return_lse=lse)
+        return (result[0], result[1].masked_fill(~result[1].isfinite(), 0.0)) if lse else result
+
+    tensors = tuple(call.tensors.values())
+    assert torch.autograd.gradcheck(function, tensors)
+    assert torch.autograd.gradgradcheck(function, tensors)
+
+
+@pytest.mark.parametrize("kernel", ["reference", "online", "torch_sdpa", "auto"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_query_that_sees_nothing_gives_zeros_and_gradients_of_zero(kernel, dtype):
+    query, key, value = (torch.randn(2, 2, 4, 8, dtype=dtype, requires_grad=True) for _ in range(3))
+    shown = torch.ones(2, 1, 4, 4, dtype=torch.bool)
+    shown[0, :, 1] = shown[1] = False
+    output = attention(query, key, value, Dense(shown), kernel=kernel)
+    assert (output[0, :, 1] == 0).all()
+    assert (output[1] == 0).all()
+    output.sum().backward()
+    assert (query.grad[0, :, 1] == 0).all()
+    for tensor in (query, key, value):
+        assert tensor.grad.isfinite().all()
+        assert (tensor.grad[1] == 0).all()
+    if kernel not in ("torch_sdpa", "auto"):
+        _, lse = attention(query, key, value, Dense(shown), kernel=kernel, return_lse=True)
+        assert (lse[0, :, 1] == -torch.inf).all()
+        assert lse[0, :, 0].isfinite().all()
+
+
+@pytest.mark.parametrize("kernel", ["reference", "online", "torch_sdpa", "auto"])
+@pytest.mark.parametrize(
+    "mask", [Padding([3, 5]), Padding([3, 5], "left"), Window(2, align="start")]
+)
+def test_keys_that_no_query_may_see_are_never_read(kernel, mask):
+    query = torch.randn(2, 2, 4, 8, requires_grad=True)
+    key, value = torch.randn(2, 2, 6, 8), torch.randn(2, 2, 6, 8)
+    clean = attention(query, key, value, mask, kernel=kernel)
+    unseen = ~mask.dense(4, 6, batch=2).expand(2, 1, 4, 6).any(dim=2)[:, 0]
+    assert unseen.any()
+    key.transpose(1, 2)[unseen] = value.transpose(1, 2)[unseen] = torch.nan
+    key.requires_grad_(), value.requires_grad_()
+    poisoned = attention(query, key, value, mask, kernel=kernel)
+    assert torch.equal(poisoned, clean)
+    for gradient in torch.autograd.grad(poisoned.sum(), (query, key, value)):
+        assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("kernel", ["reference", "online", "torch_sdpa", "auto"])
+@pytest.mark.parametrize("sizes", [(2, 2, 0, 4), (2, 2, 4, 0), (0, 2, 4, 4), (2, 0, 4, 4)])
+def test_empty_tensors(kernel, sizes):
+    B, H, Tq, Tk = sizes
+    query, key, value = torch.randn(B, H, Tq, 8), torch.randn(B, H, Tk, 8), torch.randn(B, H, Tk, 6)
+    output = attention(query, key, value, Causal(align="end"), kernel=kernel)
+    assert output.shape == (B, H, Tq, 6)
+    assert (output == 0).all()
+
+
+def test_a_problem_too_large_for_the_reference_goes_block_by_block():
+    query = torch.empty(1, 64, 4096, 8, device="meta", dtype=torch.float64)
+    assert heedful.explain(query, query, query).kernel == "online"

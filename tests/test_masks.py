@@ -1,0 +1,236 @@
+"""Masks: what each shows, that every form says the same, and that alignment is never guessed."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.attention.flex_attention import create_mask
+
+from heedful import (
+    ArgumentError,
+    Band,
+    Causal,
+    Dense,
+    Documents,
+    Mask,
+    Padding,
+    Prefix,
+    Sinks,
+    Window,
+)
+from strategies import masks
+
+
+def picture(mask: Mask, Tq: int, Tk: int | None = None, batch: int | None = None) -> list[str]:
+    """The dense mask of the last batch entry as rows of x (seen) and . (hidden)."""
+    rows = mask.dense(Tq, Tk, batch=batch)[-1, 0]
+    return ["".join("x" if seen else "." for seen in row) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("mask", "expected"),
+    [
+        (Causal(), ["x...", "xx..", "xxx.", "xxxx"]),
+        (Window(2), ["x...", "xx..", ".xx.", "..xx"]),
+        (Band(1, 2), ["xxx.", "xxxx", ".xxx", "..xx"]),
+        (Prefix(2), ["xx..", "xx..", "xxx.", "xxxx"]),
+        (Padding([3]), ["xxx."] * 4),
+        (Padding([3], side="left"), [".xxx"] * 4),
+        (Documents(torch.tensor([5, 5, 7, 7])), ["xx..", "xx..", "..xx", "..xx"]),
+        (Sinks(1), ["x..."] * 4),
+        (Causal() & (Sinks(1) | Window(2)), ["x...", "xx..", "xxx.", "x.xx"]),
+        (Causal() & Documents(torch.tensor([0, 0, 1, 1])), ["x...", "xx..", "..x.", "..xx"]),
+        (Dense(torch.eye(4, dtype=torch.bool)), ["x...", ".x..", "..x.", "...x"]),
+        (Dense.from_hidden(torch.eye(4, dtype=torch.bool)), [".xxx", "x.xx", "xx.x", "xxx."]),
+    ],
+    ids=repr,
+)
+def test_what_each_mask_shows(mask, expected):
+    assert picture(mask, 4) == expected
+
+
+@pytest.mark.parametrize(
+    ("mask", "expected"),
+    [
+        (Causal(align="end"), ["xxx.", "xxxx"]),
+        (Causal(align="start"), ["x...", "xx.."]),
+        (Window(2, align="end"), [".xx.", "..xx"]),
+        (Band(0, 1, align="start"), ["xx..", ".xx."]),
+        (Prefix(1, align="end"), ["xxx.", "xxxx"]),
+        (Documents(torch.tensor([0, 0, 0, 1]), align="end"), ["xxx.", "...x"]),
+        (Causal() & Window(2, align="end"), [".xx.", "..xx"]),
+        (Window(2, align="end") & Causal(), [".xx.", "..xx"]),
+        (Causal(align="end") & Padding([2]), ["xx..", "xx.."]),
+    ],
+    ids=repr,
+)
+def test_alignment_of_two_queries_on_four_keys(mask, expected):
+    assert picture(mask, 2, 4) == expected
+
+
+def test_more_queries_than_keys_leave_early_queries_with_nothing():
+    assert picture(Causal(align="end"), 4, 2) == ["..", "..", "x.", "xx"]
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [Causal(), Window(3), Band(1, 1), Prefix(1), Documents(torch.arange(7)), Causal() | Sinks(1)],
+)
+def test_unequal_lengths_need_an_alignment(mask):
+    with pytest.raises(ArgumentError, match=r'align="end".*align="start"'):
+        mask.dense(3, 7)
+
+
+def test_two_alignments_do_not_combine():
+    for combine in (Mask.__and__, Mask.__or__):
+        with pytest.raises(ArgumentError, match="one alignment"):
+            combine(Causal(align="end"), Window(3, align="start"))
+
+
+SIZES = st.tuples(st.integers(1, 3), st.integers(1, 2), st.integers(1, 9), st.integers(1, 9))
+
+
+@given(SIZES.flatmap(lambda sizes: st.tuples(st.just(sizes), masks(*sizes))))
+@settings(max_examples=600)
+def test_every_form_says_the_same(drawn):
+    (B, Hq, Tq, Tk), mask = drawn
+    full = (B, Hq, Tq, Tk)
+    dense = mask.dense(Tq, Tk, batch=B).expand(full)
+    b, h, q, k = torch.meshgrid(*(torch.arange(n) for n in full), indexing="ij")
+    assert torch.equal(mask.mask_function(Tq, Tk, batch=B)(b, h, q, k).expand(full), dense)
+    intervals = mask.intervals(Tq, Tk, batch=B)
+    if intervals is not None:
+        assert intervals.start.dtype == intervals.stop.dtype == torch.int32
+        assert torch.equal(intervals.dense().unsqueeze(1).expand(full), dense)
+        assert torch.equal(intervals.mask_function()(b, h, q, k).expand(full), dense)
+        assert torch.equal(intervals.unseen_keys().expand(B, Tk), ~dense.any(dim=2).any(dim=1))
+        assert torch.equal(intervals.empty_rows().expand(B, Tq), ~dense[:, 0].any(dim=-1))
+        assert intervals.pairs().expand(B).sum() * Hq == dense.sum()
+
+
+ONE_OF_EACH = [
+    Causal(),
+    Window(2),
+    Band(1, 2),
+    Prefix([1, 3]),
+    Padding([0, 4]),
+    Padding([2, 6], side="left"),
+    Documents(torch.tensor([[0, 0, 1, 1, 1, 2], [0, 1, 2, 2, 3, 3]])),
+    Sinks(2),
+    Sinks(1) | Window(2),
+]
+
+
+@pytest.mark.parametrize(
+    ("left", "right"), list(itertools.combinations_with_replacement(ONE_OF_EACH, 2)), ids=repr
+)
+def test_every_and_of_two_structured_masks_stays_intervals(left, right):
+    both = left & right
+    intervals = both.intervals(6, batch=2)
+    assert intervals is not None
+    expected = left.dense(6, batch=2).expand(2, 1, 6, 6) & right.dense(6, batch=2)
+    assert torch.equal(intervals.dense().unsqueeze(1).expand(2, 1, 6, 6), expected)
+
+
+def test_what_two_runs_cannot_say_becomes_dense():
+    stripes = Documents(torch.tensor([0, 1, 2, 3, 4, 5])) | Sinks(1) | Dense(torch.eye(6).bool())
+    assert stripes.intervals(6) is None
+    three_runs = Sinks(1) | (Band(0, 0) | Padding([1], side="left"))
+    assert three_runs.intervals(6) is None
+    assert picture(three_runs, 6)[2] == "x.x..x"
+
+
+def test_combination_binds_as_python_does():
+    assert picture(Sinks(1) | Window(1) & Causal(), 3) == ["x..", "xx.", "x.x"]
+
+
+@pytest.mark.parametrize("Tq", [100, 128, 300])
+@pytest.mark.parametrize(
+    "mask",
+    [
+        Causal(align="end") & Window(70),
+        Padding([37, 290], side="left") & Causal(align="end"),
+        Causal(align="end") & (Sinks(4) | Window(150)),
+        Documents(torch.arange(300) // 90, align="end"),
+        Dense(torch.rand(1, 1, 1, 300) > 0.5),
+    ],
+    ids=repr,
+)
+def test_block_mask_covers_exactly_what_is_seen(mask, Tq):
+    block_mask = mask.block_mask(Tq, 300)
+    dense = mask.dense(Tq, 300)
+    B = len(dense)
+    assert torch.equal(
+        create_mask(block_mask.mask_mod, B, 1, Tq, 300, device="cpu"), dense.expand(B, 1, Tq, 300)
+    )
+    padded = torch.nn.functional.pad(dense, (0, -300 % 128, 0, -Tq % 128))
+    blocks = padded.unflatten(-1, (-1, 128)).unflatten(-3, (-1, 128)).transpose(-2, -3)
+    touched = torch.zeros_like(blocks[..., 0, 0], dtype=torch.int)
+    for number, index in (
+        (block_mask.kv_num_blocks, block_mask.kv_indices),
+        (block_mask.full_kv_num_blocks, block_mask.full_kv_indices),
+    ):
+        for b, row in itertools.product(range(B), range(number.shape[2])):
+            touched[b, 0, row, index[b, 0, row, : number[b, 0, row]].long()] += 1
+    assert torch.equal(touched, blocks.flatten(-2).any(dim=-1).int())
+
+
+def test_arguments_for_sdpa():
+    assert Causal().sdpa_arguments(5) == {"is_causal": True}
+    assert Causal(align="start").sdpa_arguments(3, 5) == {"is_causal": True}
+    (name, tensor), *_ = Causal(align="end").sdpa_arguments(3, 5).items()
+    assert name == "attn_mask"
+    query, key = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 5, 4)
+    output = torch.nn.functional.scaled_dot_product_attention(query, key, key, attn_mask=tensor)
+    expected = torch.softmax((query @ key.mT / 2).masked_fill(~tensor, -torch.inf), dim=-1) @ key
+    torch.testing.assert_close(output, expected)
+
+
+def test_cumulative_lengths():
+    assert Padding([3, 0, 2]).cumulative_lengths().tolist() == [0, 3, 3, 5]
+    ids = torch.tensor([[0, 0, 1], [1, 1, 1]])
+    cumulative = Documents(ids).cumulative_lengths()
+    assert cumulative.tolist() == [0, 2, 3, 6]
+    assert cumulative.dtype == torch.int32
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Window(0), "at least 1"),
+        (lambda: Window(2.5), "at least 1"),
+        (lambda: Band(-1, 0), "at least 0"),
+        (lambda: Sinks(True), "at least 0"),
+        (lambda: Causal(align="middle"), '"start", "end"'),
+        (lambda: Padding([1.5]), "integers"),
+        (lambda: Padding([-1]), "least value of -1"),
+        (lambda: Padding([1], side="top"), "where the padding stands"),
+        (lambda: Documents(torch.tensor([0, 1, 0])), "non-decreasing"),
+        (lambda: Documents(torch.tensor([0.0, 1.0])), "non-decreasing integers"),
+        (lambda: Dense(torch.zeros(3, 3)), "bias="),
+        (lambda: Dense(torch.ones(3, dtype=torch.bool)), "2 to 4 dimensions"),
+        (lambda: Padding([5]).dense(4), "at most 4"),
+        (lambda: Prefix([5]).dense(4), "at most 4"),
+        (lambda: Documents(torch.arange(3)).dense(4), "each of the 4 keys"),
+        (lambda: Dense(torch.ones(3, 3, dtype=torch.bool)).dense(4), "Slice it"),
+        (lambda: Padding([1, 2]).dense(4, batch=3), "3 batch entries"),
+        (lambda: (Padding([1, 2]) & Padding([1, 2, 3])).dense(4), "2 batch entries"),
+    ],
+)
+def test_errors_say_what_would_do(make, says):
+    with pytest.raises(ArgumentError, match=says):
+        make()
+
+
+def test_masks_of_numbers_compare_and_hash_by_value():
+    assert Causal() & Window(3) == Causal() & Window(3)
+    assert hash(Causal() & Window(3)) == hash(Causal() & Window(3))
+    assert Causal() & Window(3) != Causal() & Window(4)
+    assert Causal() & Window(3) != Causal() | Window(3)
+
+
+def test_intervals_take_memory_of_tokens_not_of_their_square():
+    intervals = (Causal() & (Sinks(4) | Window(256))).intervals(65_536)
+    assert intervals.start.numel() + intervals.stop.numel() <= 4 * 65_536
