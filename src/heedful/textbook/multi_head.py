@@ -122,7 +122,7 @@ class MultiHeadAttention(nn.Module):
         context_by_head = dropped_weights @ values_by_head  # (B, H, T, D)
 
         # Transposing back leaves memory ordered by head; flattening H and D into one has to copy it
-        # (`demonstrations.measure_copy` shows when, and what torch.compile makes of it).
+        # (`demonstrations.contiguous_copies` says when, `compiled_memory_use` what torch.compile makes of it).
         context = context_by_head.transpose(-3, -2).flatten(start_dim=-2)  # (B, T, H*D)
         output = self.out_proj(context)
         return output

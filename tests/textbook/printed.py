@@ -1,0 +1,18 @@
+"""What the source documents print: figures.json, read once."""
+
+import json
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+DOCUMENT = json.loads((Path(__file__).parents[1] / "data" / "figures.json").read_text())
+FIGURES = {figure["id"]: figure for figure in DOCUMENT["figures"]}
+
+
+def tensor(values) -> Tensor:
+    """Nested lists of numbers, '-inf' among them, as a float32 tensor."""
+    return torch.tensor(json.loads(json.dumps(values).replace('"-inf"', "-Infinity")))
+
+
+INPUTS = {name: tensor(entry["values"]) for name, entry in DOCUMENT["inputs"].items()}
