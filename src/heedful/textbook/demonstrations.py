@@ -68,7 +68,7 @@ def sharpness(scores: Tensor, factor: float) -> Sharpness:
     """softmax(factor · scores) for scores (T,): the larger the scores, the fewer keys share the weight.
 
     Figures softmax.unscaled (factor 1) and softmax.times8 (factor 8). A softmax that gives one key everything
-    has lost its gradient for all others; unscaled scores of large d do that before any training.
+    passes no gradient on to any score; unscaled scores of a large d do that before any training.
     """
     weights = torch.softmax(factor * scores, dim=-1)
     entropy = torch.special.entr(weights).sum()
@@ -266,7 +266,9 @@ def compiled_memory_use(function: Callable[..., Tensor], *inputs: Tensor) -> Mem
         r"= empty_strided_cpu\(\(([\d, ]+)\), \([\d, ]*\), torch\.(\w+)\)", program
     )
     if not buffers:
-        raise RuntimeError("torch.compile wrote no allocation in the form known to this function.")
+        raise RuntimeError(
+            "The compiled program, if there is one, allocates nothing that this function can recognise."
+        )
     return MemoryUse(
         copy_calls=len(re.findall(r"aten\.(?:clone|copy_)\.\w+\(", program)),
         generated_loops=len(re.findall(r"= async_compile\.cpp\w*\(", program)),

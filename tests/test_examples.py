@@ -1,0 +1,75 @@
+"""The notebooks: in step with their sources, free of outputs, and running from first cell to last."""
+
+from pathlib import Path
+
+import jupytext
+import nbclient
+import nbformat
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+SOURCES = sorted(EXAMPLES.glob("*.py"))
+
+
+def cells(notebook):
+    return [(cell.cell_type, cell.source) for cell in notebook.cells]
+
+
+def printed(cell) -> str:
+    return "".join(output.get("text", "") for output in cell.get("outputs", []))
+
+
+@pytest.fixture(scope="module")
+def executed():
+    """The ladder, run in a kernel of this environment."""
+    notebook = jupytext.read(EXAMPLES / "ladder.py")
+    return nbclient.NotebookClient(notebook, timeout=300).execute()
+
+
+def test_there_is_a_notebook():
+    assert [source.name for source in SOURCES] == ["ladder.py"]
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_notebook_is_in_step_with_its_source_and_holds_no_outputs(source):
+    notebook = nbformat.read(source.with_suffix(".ipynb"), as_version=4)
+    nbformat.validate(notebook)
+    assert cells(notebook) == cells(jupytext.read(source)), (
+        f"run: jupytext --to ipynb --update examples/{source.name}"
+    )
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert all(cell.outputs == [] and cell.execution_count is None for cell in code)
+
+
+def test_the_ladder_runs(executed):
+    """Executing raises on any cell's error; what remains is that every code cell showed something."""
+    silent = [
+        cell.source for cell in executed.cells if cell.cell_type == "code" and not cell.outputs
+    ]
+    assert all(source.startswith("import torch") for source in silent)
+    assert len(silent) == 1
+    assert "error" not in {
+        output.output_type for cell in executed.cells for output in cell.get("outputs", [])
+    }
+
+
+def test_recordings_show_themselves(executed):
+    recordings = [
+        output.data["text/html"]
+        for cell in executed.cells
+        for output in cell.get("outputs", [])
+        if output.output_type == "execute_result" and "text/html" in output.data
+    ]
+    assert len(recordings) == 4
+    assert all("weights" in html for html in recordings)
+
+
+def test_every_route_agrees_in_what_the_ladder_prints(executed):
+    differences = [
+        float(line.rsplit(":", 1)[1])
+        for cell in executed.cells
+        for line in printed(cell).splitlines()
+        if line.startswith(("largest difference", "at once", "by einsum"))
+    ]
+    assert len(differences) == 5
+    assert max(differences) < 1e-6
