@@ -124,7 +124,7 @@ def explain(
     """
     problem = AttentionProblem(query, key, value, mask, **options)
     chosen = choose(problem, kernel)
-    B, Hq, _, Tq, Tk, D, Dv = problem.sizes
+    B, Hq, _, Tq, _, D, Dv = problem.sizes
     element = query.element_size()
     return Plan(
         kernel=chosen.NAME,

@@ -1,7 +1,5 @@
 """Attention as a function: ours, and one that takes the place of PyTorch's."""
 
-from typing import cast
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -54,15 +52,9 @@ def attention(
 
     Under `torch.autocast` the tensors are cast as PyTorch casts those of its own attention.
     """
+    query, key, value = _autocast(query, key, value)
     problem = AttentionProblem(
-        *_autocast(query, key, value),
-        mask,
-        bias,
-        scale,
-        softcap,
-        sinks,
-        dropout_p,
-        return_lse=return_lse,
+        query, key, value, mask, bias, scale, softcap, sinks, dropout_p, return_lse=return_lse
     )
     return _run(problem, kernel)
 
@@ -74,6 +66,7 @@ def scaled_dot_product_attention(
     attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
+    *,
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
@@ -97,9 +90,17 @@ def scaled_dot_product_attention(
         problem = _as_problem(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     except ArgumentError:
         return F.scaled_dot_product_attention(
-            query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa=enable_gqa
+            query,
+            key,
+            value,
+            attn_mask,
+            dropout_p,
+            is_causal,
+            scale=scale,
+            enable_gqa=enable_gqa,
         )
-    output = cast(Tensor, _run(problem, AUTO))
+    output = _run(problem, AUTO)
+    assert isinstance(output, Tensor)  # not asked for the lse
     return output.reshape(*query.shape[:-1], value.shape[-1])
 
 
@@ -115,7 +116,7 @@ def _as_problem(
 ) -> AttentionProblem:
     """PyTorch's arguments as ours; ArgumentError where they are none of ours."""
     ours = (
-        not any(tensor.is_nested or tensor.dim() < 2 for tensor in (query, key, value))
+        all(isinstance(t, Tensor) and not t.is_nested and t.dim() >= 2 for t in (query, key, value))
         and (enable_gqa or query.shape[:-2] == key.shape[:-2])
         and not (is_causal and attn_mask is not None)
         and (attn_mask is None or attn_mask.dtype in (torch.bool, torch.float32, query.dtype))
@@ -136,8 +137,8 @@ def _as_problem(
         mask, bias = (
             (Dense(attn_mask), None) if attn_mask.dtype == torch.bool else (None, attn_mask)
         )
-    tensors = _autocast(*(_four_dimensions(tensor) for tensor in (query, key, value)))
-    return AttentionProblem(*tensors, mask, bias, scale, dropout_p=dropout_p)
+    query, key, value = _autocast(*map(_four_dimensions, (query, key, value)))
+    return AttentionProblem(query, key, value, mask, bias, scale, dropout_p=dropout_p)
 
 
 def _leading(query: Tensor, attn_mask: Tensor) -> torch.Size:
@@ -152,15 +153,17 @@ def _four_dimensions(tensor: Tensor) -> Tensor:
     return tensor[(None,) * (4 - tensor.dim())]
 
 
-def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+def _autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The tensors in autocast's dtype, where it is on: what PyTorch does for its own attention."""
-    device = tensors[0].device.type if isinstance(tensors[0], Tensor) else "cpu"
+    device = query.device.type if isinstance(query, Tensor) else "cpu"
     if not torch.is_autocast_enabled(device):
-        return tensors
+        return query, key, value
     dtype = torch.get_autocast_dtype(device)
-    return tuple(
-        tensor if tensor.dtype == torch.float64 else tensor.to(dtype) for tensor in tensors
-    )
+
+    def cast(tensor: Tensor) -> Tensor:
+        return tensor if tensor.dtype == torch.float64 else tensor.to(dtype)
+
+    return cast(query), cast(key), cast(value)
 
 
 def _run(problem: AttentionProblem, kernel: str) -> Tensor | AttentionResult:

@@ -63,7 +63,9 @@ class Intervals:
         opens = torch.ones_like(start, dtype=torch.bool)
         opens[..., 1:] = (start[..., 1:] > reached[..., :-1]) & (stop[..., 1:] > 0)
         run = opens.cumsum(dim=-1) - 1
-        count = int(run.max()) + 1 if run.numel() else 1
+        count = run.shape[-1]
+        if run.numel() and not torch.compiler.is_compiling():  # which knows no values
+            count = int(run.max()) + 1
         first = torch.full_like(start[..., :count], self.Tk).scatter_reduce(-1, run, start, "amin")
         last = torch.zeros_like(first).scatter_reduce(-1, run, stop, "amax")
         return Intervals(first, torch.maximum(first, last), self.Tk)
@@ -102,7 +104,7 @@ class Intervals:
         """FlexAttention's block mask, from the runs alone: O(Tq · Tk / block) instead of O(Tq · Tk)."""
         from torch.nn.attention.flex_attention import BlockMask
 
-        B, Tq, _ = self.start.shape
+        Tq = self.start.shape[1]
         edge = torch.arange(0, self.Tk, block, device=self.start.device, dtype=torch.int32)
         covered = (
             torch.minimum(self.stop.unsqueeze(-1), edge + block)

@@ -16,7 +16,6 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 import torch
@@ -24,6 +23,7 @@ from torch import Tensor
 
 from heedful.errors import ArgumentError
 from heedful.intervals import Intervals
+from heedful.lazy import any_set, lazy
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -236,7 +236,7 @@ class Causal(Mask):
 
 @dataclass(frozen=True)
 class Window(Mask):
-    """Query i sees key j if i - size < j <= i: the `size` newest keys, its own included (transformers' `sliding_window`)."""
+    """Query i sees key j if i - size < j <= i: its own and the newest before it (transformers' `sliding_window`)."""
 
     size: int
     align: Align = None
@@ -297,7 +297,7 @@ class _Lengths(Mask):
         return _batch_of(self.counts)
 
     def check(self, grid):
-        if self.counts.numel() and int(self.counts.max()) > grid.Tk:
+        if any_set(self.counts > grid.Tk, when_tracing=False):
             raise ArgumentError(
                 "mask",
                 expected=f"lengths of at most {grid.Tk}, the number of keys",
@@ -384,7 +384,11 @@ class Documents(Mask):
 
     def __post_init__(self) -> None:
         ids = self.ids if isinstance(self.ids, Tensor) else torch.as_tensor(self.ids)
-        if ids.is_floating_point() or ids.dim() not in (1, 2) or bool((ids.diff() < 0).any()):
+        if (
+            ids.is_floating_point()
+            or ids.dim() not in (1, 2)
+            or any_set(ids.diff() < 0, when_tracing=False)
+        ):
             raise ArgumentError(
                 "ids",
                 expected="non-decreasing integers (B, Tk) or (Tk,)",
@@ -482,7 +486,7 @@ class Dense(Mask):
         """From the other polarity, True = hide: `attn_mask` of `nn.MultiheadAttention`, `masked_fill` masks."""
         return cls(~hidden)
 
-    @cached_property
+    @lazy
     def _four(self) -> Tensor:
         return self.tensor[(None,) * (4 - self.tensor.dim())]
 
@@ -607,7 +611,7 @@ def _integers(argument: str, lengths: Tensor | Sequence[int] | int) -> Tensor:
     """Lengths as int64 (B,) or (1,)."""
     tensor = torch.atleast_1d(torch.as_tensor(lengths))
     counts = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
-    if not counts or tensor.dim() != 1 or bool((tensor < 0).any()):
+    if not counts or tensor.dim() != 1 or any_set(tensor < 0, when_tracing=False):
         raise ArgumentError(
             argument,
             expected="integers of at least 0, one a batch entry: shape (B,)",

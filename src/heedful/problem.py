@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -12,6 +11,7 @@ from torch import Tensor
 from heedful import dropout
 from heedful.errors import ArgumentError
 from heedful.intervals import Intervals
+from heedful.lazy import any_set, lazy
 from heedful.masks import Dense, Grid, Mask
 from heedful.shapes import Sizes, broadcasts, read_sizes
 
@@ -54,9 +54,7 @@ class AttentionProblem:
     def __post_init__(self) -> None:
         _check_tensors(self.query, self.key, self.value)
         _check_numbers(self.scale, self.softcap, self.dropout_p)
-        _, Hq, _, _, Tk, D, _ = self.sizes
-        if self.scale is None:
-            object.__setattr__(self, "scale", 1 / math.sqrt(max(D, 1)))
+        _, Hq, _, _, Tk, _, _ = self.sizes
         if self.bias is not None:
             _check_bias(self.bias, self.sizes, self.query)
         if self.sinks is not None:
@@ -66,12 +64,17 @@ class AttentionProblem:
             if Tk == 0:  # checked, but there is nothing to hide
                 object.__setattr__(self, "mask", None)
 
-    @cached_property
+    @lazy
     def sizes(self) -> Sizes:
         """B, Hq, Hkv, Tq, Tk, D, Dv."""
         return read_sizes(self.query, self.key, self.value)
 
-    @cached_property
+    @property
+    def factor(self) -> float:
+        """What multiplies the dot products: the scale given, or 1/√D."""
+        return 1 / math.sqrt(max(self.sizes.D, 1)) if self.scale is None else self.scale
+
+    @lazy
     def dropout_seed(self) -> int:
         """The seed given, or one drawn from torch's generator the first time a kernel of ours asks."""
         return dropout.draw_seed() if self.seed is None else self.seed
@@ -84,7 +87,7 @@ class AttentionProblem:
 
     # What the mask comes down to
 
-    @cached_property
+    @lazy
     def grid(self) -> Grid:
         """The queries and keys, aligned as the mask says."""
         assert isinstance(self.mask, Mask)
@@ -92,17 +95,17 @@ class AttentionProblem:
             self.sizes.Tq, self.sizes.Tk, batch=self.sizes.B, device=self.query.device
         )
 
-    @cached_property
+    @lazy
     def plain_causal(self) -> bool:
         """Whether the mask is what PyTorch's ``is_causal=True`` says."""
         return isinstance(self.mask, Mask) and self.mask.is_plain_causal(self.grid)
 
-    @cached_property
+    @lazy
     def intervals(self) -> Intervals | None:
         """The mask as runs of keys; None without a mask, and for one that only a dense tensor can say."""
         return self.mask.intervals_on(self.grid) if isinstance(self.mask, Mask) else None
 
-    @cached_property
+    @lazy
     def dense_mask(self) -> Tensor | None:
         """The mask as Boolean (B or 1, Hq or 1, Tq, Tk), True = attend; None without a mask."""
         if self.intervals is not None:
@@ -115,7 +118,7 @@ class AttentionProblem:
             return self.intervals.keys(first, last).unsqueeze(1)
         return None if self.dense_mask is None else self.dense_mask[..., first:last]
 
-    @cached_property
+    @lazy
     def unseen_keys(self) -> Tensor | None:
         """The keys that no query may see: Boolean (B or 1, 1, Tk, 1); None where each is seen."""
         if self.mask is None or (self.plain_causal and self.sizes.Tq >= self.sizes.Tk):
@@ -125,9 +128,9 @@ class AttentionProblem:
         else:
             assert self.dense_mask is not None
             unseen = ~self.dense_mask.flatten(1, 2).any(dim=1)
-        return unseen[:, None, :, None] if bool(unseen.any()) else None
+        return unseen[:, None, :, None] if any_set(unseen, when_tracing=True) else None
 
-    @cached_property
+    @lazy
     def empty_rows(self) -> Tensor | None:
         """The queries that see no key: Boolean (B or 1, Hq or 1, Tq, 1); None where each sees one."""
         if self.mask is None or self.plain_causal:
@@ -137,9 +140,9 @@ class AttentionProblem:
         else:
             assert self.dense_mask is not None
             empty = ~self.dense_mask.any(dim=-1)
-        return empty.unsqueeze(-1) if bool(empty.any()) else None
+        return empty.unsqueeze(-1) if any_set(empty, when_tracing=True) else None
 
-    @cached_property
+    @lazy
     def pairs(self) -> int:
         """How many scores matter: (query, key) pairs that are seen, over all batch entries and heads."""
         B, Hq, _, Tq, Tk, _, _ = self.sizes

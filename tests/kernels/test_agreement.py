@@ -1,4 +1,4 @@
-"""Every kernel gives what the float64 reference gives, and the reference gives the definition: outputs and gradients."""
+"""Every kernel agrees with the float64 reference, outputs and gradients, and the reference with the definition."""
 
 import pytest
 import torch

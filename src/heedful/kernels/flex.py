@@ -45,7 +45,7 @@ def run(problem: AttentionProblem) -> tuple[Tensor, Tensor | None]:
         value,
         score_mod=_score_mod(problem),
         block_mask=None if problem.intervals is None else problem.intervals.block_mask(),
-        scale=problem.scale,
+        scale=problem.factor,
         enable_gqa=Hq != Hkv,
         return_aux=AuxRequest(lse=wants_lse),
     )

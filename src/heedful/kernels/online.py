@@ -1,4 +1,4 @@
-"""The same attention with the softmax computed on line, block of keys by block of keys (FlashAttention, arXiv 2205.14135).
+"""The same attention with its softmax computed on line, one block of keys after another (arXiv 2205.14135).
 
 It holds one block of scores at a time: the twin of the reference for what does not fit in memory.
 """
@@ -56,7 +56,7 @@ def run(problem: AttentionProblem) -> tuple[Tensor, Tensor]:
 def _scores(problem: AttentionProblem, query: Tensor, key: Tensor, first: int, last: int) -> Tensor:
     """The scores of one block of keys, −∞ where hidden."""
     B, Hq, _, Tq, Tk, _, _ = problem.sizes
-    scores = soft_cap(query @ key.mT * problem.scale, problem.softcap)
+    scores = soft_cap(query @ key.mT * problem.factor, problem.softcap)
     if problem.bias is not None:
         scores = scores + problem.bias.expand(B, Hq, Tq, Tk)[..., first:last]
     visible = problem.visible(first, last)

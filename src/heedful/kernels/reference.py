@@ -1,4 +1,4 @@
-"""Attention as the paper writes it (Vaswani et al. 2017, arXiv 1706.03762, equation 1): what every kernel is held to."""
+"""Attention as the paper writes it (Vaswani et al. 2017, §3.2.1): what every kernel is held to."""
 
 import math
 
@@ -19,7 +19,7 @@ def run(problem: AttentionProblem) -> tuple[Tensor, Tensor]:
     """softmax(scale · Q Kᵀ) V, with every score at hand; float32 inside for the smaller types."""
     query, key, value = problem.widened()
 
-    scores = query @ key.mT * problem.scale
+    scores = query @ key.mT * problem.factor
     scores = soft_cap(scores, problem.softcap)
     if problem.bias is not None:
         scores = scores + problem.bias

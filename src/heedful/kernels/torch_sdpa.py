@@ -23,7 +23,10 @@ def refusal(problem: AttentionProblem) -> str | None:
 
 
 def run(problem: AttentionProblem) -> tuple[Tensor, None]:
-    """One call of SDPA. A query that may see nothing is shown everything and its output cleared, so no backend meets a softmax of nothing."""
+    """One call of SDPA.
+
+    A query that may see nothing is shown everything and its output cleared: no backend meets a softmax of nothing.
+    """
     key, value = problem.seen_key_and_value()
     is_causal = problem.plain_causal and problem.bias is None
     output = F.scaled_dot_product_attention(
@@ -33,7 +36,7 @@ def run(problem: AttentionProblem) -> tuple[Tensor, None]:
         attn_mask=None if is_causal else _attn_mask(problem),
         is_causal=is_causal,
         dropout_p=problem.dropout_p,
-        scale=problem.scale,
+        scale=problem.factor,
         enable_gqa=problem.sizes.Hq != problem.sizes.Hkv,
     )
     if problem.empty_rows is not None:

@@ -1,0 +1,45 @@
+# make tour: set up and run the main job.   make test: the tests, warnings as errors.   make check: tests and linters.
+
+PYTHON ?= python3
+BIN := .venv/bin
+ALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+
+.PHONY: tour test test-slow check lint format clean
+
+tour: .venv/installed
+	$(BIN)/heedful tour
+
+test: .venv/installed-test
+	$(BIN)/python -m pytest -n 2
+
+test-slow: .venv/installed-test
+	$(BIN)/python -m pytest -m slow
+
+check: lint test
+
+lint: .venv/installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+format: .venv/installed-test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "heedful needs Python 3.11 or newer; name one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -m venv .venv || \
+		{ rm -rf .venv; echo "Python's venv is missing; install it: apt install python3-venv"; exit 1; }
+
+.venv/installed: .venv/bin/python pyproject.toml constraints.txt
+	$(ALL) .
+	@touch $@
+
+.venv/installed-test: .venv/bin/python pyproject.toml constraints.txt
+	$(ALL) '.[test]'
+	@touch $@ .venv/installed
+
+clean:
+	rm -rf .venv build dist src/*.egg-info

@@ -1,0 +1,101 @@
+"""Which kernel runs, what explain() says of it, and that a kernel asked for by name runs or raises."""
+
+import dataclasses
+
+import pytest
+import torch
+
+import heedful
+from heedful import Causal, KernelError, Padding, Sinks, Window, attention, explain
+
+Q, K, V = torch.randn(2, 4, 16, 8), torch.randn(2, 2, 16, 8), torch.randn(2, 2, 16, 6)
+
+
+def reasons(plan: heedful.Plan) -> dict[str, str]:
+    return dict(plan.others)
+
+
+def test_a_plan_counts_the_work():
+    plan = explain(Q, K, V, Causal())
+    pairs = 2 * 4 * (16 * 17 // 2)
+    assert plan.pairs == pairs
+    assert plan.flops == 2 * (8 + 6) * pairs
+    assert plan.bytes == 4 * (Q.numel() + K.numel() + V.numel() + 2 * 4 * 16 * 6)
+
+
+def test_a_plan_names_every_kernel_once():
+    plan = explain(Q, K, V)
+    assert {plan.kernel, *reasons(plan)} == {"torch_sdpa", "flex", "reference", "online"}
+    assert plan.kernel not in reasons(plan)
+    assert all(reasons(plan).values())
+
+
+@pytest.mark.parametrize(
+    ("options", "refusing", "reason", "chosen"),
+    [
+        ({"softcap": 5.0}, "torch_sdpa", "no soft-cap", "reference"),
+        ({"sinks": torch.zeros(4)}, "torch_sdpa", "no sink logits", "reference"),
+        ({"return_lse": True}, "torch_sdpa", "log-sum-exp", "reference"),
+        ({"dropout_p": 0.5}, "flex", "no dropout", "torch_sdpa"),
+        ({"mask": torch.rand(16, 16) > 0.5}, "flex", "dense", "torch_sdpa"),
+        ({"sinks": torch.zeros(4)}, "flex", "log-sum-exp on CPUs", "reference"),
+    ],
+)
+def test_refusals_carry_their_reason(options, refusing, reason, chosen):
+    plan = explain(Q, K, V, **options)
+    assert plan.kernel == chosen
+    assert reason in reasons(plan)[refusing]
+    with pytest.raises(KernelError, match=reason):
+        attention(Q, K, V, kernel=refusing, **options)
+
+
+def test_flex_refuses_a_backward_pass_on_cpus():
+    with pytest.raises(KernelError, match=r"no backward pass.*These can: torch_sdpa"):
+        attention(Q.clone().requires_grad_(), K, V, kernel="flex")
+
+
+def test_float64_goes_to_the_reference():
+    plan = explain(Q.double(), K.double(), V.double())
+    assert plan.kernel == "reference"
+    assert "comes first" in reasons(plan)["online"]
+    assert "by name" in reasons(plan)["torch_sdpa"]
+
+
+def test_what_runs_is_what_was_explained(monkeypatch):
+    ran = []
+    for name, kernel in heedful.dispatch.KERNELS.items():
+        run = kernel.run
+        monkeypatch.setattr(kernel, "run", lambda p, n=name, r=run: (ran.append(n), r(p))[1])
+    for options in ({}, {"softcap": 1.0}, {"kernel": "online"}, {"mask": Padding([3, 4])}):
+        attention(Q, K, V, **options)
+        assert ran.pop() == explain(Q, K, V, **options).kernel
+
+
+def test_a_plan_prints_as_a_table():
+    text = str(explain(Q, K, V, Causal() & (Window(3) | Sinks(1)), softcap=5.0))
+    labels = [line.split("  ")[0] for line in text.splitlines()]
+    assert labels == ["problem", "mask", "kernel", "FLOPs", "memory", *labels[5:]]
+    assert {"not torch_sdpa", "not online", "not flex"} == set(labels[5:])
+    assert "two runs of keys" in text
+    assert "(2, 4, 16, 8)" in text
+
+
+def test_a_plan_says_what_pytorchs_kernel_does_differently():
+    assert "PyTorch draws" in explain(Q, K, V, dropout_p=0.1).notes
+    assert "Tq x Tk" in explain(Q, K, V, Window(3)).notes
+    assert explain(Q, K, V, Causal()).notes == ""
+
+
+def test_a_dense_mask_says_why_it_is_dense():
+    assert "dense, because no two runs" in explain(Q, K, V, torch.rand(16, 16) > 0.5).mask
+
+
+def test_a_plan_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        explain(Q, K, V).kernel = "other"
+
+
+def test_explain_computes_nothing_and_takes_no_random_number():
+    state = torch.get_rng_state()
+    explain(Q, K, V, dropout_p=0.5, kernel="reference")
+    assert torch.equal(torch.get_rng_state(), state)

@@ -1,0 +1,200 @@
+"""attention() as PyTorch's users call it, and the function that takes the place of PyTorch's own."""
+
+import inspect
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import heedful
+from heedful import AttentionResult, Causal, Documents, Padding, Sinks, Window, attention
+
+DROP_IN = heedful.scaled_dot_product_attention
+
+
+def test_the_drop_in_has_pytorchs_signature():
+    ours = inspect.signature(DROP_IN).parameters
+    assert list(ours) == [
+        "query",
+        "key",
+        "value",
+        "attn_mask",
+        "dropout_p",
+        "is_causal",
+        "scale",
+        "enable_gqa",
+    ]
+    defaults = {n: p.default for n, p in ours.items() if p.default is not inspect.Parameter.empty}
+    assert defaults == {
+        "attn_mask": None, "dropout_p": 0.0, "is_causal": False, "scale": None, "enable_gqa": False,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("leading", [(), (3,), (2, 3), (2, 2, 3)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"is_causal": True},
+        {"scale": 0.7},
+        {"attn_mask": torch.rand(5, 7) > 0.3},
+        {"attn_mask": torch.randn(5, 7)},
+        {"attn_mask": torch.zeros(5, 7, dtype=torch.bool)},
+    ],
+    ids=["plain", "causal", "scale", "Boolean", "added", "all hidden"],
+)
+def test_the_drop_in_gives_what_pytorch_gives(leading, dtype, arguments):
+    query, key, value = (
+        torch.randn(*leading, T, D, dtype=dtype) for T, D in ((5, 8), (7, 8), (7, 6))
+    )
+    if "attn_mask" in arguments and arguments["attn_mask"].is_floating_point():
+        arguments = {"attn_mask": arguments["attn_mask"].to(dtype)}
+    ours, theirs = (
+        f(query, key, value, **arguments) for f in (DROP_IN, F.scaled_dot_product_attention)
+    )
+    assert ours.shape == theirs.shape
+    assert ours.dtype == theirs.dtype
+    torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("mask_shape", [(2, 1, 1, 5, 7), (1, 3, 5, 7), (1, 1, 7)], ids=str)
+def test_masks_of_five_dimensional_problems_broadcast(mask_shape):
+    query, key = torch.randn(2, 2, 3, 5, 8), torch.randn(2, 2, 3, 7, 8)
+    mask = torch.rand(mask_shape) > 0.3
+    torch.testing.assert_close(
+        DROP_IN(query, key, key, mask), F.scaled_dot_product_attention(query, key, key, mask)
+    )
+
+
+def test_grouped_heads_need_leave_as_in_pytorch():
+    query, key = torch.randn(1, 4, 5, 8), torch.randn(1, 2, 5, 8)
+    torch.testing.assert_close(
+        DROP_IN(query, key, key, enable_gqa=True),
+        F.scaled_dot_product_attention(query, key, key, enable_gqa=True),
+    )
+    with pytest.raises(RuntimeError):
+        DROP_IN(query, key, key)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 7), torch.randn(1, 2, 5, 7)),
+        (torch.randn(8), torch.randn(5, 8), torch.randn(5, 8)),
+        (torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8).double(), torch.randn(1, 2, 5, 8)),
+        (*[torch.randn(1, 2, 5, 8)] * 3, torch.ones(5, 5).bool(), 0.1, True),
+        (*[torch.randn(1, 2, 5, 8)] * 3, torch.ones(4, 4).bool()),
+        (*[torch.randn(1, 2, 5, 8)] * 3, torch.ones(5, 5).int()),
+        (*[torch.randn(1, 2, 5, 8)] * 3, None, 1.5),
+        ([1.0], torch.randn(5, 8), torch.randn(5, 8)),
+    ],
+    ids=[
+        "head size",
+        "one dimension",
+        "dtypes",
+        "mask and causal",
+        "mask size",
+        "mask dtype",
+        "dropout",
+        "list",
+    ],
+)
+def test_the_drop_in_raises_what_pytorch_raises(arguments):
+    with pytest.raises(Exception) as theirs:  # noqa: PT011 - whatever it is, ours must be the same
+        F.scaled_dot_product_attention(*arguments)
+    with pytest.raises(theirs.type) as ours:
+        DROP_IN(*arguments)
+    assert str(ours.value) == str(theirs.value)
+
+
+def test_the_drop_in_drops_what_pytorch_drops():
+    query = torch.randn(1, 2, 64, 8)
+    torch.manual_seed(5)
+    ours = DROP_IN(query, query, query, dropout_p=0.5)
+    torch.manual_seed(5)
+    torch.testing.assert_close(
+        ours, F.scaled_dot_product_attention(query, query, query, dropout_p=0.5)
+    )
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_are_left_to_pytorch():
+    pieces = [torch.randn(n, 2, 8) for n in (3, 5)]
+    nested = torch.nested.nested_tensor(pieces, layout=torch.jagged).transpose(1, 2)
+    output = DROP_IN(nested, nested, nested)
+    expected = F.scaled_dot_product_attention(*(pieces[0].transpose(0, 1)[None],) * 3)
+    torch.testing.assert_close(output.unbind()[0], expected[0])
+
+
+def test_lse_comes_back_on_request():
+    query = torch.randn(2, 3, 5, 8)
+    result = attention(query, query, query, Causal(), return_lse=True)
+    assert isinstance(result, AttentionResult)
+    scores = (query @ query.mT / 8**0.5).masked_fill(~torch.ones(5, 5).tril().bool(), -torch.inf)
+    torch.testing.assert_close(result.lse, scores.logsumexp(-1))
+    torch.testing.assert_close(result.output, attention(query, query, query, Causal()))
+
+
+def test_lse_is_float32_for_smaller_types():
+    query = torch.randn(1, 1, 5, 8, dtype=torch.bfloat16)
+    output, lse = attention(query, query, query, return_lse=True)
+    assert (output.dtype, lse.dtype) == (torch.bfloat16, torch.float32)
+
+
+@pytest.mark.parametrize("kernel", ["auto", "reference", "online"])
+def test_autocast_casts_as_pytorch_does(kernel):
+    query, key = torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        ours = attention(query, key, key, kernel=kernel)
+    assert ours.dtype == F.scaled_dot_product_attention(*[query.bfloat16()] * 3).dtype
+    exact = attention(query.bfloat16().double(), key.double(), key.double())
+    torch.testing.assert_close(ours.double(), exact, rtol=0.01, atol=0.005)
+
+
+def test_softmax_statistics_stay_wide_under_autocast():
+    query = torch.randn(1, 2, 50, 64).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = attention(query, query, query, kernel="reference")
+    assert torch.equal(inside, attention(query, query, query, kernel="reference"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"mask": Causal()},
+        {"mask": Padding([2, 5]) & Causal() & (Sinks(1) | Window(2))},
+        {"mask": Documents(torch.tensor([0, 0, 1, 1, 1])), "softcap": 3.0},
+        {"mask": torch.eye(5).bool(), "kernel": "online"},
+    ],
+    ids=["plain", "causal", "padding and sinks", "documents", "dense, online"],
+)
+def test_compiles_as_one_graph(options):
+    query = torch.randn(2, 2, 5, 8, requires_grad=True)
+
+    def function(query):
+        return attention(query, query, query, **options).sum()
+
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(query), function(query))
+    ours, expected = (torch.autograd.grad(f(query), query) for f in (compiled, function))
+    torch.testing.assert_close(ours, expected)
+
+
+def test_a_mask_may_be_made_inside_the_graph():
+    def function(query, lengths):
+        return attention(query, query, query, Padding(lengths) & Causal())
+
+    query, lengths = torch.randn(2, 2, 5, 8), torch.tensor([2, 5])
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(query, lengths), function(query, lengths))
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, nullcontext])
+def test_in_every_gradient_mode(context):
+    query = torch.randn(1, 2, 5, 8, requires_grad=True)
+    with context():
+        output = attention(query, query, query, Causal())
+    assert output.requires_grad == (context is nullcontext)
