@@ -52,14 +52,15 @@ STYLE = """
 .heat-map figcaption { margin-top: 0.4em; opacity: 0.85; }
 .heat-map .panels { display: flex; flex-wrap: wrap; gap: 1em; align-items: flex-start; overflow-x: auto; }
 .heat-map .panel > p { margin: 0 0 0.2em; opacity: 0.85; }
-.heat-map table { border-collapse: separate; border-spacing: 1px; width: auto; margin: 0; background: none; }
+.heat-map table { font: inherit; border-collapse: separate; border-spacing: 1px;
+  width: auto; margin: 0; background: none; }
 .heat-map td { padding: 0.25em 0.4em; min-width: 2.4em; text-align: right; border: 0;
   font-variant-numeric: tabular-nums; }
 .heat-map th { padding: 0.1em 0.4em; font-weight: 500; text-align: right; border: 0; background: none; }
 .heat-map thead th { text-align: center; }
 .heat-map td.minus-infinity, .heat-map td.plus-infinity, .heat-map td.nan { color: #111;
-  background: repeating-linear-gradient(45deg, #b4b4b4 0 3px, #d9d9d9 3px 6px); }
-.heat-map td.nan { background: repeating-linear-gradient(-45deg, #e8c15a 0 3px, #f6e3ae 3px 6px); }
+  background: repeating-linear-gradient(45deg, #c4c4c4 0 2px, #dcdcdc 2px 6px); }
+.heat-map td.nan { background: repeating-linear-gradient(-45deg, #ecd08a 0 2px, #f6e3ae 2px 6px); }
 .heat-map svg { display: block; max-width: 100%; }
 .heat-map svg text { fill: currentColor; }
 .heat-map .scale { display: inline-block; width: 8em; height: 0.8em; margin: 0 0.4em;
@@ -192,15 +193,16 @@ class _Scale:
             return "NaN"
         if math.isinf(value):
             return "∞" if value > 0 else "−∞"
-        if self.whole:
-            return f"{value:.0f}".replace("-", "−")
         return f"{value:{self._format}}".replace("-", "−")
 
     @property
     def _format(self) -> str:
+        """How to print values of this size; `z` prints what rounds to zero without a sign."""
+        if self.whole:
+            return "z.0f"
         if not 1e-3 <= self.high < 1e4:
-            return ".1e"
-        return ".2f" if self.high >= 0.1 else ".4f"
+            return "z.1e"
+        return "z.2f" if self.high >= 0.1 else "z.4f"
 
 
 def _panel(matrix: numpy.ndarray, index: str, labels: _Labels, scale: _Scale) -> str:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
@@ -185,6 +185,8 @@ class Ledger:
                 **description,
             )
             outlives = call.in_place and self._provenance.was_made_before(tensor)
+            # What leaves a function transform is another tensor, made where nothing is seen.
+            outlives = outlives or is_functorch_wrapped_tensor(tensor)
             keeper = Keeper(tensor, in_place=call.in_place)
             draft = _Draft(step, name.text, keeper, used=outlives)
             self._drafts.append(draft)
@@ -248,6 +250,8 @@ class Ledger:
 
     def _sources(self, tensor: Tensor, place: Place | None) -> tuple[Source, ...]:
         if not self._provenance.is_known(tensor):
+            if is_functorch_wrapped_tensor(tensor):
+                return self._sources(get_unwrapped(tensor), place)
             self._provenance.came_from(tensor, Source("constant", _name_outside(tensor, place)))
         return self._provenance.sources(tensor)
 

@@ -21,7 +21,6 @@ from heedful.observation.trace import Trace
 
 # They tell about a tensor without reading its entries: what only they look at stays unused.
 METADATA = frozenset(
-    # fmt: off
     {
         "__len__",
         "__hash__",
@@ -40,7 +39,6 @@ METADATA = frozenset(
         "is_signed",
         "is_inference",
     }
-    # fmt: on
 )
 TENSOR_PROPERTIES = frozenset({"T", "mT", "H", "mH", "real", "imag", "data", "grad", "_base"})
 # They return a tensor, yet compute none.
@@ -61,7 +59,8 @@ def record(
     The callable needs no preparation. Its result and torch's random state afterwards are those of a
     run without recording, gradients flow through the result, and what it raises is raised unchanged,
     with a note that tells the last step. Recordings may be nested: the outer one sees the inner's
-    steps too. Only the calling thread is watched, and nothing within TorchScript.
+    steps too. Only the calling thread is watched, and nothing within TorchScript. What
+    `torch.compile` has compiled runs uncompiled, since its kernels have no lines to show.
 
     Args:
         callable: a module, a function, a method; anything that can be called.
@@ -79,7 +78,7 @@ def record(
     surroundings = Surroundings(callable, inputs, keywords)
     ledger = Ledger(surroundings, Limits(largest, memory, steps), home=record.__code__)
     watch = _Watch(ledger)
-    with _shortcuts_kept(watch), watch:
+    with _uncompiled(), _shortcuts_kept(watch), watch:
         result = callable(*inputs, **keywords)
     return ledger.trace(result)
 
@@ -149,6 +148,15 @@ def _hide_own_frames(traceback: TracebackType | None) -> None:
             traceback.tb_next = inner.tb_next
         else:
             traceback = inner
+
+
+@contextmanager
+def _uncompiled() -> Iterator[None]:
+    if "torch._dynamo" not in sys.modules:  # nothing can have been compiled; the import is slow
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
 
 
 @contextmanager

@@ -140,11 +140,6 @@ class Step:
     call: int
     unused: bool
 
-    @property
-    def summarized(self) -> bool:
-        """Whether `value` is a `Summary`."""
-        return isinstance(self.value, Summary)
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trace:
@@ -196,7 +191,9 @@ class Trace:
     @property
     def limits_reached(self) -> tuple[str, ...]:
         """Sentences that say what the recording's limits left out; empty if nothing."""
-        summaries = sum(step.summarized for step in self.steps)
+        summaries = sum(
+            isinstance(step.value, Summary) and step.value.sample is not None for step in self.steps
+        )
         said = []
         if summaries:
             said.append(
