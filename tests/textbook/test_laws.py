@@ -110,6 +110,11 @@ class TestNaiveSoftmax:
         weights = simplified.weights_by_stable_softmax(scores + shift)
         torch.testing.assert_close(weights, torch.softmax(scores, dim=-1), rtol=1e-9, atol=0)
 
+    def test_the_stable_one_is_right_however_far_apart_the_scores_lie(self):
+        scores = torch.tensor([2000.0, 0.0, -2000.0])
+        assert simplified.weights_by_stable_softmax(scores).tolist() == [1.0, 0.0, 0.0]
+        assert simplified.weights_by_naive_softmax(scores).isnan().any()
+
 
 class TestCopies:
     """B, H, T, D = 2, 4, 16, 8: the context takes 4096 bytes."""
