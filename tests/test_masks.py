@@ -104,6 +104,8 @@ def test_every_form_says_the_same(drawn):
     if intervals is not None:
         assert intervals.start.dtype == intervals.stop.dtype == torch.int32
         assert torch.equal(intervals.dense().unsqueeze(1).expand(full), dense)
+        apart = intervals.start[..., 1:] > intervals.stop[..., :-1]
+        assert (apart | (intervals.stop == intervals.start)[..., 1:]).all()
         assert torch.equal(intervals.mask_function()(b, h, q, k).expand(full), dense)
         assert torch.equal(intervals.unseen_keys().expand(B, Tk), ~dense.any(dim=2).any(dim=1))
         assert torch.equal(intervals.empty_rows().expand(B, Tq), ~dense[:, 0].any(dim=-1))
@@ -142,6 +144,15 @@ def test_what_two_runs_cannot_say_becomes_dense():
     assert picture(three_runs, 6)[2] == "x.x..x"
 
 
+def test_runs_within_runs_and_runs_that_touch_become_one():
+    nested = Sinks(6) | Band(0, 0, align="start") | Prefix([3], align="start")
+    intervals = nested.intervals(4, 8)
+    assert (intervals.runs, intervals.start.flatten().tolist()) == (1, [0] * 4)
+    touching = Sinks(3) | Padding([5], side="left")
+    assert touching.intervals(2, 8).pairs().tolist() == [16]
+    assert touching.intervals(2, 8).runs == 1
+
+
 def test_combination_binds_as_python_does():
     assert picture(Sinks(1) | Window(1) & Causal(), 3) == ["x..", "xx.", "x.x"]
 
@@ -168,12 +179,14 @@ def test_block_mask_covers_exactly_what_is_seen(mask, Tq):
     padded = torch.nn.functional.pad(dense, (0, -300 % 128, 0, -Tq % 128))
     blocks = padded.unflatten(-1, (-1, 128)).unflatten(-3, (-1, 128)).transpose(-2, -3)
     touched = torch.zeros_like(blocks[..., 0, 0], dtype=torch.int)
-    for number, index in (
-        (block_mask.kv_num_blocks, block_mask.kv_indices),
-        (block_mask.full_kv_num_blocks, block_mask.full_kv_indices),
+    for number, index, full in (
+        (block_mask.kv_num_blocks, block_mask.kv_indices, False),
+        (block_mask.full_kv_num_blocks, block_mask.full_kv_indices, True),
     ):
         for b, row in itertools.product(range(B), range(number.shape[2])):
-            touched[b, 0, row, index[b, 0, row, : number[b, 0, row]].long()] += 1
+            listed = index[b, 0, row, : number[b, 0, row]].long()
+            touched[b, 0, row, listed] += 1
+            assert not full or blocks[b, 0, row, listed].all()
     assert torch.equal(touched, blocks.flatten(-2).any(dim=-1).int())
 
 
