@@ -125,6 +125,8 @@ def test_pooling_averages_and_loses_no_nan():
     (masked,) = re.findall(f'fill="{ground["masked"]}" d="([^"]*)"', page)
     assert nan == "M0 0h1v1h-1z"
     assert squares(masked) == 64 * 63 / 2, "a block that is masked in part still shows the rest"
+    matrix[127, 127] = torch.inf
+    assert 'stroke="#333333" stroke-width="0.12" d="M63 63m0 1l1 -1"' in drawn(matrix)
     halves = torch.tensor([0.0, 1.0]).repeat(64)[None].expand(128, 128)
     levels = set(re.findall(r'fill="(#\w{6})" shape', drawn(halves)))
     assert len(levels) == 1, "zeros and ones, in turns, average to one grey"

@@ -184,17 +184,16 @@ class Ledger:
                 unused=True,
                 **description,
             )
-            outlives = call.in_place and self._provenance.was_made_before(tensor)
-            # What leaves a function transform is another tensor, made where nothing is seen.
-            outlives = outlives or is_functorch_wrapped_tensor(tensor)
             keeper = Keeper(tensor, in_place=call.in_place)
-            draft = _Draft(step, name.text, keeper, used=outlives)
+            # What leaves a function transform is another tensor, made where nothing is seen.
+            used = is_functorch_wrapped_tensor(tensor)
+            draft = _Draft(step, name.text, keeper, used)
             self._drafts.append(draft)
             if self._course is not None and name.direct:
                 self._course.named.append(draft)
             self._provenance.came_from(tensor, Source("step", "", step.index))
         for tensor in call.written:
-            self._provenance.was_written(tensor, Source("step", "", first))
+            self._provenance.was_written(tensor, first)
 
     def _describe(
         self, call: TorchCall, place: Place | None, sources: dict[int, tuple[Source, ...]]

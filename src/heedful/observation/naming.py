@@ -204,6 +204,9 @@ def _element_label(elements: list[ast.expr], position: int) -> str | None:
 
 def _overwritten(call: ast.Call, frame: FrameType) -> str | None:
     """How the source calls the tensor that a bare in-place call overwrites."""
+    for keyword in call.keywords:
+        if keyword.arg == "out":
+            return _label(keyword.value)
     match call:
         case ast.Call(func=ast.Attribute(value=target, attr=method)) if method.endswith(
             "_"

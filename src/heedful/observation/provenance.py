@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy
@@ -29,20 +28,12 @@ class _Write(NamedTuple):
     addresses: numpy.ndarray
 
 
-@dataclass
-class _Memory:
-    """One block of memory that tensors share, and who wrote into it."""
-
-    known_before: bool
-    writes: deque[_Write] = field(default_factory=lambda: deque(maxlen=WRITES_REMEMBERED))
-
-
 class Provenance:
     """Knows every tensor's origin without keeping any tensor alive."""
 
     def __init__(self) -> None:
         self._origins = WeakTensorKeyDictionary()
-        self._memories: dict[StorageWeakRef, _Memory] = {}
+        self._writes: dict[StorageWeakRef, deque[_Write]] = {}
 
     def is_known(self, tensor: Tensor) -> bool:
         return tensor in self._origins
@@ -50,23 +41,20 @@ class Provenance:
     def came_from(self, tensor: Tensor, source: Source) -> None:
         """Say that a tensor comes from outside the recording, or is the result of a step."""
         self._origins[tensor] = source
-        memory = _memory_of(tensor)
-        if memory is not None and memory not in self._memories:
-            self._memories[memory] = _Memory(known_before=source.kind != "step")
 
-    def was_written(self, tensor: Tensor, source: Source) -> None:
+    def was_written(self, tensor: Tensor, step: int) -> None:
         """Say that a step wrote into a tensor, and so into all that share its memory."""
-        assert source.step is not None
-        self.came_from(tensor, source)
+        self._origins[tensor] = Source("step", "", step)
         memory = _memory_of(tensor)
         if memory is not None:
-            self._memories[memory].writes.append(_Write(source.step, _addresses(tensor)))
+            writes = self._writes.setdefault(memory, deque(maxlen=WRITES_REMEMBERED))
+            writes.append(_Write(step, _addresses(tensor)))
 
     def sources(self, tensor: Tensor) -> tuple[Source, ...]:
         """A known tensor's origin, then the steps that wrote into its memory since through others."""
         origin: Source = self._origins[tensor]
         memory = _memory_of(tensor)
-        writes = self._memories[memory].writes if memory is not None else ()
+        writes = self._writes.get(memory, ()) if memory is not None else ()
         since = [write for write in writes if origin.step is None or write.step > origin.step]
         if not since:
             return (origin,)
@@ -74,11 +62,6 @@ class Provenance:
         return origin, *(
             Source("step", "", write.step) for write in since if _overlap(write.addresses, mine)
         )
-
-    def was_made_before(self, tensor: Tensor) -> bool:
-        """Whether a tensor's memory belongs to somebody outside the recording."""
-        memory = _memory_of(tensor)
-        return memory is not None and self._memories[memory].known_before
 
 
 class Keeper:
