@@ -148,6 +148,13 @@ def test_runs_within_runs_and_runs_that_touch_become_one():
     nested = Sinks(6) | Band(0, 0, align="start") | Prefix([3], align="start")
     intervals = nested.intervals(4, 8)
     assert (intervals.runs, intervals.start.flatten().tolist()) == (1, [0] * 4)
+    outer = Sinks(6) | Window(1, align="end")  # of the last query of 9: 0…5 and 8
+    inner = Sinks(1) | (Band(5, 0, align="end") & Padding([5]))  # 0 and 3…4
+    both = (outer | inner).intervals(1, 9)
+    assert list(zip(both.start.flatten().tolist(), both.stop.flatten().tolist(), strict=True)) == [
+        (0, 6),
+        (8, 9),
+    ]
     touching = Sinks(3) | Padding([5], side="left")
     assert touching.intervals(2, 8).pairs().tolist() == [16]
     assert touching.intervals(2, 8).runs == 1
