@@ -312,6 +312,18 @@ def test_writes_in_place_reach_every_view():
     assert [source.name for source in trace["apart"].inputs] == ["other"], "another row is unharmed"
 
 
+def test_many_writes_through_views_are_all_used_by_the_read_that_follows():
+    def fill(x):
+        rows = torch.empty(100, 3)
+        for row in rows.unbind(0):
+            row.copy_(x)
+        return rows.sum()
+
+    trace = record(fill, torch.ones(3))
+    assert [step.operation for step in trace.all("row")].count("copy_") == 100
+    assert not any(step.unused for step in trace)
+
+
 def test_a_write_that_comes_too_late_is_unused_but_one_into_the_callers_tensor_is_not():
     cache = torch.zeros(2, 3)
 

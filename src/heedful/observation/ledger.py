@@ -193,7 +193,9 @@ class Ledger:
                 self._course.named.append(draft)
             self._provenance.came_from(tensor, Source("step", "", step.index))
         for tensor in call.written:
-            self._provenance.was_written(tensor, first)
+            forgotten = self._provenance.was_written(tensor, first)
+            if forgotten is not None:  # who reads it can no longer be told
+                self._drafts[forgotten].used = True
 
     def _describe(
         self, call: TorchCall, place: Place | None, sources: dict[int, tuple[Source, ...]]

@@ -60,14 +60,10 @@ class Place:
 
     def caller(self, home: CodeType) -> Place | None:
         """The place that a value returned from here goes to; None if that is not reader's code."""
-        frame = self.frame
-        while frame.f_code.co_name in ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"):
-            assert frame.f_back is not None
-            frame = frame.f_back
-        outer = frame.f_back
+        outer = self.frame.f_back
         if outer is None or outer.f_code is home or _package(outer) in PLUMBING or _is_own(outer):
             return None
-        return _place(outer, callee=frame)
+        return _place(outer, callee=self.frame)
 
 
 def find_place(frame: FrameType | None, home: CodeType) -> Place | None:

@@ -42,13 +42,18 @@ class Provenance:
         """Say that a tensor comes from outside the recording, or is the result of a step."""
         self._origins[tensor] = source
 
-    def was_written(self, tensor: Tensor, step: int) -> None:
-        """Say that a step wrote into a tensor, and so into all that share its memory."""
+    def was_written(self, tensor: Tensor, step: int) -> int | None:
+        """Say that a step wrote into a tensor, and so into all that share its memory.
+
+        Returns the step of an older write that is forgotten for it, if there were too many.
+        """
         self._origins[tensor] = Source("step", "", step)
         memory = _memory_of(tensor)
-        if memory is not None:
-            writes = self._writes.setdefault(memory, deque(maxlen=WRITES_REMEMBERED))
-            writes.append(_Write(step, _addresses(tensor)))
+        if memory is None:
+            return None
+        writes = self._writes.setdefault(memory, deque())
+        writes.append(_Write(step, _addresses(tensor)))
+        return writes.popleft().step if len(writes) > WRITES_REMEMBERED else None
 
     def sources(self, tensor: Tensor) -> tuple[Source, ...]:
         """A known tensor's origin, then the steps that wrote into its memory since through others."""
@@ -105,4 +110,5 @@ def _addresses(tensor: Tensor) -> numpy.ndarray:
 
 
 def _overlap(one: numpy.ndarray, other: numpy.ndarray) -> bool:
-    return numpy.may_share_memory(one, other, max_work=OVERLAP_WORK)  # pyright: ignore[reportArgumentType] - the stub allows 0 and -1 only
+    # The stub knows only the two named amounts of work.
+    return numpy.may_share_memory(one, other, max_work=OVERLAP_WORK)  # pyright: ignore[reportArgumentType]
