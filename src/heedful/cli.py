@@ -1,0 +1,80 @@
+"""The command line: options in, exit codes out. The work is done by what it calls."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+DISAGREE, UNUSABLE = 1, 2  # exit codes
+
+app = typer.Typer(
+    help="Attention for PyTorch that you can read, check, see and run fast.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from heedful import __version__
+
+        print(f"heedful {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def heedful(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Attention for PyTorch that you can read, check, see and run fast."""
+
+
+@app.command()
+def tour(
+    rung: Annotated[str | None, typer.Option(metavar="NAME", help="Climb this rung only.")] = None,
+    input: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Attend to the matrix (tokens, features) in a .npy, .csv or .pt file.",
+        ),
+    ] = None,
+    text: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Attend to MiniLM's token vectors of a text."),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="OUT",
+            help="Where the page goes: tour.html, or nowhere with --json, if not given.",
+        ),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document instead of text.")
+    ] = False,
+) -> None:
+    """Climb from dot products to multi-head attention: every step shown, every route checked, and a page written.
+
+    Exits with 1 if two routes disagree, and with 2 if something given cannot be used.
+    """
+    from heedful.errors import HeedfulError
+    from heedful.tour.guide import guide
+
+    if html is None and not json:
+        html = Path("tour.html")
+    try:
+        agrees = guide(rung=rung, input=input, text=text, html=html, json=json)
+    except HeedfulError as error:
+        print(f"heedful tour: {error}", file=sys.stderr)
+        raise typer.Exit(UNUSABLE) from error
+    if not agrees:
+        raise typer.Exit(DISAGREE)

@@ -1,0 +1,54 @@
+"""A file that appears whole or not at all."""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from heedful.errors import ArgumentError
+
+
+@contextmanager
+def reserved(path: Path) -> Iterator[Callable[[str], object]]:
+    """Find out now whether a file can be written, and hand over what writes it at the end.
+
+    The text goes to a temporary file beside it, which takes its name once the block is done without an error;
+    otherwise, Ctrl-C included, nothing is left and what was there before stays.
+
+    Raises:
+        ArgumentError: the file cannot be written.
+    """
+    target = path.resolve()
+    if target.exists() and not target.is_file():
+        raise _unwritable(path, "something that is no regular file")
+    if target.exists() and not os.access(target, os.W_OK):
+        raise _unwritable(path, "a file that is read-only")
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    except OSError as error:
+        raise _unwritable(path, f"{error.strerror or error}") from error
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            yield file.write
+        temporary.chmod(0o666 & ~_umask())  # mkstemp's is for the owner alone
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    """The process's; there is no way to read it but to set it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _unwritable(path: Path, received: str) -> ArgumentError:
+    return ArgumentError(
+        "--html",
+        expected="the name of a file that can be written",
+        received=f"{received} ({path})",
+        remedy="Name another with --html.",
+    )
