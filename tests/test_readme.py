@@ -1,0 +1,28 @@
+"""The README's examples run, one after another, as a reader would type them."""
+
+import re
+from pathlib import Path
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+def test_its_python_runs(capsys):
+    examples = re.findall(
+        r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL
+    )
+    names: dict = {}
+    for example in examples:
+        exec(compile(example, "README.md", "exec"), names)
+    assert len(examples) >= 3
+    assert names["output"].shape == (2, 8, 300, 64)
+    assert names["certificate"].exact
+    printed = capsys.readouterr().out
+    assert "kernel" in printed
+    assert "weights" in printed
+
+
+def test_its_files_exist():
+    links = re.findall(r"\]\(([^)#:]+)\)", README.read_text(encoding="utf-8"))
+    assert links
+    for link in links:
+        assert (README.parent / link).exists(), link
