@@ -22,6 +22,12 @@ from heedful.textbook import (
     SelfAttentionV2,
 )
 
+@pytest.fixture(autouse=True)
+def one_thread(known_state):
+    """Products this small gain nothing from a second thread, and wait for it on a busy machine."""
+    torch.set_num_threads(1)
+
+
 D, T, H = 8, 6, 2  # of every module here, so that each pair has sizes that fit
 
 
