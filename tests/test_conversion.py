@@ -22,6 +22,7 @@ from heedful.textbook import (
     SelfAttentionV2,
 )
 
+
 @pytest.fixture(autouse=True)
 def one_thread(known_state):
     """Products this small gain nothing from a second thread, and wait for it on a busy machine."""
