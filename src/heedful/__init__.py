@@ -1,9 +1,11 @@
 """heedful: attention for PyTorch that you can read, check, see and run fast."""
 
+from heedful.conversion import Certificate, convert
 from heedful.dispatch import Plan, explain
 from heedful.errors import ArgumentError, HeedfulError, KernelError, MissingExtraError
 from heedful.functional import attention, scaled_dot_product_attention
 from heedful.masks import Band, Causal, Dense, Documents, Mask, Padding, Prefix, Sinks, Window
+from heedful.observation import Trace, record
 from heedful.result import AttentionResult, merge
 
 __version__ = "0.1.0"
@@ -13,6 +15,7 @@ __all__ = [
     "AttentionResult",
     "Band",
     "Causal",
+    "Certificate",
     "Dense",
     "Documents",
     "HeedfulError",
@@ -23,9 +26,12 @@ __all__ = [
     "Plan",
     "Prefix",
     "Sinks",
+    "Trace",
     "Window",
     "attention",
+    "convert",
     "explain",
     "merge",
+    "record",
     "scaled_dot_product_attention",
 ]
