@@ -1,6 +1,7 @@
 """A step's value as rows and columns with labels, heads before them: what terminal and page draw."""
 
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from torch import Tensor
 
@@ -43,6 +44,11 @@ def _labels(axis: str, size: int, token_labels: tuple[str, ...]) -> tuple[str, .
 def step_title(step: Step) -> str:
     """The variable's name, after the module's that held it: "heads.1 scores"."""
     return f"{step.module} {step.name}" if step.module else step.name
+
+
+def short_path(file: str) -> str:
+    """A file with its folder, which is enough to tell it: "textbook/causal.py"."""
+    return "/".join(PurePath(file).parts[-2:])
 
 
 def times(shape: tuple[int, ...]) -> str:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from rich.console import Console
-
 from heedful.errors import ArgumentError
 from heedful.tour import document, inputs, ladder, minilm, page, terminal
 from heedful.tour.report import take
 from heedful.tour.writing import reserved
+
+ERASE_LINE = "\r\x1b[2K"
 
 
 def guide(
@@ -59,20 +59,21 @@ def _tokens(file: Path | None, text: str | None) -> inputs.Tokens:
 
 @contextmanager
 def _progress(stages: int) -> Iterator[Callable[[str], None]]:
-    """Show on stderr what is being done, where that is a terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    """Say on stderr what is being done, where that is a terminal; nothing spins, for it would slow the timing."""
+    if not sys.stderr.isatty():
         yield lambda _: None
         return
     begun = 0
-    with console.status("") as status:
 
-        def announce(stage: str) -> None:
-            nonlocal begun
-            begun += 1
-            status.update(f"{begun}/{stages} {stage}")
+    def announce(stage: str) -> None:
+        nonlocal begun
+        begun += 1
+        print(f"{ERASE_LINE}{begun}/{stages} {stage} …", end="", file=sys.stderr, flush=True)
 
+    try:
         yield announce
+    finally:
+        print(ERASE_LINE, end="", file=sys.stderr, flush=True)
 
 
 def _print(text: str) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import pickle
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,11 +92,11 @@ def _read_csv(path: Path) -> Tensor:
         [_number(path, line, column, cell) for column, cell in enumerate(row, 1)]
         for line, row in rows
     ]
-    for (line, row), (_, first) in zip(rows, rows[:1] * len(rows), strict=True):
-        if len(row) != len(first):
-            raise _unusable(
-                path, f"{len(row)} numbers in row {line} and {len(first)} in row {rows[0][0]}"
-            )
+    for line, row in rows:
+        first_line, first_row = rows[0]
+        if len(row) != len(first_row):
+            lengths = f"{len(row)} cells in row {line} and {len(first_row)} in row {first_line}"
+            raise _unusable(path, lengths)
     return torch.tensor(numbers, dtype=torch.float64)
 
 
@@ -114,9 +115,13 @@ def _number(path: Path, line: int, column: int, cell: str) -> float:
 
 
 def _read_pt(path: Path) -> Tensor:
+    with path.open("rb") as file:
+        # On what is no archive of torch.save's, its unpickler may raise anything.
+        if not zipfile.is_zipfile(file):
+            raise _unusable(path, "something else", "a tensor saved by torch.save")
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+    except (pickle.UnpicklingError, RuntimeError) as error:
         reason = str(error).partition("\n")[0].partition(". ")[0]
         raise _unusable(
             path, f"what torch.load refuses: {reason}", "a tensor saved by torch.save"
@@ -127,9 +132,10 @@ def _read_pt(path: Path) -> Tensor:
         loaded.layout != torch.strided
         or loaded.is_quantized
         or loaded.is_complex()
-        or loaded.is_nested
+        or loaded.is_meta
     ):
-        raise _unusable(path, f"a tensor of dtype {loaded.dtype} and layout {loaded.layout}")
+        kind = f"a tensor of dtype {loaded.dtype} and layout {loaded.layout} on {loaded.device}"
+        raise _unusable(path, kind)
     return loaded.detach().double()
 
 
@@ -137,9 +143,9 @@ def _checked(array: Tensor, path: Path) -> Tensor:
     """The array as float32, where it is a matrix that the tour can climb with."""
     shape = tuple(array.shape)
     if array.numel() == 0:
-        raise _unusable(path, f"no number (shape {shape})")
+        raise _unusable(path, f"shape {shape} without a number")
     if array.dim() != 2:
-        raise _unusable(path, f"{array.dim()} dimensions (shape {shape})")
+        raise _unusable(path, f"{array.dim()}-dimensional shape {shape}")
     if shape[0] > MOST_TOKENS or shape[1] > MOST_FEATURES:
         raise ArgumentError(
             "--input",

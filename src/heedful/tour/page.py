@@ -5,7 +5,6 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
-from pathlib import PurePath
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
@@ -16,12 +15,13 @@ from pygments.lexers import PythonLexer
 import heedful
 from heedful.drawing import STYLE, heat_map
 from heedful.observation import Step
-from heedful.tour.arranging import arrange, step_title, times
+from heedful.tour.arranging import arrange, short_path, step_title, times
 from heedful.tour.inputs import Tokens
 from heedful.tour.report import Report
 from heedful.tour.walks import Walk
 
 TEMPLATE = "page.html.j2"
+WIDE = 16  # columns; a card with more takes a whole row
 
 
 def as_html(report: Report) -> str:
@@ -51,6 +51,7 @@ class Card:
     meaning: str
     file: str
     line: int
+    wide: bool
     picture: Markup
 
 
@@ -64,8 +65,9 @@ def _card(step: Step, walk: Walk, tokens: Tokens) -> Card:
         title=step_title(step),
         shape=times(step.shape),
         meaning=meaning.text,
-        file=PurePath(step.file).name,
+        file=short_path(step.file),
         line=step.line,
+        wide=len(arranged.columns) > WIDE,
         picture=Markup(picture),
     )
 
@@ -95,7 +97,7 @@ def _listing(code: Callable[..., object]) -> Listing:
         for index, line in enumerate(highlighted)
         if index not in left_out
     ]
-    return Listing(code.__qualname__, PurePath(inspect.getfile(code)).name, tuple(numbered))
+    return Listing(code.__qualname__, short_path(inspect.getfile(code)), tuple(numbered))
 
 
 def _docstring_lines(source: str) -> range:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import math
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TextIO
 
 import torch
@@ -17,7 +19,7 @@ from rich.text import Text
 from torch import Tensor
 
 from heedful.drawing import DIVERGING, SEQUENTIAL
-from heedful.tour.arranging import Arranged, arrange, step_title, times
+from heedful.tour.arranging import Arranged, arrange, short_path, step_title, times
 from heedful.tour.comparison import Comparison
 from heedful.tour.inputs import Tokens
 from heedful.tour.ladder import Rung
@@ -26,7 +28,8 @@ from heedful.tour.timing import Timing
 from heedful.tour.walks import Climb, Walk, largest
 
 WIDTH = 100
-MOST_ROWS, MOST_COLUMNS = 10, 8  # of more, a corner is shown
+MOST_ROWS, MOST_COLUMNS = 10, 7  # of more, a corner is shown: 80 columns hold it
+MOST_BESIDE = 70  # characters of heads side by side
 CORNER = 5
 LONGEST_LABEL = 10
 INDENT, GAP = 4, 4
@@ -34,21 +37,26 @@ INDENT, GAP = 4, 4
 
 def as_text(report: Report, stream: TextIO, page: Path | None) -> str:
     """The whole report, in the colours that the stream can show: none unless it is a terminal."""
-    console = Console(file=stream, highlight=False, emoji=False)
-    console.width = min(console.width, WIDTH) if console.is_terminal else WIDTH
-    with console.capture() as captured:
-        console.print(_greeting(report.tokens))
-        for number, (rung, climb) in enumerate(report.climbs, 1):
-            console.print(_heading(f"{number}. {rung.title}", rung.name))
-            console.print(_rung(rung, climb, report.tokens))
-        console.print(_heading("This machine", ""))
-        console.print(_timing(report.timing))
-        console.print(_verdict(report))
-        if page is not None:
-            console.print(
-                Text.assemble("Every step as a picture: ", (str(page), "bold")), soft_wrap=True
-            )
-    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+    written = io.StringIO()
+    console = Console(
+        file=written,
+        force_terminal=stream.isatty(),
+        width=min(WIDTH, shutil.get_terminal_size().columns) if stream.isatty() else WIDTH,
+        highlight=False,
+        emoji=False,
+    )
+    console.print(_greeting(report.tokens))
+    for number, (rung, climb) in enumerate(report.climbs, 1):
+        console.print(_heading(f"{number}. {rung.title}", rung.name))
+        console.print(_rung(rung, climb, report.tokens))
+    console.print(_heading("This machine", ""))
+    console.print(_timing(report.timing))
+    console.print(_verdict(report))
+    if page is not None:
+        console.print(
+            Text.assemble("Every step as a picture: ", (str(page), "bold")), soft_wrap=True
+        )
+    return "\n".join(line.rstrip() for line in written.getvalue().splitlines())
 
 
 def _greeting(tokens: Tokens) -> RenderableType:
@@ -77,7 +85,7 @@ def _rung(rung: Rung, climb: Climb, tokens: Tokens) -> RenderableType:
 
 
 def _walk(walk: Walk, tokens: Tokens) -> RenderableType:
-    files = ", ".join(sorted({PurePath(step.file).name for step in walk.steps if step.file}))
+    files = ", ".join(sorted({short_path(step.file) for step in walk.steps if step.file}))
     parts: list[RenderableType] = [
         Text.assemble((f"\n{walk.title}", "bold"), (f"  {files}", "dim"))
     ]
@@ -115,7 +123,7 @@ def _matrices(arranged: Arranged) -> Text:
     drawn = [_matrix(head[:rows, :columns], arranged, scale) for head in heads]
     if len(drawn) > 1:
         drawn = [[Text(f"head {head}", "dim"), *lines] for head, lines in enumerate(drawn)]
-    lines = _beside(drawn) if _width(drawn) <= WIDTH - INDENT else [*itertools.chain(*drawn)]
+    lines = _beside(drawn) if _width(drawn) <= MOST_BESIDE else [*itertools.chain(*drawn)]
     if not whole:
         lines.append(Text(f"… {_summary(arranged.tensor)}", style="dim"))
     return Text("\n").join(lines)
@@ -176,7 +184,7 @@ class _Scale:
             return str(int(entry))
         if not math.isfinite(entry):
             return f"{entry}".replace("inf", "∞").replace("-", "−")
-        return f"{entry:.4f}" if 0.01 <= self.largest < 100 else f"{entry:.3g}"
+        return f"{entry:z.4f}" if 0.01 <= self.largest < 100 else f"{entry:.3g}"
 
     def style(self, entry: float) -> str:
         if not math.isfinite(entry):

@@ -67,8 +67,8 @@ def heedful_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     return torch.as_tensor(attention(queries, keys, values, Causal()))
 
 
-def measure(seconds: float = SECONDS) -> Timing:
-    """Check that the routes agree, then time them for about so many seconds, at least once each."""
+def measure() -> Timing:
+    """Check that the routes agree, then time them for about `SECONDS`, at least once each."""
     queries, keys, values = torch.randn(3, 1, HEADS, TOKENS, HEAD_SIZE)
     routes = {
         "textbook, softmax spelled out": textbook_attention,
@@ -77,7 +77,7 @@ def measure(seconds: float = SECONDS) -> Timing:
     }
     results = {name: route(queries, keys, values) for name, route in routes.items()}
     comparisons = _agreement(results, largest_value=values.abs().max().item())
-    times = _take_turns(routes, (queries, keys, values), seconds)
+    times = _take_turns(routes, (queries, keys, values))
     return Timing(
         setting=f"causal attention, {HEADS} heads, {TOKENS} tokens, head size {HEAD_SIZE}",
         dtype=str(queries.dtype).removeprefix("torch."),
@@ -97,12 +97,12 @@ def _agreement(results: dict[str, Tensor], largest_value: float) -> tuple[Compar
 
 
 def _take_turns(
-    routes: dict[str, Callable[..., Tensor]], inputs: tuple[Tensor, ...], seconds: float
+    routes: dict[str, Callable[..., Tensor]], inputs: tuple[Tensor, ...]
 ) -> dict[str, list[float]]:
     """Each route's times. They take turns, so that whatever else the machine does hits all alike."""
     times: dict[str, list[float]] = {name: [] for name in routes}
     slow, *fast = routes
-    end = time.perf_counter() + seconds
+    end = time.perf_counter() + SECONDS
     for turn in range(MOST_TURNS):
         order = [slow]
         for repeat in range(FAST_PER_TURN):

@@ -1,5 +1,6 @@
 """A file that appears whole or not at all."""
 
+import functools
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ from heedful.errors import ArgumentError
 
 
 @contextmanager
-def reserved(path: Path) -> Iterator[Callable[[str], object]]:
+def reserved(path: Path) -> Iterator[Callable[[str], None]]:
     """Find out now whether a file can be written, and hand over what writes it at the end.
 
     The text goes to a temporary file beside it, which takes its name once the block is done without an error;
@@ -30,12 +31,19 @@ def reserved(path: Path) -> Iterator[Callable[[str], object]]:
         raise _unwritable(path, f"{error.strerror or error}") from error
     temporary = Path(name)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            yield file.write
+        os.close(handle)
+        yield functools.partial(_write, path, temporary)
         temporary.chmod(0o666 & ~_umask())  # mkstemp's is for the owner alone
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _write(path: Path, temporary: Path, text: str) -> None:
+    try:
+        temporary.write_text(text, encoding="utf-8")
+    except OSError as error:  # a full disk
+        raise _unwritable(path, f"{error.strerror or error}") from error
 
 
 def _umask() -> int:

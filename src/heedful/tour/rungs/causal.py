@@ -1,5 +1,7 @@
 """Causal attention: its weights by two routes, dropout on them, and the module that holds it all."""
 
+# ruff: noqa: RET504 - the last step has a name too: it is what `record` calls it by
+
 import torch
 from torch import Tensor, nn
 
@@ -101,7 +103,7 @@ def dropout(tokens: Tokens) -> Climb:
 def dropped_causal_weights(scaled_scores: Tensor, dropout: nn.Dropout) -> Tensor:
     weights = causal.weights_by_minus_infinity(scaled_scores)
     dropped_weights = dropout(weights)
-    return dropped_weights  # noqa: RET504 - `record` calls the step by this name
+    return dropped_weights
 
 
 def causal_attention(tokens: Tokens) -> Climb:

@@ -1,0 +1,244 @@
+"""The command line as people use it: what is printed, where, and with which exit code."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import heedful
+from heedful.cli import app
+from heedful.textbook import simplified
+from heedful.tour import guide as guide_module
+from heedful.tour import inputs, ladder, report, terminal
+
+D = json.loads((Path(__file__).parent / "data" / "figures.json").read_text())["inputs"]["D"]
+X = np.array(D["values"])
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """An empty working folder, and a timing that is over soon."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("heedful.tour.timing.SECONDS", 0.0)
+    monkeypatch.setattr("heedful.tour.timing.TOKENS", 32)
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(app, ["tour", *arguments])
+
+
+def steps(document: dict, rung: int = 0, walk: int = 0) -> dict[str, list]:
+    return {
+        step["name"]: step["values"] for step in document["rungs"][rung]["walks"][walk]["steps"]
+    }
+
+
+# --- what comes out ----------------------------------------------------------------------------------
+
+
+def test_json_holds_the_numbers():
+    result = run("--json", "--rung", "simplified")
+    assert result.exit_code == 0
+    document = json.loads(result.stdout)
+    shown = steps(document, walk=1)
+    scores = X @ X.T
+    weights = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(shown["scores"], scores, atol=1e-6)
+    np.testing.assert_allclose(shown["weights"], weights, atol=1e-6)
+    np.testing.assert_allclose(shown["context"], weights @ X, atol=1e-6)
+    np.testing.assert_allclose(steps(document)["scores"], scores[1], atol=1e-6)
+    assert document["tokens"]["labels"] == D["tokens"]
+    assert document["agrees"] is True
+
+
+def test_json_is_all_there_is(tmp_path):
+    result = run("--json")
+    document = json.loads(result.stdout)
+    assert result.stderr == ""
+    assert list(tmp_path.iterdir()) == []
+    assert [rung["name"] for rung in document["rungs"]] == [rung.name for rung in ladder.LADDER]
+    comparisons = [found for rung in document["rungs"] for found in rung["comparisons"]]
+    comparisons += document["timing"]["comparisons"]
+    assert len(comparisons) > 30
+    assert all(found["difference"] <= found["tolerance"] for found in comparisons)
+    assert steps(document, 3, 1)["masked_scores"][0][1:] == ["-inf"] * 5
+    assert min(document["timing"]["median_seconds"].values()) > 0
+
+
+def test_json_and_page_together(tmp_path):
+    result = run("--json", "--rung", "einsum", "--html", "page.html")
+    assert json.loads(result.stdout)["rungs"][0]["name"] == "einsum"
+    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
+
+
+def test_large_tensors_are_summarised_in_json():
+    np.save("m.npy", np.random.default_rng(0).standard_normal((70, 4)))
+    result = run("--json", "--rung", "causal-weights", "--input", "m.npy")
+    step = json.loads(result.stdout)["rungs"][0]["walks"][1]["steps"][1]
+    assert step["name"] == "masked_scores"
+    assert step["shape"] == [70, 70]
+    assert step["summary"]["not_finite"] == 70 * 69 / 2
+    assert step["summary"]["minimum"] < step["summary"]["mean"] < step["summary"]["maximum"]
+
+
+def test_the_same_again_gives_the_same():
+    first, second = (json.loads(run("--json").stdout) for _ in range(2))
+    for document in (first, second):
+        del document["timing"]
+    assert first == second
+
+
+def test_text_shows_every_step_with_its_meaning(tmp_path):
+    result = run()
+    assert result.exit_code == 0
+    assert (tmp_path / "tour.html").exists()
+    for rung in ladder.LADDER:
+        assert rung.title in result.stdout
+    assert "0.9544  1.4950" in result.stdout  # the scores of “journey”
+    assert "what each token looks for" in result.stdout
+    assert "comparisons agree to rounding" in result.stdout
+    assert "tour.html" in result.stdout
+    assert "heads.1 masked_scores" in result.stdout
+    assert all(len(line) <= terminal.WIDTH for line in result.stdout.splitlines())
+
+
+def test_a_large_matrix_shows_its_corner():
+    np.save("m.npy", np.random.default_rng(0).standard_normal((30, 20)))
+    result = run("--rung", "self-attention-v1", "--input", "m.npy")
+    assert "the corner of 30 × 30" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= terminal.WIDTH
+
+
+def test_only_the_named_rung_is_climbed():
+    result = run("--rung", "dropout")
+    assert "Dropout on the weights" in result.stdout
+    assert "Attention without weights" not in result.stdout
+
+
+def test_colours_on_a_terminal_only(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    found = report.take(inputs.sentence(), ladder.choose("simplified"))
+    assert "\x1b[" in terminal.as_text(found, Terminal(), None)
+    assert "\x1b[" not in terminal.as_text(found, io.StringIO(), None)
+
+
+def test_version():
+    result = CliRunner().invoke(app, ["--version"])
+    assert result.exit_code == 0
+    assert result.stdout == f"heedful {heedful.__version__}\n"
+
+
+# --- what goes wrong ---------------------------------------------------------------------------------
+
+
+def test_a_wrong_route_is_the_exit_code(monkeypatch):
+    right = simplified.scores_by_loops
+    monkeypatch.setattr(simplified, "scores_by_loops", lambda tokens: right(tokens) + 0.01)
+    result = run("--rung", "simplified")
+    assert result.exit_code == 1
+    assert "DIFFERS" in result.stdout
+    assert "scores by 'nested loops' is 1.0e-02 from 'one matrix product'" in result.stdout
+    assert json.loads(run("--rung", "simplified", "--json").stdout)["agrees"] is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--rung", "nope"], "self-attention-v1"),
+        (["--input", "none.npy"], "No such file"),
+        (["--input", "none.npy", "--text", "hello"], "--input, --text"),
+        (["--html", "missing/page.html"], "--html"),
+    ],
+)
+def test_unusable_options_are_one_message(tmp_path, arguments, said):
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert said in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_extra_is_a_message(monkeypatch):
+    monkeypatch.setattr("heedful.tour.minilm.PACKAGE", "no_such_package_anywhere")
+    result = run("--text", "hello")
+    assert result.exit_code == 2
+    assert "pip install 'heedful[demo]'" in result.stderr
+
+
+def test_an_interruption_leaves_no_file(tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(guide_module, "take", interrupted)
+    assert run().exit_code != 0
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- as a process ------------------------------------------------------------------------------------
+
+
+def process(command: str) -> subprocess.CompletedProcess[str]:
+    environment = {
+        name: text
+        for name, text in os.environ.items()
+        if name not in ("FORCE_COLOR", "TTY_COMPATIBLE", "PYTHONIOENCODING")
+    }
+    return subprocess.run(
+        [
+            "bash",
+            "-o",
+            "pipefail",
+            "-c",
+            command.replace("heedful", f"{sys.executable} -m heedful"),
+        ],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env=environment | {"PYTHONUTF8": "1"},
+        timeout=120,
+        check=False,
+    )
+
+
+def test_piped_output_is_plain():
+    result = process("heedful tour --rung wrapper")
+    assert result.returncode == 0
+    assert result.stderr == ""
+    assert "\x1b" not in result.stdout
+    assert "Several heads, one by one" in result.stdout
+    assert "heedful.attention() took the kernel" in result.stdout
+
+
+def test_a_reader_who_leaves_early_is_no_error(tmp_path):
+    result = process("heedful tour --rung simplified | head -n 1")
+    assert result.returncode == 0
+    assert result.stderr == ""
+    assert len(result.stdout.splitlines()) == 1
+    assert (tmp_path / "tour.html").exists()
+
+
+def test_an_ascii_terminal_gets_what_it_can_show():
+    result = process("PYTHONUTF8=0 PYTHONIOENCODING=ascii heedful tour --rung simplified")
+    assert result.returncode == 0
+    assert result.stdout.isascii()
+
+
+def test_the_command_line_loads_nothing_it_does_not_need():
+    loaded = "import heedful.cli, sys; print([m for m in ('rich', 'jinja2', 'pygments') if m in sys.modules])"
+    result = subprocess.run(
+        [sys.executable, "-c", loaded], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert result.stdout.strip() == "[]"

@@ -1,0 +1,148 @@
+"""The page: complete in itself, well-formed, with a heat map for every step and its line of code."""
+
+from html.parser import HTMLParser
+
+import pytest
+import torch
+
+from heedful.errors import ArgumentError
+from heedful.tour import inputs, ladder, page, report
+from heedful.tour.writing import reserved
+
+VOID = {"meta", "link", "br", "hr", "img", "input"}
+
+
+class Page(HTMLParser):
+    """Collects the elements, and notices those that are not closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def having(self, css_class: str) -> list[dict[str, str | None]]:
+        return [
+            attributes
+            for _, attributes in self.elements
+            if css_class in (attributes.get("class") or "").split()
+        ]
+
+
+@pytest.fixture(scope="module", params=["sentence", "larger", "hostile"])
+def drawn(request):
+    tokens = {
+        "sentence": inputs.sentence(),
+        "larger": inputs.Tokens(torch.randn(40, 64), tuple(map(str, range(40))), "a matrix"),
+        "hostile": inputs.Tokens(
+            torch.eye(2), ("<script>alert(1)</script>", '"&'), "<img src=http://x>"
+        ),
+    }[request.param]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("heedful.tour.timing.SECONDS", 0.0)
+        patch.setattr("heedful.tour.timing.TOKENS", 32)
+        found = report.take(tokens, ladder.LADDER)
+    return found, page.as_html(found)
+
+
+def test_well_formed(drawn):
+    _, text = drawn
+    assert Page(text).open == []
+
+
+def test_a_heat_map_for_every_step(drawn):
+    found, text = drawn
+    steps = [step for _, climb in found.climbs for walk in climb.walks for step in walk.steps]
+    parsed = Page(text)
+    assert len(steps) > 80
+    assert len(parsed.having("step")) == len(steps)
+    assert len(parsed.having("heat-map")) == len(steps) + 1  # and the tokens
+
+
+def test_every_step_stands_on_a_line_that_is_shown(drawn):
+    _, text = drawn
+    parsed = Page(text)
+    ids = [attributes["id"] for _, attributes in parsed.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    for step in parsed.having("step"):
+        assert step["data-line"] in ids
+
+
+def test_links_lead_somewhere(drawn):
+    _, text = drawn
+    parsed = Page(text)
+    ids = {attributes.get("id") for _, attributes in parsed.elements}
+    links = [attributes["href"] for tag, attributes in parsed.elements if tag == "a"]
+    assert len(links) > len(ladder.LADDER)
+    assert all(link.startswith("#") and link[1:] in ids for link in links)
+
+
+def test_nothing_is_loaded_from_elsewhere(drawn):
+    _, text = drawn
+    for tag, attributes in Page(text).elements:
+        assert tag not in {"img", "iframe", "object", "embed"}
+        assert "src" not in attributes
+        assert tag != "link" or attributes["href"] == "data:,"
+    assert "@import" not in text
+    assert "url(" not in text
+
+
+def test_every_comparison_is_shown(drawn):
+    found, text = drawn
+    assert text.count("✓ agrees") == len(found.comparisons)
+    assert "✗" not in text
+
+
+def test_labels_are_escaped(drawn):
+    _, text = drawn
+    assert "<script>alert" not in text
+
+
+def test_a_reserved_file_appears_at_the_end(tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text("before")
+    with reserved(path) as write:
+        write("after")
+        assert path.read_text() == "before"
+    assert path.read_text() == "after"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["page.html"]
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, ValueError])
+def test_an_interrupted_file_leaves_nothing(tmp_path, interruption):
+    def write_half() -> None:
+        with reserved(tmp_path / "page.html") as write:
+            write("half")
+            raise interruption
+
+    with pytest.raises(interruption):
+        write_half()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_keeps_pointing_at_the_file(tmp_path):
+    target, link = tmp_path / "real.html", tmp_path / "link.html"
+    target.write_text("before")
+    link.symlink_to(target)
+    with reserved(link) as write:
+        write("after")
+    assert link.is_symlink()
+    assert target.read_text() == "after"
+
+
+@pytest.mark.parametrize("name", ["/dev/null", "missing/page.html", "."])
+def test_what_cannot_be_written_is_said_before_the_work(tmp_path, name):
+    with pytest.raises(ArgumentError, match="--html"), reserved(tmp_path / name):
+        pytest.fail("the work began")
