@@ -12,6 +12,7 @@ import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy
 import torch
@@ -156,6 +157,17 @@ class _Labels:
         return str(index) if self.columns is None else self.columns[index]
 
 
+@cache  # a picture has thousands of cells and `LEVELS` colours
+def _colour(stops: tuple[str, ...], level: int) -> tuple[int, int, int]:
+    """Red, green and blue of a level, interpolated between the stops."""
+    at = level / (LEVELS - 1) * (len(stops) - 1)
+    channels = numpy.array([[int(stop[i : i + 2], 16) for i in (1, 3, 5)] for stop in stops])
+    red, green, blue = (
+        round(numpy.interp(at, range(len(stops)), channels[:, channel])) for channel in range(3)
+    )
+    return red, green, blue
+
+
 @dataclass(frozen=True)
 class _Scale:
     """From a value to its colour and its text."""
@@ -178,15 +190,7 @@ class _Scale:
         return round((value - self.low) / (self.high - self.low) * (LEVELS - 1))
 
     def colour(self, level: int) -> tuple[int, int, int]:
-        at = level / (LEVELS - 1) * (len(self.stops) - 1)
-        channels = numpy.array(
-            [[int(stop[i : i + 2], 16) for i in (1, 3, 5)] for stop in self.stops]
-        )
-        red, green, blue = (
-            round(numpy.interp(at, range(len(self.stops)), channels[:, channel]))
-            for channel in range(3)
-        )
-        return red, green, blue
+        return _colour(self.stops, level)
 
     def text(self, value: float) -> str:
         if math.isnan(value):
