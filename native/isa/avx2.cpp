@@ -1,0 +1,2 @@
+#define HEEDFUL_ISA avx2
+#include "../kernels.h"

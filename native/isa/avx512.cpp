@@ -1,0 +1,2 @@
+#define HEEDFUL_ISA avx512
+#include "../kernels.h"

@@ -1,0 +1,2 @@
+#define HEEDFUL_ISA avx512bf16
+#include "../kernels.h"

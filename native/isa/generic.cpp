@@ -1,0 +1,2 @@
+#define HEEDFUL_ISA generic
+#include "../kernels.h"

@@ -1,0 +1,81 @@
+// The number types of tensors: how a row of them becomes floats, and floats a row of them.
+
+struct Bf16 {
+    uint16_t bits;
+};
+struct Half {
+    uint16_t bits;
+};
+
+INLINE float widen(float x) { return x; }
+INLINE float widen(Bf16 x) { return std::bit_cast<float>((uint32_t)x.bits << 16); }
+INLINE float widen(Half x) { return (float)std::bit_cast<_Float16>(x.bits); }
+
+INLINE void narrow(float x, float &to) { to = x; }
+INLINE void narrow(float x, Bf16 &to) {
+    const uint32_t bits = std::bit_cast<uint32_t>(x);
+    const uint32_t rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;  // to nearest, ties to even
+    to.bits = (uint16_t)(x == x ? rounded : 0x7FC0);
+}
+INLINE void narrow(float x, Half &to) { to.bits = std::bit_cast<uint16_t>((_Float16)x); }
+
+template <class N>
+INLINE F load_wide(const N *p) {  // W numbers
+    F v;
+    for (int i = 0; i < W; i++) v[i] = widen(p[i]);
+    return v;
+}
+INLINE F load_wide(const float *p) {
+    return load(p);
+}
+#if defined(__AVX512F__)
+INLINE F load_wide(const Bf16 *p) {
+    return (F)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16);
+}
+INLINE F load_wide(const Half *p) {
+    return (F)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+#elif defined(__AVX2__)
+INLINE F load_wide(const Bf16 *p) {
+    return (F)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16);
+}
+INLINE F load_wide(const Half *p) {
+    return (F)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+}
+#endif
+
+template <class N>
+INLINE void widen_row(const N *from, int64_t count, float *to) {
+    int64_t i = 0;
+    for (; i + W <= count; i += W) store(to + i, load_wide(from + i));
+    for (; i < count; i++) to[i] = widen(from[i]);
+}
+
+template <class N>
+INLINE void narrow_row(const float *from, int64_t count, float factor, N *to) {
+    for (int64_t i = 0; i < count; i++) narrow(from[i] * factor, to[i]);
+}
+
+// W x W numbers, rows to columns: log2(W) rounds of interleaving halves.
+INLINE void transpose(F v[W]) {
+    for (int round = 1; round < W; round *= 2) {
+        F u[W];
+#pragma GCC unroll 16
+        for (int i = 0; i < W / 2; i++) {
+            const F a = v[i], b = v[i + W / 2];
+#if defined(__AVX512F__)
+            const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+            const __m512i high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+            u[2 * i] = (F)_mm512_permutex2var_ps((__m512)a, low, (__m512)b);
+            u[2 * i + 1] = (F)_mm512_permutex2var_ps((__m512)a, high, (__m512)b);
+#elif defined(__AVX2__)
+            u[2 * i] = __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+            u[2 * i + 1] = __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+#else
+            u[2 * i] = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+            u[2 * i + 1] = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+#endif
+        }
+        for (int i = 0; i < W; i++) v[i] = u[i];
+    }
+}
