@@ -71,6 +71,9 @@ typedef struct {
 /* Gradients of query, key and value (and bias and sinks) from that of the output. */
 int32_t heedful_backward(const heedful_gradient *gradient);
 
+/* The same in plain passes, float32 inputs only. */
+int32_t heedful_backward_plain(const heedful_gradient *gradient);
+
 /* The instruction set in use: "generic", "avx2", "avx512" or "avx512bf16"; and choosing it by name (0: done). */
 const char *heedful_isa(void);
 int32_t heedful_use_isa(const char *name);

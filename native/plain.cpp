@@ -1,0 +1,183 @@
+// Attention as one would write it down, in float32 tensors and double sums: what every faster kernel is held to.
+// The forward pass goes over a query's keys four times; the backward pass goes back over them in the reverse order.
+
+#include <cmath>
+#include <cstdint>
+#include <initializer_list>
+#include <vector>
+
+#include "heedful.h"
+
+namespace heedful::plain {
+
+struct Row {  // one query of one head
+    int64_t b, h, kv_head, q;
+};
+
+static float *row_of(const heedful_tensor &x, int64_t b, int64_t h, int64_t t) {
+    return (float *)x.data + b * x.batch + h * x.head + t * x.token;
+}
+
+template <class Number>
+static Number *entry_of(const heedful_plane &x, const Row &row, int64_t k) {
+    return (Number *)x.data + row.b * x.batch + row.h * x.head + row.q * x.query + k * x.key;
+}
+
+static double dot(const float *x, const float *y, int64_t size) {
+    double sum = 0;
+    for (int64_t d = 0; d < size; d++) sum += (double)x[d] * y[d];
+    return sum;
+}
+
+static void add(double *sum, double factor, const float *x, int64_t size) {
+    for (int64_t d = 0; d < size; d++) sum[d] += factor * x[d];
+}
+
+static void store(const double *sum, int64_t size, float *to) {
+    for (int64_t d = 0; d < size; d++) to[d] = (float)sum[d];
+}
+
+static bool sees(const heedful_problem &p, const Row &row, int64_t k) {
+    if (p.mask.data && !*entry_of<const uint8_t>(p.mask, row, k)) return false;
+    if (!p.runs) return true;
+    const int64_t first = row.b * p.runs_batch + row.q * p.runs;
+    for (int64_t run = first; run < first + p.runs; run++)
+        if (p.start[run] <= k && k < p.stop[run]) return true;
+    return false;
+}
+
+static uint32_t mix(uint32_t word) {
+    word = (word ^ (word >> 16)) * 0x7FEB352Du;
+    word = (word ^ (word >> 15)) * 0x846CA68Bu;
+    return word ^ (word >> 16);
+}
+
+// What dropout multiplies a weight by: 0 or 1/(1−p), drawn from (seed, batch entry, head, query, key).
+static double survival(const heedful_problem &p, const Row &row, int64_t k) {
+    if (p.dropout_p == 0) return 1;
+    constexpr uint32_t GOLDEN = 0x9E3779B9u;
+    uint32_t words[2] = {(uint32_t)p.seed, (uint32_t)(p.seed >> 32)};
+    for (uint32_t &word : words)
+        for (int64_t index : {row.b, row.h, row.q}) word = mix((uint32_t)index + word + GOLDEN);
+    uint32_t draw = (uint32_t)k * GOLDEN + words[0];
+    draw = (draw ^ (draw >> 16)) * 0x7FEB352Du;
+    draw ^= words[1];
+    draw = (draw ^ (draw >> 15)) * 0x846CA68Bu;
+    draw ^= draw >> 16;
+    return draw >= std::nearbyint(p.dropout_p * 0x1p32) ? 1 / std::fmax(1 - (double)p.dropout_p, 0x1p-32) : 0;
+}
+
+// Passes 1 to 3: the weights of a query's keys, before dropout. Returns their log-sum-exp.
+static double weigh(const heedful_problem &p, const Row &row, double *weights) {
+    const float *query = row_of(p.query, row.b, row.h, row.q);
+
+    // 1. Scores, and their maximum. Keys that the query does not see are not read.
+    double maximum = p.sinks ? p.sinks[row.h] : -INFINITY;
+    for (int64_t k = 0; k < p.Tk; k++) {
+        weights[k] = -INFINITY;
+        if (!sees(p, row, k)) continue;
+        double score = p.scale * dot(query, row_of(p.key, row.b, row.kv_head, k), p.D);
+        if (p.softcap != 0) score = p.softcap * std::tanh(score / p.softcap);
+        if (p.bias.data) score += *entry_of<const float>(p.bias, row, k);
+        weights[k] = score;
+        maximum = std::fmax(maximum, score);
+    }
+    if (maximum == -INFINITY) maximum = 0;  // nothing is seen: every exponential is 0
+
+    // 2. Exponentials, and their sum.
+    double sum = p.sinks ? std::exp(p.sinks[row.h] - maximum) : 0;
+    for (int64_t k = 0; k < p.Tk; k++) {
+        weights[k] = std::exp(weights[k] - maximum);
+        sum += weights[k];
+    }
+
+    // 3. Weights that sum to 1, the sink's share included.
+    for (int64_t k = 0; k < p.Tk; k++) weights[k] = sum == 0 ? 0 : weights[k] / sum;
+    return maximum + std::log(sum);
+}
+
+static void forward_row(const heedful_problem &p, const Row &row) {
+    std::vector<double> weights(p.Tk), output(p.Dv);
+    const double lse = weigh(p, row, weights.data());
+    if (p.lse) p.lse[(row.b * p.Hq + row.h) * p.Tq + row.q] = (float)lse;
+
+    // 4. The sum of the values, each by its weight.
+    for (int64_t k = 0; k < p.Tk; k++)
+        if (weights[k] != 0)
+            add(output.data(), weights[k] * survival(p, row, k), row_of(p.value, row.b, row.kv_head, k), p.Dv);
+    store(output.data(), p.Dv, row_of(p.output, row.b, row.h, row.q));
+}
+
+// What all queries of one key/value head add to.
+struct HeadGradients {
+    std::vector<double> key, value;  // (Tk, D) and (Tk, Dv)
+};
+
+static void backward_row(const heedful_gradient &g, const Row &row, HeadGradients &sums) {
+    const heedful_problem &p = g.forward;
+    std::vector<double> weights(p.Tk), grads(p.Tk), grad_query(p.D);
+    weigh(p, row, weights.data());
+    const float *query = row_of(p.query, row.b, row.h, row.q);
+    const float *grad_output = row_of(g.grad_output, row.b, row.h, row.q);
+
+    // 4. Of the values and the weights, and the weights' mean gradient; what is not a key's share is the sink's.
+    double mean = 0, sink_weight = 1;
+    for (int64_t k = 0; k < p.Tk; k++) {
+        if (weights[k] == 0) continue;
+        const double survived = survival(p, row, k);
+        add(&sums.value[k * p.Dv], survived * weights[k], grad_output, p.Dv);
+        grads[k] = survived * dot(grad_output, row_of(p.value, row.b, row.kv_head, k), p.Dv);
+        mean += weights[k] * grads[k];
+        sink_weight -= weights[k];
+    }
+
+    // 3 and 2. Of the scores: each weight times what its gradient exceeds the mean by. The sink's value is 0.
+    for (int64_t k = 0; k < p.Tk; k++) grads[k] = weights[k] * (grads[k] - mean);
+    if (g.grad_sinks) g.grad_sinks[row.h] -= (float)(sink_weight * mean);
+
+    // 1. Of the bias, and of the two factors of each dot product.
+    for (int64_t k = 0; k < p.Tk; k++) {
+        if (weights[k] == 0) continue;
+        if (g.grad_bias.data) *entry_of<float>(g.grad_bias, row, k) += (float)grads[k];
+        const float *key = row_of(p.key, row.b, row.kv_head, k);
+        const double capped = p.softcap != 0 ? std::tanh(p.scale * dot(query, key, p.D) / p.softcap) : 0;
+        const double grad = grads[k] * (1 - capped * capped) * p.scale;
+        add(grad_query.data(), grad, key, p.D);
+        add(&sums.key[k * p.D], grad, query, p.D);
+    }
+    store(grad_query.data(), p.D, row_of(g.grad_query, row.b, row.h, row.q));
+}
+
+static void backward_head(const heedful_gradient &g, int64_t b, int64_t kv_head) {
+    const heedful_problem &p = g.forward;
+    const int64_t group = p.Hq / p.Hkv;
+    HeadGradients sums{std::vector<double>(p.Tk * p.D), std::vector<double>(p.Tk * p.Dv)};
+    for (int64_t h = kv_head * group; h < (kv_head + 1) * group; h++)
+        for (int64_t q = 0; q < p.Tq; q++) backward_row(g, {b, h, kv_head, q}, sums);
+    for (int64_t k = 0; k < p.Tk; k++) {
+        store(&sums.key[k * p.D], p.D, row_of(g.grad_key, b, kv_head, k));
+        store(&sums.value[k * p.Dv], p.Dv, row_of(g.grad_value, b, kv_head, k));
+    }
+}
+
+}  // namespace heedful::plain
+
+extern "C" {
+#define EXPORT __attribute__((visibility("default")))
+
+EXPORT int32_t heedful_forward_plain(const heedful_problem *problem) {
+    const heedful_problem &p = *problem;
+    for (int64_t b = 0; b < p.B; b++)
+        for (int64_t h = 0; h < p.Hq; h++)
+            for (int64_t q = 0; q < p.Tq; q++) heedful::plain::forward_row(p, {b, h, h / (p.Hq / p.Hkv), q});
+    return 0;
+}
+
+EXPORT int32_t heedful_backward_plain(const heedful_gradient *gradient) {
+    const heedful_problem &p = gradient->forward;
+    for (int64_t h = 0; gradient->grad_sinks && h < p.Hq; h++) gradient->grad_sinks[h] = 0;
+    for (int64_t b = 0; b < p.B; b++)
+        for (int64_t kv_head = 0; kv_head < p.Hkv; kv_head++) heedful::plain::backward_head(*gradient, b, kv_head);
+    return 0;
+}
+}
