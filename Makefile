@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+BUILT_FROM := pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*.h native/*.cpp native/isa/*.cpp)
 ALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
 .PHONY: tour test test-slow check lint format clean
@@ -33,11 +34,11 @@ format: .venv/installed-test
 	@$(PYTHON) -m venv .venv || \
 		{ rm -rf .venv; echo "Python's venv is missing; install it: apt install python3-venv"; exit 1; }
 
-.venv/installed: .venv/bin/python pyproject.toml constraints.txt
+.venv/installed: .venv/bin/python $(BUILT_FROM)
 	$(ALL) .
 	@touch $@
 
-.venv/installed-test: .venv/bin/python pyproject.toml constraints.txt
+.venv/installed-test: .venv/bin/python $(BUILT_FROM)
 	$(ALL) '.[test]'
 	@touch $@ .venv/installed
 

@@ -10,15 +10,16 @@ import torch
 from torch import Tensor
 
 from heedful.errors import ArgumentError, KernelError
-from heedful.kernels import Kernel, flex, online, reference, torch_sdpa
+from heedful.kernels import Kernel, flex, native, online, reference, torch_sdpa
 from heedful.masks import Mask
 from heedful.problem import AttentionProblem
 
 KERNELS = {
     module.NAME: cast(Kernel, cast(ModuleType, module))
-    for module in (torch_sdpa, flex, reference, online)
+    for module in (native, torch_sdpa, flex, reference, online)
 }
 AUTO = "auto"
+AMX = torch.cpu._is_amx_tile_supported()
 LARGEST_REFERENCE = 2**30  # bytes of scores; beyond, block by block
 
 
@@ -28,10 +29,21 @@ def ranking(problem: AttentionProblem) -> list[str]:
     exact = ["online", "reference"] if large else ["reference", "online"]
     if problem.query.dtype == torch.float64:  # asked for to compare with, or to differentiate twice
         return exact
+    if problem.query.device.type == "cpu":
+        return [
+            *(["torch_sdpa", "native"] if _favours_torch(problem) else ["native", "torch_sdpa"]),
+            *exact,
+        ]
     structured = problem.intervals is not None and not problem.plain_causal
     if problem.query.device.type == "cuda" and structured:
         return ["flex", "torch_sdpa", *exact]
     return ["torch_sdpa", *exact]
+
+
+def _favours_torch(problem: AttentionProblem) -> bool:
+    """Whether PyTorch's kernel on CPUs multiplies on AMX tiles, which ours does not, and skips what ours would skip."""
+    on_tiles = AMX and problem.query.dtype == torch.bfloat16 and problem.dropout_p == 0
+    return on_tiles and (problem.mask is None or problem.plain_causal)
 
 
 def choose(problem: AttentionProblem, kernel: str = AUTO) -> Kernel:

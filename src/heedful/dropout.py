@@ -12,16 +12,16 @@ _FIRST, _SECOND = 0x7FEB352D, 0x846CA68B  # odd multipliers of a 32-bit mixer wi
 _GOLDEN = 0x9E3779B9  # 2^32 / golden ratio: spreads consecutive keys over the words
 
 
-def draw_seed() -> int:
-    """A seed of 63 bits from torch's default generator, so that `torch.manual_seed` fixes it."""
-    return int(torch.randint(2**63 - 1, ()).item())
+def draw_seed() -> Tensor:
+    """A seed of 63 bits, int64 (), from torch's default generator, so that `torch.manual_seed` fixes it."""
+    return torch.randint(2**63 - 1, ())
 
 
-def kept(seed: int, p: float, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+def kept(seed: int | Tensor, p: float, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
     """Which weights survive dropout with probability p: Boolean, of the index tensors' common shape.
 
     Args:
-        seed: 64 bits.
+        seed: 64 bits; a tensor () where it must not be looked at, in a traced graph.
         p: the probability of dropping a weight, resolved to 2**-32.
         b, h, q, k: int64 indices of batch entry, query head, query and key, broadcastable.
     """

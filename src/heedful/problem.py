@@ -75,9 +75,9 @@ class AttentionProblem:
         return 1 / math.sqrt(max(self.sizes.D, 1)) if self.scale is None else self.scale
 
     @lazy
-    def dropout_seed(self) -> int:
-        """The seed given, or one drawn from torch's generator the first time a kernel of ours asks."""
-        return dropout.draw_seed() if self.seed is None else self.seed
+    def dropout_seed(self) -> Tensor:
+        """The seed given, or one drawn from torch's generator the first time a kernel of ours asks: int64 ()."""
+        return dropout.draw_seed() if self.seed is None else torch.tensor(self.seed)
 
     @property
     def needs_grad(self) -> bool:

@@ -1,0 +1,24 @@
+"""Whether PyTorch does anything with an operation beside computing it."""
+
+import torch
+from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack
+from torch.autograd import profiler
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def eager(*tensors: Tensor | None) -> bool:
+    """Whether plain tensors meet nothing that watches, traces or transforms operations.
+
+    Then a result may be computed from their memory, past PyTorch's dispatcher; gradients are another matter.
+    """
+    return (
+        not torch.compiler.is_compiling()
+        and not torch._C._len_torch_dispatch_stack()
+        and not torch._C._len_torch_function_stack()
+        and peek_interpreter_stack() is None
+        and torch._C._get_tracing_state() is None
+        and not profiler._is_profiler_enabled
+        and all(tensor is None or type(tensor) in _PLAIN for tensor in tensors)
+    )
