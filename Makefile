@@ -1,11 +1,12 @@
 # make tour: set up and run the main job.   make test: the tests, warnings as errors.   make check: tests and linters.
+# make test-native: the C++ core alone, under sanitizers; needs g++ only.
 
 PYTHON ?= python3
 BIN := .venv/bin
 BUILT_FROM := pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*.h native/*.cpp native/isa/*.cpp)
 ALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: tour test test-slow check lint format clean
+.PHONY: tour test test-slow test-native check lint format clean
 
 tour: .venv/installed
 	$(BIN)/heedful tour
@@ -15,6 +16,9 @@ test: .venv/installed-test
 
 test-slow: .venv/installed-test
 	$(BIN)/python -m pytest -m slow
+
+test-native:
+	@$(MAKE) --no-print-directory --jobs=$$(nproc) -C native/tests
 
 check: lint test
 
