@@ -22,7 +22,7 @@ struct Drops {
 
     Drops(const heedful_problem &p, const Rows<LANES> &rows) {
         if (p.dropout_p <= 0) return;
-        const double limit = nearbyint((double)p.dropout_p * 0x1p32);
+        const double limit = nearbyint(p.dropout_p * 0x1p32);
         all = limit >= 0x1p32, threshold = all ? 0 : (uint32_t)limit;
         for (int lane = 0; lane < LANES; lane++) {
             const int at = lane < rows.count ? lane : rows.count - 1;
@@ -38,5 +38,12 @@ struct Drops {
         word = (word ^ (word >> 15)) * 0x846CA68Bu;
         word ^= word >> 16;
         return all ? I{} : (I)(word >= threshold);
+    }
+
+    bool keeps_one(int64_t key, int lane) const {
+        uint32_t word = row[lane] + (uint32_t)key * 0x9E3779B9u;
+        word = ((word ^ (word >> 16)) * 0x7FEB352Du) ^ tweak[lane];
+        word = (word ^ (word >> 15)) * 0x846CA68Bu;
+        return !all && (word ^ (word >> 16)) >= threshold;
     }
 };

@@ -5,16 +5,6 @@
 //   m, l             running maximum and normaliser, lane by lane (Milakov and Gimelshein, arXiv 1805.02867)
 //   Oᵀ += Vᵀ Pᵀ      and O is transposed back once, at the end
 
-constexpr int64_t BLOCK = 64;      // keys at a time
-constexpr float NOTHING = -1e30f;  // a maximum before any score: finite, so that differences stay numbers
-constexpr float LOG2_E = 1.44269504088896341f, LN_2 = 0.693147180559945309f;
-// The running maximum may lag this many powers of two behind the scores before everything is rescaled: sums keep
-// float32's relative precision, and rescaling becomes rare.
-constexpr float LAG = 8.0f;
-
-// A row of D numbers as operands of a product takes this many floats: pairs of bf16 fit two to a float.
-INLINE int64_t padded(int64_t size) { return (size + W) / W * W; }
-
 template <class N, bool PAIRS, int LANES>
 struct Forward {
     using T = Operand<PAIRS>;
@@ -50,16 +40,16 @@ struct Forward {
         maximum = at, normaliser = at + LANES;
     }
 
-    // Whether scores are transformed one by one before the softmax, not just multiplied and masked.
-    bool singly() const { return p.softcap != 0 || p.bias.data; }
+    // Whether scores are transformed one by one before the softmax, not just masked and multiplied (by a scale other than
+    // 0, which would make NaN of −∞).
+    bool singly() const { return p.softcap != 0 || p.bias.data || p.scale == 0; }
 
     // An empty sum; `sinks`: with the sink logit in it.
     void begin(bool sinks) {
         load_queries();
         for (int lane = 0; lane < LANES; lane++) {
-            const bool sink = sinks && p.sinks && lane < rows.count;
-            maximum[lane] = sink ? p.sinks[rows.head(lane)] * LOG2_E : NOTHING;
-            normaliser[lane] = sink ? 1.0f : 0.0f;
+            const float sink = sinks && p.sinks && lane < rows.count ? p.sinks[rows.head(lane)] : -INFINITY;
+            begin_sums(sink, maximum[lane], normaliser[lane]);
         }
         memset(output, 0, sizeof(float) * Dv * LANES);
     }
@@ -131,6 +121,8 @@ struct Forward {
                 store(s, sight.sees(k + r, lane) ? load(s) : hidden);
             }
         if (!p.mask.data) return;
+        for (int64_t r = 0; r < count; r++)  // idle lanes see nothing: no key is alive on their account
+            for (int lane = rows.count; lane < LANES; lane++) scores[r * LANES + lane] = -INFINITY;
         for (int lane = 0; lane < rows.count; lane++) {
             const uint8_t *mask = (const uint8_t *)p.mask.data + plane_at(p.mask, lane) + k * p.mask.key;
             for (int64_t r = 0; r < count; r++)
@@ -238,7 +230,6 @@ struct Forward {
 
     // Divide, and put each lane's output back in its row.
     void finish() {
-        const float kept = p.dropout_p > 0 ? 1.0f / fmaxf(1.0f - p.dropout_p, 0x1p-32f) : 1.0f;
         float *row = (float *)keys;  // W rows of Dv, where the keys were
         for (int lane = 0; lane < rows.count; lane += W) {
             for (int64_t d = 0; d < Dv; d += W) {
@@ -247,15 +238,9 @@ struct Forward {
                 transpose(v);
                 for (int i = 0; i < W; i++) store(row + i * padded(Dv) + d, v[i]);
             }
-            for (int i = 0; i < W && lane + i < rows.count; i++) {
-                const float l = normaliser[lane + i];
-                const int64_t h = rows.head(lane + i), q = rows.query(lane + i);
-                N *to = (N *)p.output.data + rows.b * p.output.batch + h * p.output.head + q * p.output.token;
-                narrow_row(row + i * padded(Dv), Dv, l == 0 ? 0.0f : kept / l, to);
-                if (p.lse)
-                    p.lse[(rows.b * p.Hq + h) * p.Tq + q] =
-                        l == 0 ? -INFINITY : (maximum[lane + i] + log2f(l)) * LN_2;
-            }
+            for (int i = lane; i < lane + W && i < rows.count; i++)
+                write_row<N>(p, rows.b, rows.head(i), rows.query(i), row + (i - lane) * padded(Dv), maximum[i],
+                             normaliser[i]);
         }
     }
 };

@@ -49,7 +49,7 @@ typedef struct {
     heedful_plane bias;         /* float */
     const float *sinks;         /* (Hq,) or NULL */
 
-    float dropout_p;
+    double dropout_p;
     uint64_t seed;
 
     heedful_parallel_for parallel_for; /* NULL: on the calling thread */

@@ -3,7 +3,9 @@
 //     #define HEEDFUL_ISA avx2
 //     #include "kernels.h"
 
+#if defined(__x86_64__)
 #include <immintrin.h>
+#endif
 
 #include <atomic>
 #include <bit>
@@ -25,6 +27,9 @@ namespace heedful::HEEDFUL_ISA {
 #include "pack.h"
 #include "rows.h"
 #include "drops.h"
+#include "online.h"
+#include "output.h"
 #include "forward.h"
+#include "decode.h"
 #include "schedule.h"
 }  // namespace heedful::HEEDFUL_ISA

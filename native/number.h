@@ -56,26 +56,44 @@ INLINE void narrow_row(const float *from, int64_t count, float factor, N *to) {
     for (int64_t i = 0; i < count; i++) narrow(from[i] * factor, to[i]);
 }
 
+// The first halves of two vectors, number by number in turn, and their second halves.
+INLINE void interleave(F a, F b, F &low, F &high) {
+#if defined(__AVX512F__)
+    const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const __m512i second = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    low = (F)_mm512_permutex2var_ps((__m512)a, first, (__m512)b);
+    high = (F)_mm512_permutex2var_ps((__m512)a, second, (__m512)b);
+#elif defined(__AVX2__)
+    low = __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+    high = __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+#else
+    low = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+    high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+#endif
+}
+
 // W x W numbers, rows to columns: log2(W) rounds of interleaving halves.
 INLINE void transpose(F v[W]) {
     for (int round = 1; round < W; round *= 2) {
         F u[W];
 #pragma GCC unroll 16
-        for (int i = 0; i < W / 2; i++) {
-            const F a = v[i], b = v[i + W / 2];
-#if defined(__AVX512F__)
-            const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-            const __m512i high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-            u[2 * i] = (F)_mm512_permutex2var_ps((__m512)a, low, (__m512)b);
-            u[2 * i + 1] = (F)_mm512_permutex2var_ps((__m512)a, high, (__m512)b);
-#elif defined(__AVX2__)
-            u[2 * i] = __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
-            u[2 * i + 1] = __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
-#else
-            u[2 * i] = __builtin_shufflevector(a, b, 0, 4, 1, 5);
-            u[2 * i + 1] = __builtin_shufflevector(a, b, 2, 6, 3, 7);
-#endif
-        }
+        for (int i = 0; i < W / 2; i++) interleave(v[i], v[i + W / 2], u[2 * i], u[2 * i + 1]);
         for (int i = 0; i < W; i++) v[i] = u[i];
+    }
+}
+
+// The sums of the numbers of N vectors, N ≤ W, as one vector: each round folds the vectors onto each other by halves.
+template <int N = W>
+INLINE F sums_of(F v[]) {
+    if constexpr (N > 1) {
+#pragma GCC unroll 8
+        for (int i = 0; i < N / 2; i++) {
+            F low, high;
+            interleave(v[i], v[i + N / 2], low, high);
+            v[i] = low + high;
+        }
+        return sums_of<N / 2>(v);
+    } else {
+        return v[0];
     }
 }

@@ -41,6 +41,11 @@ INLINE void store_pairs(Pair *to, F even, F odd) {
     _mm512_storeu_si512(to, _mm512_permutexvar_epi16(order, halves));
 }
 
+// Two vectors of floats, rounded, one after the other.
+INLINE void store_numbers(Pair *to, F first, F second) {
+    _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first));
+}
+
 INLINE F lane_words(const Bf16 *row, int64_t at, int64_t count) {  // pairs at…at+W-1 of a row of `count` numbers
     const int64_t left = count - 2 * at;
     const __mmask32 there = left >= 2 * W ? 0xFFFFFFFFu : ((1u << left) - 1);

@@ -50,7 +50,7 @@ INLINE void register_tile(const T *A, int64_t a_row, int64_t a_k, const T *B, in
         for (int j = 0; j < VECTORS; j++) store(C + i * c_row + j * W, c[i][j]);
 }
 
-// Rows in tiles of ROWS, what is left in smaller ones.
+// Rows in tiles of ROWS, what is left in a smaller one.
 template <int ROWS, int VECTORS, bool ADD, class T>
 INLINE void row_tiles(int64_t M, const T *A, int64_t a_row, int64_t a_k, const T *B, int64_t b_k, int64_t K, float *C,
                       int64_t c_row) {
@@ -59,7 +59,8 @@ INLINE void row_tiles(int64_t M, const T *A, int64_t a_row, int64_t a_k, const T
         register_tile<ROWS, VECTORS, ADD>(A + i * a_row, a_row, a_k, B, b_k, K, C + i * c_row, c_row);
     if constexpr (ROWS > 1)
         if (i < M)
-            row_tiles<(ROWS + 1) / 2, VECTORS, ADD>(M - i, A + i * a_row, a_row, a_k, B, b_k, K, C + i * c_row, c_row);
+            row_tiles<(ROWS > 8 ? ROWS / 2 : ROWS - 1), VECTORS, ADD>(M - i, A + i * a_row, a_row, a_k, B, b_k, K,
+                                                                      C + i * c_row, c_row);
 }
 
 // How many vectors of lanes a register tile spans, and how many rows the registers then hold.

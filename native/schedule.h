@@ -21,8 +21,8 @@ static void share_out(heedful_parallel_for parallel_for, int64_t items, const Wo
         take(0, items, &shared);
 }
 
-// The widest tile; what is left over of a head's rows takes a narrower one.
-constexpr int WIDE = 64, MIDDLE = 32, NARROW = 16;
+// The widest tile; what is left over of a head's rows takes a narrower one, and very few rows another kernel.
+constexpr int WIDE = 64, MIDDLE = 32, NARROW = 16, FEW = 8;
 // With few tiles (decoding), the keys are split too, by sizes alone and never by the number of threads.
 constexpr int64_t FEW_TILES = 64, CHUNK = 1024;
 
@@ -36,7 +36,7 @@ struct ForwardPass {
     explicit ForwardPass(const heedful_problem &p)
         : p(p), rows(p.Tq * (p.Hq / p.Hkv)), tiles((rows + WIDE - 1) / WIDE), heads(p.B * p.Hkv),
           chunks(heads * tiles < FEW_TILES && p.Tk >= 2 * CHUNK ? (p.Tk + CHUNK - 1) / CHUNK : 1),
-          saved((p.Dv + 2) * WIDE) {}
+          saved((padded(p.Dv) + 2) * WIDE) {}
 
     int32_t run() {
         if (chunks > 1) {
@@ -77,8 +77,11 @@ struct ForwardPass {
         } else if (count > NARROW) {
             Forward<N, PAIRS, MIDDLE> tile(p, b, kv_head, first, at);
             what(tile);
-        } else {
+        } else if (count > FEW) {
             Forward<N, PAIRS, NARROW> tile(p, b, kv_head, first, at);
+            what(tile);
+        } else {
+            Decode<N, PAIRS, FEW> tile(p, b, kv_head, first, at);
             what(tile);
         }
     }

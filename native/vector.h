@@ -36,6 +36,26 @@ INLINE F maximum_of(F a, F b) {
 
 INLINE F minimum_of(F a, F b) { return b > a ? a : b; }  // b where either is NaN
 
+INLINE float highest_of(F v) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_max_ps((__m512)v);
+#else
+    float most = v[0];
+    for (int i = 1; i < W; i++) most = v[i] > most ? v[i] : most;
+    return most;
+#endif
+}
+
+INLINE float sum_of(F v) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_add_ps((__m512)v);
+#else
+    float sum = 0;
+    for (int i = 0; i < W; i++) sum += v[i];
+    return sum;
+#endif
+}
+
 INLINE bool any(I flags) {
 #if defined(__AVX512F__)
     return _mm512_test_epi32_mask((__m512i)flags, (__m512i)flags) != 0;

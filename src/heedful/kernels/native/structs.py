@@ -1,4 +1,4 @@
-"""The structs of native/heedful.h as bytes. Format letters: q int64, i int32, f float, P pointer, Q uint64."""
+"""The structs of native/heedful.h as bytes. Format letters: q int64, i int32, f float, d double, P pointer, Q uint64."""
 
 from struct import Struct
 
@@ -15,7 +15,7 @@ _PROBLEM = (
     + "PPqi"  # start, stop, runs_batch, runs
     + 2 * _PLANE  # mask, bias
     + "P"  # sinks
-    + "fQ"  # dropout_p, seed
+    + "dQ"  # dropout_p, seed
     + "P"  # parallel_for
 )
 _problem = Struct(_PROBLEM)
