@@ -9,32 +9,37 @@ struct Decode {
     using T = Operand<PAIRS>;
     using Vector = decltype(load((const T *)nullptr));
     static constexpr int64_t PACK = PAIRS ? 2 : 1;
+    // A pair of values is multiplied by (weight, 0) and by (0, weight): even and odd features of the output have sums of
+    // their own, and values are read as they lie.
+    static constexpr int PARTS = PAIRS ? 2 : 1;
 
     const heedful_problem &p;
     const Rows<MOST_ROWS> rows;
     const Sight<MOST_ROWS> sight;
     const Drops<MOST_ROWS> drops;
-    const int64_t D, Dv, words, q_row, o_row;
+    const int64_t D, Dv, words, v_words, q_row, o_row;
     const N *const key, *const value;  // of key 0
 
-    T *query, *weights, *values;
+    T *query, *weights, *copied_keys, *values;
     float *scores, *output;
     float maximum[MOST_ROWS], normaliser[MOST_ROWS];
 
     // Floats of scratch that a tile needs.
     static int64_t scratch(const heedful_problem &p) {
-        return MOST_ROWS * (padded(p.D) + padded(p.Dv) + 2 * BLOCK) + BLOCK * padded(p.Dv);
+        return MOST_ROWS * (padded(p.D) + PARTS * padded(p.Dv) + (1 + PARTS) * BLOCK) + BLOCK * padded(p.Dv) +
+               KEYS * padded(p.D);
     }
 
     Decode(const heedful_problem &p, int64_t b, int64_t kv_head, int64_t first, float *at)
         : p(p), rows(p, b, kv_head, first), sight(p, rows), drops(p, rows), D(p.D), Dv(p.Dv),
-          words((D + PACK - 1) / PACK), q_row(padded(D)), o_row(padded(Dv)),
+          words((D + PACK - 1) / PACK), v_words((Dv + PACK - 1) / PACK), q_row(padded(words)), o_row(padded(v_words)),
           key((const N *)p.key.data + b * p.key.batch + kv_head * p.key.head),
           value((const N *)p.value.data + b * p.value.batch + kv_head * p.value.head) {
         query = (T *)at, at += MOST_ROWS * q_row;
-        output = at, at += MOST_ROWS * o_row;
+        output = at, at += MOST_ROWS * PARTS * o_row;
         scores = at, at += MOST_ROWS * BLOCK;
-        weights = PAIRS ? (T *)at : (T *)scores, at += MOST_ROWS * BLOCK;
+        weights = PAIRS ? (T *)at : (T *)scores, at += MOST_ROWS * PARTS * BLOCK;
+        copied_keys = (T *)at, at += KEYS * q_row;
         values = (T *)at;
     }
 
@@ -47,7 +52,7 @@ struct Decode {
             copy_row(from, D, query + m * q_row);
             begin_sums(sinks && p.sinks ? p.sinks[rows.head(m)] : -INFINITY, maximum[m], normaliser[m]);
         }
-        memset(output, 0, sizeof(float) * rows.count * o_row);
+        memset(output, 0, sizeof(float) * rows.count * PARTS * o_row);
     }
 
     // Attend to the keys first…last-1.
@@ -72,22 +77,24 @@ struct Decode {
 
     // All rows' scores with a block of keys, key after key as they lie in memory; beyond `count` its last key repeats.
     void score(int64_t k, int64_t count) {
-        const bool as_they_lie = std::is_same_v<N, T> || PAIRS;
         const bool whole = as_they_lie && D % (W * PACK) == 0;
         for (int64_t r = 0; r < count; r += KEYS) {
             const T *keys[KEYS];
             for (int j = 0; j < KEYS; j++) {
                 const N *from = key + (k + (r + j < count ? r + j : count - 1)) * p.key.token;
-                keys[j] = whole ? (const T *)from : values + j * q_row;
-                if (!whole) copy_padded(from, values + j * q_row);
+                keys[j] = whole ? (const T *)from : copied_keys + j * q_row;
+                if (!whole) copy_padded(from, D, copied_keys + j * q_row, q_row);
             }
             for (int m = 0; m < rows.count; m += ROWS) dots(query + m * q_row, keys, scores + m * BLOCK + r);
         }
     }
 
-    void copy_padded(const N *from, T *to) const {
-        memset(to + D / PACK, 0, sizeof(T) * (q_row - D / PACK));
-        copy_row(from, D, to);
+    static constexpr bool as_they_lie = std::is_same_v<N, T> || PAIRS;
+
+    // A row of `count` numbers as `row` operands, zeros at the end, or zeros alone.
+    void copy_padded(const N *from, int64_t count, T *to, int64_t row) const {
+        memset(to, 0, sizeof(T) * row);
+        if (from) copy_row(from, count, to);
     }
 
     // The dot products of KEYS keys with ROWS query rows.
@@ -158,49 +165,46 @@ struct Decode {
             for (int64_t r = 0; r < count; r++)
                 if (!drops.keeps_one(k + r, m)) s[r] = 0.0f;
         if constexpr (PAIRS)
-            for (int64_t r = 0; r < BLOCK; r += 2 * W)
-                store_numbers(weights + (m * BLOCK + r) / 2, load(s + r), load(s + r + W));
+            for (int64_t r = 0; r < BLOCK; r += W)
+                split_pairs(load(s + r), weights + 2 * m * BLOCK + r, weights + (2 * m + 1) * BLOCK + r);
     }
 
     void raise_maximum(int m, float highest) {
         if (!(highest > maximum[m] + LAG)) return;
         const F correction = exp2<true>(splat(maximum[m] - highest));
         maximum[m] = highest, normaliser[m] *= correction[0];
-        float *o = output + m * o_row;
-        for (int64_t d = 0; d < Dv; d += W) store(o + d, load(o + d) * correction);
+        float *o = output + m * PARTS * o_row;
+        for (int64_t d = 0; d < PARTS * o_row; d += W) store(o + d, load(o + d) * correction);
     }
 
     // O += P V. Values that no row sees are not read.
     void gather(int64_t k, int64_t count, const bool *alive) {
         const N *from = value + k * p.value.token;
-        const auto row = [&](int64_t r) { return r < count && (!alive || alive[r]) ? from + r * p.value.token : nullptr; };
-        const T *B = values;
-        int64_t b_k = o_row;
-        if constexpr (PAIRS) {
-            for (int64_t r = 0; r < count; r += 2) pair_rows(row(r), row(r + 1), Dv, values + r / 2 * b_k);
-        } else if (std::is_same_v<N, T> && !alive && Dv % W == 0) {
-            B = (const T *)from, b_k = p.value.token;
-        } else {
-            for (int64_t r = 0; r < count; r++) copy_row(row(r), Dv, values + r * b_k);
+        const T *B = (const T *)from;
+        int64_t b_k = p.value.token / PACK;
+        if (!as_they_lie || alive || Dv % (W * PACK) || p.value.token % PACK) {
+            B = values, b_k = o_row;
+            for (int64_t r = 0; r < count; r++)
+                copy_padded(!alive || alive[r] ? from + r * p.value.token : nullptr, Dv, values + r * b_k, b_k);
         }
-        const int64_t K = (count + PACK - 1) / PACK;
+        constexpr int64_t WIDE_VECTORS = PAIRS ? 4 : ACCUMULATORS / 3;
         int64_t d = 0;
-        for (; d + WIDE_VECTORS * W <= Dv; d += WIDE_VECTORS * W) add_values<WIDE_VECTORS>(B + d, b_k, K, output + d);
-        for (; d < Dv; d += W) add_values<1>(B + d, b_k, K, output + d);
+        for (; d + WIDE_VECTORS * W <= v_words; d += WIDE_VECTORS * W)
+            add_values<WIDE_VECTORS>(B + d, b_k, count, output + d);
+        for (; d < v_words; d += W) add_values<1>(B + d, b_k, count, output + d);
     }
 
-    // As much of a row of values at once as the registers hold for two query rows.
-    static constexpr int WIDE_VECTORS = ACCUMULATORS / 3;
+    // As much of a row of values at once as the registers hold for a few query rows.
     template <int VECTORS>
-    void add_values(const T *B, int64_t b_k, int64_t K, float *to) const {
-        row_tiles<2, VECTORS, true>(rows.count, weights, BLOCK / PACK, 1, B, b_k, K, to, o_row);
+    void add_values(const T *B, int64_t b_k, int64_t count, float *to) const {
+        row_tiles<2 * PARTS, VECTORS, true>(rows.count * PARTS, weights, BLOCK, 1, B, b_k, count, to, o_row);
     }
 
     // Leave the unfinished sums, and add such sums of other keys.
     void save(float *to) const {
         memcpy(to, maximum, sizeof maximum);
         memcpy(to + MOST_ROWS, normaliser, sizeof normaliser);
-        memcpy(to + 2 * MOST_ROWS, output, sizeof(float) * MOST_ROWS * o_row);
+        memcpy(to + 2 * MOST_ROWS, output, sizeof(float) * rows.count * PARTS * o_row);
     }
     void join(const float *from) {
         for (int m = 0; m < rows.count; m++) {
@@ -208,15 +212,29 @@ struct Decode {
             const F keep = exp2<true>(splat(maximum[m] - raised)), add = exp2<true>(splat(from[m] - raised));
             maximum[m] = raised;
             normaliser[m] = normaliser[m] * keep[0] + from[MOST_ROWS + m] * add[0];
-            float *o = output + m * o_row;
-            const float *theirs = from + 2 * MOST_ROWS + m * o_row;
-            for (int64_t d = 0; d < Dv; d += W) store(o + d, load(o + d) * keep + load(theirs + d) * add);
+            float *o = output + m * PARTS * o_row;
+            const float *theirs = from + 2 * MOST_ROWS + m * PARTS * o_row;
+            for (int64_t d = 0; d < PARTS * o_row; d += W) store(o + d, load(o + d) * keep + load(theirs + d) * add);
         }
     }
 
     // Divide, and write each row's output.
     void finish() {
-        for (int m = 0; m < rows.count; m++)
-            write_row<N>(p, rows.b, rows.head(m), rows.query(m), output + m * o_row, maximum[m], normaliser[m]);
+        for (int m = 0; m < rows.count; m++) {
+            float *o = output + m * PARTS * o_row;
+            if constexpr (PAIRS) o = features_in_turn(o);
+            write_row<N>(p, rows.b, rows.head(m), rows.query(m), o, maximum[m], normaliser[m]);
+        }
+    }
+
+    // Even and odd features, one row after the other, as one row.
+    float *features_in_turn(const float *o) {
+        float *row = (float *)values;
+        for (int64_t d = 0; d < o_row; d += W) {
+            F low, high;
+            interleave(load(o + d), load(o + o_row + d), low, high);
+            store(row + 2 * d, low), store(row + 2 * d + W, high);
+        }
+        return row;
     }
 };

@@ -41,9 +41,11 @@ INLINE void store_pairs(Pair *to, F even, F odd) {
     _mm512_storeu_si512(to, _mm512_permutexvar_epi16(order, halves));
 }
 
-// Two vectors of floats, rounded, one after the other.
-INLINE void store_numbers(Pair *to, F first, F second) {
-    _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first));
+// A vector of floats, rounded, as pairs (number, 0) and (0, number).
+INLINE void split_pairs(F numbers, Pair *first, Pair *second) {
+    const __m512i bits = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)numbers));
+    _mm512_storeu_si512(first, bits);
+    _mm512_storeu_si512(second, _mm512_slli_epi32(bits, 16));
 }
 
 INLINE F lane_words(const Bf16 *row, int64_t at, int64_t count) {  // pairs at…at+W-1 of a row of `count` numbers

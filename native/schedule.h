@@ -36,7 +36,7 @@ struct ForwardPass {
     explicit ForwardPass(const heedful_problem &p)
         : p(p), rows(p.Tq * (p.Hq / p.Hkv)), tiles((rows + WIDE - 1) / WIDE), heads(p.B * p.Hkv),
           chunks(heads * tiles < FEW_TILES && p.Tk >= 2 * CHUNK ? (p.Tk + CHUNK - 1) / CHUNK : 1),
-          saved((padded(p.Dv) + 2) * WIDE) {}
+          saved((padded(p.Dv) + W + 2) * WIDE) {}
 
     int32_t run() {
         if (chunks > 1) {
