@@ -7,8 +7,15 @@ import torch
 
 import heedful
 from heedful import Causal, KernelError, Padding, Sinks, Window, attention, explain
+from heedful.kernels import native
 
 Q, K, V = torch.randn(2, 4, 16, 8), torch.randn(2, 2, 16, 8), torch.randn(2, 2, 16, 6)
+
+
+@pytest.fixture
+def without_native(monkeypatch):
+    """As where the library could not be compiled."""
+    monkeypatch.setattr("heedful.kernels.native.library.missing", "no compiler")
 
 
 def reasons(plan: heedful.Plan) -> dict[str, str]:
@@ -25,7 +32,7 @@ def test_a_plan_counts_the_work():
 
 def test_a_plan_names_every_kernel_once():
     plan = explain(Q, K, V)
-    assert {plan.kernel, *reasons(plan)} == {"torch_sdpa", "flex", "reference", "online"}
+    assert {plan.kernel, *reasons(plan)} == set(heedful.dispatch.KERNELS)
     assert plan.kernel not in reasons(plan)
     assert all(reasons(plan).values())
 
@@ -41,7 +48,7 @@ def test_a_plan_names_every_kernel_once():
         ({"sinks": torch.zeros(4)}, "flex", "log-sum-exp on CPUs", "reference"),
     ],
 )
-def test_refusals_carry_their_reason(options, refusing, reason, chosen):
+def test_refusals_carry_their_reason(options, refusing, reason, chosen, without_native):
     plan = explain(Q, K, V, **options)
     assert plan.kernel == chosen
     assert reason in reasons(plan)[refusing]
@@ -50,8 +57,35 @@ def test_refusals_carry_their_reason(options, refusing, reason, chosen):
 
 
 def test_flex_refuses_a_backward_pass_on_cpus():
-    with pytest.raises(KernelError, match=r"no backward pass.*These can: torch_sdpa"):
+    with pytest.raises(KernelError, match=r"no backward pass.*These can: .*torch_sdpa"):
         attention(Q.clone().requires_grad_(), K, V, kernel="flex")
+
+
+@pytest.mark.skipif(
+    native.library.missing is not None, reason="the native library is not installed"
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_on_cpus_ours_comes_first(dtype, monkeypatch):
+    monkeypatch.setattr("heedful.dispatch.AMX", False)
+    plan = explain(Q.to(dtype), K.to(dtype), V.to(dtype), Causal(), return_lse=True)
+    assert plan.kernel == "native"
+    assert native.library.isa() in plan.notes
+    assert explain(Q[..., ::2], K[..., ::2], V).notes.endswith(
+        "copies query, key, whose last dimension is not contiguous"
+    )
+
+
+@pytest.mark.skipif(
+    native.library.missing is not None, reason="the native library is not installed"
+)
+def test_amx_tiles_are_left_to_pytorch(monkeypatch):
+    monkeypatch.setattr("heedful.dispatch.AMX", True)
+    small = Q.bfloat16(), K.bfloat16(), V.bfloat16()
+    plan = explain(*small, Causal())
+    assert plan.kernel == "torch_sdpa"
+    assert "AMX" in reasons(plan)["native"]
+    assert explain(*small, Window(3)).kernel == "native"
+    assert explain(Q, K, V).kernel == "native"
 
 
 def test_float64_goes_to_the_reference():
@@ -71,16 +105,17 @@ def test_what_runs_is_what_was_explained(monkeypatch):
         assert ran.pop() == explain(Q, K, V, **options).kernel
 
 
-def test_a_plan_prints_as_a_table():
+def test_a_plan_prints_as_a_table(without_native):
     text = str(explain(Q, K, V, Causal() & (Window(3) | Sinks(1)), softcap=5.0))
     labels = [line.split("  ")[0] for line in text.splitlines()]
     assert labels == ["problem", "mask", "kernel", "FLOPs", "memory", *labels[5:]]
-    assert {"not torch_sdpa", "not online", "not flex"} == set(labels[5:])
+    assert {"not native", "not torch_sdpa", "not online", "not flex"} == set(labels[5:])
+    assert "not native      no compiler" in text
     assert "two runs of keys" in text
     assert "(2, 4, 16, 8)" in text
 
 
-def test_a_plan_says_what_pytorchs_kernel_does_differently():
+def test_a_plan_says_what_pytorchs_kernel_does_differently(without_native):
     assert "PyTorch draws" in explain(Q, K, V, dropout_p=0.1).notes
     assert "Tq x Tk" in explain(Q, K, V, Window(3)).notes
     assert explain(Q, K, V, Causal()).notes == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import ModuleType
 from typing import cast
@@ -23,25 +24,27 @@ AMX = torch.cpu._is_amx_tile_supported()
 LARGEST_REFERENCE = 2**30  # bytes of scores; beyond, block by block
 
 
-def ranking(problem: AttentionProblem) -> list[str]:
+def ranking(problem: AttentionProblem) -> Iterator[str]:
     """The kernels that ``kernel="auto"`` may take, the first that does not refuse being the one."""
+    if (
+        problem.query.dtype != torch.float64
+    ):  # which is for comparing, and for differentiating twice
+        yield from _fast(problem)
     large = reference.scratch_bytes(problem) > LARGEST_REFERENCE
-    exact = ["online", "reference"] if large else ["reference", "online"]
-    if problem.query.dtype == torch.float64:  # asked for to compare with, or to differentiate twice
-        return exact
-    if problem.query.device.type == "cpu":
-        return [
-            *(["torch_sdpa", "native"] if _favours_torch(problem) else ["native", "torch_sdpa"]),
-            *exact,
-        ]
-    structured = problem.intervals is not None and not problem.plain_causal
-    if problem.query.device.type == "cuda" and structured:
-        return ["flex", "torch_sdpa", *exact]
-    return ["torch_sdpa", *exact]
+    yield from ("online", "reference") if large else ("reference", "online")
 
 
-def _favours_torch(problem: AttentionProblem) -> bool:
-    """Whether PyTorch's kernel on CPUs multiplies on AMX tiles, which ours does not, and skips what ours would skip."""
+def _fast(problem: AttentionProblem) -> tuple[str, ...]:
+    """The fast kernels on the problem's device, the fastest first."""
+    if problem.query.is_cpu:
+        return ("torch_sdpa", "native") if _favours_tiles(problem) else ("native", "torch_sdpa")
+    if problem.query.is_cuda and problem.intervals is not None and not problem.plain_causal:
+        return ("flex", "torch_sdpa")
+    return ("torch_sdpa",)
+
+
+def _favours_tiles(problem: AttentionProblem) -> bool:
+    """Whether PyTorch's kernel would multiply on AMX tiles, which ours does not use, and skip what ours would skip."""
     on_tiles = AMX and problem.query.dtype == torch.bfloat16 and problem.dropout_p == 0
     return on_tiles and (problem.mask is None or problem.plain_causal)
 
@@ -154,8 +157,8 @@ def explain(
 
 def _others(problem: AttentionProblem, chosen: str, asked: str) -> list[tuple[str, str]]:
     """Every kernel but the chosen one, with the reason why it does not run."""
-    order = ranking(problem)
-    order += [name for name in KERNELS if name not in order]
+    ranked = list(ranking(problem))
+    order = ranked + [name for name in KERNELS if name not in ranked]
     reasons = []
     for name in order:
         if name == chosen:
@@ -163,8 +166,10 @@ def _others(problem: AttentionProblem, chosen: str, asked: str) -> list[tuple[st
         reason = KERNELS[name].refusal(problem)
         if reason is None and asked != AUTO:
             reason = f"could run it, but {chosen!r} was asked for"
-        elif reason is None and name in ranking(problem):
+        elif reason is None and name in ranked:
             reason = f"could run it, but {chosen!r} comes first"
+            if name == "native" and _favours_tiles(problem):
+                reason += ": it multiplies bfloat16 on this machine's AMX tiles"
         elif reason is None:
             reason = (
                 f"could run it, but only when asked for by name: {KERNELS[name].notes(problem)}"

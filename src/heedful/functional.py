@@ -73,7 +73,7 @@ def scaled_dot_product_attention(
     """`torch.nn.functional.scaled_dot_product_attention`, with its signature, semantics and errors, on our kernels.
 
     As there: a Boolean mask says what is kept, a float mask is added, `is_causal` aligns to the start,
-    and dropout acts whenever ``dropout_p > 0``.
+    and dropout acts whenever ``dropout_p > 0``, from torch's generator; which weights a seed drops is the kernel's.
 
     Args:
         query: (…, Tq, D), with one or more leading dimensions, the last of them heads.

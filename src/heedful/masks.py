@@ -16,6 +16,7 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 import torch
@@ -24,6 +25,7 @@ from torch import Tensor
 from heedful.errors import ArgumentError
 from heedful.intervals import Intervals
 from heedful.lazy import any_set, lazy
+from heedful.modes import eager
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -56,6 +58,9 @@ class Mask(ABC):
 
     align: Align = None
     positional: bool = False  # whether it matters where among the keys a query stands
+    constant: bool = (
+        False  # whether numbers are all it holds, so that equal masks lower to equal runs for ever
+    )
 
     @abstractmethod
     def sees(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor, grid: Grid) -> Tensor:
@@ -125,6 +130,11 @@ class Mask(ABC):
 
     def intervals_on(self, grid: Grid) -> Intervals | None:
         """`intervals` for a grid already checked."""
+        if self.constant and eager():
+            return _remembered(self, grid)
+        return self._few_runs(grid)
+
+    def _few_runs(self, grid: Grid) -> Intervals | None:
         intervals = self.runs(grid)
         return intervals if intervals is not None and intervals.runs <= MOST_RUNS else None
 
@@ -219,6 +229,7 @@ class Causal(Mask):
 
     align: Align = None
     positional = True
+    constant = True
 
     def __post_init__(self) -> None:
         _check_align(self.align)
@@ -241,6 +252,7 @@ class Window(Mask):
     size: int
     align: Align = None
     positional = True
+    constant = True
 
     def __post_init__(self) -> None:
         _check_count("size", self.size, least=1)
@@ -263,6 +275,7 @@ class Band(Mask):
     after: int
     align: Align = None
     positional = True
+    constant = True
 
     def __post_init__(self) -> None:
         _check_count("before", self.before, least=0)
@@ -440,6 +453,7 @@ class Sinks(Mask):
     """Every query sees key j if j < count: the first tokens, which attention leans on (``Sinks(4) | Window(256)``)."""
 
     count: int
+    constant = True
 
     def __post_init__(self) -> None:
         _check_count("count", self.count, least=0)
@@ -533,6 +547,7 @@ class _Pair(Mask):
     right: Mask
     align: Align = field(init=False)
     positional: bool = field(init=False)
+    constant: bool = field(init=False)
     symbol: ClassVar[str]
     combine: ClassVar[Callable]
 
@@ -547,6 +562,7 @@ class _Pair(Mask):
             )
         object.__setattr__(self, "align", left.align or right.align)
         object.__setattr__(self, "positional", left.positional or right.positional)
+        object.__setattr__(self, "constant", left.constant and right.constant)
 
     def __repr__(self) -> str:
         return f"({self.left!r} {self.symbol} {self.right!r})"
@@ -585,6 +601,13 @@ class Or(_Pair):
     """What either mask shows: ``left | right``."""
 
     symbol, combine = "|", staticmethod(operator.or_)
+
+
+@lru_cache(maxsize=32)
+@torch.inference_mode(False)  # a backward pass may use them yet
+def _remembered(mask: Mask, grid: Grid) -> Intervals | None:
+    """The runs of a constant mask, made once for each grid: no model changes its mask from layer to layer."""
+    return mask._few_runs(grid)
 
 
 def _check_align(align: Align) -> None:

@@ -1,11 +1,13 @@
 """Whether PyTorch does anything with an operation beside computing it."""
 
+from types import NoneType
+
 import torch
 from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack
 from torch.autograd import profiler
 
-_PLAIN = (Tensor, torch.nn.Parameter)
+_PLAIN = {Tensor, torch.nn.Parameter, NoneType}
 
 
 def eager(*tensors: Tensor | None) -> bool:
@@ -20,5 +22,5 @@ def eager(*tensors: Tensor | None) -> bool:
         and peek_interpreter_stack() is None
         and torch._C._get_tracing_state() is None
         and not profiler._is_profiler_enabled
-        and all(tensor is None or type(tensor) in _PLAIN for tensor in tensors)
+        and _PLAIN.issuperset(map(type, tensors))
     )

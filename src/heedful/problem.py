@@ -54,14 +54,14 @@ class AttentionProblem:
     def __post_init__(self) -> None:
         _check_tensors(self.query, self.key, self.value)
         _check_numbers(self.scale, self.softcap, self.dropout_p)
-        _, Hq, _, _, Tk, _, _ = self.sizes
+        Hq = self.sizes.Hq
         if self.bias is not None:
             _check_bias(self.bias, self.sizes, self.query)
         if self.sinks is not None:
             _check_sinks(self.sinks, Hq, self.query)
         if self.mask is not None:
-            object.__setattr__(self, "mask", _checked_mask(self.mask, self.sizes, self.query))
-            if Tk == 0:  # checked, but there is nothing to hide
+            object.__setattr__(self, "mask", _checked_mask(self.mask, self.sizes))
+            if self.grid.Tk == 0:  # making the grid checks the rest; but there is nothing to hide
                 object.__setattr__(self, "mask", None)
 
     @lazy
@@ -82,8 +82,11 @@ class AttentionProblem:
     @property
     def needs_grad(self) -> bool:
         """Whether a backward pass may follow."""
-        tensors = (self.query, self.key, self.value, self.bias, self.sinks)
-        return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+        if not torch.is_grad_enabled():
+            return False
+        if self.query.requires_grad or self.key.requires_grad or self.value.requires_grad:
+            return True
+        return any(it is not None and it.requires_grad for it in (self.bias, self.sinks))
 
     # What the mask comes down to
 
@@ -197,15 +200,15 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
                 received=str(getattr(tensor, "dtype", type(tensor).__name__)),
                 remedy="Convert it by .to(torch.float32) or another of these.",
             )
-    for attribute in ("dtype", "device"):
-        received = {name: getattr(tensor, attribute) for name, tensor in tensors.items()}
-        if len(set(received.values())) > 1:
-            raise ArgumentError(
-                "query, key, value",
-                expected=f"one {attribute}",
-                received=", ".join(f"{name} {it}" for name, it in received.items()),
-                remedy=f"Bring them to one {attribute} by .to(…).",
-            )
+    if query.dtype == key.dtype == value.dtype and query.device == key.device == value.device:
+        return
+    attribute = "device" if query.dtype == key.dtype == value.dtype else "dtype"
+    raise ArgumentError(
+        "query, key, value",
+        expected=f"one {attribute}",
+        received=", ".join(f"{name} {getattr(it, attribute)}" for name, it in tensors.items()),
+        remedy=f"Bring them to one {attribute} by .to(…).",
+    )
 
 
 def _check_numbers(scale: float | None, softcap: float | None, dropout_p: float) -> None:
@@ -275,7 +278,7 @@ def _check_companion(name: str, tensor: Tensor, query: Tensor) -> None:
         )
 
 
-def _checked_mask(mask: Mask | Tensor, sizes: Sizes, query: Tensor) -> Mask:
+def _checked_mask(mask: Mask | Tensor, sizes: Sizes) -> Mask:
     if isinstance(mask, Tensor):
         mask = Dense(mask)
     if not isinstance(mask, Mask):
@@ -292,5 +295,4 @@ def _checked_mask(mask: Mask | Tensor, sizes: Sizes, query: Tensor) -> Mask:
             received=f"one for {mask.heads}",
             remedy="A mask's heads are query heads, not key/value heads.",
         )
-    mask.grid(sizes.Tq, sizes.Tk, batch=sizes.B, device=query.device)  # which checks the rest
     return mask

@@ -34,36 +34,39 @@ def read_sizes(query: Tensor, key: Tensor, value: Tensor) -> Sizes:
     Raises:
         ArgumentError: a tensor has other than four dimensions, two disagree on a size, or Hkv does not divide Hq.
     """
-    sizes: dict[str, int] = {}
-    _match("query", query, "B Hq Tq D", sizes)
-    _match("key", key, "B Hkv Tk D", sizes)
-    _match("value", value, "B Hkv Tk Dv", sizes)
-    Hq, Hkv = sizes["Hq"], sizes["Hkv"]
-    if Hq != Hkv and (Hkv == 0 or Hq % Hkv):
-        raise ArgumentError(
-            "key",
-            expected=f"a number of heads that divides the query's {Hq}",
-            received=f"{Hkv} heads",
-            remedy="In grouped attention each key/value head serves Hq // Hkv query heads.",
-        )
-    return Sizes(**sizes)
+    if query.dim() == key.dim() == value.dim() == 4:
+        B, Hq, Tq, D = query.shape
+        B_key, Hkv, Tk, D_key = key.shape
+        B_value, Hkv_value, Tk_value, Dv = value.shape
+        agree = (B, D) == (B_key, D_key) and (B, Hkv, Tk) == (B_value, Hkv_value, Tk_value)
+        if agree and (Hq == Hkv or (Hkv and Hq % Hkv == 0)):
+            return Sizes(B, Hq, Hkv, Tq, Tk, D, Dv)
+    raise _disagreement(query, key, value)
 
 
-def _match(argument: str, tensor: Tensor, pattern: str, sizes: dict[str, int]) -> None:
-    """Match a shape to a pattern such as ``"B Hkv Tk D"``, adding the sizes that are new to `sizes`."""
-    names = pattern.split()
-    known = ", ".join(f"{name}={sizes[name]}" if name in sizes else name for name in names)
-    shape = tuple(tensor.shape)
-    if len(shape) != len(names) or any(
-        sizes.setdefault(name, size) != size for name, size in zip(names, shape, strict=True)
-    ):
-        raise ArgumentError(
-            argument,
-            expected=f"shape ({known})",
-            received=f"shape {shape}",
-            remedy="The dimensions are batch, heads, tokens, head size; heads come out of a projection by "
-            ".unflatten(-1, (heads, -1)).transpose(1, 2).",
-        )
+def _disagreement(query: Tensor, key: Tensor, value: Tensor) -> ArgumentError:
+    """The first shape that does not go with those before it."""
+    known: dict[str, int] = {}
+    patterns = {"query": "B Hq Tq D", "key": "B Hkv Tk D", "value": "B Hkv Tk Dv"}
+    for (argument, pattern), tensor in zip(patterns.items(), (query, key, value), strict=True):
+        names, shape = pattern.split(), tuple(tensor.shape)
+        expected = ", ".join(f"{name}={known[name]}" if name in known else name for name in names)
+        if len(shape) != len(names) or any(
+            known.setdefault(name, size) != size for name, size in zip(names, shape, strict=True)
+        ):
+            return ArgumentError(
+                argument,
+                expected=f"shape ({expected})",
+                received=f"shape {shape}",
+                remedy="The dimensions are batch, heads, tokens, head size; heads come out of a projection by "
+                ".unflatten(-1, (heads, -1)).transpose(1, 2).",
+            )
+    return ArgumentError(
+        "key",
+        expected=f"a number of heads that divides the query's {known['Hq']}",
+        received=f"{known['Hkv']} heads",
+        remedy="In grouped attention each key/value head serves Hq // Hkv query heads.",
+    )
 
 
 def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:

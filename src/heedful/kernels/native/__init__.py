@@ -16,7 +16,7 @@ def refusal(problem: AttentionProblem) -> str | None:
     query, sizes = problem.query, problem.sizes
     if library.missing:
         return library.missing
-    if query.device.type != "cpu":
+    if not query.is_cpu:
         return f"the native kernel runs on CPUs only, not on {query.device.type}"
     if query.dtype not in structs.DTYPES:
         return "the native kernel has no float64: its sums are float32"
@@ -42,7 +42,7 @@ def run(problem: AttentionProblem) -> tuple[Tensor, Tensor | None]:
         sinks = sinks.to(torch.float32).contiguous()
     seed = problem.dropout_seed if problem.dropout_p > 0 else None
     tensors = (query, key, value, start, stop, mask, bias, sinks, seed)
-    numbers = (problem.factor, problem.softcap or 0.0, float(problem.dropout_p))
+    numbers = (problem.factor, problem.softcap or 0.0, problem.dropout_p)
     if problem.needs_grad or not eager(*tensors):
         return operators.attention_forward(*tensors, *numbers)
     return calls.forward(*tensors, *numbers, wants_lse=problem.return_lse)

@@ -58,8 +58,11 @@ def empty_output(query: Tensor, value: Tensor) -> Tensor:
 
     So what a model does next, ``output.transpose(1, 2).flatten(2)``, need not copy.
     """
-    B, Hq, Tq, _ = query.shape
+    B, Hq, Tq, D = query.shape
+    Dv = value.shape[3]
+    if Dv == D:
+        return torch.empty_like(query)
     _, head, token, _ = query.stride()
     if token > head:
-        return query.new_empty((B, Tq, Hq, value.shape[3])).transpose(1, 2)
-    return query.new_empty((B, Hq, Tq, value.shape[3]))
+        return query.new_empty((B, Tq, Hq, Dv)).transpose(1, 2)
+    return query.new_empty((B, Hq, Tq, Dv))
