@@ -38,7 +38,7 @@ def read_sizes(query: Tensor, key: Tensor, value: Tensor) -> Sizes:
         B, Hq, Tq, D = query.shape
         B_key, Hkv, Tk, D_key = key.shape
         B_value, Hkv_value, Tk_value, Dv = value.shape
-        agree = (B, D) == (B_key, D_key) and (B, Hkv, Tk) == (B_value, Hkv_value, Tk_value)
+        agree = (B_key, D_key) == (B, D) and (B, Hkv, Tk) == (B_value, Hkv_value, Tk_value)
         if agree and (Hq == Hkv or (Hkv and Hq % Hkv == 0)):
             return Sizes(B, Hq, Hkv, Tq, Tk, D, Dv)
     raise _disagreement(query, key, value)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from heedful.kernels.native import calls, library, operators, structs
-from heedful.modes import eager
+from heedful.modes import eager, transforming
 from heedful.problem import AttentionProblem
 
 NAME = "native"
@@ -26,6 +26,8 @@ def refusal(problem: AttentionProblem) -> str | None:
         return (
             f"the native kernel counts up to {MOST}, and one of the sizes {tuple(sizes)} is larger"
         )
+    if transforming():
+        return "the native kernel has no rules for torch.func's transforms and forward-mode derivatives"
     if problem.needs_grad:
         return "the native kernel has no backward pass yet"
     return None

@@ -1,4 +1,7 @@
-"""The structs of native/heedful.h as bytes. Format letters: q int64, i int32, f float, d double, P pointer, Q uint64."""
+"""The structs of native/heedful.h as bytes.
+
+Letters of the formats: q int64, Q uint64, i int32, f float, d double, P pointer.
+"""
 
 from struct import Struct
 
@@ -18,7 +21,14 @@ _PROBLEM = (
     + "dQ"  # dropout_p, seed
     + "P"  # parallel_for
 )
-_problem = Struct(_PROBLEM)
+_GRADIENT = (
+    _PROBLEM  # forward
+    + "P"  # grad_lse
+    + 4 * _TENSOR  # grad_output, grad_query, grad_key, grad_value
+    + _PLANE  # grad_bias
+    + "P"  # grad_sinks
+)
+_problem, _gradient = Struct(_PROBLEM), Struct(_GRADIENT)
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 _NO_PLANE = (0, 0, 0, 0, 0)
@@ -56,6 +66,28 @@ def pack_problem(
         0 if sinks is None else sinks.data_ptr(),
         *(dropout_p, seed),
         parallel_for,
+    )
+
+
+def pack_gradient(
+    problem: bytes,
+    Tk: int,
+    grad_lse: Tensor | None,
+    grad_output: Tensor,
+    grad_query: Tensor,
+    grad_key: Tensor,
+    grad_value: Tensor,
+    grad_bias: Tensor | None,
+    grad_sinks: Tensor | None,
+) -> bytes:
+    """A heedful_gradient of a heedful_problem. The caller keeps the tensors alive."""
+    B, Hq, Tq, _ = grad_output.shape
+    return _gradient.pack(
+        *_problem.unpack(problem),
+        0 if grad_lse is None else grad_lse.data_ptr(),
+        *(*_rows(grad_output), *_rows(grad_query), *_rows(grad_key), *_rows(grad_value)),
+        *(_NO_PLANE if grad_bias is None else _plane(grad_bias, (B, Hq, Tq, Tk))),
+        0 if grad_sinks is None else grad_sinks.data_ptr(),
     )
 
 
