@@ -88,6 +88,24 @@ def test_amx_tiles_are_left_to_pytorch(monkeypatch):
     assert explain(Q, K, V).kernel == "native"
 
 
+@pytest.mark.skipif(
+    native.library.missing is not None, reason="the native library is not installed"
+)
+def test_generic_vectors_serve_where_pytorch_skips_less(monkeypatch):
+    monkeypatch.setattr("heedful.dispatch.AMX", False)
+    before = native.library.isa()
+    native.library.use_isa("generic")
+    try:
+        plan = explain(Q, K, V, Causal())
+        assert plan.kernel == "torch_sdpa"
+        assert "no instructions of this machine's own" in reasons(plan)["native"]
+        assert explain(Q, K, V, Window(3)).kernel == "native"
+        assert explain(Q[:, :, :1], K, V).kernel == "native"
+        assert explain(Q, K, V, Causal(), dropout_p=0.1).kernel == "native"
+    finally:
+        native.library.use_isa(before)
+
+
 def test_float64_goes_to_the_reference():
     plan = explain(Q.double(), K.double(), V.double())
     assert plan.kernel == "reference"

@@ -21,6 +21,7 @@ KERNELS = {
 }
 AUTO = "auto"
 AMX = torch.cpu._is_amx_tile_supported()
+DECODED = 8  # queries at most, for which reading keys and values is what takes the time
 LARGEST_REFERENCE = 2**30  # bytes of scores; beyond, block by block
 
 
@@ -37,16 +38,22 @@ def ranking(problem: AttentionProblem) -> Iterator[str]:
 def _fast(problem: AttentionProblem) -> tuple[str, ...]:
     """The fast kernels on the problem's device, the fastest first."""
     if problem.query.is_cpu:
-        return ("torch_sdpa", "native") if _favours_tiles(problem) else ("native", "torch_sdpa")
+        return ("torch_sdpa", "native") if _slower(problem) else ("native", "torch_sdpa")
     if problem.query.is_cuda and problem.intervals is not None and not problem.plain_causal:
         return ("flex", "torch_sdpa")
     return ("torch_sdpa",)
 
 
-def _favours_tiles(problem: AttentionProblem) -> bool:
-    """Whether PyTorch's kernel would multiply on AMX tiles, which ours does not use, and skip what ours would skip."""
-    on_tiles = AMX and problem.query.dtype == torch.bfloat16 and problem.dropout_p == 0
-    return on_tiles and (problem.mask is None or problem.plain_causal)
+def _slower(problem: AttentionProblem) -> str | None:
+    """Why PyTorch's kernel is the faster one on this CPU, where it skips as much as ours; None: ours is."""
+    if problem.dropout_p > 0 or not (problem.mask is None or problem.plain_causal):
+        return None
+    if AMX and problem.query.dtype == torch.bfloat16:
+        return "it multiplies bfloat16 on this machine's AMX tiles"
+    generic = native.library.missing is None and native.library.isa() == "generic"
+    if generic and problem.sizes.Tq > DECODED:
+        return "ours has no instructions of this machine's own to use"
+    return None
 
 
 def choose(problem: AttentionProblem, kernel: str = AUTO) -> Kernel:
@@ -168,8 +175,8 @@ def _others(problem: AttentionProblem, chosen: str, asked: str) -> list[tuple[st
             reason = f"could run it, but {chosen!r} was asked for"
         elif reason is None and name in ranked:
             reason = f"could run it, but {chosen!r} comes first"
-            if name == "native" and _favours_tiles(problem):
-                reason += ": it multiplies bfloat16 on this machine's AMX tiles"
+            if name == "native" and (faster := _slower(problem)):
+                reason += f": {faster}"
         elif reason is None:
             reason = (
                 f"could run it, but only when asked for by name: {KERNELS[name].notes(problem)}"
