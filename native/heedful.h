@@ -63,6 +63,7 @@ int32_t heedful_forward_plain(const heedful_problem *problem);
 
 typedef struct {
     heedful_problem forward;     /* output and lse as the forward pass gave them */
+    const float *grad_lse;       /* (B, Hq, Tq) contiguous; NULL: the lse was not used */
     heedful_tensor grad_output, grad_query, grad_key, grad_value;
     heedful_plane grad_bias;     /* float, zeroed by the caller, shape and strides of the bias; NULL: not wanted */
     float *grad_sinks;           /* (Hq,) or NULL */

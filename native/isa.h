@@ -7,6 +7,7 @@ namespace heedful {
 
 struct Kernels {
     int32_t (*forward)(const heedful_problem *);
+    int32_t (*backward)(const heedful_gradient *);
 };
 
 namespace generic {

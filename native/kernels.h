@@ -32,4 +32,7 @@ namespace heedful::HEEDFUL_ISA {
 #include "forward.h"
 #include "decode.h"
 #include "schedule.h"
+#include "backward.h"
+
+const Kernels kernels = {forward, backward};
 }  // namespace heedful::HEEDFUL_ISA

@@ -61,4 +61,8 @@ EXPORT int32_t heedful_use_isa(const char *name) {
 EXPORT int32_t heedful_forward(const heedful_problem *problem) {
     return heedful::chosen.load()->kernels->forward(problem);
 }
+
+EXPORT int32_t heedful_backward(const heedful_gradient *gradient) {
+    return heedful::chosen.load()->kernels->backward(gradient);
+}
 }

@@ -121,5 +121,3 @@ static int32_t forward(const heedful_problem *p) {
 #endif
     }
 }
-
-const Kernels kernels = {forward};
