@@ -78,3 +78,19 @@ def tour(
         raise typer.Exit(UNUSABLE) from error
     if not agrees:
         raise typer.Exit(DISAGREE)
+
+
+@app.command()
+def info(
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document instead of text.")
+    ] = False,
+) -> None:
+    """Say what this installation computes with: versions, threads, instruction set, or why our kernel is missing."""
+    from dataclasses import asdict
+    from json import dumps
+
+    from heedful.info import info
+
+    found = info()
+    print(dumps(asdict(found), indent=2) if json else found)

@@ -27,9 +27,7 @@ LARGEST_REFERENCE = 2**30  # bytes of scores; beyond, block by block
 
 def ranking(problem: AttentionProblem) -> Iterator[str]:
     """The kernels that ``kernel="auto"`` may take, the first that does not refuse being the one."""
-    if (
-        problem.query.dtype != torch.float64
-    ):  # which is for comparing, and for differentiating twice
+    if problem.query.dtype != torch.float64:  # which is to compare with, and differentiate twice
         yield from _fast(problem)
     large = reference.scratch_bytes(problem) > LARGEST_REFERENCE
     yield from ("online", "reference") if large else ("reference", "online")
@@ -50,8 +48,7 @@ def _slower(problem: AttentionProblem) -> str | None:
         return None
     if AMX and problem.query.dtype == torch.bfloat16:
         return "it multiplies bfloat16 on this machine's AMX tiles"
-    generic = native.library.missing is None and native.library.isa() == "generic"
-    if generic and problem.sizes.Tq > DECODED:
+    if native.library.isa == "generic" and problem.sizes.Tq > DECODED:
         return "ours has no instructions of this machine's own to use"
     return None
 

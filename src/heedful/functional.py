@@ -52,11 +52,13 @@ def attention(
 
     Under `torch.autocast` the tensors are cast as PyTorch casts those of its own attention.
     """
-    query, key, value = _autocast(query, key, value)
+    autocast = _autocasts(query)
+    if autocast:
+        query, key, value = _cast(query), _cast(key), _cast(value)
     problem = AttentionProblem(
         query, key, value, mask, bias, scale, softcap, sinks, dropout_p, return_lse=return_lse
     )
-    return _run(problem, kernel)
+    return _run(problem, kernel, autocast)
 
 
 def scaled_dot_product_attention(
@@ -99,7 +101,7 @@ def scaled_dot_product_attention(
             scale=scale,
             enable_gqa=enable_gqa,
         )
-    output = _run(problem, AUTO)
+    output = _run(problem, AUTO, _autocasts(query))
     assert isinstance(output, Tensor)  # not asked for the lse
     return output.reshape(*query.shape[:-1], value.shape[-1])
 
@@ -137,7 +139,9 @@ def _as_problem(
         mask, bias = (
             (Dense(attn_mask), None) if attn_mask.dtype == torch.bool else (None, attn_mask)
         )
-    query, key, value = _autocast(*map(_four_dimensions, (query, key, value)))
+    query, key, value = map(_four_dimensions, (query, key, value))
+    if _autocasts(query):
+        query, key, value = _cast(query), _cast(key), _cast(value)
     return AttentionProblem(query, key, value, mask, bias, scale, dropout_p=dropout_p)
 
 
@@ -153,23 +157,25 @@ def _four_dimensions(tensor: Tensor) -> Tensor:
     return tensor[(None,) * (4 - tensor.dim())]
 
 
-def _autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The tensors in autocast's dtype, where it is on: what PyTorch does for its own attention."""
-    device = query.device.type if isinstance(query, Tensor) else "cpu"
-    if not torch.is_autocast_enabled(device):
-        return query, key, value
-    dtype = torch.get_autocast_dtype(device)
-
-    def cast(tensor: Tensor) -> Tensor:
-        return tensor if tensor.dtype == torch.float64 else tensor.to(dtype)
-
-    return cast(query), cast(key), cast(value)
+def _autocasts(query: Tensor) -> bool:
+    """Whether autocast is on for the query's device."""
+    if not isinstance(query, Tensor):  # which the problem will say
+        return False
+    device = query.device.type
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
-def _run(problem: AttentionProblem, kernel: str) -> Tensor | AttentionResult:
+def _cast(tensor: Tensor) -> Tensor:
+    """The tensor in autocast's dtype: what PyTorch does for its own attention."""
+    if not isinstance(tensor, Tensor) or tensor.dtype == torch.float64:
+        return tensor
+    return tensor.to(torch.get_autocast_dtype(tensor.device.type))
+
+
+def _run(problem: AttentionProblem, kernel: str, autocast: bool) -> Tensor | AttentionResult:
     """Run the kernel in the dtypes of the problem, autocast or not."""
     chosen = choose(problem, kernel)
-    if not torch.is_autocast_enabled(problem.query.device.type):
+    if not autocast:
         output, lse = chosen.run(problem)
     else:
         with torch.autocast(problem.query.device.type, enabled=False):

@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 
 import heedful
 from heedful import Causal, Dense, Padding, Sinks, Window, attention
+from heedful.kernels.native import library
 from oracle import attention_row_by_row
 from strategies import Call, calls
 
+ISAS = library.isas() if library.missing is None else []
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 4e-2, torch.float16: 5e-3}
 
 
@@ -37,6 +39,19 @@ def assert_agrees(call: Call, kernel: str, *, lse: bool) -> None:
         size = exact[exact.isfinite()].abs().max().item() if exact.isfinite().any() else 0.0
         tolerance = TOLERANCE[dtype] * max(size, 1.0)
         torch.testing.assert_close(ours.double(), exact, rtol=0, atol=tolerance)
+
+
+@torch.no_grad()
+def assert_outputs_agree(call: Call, kernel: str) -> None:
+    """Output and lse of a kernel that has no backward pass."""
+    dtype = call.tensors["query"].dtype
+    ours = attention(**call.arguments(), kernel=kernel, return_lse=True)
+    exact = attention(**call.to(torch.float64).arguments(), kernel="reference", return_lse=True)
+    size = max(exact.output.abs().max().item(), 1.0)
+    torch.testing.assert_close(
+        ours.output.double(), exact.output, rtol=0, atol=TOLERANCE[dtype] * size
+    )
+    torch.testing.assert_close(ours.lse.double(), exact.lse, rtol=1e-5, atol=1e-4)
 
 
 @given(calls(dtype=torch.float64, most=6))
@@ -69,6 +84,20 @@ def test_online_over_several_blocks(block, call):
 @given(calls(extras=("bias",)))
 def test_torch_sdpa(call):
     assert_agrees(call, "torch_sdpa", lse=False)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@given(data=st.data())
+@settings(max_examples=60)
+def test_native(isa, dtype, data):
+    call = data.draw(calls(dtype=dtype, most=data.draw(st.sampled_from([12, 80]))))
+    before = library.isa
+    library.use_isa(isa)
+    try:
+        assert_outputs_agree(call, "native")
+    finally:
+        library.use_isa(before)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -70,4 +70,4 @@ def notes(problem: AttentionProblem) -> str:
     tensors = {"query": problem.query, "key": problem.key, "value": problem.value}
     copied = [name for name, tensor in tensors.items() if tensor.stride(-1) != 1]
     remark = f"copies {', '.join(copied)}, whose last dimension is not contiguous"
-    return f"{library.isa()}; {remark}" if copied else library.isa()
+    return f"{library.isa}; {remark}" if copied else f"{library.isa}"

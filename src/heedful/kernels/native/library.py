@@ -37,7 +37,7 @@ def _open() -> ctypes.CDLL:
 
 
 def _parallel_for() -> int:
-    """The address of Torch's own parallel loop: a second pool of threads would only fight with the first."""
+    """The address of Torch's own parallel loop: a second pool of threads would only fight with the first. 0: none."""
     loop = ctypes.CDLL(torch._C.__file__).torch_parallel_for  # from a library that torch._C needs
     return ctypes.cast(loop, ctypes.c_void_p).value or 0
 
@@ -48,11 +48,6 @@ def isas() -> list[str]:
     able = [name for name in ISAS if library.heedful_use_isa(name.encode()) == 0]
     library.heedful_use_isa(now)
     return able
-
-
-def isa() -> str:
-    """The instruction set in use."""
-    return library.heedful_isa().decode()
 
 
 def use_isa(name: str) -> None:
@@ -68,15 +63,24 @@ def use_isa(name: str) -> None:
             received=repr(name),
             remedy="Unset it, and the best is used.",
         )
+    global isa
+    isa = name
+
+
+def _stay_on_one_thread() -> None:
+    """In a forked child: the threads of Torch's pool did not come along, and waiting for them would be for ever."""
+    global parallel_for
+    parallel_for = 0
 
 
 library: ctypes.CDLL
 missing: str | None = None  # why there is no library
+isa: str | None = None  # the instruction set in use
 parallel_for = _parallel_for()
 try:
     library = _open()
 except KernelError as error:
     missing = str(error)
 else:
-    if "HEEDFUL_ISA" in os.environ:
-        use_isa(os.environ["HEEDFUL_ISA"])
+    os.register_at_fork(after_in_child=_stay_on_one_thread)
+    use_isa(os.environ.get("HEEDFUL_ISA") or library.heedful_isa().decode())

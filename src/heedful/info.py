@@ -1,0 +1,71 @@
+"""What this installation computes with: versions, threads, kernels, instruction sets."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+
+import torch
+
+from heedful.dispatch import explain
+from heedful.kernels.native import library
+
+
+@dataclass(frozen=True)
+class Info:
+    """What `heedful info` prints.
+
+    Attributes:
+        versions: of heedful, Python and torch.
+        processor: the machine's architecture, and what torch's own kernels use of it.
+        threads: how many torch computes with; our kernels use the same.
+        kernels: what attention on CPUs takes, for each dtype, where nothing else speaks against it.
+        isa: the instruction set that the native kernel uses; None without its library.
+        isas: those that library and machine have, the best last.
+        missing: why there is no library; None where there is one.
+    """
+
+    versions: dict[str, str]
+    processor: str
+    threads: int
+    kernels: dict[str, str]
+    isa: str | None
+    isas: tuple[str, ...]
+    missing: str | None
+
+    def __str__(self) -> str:
+        native = f"{self.isa}, of {', '.join(self.isas)}; HEEDFUL_ISA chooses"
+        rows = {
+            **self.versions,
+            "processor": self.processor,
+            "threads": str(self.threads),
+            "kernels": ", ".join(f"{dtype} {kernel}" for dtype, kernel in self.kernels.items()),
+            "native": f"missing: {self.missing}" if self.missing else native,
+        }
+        width = max(map(len, rows))
+        return "\n".join(f"{label:<{width}}  {text}" for label, text in rows.items())
+
+
+def info() -> Info:
+    """Look around; computes nothing."""
+    from heedful import __version__
+
+    there = library.missing is None
+    return Info(
+        versions={
+            "heedful": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+        },
+        processor=f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()} in torch",
+        threads=torch.get_num_threads(),
+        kernels={
+            str(dtype).removeprefix("torch."): explain(
+                *torch.empty(3, 1, 1, 1, 1, dtype=dtype)
+            ).kernel
+            for dtype in (torch.float32, torch.bfloat16, torch.float16)
+        },
+        isa=library.isa,
+        isas=tuple(library.isas()) if there else (),
+        missing=library.missing,
+    )

@@ -1,0 +1,353 @@
+"""The native kernel where it might slip: block edges, small types, layouts, threads, forks, and PyTorch's machinery.
+
+That it agrees with the reference on drawn problems is in test_agreement.py.
+"""
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from heedful import Causal, KernelError, Padding, Sinks, Window, attention, explain
+from heedful.dropout import kept
+from heedful.kernels.native import calls, library, operators
+
+pytestmark = pytest.mark.skipif(
+    library.missing is not None, reason=f"the native library is missing: {library.missing}"
+)
+ISAS = library.isas() if library.missing is None else []
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
+EDGES = [1, 15, 16, 17, 63, 64, 65, 127, 128, 129]
+
+
+@pytest.fixture(params=ISAS)
+def isa(request):
+    """Each instruction set of this machine in turn."""
+    before = library.isa
+    library.use_isa(request.param)
+    yield request.param
+    library.use_isa(before)
+
+
+def draw(B=1, Hq=2, Hkv=1, Tq=8, Tk=8, D=16, Dv=16, dtype=torch.float32):
+    return (
+        torch.randn(B, Hq, Tq, D, dtype=dtype),
+        torch.randn(B, Hkv, Tk, D, dtype=dtype),
+        torch.randn(B, Hkv, Tk, Dv, dtype=dtype),
+    )
+
+
+def assert_agrees(tensors, **options):
+    """Output and lse against the float64 reference."""
+    ours = attention(*tensors, **options, kernel="native", return_lse=True)
+    exact = attention(
+        *(tensor.double() for tensor in tensors), **options, kernel="reference", return_lse=True
+    )
+    atol = TOLERANCE[tensors[0].dtype]
+    torch.testing.assert_close(ours.output.double(), exact.output, rtol=0, atol=atol)
+    torch.testing.assert_close(ours.lse.double(), exact.lse, rtol=0, atol=1e-4)
+
+
+# --- the numbers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_lengths_around_the_edges_of_blocks(isa, dtype):
+    for Tq in EDGES:
+        for Tk in EDGES:
+            assert_agrees(draw(Tq=Tq, Tk=Tk, dtype=dtype))
+            assert_agrees(draw(Tq=Tq, Tk=Tk, dtype=dtype), mask=Causal("end") & Window(20))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_head_sizes_of_every_remainder(isa, dtype):
+    for D, Dv in ((1, 1), (3, 5), (8, 31), (17, 16), (33, 64), (80, 7), (96, 96), (255, 256)):
+        assert_agrees(draw(Tq=5, Tk=70, D=D, Dv=Dv, dtype=dtype), mask=Causal("end"))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_one_query_on_many_keys(isa, dtype):
+    for heads in ((8, 8), (8, 2), (7, 1)):
+        assert_agrees(draw(2, *heads, Tq=1, Tk=5000, D=64, Dv=64, dtype=dtype))
+        assert_agrees(
+            draw(2, *heads, Tq=3, Tk=2500, D=64, Dv=40, dtype=dtype),
+            mask=Padding([2500, 77]) & (Causal("end") & Window(2000) | Sinks(4)),
+            sinks=torch.randn(heads[0]),
+            softcap=20.0,
+        )
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("mask", [None, Causal()], ids=["full", "causal"])
+def test_the_error_is_at_most_one_and_a_half_of_pytorchs(isa, dtype, mask):
+    ours = theirs = 0.0
+    for _ in range(5):
+        tensors = draw(Hq=4, Hkv=4, Tq=300, Tk=300, D=64, Dv=64, dtype=dtype)
+        exact = attention(*(tensor.double() for tensor in tensors), mask, kernel="reference")
+        output = attention(*tensors, mask, kernel="native")
+        ours += torch.dist(output.double(), exact).item()
+        output = F.scaled_dot_product_attention(*tensors, is_causal=mask is not None)
+        theirs += torch.dist(output.double(), exact).item()
+    assert ours <= 1.5 * theirs
+
+
+def test_it_drops_the_weights_that_python_says(isa):
+    B, Hq, Tq, Tk = 2, 6, 70, 150
+    query, key = torch.randn(B, Hq, Tq, 8), torch.randn(B, 2, Tk, 8)
+    value = torch.eye(Tk).expand(B, 2, Tk, Tk)
+    seed = torch.tensor(2**62 + 12345)
+    weights, _ = calls.forward(
+        *(query, key, value, None, None, None, None, None, seed, 0.3, 0.0, 0.4), wants_lse=False
+    )
+    indices = torch.meshgrid(*(torch.arange(n) for n in (B, Hq, Tq, Tk)), indexing="ij")
+    assert torch.equal(weights != 0, kept(int(seed), 0.4, *indices))
+    everything = calls.forward(
+        *(query, key, value, None, None, None, None, None, seed, 0.3, 0.0, 1.0), wants_lse=False
+    )
+    assert (everything[0] == 0).all()
+
+
+def test_no_part_of_the_output_is_left_unwritten(isa, monkeypatch):
+    def poisoned(allocate):
+        return lambda *arguments: allocate(*arguments).fill_(torch.nan)
+
+    monkeypatch.setattr(calls, "empty_output", poisoned(calls.empty_output))
+    shown = torch.ones(2, 1, 70, 90, dtype=torch.bool)
+    shown[0, :, :66] = False
+    for mask in (None, Causal("end"), Padding([0, 50]), shown, Window(3, "start")):
+        output = attention(*draw(B=2, Tq=70, Tk=90, Dv=19), mask, kernel="native")
+        assert output.isfinite().all()
+
+
+@pytest.mark.slow
+def test_ten_thousand_shapes(isa):
+    for _ in range(10_000 // len(ISAS)):
+        B, Hkv, group = torch.randint(1, 4, (3,)).tolist()
+        Tq, Tk = (torch.rand(2) ** 3 * 400 + 1).long().tolist()
+        D, Dv = torch.randint(1, 140, (2,)).tolist()
+        dtype = list(TOLERANCE)[int(torch.randint(3, ()))]
+        masks = (None, Causal("end"), Window(9, "start"), Padding([Tk // 2] * B), Sinks(3))
+        mask = masks[int(torch.randint(len(masks), ()))]
+        assert_agrees(draw(B, Hkv * group, Hkv, Tq, Tk, D, Dv, dtype), mask=mask)
+
+
+# --- layouts -----------------------------------------------------------------------------------------
+
+
+def test_the_output_lies_in_memory_as_the_query_does():
+    for D, Dv in ((8, 8), (8, 6)):
+        _, key, value = draw(D=D, Dv=Dv, Tq=5)
+        tokens_first = attention(torch.randn(1, 5, 2, D).transpose(1, 2), key, value)
+        assert tokens_first.transpose(1, 2).is_contiguous()
+        assert attention(torch.randn(1, 2, 5, D), key, value).is_contiguous()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tensor: tensor.mT.contiguous().mT,
+        lambda tensor: tensor.flip(2)[:, :, ::2],
+        lambda tensor: tensor[:, :1].expand(-1, 4, -1, -1),
+        lambda tensor: torch.cat([tensor, tensor], -1)[..., 1 : 1 + tensor.shape[-1]],
+    ],
+    ids=["columns", "every other", "expanded heads", "misaligned"],
+)
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_any_strides(change, dtype):
+    assert_agrees([change(tensor) for tensor in draw(Tq=33, Tk=33, Dv=24, dtype=dtype)])
+
+
+def test_dense_masks_and_biases_of_any_strides(isa):
+    tensors = draw(2, 4, 2, Tq=20, Tk=70)
+    seen = torch.rand(70, 20).T > 0.3
+    for mask in (seen, seen[:, ::2].repeat_interleave(2, 1), seen.expand(2, 4, 20, 70), seen[:1]):
+        assert_agrees(tensors, mask=mask)
+    for shape in ((70,), (20, 1), (4, 1, 1), (2, 1, 1, 70), (2, 4, 20, 70)):
+        assert_agrees(tensors, bias=torch.randn(shape), mask=Causal("end"))
+        assert_agrees(tensors, bias=torch.randn(shape).bfloat16())
+
+
+# --- threads and processes ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_the_same_bits_on_any_number_of_threads(isa, dtype):
+    problems = [
+        (draw(2, 4, 2, Tq=200, Tk=300, D=64, Dv=64, dtype=dtype), Causal("end")),
+        (draw(1, 8, 2, Tq=1, Tk=9000, D=64, Dv=64, dtype=dtype), None),
+        (draw(3, 2, 2, Tq=100, Tk=100, dtype=dtype), Padding([3, 50, 100])),
+    ]
+    for tensors, mask in problems:
+        outputs = []
+        for threads in (1, 2, 4, 3):
+            torch.set_num_threads(threads)
+            outputs.append(attention(*tensors, mask, kernel="native", return_lse=True))
+        for other in outputs[1:]:
+            assert torch.equal(other.output, outputs[0].output)
+            assert torch.equal(other.lse, outputs[0].lse)
+
+
+def test_many_python_threads_at_once():
+    tensors = draw(2, 4, 2, Tq=150, Tk=300, D=32)
+    expected = attention(*tensors, Causal("end"), kernel="native")
+    with ThreadPoolExecutor(8) as pool:
+        results = pool.map(
+            lambda _: attention(*tensors, Causal("end"), kernel="native"), range(100)
+        )
+    assert all(torch.equal(result, expected) for result in results)
+
+
+def test_after_a_fork():
+    """The child has none of the pool's threads and must not wait for them, as PyTorch's own operations would."""
+    program = """
+import os, torch
+from heedful import attention
+torch.set_num_threads(2)
+query = torch.randn(2, 4, 200, 32)
+expected = attention(query, query, query, kernel="native").numpy().tobytes()
+child = os.fork()
+if child == 0:
+    os._exit(attention(query, query, query, kernel="native").numpy().tobytes() != expected)
+raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], timeout=60, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+
+
+# --- PyTorch's machinery -----------------------------------------------------------------------------
+
+
+def operator_arguments():
+    query, key, value = draw(2, 4, 2, Tq=5, Tk=7, Dv=6)
+    runs = (Causal("end") & Window(4)).intervals(5, 7)
+    nothing = (None,) * 6
+    numbers = (0.3, 0.0, 0.0)
+    tokens_first = torch.randn(2, 5, 4, 16).transpose(1, 2)
+    return [
+        (query, key, value, *nothing, *numbers),
+        (tokens_first, key, value, runs.start, runs.stop, *nothing[2:], *numbers),
+        (query.mT.contiguous().mT, key, value, *nothing, *numbers),
+        (query, key, value, None, None, torch.rand(1, 1, 5, 7) > 0.5, *nothing[3:], 0.3, 5.0, 0.0),
+        (
+            query,
+            key,
+            value,
+            None,
+            None,
+            None,
+            torch.randn(1, 4, 1, 7),
+            torch.randn(4),
+            None,
+            *numbers,
+        ),
+        (query, key, value, *nothing[:5], torch.tensor(7), 0.3, 0.0, 0.5),
+    ]
+
+
+@pytest.mark.parametrize("arguments", operator_arguments())
+def test_the_forward_operator_is_as_pytorch_wants_it(arguments):
+    torch.library.opcheck(operators.attention_forward, arguments)
+
+
+def test_it_can_be_exported():
+    class Layer(torch.nn.Module):
+        def forward(self, query, lengths):
+            return attention(query, query, query, Causal() & Padding(lengths))
+
+    inputs = torch.randn(2, 2, 6, 8), torch.tensor([3, 6])
+    program = torch.export.export(Layer(), inputs)
+    assert any(node.target is operators.attention_forward for node in program.graph.nodes)
+    torch.testing.assert_close(program.module()(*inputs), Layer()(*inputs))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_it_compiles_with_dropout_and_lse(backend):
+    def function(query):
+        return attention(query, query, query, Causal(), dropout_p=0.5, return_lse=True)
+
+    query = torch.randn(1, 2, 64, 8)
+    output, lse = torch.compile(function, fullgraph=True, backend=backend)(query)
+    torch.testing.assert_close(lse, function(query).lse)
+    assert output.isfinite().all()
+
+
+def test_the_profiler_sees_it():
+    with torch.profiler.profile() as profile:
+        attention(*draw())
+    assert "heedful::attention_forward" in [event.key for event in profile.key_averages()]
+
+
+def test_a_fake_tensor_costs_nothing():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        query = torch.empty(64, 64, 2**20, 64)
+        output = attention(query, query, query)
+        assert output.shape == query.shape
+    assert attention(*draw(Tq=5, Tk=5), Causal()).isfinite().all()
+
+
+def test_runs_remembered_from_inference_may_meet_gradients():
+    tensors = draw(Tq=11, Tk=11)
+    with torch.inference_mode():
+        attention(*tensors, Window(7))
+    assert not Window(7).intervals(11).start.is_inference()
+
+
+# --- what it refuses ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tensors", "reason"),
+    [
+        (draw(dtype=torch.float64), "no float64"),
+        (draw(D=0), "head size of 0"),
+        ([tensor.to("meta") for tensor in draw()], "CPUs only"),
+    ],
+    ids=["float64", "no head size", "another device"],
+)
+def test_refusals_say_why(tensors, reason):
+    assert reason in dict(explain(*tensors).others)["native"]
+    with pytest.raises(KernelError, match=reason):
+        attention(*tensors, kernel="native")
+
+
+def test_transforms_of_torch_func_go_elsewhere():
+    query = torch.randn(3, 1, 2, 5, 8)
+    batched = torch.vmap(lambda query: attention(query, query, query, kernel="reference"))(query)
+    torch.testing.assert_close(batched[1], attention(query[1], query[1], query[1]))
+    with pytest.raises(KernelError, match=r"torch\.func"):
+        torch.vmap(lambda query: attention(query, query, query, kernel="native"))(query)
+
+
+def with_isa(name: str, program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"HEEDFUL_ISA": name},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_the_environment_chooses_the_instruction_set():
+    program = "from heedful.kernels.native import library; print(library.isa)"
+    assert with_isa("generic", program).stdout.strip() == "generic"
+
+
+def test_an_unknown_instruction_set_is_an_error_that_lists_them():
+    done = with_isa("sse9", "import heedful")
+    assert done.returncode != 0
+    assert f"HEEDFUL_ISA: expected one of {', '.join(ISAS)}; received 'sse9'" in done.stderr
+
+
+def test_another_version_of_the_interface_is_not_used(monkeypatch):
+    monkeypatch.setattr(library, "ABI", 999)
+    with pytest.raises(KernelError, match="reinstall heedful"):
+        library._open()
+    monkeypatch.setattr(library, "FILE", "nowhere.so")
+    with pytest.raises(KernelError, match=r"C\+\+20 compiler"):
+        library._open()

@@ -1,0 +1,74 @@
+"""The package as pip installs it: what the wheel holds, with a compiler and without one."""
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PROGRAM = """
+import json, torch, heedful
+query = torch.randn(1, 2, 5, 8)
+plan = heedful.explain(query, query, query)
+print(json.dumps({
+    "file": heedful.__file__,
+    "kernel": plan.kernel,
+    "others": dict(plan.others),
+    "finite": heedful.attention(query, query, query).isfinite().all().item(),
+}))
+"""
+
+
+def wheel(folder: Path, **environment: str) -> Path:
+    """A wheel of this checkout, built in a folder of its own."""
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", str(ROOT)]
+    command += ["--wheel-dir", str(folder), f"--config-settings=build-dir={folder / 'build'}"]
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def computes(package: Path) -> dict:
+    """What attention does in a process that has the wheel's contents before all else."""
+    unpacked = package.parent / "unpacked"
+    zipfile.ZipFile(package).extractall(unpacked)
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", f"import sys; sys.path += {sys.path[1:]}\n{PROGRAM}"],
+        env=os.environ | {"PYTHONPATH": str(unpacked)},
+        cwd=package.parent,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert Path(found["file"]).is_relative_to(unpacked)
+    assert found["finite"]
+    return found
+
+
+@pytest.mark.slow
+def test_one_wheel_for_all_pythons(tmp_path):
+    package = wheel(tmp_path)
+    names = set(zipfile.ZipFile(package).namelist())
+    assert package.name.split("-")[2:4] == ["py3", "none"]
+    assert "any" not in package.stem.split("-")[4]
+    tracked = subprocess.run(
+        ["git", "ls-files", "src"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert {name.removeprefix("src/") for name in tracked} <= names
+    assert "heedful/kernels/native/libheedful.so" in names
+    assert not any(name.endswith((".h", ".cpp")) for name in names)
+    assert computes(package)["kernel"] == "native"
+
+
+def test_without_a_compiler_it_installs_and_says_so(tmp_path):
+    package = wheel(tmp_path, CC="/bin/false", CXX="/bin/false")
+    assert package.name.endswith("py3-none-any.whl")
+    found = computes(package)
+    assert found["kernel"] == "torch_sdpa"
+    assert "could not be compiled" in found["others"]["native"]
