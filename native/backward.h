@@ -17,40 +17,47 @@ struct KeySums {
         : key(at), value(at + p.Tk * padded(p.D)), key_row(padded(p.D)), value_row(padded(p.Dv)) {}
 };
 
-template <class N, int LANES>
+template <class N, bool PAIRS, int LANES>
 struct Backward {
+    using T = Operand<PAIRS>;
+    static constexpr int64_t PACK = PAIRS ? 2 : 1;  // numbers in one operand
+
     const heedful_gradient &g;
     const heedful_problem &p;
     const Rows<LANES> rows;
     const Sight<LANES> sight;
     const Drops<LANES> drops;
     const KeySums sums;
-    const int64_t D, Dv, D_row, Dv_row;
+    const float kept;
+    const int64_t D, Dv, D_row, Dv_row;  // sizes of heads, and of their rows in scratch
 
-    // Of the tile: queries and output gradients as lanes and as rows, and the sums of dQᵀ.
-    float *query_lanes, *grad_lanes, *query_rows, *grad_rows, *grad_query, *lse, *delta;
-    // Of a block: Sᵀ and then P, dPᵀ and then dS, what is added to the scores, keys and values where they are copied.
-    float *scores, *grad_scores, *extra, *keys, *values;
+    // Of the tile: queries and output gradients in the lanes, and as rows of operands along the lanes; the sums of dQᵀ.
+    T *query_lanes, *grad_lanes, *query_rows, *grad_rows;
+    float *grad_query, *lse, *delta;
+    // Of a block: scores and dPᵀ, and what is added to the scores; Pᵀ and dSᵀ as operands along the lanes, and dSᵀ along
+    // the keys; keys and values where they are copied, and keys as operands along the keys.
+    float *scores, *grad_weights, *extra;
+    T *weights, *slopes, *slopes_by_key, *keys, *values, *keys_by_key;
     bool seeing[LANES];  // whether a lane has a query that sees any key
 
     static int64_t scratch(const heedful_problem &p) {
-        return LANES * (3 * padded(p.D) + 2 * padded(p.Dv) + 2) + BLOCK * (3 * LANES + padded(p.D) + padded(p.Dv));
+        return LANES * (3 * padded(p.D) + 2 * padded(p.Dv) + 2) + BLOCK * (6 * LANES + 2 * padded(p.D) + padded(p.Dv));
     }
 
     Backward(const heedful_gradient &g, int64_t b, int64_t kv_head, int64_t first, const KeySums &sums, float *at)
-        : g(g), p(g.forward), rows(p, b, kv_head, first), sight(p, rows), drops(p, rows), sums(sums), D(p.D), Dv(p.Dv),
+        : g(g), p(g.forward), rows(p, b, kv_head, first), sight(p, rows), drops(p, rows), sums(sums),
+          kept(p.dropout_p > 0 ? (float)(1.0 / fmax(1.0 - p.dropout_p, 0x1p-32)) : 1.0f), D(p.D), Dv(p.Dv),
           D_row(padded(D)), Dv_row(padded(Dv)) {
-        query_lanes = at, at += LANES * D_row;
-        query_rows = at, at += LANES * D_row;
-        grad_query = at, at += LANES * D_row;
-        grad_lanes = at, at += LANES * Dv_row;
-        grad_rows = at, at += LANES * Dv_row;
-        scores = at, at += BLOCK * LANES;
-        grad_scores = at, at += BLOCK * LANES;
-        extra = at, at += BLOCK * LANES;
-        keys = at, at += BLOCK * D_row;
-        values = at, at += BLOCK * Dv_row;
-        lse = at, delta = at + LANES;
+        const auto take = [&at](int64_t floats) { return at += floats, at - floats; };
+        query_lanes = (T *)take(LANES * D_row), query_rows = (T *)take(LANES * D_row);
+        grad_lanes = (T *)take(LANES * Dv_row), grad_rows = (T *)take(LANES * Dv_row);
+        grad_query = take(LANES * D_row);
+        scores = take(BLOCK * LANES), grad_weights = take(BLOCK * LANES), extra = take(BLOCK * LANES);
+        keys = (T *)take(BLOCK * D_row), values = (T *)take(BLOCK * Dv_row);
+        weights = (T *)take(BLOCK * LANES), slopes = (T *)take(BLOCK * LANES);
+        slopes_by_key = PAIRS ? (T *)take(BLOCK * LANES) : slopes;
+        keys_by_key = (T *)take(BLOCK * D_row);
+        lse = take(LANES), delta = take(LANES);
     }
 
     void run() {
@@ -72,34 +79,33 @@ struct Backward {
     // an idle one, has zeros everywhere and a log-sum-exp of +∞, which makes its weights 0.
     void load_tile() {
         for (int lane = 0; lane < LANES; lane++) {
-            const bool there = lane < rows.count;
-            const int64_t at = there ? (rows.b * p.Hq + rows.head(lane)) * p.Tq + rows.query(lane) : 0;
-            seeing[lane] = there && p.lse[at] != -INFINITY;
+            const int64_t at = lane < rows.count ? (rows.b * p.Hq + rows.head(lane)) * p.Tq + rows.query(lane) : 0;
+            seeing[lane] = lane < rows.count && p.lse[at] != -INFINITY;
             lse[lane] = seeing[lane] ? p.lse[at] * LOG2_E : INFINITY;
-            float *query = query_rows + lane * D_row, *grad = grad_rows + lane * Dv_row;
-            memset(query, 0, sizeof(float) * D_row);
-            memset(grad, 0, sizeof(float) * Dv_row);
             delta[lane] = 0;
             if (!seeing[lane]) continue;
-            copy_row(row_of(p.query, lane), D, query);
-            copy_row(row_of(g.grad_output, lane), Dv, grad);
-            const N *output = row_of(p.output, lane);
-            for (int64_t d = 0; d < Dv; d++) delta[lane] += grad[d] * widen(output[d]);
-            if (g.grad_lse) delta[lane] -= g.grad_lse[at];
+            delta[lane] = dot(row_of(g.grad_output, lane), row_of(p.output, lane)) - (g.grad_lse ? g.grad_lse[at] : 0.0f);
         }
-        transpose_rows(query_rows, D_row, query_lanes);
-        transpose_rows(grad_rows, Dv_row, grad_lanes);
+        load_both(p.query, D, D_row, query_lanes, query_rows);
+        load_both(g.grad_output, Dv, Dv_row, grad_lanes, grad_rows);
         memset(grad_query, 0, sizeof(float) * LANES * D_row);
     }
 
-    static void transpose_rows(const float *from, int64_t row, float *to) {
-        for (int lane = 0; lane < LANES; lane += W)
-            for (int64_t d = 0; d < row; d += W) {
-                F v[W];
-                for (int i = 0; i < W; i++) v[i] = load(from + (lane + i) * row + d);
-                transpose(v);
-                for (int i = 0; i < W; i++) store(to + (d + i) * LANES + lane, v[i]);
-            }
+    float dot(const N *one, const N *other) const {
+        float sum = 0;
+        for (int64_t d = 0; d < Dv; d++) sum += widen(one[d]) * widen(other[d]);
+        return sum;
+    }
+
+    // The tile's rows of a tensor across the lanes, and one below the other.
+    void load_both(const heedful_tensor &tensor, int64_t size, int64_t row, T *lanes, T *below) const {
+        const auto row_at = [&](int lane) { return seeing[lane] ? row_of(tensor, lane) : nullptr; };
+        load_lanes<N, PAIRS, LANES>(row_at, rows.count, size, false, lanes);
+        if constexpr (PAIRS)
+            for (int lane = 0; lane < LANES; lane += 2)
+                pair_rows(row_at(lane), row_at(lane + 1), size, below + lane / 2 * row);
+        else
+            for (int lane = 0; lane < LANES; lane++) copy_row(row_at(lane), size, below + lane * row);
     }
 
     void visit(int64_t k, int64_t count, bool in_part) {
@@ -107,28 +113,52 @@ struct Backward {
         bool alive[BLOCK];
         if (with_extra) load_extra(k, count);
         if (in_part) find_alive(k, count, alive);
-        const N *key = (const N *)p.key.data + rows.b * p.key.batch + rows.kv_head * p.key.head + k * p.key.token;
-        const N *value = (const N *)p.value.data + rows.b * p.value.batch + rows.kv_head * p.value.head + k * p.value.token;
-        int64_t key_row = p.key.token, value_row = p.value.token;
-        const float *K = block_of(key, key_row, D, D_row, count, in_part ? alive : nullptr, keys);
-        const float *V = block_of(value, value_row, Dv, Dv_row, count, in_part ? alive : nullptr, values);
+        const Block K(*this, p.key, k, D, D_row, count, in_part ? alive : nullptr, keys);
+        const Block V(*this, p.value, k, Dv, Dv_row, count, in_part ? alive : nullptr, values);
 
-        product<LANES, false>(count, K, key_row, 1, query_lanes, LANES, D, scores, LANES);
-        product<LANES, false>(count, V, value_row, 1, grad_lanes, LANES, Dv, grad_scores, LANES);
+        product<LANES, false>(count, K.first, K.row, 1, query_lanes, LANES, (D + PACK - 1) / PACK, scores, LANES);
+        product<LANES, false>(count, V.first, V.row, 1, grad_lanes, LANES, (Dv + PACK - 1) / PACK, grad_weights, LANES);
         differentiate(k, count, in_part, with_extra);
-        product<LANES, true>(D, K, 1, key_row, grad_scores, LANES, count, grad_query, LANES);
-        add_rows(count, scores, grad_rows, Dv_row, sums.value + k * sums.value_row);
-        add_rows(count, grad_scores, query_rows, D_row, sums.key + k * sums.key_row);
+        add_query_gradients(K, count);
+        add_rows(count, weights, grad_rows, Dv, Dv_row, sums.value + k * sums.value_row);
+        add_rows(count, slopes, query_rows, D, D_row, sums.key + k * sums.key_row);
     }
 
-    // A block of keys or values as floats: as they lie where they are floats that all may read, else copied, zeros for
-    // those that nobody sees.
-    const float *block_of(const N *from, int64_t &row, int64_t size, int64_t padded_row, int64_t count, const bool *alive,
-                          float *copy) const {
-        if (std::is_same_v<N, float> && !alive) return (const float *)from;
-        for (int64_t r = 0; r < count; r++) copy_row(!alive || alive[r] ? from + r * row : nullptr, size, copy + r * padded_row);
-        row = padded_row;
-        return copy;
+    // A block of keys or values as operands along the head size: as they lie where their type allows it and all may be
+    // read, else copied, with zeros for those that nobody sees.
+    struct Block {
+        const N *from;  // where they lie
+        int64_t token;
+        const bool *alive;
+        const T *first;
+        int64_t row;
+
+        Block(const Backward &tile, const heedful_tensor &tensor, int64_t k, int64_t size, int64_t padded_row,
+              int64_t count, const bool *alive, T *copy)
+            : from((const N *)tensor.data + tile.rows.b * tensor.batch + tile.rows.kv_head * tensor.head + k * tensor.token),
+              token(tensor.token), alive(alive), first((const T *)from), row(tensor.token / PACK) {
+            const bool as_they_lie = std::is_same_v<N, T> || (PAIRS && size % 2 == 0 && token % 2 == 0);
+            if (as_they_lie && !alive) return;
+            first = copy, row = padded_row;
+            for (int64_t r = 0; r < count; r++) {
+                if (at(r))
+                    copy_row(at(r), size, copy + r * row);
+                else
+                    memset(copy + r * row, 0, sizeof(T) * row);
+            }
+        }
+        const N *at(int64_t r) const { return !alive || alive[r] ? from + r * token : nullptr; }
+    };
+
+    // dQᵀ += Kᵀ dSᵀ
+    void add_query_gradients(const Block &K, int64_t count) {
+        if constexpr (PAIRS) {
+            for (int64_t r = 0; r < count; r += 2)
+                pair_rows(K.at(r), r + 1 < count ? K.at(r + 1) : nullptr, D, keys_by_key + r / 2 * D_row);
+            product<LANES, true>(D, keys_by_key, 1, D_row, slopes_by_key, LANES, (count + 1) / 2, grad_query, LANES);
+        } else {
+            product<LANES, true>(D, K.first, 1, K.row, slopes_by_key, LANES, count, grad_query, LANES);
+        }
     }
 
     // What is added to each score: the bias in powers of two, −∞ where the mask hides.
@@ -163,31 +193,46 @@ struct Backward {
         }
     }
 
-    // From Sᵀ and dPᵀ to the weights as values met them, and to dS but for the scale.
+    // From Sᵀ and dPᵀ to the weights as values met them, and to dSᵀ but for the scale.
     void differentiate(int64_t k, int64_t count, bool in_part, bool with_extra) {
-        const float cap = p.softcap, inward = cap ? p.scale / cap : p.scale, outward = (cap ? cap : 1.0f) * LOG2_E;
-        const float kept = p.dropout_p > 0 ? (float)(1.0 / fmax(1.0 - p.dropout_p, 0x1p-32)) : 1.0f;
-        for (int64_t r = 0; r < count; r++)
+        for (int64_t r = 0; r < count; r += 2)
             for (int lane = 0; lane < LANES; lane += W) {
-                float *s = scores + r * LANES + lane, *grad = grad_scores + r * LANES + lane;
-                F capped = load(s) * inward;
-                if (cap) capped = tanh(capped);
-                F score = capped * outward;
-                if (with_extra) score = score + load(extra + r * LANES + lane);
-                if (in_part) score = sight.sees(k + r, lane) ? score : splat(-INFINITY);
-                F weight = exp2<true>(score - load(lse + lane)), slope = load(grad);
-                F met = weight;
-                if (p.dropout_p > 0) {
-                    const I keeps = drops.keeps(k + r, lane);
-                    met = keeps ? weight * kept : F{};
-                    slope = keeps ? slope * kept : F{};
+                F weight[2], slope[2];
+                for (int i = 0; i < 2; i++) {
+                    weight[i] = slope[i] = F{};
+                    if (r + i < count) differentiate_one(k, r + i, lane, in_part, with_extra, weight[i], slope[i]);
                 }
-                slope = weight * (slope - load(delta + lane));
-                if (in_part || with_extra) slope = score == -INFINITY ? F{} : slope;
-                if (g.grad_bias.data) add_bias_gradient(k + r, lane, slope);
-                store(s, met);
-                store(grad, cap ? slope * (1.0f - capped * capped) : slope);
+                store_operands(r, lane, count, weight, slope);
             }
+    }
+
+    __attribute__((always_inline)) void differentiate_one(int64_t k, int64_t r, int lane, bool in_part, bool with_extra, F &weight,
+                                         F &slope) const {
+        const float cap = p.softcap, inward = cap ? p.scale / cap : p.scale, outward = (cap ? cap : 1.0f) * LOG2_E;
+        F capped = load(scores + r * LANES + lane) * inward;
+        if (cap) capped = tanh(capped);
+        F score = capped * outward;
+        if (with_extra) score = score + load(extra + r * LANES + lane);
+        if (in_part) score = sight.sees(k + r, lane) ? score : splat(-INFINITY);
+        const F all = exp2<!PAIRS>(score - load(lse + lane));
+        weight = all, slope = load(grad_weights + r * LANES + lane);
+        if (p.dropout_p > 0) {
+            const I keeps = drops.keeps(k + r, lane);
+            weight = keeps ? weight * kept : F{};
+            slope = keeps ? slope * kept : F{};
+        }
+        slope = all * (slope - load(delta + lane));
+        if (in_part || with_extra) slope = score == -INFINITY ? F{} : slope;
+        if (g.grad_bias.data) add_bias_gradient(k + r, lane, slope);
+        if (cap) slope = slope * (1.0f - capped * capped);
+    }
+
+    __attribute__((always_inline)) void store_operands(int64_t r, int lane, int64_t count, const F weight[2], const F slope[2]) {
+        if constexpr (PAIRS) store_pairs(slopes_by_key + r / 2 * LANES + lane, slope[0], slope[1]);
+        for (int i = 0; i < 2 && r + i < count; i++) {
+            store_row(weights + ((r + i) * LANES + lane) / PACK, weight[i]);
+            store_row(slopes + ((r + i) * LANES + lane) / PACK, slope[i]);
+        }
     }
 
     void add_bias_gradient(int64_t key, int lane, F slope) const {
@@ -195,11 +240,12 @@ struct Backward {
             ((float *)g.grad_bias.data)[plane_at(g.grad_bias, i) + key * g.grad_bias.key] += slope[i - lane];
     }
 
-    // Rows of dK or dV: what each key's lanes give, times the queries' rows.
-    void add_rows(int64_t count, const float *A, const float *B, int64_t row, float *to) const {
+    // Rows of dK or dV: what each key's lanes give, times the tile's rows.
+    void add_rows(int64_t count, const T *A, const T *B, int64_t size, int64_t row, float *to) const {
+        const int64_t a_row = LANES / PACK;
         int64_t d = 0;
-        for (; d + 4 * W <= row; d += 4 * W) product<4 * W, true>(count, A, LANES, 1, B + d, row, LANES, to + d, row);
-        for (; d < row; d += W) product<W, true>(count, A, LANES, 1, B + d, row, LANES, to + d, row);
+        for (; d + 4 * W <= size; d += 4 * W) product<4 * W, true>(count, A, a_row, 1, B + d, row, a_row, to + d, row);
+        for (; d < size; d += W) product<W, true>(count, A, a_row, 1, B + d, row, a_row, to + d, row);
     }
 
     void write_query_gradients() {
@@ -219,8 +265,9 @@ struct Backward {
 
 // Every head's queries in a fixed order; heads at once, and with few heads also parts of their queries, whose sums of dK
 // and dV are added in order afterwards. Sizes alone say how many parts.
-template <class N>
+template <class N, bool PAIRS>
 struct BackwardPass {
+    using Tile = Backward<N, PAIRS, WIDE>;
     static constexpr int64_t FEW_HEADS = 8, MOST_FLOATS = 1 << 23;
     const heedful_gradient &g;
     const heedful_problem &p;
@@ -260,18 +307,18 @@ struct BackwardPass {
 
     template <class Next>
     void visit(Next next) {
-        float *scratch = allocate(Backward<N, WIDE>::scratch(p) + (parts > 1 ? 0 : floats));
+        float *scratch = allocate(Tile::scratch(p) + (parts > 1 ? 0 : floats));
         if (!scratch) {
             failed = 1;
             return;
         }
         for (int64_t item = next(); item >= 0; item = next()) {
             const int64_t head = item / parts, part = item % parts;
-            float *at = parts > 1 ? all_sums + item * floats : scratch + Backward<N, WIDE>::scratch(p);
+            float *at = parts > 1 ? all_sums + item * floats : scratch + Tile::scratch(p);
             memset(at, 0, sizeof(float) * floats);
             const KeySums sums(p, at);
             for (int64_t tile = tiles * part / parts; tile < tiles * (part + 1) / parts; tile++)
-                Backward<N, WIDE>(g, head / p.Hkv, head % p.Hkv, tile * WIDE, sums, scratch).run();
+                Tile(g, head / p.Hkv, head % p.Hkv, tile * WIDE, sums, scratch).run();
             if (parts == 1) write_sums(head, sums);
         }
         free(scratch);
@@ -317,8 +364,12 @@ static int32_t backward(const heedful_gradient *g) {
     const heedful_problem &p = g->forward;
     if (!p.B || !p.Hq || !p.Hkv) return 0;
     switch (p.dtype) {
-        case HEEDFUL_F32: return BackwardPass<float>(*g).run();
-        case HEEDFUL_F16: return BackwardPass<Half>(*g).run();
-        default: return BackwardPass<Bf16>(*g).run();
+        case HEEDFUL_F32: return BackwardPass<float, false>(*g).run();
+        case HEEDFUL_F16: return BackwardPass<Half, false>(*g).run();
+#if defined(__AVX512BF16__)
+        default: return BackwardPass<Bf16, true>(*g).run();
+#else
+        default: return BackwardPass<Bf16, false>(*g).run();
+#endif
     }
 }

@@ -8,6 +8,8 @@ INLINE void copy_row(const N *from, int64_t count, float *to) {  // zeros for a 
         memset(to, 0, count * sizeof(float));
 }
 
+INLINE void store_row(float *to, F numbers) { store(to, numbers); }
+
 template <class N>
 INLINE F lane_vector(const N *row, int64_t at, int64_t count) {  // numbers atâ€¦at+W-1 of a row of `count`, then zeros
     if (at + W <= count) return load_wide(row + at);
@@ -41,6 +43,11 @@ INLINE void store_pairs(Pair *to, F even, F odd) {
     _mm512_storeu_si512(to, _mm512_permutexvar_epi16(order, halves));
 }
 
+// A vector of floats, rounded, as pairs of neighbours.
+INLINE void store_row(Pair *to, F numbers) {
+    _mm256_storeu_si256((__m256i *)to, (__m256i)_mm512_cvtneps_pbh((__m512)numbers));
+}
+
 // A vector of floats, rounded, as pairs (number, 0) and (0, number).
 INLINE void split_pairs(F numbers, Pair *first, Pair *second) {
     const __m512i bits = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)numbers));
@@ -55,7 +62,7 @@ INLINE F lane_words(const Bf16 *row, int64_t at, int64_t count) {  // pairs atâ€
 }
 #endif
 
-// `count` rows of D numbers into the lanes: to[d][lane], or to[d / 2][lane] of pairs. Idle lanes become zeros.
+// `count` rows of D numbers into the lanes: to[d][lane], or to[d / 2][lane] of pairs. Idle lanes, and rows that are missing, become zeros.
 template <class N, bool PAIRS, int LANES, class RowOf, class T>
 INLINE void load_lanes(RowOf row_of, int count, int64_t D, bool negate, T *to) {
     const int64_t words = PAIRS ? (D + 1) / 2 : D;
@@ -63,12 +70,13 @@ INLINE void load_lanes(RowOf row_of, int count, int64_t D, bool negate, T *to) {
         for (int64_t d = 0; d < words; d += W) {
             F v[W];
             for (int i = 0; i < W; i++) {
-                if (lane + i >= count)
+                const N *row = lane + i < count ? row_of(lane + i) : nullptr;
+                if (!row)
                     v[i] = F{};
                 else if constexpr (PAIRS)
-                    v[i] = lane_words(row_of(lane + i), d, D);
+                    v[i] = lane_words(row, d, D);
                 else
-                    v[i] = lane_vector(row_of(lane + i), d, D);
+                    v[i] = lane_vector(row, d, D);
             }
             transpose(v);
             const U flip = splat_word(!negate ? 0 : PAIRS ? 0x80008000u : 0x80000000u);
