@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import heedful
+from heedful import screen
 from heedful.cli import app
 from heedful.textbook import simplified
 from heedful.tour import guide as guide_module
@@ -105,14 +106,14 @@ def test_text_shows_every_step_with_its_meaning(tmp_path):
     assert "comparisons agree to rounding" in result.stdout
     assert "tour.html" in result.stdout
     assert "heads.1 masked_scores" in result.stdout
-    assert all(len(line) <= terminal.WIDTH for line in result.stdout.splitlines())
+    assert all(len(line) <= screen.WIDTH for line in result.stdout.splitlines())
 
 
 def test_a_large_matrix_shows_its_corner():
     np.save("m.npy", np.random.default_rng(0).standard_normal((30, 20)))
     result = run("--rung", "self-attention-v1", "--input", "m.npy")
     assert "the corner of 30 × 30" in result.stdout
-    assert max(map(len, result.stdout.splitlines())) <= terminal.WIDTH
+    assert max(map(len, result.stdout.splitlines())) <= screen.WIDTH
 
 
 def test_only_the_named_rung_is_climbed():

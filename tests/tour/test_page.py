@@ -7,7 +7,7 @@ import torch
 
 from heedful.errors import ArgumentError
 from heedful.tour import inputs, ladder, page, report
-from heedful.tour.writing import reserved
+from heedful.writing import reserved
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 
@@ -113,7 +113,7 @@ def test_labels_are_escaped(drawn):
 def test_a_reserved_file_appears_at_the_end(tmp_path):
     path = tmp_path / "page.html"
     path.write_text("before")
-    with reserved(path) as write:
+    with reserved(path, "--html") as write:
         write("after")
         assert path.read_text() == "before"
     assert path.read_text() == "after"
@@ -123,7 +123,7 @@ def test_a_reserved_file_appears_at_the_end(tmp_path):
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, ValueError])
 def test_an_interrupted_file_leaves_nothing(tmp_path, interruption):
     def write_half() -> None:
-        with reserved(tmp_path / "page.html") as write:
+        with reserved(tmp_path / "page.html", "--html") as write:
             write("half")
             raise interruption
 
@@ -136,7 +136,7 @@ def test_a_link_keeps_pointing_at_the_file(tmp_path):
     target, link = tmp_path / "real.html", tmp_path / "link.html"
     target.write_text("before")
     link.symlink_to(target)
-    with reserved(link) as write:
+    with reserved(link, "--html") as write:
         write("after")
     assert link.is_symlink()
     assert target.read_text() == "after"
@@ -144,5 +144,5 @@ def test_a_link_keeps_pointing_at_the_file(tmp_path):
 
 @pytest.mark.parametrize("name", ["/dev/null", "missing/page.html", "."])
 def test_what_cannot_be_written_is_said_before_the_work(tmp_path, name):
-    with pytest.raises(ArgumentError, match="--html"), reserved(tmp_path / name):
+    with pytest.raises(ArgumentError, match="--html"), reserved(tmp_path / name, "--html"):
         pytest.fail("the work began")

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
 import torch
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
 from heedful.drawing import DIVERGING, SEQUENTIAL
+from heedful.screen import console_for, printed
 from heedful.tour.arranging import Arranged, arrange, short_path, step_title, times
 from heedful.tour.comparison import Comparison
 from heedful.tour.inputs import Tokens
@@ -27,7 +26,6 @@ from heedful.tour.report import Report
 from heedful.tour.timing import Timing
 from heedful.tour.walks import Climb, Walk, largest
 
-WIDTH = 100
 MOST_ROWS, MOST_COLUMNS = 10, 7  # of more, a corner is shown: 80 columns hold it
 MOST_BESIDE = 70  # characters of heads side by side
 CORNER = 5
@@ -37,14 +35,7 @@ INDENT, GAP = 4, 4
 
 def as_text(report: Report, stream: TextIO, page: Path | None) -> str:
     """The whole report, in the colours that the stream can show: none unless it is a terminal."""
-    written = io.StringIO()
-    console = Console(
-        file=written,
-        force_terminal=stream.isatty(),
-        width=min(WIDTH, shutil.get_terminal_size().columns) if stream.isatty() else WIDTH,
-        highlight=False,
-        emoji=False,
-    )
+    console = console_for(stream)
     console.print(_greeting(report.tokens))
     for number, (rung, climb) in enumerate(report.climbs, 1):
         console.print(_heading(f"{number}. {rung.title}", rung.name))
@@ -56,7 +47,7 @@ def as_text(report: Report, stream: TextIO, page: Path | None) -> str:
         console.print(
             Text.assemble("Every step as a picture: ", (str(page), "bold")), soft_wrap=True
         )
-    return "\n".join(line.rstrip() for line in written.getvalue().splitlines())
+    return printed(console)
 
 
 def _greeting(tokens: Tokens) -> RenderableType:

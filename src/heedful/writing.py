@@ -11,39 +11,43 @@ from heedful.errors import ArgumentError
 
 
 @contextmanager
-def reserved(path: Path) -> Iterator[Callable[[str], None]]:
+def reserved(path: Path, option: str) -> Iterator[Callable[[str | bytes], None]]:
     """Find out now whether a file can be written, and hand over what writes it at the end.
 
-    The text goes to a temporary file beside it, which takes its name once the block is done without an error;
+    What is written goes to a temporary file beside it, which takes its name once the block is done without an error;
     otherwise, Ctrl-C included, nothing is left and what was there before stays.
+
+    Args:
+        path: the file.
+        option: the command-line option that named it, for the error.
 
     Raises:
         ArgumentError: the file cannot be written.
     """
     target = path.resolve()
     if target.exists() and not target.is_file():
-        raise _unwritable(path, "something that is no regular file")
+        raise _unwritable(path, option, "something that is no regular file")
     if target.exists() and not os.access(target, os.W_OK):
-        raise _unwritable(path, "a file that is read-only")
+        raise _unwritable(path, option, "a file that is read-only")
     try:
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     except OSError as error:
-        raise _unwritable(path, f"{error.strerror or error}") from error
+        raise _unwritable(path, option, f"{error.strerror or error}") from error
     temporary = Path(name)
     try:
         os.close(handle)
-        yield functools.partial(_write, path, temporary)
+        yield functools.partial(_write, path, option, temporary)
         temporary.chmod(0o666 & ~_umask())  # mkstemp's is for the owner alone
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _write(path: Path, temporary: Path, text: str) -> None:
+def _write(path: Path, option: str, temporary: Path, content: str | bytes) -> None:
     try:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
     except OSError as error:  # a full disk
-        raise _unwritable(path, f"{error.strerror or error}") from error
+        raise _unwritable(path, option, f"{error.strerror or error}") from error
 
 
 def _umask() -> int:
@@ -53,10 +57,10 @@ def _umask() -> int:
     return mask
 
 
-def _unwritable(path: Path, received: str) -> ArgumentError:
+def _unwritable(path: Path, option: str, received: str) -> ArgumentError:
     return ArgumentError(
-        "--html",
+        option,
         expected="the name of a file that can be written",
         received=f"{received} ({path})",
-        remedy="Name another with --html.",
+        remedy=f"Name another with {option}.",
     )
