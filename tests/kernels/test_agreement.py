@@ -11,8 +11,10 @@ from heedful.kernels.native import library
 from oracle import attention_row_by_row
 from strategies import Call, calls
 
+NATIVE = ["native"] if library.missing is None else []
+KERNELS = ["reference", "online", "torch_sdpa", "auto", *NATIVE]
 ISAS = library.isas() if library.missing is None else []
-TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 4e-2, torch.float16: 5e-3}
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 4e-2, torch.float16: 8e-3}
 
 
 def run(call: Call, kernel: str, *, lse: bool = False):
@@ -39,19 +41,6 @@ def assert_agrees(call: Call, kernel: str, *, lse: bool) -> None:
         size = exact[exact.isfinite()].abs().max().item() if exact.isfinite().any() else 0.0
         tolerance = TOLERANCE[dtype] * max(size, 1.0)
         torch.testing.assert_close(ours.double(), exact, rtol=0, atol=tolerance)
-
-
-@torch.no_grad()
-def assert_outputs_agree(call: Call, kernel: str) -> None:
-    """Output and lse of a kernel that has no backward pass."""
-    dtype = call.tensors["query"].dtype
-    ours = attention(**call.arguments(), kernel=kernel, return_lse=True)
-    exact = attention(**call.to(torch.float64).arguments(), kernel="reference", return_lse=True)
-    size = max(exact.output.abs().max().item(), 1.0)
-    torch.testing.assert_close(
-        ours.output.double(), exact.output, rtol=0, atol=TOLERANCE[dtype] * size
-    )
-    torch.testing.assert_close(ours.lse.double(), exact.lse, rtol=1e-5, atol=1e-4)
 
 
 @given(calls(dtype=torch.float64, most=6))
@@ -91,11 +80,11 @@ def test_torch_sdpa(call):
 @given(data=st.data())
 @settings(max_examples=60)
 def test_native(isa, dtype, data):
-    call = data.draw(calls(dtype=dtype, most=data.draw(st.sampled_from([12, 80]))))
+    call = data.draw(calls(dtype=dtype))
     before = library.isa
     library.use_isa(isa)
     try:
-        assert_outputs_agree(call, "native")
+        assert_agrees(call, "native", lse=dtype == torch.float32)
     finally:
         library.use_isa(before)
 
@@ -155,7 +144,7 @@ def test_gradcheck_and_gradgradcheck(kernel, lse, call):
     assert torch.autograd.gradgradcheck(function, tensors)
 
 
-@pytest.mark.parametrize("kernel", ["reference", "online", "torch_sdpa", "auto"])
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_query_that_sees_nothing_gives_zeros_and_gradients_of_zero(kernel, dtype):
     query, key, value = (torch.randn(2, 2, 4, 8, dtype=dtype, requires_grad=True) for _ in range(3))
@@ -175,7 +164,7 @@ def test_a_query_that_sees_nothing_gives_zeros_and_gradients_of_zero(kernel, dty
         assert lse[0, :, 0].isfinite().all()
 
 
-@pytest.mark.parametrize("kernel", ["reference", "online", "torch_sdpa", "auto"])
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize(
     "mask", [Padding([3, 5]), Padding([3, 5], "left"), Window(2, align="start")]
 )
@@ -193,7 +182,7 @@ def test_keys_that_no_query_may_see_are_never_read(kernel, mask):
         assert gradient.isfinite().all()
 
 
-@pytest.mark.parametrize("kernel", ["reference", "online", "torch_sdpa", "auto"])
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("sizes", [(2, 2, 0, 4), (2, 2, 4, 0), (0, 2, 4, 4), (2, 0, 4, 4)])
 def test_empty_tensors(kernel, sizes):
     B, H, Tq, Tk = sizes

@@ -63,10 +63,56 @@ def test_lengths_around_the_edges_of_blocks(isa, dtype):
             assert_agrees(draw(Tq=Tq, Tk=Tk, dtype=dtype), mask=Causal("end") & Window(20))
 
 
+def gradients(tensors, kernel="native", **options):
+    """Those of query, key and value for a cotangent of ones in the log-sum-exp and of waves in the output."""
+    leaves = [tensor.detach().requires_grad_() for tensor in tensors]
+    output, lse = attention(*leaves, **options, kernel=kernel, return_lse=True)
+    waves = torch.arange(output.numel()).sin().view(output.shape).to(output.dtype)
+    total = (output * waves).sum() + lse.masked_fill(~lse.isfinite(), 0.0).sum()
+    return torch.autograd.grad(total, leaves)
+
+
+def assert_gradients_agree(tensors, **options):
+    exact = gradients([tensor.double() for tensor in tensors], "reference", **options)
+    for ours, theirs in zip(gradients(tensors, **options), exact, strict=True):
+        size = max(theirs.abs().max().item(), 1.0)
+        atol = 2 * TOLERANCE[tensors[0].dtype] * size
+        torch.testing.assert_close(ours.double(), theirs, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_gradients_around_the_edges_of_blocks(isa, dtype):
+    for Tq, Tk in ((1, 200), (63, 65), (64, 64), (65, 127), (128, 129), (129, 17), (16, 128)):
+        tensors = draw(2, 4, 2, Tq, Tk, D=24, Dv=17, dtype=dtype)
+        assert_gradients_agree(tensors)
+        assert_gradients_agree(tensors, mask=Window(20, "end") | Sinks(3), softcap=5.0)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("mask", [None, Causal()], ids=["full", "causal"])
+def test_the_gradients_error_is_at_most_one_and_a_half_of_pytorchs(isa, dtype, mask):
+    tensors = draw(Hq=4, Hkv=4, Tq=300, Tk=300, D=64, Dv=64, dtype=dtype)
+    cotangent = torch.randn(1, 4, 300, 64, dtype=dtype)
+
+    def differentiate(kernel, dtype):
+        leaves = [tensor.detach().to(dtype).requires_grad_() for tensor in tensors]
+        output = attention(*leaves, mask, kernel=kernel)
+        return torch.autograd.grad(output, leaves, cotangent.to(dtype))
+
+    exact = differentiate("reference", torch.float64)
+    ours, theirs = (
+        [torch.dist(a.double(), b) for a, b in zip(differentiate(name, dtype), exact, strict=True)]
+        for name in ("native", "torch_sdpa")
+    )
+    assert all(a <= 1.5 * b for a, b in zip(ours, theirs, strict=True)), (ours, theirs)
+
+
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_head_sizes_of_every_remainder(isa, dtype):
     for D, Dv in ((1, 1), (3, 5), (8, 31), (17, 16), (33, 64), (80, 7), (96, 96), (255, 256)):
-        assert_agrees(draw(Tq=5, Tk=70, D=D, Dv=Dv, dtype=dtype), mask=Causal("end"))
+        tensors = draw(Tq=5, Tk=70, D=D, Dv=Dv, dtype=dtype)
+        assert_agrees(tensors, mask=Causal("end"))
+        assert_gradients_agree(tensors, mask=Causal("end"))
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -123,6 +169,20 @@ def test_no_part_of_the_output_is_left_unwritten(isa, monkeypatch):
         assert output.isfinite().all()
 
 
+def test_no_part_of_the_gradients_is_left_unwritten(isa, monkeypatch):
+    allocate = calls.empty_gradients
+    monkeypatch.setattr(
+        calls,
+        "empty_gradients",
+        lambda *arguments: tuple(tensor.fill_(torch.nan) for tensor in allocate(*arguments)),
+    )
+    hidden = torch.zeros(70, 90, dtype=torch.bool)
+    for mask in (None, Causal("end"), Padding([0, 50]), hidden, Window(3, "start")):
+        for gradient in gradients(draw(B=2, Tq=70, Tk=90, Dv=19), mask=mask):
+            assert gradient.isfinite().all()
+    assert all((it == 0).all() for it in gradients(draw(Tq=70, Tk=90), mask=hidden))
+
+
 @pytest.mark.slow
 def test_ten_thousand_shapes(isa):
     for _ in range(10_000 // len(ISAS)):
@@ -132,7 +192,9 @@ def test_ten_thousand_shapes(isa):
         dtype = list(TOLERANCE)[int(torch.randint(3, ()))]
         masks = (None, Causal("end"), Window(9, "start"), Padding([Tk // 2] * B), Sinks(3))
         mask = masks[int(torch.randint(len(masks), ()))]
-        assert_agrees(draw(B, Hkv * group, Hkv, Tq, Tk, D, Dv, dtype), mask=mask)
+        tensors = draw(B, Hkv * group, Hkv, Tq, Tk, D, Dv, dtype)
+        assert_agrees(tensors, mask=mask)
+        assert_gradients_agree(tensors, mask=mask)
 
 
 # --- layouts -----------------------------------------------------------------------------------------
@@ -158,7 +220,9 @@ def test_the_output_lies_in_memory_as_the_query_does():
 )
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_any_strides(change, dtype):
-    assert_agrees([change(tensor) for tensor in draw(Tq=33, Tk=33, Dv=24, dtype=dtype)])
+    tensors = [change(tensor) for tensor in draw(Tq=33, Tk=33, Dv=24, dtype=dtype)]
+    assert_agrees(tensors)
+    assert_gradients_agree(tensors)
 
 
 def test_dense_masks_and_biases_of_any_strides(isa):
@@ -185,10 +249,10 @@ def test_the_same_bits_on_any_number_of_threads(isa, dtype):
         outputs = []
         for threads in (1, 2, 4, 3):
             torch.set_num_threads(threads)
-            outputs.append(attention(*tensors, mask, kernel="native", return_lse=True))
+            result = attention(*tensors, mask, kernel="native", return_lse=True)
+            outputs.append([*result, *gradients(tensors, mask=mask)])
         for other in outputs[1:]:
-            assert torch.equal(other.output, outputs[0].output)
-            assert torch.equal(other.lse, outputs[0].lse)
+            assert all(map(torch.equal, other, outputs[0]))
 
 
 def test_many_python_threads_at_once():
@@ -251,6 +315,34 @@ def operator_arguments():
 @pytest.mark.parametrize("arguments", operator_arguments())
 def test_the_forward_operator_is_as_pytorch_wants_it(arguments):
     torch.library.opcheck(operators.attention_forward, arguments)
+
+
+@pytest.mark.parametrize("wants", [(True, True), (False, False)])
+def test_the_backward_operator_is_as_pytorch_wants_it(wants):
+    tensors = draw(2, 4, 2, Tq=5, Tk=7, Dv=6)
+    options = (None, None, None, torch.randn(1, 4, 1, 7), torch.randn(4), None, 0.3, 5.0, 0.0)
+    output, lse = operators.attention_forward(*tensors, *options)
+    cotangents = torch.randn_like(output), torch.randn_like(lse) if wants[0] else None
+    arguments = (*cotangents, *tensors, output, lse, *options, *wants)
+    torch.library.opcheck(operators.attention_backward, arguments)
+
+
+def test_differentiating_twice_names_who_can():
+    query = torch.randn(1, 2, 4, 8, requires_grad=True)
+    output = attention(query, query, query, kernel="native")
+    (gradient,) = torch.autograd.grad(output.sum(), query, create_graph=True)
+    with pytest.raises(KernelError, match="kernel='reference'"):
+        torch.autograd.grad(gradient.sum(), query)
+
+
+def test_only_what_is_asked_for_gets_a_gradient():
+    query, key, value = draw(2, 4, 2, Tq=5, Tk=7)
+    bias = torch.randn(4, 1, 7, dtype=torch.bfloat16, requires_grad=True)
+    attention(query, key, value.requires_grad_(), bias=bias, kernel="native").sum().backward()
+    assert query.grad is None
+    assert value.grad.shape == value.shape
+    assert bias.grad.shape == bias.shape
+    assert bias.grad.dtype == bias.dtype
 
 
 def test_it_can_be_exported():

@@ -28,8 +28,6 @@ def refusal(problem: AttentionProblem) -> str | None:
         )
     if transforming():
         return "the native kernel has no rules for torch.func's transforms and forward-mode derivatives"
-    if problem.needs_grad:
-        return "the native kernel has no backward pass yet"
     return None
 
 
