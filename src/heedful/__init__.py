@@ -1,5 +1,6 @@
 """heedful: attention for PyTorch that you can read, check, see and run fast."""
 
+from heedful.acceleration import accelerate
 from heedful.conversion import Certificate, convert
 from heedful.dispatch import Plan, explain
 from heedful.errors import ArgumentError, HeedfulError, KernelError, MissingExtraError
@@ -28,6 +29,7 @@ __all__ = [
     "Sinks",
     "Trace",
     "Window",
+    "accelerate",
     "attention",
     "convert",
     "explain",
