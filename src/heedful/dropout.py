@@ -35,7 +35,7 @@ def kept(seed: int | Tensor, p: float, b: Tensor, h: Tensor, q: Tensor, k: Tenso
     return word >= round(p * 2**32)
 
 
-def _row(word: int, b: Tensor, h: Tensor, q: Tensor) -> Tensor:
+def _row(word: int | Tensor, b: Tensor, h: Tensor, q: Tensor) -> Tensor:
     """A 32-bit word for each (batch, head, query), in int64."""
     mixed = _mix((b + word + _GOLDEN) & _WORD)
     mixed = _mix((h + mixed + _GOLDEN) & _WORD)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from dataclasses import dataclass
+from importlib.metadata import version
 
 import torch
 
@@ -48,12 +49,10 @@ class Info:
 
 def info() -> Info:
     """Look around; computes nothing."""
-    from heedful import __version__
-
     there = library.missing is None
     return Info(
         versions={
-            "heedful": __version__,
+            "heedful": version("heedful"),
             "python": platform.python_version(),
             "torch": torch.__version__,
         },
