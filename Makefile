@@ -1,4 +1,5 @@
 # make tour: set up and run the main job.   make test: the tests, warnings as errors.   make check: tests and linters.
+# make bench: time attention beside PyTorch's and others', and rewrite docs/benchmarks.md.
 # make test-native: the C++ core alone, under sanitizers; needs g++ only.
 
 PYTHON ?= python3
@@ -6,10 +7,13 @@ BIN := .venv/bin
 BUILT_FROM := pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*.h native/*.cpp native/isa/*.cpp)
 ALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: tour test test-slow test-native check lint format clean
+.PHONY: tour bench test test-slow test-native check lint format clean
 
 tour: .venv/installed
 	$(BIN)/heedful tour
+
+bench: .venv/installed-bench
+	$(BIN)/heedful bench --page docs/benchmarks.md
 
 test: .venv/installed-test
 	$(BIN)/python -m pytest -n 2
@@ -44,6 +48,10 @@ format: .venv/installed-test
 
 .venv/installed-test: .venv/bin/python $(BUILT_FROM)
 	$(ALL) '.[test]'
+	@touch $@ .venv/installed
+
+.venv/installed-bench: .venv/bin/python $(BUILT_FROM)
+	$(ALL) '.[bench]'
 	@touch $@ .venv/installed
 
 clean:

@@ -94,3 +94,55 @@ def info(
 
     found = info()
     print(dumps(asdict(found), indent=2) if json else found)
+
+
+@app.command()
+def bench(
+    case: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="This case, or all whose names begin so; repeatable."),
+    ] = None,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Compare with this one beside each case's baseline; repeatable."
+        ),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document instead of text.")
+    ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="OUT", help="Draw time and memory against length: .png or .svg."),
+    ] = None,
+    page: Annotated[
+        Path | None, typer.Option(metavar="OUT", help="Write the report as Markdown, too.")
+    ] = None,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick", help="Small shapes and few turns: results checked, speed not judged."
+        ),
+    ] = False,
+) -> None:
+    """Time attention beside PyTorch's and others', check every result, and say what reaches what it must.
+
+    Exits with 1 if a result is wrong, and with 2 if something given cannot be used.
+    """
+    from heedful.bench.command import bench
+    from heedful.errors import HeedfulError
+
+    try:
+        right = bench(
+            case_names=case or [],
+            peer_names=peer or [],
+            json=json,
+            picture=plot,
+            markdown=page,
+            quick=quick,
+        )
+    except HeedfulError as error:
+        print(f"heedful bench: {error}", file=sys.stderr)
+        raise typer.Exit(UNUSABLE) from error
+    if not right:
+        raise typer.Exit(DISAGREE)

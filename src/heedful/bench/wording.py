@@ -1,0 +1,74 @@
+"""Numbers and findings as the terminal and the page both write them."""
+
+from __future__ import annotations
+
+from heedful.bench.judging import WRONG
+from heedful.bench.measuring import Spread
+from heedful.bench.running import Found
+
+UNITS = {"fma": "FLOP/s", "bf16": "FLOP/s", "read": "B/s"}
+PEAKS = {
+    "fma": "fp32 multiply-add",
+    "bf16": "bf16 dot product",
+    "read": "memory read in a stream",
+}
+
+
+def milliseconds(seconds: float) -> str:
+    """Three digits, as many places as that takes."""
+    amount = seconds * 1000
+    return f"{amount:.0f}" if amount >= 100 else f"{amount:.3g}"
+
+
+def ratio(spread: Spread) -> str:
+    """'2.31 (2.28–2.35)': the median between its quartiles."""
+    return f"{spread.median:.2f} ({spread.low:.2f}–{spread.high:.2f})"
+
+
+def rate(name: str, per_second: float) -> str:
+    """A peak with its unit: '231 GFLOP/s'."""
+    return f"{per_second / 1e9:.4g} G{UNITS[name]}"
+
+
+def share(found: Found) -> str:
+    """'83% fma'; '' where there is none."""
+    return "" if found.share is None else f"{found.share.median:.0%} {found.limit}"
+
+
+def others(found: Found) -> list[tuple[str, str, str]]:
+    """Requirements that stand in no peer's row: what was required, what was measured, the verdict."""
+    return [
+        (judgement.required, judgement.measured, judgement.verdict)
+        for judgement in found.judgements
+        if judgement.requirement.quantity in ("share", "memory", "equal")
+        or judgement.requirement.against not in found.peers
+    ]
+
+
+def faults(found: Found) -> list[str]:
+    """What is wrong with a result, or was missed, in sentences."""
+    name = found.case.name
+    if found.verdict == WRONG:
+        return [
+            f"{name}: WRONG, therefore not timed: the {check.quantity} is {check.error:.1e} from float64 where "
+            f"{check.allowed:.1e} is allowed, and a head is {check.elsewhere:.1e} from PyTorch's where "
+            f"{check.elsewhere_allowed:.1e} is"
+            for check in found.checks
+            if not check.right
+        ]
+    return [
+        f"{name}: {_subject(judgement.requirement.quantity, judgement.requirement.against)} "
+        f"{judgement.measured}; required: {judgement.required}"
+        for judgement in found.judgements
+        if judgement.holds is False
+    ]
+
+
+def _subject(quantity: str, against: str) -> str:
+    return {
+        "speed": f"against {against}",
+        "small": f"against {against}",
+        "share": "share of the peak",
+        "memory": "memory added by one call",
+        "equal": "over numbers of threads",
+    }[quantity]

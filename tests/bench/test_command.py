@@ -1,0 +1,190 @@
+"""`heedful bench` as people use it: what is printed and written, and with which exit code."""
+
+import json
+import sys
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from heedful.bench import command, peers, plot
+from heedful.cli import app
+from heedful.functional import attention
+
+QUICK = ("--quick", "--peer", "sdpa")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """An empty working folder."""
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(app, ["bench", *arguments])
+
+
+def document(*arguments: str) -> dict:
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+# --- what comes out ----------------------------------------------------------------------------------
+
+
+def test_json_holds_what_was_measured():
+    found = document(*QUICK, "--case", "training-fp32", "--case", "decode-b1-bf16")
+    assert found["right"] is True
+    assert found["quick"] is True
+    assert found["machine"]["threads"] == torch.get_num_threads()
+    assert all(peak > 1e6 for peak in found["peaks_per_second"].values())
+    decode, training = found["cases"]
+    assert [case["name"] for case in (decode, training)] == ["decode-b1-bf16", "training-fp32"]
+    for case in (decode, training):
+        assert set(case["seconds"]) == {"heedful", "sdpa"}
+        assert all(0 < it["low"] <= it["median"] <= it["high"] for it in case["seconds"].values())
+        assert case["ratios"]["sdpa"]["median"] > 0
+        assert case["requirements"] == []  # small shapes are not judged
+    assert [check["quantity"] for check in training["checks"]] == [
+        "output",
+        "grad query",
+        "grad key",
+        "grad value",
+    ]
+    assert all(check["error"] <= check["allowed"] for check in training["checks"])
+
+
+def test_text_has_a_line_for_each_case_and_peer():
+    result = run("--quick", "--case", "padded", "--case", "small-b1-t1")
+    assert result.exit_code == 0
+    assert "\x1b" not in result.stdout
+    assert result.stderr == ""
+    for name in ("padded-fp32", "padded-bf16", "small-b1-t1-bf16"):
+        line = next(line for line in result.stdout.splitlines() if line.startswith(name))
+        assert "sdpa" in line
+    assert "as close to float64 as they must be" in result.stdout
+
+
+def test_bits_are_compared_over_threads():
+    (case,) = document(*QUICK, "--case", "threads-fp32")["cases"]
+    assert case["verdict"] in ("holds", "MISSED")
+    assert case["requirements"][0]["quantity"] == "equal"
+
+
+def test_memory_is_measured_in_a_fresh_process():
+    (case,) = document(*QUICK, "--case", "memory-fp32")["cases"]
+    assert case["verdict"] == "holds"
+    assert case["requirements"][0]["measured"].endswith("MiB")
+
+
+def test_the_page_has_machine_cases_and_misses(tmp_path):
+    result = run(*QUICK, "--case", "padded", "--page", "benchmarks.md")
+    assert result.exit_code == 0
+    text = (tmp_path / "benchmarks.md").read_text()
+    assert text.startswith("# Benchmarks")
+    assert f"| torch | {torch.__version__} |" in text
+    assert "| `padded-bf16` | sdpa |" in text
+    assert "## Missed" in text
+
+
+def test_speed_is_judged_at_full_size_and_a_miss_is_no_failure(monkeypatch):
+    monkeypatch.setattr("heedful.bench.cases.Setting.quick", lambda setting: setting)
+    monkeypatch.setattr("heedful.bench.judging.SMALL_SECONDS", 0.0)
+    monkeypatch.setattr("heedful.bench.measuring.FULL", command.report.measuring.QUICK)
+    result = run("--case", "small-b1-t1-fp32", "--json")
+    (case,) = json.loads(result.stdout)["cases"]
+    assert result.exit_code == 0
+    assert case["verdict"] in ("holds", "MISSED")
+    assert case["requirements"][0]["required"] == "≥ 0.95 ×"
+
+
+# --- wrong results -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda query, *_, **__: torch.zeros_like(query),
+        lambda query, *_, **__: torch.full_like(query, torch.nan),
+        lambda *tensors, **options: attention(*tensors, **options) * 1.001,
+    ],
+    ids=["zeros", "NaN", "a thousandth off"],
+)
+def test_a_wrong_kernel_is_not_timed_and_is_the_exit_code(monkeypatch, wrong):
+    monkeypatch.setattr(peers, "attention", wrong)
+    result = run(*QUICK, "--case", "padded-fp32")
+    assert result.exit_code == 1
+    assert "padded-fp32: WRONG, therefore not timed" in result.stdout
+    document = json.loads(run(*QUICK, "--case", "padded-fp32", "--json").stdout)
+    assert document["right"] is False
+    assert document["cases"][0]["verdict"] == "WRONG"
+    assert document["cases"][0]["seconds"] == {}
+
+
+def test_a_peer_that_computes_something_else_is_left_out(monkeypatch):
+    zeros = peers.Peer("textbook", lambda inputs: peers.Contender(lambda: (inputs.query * 0,)))
+    monkeypatch.setitem(peers.PEERS, "textbook", zeros)
+    (case,) = document("--quick", "--peer", "textbook", "--case", "full-12x1024x64-bf16")["cases"]
+    assert "from PyTorch's" in case["left_out"]["textbook"]
+    assert set(case["seconds"]) == {"heedful", "sdpa"}
+
+
+# --- what cannot be done -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--case", "nope"], "decode-b8-bf16"),
+        (["--peer", "nope"], "onnxruntime"),
+        (["--plot", "out.gif"], ".svg"),
+        (["--page", "missing/page.md"], "--page"),
+    ],
+)
+def test_unusable_options_are_one_message(tmp_path, arguments, said):
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert said in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_peer_says_which_command_installs_it(monkeypatch):
+    monkeypatch.setattr(peers, "find_spec", lambda name: None)
+    result = run("--quick", "--peer", "jax", "--case", "causal-12x1024x64-bf16")
+    assert result.exit_code == 0
+    assert "jax is not installed: pip install 'heedful[bench]'" in result.stdout
+
+
+def test_a_missing_matplotlib_says_which_command_installs_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = run("--plot", "out.png")
+    assert result.exit_code == 2
+    assert "pip install 'heedful[bench]'" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- the picture -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "begins"), [("out.png", b"\x89PNG"), ("out.svg", b"<?xml")])
+def test_the_picture_is_what_its_name_says(tmp_path, monkeypatch, name, begins):
+    measured = dict.fromkeys(plot.NAMES, (0.001, 2.0**20))
+    monkeypatch.setattr(plot, "_measure", lambda setting: measured)
+    result = run(*QUICK, "--case", "padded-fp32", "--plot", name)
+    assert result.exit_code == 0
+    drawn = (tmp_path / name).read_bytes()
+    assert drawn.startswith(begins)
+    assert begins != b"<?xml" or b"</svg>" in drawn
+    assert [entry.name for entry in tmp_path.iterdir()] == [name]
+
+
+def test_an_interruption_leaves_no_picture(tmp_path, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(plot, "_measure", interrupted)
+    assert run(*QUICK, "--case", "padded-fp32", "--plot", "out.png").exit_code != 0
+    assert list(tmp_path.iterdir()) == []
