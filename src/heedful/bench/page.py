@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from heedful.bench import wording
-from heedful.bench.judging import OPEN, WRONG
+from heedful.bench.judging import OPEN
 from heedful.bench.report import Report
 from heedful.bench.running import Found
 
@@ -67,30 +67,18 @@ def _without_dtype(found: Found) -> str:
 
 
 def _lines(found: Found) -> str:
-    """One line for each peer, and one for each requirement beside."""
-    name, error = f"`{found.case.name}`", _error(found)
-    if found.verdict == WRONG:
-        return f"| {name} | | | | | | {WRONG} | | {error} |\n"
-    text, share = "", wording.share(found)
-    for peer in found.peers:
-        assert found.times is not None
-        judgement = found.judgement_of(peer)
-        ours, theirs = found.times.median(found.case.ours), found.times.median(peer)
-        times = wording.ratio(found.ratio(peer))
-        if judgement is not None and judgement.measured.endswith("µs"):
-            times = judgement.measured
-        required, verdict = (judgement.required, judgement.verdict) if judgement else ("", "")
-        text += f"| {name} | {peer} | {wording.milliseconds(ours)} | {wording.milliseconds(theirs)} | {times} "
-        text += f"| {required} | {verdict} | {share} | {error} |\n"
+    """What is said once of a case stands in its first line."""
+    name, share, error = f"`{found.case.name}`", wording.share(found), _error(found)
+    lines = ""
+    for row in wording.rows(found):
+        cells = (name, row.against, row.ours, row.theirs, row.reached, row.required, row.verdict)
+        lines += f"| {' | '.join((*cells, share, error))} |\n"
         name = share = error = ""
-    for required, measured, verdict in wording.others(found):
-        text += f"| {name} | | | | {measured} | {required} | {verdict} | {share} | {error} |\n"
-        name = share = error = ""
-    return text
+    return lines
 
 
 def _error(found: Found) -> str:
-    """Our error divided by the baseline's, the largest; '' where none was found, ≤ 1 where both are 0."""
+    """Our error divided by the baseline's, the largest; '' where there is no baseline with an error."""
     factors = [check.error / check.baseline for check in found.checks if check.baseline > 0]
     return f"{max(factors):.2f}" if factors else ""
 
@@ -98,10 +86,10 @@ def _error(found: Found) -> str:
 def _faults(report: Report) -> str:
     lines = [fault for found in (*report.wrong, *report.missed) for fault in wording.faults(found)]
     unmeasured = [
-        f"{found.case.name}: not measured: {measured}"
+        f"{found.case.name}: not measured: {judgement.measured}"
         for found in report.found
-        for _, measured, verdict in wording.others(found)
-        if verdict == OPEN
+        for judgement in wording.beside(found)
+        if judgement.verdict == OPEN
     ]
     text = "".join(f"- {line}\n" for line in lines + unmeasured)
     return f"## Missed\n\n{text or 'Nothing: every number required was reached.'}"

@@ -63,38 +63,13 @@ def _table(rows: list[Found]) -> Table:
 
 
 def _add(table: Table, found: Found) -> None:
-    """One line for each peer, and one for each requirement beside."""
-    head = [found.case.name, found.setting.dtype]
-    lines: list[list[str]] = []
-    if found.verdict == WRONG:
-        lines.append(["", "", "", "", "", WRONG, ""])
-    for peer in found.peers:
-        assert found.times is not None
-        judgement = found.judgement_of(peer)
-        ours, theirs = found.times.median(found.case.ours), found.times.median(peer)
-        times = wording.ratio(found.ratio(peer))
-        if judgement is not None and judgement.measured.endswith("µs"):
-            times = judgement.measured
-        lines.append(
-            [
-                peer,
-                wording.milliseconds(ours) if not lines else "",
-                wording.milliseconds(theirs),
-                times,
-                judgement.required if judgement else "",
-                judgement.verdict if judgement else "",
-                wording.share(found) if not lines else "",
-            ]
-        )
-    if found.verdict != WRONG:
-        lines += [
-            ["", "", "", measured, required, verdict, ""]
-            for required, measured, verdict in wording.others(found)
-        ]
-    for number, (against, *numbers, verdict, share) in enumerate(lines):
-        name, dtype = head if number == 0 else ("", "")
-        styled = Text(verdict, style=STYLES.get(verdict, "dim"))
-        table.add_row(name, dtype, against, *numbers, styled, share)
+    """What is said once of a case stands in its first row."""
+    name, dtype, share = found.case.name, found.setting.dtype, wording.share(found)
+    for row in wording.rows(found):
+        verdict = Text(row.verdict, style=STYLES.get(row.verdict, "dim"))
+        numbers = (row.ours, row.theirs, row.reached, row.required)
+        table.add_row(name, dtype, row.against, *numbers, verdict, share)
+        name = dtype = share = ""
 
 
 def _verdict(report: Report) -> Text:

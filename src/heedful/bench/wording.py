@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from heedful.bench.judging import WRONG
+from dataclasses import dataclass
+
+from heedful.bench.judging import WRONG, Judgement
 from heedful.bench.measuring import Spread
 from heedful.bench.running import Found
 
@@ -35,14 +37,46 @@ def share(found: Found) -> str:
     return "" if found.share is None else f"{found.share.median:.0%} {found.limit}"
 
 
-def others(found: Found) -> list[tuple[str, str, str]]:
-    """Requirements that stand in no peer's row: what was required, what was measured, the verdict."""
-    return [
-        (judgement.required, judgement.measured, judgement.verdict)
-        for judgement in found.judgements
-        if judgement.requirement.quantity in ("share", "memory", "equal")
-        or judgement.requirement.against not in found.peers
+@dataclass(frozen=True)
+class Row:
+    """One line on a case, as text: a peer with its requirement, or a requirement that no peer has."""
+
+    against: str = ""
+    ours: str = ""
+    theirs: str = ""
+    reached: str = ""
+    required: str = ""
+    verdict: str = ""
+
+
+def rows(found: Found) -> list[Row]:
+    """A row for each peer, then one for each requirement beside; of a wrong result, that it is wrong."""
+    if found.verdict == WRONG:
+        return [Row(verdict=WRONG)]
+    peers = [_peer(found, peer) for peer in found.peers]
+    return peers + [
+        Row(reached=it.measured, required=it.required, verdict=it.verdict) for it in beside(found)
     ]
+
+
+def beside(found: Found) -> list[Judgement]:
+    """The requirements that stand in no peer's row."""
+    against_peers = [found.judgement_of(peer) for peer in found.peers]
+    return [judgement for judgement in found.judgements if judgement not in against_peers]
+
+
+def _peer(found: Found, peer: str) -> Row:
+    assert found.times is not None
+    judgement = found.judgement_of(peer)
+    added = judgement is not None and judgement.measured.endswith("µs")  # no ratio is judged
+    return Row(
+        against=peer,
+        ours=milliseconds(found.times.median(found.case.ours)),
+        theirs=milliseconds(found.times.median(peer)),
+        reached=judgement.measured if judgement and added else ratio(found.ratio(peer)),
+        required=judgement.required if judgement else "",
+        verdict=judgement.verdict if judgement else "",
+    )
 
 
 def faults(found: Found) -> list[str]:
