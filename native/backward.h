@@ -75,13 +75,13 @@ struct Backward {
                rows.query(lane) * tensor.token;
     }
 
-    // Queries and output gradients, and of each lane the log-sum-exp in powers of two and δ. A lane without a key, like
+    // Queries and output gradients, and of each lane the log-sum-exp and δ. A lane without a key, like
     // an idle one, has zeros everywhere and a log-sum-exp of +∞, which makes its weights 0.
     void load_tile() {
         for (int lane = 0; lane < LANES; lane++) {
             const int64_t at = lane < rows.count ? (rows.b * p.Hq + rows.head(lane)) * p.Tq + rows.query(lane) : 0;
             seeing[lane] = lane < rows.count && p.lse[at] != -INFINITY;
-            lse[lane] = seeing[lane] ? p.lse[at] * LOG2_E : INFINITY;
+            lse[lane] = seeing[lane] ? p.lse[at] : INFINITY;
             delta[lane] = 0;
             if (!seeing[lane]) continue;
             delta[lane] = dot(row_of(g.grad_output, lane), row_of(p.output, lane)) - (g.grad_lse ? g.grad_lse[at] : 0.0f);
@@ -161,7 +161,7 @@ struct Backward {
         }
     }
 
-    // What is added to each score: the bias in powers of two, −∞ where the mask hides.
+    // What is added to each score: the bias, −∞ where the mask hides.
     void load_extra(int64_t k, int64_t count) {
         for (int lane = 0; lane < LANES; lane++) {
             if (!seeing[lane]) {
@@ -172,7 +172,7 @@ struct Backward {
             const uint8_t *mask = (const uint8_t *)p.mask.data + (p.mask.data ? plane_at(p.mask, lane) + k * p.mask.key : 0);
             for (int64_t r = 0; r < count; r++) {
                 const bool shown = !p.mask.data || mask[r * p.mask.key];
-                extra[r * LANES + lane] = !shown ? -INFINITY : p.bias.data ? bias[r * p.bias.key] * LOG2_E : 0.0f;
+                extra[r * LANES + lane] = !shown ? -INFINITY : p.bias.data ? bias[r * p.bias.key] : 0.0f;
             }
         }
     }
@@ -208,13 +208,14 @@ struct Backward {
 
     __attribute__((always_inline)) void differentiate_one(int64_t k, int64_t r, int lane, bool in_part, bool with_extra, F &weight,
                                          F &slope) const {
-        const float cap = p.softcap, inward = cap ? p.scale / cap : p.scale, outward = (cap ? cap : 1.0f) * LOG2_E;
+        const float cap = p.softcap, inward = cap ? p.scale / cap : p.scale;
         F capped = load(scores + r * LANES + lane) * inward;
         if (cap) capped = tanh(capped);
-        F score = capped * outward;
+        F score = rounded(cap ? capped * cap : capped);
         if (with_extra) score = score + load(extra + r * LANES + lane);
         if (in_part) score = sight.sees(k + r, lane) ? score : splat(-INFINITY);
-        const F all = exp2<!PAIRS>(score - load(lse + lane));
+        // A weight is at most 1, also where scores are so large that their rounding exceeds that.
+        const F all = exp2<!PAIRS>(minimum_of(F{}, (score - load(lse + lane)) * LOG2_E));
         weight = all, slope = load(grad_weights + r * LANES + lane);
         if (p.dropout_p > 0) {
             const I keeps = drops.keeps(k + r, lane);

@@ -114,16 +114,16 @@ struct Decode {
         for (int i = 0; i < ROWS; i++) memcpy(to + i * BLOCK, (const float *)&found + i * KEYS, sizeof(float) * KEYS);
     }
 
-    // A row's scores in powers of two: scaled, capped, biased, and −∞ beyond `count`.
+    // A row's scores scaled, capped, biased, and −∞ beyond `count`.
     void shape_scores(int m, int64_t k, int64_t count) {
         float *s = scores + m * BLOCK;
         for (int64_t r = 0; r < count; r += W) {
             const F dot = load(s + r);
-            store(s + r, p.softcap ? tanh(dot * (p.scale / p.softcap)) * (p.softcap * LOG2_E) : dot * (p.scale * LOG2_E));
+            store(s + r, p.softcap ? tanh(dot * (p.scale / p.softcap)) * p.softcap : dot * p.scale);
         }
         if (p.bias.data) {
             const float *bias = (const float *)p.bias.data + plane_at(p.bias, m) + k * p.bias.key;
-            for (int64_t r = 0; r < count; r++) s[r] += bias[r * p.bias.key] * LOG2_E;
+            for (int64_t r = 0; r < count; r++) s[r] += bias[r * p.bias.key];
         }
         for (int64_t r = count; r < BLOCK; r++) s[r] = -INFINITY;
     }
@@ -147,7 +147,7 @@ struct Decode {
         }
     }
 
-    // 2^(S − m) in place of the row's scores, its sum into l; what was summed before is rescaled where m rises.
+    // e^(S − m) in place of the row's scores, its sum into l; what was summed before is rescaled where m rises.
     void weigh(int m, int64_t k, int64_t count) {
         float *s = scores + m * BLOCK;
         F highest = splat(-INFINITY);
@@ -156,7 +156,7 @@ struct Decode {
         const F top = splat(maximum[m]);
         F sum{};
         for (int64_t r = 0; r < BLOCK; r += W) {
-            const F weight = exp2<!PAIRS>(load(s + r) - top);
+            const F weight = exp2<!PAIRS>((load(s + r) - top) * LOG2_E);
             sum += weight;
             store(s + r, weight);
         }
@@ -170,8 +170,8 @@ struct Decode {
     }
 
     void raise_maximum(int m, float highest) {
-        if (!(highest > maximum[m] + LAG)) return;
-        const F correction = exp2<true>(splat(maximum[m] - highest));
+        if (!(highest > maximum[m] + LAG * LN_2)) return;
+        const F correction = exp2<true>(splat((maximum[m] - highest) * LOG2_E));
         maximum[m] = highest, normaliser[m] *= correction[0];
         float *o = output + m * PARTS * o_row;
         for (int64_t d = 0; d < PARTS * o_row; d += W) store(o + d, load(o + d) * correction);
@@ -209,7 +209,8 @@ struct Decode {
     void join(const float *from) {
         for (int m = 0; m < rows.count; m++) {
             const float raised = fmaxf(maximum[m], from[m]);
-            const F keep = exp2<true>(splat(maximum[m] - raised)), add = exp2<true>(splat(from[m] - raised));
+            const F keep = exp2<true>(splat((maximum[m] - raised) * LOG2_E));
+            const F add = exp2<true>(splat((from[m] - raised) * LOG2_E));
             maximum[m] = raised;
             normaliser[m] = normaliser[m] * keep[0] + from[MOST_ROWS + m] * add[0];
             float *o = output + m * PARTS * o_row;

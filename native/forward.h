@@ -16,7 +16,8 @@ struct Forward {
     const Sight<LANES> sight;
     const Drops<LANES> drops;
     const int64_t D, Dv, D_words;
-    const float scale;  // of the scores, in powers of two; 1 where they are scaled one by one
+    // What a difference of scores is multiplied by before the softmax: the scale, or 1 where they were scaled one by one.
+    const float scale;
 
     T *query, *weights, *keys, *values;
     float *scores, *output, *maximum, *normaliser;
@@ -30,7 +31,7 @@ struct Forward {
 
     Forward(const heedful_problem &p, int64_t b, int64_t kv_head, int64_t first, float *at)
         : p(p), rows(p, b, kv_head, first), sight(p, rows), drops(p, rows), D(p.D), Dv(p.Dv),
-          D_words((p.D + PACK - 1) / PACK), scale(singly() ? 1.0f : fabsf(p.scale) * LOG2_E) {
+          D_words((p.D + PACK - 1) / PACK), scale(singly() ? 1.0f : fabsf(p.scale)) {
         query = (T *)at, at += padded(D) * LANES;
         scores = at, at += BLOCK * LANES;
         weights = PAIRS ? (T *)at : (T *)scores, at += BLOCK * LANES;
@@ -42,7 +43,7 @@ struct Forward {
 
     // Whether scores are transformed one by one before the softmax, not just masked and multiplied (by a scale other than
     // 0, which would make NaN of −∞).
-    bool singly() const { return p.softcap != 0 || p.bias.data || p.scale == 0; }
+    bool singly() const { return p.softcap != 0 || p.bias.data || p.sinks || p.scale == 0; }
 
     // An empty sum; `sinks`: with the sink logit in it.
     void begin(bool sinks) {
@@ -94,17 +95,17 @@ struct Forward {
         product<LANES, false>(count, A, a_row, 1, query, LANES, D_words, scores, LANES);
     }
 
-    // Scores in powers of two: scaled, capped, biased.
+    // Scores scaled, capped and biased.
     void shape_scores(int64_t k, int64_t count) {
-        const float cap = p.softcap, inward = cap ? p.scale / cap : p.scale, outward = (cap ? cap : 1.0f) * LOG2_E;
+        const float cap = p.softcap, inward = cap ? p.scale / cap : p.scale;
         for (int64_t i = 0; i < count * LANES; i += W) {
-            F s = load(scores + i) * inward;
-            store(scores + i, (cap ? tanh(s) : s) * outward);
+            const F s = load(scores + i) * inward;
+            store(scores + i, cap ? tanh(s) * cap : s);
         }
         if (!p.bias.data) return;
         for (int lane = 0; lane < rows.count; lane++) {
             const float *bias = (const float *)p.bias.data + plane_at(p.bias, lane) + k * p.bias.key;
-            for (int64_t r = 0; r < count; r++) scores[r * LANES + lane] += bias[r * p.bias.key] * LOG2_E;
+            for (int64_t r = 0; r < count; r++) scores[r * LANES + lane] += bias[r * p.bias.key];
         }
     }
 
@@ -141,6 +142,7 @@ struct Forward {
 
     // Let m follow the block's largest scores where it lags too far behind, and rescale what was summed with the old one.
     void raise_maximum(int64_t count) {
+        const float lag = LAG * LN_2 / scale;
         for (int lane = 0; lane < LANES; lane += W) {
             const float *s = scores + lane;
             F a = splat(-INFINITY), b = a, c = a, d = a;
@@ -150,9 +152,9 @@ struct Forward {
                 c = maximum_of(c, load(s + 2 * LANES)), d = maximum_of(d, load(s + 3 * LANES));
             }
             for (; r < count; r++, s += LANES) a = maximum_of(a, load(s));
-            const F highest = maximum_of(maximum_of(a, b), maximum_of(c, d)) * scale, old = load(maximum + lane);
-            if (!any(highest > old + LAG)) continue;
-            const F raised = maximum_of(old, highest), correction = exp2<true>(old - raised);
+            const F highest = maximum_of(maximum_of(a, b), maximum_of(c, d)), old = load(maximum + lane);
+            if (!any(highest > old + lag)) continue;
+            const F raised = maximum_of(old, highest), correction = exp2<true>((old - raised) * (scale * LOG2_E));
             store(maximum + lane, raised);
             store(normaliser + lane, load(normaliser + lane) * correction);
             for (int64_t d = 0; d < Dv; d++) {
@@ -162,7 +164,7 @@ struct Forward {
         }
     }
 
-    // Pᵀ = 2^(S − m), its sums into l, and the weights as operands of the second product.
+    // Pᵀ = e^(scale (S − m)), its sums into l, and the weights as operands of the second product.
     void weigh(int64_t k, int64_t count) {
         for (int lane = 0; lane < LANES; lane += W) {
             const F m = load(maximum + lane);
@@ -174,7 +176,7 @@ struct Forward {
                         pair[i] = F{};
                         continue;
                     }
-                    pair[i] = exp2<!PAIRS>(load(scores + (r + i) * LANES + lane) * scale - m);
+                    pair[i] = exp2<!PAIRS>((load(scores + (r + i) * LANES + lane) - m) * (scale * LOG2_E));
                     sums[i] += pair[i];
                     if (p.dropout_p > 0) pair[i] = drops.keeps(k + r + i, lane) ? pair[i] : F{};
                 }
@@ -218,7 +220,8 @@ struct Forward {
     void join(const float *from) {
         for (int lane = 0; lane < LANES; lane += W) {
             const F ours = load(maximum + lane), theirs = load(from + lane), raised = maximum_of(ours, theirs);
-            const F keep = exp2<true>(ours - raised), add = exp2<true>(theirs - raised);
+            const F keep = exp2<true>((ours - raised) * (scale * LOG2_E));
+            const F add = exp2<true>((theirs - raised) * (scale * LOG2_E));
             store(maximum + lane, raised);
             store(normaliser + lane, load(normaliser + lane) * keep + load(from + LANES + lane) * add);
             for (int64_t d = 0; d < Dv; d++) {
@@ -239,7 +242,7 @@ struct Forward {
                 for (int i = 0; i < W; i++) store(row + i * padded(Dv) + d, v[i]);
             }
             for (int i = lane; i < lane + W && i < rows.count; i++)
-                write_row<N>(p, rows.b, rows.head(i), rows.query(i), row + (i - lane) * padded(Dv), maximum[i],
+                write_row<N>(p, rows.b, rows.head(i), rows.query(i), row + (i - lane) * padded(Dv), maximum[i] * scale,
                              normaliser[i]);
         }
     }

@@ -13,6 +13,6 @@ INLINE int64_t padded(int64_t size) { return (size + W) / W * W; }
 // The sums before any key: empty, or with the weight that a sink logit takes.
 INLINE void begin_sums(float sink, float &maximum, float &normaliser) {
     const bool there = sink != -INFINITY;
-    maximum = there ? sink * LOG2_E : NOTHING;
+    maximum = there ? sink : NOTHING;
     normaliser = there ? 1.0f : 0.0f;
 }

@@ -7,5 +7,5 @@ static void write_row(const heedful_problem &p, int64_t b, int64_t h, int64_t q,
     N *to = (N *)p.output.data + b * p.output.batch + h * p.output.head + q * p.output.token;
     narrow_row(sums, p.Dv, normaliser == 0 ? 0.0f : kept / normaliser, to);
     if (p.lse)
-        p.lse[(b * p.Hq + h) * p.Tq + q] = normaliser == 0 ? -INFINITY : (maximum + log2f(normaliser)) * LN_2;
+        p.lse[(b * p.Hq + h) * p.Tq + q] = normaliser == 0 ? -INFINITY : maximum + logf(normaliser);
 }

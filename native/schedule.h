@@ -21,7 +21,8 @@ static void share_out(heedful_parallel_for parallel_for, int64_t items, const Wo
         take(0, items, &shared);
 }
 
-// The widest tile; what is left over of a head's rows takes a narrower one, and very few rows another kernel.
+// The widest tile; what is left over of a head's rows takes a narrower one. Heads with very few rows take another kernel;
+// left-over rows do not, so that the backward pass finds the very scores that its log-sum-exp was taken of.
 constexpr int WIDE = 64, MIDDLE = 32, NARROW = 16, FEW = 8;
 // With few tiles (decoding), the keys are split too, by sizes alone and never by the number of threads.
 constexpr int64_t FEW_TILES = 64, CHUNK = 1024;
@@ -77,7 +78,7 @@ struct ForwardPass {
         } else if (count > NARROW) {
             Forward<N, PAIRS, MIDDLE> tile(p, b, kv_head, first, at);
             what(tile);
-        } else if (count > FEW) {
+        } else if (rows > FEW) {
             Forward<N, PAIRS, NARROW> tile(p, b, kv_head, first, at);
             what(tile);
         } else {

@@ -34,7 +34,15 @@ INLINE F maximum_of(F a, F b) {
 #endif
 }
 
-INLINE F minimum_of(F a, F b) { return b > a ? a : b; }  // b where either is NaN
+INLINE F minimum_of(F a, F b) {  // b where either is NaN
+#if defined(__AVX512F__)
+    return (F)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+    return (F)_mm256_min_ps((__m256)a, (__m256)b);
+#else
+    return a < b ? a : b;
+#endif
+}
 
 INLINE float highest_of(F v) {
 #if defined(__AVX512F__)
@@ -65,6 +73,16 @@ INLINE bool any(I flags) {
     int32_t found = 0;
     for (int i = 0; i < W; i++) found |= flags[i];
     return found != 0;
+#endif
+}
+
+// x as it is stored, not a product still to be fused into a sum: large scores must round here as they did in the forward
+// pass, or their differences are of roundings.
+INLINE F rounded(F x) {
+#if defined(__clang__)
+    return __arithmetic_fence(x);
+#else
+    return __builtin_assoc_barrier(x);
 #endif
 }
 
