@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from heedful.bench.checking import Check
 from heedful.bench.judging import WRONG, Judgement
 from heedful.bench.measuring import Spread
 from heedful.bench.running import Found
@@ -84,9 +85,7 @@ def faults(found: Found) -> list[str]:
     name = found.case.name
     if found.verdict == WRONG:
         return [
-            f"{name}: WRONG, therefore not timed: the {check.quantity} is {check.error:.1e} from float64 where "
-            f"{check.allowed:.1e} is allowed, and a head is {check.elsewhere:.1e} from PyTorch's where "
-            f"{check.elsewhere_allowed:.1e} is"
+            f"{name}: WRONG, therefore not timed: {_wrong(check)}"
             for check in found.checks
             if not check.right
         ]
@@ -106,3 +105,16 @@ def _subject(quantity: str, against: str) -> str:
         "memory": "memory added by one call",
         "equal": "over numbers of threads",
     }[quantity]
+
+
+def _wrong(check: Check) -> str:
+    """Which of its two comparisons a result failed."""
+    if not check.error <= check.allowed:
+        return (
+            f"the {check.quantity} is {check.error:.2g} from float64, PyTorch's {check.baseline:.2g}; "
+            f"allowed: {check.allowed:.2g}"
+        )
+    return (
+        f"the {check.quantity} of a head is {check.elsewhere:.2g} from PyTorch's; "
+        f"allowed: {check.elsewhere_allowed:.2g}"
+    )
