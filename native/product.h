@@ -1,7 +1,8 @@
 // The one matrix product behind all of attention: C[row][lane] (+)= Σ_k A[row, k] · B[k][lane].
 //
 // A's numbers are broadcast from where they lie, whatever its two strides; B and C have vectors along the lanes. A
-// register tile of ROWS x VECTORS accumulators hides the latency of the multiply-add.
+// register tile of ROWS x VECTORS accumulators hides the latency of the multiply-add. What is added to C is summed up by
+// itself first: rounding errors then grow with the root of a block and of the number of blocks, not of all keys.
 
 // The operand types: plain floats, or pairs of bf16 in one 32-bit word, multiplied and added two at a time.
 #if defined(__AVX512BF16__)
@@ -32,7 +33,7 @@ INLINE void register_tile(const T *A, int64_t a_row, int64_t a_k, const T *B, in
 #pragma GCC unroll 32
     for (int i = 0; i < ROWS; i++)
 #pragma GCC unroll 8
-        for (int j = 0; j < VECTORS; j++) c[i][j] = ADD ? load(C + i * c_row + j * W) : F{};
+        for (int j = 0; j < VECTORS; j++) c[i][j] = F{};
     for (int64_t k = 0; k < K; k++) {
         Vector b[VECTORS];
 #pragma GCC unroll 8
@@ -47,7 +48,10 @@ INLINE void register_tile(const T *A, int64_t a_row, int64_t a_k, const T *B, in
 #pragma GCC unroll 32
     for (int i = 0; i < ROWS; i++)
 #pragma GCC unroll 8
-        for (int j = 0; j < VECTORS; j++) store(C + i * c_row + j * W, c[i][j]);
+        for (int j = 0; j < VECTORS; j++) {
+            float *to = C + i * c_row + j * W;
+            store(to, ADD ? load(to) + c[i][j] : c[i][j]);
+        }
 }
 
 // Rows in tiles of ROWS, what is left in a smaller one.
