@@ -353,7 +353,7 @@ def test_the_report_counts_by_kind_of_call():
     assert (report.served, report.passed_on) == (7, 2)
     counted = {call[:-1]: count for call, count in report.calls}
     assert counted == {
-        ("forward", "float32", "one query", "none"): 3,
+        ("forward", "float32", "Tq ≤ 8", "none"): 3,
         ("forward", "bfloat16", "Tq = Tk", "causal"): 1,
         ("backward", "bfloat16", "Tq = Tk", "causal"): 1,
         ("forward", "float32", "Tq ≠ Tk", "runs"): 1,
@@ -363,7 +363,7 @@ def test_the_report_counts_by_kind_of_call():
     }
     lines = str(report).splitlines()
     assert lines[0] == "7 calls served, 2 passed on to PyTorch's kernel"
-    assert lines[2].split() == ["3", "forward", "float32", "one", "query", "none", "heedful"]
+    assert lines[2].split() == ["3", "forward", "float32", "Tq", "≤", "8", "none", "heedful"]
     assert len(lines) == 2 + len(report.calls)
 
 

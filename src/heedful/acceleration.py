@@ -102,7 +102,7 @@ class Call(NamedTuple):
     Attributes:
         direction: "forward" or "backward".
         dtype: "float32", …
-        tokens: "one query", "Tq = Tk", or "Tq ≠ Tk".
+        tokens: "Tq ≤ 8" (decoding), or else "Tq = Tk" or "Tq ≠ Tk".
         mask: "none", "causal", "runs" (a mask tensor read as runs of keys), or "tensor".
         passed_on: why PyTorch's kernel computed it; empty: ours did.
     """
@@ -173,7 +173,7 @@ def _forward(
         wants_lse=True,
     )
     assert lse is not None
-    if attn_mask is not None:  # PyTorch's lse of a query that sees nothing
+    if task.hides_all:  # from a query, whose lse is 0 in PyTorch
         lse.masked_fill_(lse == -math.inf, 0.0)
     return output, _tokens_first(lse)
 
@@ -213,7 +213,8 @@ def _tokens_first(tensor: Tensor) -> Tensor:
 
 def _count(direction: str, query: Tensor, key: Tensor, task: _Task) -> None:
     Tq, Tk = query.shape[-2], key.shape[-2]
-    tokens = "one query" if Tq == 1 else "Tq = Tk" if Tq == Tk else "Tq ≠ Tk"
+    few = dispatch.DECODED
+    tokens = f"Tq ≤ {few}" if Tq <= few else "Tq = Tk" if Tq == Tk else "Tq ≠ Tk"
     dtype = str(query.dtype).removeprefix("torch.")
     with _lock:
         _tally[Call(direction, dtype, tokens, task.mask, task.passed_on)] += 1
@@ -231,6 +232,7 @@ class _Task(NamedTuple):
     start: Tensor | None = None
     stop: Tensor | None = None
     bias: Tensor | None = None
+    hides_all: bool = False  # some query sees nothing
 
 
 def _task(
@@ -286,7 +288,8 @@ def _read(attn_mask: Tensor, problem: AttentionProblem) -> _Task:
     _, _, _, Tq, Tk, _, _ = problem.sizes
     mask = attn_mask[(None,) * (4 - attn_mask.dim())]
     highest = mask.amax(dim=-1)
-    if ((highest <= _HIDING) & (highest > -math.inf)).any():
+    hides_all = highest.amin().item() <= _HIDING
+    if hides_all and ((highest <= _HIDING) & (highest > -math.inf)).any():
         return _Task("tensor", f"a query's whole mask is finite and below {_HIDING:g}")
     if mask.shape[1] == 1 and mask.shape[3] == Tk and Tq >= _WORTH_READING:
         hidden = mask.bool()
@@ -294,8 +297,8 @@ def _read(attn_mask: Tensor, problem: AttentionProblem) -> _Task:
             runs = _runs(~hidden.squeeze(1))
             if runs is not None:
                 start, stop = (edges.expand(-1, Tq, -1).contiguous() for edges in runs)
-                return _Task("runs", "", problem.factor, start, stop)
-    return _Task("tensor", scale=problem.factor, bias=mask.float())
+                return _Task("runs", "", problem.factor, start, stop, hides_all=hides_all)
+    return _Task("tensor", scale=problem.factor, bias=mask.float(), hides_all=hides_all)
 
 
 def _runs(shown: Tensor) -> tuple[Tensor, Tensor] | None:
