@@ -137,7 +137,8 @@ struct Backward {
               int64_t count, const bool *alive, T *copy)
             : from((const N *)tensor.data + tile.rows.b * tensor.batch + tile.rows.kv_head * tensor.head + k * tensor.token),
               token(tensor.token), alive(alive), first((const T *)from), row(tensor.token / PACK) {
-            const bool as_they_lie = std::is_same_v<N, T> || (PAIRS && size % 2 == 0 && token % 2 == 0);
+            const bool as_they_lie =
+                std::is_same_v<N, T> || (PAIRS && size % 2 == 0 && token % 2 == 0 && (uintptr_t)from % 4 == 0);
             if (as_they_lie && !alive) return;
             first = copy, row = padded_row;
             for (int64_t r = 0; r < count; r++) {

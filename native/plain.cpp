@@ -116,12 +116,13 @@ struct HeadGradients {
 static void backward_row(const heedful_gradient &g, const Row &row, HeadGradients &sums) {
     const heedful_problem &p = g.forward;
     std::vector<double> weights(p.Tk), grads(p.Tk), grad_query(p.D);
-    weigh(p, row, weights.data());
+    const double lse = weigh(p, row, weights.data());
     const float *query = row_of(p.query, row.b, row.h, row.q);
     const float *grad_output = row_of(g.grad_output, row.b, row.h, row.q);
 
-    // 4. Of the values and the weights, and the weights' mean gradient; what is not a key's share is the sink's.
-    double mean = 0, sink_weight = 1;
+    // 4. Of the values and the weights, and the weights' mean gradient, less that of the log-sum-exp; what is not a key's
+    // share is the sink's.
+    double mean = g.grad_lse ? -g.grad_lse[(row.b * p.Hq + row.h) * p.Tq + row.q] : 0, sink_weight = lse != -INFINITY;
     for (int64_t k = 0; k < p.Tk; k++) {
         if (weights[k] == 0) continue;
         const double survived = survival(p, row, k);

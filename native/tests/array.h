@@ -81,6 +81,8 @@ class Array {
         return true;
     }
 
+    bool empty() const { return memory.empty(); }
+
     bool same_bytes(const Array &other) const { return memory == other.memory; }
 
     void *data() { return memory.empty() ? nullptr : memory.data() + offset * bytes(); }

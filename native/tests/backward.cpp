@@ -1,7 +1,29 @@
-// The plain backward pass against the slope of the plain forward pass.
+// The plain backward pass against the slope of the plain forward pass, and the tiled backward pass against the plain one.
 
 #include "problem.h"
 #include "tests.h"
+
+// Gradients of what the forward pass gave, as packed floats, and room for those of bias and sinks; some are not given, or
+// not wanted.
+static Tensors draw_gradients(Problem &problem) {
+    const Case &c = problem.c;
+    Tensors inputs = problem.tensors(HEEDFUL_F32, PACKED), grads;
+    grads.output = problem.numbers({c.B, c.Hq, c.Tq, c.Dv});
+    if (problem.draw.chance(0.5)) grads.lse = problem.numbers({1, c.B, c.Hq, c.Tq});
+    if (c.bias_axes && problem.draw.chance(0.8)) grads.bias = std::move(inputs.bias), grads.bias.fill(0);
+    if (c.sinks && problem.draw.chance(0.8)) grads.sinks = Array(HEEDFUL_F32, {1, 1, 1, c.Hq}, PACKED);
+    return grads;
+}
+
+// The same in a type and layout, with room for all the others, poisoned.
+static Tensors with_room(const Tensors &given, const Case &c, int dtype, Layout layout) {
+    Tensors grads = given;
+    grads.output = given.output.copy(dtype, layout);
+    grads.query = Array(dtype, {c.B, c.Hq, c.Tq, c.D}, layout);
+    grads.key = Array(dtype, {c.B, c.Hkv, c.Tk, c.D}, layout);
+    grads.value = Array(dtype, {c.B, c.Hkv, c.Tk, c.Dv}, layout);
+    return grads;
+}
 
 static heedful_gradient on(Tensors &grads, const heedful_problem &forward) {
     heedful_gradient g{};
@@ -9,12 +31,23 @@ static heedful_gradient on(Tensors &grads, const heedful_problem &forward) {
     g.grad_output = grads.output.tensor(), g.grad_query = grads.query.tensor();
     g.grad_key = grads.key.tensor(), g.grad_value = grads.value.tensor();
     g.grad_bias = grads.bias.plane(), g.grad_sinks = (float *)grads.sinks.data();
+    g.grad_lse = (const float *)grads.lse.data();
     return g;
 }
 
-static double inner(const Array &x, const Array &y) {
+static Tensors plain(Problem &problem, const Tensors &given) {
+    Tensors x = problem.tensors(HEEDFUL_F32, PACKED), grads = with_room(given, problem.c, HEEDFUL_F32, PACKED);
+    const heedful_gradient g = on(grads, problem.on(x, HEEDFUL_F32, 0));
+    check(heedful_backward_plain(&g) == 0, "plain backward: memory", problem.c.describe());
+    return grads;
+}
+
+// The inner product of a result and its gradient, but for log-sum-exps of −∞, which no input moves.
+static double inner(const Array &x, const Array &grad) {
     double sum = 0;
-    x.for_each([&](int64_t b, int64_t h, int64_t t, int64_t i) { sum += (double)x.at(b, h, t, i) * y.at(b, h, t, i); });
+    grad.for_each([&](int64_t b, int64_t h, int64_t t, int64_t i) {
+        if (x.at(b, h, t, i) != -INFINITY) sum += (double)x.at(b, h, t, i) * grad.at(b, h, t, i);
+    });
     return sum;
 }
 
@@ -24,8 +57,8 @@ static void step(Array &x, float length, const Array &direction) {
     });
 }
 
-// How fast the output's inner product with `grad_output` grows as one of the inputs moves in a direction.
-static double slope(Problem &problem, const Array &grad_output, Array Tensors::*input, const Array &direction) {
+// How fast the results' inner products with their gradients grow as one of the inputs moves in a direction.
+static double slope(Problem &problem, const Tensors &given, Array Tensors::*input, const Array &direction) {
     constexpr float LENGTH = 1e-3f;
     double ends[2];
     for (int end : {0, 1}) {
@@ -33,28 +66,202 @@ static double slope(Problem &problem, const Array &grad_output, Array Tensors::*
         step(x.*input, end ? LENGTH : -LENGTH, direction);
         const heedful_problem p = problem.on(x, HEEDFUL_F32, 0);
         heedful_forward_plain(&p);
-        ends[end] = inner(x.output, grad_output);
+        ends[end] = inner(x.output, given.output) + inner(x.lse, given.lse);
     }
     return (ends[1] - ends[0]) / (2 * LENGTH);
 }
 
 static void plain_is_the_slope(const Case &c) {
     Problem problem(c);
-    Tensors x = problem.tensors(HEEDFUL_F32, PACKED), grads = x;
-    grads.output = problem.numbers({c.B, c.Hq, c.Tq, c.Dv});
-    grads.bias.fill(0);
-    const heedful_gradient g = on(grads, problem.on(x, HEEDFUL_F32, 0));
-    heedful_backward_plain(&g);
+    const Tensors given = draw_gradients(problem);
+    Tensors grads = plain(problem, given);
     for (auto input : {&Tensors::query, &Tensors::key, &Tensors::value, &Tensors::bias, &Tensors::sinks}) {
-        Array direction = x.*input;
+        Array direction = grads.*input;
         direction.for_each([&](int64_t b, int64_t h, int64_t t, int64_t i) {
             direction.set(b, h, t, i, problem.draw.number());
         });
-        check_below(1e-2, distance(inner(grads.*input, direction), slope(problem, grads.output, input, direction)),
+        if (direction.empty()) continue;
+        check_below(1e-2, distance(inner(grads.*input, direction), slope(problem, given, input, direction)),
                     "the plain gradient", c.describe());
     }
 }
 
+// The weights before dropout: what attention gives where the values are the rows of an identity.
+static Array weights(Problem &problem) {
+    const Case &c = problem.c;
+    Tensors x = problem.tensors(HEEDFUL_F32, PACKED);
+    x.value = Array(HEEDFUL_F32, {c.B, c.Hkv, c.Tk, c.Tk}, PACKED);
+    x.output = Array(HEEDFUL_F32, {c.B, c.Hq, c.Tq, c.Tk}, PACKED);
+    x.value.fill(0);
+    for (int64_t b = 0; b < c.B; b++)
+        for (int64_t h = 0; h < c.Hkv; h++)
+            for (int64_t k = 0; k < c.Tk; k++) x.value.set(b, h, k, k, 1);
+    heedful_problem p = problem.on(x, HEEDFUL_F32, 0);
+    p.Dv = c.Tk, p.dropout_p = 0;
+    heedful_forward_plain(&p);
+    return x.output;
+}
+
+static void add_square(Array &sums, int64_t b, int64_t h, int64_t t, int64_t i, double term) {
+    sums.set(b, h, t, i, sums.at(b, h, t, i) + (float)(term * term));
+}
+
+// How large the terms of each gradient are, as sums of their squares: rounding leaves errors of that size also where the
+// terms cancel, as for a single key, or a bias that all keys share. Rows of queries, keys and values have one sum each.
+static Tensors squares_of_terms(Problem &problem, const Tensors &given) {
+    const Case &c = problem.c;
+    const auto zeros = [](Sizes sizes) {
+        Array x = Array(HEEDFUL_F32, sizes, PACKED).broadcast();
+        x.fill(0);
+        return x;
+    };
+    Tensors squares;
+    squares.query = zeros({c.B, c.Hq, c.Tq, 1}), squares.key = zeros({c.B, c.Hkv, c.Tk, 1}), squares.value = squares.key;
+    squares.bias = given.bias, squares.sinks = zeros({1, 1, 1, c.Hq});
+    const Array weight = weights(problem);
+    const double kept = c.dropout_p < 1 ? 1 / (1 - c.dropout_p) : 0;
+    for (int64_t b = 0; b < c.B; b++)
+        for (int64_t h = 0; h < c.Hq; h++)
+            for (int64_t q = 0; q < c.Tq; q++) {
+                double square = 0, sink_weight = 1;
+                for (int64_t d = 0; d < c.Dv; d++) square += std::pow(given.output.at(b, h, q, d), 2);
+                const double lse_grad = given.lse.empty() ? 0 : std::fabs(given.lse.at(0, b, h, q));
+                const double grad = kept * std::sqrt(square) + lse_grad;
+                const int64_t kv_head = h / (c.Hq / c.Hkv);
+                for (int64_t k = 0; k < c.Tk; k++) {
+                    const double w = weight.at(b, h, q, k);
+                    if (w == 0) continue;
+                    sink_weight -= w;
+                    add_square(squares.query, b, h, q, 0, w * grad * c.scale);
+                    add_square(squares.key, b, kv_head, k, 0, w * grad * c.scale);
+                    add_square(squares.value, b, kv_head, k, 0, w * kept);
+                    if (!squares.bias.empty()) add_square(squares.bias, b, h, q, k, w * grad);
+                }
+                add_square(squares.sinks, 0, 0, 0, h, sink_weight * grad);
+            }
+    return squares;
+}
+
+static double distance_in_terms(const Array &found, const Array &expected, const Array &squares) {
+    constexpr double LEAST = 1e-3;
+    double worst = 0;
+    found.for_each([&](int64_t b, int64_t h, int64_t t, int64_t i) {
+        const double unit = LEAST + std::sqrt(squares.at(b, h, t, i)) + std::fabs(expected.at(b, h, t, i));
+        const double apart = std::fabs(found.at(b, h, t, i) - expected.at(b, h, t, i)) / unit;
+        worst = std::fmax(worst, apart == apart ? apart : INFINITY);
+    });
+    return worst;
+}
+
+// The tiled passes, forward and backward.
+static Tensors tiled(Problem &problem, const Tensors &given, int worker_count) {
+    const Case &c = problem.c;
+    Tensors x = problem.tensors(c.dtype, c.layout), grads = with_room(given, c, c.dtype, c.layout);
+    const heedful_problem p = problem.on(x, c.dtype, worker_count);
+    check(heedful_forward(&p) == 0, "memory", c.describe());
+    const Tensors before = x;
+    const Array grad_output = grads.output;
+    const heedful_gradient g = on(grads, p);
+    check(heedful_backward(&g) == 0, "backward: memory", c.describe());
+    for (auto input : {&Tensors::query, &Tensors::key, &Tensors::value, &Tensors::bias, &Tensors::sinks, &Tensors::output,
+                       &Tensors::lse})
+        check((x.*input).same_bytes(before.*input), "backward: inputs changed", c.describe());
+    check(grads.output.same_bytes(grad_output) && grads.lse.same_bytes(given.lse), "backward: given gradients changed",
+          c.describe());
+    return grads;
+}
+
+constexpr struct {
+    const char *name;
+    Array Tensors::*array;
+} RESULTS[] = {{"grad_query", &Tensors::query}, {"grad_key", &Tensors::key}, {"grad_value", &Tensors::value},
+               {"grad_bias", &Tensors::bias}, {"grad_sinks", &Tensors::sinks}};
+
+static Case backward_case(uint64_t seed, int64_t Tq, int64_t Tk, int64_t D, int64_t Dv) {
+    Case c = draw_case(seed, Tq, Tk, D, Dv);
+    c.lse = true;
+    return c;
+}
+
+static void agrees(const Case &c) {
+    Problem problem(c);
+    const Tensors given = draw_gradients(problem), expected = plain(problem, given);
+    const Tensors squares = squares_of_terms(problem, given);
+    with_each_isa([&] {
+        const Tensors found = tiled(problem, given, c.workers);
+        for (const auto &result : RESULTS) {
+            const Array &array = found.*result.array;
+            check_below(tolerance(c.dtype), distance_in_terms(array, expected.*result.array, squares.*result.array),
+                        result.name, c.describe());
+            check(array.gaps_hold(), "written outside a gradient", c.describe());
+        }
+    });
+}
+
+static void lengths() {
+    uint64_t seed = 8000;
+    for (int64_t Tq : EDGES)
+        for (int64_t Tk : EDGES) {
+            seed++;
+            agrees(backward_case(seed, Tq, Tk, HEAD_SIZES[seed % 14], HEAD_SIZES[seed * 5 % 14]));
+        }
+    agrees(backward_case(++seed, 5, 2049, 16, 9));
+    agrees(backward_case(++seed, 2049, 5, 9, 16));
+}
+
+static void head_sizes() {
+    uint64_t seed = 9000;
+    for (size_t i = 0; i < HEAD_SIZES.size(); i++)
+        for (size_t j : {i, i * 7 + 3, i * 11 + 5}) {
+            seed++;
+            agrees(backward_case(seed, 1 + seed % 20, 1 + seed % 70, HEAD_SIZES[i], HEAD_SIZES[j % HEAD_SIZES.size()]));
+        }
+}
+
+static void nothing_to_see() {
+    uint64_t seed = 10000;
+    for (int dtype : {HEEDFUL_F32, HEEDFUL_BF16, HEEDFUL_F16})
+        for (int64_t Tk : {0, 1, 65})
+            for (bool sinks : {false, true}) {
+                Case c = backward_case(++seed, 70, Tk, 8, 8);
+                c.dtype = dtype, c.runs = NOTHING_SEEN, c.sinks = sinks;
+                agrees(c);
+            }
+}
+
+static void scale_of_zero() {
+    for (uint64_t seed = 11000; seed < 11012; seed++) {
+        Case c = backward_case(seed, 20, 70, 8, 8);
+        c.scale = 0;
+        agrees(c);
+    }
+}
+
+// Gradients are the same bits for every number of threads, with few heads, whose queries are split, and with many.
+static void threads() {
+    for (uint64_t seed = 12000; seed < 12012; seed++) {
+        Case c = backward_case(seed, seed % 2 ? 130 : 300, 70, 24, 17);
+        c.dtype = (int)(seed % 3);
+        if (seed % 4 > 1) c.B = 2, c.Hkv = 4, c.Hq = 8, c.Tq = 70;
+        Problem problem(c);
+        const Tensors given = draw_gradients(problem);
+        with_each_isa([&] {
+            const Tensors alone = tiled(problem, given, 0);
+            for (int count : {1, 2, 3, 4}) {
+                const Tensors together = tiled(problem, given, count);
+                for (const auto &result : RESULTS)
+                    check((together.*result.array).same_bytes(alone.*result.array), "same bits", c.describe());
+            }
+        });
+        agrees(c);
+    }
+}
+
 void test_backward() {
-    for (uint64_t seed = 7000; seed < 7100; seed++) plain_is_the_slope(draw_case(seed, 1 + seed % 7, 1 + seed % 9, 4, 3));
+    for (uint64_t seed = 7000; seed < 7100; seed++) plain_is_the_slope(backward_case(seed, 1 + seed % 7, 1 + seed % 9, 4, 3));
+    lengths();
+    head_sizes();
+    nothing_to_see();
+    scale_of_zero();
+    threads();
 }

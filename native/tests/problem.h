@@ -84,7 +84,7 @@ class Problem {
         draw_runs();
         if (c.mask_axes) draw_mask();
         if (c.bias_axes) draw_bias();
-        if (c.sinks) inputs.sinks = numbers({1, 1, 1, c.Hq});
+        if (c.sinks) draw_sinks();
         inputs.query = numbers({c.B, c.Hq, c.Tq, c.D}), inputs.key = numbers({c.B, c.Hkv, c.Tk, c.D});
         inputs.value = numbers({c.B, c.Hkv, c.Tk, c.Dv});
         spoil_unseen_keys();
@@ -179,6 +179,12 @@ class Problem {
         inputs.bias.for_each([&](int64_t b, int64_t h, int64_t q, int64_t k) {
             inputs.bias.set(b, h, q, k, draw.chance(0.05) ? -INFINITY : draw.number());
         });
+    }
+
+    void draw_sinks() {
+        inputs.sinks = numbers({1, 1, 1, c.Hq});
+        for (int64_t h = 0; h < c.Hq; h++)
+            if (draw.chance(0.2)) inputs.sinks.set(0, 0, 0, h, -INFINITY);
     }
 
     bool sees(int64_t b, int64_t h, int64_t q, int64_t k) const {
