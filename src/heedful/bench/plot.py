@@ -96,6 +96,7 @@ def _draw(
     _label(right, lengths, "MiB that one call adds")
     left.set_yscale("log")
     right.set_yscale("symlog", linthresh=1)
+    right.set_ylim(bottom=0)
     left.legend(frameon=False)
     figure.suptitle(f"Causal attention, {HEADS} heads, head size {HEAD_SIZE}, fp32")
     drawn = io.BytesIO()
@@ -108,5 +109,4 @@ def _label(axes: Any, lengths: tuple[int, ...], what: str) -> None:
     axes.set_xticks(lengths, [str(length) for length in lengths])
     axes.set_xlabel("tokens")
     axes.set_title(what)
-    axes.set_ylim(bottom=0 if what.startswith("MiB") else None)
     axes.grid(alpha=0.3)

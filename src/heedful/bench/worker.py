@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,7 +24,7 @@ from heedful.bench.settings import Setting, make
 from heedful.errors import HeedfulError
 
 SETTLE = 0.005  # seconds until the threads of the process that ran last have gone to sleep
-WARM_UP = Setting(1, 1, 64, 64)
+WARM_UP = 16  # tokens
 
 
 class WorkerError(HeedfulError):
@@ -129,7 +130,8 @@ def _answer(requests: BinaryIO, answers: BinaryIO) -> None:
         if verb == "results":
             _send(tuple(t.detach() for t in contender.tensors(contender.run())), answers)
         elif verb == "memory":
-            peer.prepare(make(WARM_UP)).run()  # whatever is loaded when first used
+            small = replace(setting, Tq=WARM_UP, Tk=WARM_UP)
+            peer.prepare(make(small)).run()  # what is loaded when first used is not its memory
             _send(_peak_growth(contender.run), answers)
         else:
             _send(time_runs(contender.run, *arguments), answers)
