@@ -44,13 +44,14 @@ def _fast(problem: AttentionProblem) -> tuple[str, ...]:
 
 def _slower(problem: AttentionProblem) -> str | None:
     """Why PyTorch's kernel is the faster one on this CPU, where it skips as much as ours; None: ours is."""
-    if problem.dropout_p > 0 or not (problem.mask is None or problem.plain_causal):
-        return None
     if AMX and problem.query.dtype == torch.bfloat16:
-        return "it multiplies bfloat16 on this machine's AMX tiles"
-    if native.library.isa == "generic" and problem.sizes.Tq > DECODED:
-        return "ours has no instructions of this machine's own to use"
-    return None
+        reason = "it multiplies bfloat16 on this machine's AMX tiles"
+    elif native.library.isa == "generic" and problem.sizes.Tq > DECODED:
+        reason = "ours has no instructions of this machine's own to use"
+    else:
+        return None
+    skips_as_much = problem.mask is None or problem.plain_causal
+    return reason if skips_as_much and problem.dropout_p == 0 else None
 
 
 def choose(problem: AttentionProblem, kernel: str = AUTO) -> Kernel:

@@ -161,6 +161,8 @@ def _autocasts(query: Tensor) -> bool:
     """Whether autocast is on for the query's device."""
     if not isinstance(query, Tensor):  # which the problem will say
         return False
+    if query.is_cpu:  # the usual case, told at once: small calls are made of such questions
+        return torch.is_autocast_enabled("cpu")
     device = query.device.type
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 

@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -34,8 +34,7 @@ Align = Literal["start", "end"] | None
 MOST_RUNS = 2  # sinks and a window; what needs more becomes a dense mask
 
 
-@dataclass(frozen=True)
-class Grid:
+class Grid(NamedTuple):
     """The queries and keys that a mask is lowered for; `shift` is the position of query 0 among the keys."""
 
     batch: int

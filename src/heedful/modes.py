@@ -19,7 +19,8 @@ def eager(*tensors: Tensor | None) -> bool:
         not torch.compiler.is_compiling()
         and not torch._C._len_torch_dispatch_stack()
         and not torch._C._len_torch_function_stack()
-        and not transforming()
+        and peek_interpreter_stack() is None
+        and forward_ad._current_level < 0
         and torch._C._get_tracing_state() is None
         and not profiler._is_profiler_enabled
         and _PLAIN.issuperset(map(type, tensors))

@@ -86,7 +86,10 @@ class AttentionProblem:
             return False
         if self.query.requires_grad or self.key.requires_grad or self.value.requires_grad:
             return True
-        return any(it is not None and it.requires_grad for it in (self.bias, self.sinks))
+        bias, sinks = self.bias, self.sinks
+        return (bias is not None and bias.requires_grad) or (
+            sinks is not None and sinks.requires_grad
+        )
 
     # What the mask comes down to
 
@@ -191,8 +194,8 @@ class AttentionProblem:
 
 
 def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
-    tensors = {"query": query, "key": key, "value": value}
-    for name, tensor in tensors.items():
+    tensors = (("query", query), ("key", key), ("value", value))
+    for name, tensor in tensors:
         if not isinstance(tensor, Tensor) or tensor.dtype not in DTYPES:
             raise ArgumentError(
                 name,
@@ -206,7 +209,7 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
     raise ArgumentError(
         "query, key, value",
         expected=f"one {attribute}",
-        received=", ".join(f"{name} {getattr(it, attribute)}" for name, it in tensors.items()),
+        received=", ".join(f"{name} {getattr(it, attribute)}" for name, it in tensors),
         remedy=f"Bring them to one {attribute} by .to(…).",
     )
 
