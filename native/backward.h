@@ -65,7 +65,8 @@ struct Backward {
         for (int64_t k = sight.next(0); k < p.Tk; k = sight.next(k + BLOCK)) {
             const int64_t count = p.Tk - k < BLOCK ? p.Tk - k : BLOCK;
             const auto extent = sight.extent(k, k + count);
-            if (extent != Sight<LANES>::NONE) visit(k, count, extent == Sight<LANES>::PART || p.mask.data);
+            const bool alone = k == sight.next(0) && sight.next(k + BLOCK) >= p.Tk && !p.softcap && !g.grad_bias.data;
+            if (extent != Sight<LANES>::NONE) visit(k, count, extent == Sight<LANES>::PART || p.mask.data, alone);
         }
         write_query_gradients();
     }
@@ -79,17 +80,19 @@ struct Backward {
     // an idle one, has zeros everywhere and a log-sum-exp of +∞, which makes its weights 0.
     void load_tile() {
         for (int lane = 0; lane < LANES; lane++) {
-            const int64_t at = lane < rows.count ? (rows.b * p.Hq + rows.head(lane)) * p.Tq + rows.query(lane) : 0;
-            seeing[lane] = lane < rows.count && p.lse[at] != -INFINITY;
-            lse[lane] = seeing[lane] ? p.lse[at] : INFINITY;
+            seeing[lane] = lane < rows.count && p.lse[at_lane(lane)] != -INFINITY;
+            lse[lane] = seeing[lane] ? p.lse[at_lane(lane)] : INFINITY;
             delta[lane] = 0;
             if (!seeing[lane]) continue;
-            delta[lane] = dot(row_of(g.grad_output, lane), row_of(p.output, lane)) - (g.grad_lse ? g.grad_lse[at] : 0.0f);
+            delta[lane] = dot(row_of(g.grad_output, lane), row_of(p.output, lane)) - grad_lse_of(lane);
         }
         load_both(p.query, D, D_row, query_lanes, query_rows);
         load_both(g.grad_output, Dv, Dv_row, grad_lanes, grad_rows);
         memset(grad_query, 0, sizeof(float) * LANES * D_row);
     }
+
+    int64_t at_lane(int lane) const { return (rows.b * p.Hq + rows.head(lane)) * p.Tq + rows.query(lane); }
+    float grad_lse_of(int lane) const { return g.grad_lse ? g.grad_lse[at_lane(lane)] : 0.0f; }
 
     float dot(const N *one, const N *other) const {
         float sum = 0;
@@ -108,7 +111,7 @@ struct Backward {
             for (int lane = 0; lane < LANES; lane++) copy_row(row_at(lane), size, below + lane * row);
     }
 
-    void visit(int64_t k, int64_t count, bool in_part) {
+    void visit(int64_t k, int64_t count, bool in_part, bool alone) {
         const bool with_extra = p.mask.data || p.bias.data;
         bool alive[BLOCK];
         if (with_extra) load_extra(k, count);
@@ -118,6 +121,7 @@ struct Backward {
 
         product<LANES, false>(count, K.first, K.row, 1, query_lanes, LANES, (D + PACK - 1) / PACK, scores, LANES);
         product<LANES, false>(count, V.first, V.row, 1, grad_lanes, LANES, (Dv + PACK - 1) / PACK, grad_weights, LANES);
+        if (alone) find_delta(k, count, in_part, with_extra);
         differentiate(k, count, in_part, with_extra);
         add_query_gradients(K, count);
         add_rows(count, weights, grad_rows, Dv, Dv_row, sums.value + k * sums.value_row);
@@ -194,6 +198,21 @@ struct Backward {
         }
     }
 
+    // δ of a tile that sees one block alone: Σ P ∘ dP, which is dSᵀ's sum where δ is 0. It lacks the error that the output was
+    // rounded with; such are the first queries of a causal head, whose gradients are the largest.
+    __attribute__((noinline)) void find_delta(int64_t k, int64_t count, bool in_part, bool with_extra) {
+        for (int lane = 0; lane < LANES; lane += W) {
+            store(delta + lane, F{});
+            F sum{}, weight, slope;
+            for (int64_t r = 0; r < count; r++) {
+                differentiate_one(k, r, lane, in_part, with_extra, weight, slope);
+                sum = sum + slope;
+            }
+            for (int i = lane; i < lane + W; i++)
+                if (seeing[i]) delta[i] = sum[i - lane] - grad_lse_of(i);
+        }
+    }
+
     // From Sᵀ and dPᵀ to the weights as values met them, and to dSᵀ but for the scale.
     void differentiate(int64_t k, int64_t count, bool in_part, bool with_extra) {
         for (int64_t r = 0; r < count; r += 2)
@@ -207,8 +226,8 @@ struct Backward {
             }
     }
 
-    __attribute__((always_inline)) void differentiate_one(int64_t k, int64_t r, int lane, bool in_part, bool with_extra, F &weight,
-                                         F &slope) const {
+    __attribute__((always_inline)) void differentiate_one(int64_t k, int64_t r, int lane, bool in_part, bool with_extra,
+                                                          F &weight, F &slope) const {
         const float cap = p.softcap, inward = cap ? p.scale / cap : p.scale;
         F capped = load(scores + r * LANES + lane) * inward;
         if (cap) capped = tanh(capped);
