@@ -1,0 +1,125 @@
+"""A GPT's shape: every size and choice that its weights depend on, GPT-2's unless said otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from heedful.errors import ArgumentError
+from heedful.textbook.checks import check_dropout, check_sizes
+
+CHOICES = {
+    "positions": ("learned", "rotary"),
+    "norm": ("layer", "rms"),
+    "activation": ("gelu", "gelu_tanh", "swiglu"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPTConfig:
+    """The shape of a `GPT`: GPT-2's family, Llama's, or what lies between.
+
+    Raises:
+        ArgumentError: a size below 1, heads that do not divide, a choice that there is not.
+    """
+
+    vocab_size: int = 50_257  # byte pairs, and the end of text
+    context_length: int = 1024  # the most tokens it is trained on; learned positions end there
+    d_model: int = 768  # features of a token between blocks
+    num_layers: int = 12
+    num_heads: int = 12
+    num_kv_heads: int = 0  # 0: num_heads; fewer make caches smaller (grouped heads)
+    head_dim: int = 0  # 0: d_model / num_heads
+    d_mlp: int = 0  # 0: 4 d_model; with SwiGLU's third matrix 8/3 d_model: as many weights
+    positions: str = (
+        "learned"  # an embedding each; "rotary": queries and keys turned by their angles
+    )
+    rotary_base: float = 10_000.0  # longer contexts need slower angles, so a larger base
+    norm: str = "layer"  # LayerNorm; "rms": no mean taken away, no bias, cheaper
+    norm_eps: float = 1e-5  # what keeps the norm of a zero vector finite
+    activation: str = "gelu_tanh"  # GPT-2's approximation; "gelu": exact; "swiglu": gated (Llama)
+    bias: bool = True  # of linear layers and LayerNorm; Llama does without
+    tied: bool = (
+        True  # one matrix embeds tokens and predicts them: a third of GPT-2's weights saved
+    )
+    window: int | None = (
+        None  # how many of the newest tokens each sees (Mistral); None: all before it
+    )
+    dropout: float = (
+        0.0  # of embeddings, attention weights and what blocks add; for more epochs than one
+    )
+    kernel: str = "auto"  # the attention kernel, as `heedful.attention` takes it
+
+    @classmethod
+    def gpt2(cls, **changes) -> GPTConfig:
+        """GPT-2's smallest, 124 million parameters (Radford et al. 2019), with changes."""
+        return cls(**{"dropout": 0.1} | changes)
+
+    @classmethod
+    def llama(cls, **changes) -> GPTConfig:
+        """Llama's family (Touvron et al. 2023) at the size of SmolLM2's smallest, 135 million, with changes."""
+        smollm2 = {
+            "vocab_size": 49_152,
+            "context_length": 8192,
+            "d_model": 576,
+            "num_layers": 30,
+            "num_heads": 9,
+            "num_kv_heads": 3,
+            "rotary_base": 100_000.0,
+        }
+        family = {"positions": "rotary", "norm": "rms", "activation": "swiglu", "bias": False}
+        return cls(**smollm2 | family | changes)
+
+    def __post_init__(self) -> None:
+        check_sizes(d_model=self.d_model, num_heads=self.num_heads)
+        self._fill_in("num_kv_heads", self.num_heads)
+        self._fill_in("head_dim", self._head_dim())
+        self._fill_in("d_mlp", self._d_mlp())
+        self._check()
+
+    def _fill_in(self, name: str, size: int) -> None:
+        if getattr(self, name) == 0:
+            object.__setattr__(self, name, size)
+
+    def _head_dim(self) -> int:
+        if self.head_dim == 0 and self.d_model % self.num_heads:
+            raise ArgumentError(
+                "d_model",
+                expected=f"a multiple of num_heads={self.num_heads}",
+                received=repr(self.d_model),
+                remedy="Or name head_dim, which frees d_model of the heads.",
+            )
+        return self.d_model // self.num_heads
+
+    def _d_mlp(self) -> int:
+        if self.activation == "swiglu":
+            return -(-8 * self.d_model // (3 * 64)) * 64  # whole vectors of 64
+        return 4 * self.d_model
+
+    def _check(self) -> None:
+        names = ("vocab_size", "context_length", "num_layers", "num_kv_heads", "head_dim", "d_mlp")
+        check_sizes(**{name: getattr(self, name) for name in names})
+        if self.window is not None:
+            check_sizes(window=self.window)
+        check_dropout(self.dropout)
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ArgumentError(
+                    name,
+                    expected=" or ".join(map(repr, choices)),
+                    received=repr(getattr(self, name)),
+                    remedy="GPTConfig.gpt2() and GPTConfig.llama() show two families' choices.",
+                )
+        if self.num_heads % self.num_kv_heads:
+            raise ArgumentError(
+                "num_kv_heads",
+                expected=f"a divisor of num_heads={self.num_heads}",
+                received=repr(self.num_kv_heads),
+                remedy="Each key/value head serves a group of query heads, all groups of one size.",
+            )
+        if self.positions == "rotary" and self.head_dim % 2:
+            raise ArgumentError(
+                "head_dim",
+                expected="an even number, for rotary positions turn pairs of features",
+                received=repr(self.head_dim),
+                remedy='Choose another head_dim, or positions="learned".',
+            )

@@ -1,0 +1,204 @@
+"""A GPT: tokens become vectors, blocks of attention and MLP add to them, and each predicts the next token."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from heedful.errors import ArgumentError
+from heedful.gpt.config import GPTConfig
+from heedful.lazy import any_set
+from heedful.masks import Mask
+from heedful.nn import KVCache, MultiHeadAttention, RotaryEmbedding
+
+
+class MLP(nn.Module):
+    """What each token computes by itself: wider, bent, and back. SwiGLU (Shazeer 2020) has a gate instead of a bend.
+
+    Takes and gives x (…, d_model).
+    """
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        C, M = config.d_model, config.d_mlp
+        self.activation = config.activation
+        if self.activation == "swiglu":
+            self.gate = nn.Linear(C, M, bias=config.bias)
+        self.up = nn.Linear(C, M, bias=config.bias)
+        self.down = nn.Linear(M, C, bias=config.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.activation == "swiglu":
+            return self.down(F.silu(self.gate(x)) * self.up(x))
+        approximation = "tanh" if self.activation == "gelu_tanh" else "none"
+        return self.down(F.gelu(self.up(x), approximate=approximation))
+
+
+class Block(nn.Module):
+    """Attention, then an MLP, each on normalised input and added to what came in: pre-norm, as GPT-2 and Llama.
+
+    Takes x (B, T, d_model) and what `MultiHeadAttention` takes, gives (B, T, d_model) and the cache with x's keys in
+    it, or None without one.
+    """
+
+    def __init__(self, config: GPTConfig, rotary: RotaryEmbedding | None) -> None:
+        super().__init__()
+        self.attention_norm = norm(config)
+        self.attention = MultiHeadAttention(
+            config.d_model,
+            config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            dropout=config.dropout,
+            bias=config.bias,
+            rotary=rotary,
+            window=config.window,
+            kernel=config.kernel,
+        )
+        self.mlp_norm = norm(config)
+        self.mlp = MLP(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(
+        self, x: Tensor, mask: Mask | Tensor | None, positions: Tensor, cache: KVCache | None
+    ) -> tuple[Tensor, KVCache | None]:
+        attended = self.attention(
+            self.attention_norm(x), mask=mask, positions=positions, cache=cache
+        )
+        if cache is not None:
+            attended, cache = attended
+        x = x + self.dropout(attended)
+        x = x + self.dropout(self.mlp(self.mlp_norm(x)))
+        return x, cache
+
+
+class GPT(nn.Module):
+    """A decoder-only transformer (Radford et al. 2019), of GPT-2's family or Llama's (Touvron et al. 2023).
+
+    Weights begin as GPT-2's: normal with deviation 0.02, biases 0; what blocks add is scaled by 1/√(2 · layers),
+    because that many terms add up.
+
+    Args:
+        config: its shape.
+    """
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.config = config
+        V, C = config.vocab_size, config.d_model
+        learned = config.positions == "learned"
+        rotary = None if learned else RotaryEmbedding(config.head_dim, base=config.rotary_base)
+        self.token_embedding = nn.Embedding(V, C)
+        self.position_embedding = nn.Embedding(config.context_length, C) if learned else None
+        self.dropout = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(Block(config, rotary) for _ in range(config.num_layers))
+        self.norm = norm(config)
+        self.head = nn.Linear(C, V, bias=False)
+        if config.tied:
+            self.head.weight = self.token_embedding.weight
+        self._initialise()
+
+    def forward(
+        self,
+        tokens: Tensor,
+        *,
+        mask: Mask | Tensor | None = None,
+        positions: Tensor | None = None,
+        caches: list[KVCache] | None = None,
+    ) -> Tensor | tuple[Tensor, list[KVCache]]:
+        """The logits of each next token.
+
+        Args:
+            tokens: (B, T), int64.
+            mask: what each token may see beside those up to it: `Documents(ids)` for packed sequences,
+                `Padding(lengths, side="left")`; or a Boolean tensor, True = attend. It covers the cache's keys too.
+            positions: (T,) or (B, T), int64: where each token stands; None: from the caches' length on.
+            caches: one `KVCache` a layer, as `new_caches` makes them.
+
+        Returns:
+            Logits (B, T, vocab_size), or (logits, caches) when caches were given.
+
+        Raises:
+            ArgumentError: tokens of another rank, dtype or vocabulary; more than positions or caches hold.
+        """
+        if caches is None:
+            return self.head(self.hidden(tokens, mask=mask, positions=positions))
+        hidden, caches = self.hidden(tokens, mask=mask, positions=positions, caches=caches)
+        return self.head(hidden), caches
+
+    def hidden(
+        self,
+        tokens: Tensor,
+        *,
+        mask: Mask | Tensor | None = None,
+        positions: Tensor | None = None,
+        caches: list[KVCache] | None = None,
+    ) -> Tensor | tuple[Tensor, list[KVCache]]:
+        """As `forward`, but what `head` makes logits of: (B, T, d_model).
+
+        So generation needs ``model.head(hidden[:, -1])`` alone, and a loss can be taken in chunks.
+        """
+        self._check(tokens)
+        if positions is None:
+            past = caches[0].length if caches else 0
+            positions = torch.arange(past, past + tokens.shape[1], device=tokens.device)
+        x = self.token_embedding(tokens)  # (B, T, C)
+        if self.position_embedding is not None:
+            self._check_positions(positions)
+            x = x + self.position_embedding(positions)
+        x = self.dropout(x)
+        extended = []
+        for block, cache in zip(self.blocks, caches or [None] * len(self.blocks), strict=True):
+            x, cache = block(x, mask, positions, cache)
+            extended.append(cache)
+        x = self.norm(x)
+        return x if caches is None else (x, extended)
+
+    def new_caches(self, batch: int, capacity: int) -> list[KVCache]:
+        """An empty cache for each layer, of the model's dtype and device, for `capacity` tokens."""
+        H, D, weight = self.config.num_kv_heads, self.config.head_dim, self.head.weight
+        return [
+            KVCache.empty(batch, H, capacity, D, dtype=weight.dtype, device=weight.device)
+            for _ in self.blocks
+        ]
+
+    @torch.no_grad()
+    def _initialise(self) -> None:
+        for name, parameter in self.named_parameters():
+            if name.endswith("bias"):
+                parameter.zero_()
+            elif parameter.dim() == 2:  # norms' weights stay 1
+                adds = name.endswith(("out_proj.weight", "down.weight"))
+                parameter.normal_(std=0.02 / math.sqrt(2 * len(self.blocks)) if adds else 0.02)
+
+    def _check(self, tokens: Tensor) -> None:
+        V = self.config.vocab_size
+        fits = tokens.dim() == 2 and tokens.dtype == torch.int64
+        if not fits or any_set((tokens < 0) | (tokens >= V), when_tracing=False):
+            raise ArgumentError(
+                "tokens",
+                expected=f"int64 (B, T) from 0 to {V - 1}",
+                received=f"{tokens.dtype} {tuple(tokens.shape)}"
+                + (f" from {tokens.min()} to {tokens.max()}" if tokens.numel() else ""),
+                remedy="Encode the text by the tokenizer that the model was trained with.",
+            )
+
+    def _check_positions(self, positions: Tensor) -> None:
+        most = self.config.context_length
+        if any_set((positions < 0) | (positions >= most), when_tracing=False):
+            raise ArgumentError(
+                "positions",
+                expected=f"0 to {most - 1}: positions are learned for context_length={most} tokens",
+                received=f"{positions.min()} to {positions.max()}",
+                remedy="Pass fewer tokens; generate() keeps to a window of the newest.",
+            )
+
+
+def norm(config: GPTConfig) -> nn.Module:
+    """LayerNorm (Ba et al. 2016) or RMSNorm (Zhang & Sennrich 2019), over d_model."""
+    if config.norm == "rms":
+        return nn.RMSNorm(config.d_model, eps=config.norm_eps)
+    return nn.LayerNorm(config.d_model, eps=config.norm_eps, bias=config.bias)
