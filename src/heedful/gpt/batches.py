@@ -157,5 +157,5 @@ def _windows(split: Split, starts: Sequence[int], T: int) -> Batch:
     taken = np.stack([split.tokens[start : start + T + 1] for start in starts]).astype(np.int64)
     positions = np.asarray(starts)[:, None] + np.arange(T)
     documents = np.searchsorted(split.starts, positions, side="right").astype(np.int64) - 1
-    parts = (taken[:, :-1], taken[:, 1:], documents)
-    return Batch(*(torch.from_numpy(np.ascontiguousarray(part)) for part in parts))
+    inputs, targets = taken[:, :-1].copy(), taken[:, 1:].copy()  # apart: sweep writes into targets
+    return Batch(*map(torch.from_numpy, (inputs, targets, documents)))

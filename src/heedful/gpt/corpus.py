@@ -85,7 +85,7 @@ def _files_of(path: Path) -> list[Path]:
 
 def _read(path: Path) -> str:
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = path.read_bytes().decode("utf-8").removeprefix("\ufeff")
     except OSError as error:
         raise _no_book(f"{error.strerror}: {path}", "Check the path.") from error
     except UnicodeDecodeError as error:
@@ -95,7 +95,7 @@ def _read(path: Path) -> str:
         ) from error
     if not text.strip():
         raise _no_book(f"an empty file: {path}", "Leave it out.")
-    return text.removeprefix("\ufeff").replace("\r\n", "\n")
+    return text.replace("\r\n", "\n")
 
 
 def _no_book(received: str, remedy: str) -> ArgumentError:

@@ -1,0 +1,84 @@
+"""The bigram model: a proper distribution, the numbers that a hand gets, and better than simpler models."""
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+
+from heedful.errors import ArgumentError
+from heedful.gpt.bigram import Bigram
+from heedful.gpt.corpus import sonnets
+
+
+def table(model: Bigram, V: int) -> np.ndarray:
+    """Every p(w | v): (V, V)."""
+    return model.probability(np.arange(V)[:, None], np.arange(V))
+
+
+@given(tokens=st.lists(st.integers(0, 5), min_size=2, max_size=60))
+def test_probabilities_sum_to_one_after_every_token_and_none_is_zero(tokens):
+    p = table(Bigram(np.array(tokens, np.uint16), 7), 7)
+    np.testing.assert_allclose(p.sum(1), 1, rtol=1e-12)
+    assert (p > 0).all()
+
+
+def test_the_numbers_that_a_hand_gets():
+    """Of 0 1 0 1 0 2, with ids up to 3.
+
+    Pairs: 01 twice, 10 twice, 02 once. So n1, n2, n3 = 1, 2, 0, and one more each: 2, 3, 1; Y = 2/8;
+    D(1) = 1 − 2·¼·3/2 = ¼, D(2) = 2 − 3·¼·⅓ = 7/4. After 0, that leaves ¼ of 01 and ¾ of 02, and takes 2 of 3.
+    Predecessors: 0, 1 and 2 have one each. n1, n2 = 4, 1; Y = 4/6; D(1) = ⅔: ⅓ of each is left, and 2 of 3 are taken,
+    ½ for each of the four ids: p(0) = p(1) = p(2) = (⅓ + ½)/3 = 5/18, p(3) = ½/3 = 1/6.
+    """
+    tokens = np.array([0, 1, 0, 1, 0, 2])
+    model = Bigram(tokens, 4)
+    lower = np.array([5, 5, 5, 3]) / 18
+    by_hand = [
+        [20 / 108, 29 / 108, 47 / 108, 12 / 108],
+        [53 / 144, 35 / 144, 35 / 144, 21 / 144],
+        lower,  # after 2 and 3 nothing was seen
+        lower,
+    ]
+    np.testing.assert_allclose(table(model, 4), by_hand, rtol=1e-14)
+    loss = -(2 * np.log(29 / 108) + 2 * np.log(53 / 144) + np.log(47 / 108)) / 5
+    assert model.loss(tokens) == pytest.approx(loss, rel=1e-14)
+
+
+def test_it_beats_add_one_counts_and_single_tokens_on_real_text():
+    V = 256
+    train, validation = (
+        np.frombuffer(text.encode(), np.uint8)
+        for text in (sonnets().training, sonnets().validation)
+    )
+    before, after = validation[:-1], validation[1:]
+    pairs = np.ones((V, V))
+    np.add.at(pairs, (train[:-1], train[1:]), 1)
+    add_one = -np.log(pairs / pairs.sum(1, keepdims=True))[before, after].mean()
+    single = -np.log(pairs.sum(0) / pairs.sum())[after].mean()
+    loss = Bigram(train, V).loss(validation)
+    assert loss < add_one - 0.03
+    assert loss < single - 0.5
+
+
+def test_what_has_no_structure_costs_its_entropy_and_what_repeats_nearly_nothing():
+    noise = np.random.default_rng(0).integers(0, 32, 200_000)
+    assert Bigram(noise[:150_000], 32).loss(noise[150_000:]) == pytest.approx(np.log(32), abs=0.01)
+    cycle = np.tile(np.arange(10), 1000)
+    assert Bigram(cycle, 10).loss(cycle) < 0.01
+
+
+def test_tokens_as_they_lie_on_disk_do_not_overflow():
+    V = 60_000
+    tokens = np.random.default_rng(0).integers(V - 5, V, 1000)
+    small = Bigram(tokens - (V - 5), 5)
+    large = Bigram(tokens.astype(np.uint16), V)
+    last = np.arange(V - 5, V, dtype=np.uint16)
+    got = large.probability(last[:, None], last)
+    np.testing.assert_allclose(got, table(small, 5), rtol=0.03)  # V counts in the lowest order
+
+
+def test_a_single_token_makes_no_pair():
+    with pytest.raises(ArgumentError, match="at least two"):
+        Bigram(np.array([1]), 4)
+    with pytest.raises(ArgumentError, match="at least two"):
+        Bigram(np.array([1, 2]), 4).loss(np.array([], np.int64))

@@ -1,0 +1,245 @@
+"""Tokenizers: text comes back as it went in, also token by token, after saving, and from foreign files."""
+
+import hashlib
+import json
+import sys
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import example, given
+
+from heedful.errors import ArgumentError, MissingExtraError
+from heedful.gpt import tokenizer as module
+from heedful.gpt.corpus import sonnets
+from heedful.gpt.tokenizer import END_OF_TEXT, GPT2, Bytes, Tokenizer, Trained, load, make
+
+tokenizers = pytest.importorskip("tokenizers", reason="pip install 'heedful[train]'")
+tiktoken = pytest.importorskip("tiktoken", reason="pip install 'heedful[train]'")
+
+ODD = "\r\n\t  two  spaces \u00a0\u2003 \x00 naïve — 🎉👩‍👩‍👧 日本 <|endoftext|> end "
+texts = st.text() | st.text(alphabet=" \n\t\r\u00a0\u200b🎉é€a'")
+
+
+def gpt2_of_bytes() -> GPT2:
+    """Our GPT2 around an encoding of single bytes, for tiktoken's own files cannot be shipped."""
+    encoding = tiktoken.Encoding(
+        "bytes",
+        pat_str=r"\s+|\S+",
+        mergeable_ranks={bytes([byte]): byte for byte in range(256)},
+        special_tokens={END_OF_TEXT: 256},
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_check_gpt2_files", lambda: None)
+        patch.setattr(tiktoken, "get_encoding", {"gpt2": encoding}.__getitem__)
+        return GPT2()
+
+
+KINDS = {
+    "bytes": Bytes(),
+    "bpe": make("bpe", [sonnets().training], 600),
+    "gpt2": gpt2_of_bytes(),
+}
+
+
+@pytest.fixture(params=KINDS.values(), ids=KINDS)
+def tokenizer(request) -> Tokenizer:
+    return request.param
+
+
+@given(text=texts)
+@example(text=ODD)
+@pytest.mark.parametrize("kind", KINDS)
+def test_text_comes_back_as_it_went_in(kind, text):
+    tokenizer = KINDS[kind]
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    assert all(0 <= id < tokenizer.vocab_size and id != tokenizer.end_of_text for id in ids)
+
+
+@given(text=texts)
+@example(text=ODD)
+@example(text="\ufffd")
+@pytest.mark.parametrize("kind", KINDS)
+def test_streamed_pieces_join_to_the_text_and_hold_whole_characters(kind, text):
+    tokenizer = KINDS[kind]
+    stream = tokenizer.stream()
+    pieces = [stream.push(id) for id in tokenizer.encode(text)]
+    assert "".join(pieces) + stream.end() == text
+    assert "\ufffd" in text or "\ufffd" not in "".join(pieces)
+
+
+@given(data=st.data())
+@pytest.mark.parametrize("kind", KINDS)
+def test_streaming_says_what_decoding_says_of_any_ids(kind, data):
+    tokenizer = KINDS[kind]
+    some = st.integers(0, tokenizer.vocab_size - 1) | st.just(tokenizer.end_of_text)
+    ids = data.draw(st.lists(some))
+    stream = tokenizer.stream()
+    assert "".join([stream.push(id) for id in ids]) + stream.end() == tokenizer.decode(ids)
+
+
+def test_a_character_appears_with_its_last_byte(tokenizer):
+    stream = tokenizer.stream()
+    assert [stream.push(id) for id in tokenizer.encode("🎉")] == ["", "", "", "🎉"]
+
+
+def test_bytes_that_never_become_a_character_hold_back_at_most_three():
+    stream = Bytes().stream()
+    assert [stream.push(0xFF) for _ in range(5)] == ["", "", "", "\ufffd", "\ufffd"]
+    assert stream.end() == "\ufffd\ufffd\ufffd"
+
+
+def test_the_end_of_a_text_decodes_to_nothing(tokenizer):
+    end = tokenizer.end_of_text
+    assert tokenizer.decode([end, *tokenizer.encode("a"), end]) == "a"
+
+
+def test_an_id_outside_the_vocabulary_is_named(tokenizer):
+    for id in (-1, tokenizer.vocab_size):
+        with pytest.raises(ArgumentError, match=rf"received {id}\."):
+            tokenizer.decode([0, id])
+
+
+def test_half_a_surrogate_pair_is_named(tokenizer):
+    with pytest.raises(ArgumentError, match="at character 2"):
+        tokenizer.encode("ab\udcff")
+
+
+def test_training_is_quiet_and_gives_the_same_pairs_every_time(capfd):
+    texts = [sonnets().training] * 2
+    assert len({make("bpe", texts, 700).fingerprint for _ in range(3)}) == 1
+    assert capfd.readouterr() == ("", "")
+
+
+def test_pairs_shorten_text_and_the_vocabulary_is_as_large_as_asked():
+    text = sonnets().validation
+    assert KINDS["bpe"].vocab_size == 600
+    assert len(KINDS["bpe"].encode(text)) < 0.6 * len(text)
+
+
+def test_a_text_too_short_for_the_vocabulary_gives_a_smaller_one():
+    tokenizer = make("bpe", ["abab"], 1000)
+    assert tokenizer.vocab_size < 300
+    assert tokenizer.decode(tokenizer.encode("never seen: é")) == "never seen: é"
+
+
+def test_what_cannot_be_made_is_refused():
+    with pytest.raises(ArgumentError, match="at least 257"):
+        make("bpe", ["text"], 256)
+    with pytest.raises(ArgumentError, match=r'"bytes" or "bpe" or "gpt2"; received \'words\''):
+        make("words", [], 300)
+
+
+def test_saved_and_loaded_it_is_the_same(tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "GPT2", gpt2_of_bytes)
+    tokenizer.save(tmp_path)
+    loaded = load(tmp_path)
+    assert type(loaded) is type(tokenizer)
+    assert loaded.encode(ODD) == tokenizer.encode(ODD)
+    assert (loaded.vocab_size, loaded.end_of_text, loaded.fingerprint) == (
+        tokenizer.vocab_size,
+        tokenizer.end_of_text,
+        tokenizer.fingerprint,
+    )
+
+
+def test_transformers_reads_what_was_saved(tmp_path):
+    transformers = pytest.importorskip("transformers", reason="pip install 'heedful[transformers]'")
+    ours = KINDS["bpe"]
+    ours.save(tmp_path)
+    theirs = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    assert theirs.encode("Shall I compare thee") == ours.encode("Shall I compare thee")
+    assert theirs.eos_token_id == ours.end_of_text
+
+
+@pytest.fixture
+def foreign(tmp_path):
+    """A folder as Llama's: words with their spaces, single bytes for the rest, a start token, padding, truncation."""
+    words = ["<unk>", "<s>", "</s>", "▁to", "▁be", "▁", *(f"<0x{byte:02X}>" for byte in range(256))]
+    theirs = tokenizers.Tokenizer(
+        tokenizers.models.BPE(
+            {word: id for id, word in enumerate(words)}, [], unk_token="<unk>", byte_fallback=True
+        )
+    )
+    theirs.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    theirs.decoder = tokenizers.decoders.Sequence(
+        [
+            tokenizers.decoders.Replace("▁", " "),
+            tokenizers.decoders.ByteFallback(),
+            tokenizers.decoders.Fuse(),
+            tokenizers.decoders.Strip(" ", 1, 0),
+        ]
+    )
+    theirs.add_special_tokens(["<s>", "</s>"])
+    theirs.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 1)]
+    )
+    theirs.enable_truncation(4)
+    theirs.enable_padding(length=32)
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    eos = {"content": "</s>", "lstrip": False}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": eos}))
+    return tmp_path
+
+
+def test_a_foreign_models_tokenizer_is_taken_whole_with_its_start_and_its_end(foreign):
+    tokenizer = load(foreign)
+    ids = tokenizer.encode("to be €uro")
+    assert (ids[0], tokenizer.end_of_text) == (1, 2)
+    assert len(ids) > 4
+    assert tokenizer.decode(ids) == "to be €uro"
+
+
+def test_a_foreign_models_stream_keeps_spaces_between_words_and_bytes_together(foreign):
+    tokenizer = load(foreign)
+    stream = tokenizer.stream()
+    pieces = [stream.push(id) for id in [3, 4, *tokenizer.encode("€")[2:], 4]]
+    assert pieces == ["to", " be", "", "", "€", " be"]
+
+
+def test_a_tokenizer_json_by_itself_has_no_end(foreign):
+    (foreign / "tokenizer_config.json").unlink()
+    assert load(foreign / "tokenizer.json").end_of_text is None
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe"])
+def test_damaged_files_are_named(foreign, name, content):
+    (foreign / name).write_bytes(content)
+    with pytest.raises(ArgumentError, match=f"readable {name}.*{foreign}"):
+        load(foreign)
+
+
+def test_a_folder_without_a_tokenizer_is_named(tmp_path):
+    for config in (None, "{}"):
+        if config:
+            (tmp_path / "tokenizer_config.json").write_text(config)
+        with pytest.raises(ArgumentError, match=str(tmp_path)):
+            load(tmp_path)
+
+
+def test_gpt2s_files_are_never_downloaded(tmp_path, monkeypatch):
+    def download(url: str) -> bytes:
+        raise AssertionError(url)
+
+    monkeypatch.setattr("tiktoken.load.read_file", download)
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    with pytest.raises(ArgumentError, match=r"no whole vocab.bpe in .*TIKTOKEN_CACHE_DIR"):
+        GPT2()
+    url = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe"
+    damaged = tmp_path / hashlib.sha1(url.encode()).hexdigest()
+    damaged.write_text("half a file")
+    with pytest.raises(ArgumentError, match=r"no whole vocab.bpe"):
+        GPT2()
+    assert damaged.read_text() == "half a file"
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", "")
+    with pytest.raises(ArgumentError, match="TIKTOKEN_CACHE_DIR is empty"):
+        GPT2()
+
+
+def test_a_missing_package_is_named_with_its_extra(foreign, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    monkeypatch.setitem(sys.modules, "tiktoken", None)
+    for needs in (lambda: Trained.train([], 300), GPT2, lambda: load(foreign)):
+        with pytest.raises(MissingExtraError, match=r"heedful\[train\]"):
+            needs()
