@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-DISAGREE, UNUSABLE = 1, 2  # exit codes
+DISAGREE, UNUSABLE, INTERRUPTED = 1, 2, 130  # exit codes
 
 app = typer.Typer(
     help="Attention for PyTorch that you can read, check, see and run fast.",
@@ -146,3 +146,68 @@ def bench(
         raise typer.Exit(UNUSABLE) from error
     if not right:
         raise typer.Exit(DISAGREE)
+
+
+@app.command()
+def train(
+    books: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[BOOK]...",
+            help="Plain text in UTF-8, or folders of .txt files; none: the sonnets that come with heedful.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="The run's folder; it must not exist yet.")
+    ] = Path("gpt"),
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Changes in TOML: keys of TrainingConfig, and of GPTConfig in a table [model].",
+        ),
+    ] = None,
+    steps: Annotated[int | None, typer.Option(metavar="N", help="End after so many steps.")] = None,
+    tokens: Annotated[
+        int | None, typer.Option(metavar="N", help="End after so many tokens read.")
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(metavar="N", help="Plan as many steps as fit into so much time.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where the run in --out was saved last.")
+    ] = False,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KERNEL",
+            help="Write nothing: train 200 steps (or --steps) twice in turn, the second on this attention "
+            "kernel (torch_sdpa), and compare losses and speed.",
+        ),
+    ] = None,
+) -> None:
+    """Train a GPT on books: by default a small one in a minute or two, or on a shelf of books one of 10 million
+    parameters in 15 minutes.
+
+    Ctrl-C saves, and --resume goes on, to the same weights as without a break. Exits with 1 if --against finds
+    other losses, with 2 if something given cannot be used, and with 130 after Ctrl-C.
+    """
+    from heedful.errors import HeedfulError
+    from heedful.gpt import train_command
+
+    options = {"steps": steps, "tokens": tokens, "minutes": minutes}
+    try:
+        if against is None:
+            done = train_command.train(
+                books or [], out, config=config, options=options, resume=resume
+            )
+        else:
+            done = train_command.compare(books or [], against, config=config, options=options)
+    except HeedfulError as error:
+        print(f"heedful train: {error}", file=sys.stderr)
+        raise typer.Exit(UNUSABLE) from error
+    except KeyboardInterrupt as interrupt:
+        raise typer.Exit(INTERRUPTED) from interrupt
+    if not done:
+        raise typer.Exit(INTERRUPTED if against is None else DISAGREE)

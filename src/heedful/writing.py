@@ -1,7 +1,8 @@
-"""A file that appears whole or not at all."""
+"""Files and folders that appear whole or not at all."""
 
 import functools
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -41,6 +42,38 @@ def reserved(path: Path, option: str) -> Iterator[Callable[[str | bytes], None]]
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_folder(path: Path, option: str) -> Iterator[Path]:
+    """A temporary folder to fill; it takes its name once the block is done without an error, else it is removed.
+
+    Args:
+        path: the folder; it must not exist, or be empty.
+        option: the command-line option that named it, for the error.
+
+    Raises:
+        ArgumentError: the folder exists, or cannot be made.
+    """
+    target = path.resolve()
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        raise ArgumentError(
+            option,
+            expected="a folder that does not exist yet, or is empty",
+            received=f"{path}, which is neither",
+            remedy=f"Name another with {option}; nothing was overwritten.",
+        )
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    except OSError as error:
+        raise _unwritable(path, option, f"{error.strerror or error}") from error
+    try:
+        yield temporary
+        temporary.chmod(0o777 & ~_umask())  # mkdtemp's is for the owner alone
+        temporary.rename(target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _write(path: Path, option: str, temporary: Path, content: str | bytes) -> None:
