@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from heedful.errors import ArgumentError
 from heedful.textbook.checks import check_dropout, check_sizes
@@ -50,14 +51,14 @@ class GPTConfig:
     kernel: str = "auto"  # the attention kernel, as `heedful.attention` takes it
 
     @classmethod
-    def gpt2(cls, **changes) -> GPTConfig:
+    def gpt2(cls, **changes: Any) -> GPTConfig:
         """GPT-2's smallest, 124 million parameters (Radford et al. 2019), with changes."""
-        return cls(**{"dropout": 0.1} | changes)
+        return cls(**{"dropout": 0.1, **changes})
 
     @classmethod
-    def llama(cls, **changes) -> GPTConfig:
+    def llama(cls, **changes: Any) -> GPTConfig:
         """Llama's family (Touvron et al. 2023) at the size of SmolLM2's smallest, 135 million, with changes."""
-        smollm2 = {
+        smollm2: dict[str, Any] = {
             "vocab_size": 49_152,
             "context_length": 8192,
             "d_model": 576,
@@ -101,6 +102,8 @@ class GPTConfig:
         if self.window is not None:
             check_sizes(window=self.window)
         check_dropout(self.dropout)
+        for name in ("rotary_base", "norm_eps"):
+            _check_positive(name, getattr(self, name))
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ArgumentError(
@@ -123,3 +126,13 @@ class GPTConfig:
                 received=repr(self.head_dim),
                 remedy='Choose another head_dim, or positions="learned".',
             )
+
+
+def _check_positive(name: str, number: float) -> None:
+    if not isinstance(number, int | float) or not 0 < number < float("inf"):
+        raise ArgumentError(
+            name,
+            expected="a finite number above 0",
+            received=repr(number),
+            remedy="GPT-2's is the default.",
+        )

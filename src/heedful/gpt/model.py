@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -10,8 +11,8 @@ from torch.nn import functional as F
 
 from heedful.errors import ArgumentError
 from heedful.gpt.config import GPTConfig
-from heedful.lazy import any_set
 from heedful.masks import Mask
+from heedful.modes import eager
 from heedful.nn import KVCache, MultiHeadAttention, RotaryEmbedding
 
 
@@ -31,10 +32,13 @@ class MLP(nn.Module):
         self.down = nn.Linear(M, C, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        widened = self.up(x)  # (…, d_mlp)
         if self.activation == "swiglu":
-            return self.down(F.silu(self.gate(x)) * self.up(x))
-        approximation = "tanh" if self.activation == "gelu_tanh" else "none"
-        return self.down(F.gelu(self.up(x), approximate=approximation))
+            activated = F.silu(self.gate(x)) * widened
+        else:
+            approximation = "tanh" if self.activation == "gelu_tanh" else "none"
+            activated = F.gelu(widened, approximate=approximation)
+        return self.down(activated)
 
 
 class Block(nn.Module):
@@ -65,13 +69,13 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, mask: Mask | Tensor | None, positions: Tensor, cache: KVCache | None
     ) -> tuple[Tensor, KVCache | None]:
-        attended = self.attention(
-            self.attention_norm(x), mask=mask, positions=positions, cache=cache
-        )
+        normalised = self.attention_norm(x)
+        attended = self.attention(normalised, mask=mask, positions=positions, cache=cache)
         if cache is not None:
             attended, cache = attended
         x = x + self.dropout(attended)
-        x = x + self.dropout(self.mlp(self.mlp_norm(x)))
+        normalised = self.mlp_norm(x)
+        x = x + self.dropout(self.mlp(normalised))
         return x, cache
 
 
@@ -124,10 +128,9 @@ class GPT(nn.Module):
         Raises:
             ArgumentError: tokens of another rank, dtype or vocabulary; more than positions or caches hold.
         """
-        if caches is None:
-            return self.head(self.hidden(tokens, mask=mask, positions=positions))
-        hidden, caches = self.hidden(tokens, mask=mask, positions=positions, caches=caches)
-        return self.head(hidden), caches
+        hidden, extended = self.read(tokens, mask, positions, caches)
+        logits = self.head(hidden)
+        return logits if caches is None else (logits, extended)
 
     def hidden(
         self,
@@ -135,12 +138,18 @@ class GPT(nn.Module):
         *,
         mask: Mask | Tensor | None = None,
         positions: Tensor | None = None,
-        caches: list[KVCache] | None = None,
-    ) -> Tensor | tuple[Tensor, list[KVCache]]:
-        """As `forward`, but what `head` makes logits of: (B, T, d_model).
+    ) -> Tensor:
+        """What `head` makes logits of: (B, T, d_model). For a loss in chunks, whose logits never stand all at once."""
+        return self.read(tokens, mask, positions, None)[0]
 
-        So generation needs ``model.head(hidden[:, -1])`` alone, and a loss can be taken in chunks.
-        """
+    def read(
+        self,
+        tokens: Tensor,
+        mask: Mask | Tensor | None,
+        positions: Tensor | None,
+        caches: Sequence[KVCache] | None,
+    ) -> tuple[Tensor, list[KVCache]]:
+        """As `forward`, but (B, T, d_model) before the head: generation needs the logits of the last token alone."""
         self._check(tokens)
         if positions is None:
             past = caches[0].length if caches else 0
@@ -154,8 +163,8 @@ class GPT(nn.Module):
         for block, cache in zip(self.blocks, caches or [None] * len(self.blocks), strict=True):
             x, cache = block(x, mask, positions, cache)
             extended.append(cache)
-        x = self.norm(x)
-        return x if caches is None else (x, extended)
+        hidden = self.norm(x)
+        return hidden, extended
 
     def new_caches(self, batch: int, capacity: int) -> list[KVCache]:
         """An empty cache for each layer, of the model's dtype and device, for `capacity` tokens."""
@@ -176,8 +185,7 @@ class GPT(nn.Module):
 
     def _check(self, tokens: Tensor) -> None:
         V = self.config.vocab_size
-        fits = tokens.dim() == 2 and tokens.dtype == torch.int64
-        if not fits or any_set((tokens < 0) | (tokens >= V), when_tracing=False):
+        if tokens.dim() != 2 or tokens.dtype != torch.int64 or outside(tokens, V):
             raise ArgumentError(
                 "tokens",
                 expected=f"int64 (B, T) from 0 to {V - 1}",
@@ -188,13 +196,18 @@ class GPT(nn.Module):
 
     def _check_positions(self, positions: Tensor) -> None:
         most = self.config.context_length
-        if any_set((positions < 0) | (positions >= most), when_tracing=False):
+        if outside(positions, most):
             raise ArgumentError(
                 "positions",
                 expected=f"0 to {most - 1}: positions are learned for context_length={most} tokens",
                 received=f"{positions.min()} to {positions.max()}",
                 remedy="Pass fewer tokens; generate() keeps to a window of the newest.",
             )
+
+
+def outside(indices: Tensor, size: int) -> bool:
+    """Whether any index is not in 0 … size - 1; looked at only where nothing watches or compiles."""
+    return eager(indices) and bool(((indices < 0) | (indices >= size)).any())
 
 
 def norm(config: GPTConfig) -> nn.Module:
