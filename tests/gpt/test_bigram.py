@@ -3,10 +3,10 @@
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 
 from heedful.errors import ArgumentError
-from heedful.gpt.bigram import Bigram
+from heedful.gpt.bigram import Bigram, _discounted
 from heedful.gpt.corpus import sonnets
 
 
@@ -16,8 +16,13 @@ def table(model: Bigram, V: int) -> np.ndarray:
 
 
 @given(tokens=st.lists(st.integers(0, 5), min_size=2, max_size=60))
+@example(
+    tokens=[*range(30)] * 3
+)  # far more threes than twos: the formula's discount of 2 is below 0
+@example(tokens=[*range(30)] * 4)
 def test_probabilities_sum_to_one_after_every_token_and_none_is_zero(tokens):
-    p = table(Bigram(np.array(tokens, np.uint16), 7), 7)
+    V = max(tokens) + 2
+    p = table(Bigram(np.array(tokens, np.uint16), V), V)
     np.testing.assert_allclose(p.sum(1), 1, rtol=1e-12)
     assert (p > 0).all()
 
@@ -42,6 +47,14 @@ def test_the_numbers_that_a_hand_gets():
     np.testing.assert_allclose(table(model, 4), by_hand, rtol=1e-14)
     loss = -(2 * np.log(29 / 108) + 2 * np.log(53 / 144) + np.log(47 / 108)) / 5
     assert model.loss(tokens) == pytest.approx(loss, rel=1e-14)
+
+
+def test_discounts_are_those_of_the_paper():
+    """n1 … n4 = 9, 4, 2, 1, and one more each: Y = 10/20, D = 1 − 5/10, 2 − 1.5 · 3/5, 3 − 2 · 2/3."""
+    counts = np.repeat([1, 2, 3, 4, 7], [9, 4, 2, 1, 1])
+    kept, taken = _discounted(counts)
+    np.testing.assert_allclose(taken, np.repeat([1 / 2, 11 / 10, 5 / 3], [9, 4, 4]), rtol=1e-14)
+    np.testing.assert_allclose(kept + taken, counts)
 
 
 def test_it_beats_add_one_counts_and_single_tokens_on_real_text():

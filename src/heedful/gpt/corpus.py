@@ -68,9 +68,11 @@ def read_books(paths: Iterable[str | Path]) -> list[Book]:
     files = [file for path in paths for file in _files_of(Path(path))]
     if not files:
         raise _no_book("no book", "Name at least one.")
-    for place, file in enumerate(files):
-        if file.resolve() in {earlier.resolve() for earlier in files[:place]}:
+    read = set()
+    for file in files:
+        if file.resolve() in read:
             raise _no_book(f"{file} twice", "Name it once, by itself or by its folder.")
+        read.add(file.resolve())
     return [Book(file.stem, _read(file)) for file in files]
 
 
