@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from hypothesis import strategies as st
 
+from heedful.intervals import Intervals
 from heedful.masks import (
     Band,
     Causal,
@@ -13,6 +14,7 @@ from heedful.masks import (
     Mask,
     Padding,
     Prefix,
+    Runs,
     Sinks,
     Window,
 )
@@ -37,6 +39,12 @@ def masks(draw, B: int, Hq: int, Tq: int, Tk: int, *, dense: bool = True) -> Mas
             max_size=B,
         ).map(lambda ids: Documents(torch.tensor(ids, dtype=torch.long).reshape(B, Tk), align)),
     ]
+    edges = st.lists(few, min_size=B * Tq, max_size=B * Tq).map(
+        lambda numbers: torch.tensor(numbers, dtype=torch.long).reshape(B, Tq)
+    )
+    kinds.append(
+        st.builds(lambda start, stop: Runs(Intervals.single(start, stop, Tk)), edges, edges)
+    )
     if dense:
         shape = st.tuples(*(st.sampled_from([1, n]) for n in (B, Hq, Tq, Tk)))
         kinds.append(st.builds(_random_dense, shape, st.integers(0, 2**31)))

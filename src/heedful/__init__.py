@@ -5,7 +5,7 @@ from heedful.conversion import Certificate, convert
 from heedful.dispatch import Plan, explain
 from heedful.errors import ArgumentError, HeedfulError, KernelError, MissingExtraError
 from heedful.functional import attention, scaled_dot_product_attention
-from heedful.masks import Band, Causal, Dense, Documents, Mask, Padding, Prefix, Sinks, Window
+from heedful.masks import Band, Causal, Dense, Documents, Mask, Padding, Prefix, Runs, Sinks, Window
 from heedful.observation import Trace, record
 from heedful.result import AttentionResult, merge
 
@@ -26,6 +26,7 @@ __all__ = [
     "Padding",
     "Plan",
     "Prefix",
+    "Runs",
     "Sinks",
     "Trace",
     "Window",

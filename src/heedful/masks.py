@@ -466,6 +466,37 @@ class Sinks(Mask):
 
 
 @dataclass(frozen=True, eq=False)
+class Runs(Mask):
+    """Query i sees the keys of its own runs: what other masks lower to, given outright.
+
+    Args:
+        lowered: the runs of each query, as `Mask.intervals` gives them; for as many queries and keys as it was made.
+    """
+
+    lowered: Intervals = field(repr=False)
+
+    @property
+    def batch(self):
+        return _batch_of(self.lowered.start)
+
+    def check(self, grid):
+        sizes = self.lowered.start.shape[1], self.lowered.Tk
+        if sizes != (grid.Tq, grid.Tk):
+            raise ArgumentError(
+                "mask",
+                expected=f"runs for {grid.Tq} queries and {grid.Tk} keys",
+                received=f"Runs for {sizes[0]} queries and {sizes[1]} keys",
+                remedy="Lower a mask for the sizes of this call: mask.intervals(Tq, Tk).",
+            )
+
+    def sees(self, b, h, q, k, grid):
+        return self.lowered.mask_function()(b, h, q, k)
+
+    def runs(self, grid):
+        return self.lowered
+
+
+@dataclass(frozen=True, eq=False)
 class Dense(Mask):
     """Query i sees key j if the Boolean tensor says True.
 
