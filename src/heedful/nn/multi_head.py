@@ -6,8 +6,17 @@ import torch
 from torch import Tensor, nn
 
 from heedful.functional import attention
-from heedful.masks import Causal, Dense, Mask, Window
+from heedful.masks import Causal, Mask, Window
 from heedful.nn.cache import KVCache
+from heedful.nn.checks import (
+    as_mask,
+    check_call,
+    check_cross_attention,
+    check_groups,
+    check_rotary,
+    check_window,
+    size_of_heads,
+)
 from heedful.nn.rotary import RotaryEmbedding
 from heedful.textbook.checks import check_dropout, check_sizes
 
@@ -55,21 +64,27 @@ class MultiHeadAttention(nn.Module):
         kernel: str = "auto",
     ) -> None:
         super().__init__()
-        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        check_sizes(d_model=d_model, num_heads=num_heads, num_kv_heads=num_kv_heads)
-        head_dim = d_model // num_heads if head_dim is None else head_dim
+        check_sizes(d_model=d_model, num_heads=num_heads)
+        Hq, Hkv = num_heads, num_heads if num_kv_heads is None else num_kv_heads
+        D = size_of_heads(d_model, num_heads) if head_dim is None else head_dim
         d_source = d_model if d_context is None else d_context
-        check_sizes(head_dim=head_dim, d_context=d_source)
+        check_sizes(num_kv_heads=Hkv, head_dim=D, d_context=d_source)
         check_dropout(dropout)
+        check_groups(Hq, Hkv)
+        check_rotary(rotary, D)
+        check_window(window, causal)
+        if d_context is not None:
+            check_cross_attention(rotary, window)
         self.d_model, self.d_context = d_model, d_context
-        self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
+        self.num_heads, self.num_kv_heads, self.head_dim = Hq, Hkv, D
         self.dropout, self.softcap, self.kernel = dropout, softcap, kernel
         self.causal, self.window = causal and d_context is None, window
-        self.W_query = nn.Linear(d_model, num_heads * head_dim, bias=bias)
-        self.W_key = nn.Linear(d_source, num_kv_heads * head_dim, bias=bias)
-        self.W_value = nn.Linear(d_source, num_kv_heads * head_dim, bias=bias)
-        self.out_proj = nn.Linear(num_heads * head_dim, d_model, bias=bias)
+        self.W_query = nn.Linear(d_model, Hq * D, bias=bias)
+        self.W_key = nn.Linear(d_source, Hkv * D, bias=bias)
+        self.W_value = nn.Linear(d_source, Hkv * D, bias=bias)
+        self.out_proj = nn.Linear(Hq * D, d_model, bias=bias)
         self.rotary = rotary
+        self.own_mask = _own_mask(self.causal, window)
 
     def forward(
         self,
@@ -97,25 +112,19 @@ class MultiHeadAttention(nn.Module):
         Raises:
             ArgumentError: shapes that do not fit, a context where the module takes none, a cache where it does.
         """
-        if x.dim() == 2:
-            batched = self(
-                x[None],
-                None if context is None else context[None],
-                mask=mask,
-                positions=positions,
-                cache=cache,
-            )
-            return batched[0] if cache is None else (batched[0][0], batched[1])
-        B, T, D = x.shape[0], x.shape[1], self.head_dim
-        source = x if context is None else context
+        check_call(self.d_model, self.d_context, x, context, cache)
+        tokens = _batched(x)  # (B, T, d_model)
+        source = tokens if context is None else _batched(context)  # (B, Tk, d_context)
+        B, T, Tk = tokens.shape[0], tokens.shape[1], source.shape[1]
+        Hq, Hkv, D = self.num_heads, self.num_kv_heads, self.head_dim
 
-        queries = self.W_query(x)  # (B, T, Hq*D)
+        queries = self.W_query(tokens)  # (B, T, Hq*D)
         keys = self.W_key(source)  # (B, Tk, Hkv*D)
         values = self.W_value(source)
 
-        queries_by_head = queries.view(B, T, -1, D).transpose(1, 2)  # (B, Hq, T, D)
-        keys_by_head = keys.view(B, source.shape[1], -1, D).transpose(1, 2)  # (B, Hkv, Tk, D)
-        values_by_head = values.view(B, source.shape[1], -1, D).transpose(1, 2)
+        queries_by_head = queries.view(B, T, Hq, D).transpose(1, 2)  # (B, Hq, T, D)
+        keys_by_head = keys.view(B, Tk, Hkv, D).transpose(1, 2)  # (B, Hkv, Tk, D)
+        values_by_head = values.view(B, Tk, Hkv, D).transpose(1, 2)
 
         if self.rotary is not None:
             if positions is None:
@@ -130,24 +139,41 @@ class MultiHeadAttention(nn.Module):
             queries_by_head,
             keys_by_head,
             values_by_head,
-            self._shown(mask, T),
+            self._visible(mask, T),
             softcap=self.softcap,
             dropout_p=self.dropout if self.training else 0.0,
             kernel=self.kernel,
         )
         assert isinstance(context_by_head, Tensor)  # not asked for the lse
         contexts = context_by_head.transpose(1, 2).flatten(2)  # (B, T, Hq*D)
-        output = self.out_proj(contexts)
+        output = self.out_proj(contexts).view_as(x)
         return output if cache is None else (output, cache)
 
-    def _shown(self, mask: Mask | Tensor | None, T: int) -> Mask | None:
-        """The module's own mask and the caller's; x holds the newest tokens."""
-        own = None
-        if self.window is not None:
-            own = Window(self.window, align="end")
-        elif self.causal and T > 1:  # the newest token sees all there is
-            own = Causal(align="end")
-        if mask is None:
-            return own
-        given = Dense(mask) if isinstance(mask, Tensor) else mask
-        return given if own is None else given & own
+    def _visible(self, mask: Mask | Tensor | None, T: int) -> Mask | None:
+        """The module's own mask and the caller's, for T tokens that are the newest."""
+        given = as_mask(mask)
+        own = self.own_mask
+        needs_alignment = given is not None and given.positional
+        if T == 1 and self.window is None and not needs_alignment:
+            own = None  # the newest token sees all there is
+        if given is None or own is None:
+            return given or own
+        return given & own
+
+    def extra_repr(self) -> str:
+        settings = {"num_heads": self.num_heads, "num_kv_heads": self.num_kv_heads}
+        settings |= {"head_dim": self.head_dim, "causal": self.causal, "window": self.window}
+        settings |= {"dropout": self.dropout, "softcap": self.softcap, "kernel": self.kernel}
+        return ", ".join(f"{name}={value!r}" for name, value in settings.items())
+
+
+def _batched(tokens: Tensor) -> Tensor:
+    """(T, features) as a batch of one."""
+    return tokens if tokens.dim() == 3 else tokens[None]
+
+
+def _own_mask(causal: bool, window: int | None) -> Mask | None:
+    """What the module itself lets tokens see, who are the newest: None for all."""
+    if window is not None:
+        return Window(window, align="end")
+    return Causal(align="end") if causal else None

@@ -62,7 +62,7 @@ class RotaryEmbedding(nn.Module):
             partner = x.roll(self.head_dim // 2, dims=-1)
         else:
             partner = x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
-        rotated = torch.addcmul(x * cos, partner, sin)
+        rotated = (x * cos).addcmul_(partner, sin)
         return rotated.to(x.dtype)
 
     def rotation(self, positions: Tensor, dtype: torch.dtype) -> Rotation:
