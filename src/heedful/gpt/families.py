@@ -9,6 +9,7 @@ from torch import Tensor
 
 from heedful.errors import ArgumentError
 from heedful.gpt.config import GPTConfig
+from heedful.problem import DTYPES
 
 FAMILIES = ("gpt2", "llama", "mistral", "qwen2")
 GPT2_ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
@@ -52,7 +53,9 @@ def translate(
     family = fields.get("model_type")
     if family not in FAMILIES:
         raise _unsupported("model_type", family, " or ".join(FAMILIES))
-    _refuse(fields, "quantization_config", None)
+    for name, tensor in tensors.items():
+        if tensor.dtype not in DTYPES and not name.endswith(NO_WEIGHTS):
+            raise _unsupported("dtype", tensor.dtype, f"floating-point weights, for {name}")
     tensors = {
         name.removeprefix("transformer.").removeprefix("model."): tensor
         for name, tensor in tensors.items()
