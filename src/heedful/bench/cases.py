@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from heedful.bench.models import GPT2, MINILM, SMOLLM2, ModelSetting
 from heedful.bench.settings import Setting
 from heedful.errors import ArgumentError
 
@@ -37,7 +38,7 @@ class Case:
     Attributes:
         name: what `--case` calls it.
         group: the rows it belongs to, in words.
-        setting: what all contenders compute.
+        setting: what all contenders compute: one attention, or a whole model with its attention replaced.
         requirements: what ours must reach.
         peers: who is timed beside ours, where installed; the first is the baseline.
         isa: the instruction set that ours is told to use, in a process of its own; "": the machine's best.
@@ -46,7 +47,7 @@ class Case:
 
     name: str
     group: str
-    setting: Setting
+    setting: Setting | ModelSetting
     requirements: tuple[Requirement, ...] = ()
     peers: tuple[str, ...] = ("sdpa",)
     isa: str = ""
@@ -78,6 +79,14 @@ BANDWIDTH = 0.75
 TRAINING = {"fp32": 2.5, "bf16": 3.0}
 DROPOUT = {"fp32": 8.0, "bf16": 8.0}
 PADDED = {"fp32": 3.5, "bf16": 6.0}
+MODELS = {  # what is done, and what it must reach against SDPA
+    "prefill-bf16": (ModelSetting(SMOLLM2, "forward", 1, 2048, dtype="bf16"), 2.0),
+    "prefill-fp32": (ModelSetting(SMOLLM2, "forward", 1, 2048), 1.2),
+    "generate-bf16": (ModelSetting(SMOLLM2, "generate", 1, 1024, generated=32, dtype="bf16"), 1.3),
+    "batch-bf16": (ModelSetting(SMOLLM2, "forward", 8, 1024, padded=True, dtype="bf16"), 2.0),
+    "embed-fp32": (ModelSetting(MINILM, "forward", 8, 256, padded=True), None),
+    "train-fp32": (ModelSetting(GPT2, "train", 1, 1024), None),
+}
 
 
 def _table() -> Iterator[Case]:
@@ -108,6 +117,14 @@ def _table() -> Iterator[Case]:
     yield from _against_sdpa("padded", PADDED, Setting(8, 12, 512, 64, mask="padding"))
     yield from _small()
     yield from _others()
+    for name, (setting, ratio) in MODELS.items():
+        yield Case(
+            f"models-{name}",
+            "whole models of transformers",
+            setting,
+            () if ratio is None else (Requirement("speed", ratio, "sdpa"),),
+            peers=("sdpa", "accelerate"),
+        )
 
 
 def _against_sdpa(name: str, required: dict[str, float], setting: Setting) -> Iterator[Case]:

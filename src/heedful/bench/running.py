@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from heedful.bench import checking, judging
+from heedful.bench import checking, judging, models
 from heedful.bench.cases import Case, Requirement
 from heedful.bench.checking import Check
 from heedful.bench.contender import Contender
 from heedful.bench.judging import HOLDS, MISSED, OPEN, WRONG, Judgement
 from heedful.bench.measuring import Budget, Spread, Timed, Times, take_turns, time_runs
+from heedful.bench.models import ModelSetting
 from heedful.bench.peaks import Peak
 from heedful.bench.peers import OURS, PEERS, Peer
 from heedful.bench.settings import Inputs, Setting, make
@@ -56,7 +57,7 @@ class Found:
     Attributes:
         case: which.
         setting: what was computed; small where that was asked for.
-        kernel: the one that `attention` took.
+        kernel: the one that `attention` took; "" for a whole model, which calls it many times.
         checks: how far ours is from float64; of a wrong result nothing is timed.
         judgements: each requirement with what came of it.
         times: all that was timed; None where nothing was.
@@ -65,7 +66,7 @@ class Found:
     """
 
     case: Case
-    setting: Setting
+    setting: Setting | ModelSetting
     kernel: str
     checks: tuple[Check, ...] = ()
     judgements: tuple[Judgement, ...] = ()
@@ -109,6 +110,8 @@ class Found:
 def run(case: Case, conditions: Conditions) -> Found:
     """Check the results, then time them; a wrong result is not timed."""
     setting = case.setting.quick() if conditions.quick else case.setting
+    if isinstance(setting, ModelSetting):
+        return _model(case, setting, conditions)
     kinds = {requirement.quantity for requirement in case.requirements}
     if "memory" in kinds:
         return _memory(case, setting)
@@ -118,14 +121,32 @@ def run(case: Case, conditions: Conditions) -> Found:
     found = Found(case, setting, _kernel(inputs))
     reason = _isa_missing(case)
     if reason:
-        open_ = tuple(judging.unmeasured(one, reason) for one in case.requirements)
-        return replace(found, judgements=open_, left_out={case.ours: reason})
+        return _unmeasured(found, reason)
     with ExitStack() as workers:
         return _speed(found, inputs, conditions, workers)
 
 
+def _unmeasured(found: Found, reason: str) -> Found:
+    open_ = tuple(judging.unmeasured(one, reason) for one in found.case.requirements)
+    return replace(found, judgements=open_, left_out={found.case.ours: reason})
+
+
+def _model(case: Case, setting: ModelSetting, conditions: Conditions) -> Found:
+    """A whole model, by turns under each attention implementation."""
+    found = Found(case, setting, kernel="")
+    reason = models.missing(setting)
+    if reason:
+        return _unmeasured(found, reason)
+    found = replace(found, checks=models.check(setting))
+    if found.verdict == WRONG:
+        return found
+    budget = conditions.budget if conditions.quick else models.BUDGET
+    found = replace(found, times=take_turns(models.contenders(setting), budget))
+    return found if conditions.quick else _judged(found)
+
+
 def _speed(found: Found, inputs: Inputs, conditions: Conditions, workers: ExitStack) -> Found:
-    case, setting = found.case, found.setting
+    case, setting = found.case, inputs.setting
     baseline, *others = case.peers
     ours, our_results = _ready(OURS[case.ours], setting, workers, case.isa)
     theirs, their_results = _ready(PEERS[baseline], setting, workers)
@@ -153,11 +174,7 @@ def _speed(found: Found, inputs: Inputs, conditions: Conditions, workers: ExitSt
         limit=limit,
         left_out=left_out,
     )
-    if conditions.quick:
-        return found
-    return replace(
-        found, judgements=tuple(_judge(found, requirement) for requirement in case.requirements)
-    )
+    return found if conditions.quick else _judged(found)
 
 
 def _ready(
@@ -206,6 +223,11 @@ def _check(
 
 
 # --- judging -----------------------------------------------------------------------------------------
+
+
+def _judged(found: Found) -> Found:
+    judgements = tuple(_judge(found, requirement) for requirement in found.case.requirements)
+    return replace(found, judgements=judgements)
 
 
 def _judge(found: Found, requirement: Requirement) -> Judgement:
