@@ -211,3 +211,54 @@ def train(
         raise typer.Exit(INTERRUPTED) from interrupt
     if not done:
         raise typer.Exit(INTERRUPTED if against is None else DISAGREE)
+
+
+@app.command()
+def generate(
+    folder: Annotated[
+        Path,
+        typer.Option(
+            "--from",
+            metavar="DIR",
+            help="What heedful train wrote, or a GPT-2 or Llama of transformers with its tokenizer.json.",
+        ),
+    ] = Path("gpt"),
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT",
+            help="What the text begins with; - reads stdin; repeatable, for a batch.",
+        ),
+    ] = None,
+    tokens: Annotated[
+        int, typer.Option(metavar="N", help="The most new tokens; a text may end before.")
+    ] = 200,
+    temperature: Annotated[
+        float, typer.Option(metavar="T", help="0: always the likeliest; 1: as the model says.")
+    ] = 0.8,
+    top_k: Annotated[
+        int | None, typer.Option(metavar="K", help="Draw from the K likeliest tokens alone.")
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(metavar="P", help="Draw from the likeliest alone that together have P."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="The same seed says the same again.")
+    ] = None,
+) -> None:
+    """Go on with a text: by a GPT that heedful train made, or by a GPT-2 or Llama of transformers.
+
+    Beyond the model's context the oldest half of it is forgotten each time. Exits with 2 if something given cannot
+    be used.
+    """
+    from heedful.errors import HeedfulError
+    from heedful.gpt.choosing import Choice
+    from heedful.gpt.generate_command import speak
+
+    try:
+        choice = Choice(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+        speak(folder, prompt or [""], tokens=tokens, choice=choice)
+    except HeedfulError as error:
+        print(f"heedful generate: {error}", file=sys.stderr)
+        raise typer.Exit(UNUSABLE) from error

@@ -176,6 +176,7 @@ def test_tokens_are_drawn_as_often_as_they_should(choice, expected):
         ("top_k", {"top_k": 0}),
         ("top_p", {"top_p": 0.0}),
         ("top_p", {"top_p": 1.5}),
+        ("seed", {"seed": -1}),
     ],
 )
 def test_choices_that_are_refused(name, options):

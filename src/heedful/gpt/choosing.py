@@ -22,7 +22,7 @@ class Choice:
         seed: what is drawn from; None: torch's global generator.
 
     Raises:
-        ArgumentError: a temperature below 0, a top_k below 1, a top_p outside (0, 1].
+        ArgumentError: a temperature below 0, a top_k below 1, a top_p outside (0, 1], a seed outside 0 … 2^63 - 1.
     """
 
     temperature: float = 1.0
@@ -46,6 +46,14 @@ class Choice:
                 expected="a probability above 0, up to 1",
                 received=repr(self.top_p),
                 remedy="0.9 leaves out the unlikely tokens that together have 0.1.",
+            )
+
+        if self.seed is not None and not 0 <= self.seed < 2**63:
+            raise ArgumentError(
+                "seed",
+                expected="a whole number from 0 to 2^63 - 1",
+                received=repr(self.seed),
+                remedy="Any will do; the same draws the same again.",
             )
 
     def generator(self, device: torch.device) -> torch.Generator | None:
