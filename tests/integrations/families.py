@@ -64,9 +64,9 @@ def llama4():
     return transformers.Llama4ForCausalLM(config)
 
 
-def bert():
+def bert(**changes):
     """An encoder."""
-    config = transformers.BertConfig(**_NAMED, **_SIZES, max_position_embeddings=128)
+    config = transformers.BertConfig(**_NAMED, **_SIZES, **changes)
     return transformers.BertForMaskedLM(config)
 
 
@@ -89,7 +89,6 @@ def t5():
         decoder_start_token_id=0,
         relative_attention_max_distance=16,
         relative_attention_num_buckets=8,
-        initializer_factor=2.0,
     )
     return transformers.T5ForConditionalGeneration(config)
 
@@ -98,7 +97,7 @@ def bart(**changes):
     """An encoder and a decoder that attends to it."""
     layers = {"encoder_layers": 2, "decoder_layers": 2, "max_position_embeddings": 128}
     heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "d_model": 48}
-    sizes = {"encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "dropout": 0.0, "init_std": 0.3}
+    sizes = {"encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "dropout": 0.0}
     tokens = {"decoder_start_token_id": 0, "forced_eos_token_id": None}
     config = transformers.BartConfig(**{**_NAMED, **layers, **heads, **sizes, **tokens, **changes})
     return transformers.BartForConditionalGeneration(config)

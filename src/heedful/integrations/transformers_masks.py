@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
@@ -50,7 +51,7 @@ def make_mask(
     Raises:
         ArgumentError: a mask function of the model's or the user's own; attention weights are asked for.
     """
-    if getattr(config, "output_attentions", False):
+    if _weights_are_wanted(config):
         raise refused_weights()
     grid = Grid(batch_size, q_length, kv_length, int(q_offset) - kv_offset, torch.device(device))
     pattern = _Reader(grid, int(q_offset)).read(mask_function) if mask_function else _causal(grid)
@@ -59,6 +60,14 @@ def make_mask(
     if mask is None and can_skip:
         return None
     return UnbuiltMask(mask, (batch_size, q_length, kv_length), grid.device)
+
+
+def _weights_are_wanted(config: Any) -> bool:
+    """By the configuration, or by the call: some models hide that from their layers, but not what they collect."""
+    capturing = sys.modules.get("transformers.utils.output_capturing")
+    collector = getattr(capturing, "_active_collector", None)
+    collected = None if collector is None else collector.get()
+    return getattr(config, "output_attentions", False) or "attentions" in (collected or ())
 
 
 def refused_weights() -> ArgumentError:
