@@ -3,10 +3,16 @@
 import re
 from pathlib import Path
 
+import pytest
+
 README = Path(__file__).parents[1] / "README.md"
 
 
 def test_its_python_runs(capsys):
+    pytest.importorskip(
+        "transformers",
+        reason="transformers is missing; install it with: pip install -e '.[transformers]'",
+    )
     examples = re.findall(
         r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL
     )

