@@ -75,6 +75,25 @@ def test_reading_by_parts_into_caches_is_reading_at_once(model):
     assert [cache.length for cache in caches] == [20, 20]
 
 
+def test_a_mask_is_lowered_once_for_all_layers(model, monkeypatch):
+    runs, times = Documents.runs, []
+
+    def counted(self, grid):
+        times.append(grid)
+        return runs(self, grid)
+
+    monkeypatch.setattr(Documents, "runs", counted)
+    model(random_tokens(1, 9), mask=Documents(torch.arange(9) // 4))
+    assert len(times) == 1
+
+
+def test_a_boolean_tensor_is_a_mask_too(model):
+    ids = torch.tensor([[0] * 8 + [1] * 12])
+    same = (ids.unsqueeze(-1) == ids.unsqueeze(-2)).unsqueeze(1)
+    documents, dense = (model(random_tokens(1, 20), mask=mask) for mask in (Documents(ids), same))
+    torch.testing.assert_close(documents, dense, atol=1e-5, rtol=1e-5)
+
+
 def test_the_head_makes_logits_of_hidden_states(model):
     tokens = random_tokens(2, 9)
     torch.testing.assert_close(model.head(model.hidden(tokens)[:, -1]), model(tokens)[:, -1])
@@ -158,6 +177,7 @@ def test_record_names_its_steps(model):
         ("tokens", {"tokens": torch.tensor([[0, 61]])}),
         ("tokens", {"tokens": torch.tensor([[-1, 0]])}),
         ("positions", {"tokens": torch.zeros(1, 33, dtype=torch.int64)}),
+        ("caches", {"tokens": torch.zeros(1, 3, dtype=torch.int64), "caches": []}),
     ],
 )
 def test_what_is_refused_is_named(name, arguments):

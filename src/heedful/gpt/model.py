@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from heedful.errors import ArgumentError
 from heedful.gpt.config import GPTConfig
-from heedful.masks import Mask
+from heedful.masks import Causal, Mask, Runs
 from heedful.modes import eager
 from heedful.nn import KVCache, MultiHeadAttention, RotaryEmbedding
 
@@ -150,10 +150,12 @@ class GPT(nn.Module):
         caches: Sequence[KVCache] | None,
     ) -> tuple[Tensor, list[KVCache]]:
         """As `forward`, but (B, T, d_model) before the head: generation needs the logits of the last token alone."""
-        self._check(tokens)
+        self._check(tokens, caches)
+        T, past = tokens.shape[1], caches[0].length if caches else 0
         if positions is None:
-            past = caches[0].length if caches else 0
-            positions = torch.arange(past, past + tokens.shape[1], device=tokens.device)
+            positions = torch.arange(past, past + T, device=tokens.device)
+        if isinstance(mask, Mask):
+            mask = lowered(mask, tokens, past)
         x = self.token_embedding(tokens)  # (B, T, C)
         if self.position_embedding is not None:
             self._check_positions(positions)
@@ -183,7 +185,7 @@ class GPT(nn.Module):
                 adds = name.endswith(("out_proj.weight", "down.weight"))
                 parameter.normal_(std=0.02 / math.sqrt(2 * len(self.blocks)) if adds else 0.02)
 
-    def _check(self, tokens: Tensor) -> None:
+    def _check(self, tokens: Tensor, caches: Sequence[KVCache] | None) -> None:
         V = self.config.vocab_size
         if tokens.dim() != 2 or tokens.dtype != torch.int64 or outside(tokens, V):
             raise ArgumentError(
@@ -192,6 +194,13 @@ class GPT(nn.Module):
                 received=f"{tokens.dtype} {tuple(tokens.shape)}"
                 + (f" from {tokens.min()} to {tokens.max()}" if tokens.numel() else ""),
                 remedy="Encode the text by the tokenizer that the model was trained with.",
+            )
+        if caches is not None and len(caches) != len(self.blocks):
+            raise ArgumentError(
+                "caches",
+                expected=f"one for each of the {len(self.blocks)} layers",
+                received=f"{len(caches)}",
+                remedy="Begin with model.new_caches(batch, capacity).",
             )
 
     def _check_positions(self, positions: Tensor) -> None:
@@ -203,6 +212,14 @@ class GPT(nn.Module):
                 received=f"{positions.min()} to {positions.max()}",
                 remedy="Pass fewer tokens; generate() keeps to a window of the newest.",
             )
+
+
+def lowered(mask: Mask, tokens: Tensor, past: int) -> Mask:
+    """The mask's runs, worked out once for all layers; what has none stays as it is."""
+    B, T = tokens.shape
+    seen = mask & Causal(align="end")
+    runs = seen.intervals(T, past + T, batch=B, device=tokens.device)
+    return mask if runs is None else Runs(runs)
 
 
 def outside(indices: Tensor, size: int) -> bool:

@@ -89,7 +89,7 @@ class KVCache:
 
     def _check(self, key: Tensor, value: Tensor) -> None:
         B, Hkv, capacity, D = self.key.shape
-        T = key.shape[2]
+        T = key.shape[-2]
         for name, tensor in (("key", key), ("value", value)):
             if tuple(tensor.shape) != (B, Hkv, T, D) or tensor.dtype != self.key.dtype:
                 raise ArgumentError(

@@ -1,5 +1,7 @@
 """Rotary positions: pairs of features turned by angles that grow with the position (Su et al. 2021, RoFormer)."""
 
+# ruff: noqa: RET504 - the last step has a name too: it is what `record` calls it by
+
 from typing import Literal, NamedTuple
 
 import torch
@@ -62,8 +64,9 @@ class RotaryEmbedding(nn.Module):
             partner = x.roll(self.head_dim // 2, dims=-1)
         else:
             partner = x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
-        rotated = (x * cos).addcmul_(partner, sin)
-        return rotated.to(x.dtype)
+        wide = (x * cos).addcmul_(partner, sin)
+        rotated = wide.to(x.dtype)
+        return rotated
 
     def rotation(self, positions: Tensor, dtype: torch.dtype) -> Rotation:
         """Cosines and signed sines of the positions' angles: (T, D), or (B, 1, T, D).
@@ -84,7 +87,9 @@ class RotaryEmbedding(nn.Module):
         if positions.dim() == 2:
             positions = positions.unsqueeze(1)  # all heads turn alike
         angles = positions.unsqueeze(-1) * frequencies
-        return Rotation(angles.cos().to(dtype), angles.sin().to(dtype))
+        cos = angles.cos().to(dtype)
+        sin = angles.sin().to(dtype)
+        return Rotation(cos, sin)
 
     def _signed_frequencies(self, device: torch.device) -> Tensor:
         """Each feature's angle per position: (D,). The first of a pair turns by minus it, for x·cos − partner·sin."""
