@@ -13,6 +13,8 @@ from torch.nn import functional as F
 from heedful.conversion import Certificate, convert
 from heedful.conversion.anatomy import Place
 from heedful.errors import ArgumentError
+from heedful.nn import MultiHeadAttention as ShippedAttention
+from heedful.nn import RotaryEmbedding
 from heedful.textbook import (
     CausalAttention,
     EinsumMultiHeadAttention,
@@ -87,7 +89,7 @@ def torch_attention(heads: int = H, **options) -> nn.MultiheadAttention:
     return module
 
 
-def mixing_nothing(module: nn.MultiheadAttention) -> nn.MultiheadAttention:
+def mixing_nothing(module):
     nn.init.eye_(module.out_proj.weight)
     return module
 
@@ -103,6 +105,7 @@ ONE_HEAD = {
 SEEING_ALL = {
     "parameter": lambda: SelfAttentionV1(D, D),
     "linear": lambda: SelfAttentionV2(D, D),
+    "nn": lambda: mixing_nothing(ShippedAttention(D, 1, causal=False)),
     "torch": lambda: mixing_nothing(nn.MultiheadAttention(D, 1, bias=False, batch_first=True)),
 }
 HEADS_APART = {
@@ -111,6 +114,7 @@ HEADS_APART = {
 }
 HEADS_MIXED = {
     "split": lambda: MultiHeadAttention(D, D, num_heads=H, **CAUSAL_SIZES),
+    "nn": lambda: ShippedAttention(D, H, bias=True),
     "torch": torch_attention,
     "torch, tokens first": lambda: nn.MultiheadAttention(D, H),
     "nanoGPT": FusedAttention,
@@ -134,6 +138,7 @@ UPWARD = [
     for name, make in family.items()
     for target, into in {
         "split": lambda one=one: MultiHeadAttention(D, D, num_heads=one, **CAUSAL_SIZES),
+        "nn": lambda one=one: ShippedAttention(D, one, bias=True),
         "torch": lambda one=one: torch_attention(one),
         "nanoGPT": lambda one=one: FusedAttention(heads=one),
         "transformers": lambda one=one: HandedMaskAttention(heads=one),
@@ -176,11 +181,15 @@ def test_filled_module_agrees_in_outputs_and_gradients_and_returns_the_weights(m
     assert filled is target
     assert certificate.exact
     assert_same_weights(source, before)
-    sees_all = any(isinstance(m, SelfAttentionV1 | SelfAttentionV2) for m in (source, filled))
-    assert_same_function(source, filled, causal=not sees_all)
+    assert_same_function(source, filled, causal=not any(map(sees_all, (source, filled))))
 
     returned, _ = convert(filled, make())
     assert_same_weights(returned, before)
+
+
+def sees_all(module: nn.Module) -> bool:
+    shipped = isinstance(module, ShippedAttention) and not module.causal
+    return shipped or isinstance(module, SelfAttentionV1 | SelfAttentionV2)
 
 
 def assert_same_function(source: nn.Module, target: nn.Module, *, causal: bool) -> None:
@@ -213,6 +222,12 @@ NEW = [
     (MultiHeadAttention(D, D, num_heads=H, **CAUSAL_SIZES), nn.MultiheadAttention),
     (EinsumMultiHeadAttention(D, 6, num_heads=H, **CAUSAL_SIZES), MultiHeadAttentionWrapper),
     (EinsumMultiHeadAttention(D, 6, num_heads=H, **CAUSAL_SIZES), MultiHeadAttention),
+    (MultiHeadAttention(D, D, num_heads=H, **CAUSAL_SIZES), ShippedAttention),
+    (EinsumMultiHeadAttention(D, D, num_heads=H, **CAUSAL_SIZES), ShippedAttention),
+    (SelfAttentionV2(D, D), ShippedAttention),
+    (torch_attention(), ShippedAttention),
+    (ShippedAttention(D, H, causal=False), nn.MultiheadAttention),
+    (ShippedAttention(D, H, bias=True), ShippedAttention),
     (FusedAttention(), MultiHeadAttention),
     (FusedAttention(bias=False), nn.MultiheadAttention),
     (HandedMaskAttention(), MultiHeadAttention),
@@ -425,8 +440,19 @@ REFUSALS = {
     "embed_dim": (
         EinsumMultiHeadAttention(D, 6, num_heads=H, **CAUSAL_SIZES),
         nn.MultiheadAttention,
-        "embed_dim; received 8 features of tokens, 6 features of all heads' contexts",
+        "embed_dim for them; received 8 features of tokens, 6 features of all heads' contexts",
     ),
+    "d_model": (
+        SelfAttentionV2(D, 5),
+        ShippedAttention,
+        "d_model for them; received 8 features of tokens, 5 features of outputs",
+    ),
+    "rotary": (ShippedAttention(D, H, rotary=RotaryEmbedding(D // H)), split, "rotary: expected None: plain"),
+    "window": (split, ShippedAttention(D, H, window=3), "window: expected None: .* received 3"),
+    "soft-cap": (ShippedAttention(D, H, softcap=3.0), split, "softcap: expected None: .* received 3.0"),
+    "d_context": (ShippedAttention(D, H, d_context=D), split, "d_context: expected None"),
+    "grouped heads, nn": (ShippedAttention(D, H, num_kv_heads=1), split, "keys: expected 8 features, .* received 4"),
+    "nn sees the future": (causal, ShippedAttention(D, 1, causal=False), "masks the future, as CausalAttention"),
     "d_in": (causal, CausalAttention(D - 1, D, **CAUSAL_SIZES), "d_in = 8, as in CausalAttention; received 7"),
     "more heads": (split, CausalAttention, "num_heads = 2, as in MultiHeadAttention; received 1 in CausalAttention"),
     "a wrapper's d_out": (

@@ -65,9 +65,7 @@ def test_a_compiled_module_generates(options):
     assert counter.frame_count <= 3
 
 
-@pytest.mark.parametrize(
-    "backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_gradients_through_a_compiled_module(backend):
     module = build(MODULES["rotary"])
     compiled = torch.compile(module, fullgraph=True, backend=backend)

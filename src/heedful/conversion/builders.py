@@ -8,6 +8,7 @@ from torch import nn
 
 from heedful.conversion.anatomy import Projections
 from heedful.errors import ArgumentError
+from heedful.nn import MultiHeadAttention as ShippedAttention
 from heedful.textbook import (
     CausalAttention,
     EinsumMultiHeadAttention,
@@ -74,15 +75,21 @@ def for_einsum(p: Projections) -> dict[str, Any]:
     return for_split(p) | {"key_dim": p.key_dim}
 
 
+def for_shipped(p: Projections) -> dict[str, Any]:
+    check_one_width("d_model", {"tokens": p.d_in, "outputs": p.output_dim})
+    return {
+        "d_model": p.d_in,
+        "num_heads": p.settings.num_heads,
+        "head_dim": p.value_dim,
+        "dropout": p.settings.dropout,
+        "bias": p.has_qkv_bias or p.output_bias is not None,
+        "causal": p.settings.causal is not False,  # where each call decides, as the class does
+    }
+
+
 def for_torch(p: Projections) -> dict[str, Any]:
     widths = {"tokens": p.d_in, "all heads' contexts": p.context_dim, "outputs": p.output_dim}
-    if len(set(widths.values())) > 1:
-        raise ArgumentError(
-            "into",
-            expected="one width for tokens, all heads together and outputs: nn.MultiheadAttention's embed_dim",
-            received=", ".join(f"{width} features of {what}" for what, width in widths.items()),
-            remedy="Convert into a class that tells d_in from d_out, such as MultiHeadAttention.",
-        )
+    check_one_width("embed_dim", widths)
     return {
         "embed_dim": p.d_in,
         "num_heads": p.settings.num_heads,
@@ -92,6 +99,17 @@ def for_torch(p: Projections) -> dict[str, Any]:
     }
 
 
+def check_one_width(argument: str, widths: dict[str, int]) -> None:
+    """Raise `ArgumentError` unless one argument of a constructor can stand for all of the widths."""
+    if len(set(widths.values())) > 1:
+        raise ArgumentError(
+            "into",
+            expected=f"one width for {', '.join(widths)}: the class has only {argument} for them",
+            received=", ".join(f"{width} features of {what}" for what, width in widths.items()),
+            remedy="Convert into a class that tells d_in from d_out, such as the textbook's MultiHeadAttention.",
+        )
+
+
 ARGUMENTS: dict[type[nn.Module], Callable[[Projections], dict[str, Any]]] = {
     SelfAttentionV1: for_parameters,
     SelfAttentionV2: for_linear,
@@ -99,5 +117,6 @@ ARGUMENTS: dict[type[nn.Module], Callable[[Projections], dict[str, Any]]] = {
     MultiHeadAttentionWrapper: for_wrapper,
     MultiHeadAttention: for_split,
     EinsumMultiHeadAttention: for_einsum,
+    ShippedAttention: for_shipped,
     nn.MultiheadAttention: for_torch,
 }

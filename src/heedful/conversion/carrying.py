@@ -22,10 +22,10 @@ def convert(
 ) -> tuple[M, Certificate]:
     """Carry the weights of one attention module into another, and certify that both compute the same.
 
-    Takes and fills every kind: the textbook's classes and modules with the same names, `torch.nn.MultiheadAttention`,
-    and GPT-2's c_attn/c_proj as in nanoGPT and transformers. `source` is left as it was and shares no memory
-    with the result. A missing bias becomes zeros, a missing output projection the identity; zeros and the identity
-    may stay behind.
+    Takes and fills every kind: the textbook's classes and modules with the same names, `heedful.nn.MultiHeadAttention`,
+    `torch.nn.MultiheadAttention`, and GPT-2's c_attn/c_proj as in nanoGPT and transformers. `source` is left as it was
+    and shares no memory with the result. A missing bias becomes zeros, a missing output projection the identity; zeros
+    and the identity may stay behind.
 
         module, certificate = convert(MultiHeadAttention(8, 8, context_length=6, num_heads=2), nn.MultiheadAttention)
         print(certificate)

@@ -2,13 +2,14 @@
 
 from torch import nn
 
-from heedful.conversion import gpt2_kind, textbook_kinds, torch_kind
+from heedful.conversion import gpt2_kind, nn_kind, textbook_kinds, torch_kind
 from heedful.conversion.kind import Subject
 from heedful.errors import ArgumentError
 
 KINDS = (
     torch_kind.MULTIHEAD,
     gpt2_kind.FUSED,
+    nn_kind.SHIPPED,  # before the kinds that go by names, which are its own too
     textbook_kinds.WRAPPER,
     textbook_kinds.PARAMETER,
     textbook_kinds.LINEAR,

@@ -32,11 +32,15 @@ def is_linear(module: nn.Module) -> bool:
 
 
 def linear_anatomy(module: nn.Module) -> Anatomy:
+    settings = settings_of(module, num_heads=getattr(module, "num_heads", 1))
+    return Anatomy(settings, linear_places(module))
+
+
+def linear_places(module: nn.Module) -> Places:
     places: Places = {}
     for role, name in W_NAMES.items():
         places |= layer_places(module, name, role)
-    settings = settings_of(module, num_heads=getattr(module, "num_heads", 1))
-    return Anatomy(settings, places | output_places(module))
+    return places | output_places(module)
 
 
 def is_wrapper(module: nn.Module) -> bool:
