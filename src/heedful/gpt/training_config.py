@@ -37,13 +37,11 @@ class TrainingConfig:
     tokens: int | None = None  # tokens read, validation not counted,
     minutes: float | None = None  # or time: a few steps are timed, and the run planned to fit
 
-    batch_size: int = (
-        4  # windows a pass: as many as make the matrix products fast, no more, for steps count
-    )
+    batch_size: int = 2  # windows a pass: enough to keep products fast; more would cost steps
     accumulation: int = 1  # passes a step: larger batches than memory holds
-    learning_rate: float = 3e-3  # the peak; small models of few steps bear, and need, a high one
+    learning_rate: float = 1e-3  # the peak; half and twice as much learnt worse on the shelf
     least_learning_rate: float = 0.1  # of the peak, at the last step (Hoffmann et al. 2022)
-    warmup: float = 0.05  # of all steps: Adam's second moments mean nothing at first
+    warmup: float = 0.1  # of all steps: Adam's moments mean little at first
     weight_decay: float = 0.1  # on matrices only: norms and biases are no capacity to be kept small
     beta1: float = 0.9  # AdamW's own
     beta2: float = 0.95  # forgets faster than 0.999, which outlasts a short run (Brown et al. 2020)
@@ -104,9 +102,11 @@ class TrainingConfig:
 
 SMALL = TrainingConfig(  # a poem or a play: a minute or two on two cores
     model={
+        "tied": False,
         "d_model": 192,
         "num_layers": 4,
         "num_heads": 3,
+        "num_kv_heads": 3,
         "d_mlp": 512,
         "context_length": 256,
         "dropout": 0.1,
@@ -117,9 +117,11 @@ SMALL = TrainingConfig(  # a poem or a play: a minute or two on two cores
 )
 LARGE = TrainingConfig(  # a shelf of books: 10 million parameters, and as many steps as fit into the time
     model={
+        "tied": False,  # a matrix more to predict by: few weights where the vocabulary is small, much learnt
         "d_model": 384,
         "num_layers": 6,
         "num_heads": 6,
+        "num_kv_heads": 6,
         "d_mlp": 896,
         "context_length": 512,
         "dropout": 0.0,

@@ -1,0 +1,498 @@
+"""`heedful train` as people use it: what it leaves behind, what breaks it off, and how it goes on."""
+
+import csv
+import errno
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from heedful.cli import app
+from heedful.gpt import checkpoint, preparation, running, state_file
+from heedful.gpt import tokenizer as tokenizers
+from heedful.gpt.bigram import Bigram
+from heedful.gpt.clock import Clock
+from heedful.gpt.corpus import Corpus
+from heedful.gpt.evaluation import mean_loss
+from heedful.gpt.kernel_comparison import KernelComparison, Turn
+from heedful.gpt.run_folder import open_run
+from heedful.gpt.training import Trainer
+
+pytest.importorskip("safetensors", reason="pip install -e '.[train]'")
+pytest.importorskip("tokenizers", reason="pip install -e '.[train]'")
+pytest.importorskip("matplotlib", reason="pip install -e '.[train]'")
+
+TINY = """
+tokenizer = "bytes"
+batch_size = 2
+evaluations = 3
+evaluation_batches = 1
+sample_tokens = 8
+precision = "float32"
+[model]
+d_model = 16
+num_layers = 2
+num_heads = 2
+num_kv_heads = 1
+d_mlp = 32
+context_length = 32
+dropout = 0.2
+"""
+STEPS = 24  # an epoch of the two books is 19
+PICTURE = b"\x89PNG"
+
+
+@pytest.fixture(autouse=True)
+def shelf(tmp_path, monkeypatch):
+    """A working folder with two books and a configuration."""
+    monkeypatch.chdir(tmp_path)
+    Path("one.txt").write_text(
+        "The sea is calm to-night.\nThe tide is full,\n" * 16, encoding="utf-8"
+    )
+    Path("two.txt").write_text(
+        "Naught’s had, all’s spent,\nwithout content.\n" * 14, encoding="utf-8"
+    )
+    Path("tiny.toml").write_text(TINY)
+    return tmp_path
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(app, ["train", *arguments])
+
+
+def command(out: str) -> list[str]:
+    named = ["--config", "tiny.toml", "--steps", str(STEPS), "--out", out]
+    return ["one.txt", "two.txt", *named]
+
+
+def start(out: str):
+    return run(*command(out))
+
+
+def weights(out: str) -> dict[str, torch.Tensor]:
+    return dict(checkpoint.load(out).named_parameters())
+
+
+def assert_same_runs(first: str, second: str) -> None:
+    for one, other in zip(weights(first).items(), weights(second).items(), strict=True):
+        assert one[0] == other[0]
+        assert torch.equal(one[1], other[1]), one[0]
+    states = [state_file.load(Path(out) / "training.safetensors")[0] for out in (first, second)]
+    assert states[0].keys() == states[1].keys()
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    assert (Path(first) / "losses.csv").read_text() == (Path(second) / "losses.csv").read_text()
+
+
+def table(out: str) -> list[dict[str, str]]:
+    return list(csv.DictReader((Path(out) / "losses.csv").read_text().splitlines()))
+
+
+def leftovers() -> list[str]:
+    return [str(path) for path in Path().rglob(".*")]
+
+
+@pytest.fixture
+def broken_off(shelf):
+    """A run that Ctrl-C ended after step 13: in the middle of an epoch, between two checkpoints."""
+    take_step = Trainer.take_step
+
+    def interrupted(trainer):
+        loss = take_step(trainer)
+        if trainer.step == 13:
+            signal.raise_signal(signal.SIGINT)
+        return loss
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "take_step", interrupted)
+        return start("out")
+
+
+# --- what it leaves behind ---------------------------------------------------------------------------
+
+
+def test_a_run_leaves_a_model_its_losses_and_a_report():
+    result = start("out")
+    assert result.exit_code == 0, result.output
+    assert {path.name for path in Path("out").iterdir()} == {
+        *("run.json", "tokenizer_config.json", "corpus.json", "tokens.npy"),
+        *("training.safetensors", "config.json", "model.safetensors"),
+        *("losses.csv", "losses.png", "report.txt"),
+    }
+    assert Path("out/losses.png").read_bytes().startswith(PICTURE)
+    rows = table("out")
+    assert [int(row["step"]) for row in rows] == list(range(1, STEPS + 1))
+    assert [int(row["step"]) for row in rows if row["validation"]] == [8, 16, 24]
+    assert int(rows[-1]["tokens"]) == STEPS * 2 * 32
+    assert float(rows[-1]["training"]) < float(rows[0]["training"]) - 0.2
+    assert result.output.count("│") >= 3  # samples
+    assert leftovers() == []
+
+
+def test_the_report_says_what_the_model_and_the_bigram_model_lose_on_the_same_tokens():
+    result = start("out")
+    report = Path("out/report.txt").read_text()
+    assert report in result.output
+    corpus, tokenizer = Corpus.load("out"), tokenizers.load("out")
+    loss = mean_loss(checkpoint.load("out"), corpus.validation, 3, "float32")
+    bigram = Bigram(corpus.train.tokens, tokenizer.vocab_size).loss(corpus.validation.tokens)
+    assert f"validation loss   {loss:.3f} nats per token" in report
+    assert f"bigram model      {bigram:.3f} nats per token" in report
+    assert f"{abs(loss - bigram):.3f} {'below' if loss < bigram else 'above'}" in report
+    assert re.search(r"[\d,]+ tokens/s", report)
+    assert re.search(r"minutes: preparing \d+%, steps \d+%", report)
+
+
+def test_the_same_command_trains_the_same_model():
+    start("first")
+    start("second")
+    assert_same_runs("first", "second")
+
+
+def test_tokens_and_minutes_are_budgets_too():
+    common = ("one.txt", "--config", "tiny.toml")
+    assert run(*common, "--out", "tokens", "--tokens", "300").exit_code == 0
+    assert json.loads(Path("tokens/run.json").read_text())["steps"] == 5  # of 64 tokens
+    result = run(*common, "--out", "minutes", "--minutes", "0.02")
+    assert result.exit_code == 0, result.output
+    assert json.loads(Path("minutes/run.json").read_text())["steps"] > 5
+
+
+def test_a_run_ends_when_its_time_is_up(monkeypatch):
+    monkeypatch.setattr(preparation, "_seconds_per_step", lambda trainer: 1e-6)  # far too hopeful
+    result = run("one.txt", "--config", "tiny.toml", "--out", "out", "--minutes", "0.01")
+    assert result.exit_code == 0, result.output
+    assert "the time was up" in result.output
+    rows = table("out")
+    assert rows[-1]["validation"]
+    assert run("--out", "out", "--resume").exit_code == 0
+    assert len(table("out")) == len(rows)
+
+
+def test_without_a_book_it_reads_the_sonnets():
+    result = run("--config", "tiny.toml", "--steps", "2", "--out", "out")
+    assert result.exit_code == 0, result.output
+    assert json.loads(Path("out/run.json").read_text())["books"][0].endswith("  sonnets")
+    assert len(Corpus.load("out").train) > 80_000
+
+
+def test_bfloat16_is_recorded_and_reported():
+    Path("tiny.toml").write_text(TINY.replace("float32", "bfloat16"))
+    result = start("out")
+    assert "in bfloat16" in result.output
+    assert json.loads(Path("out/run.json").read_text())["precision"] == "bfloat16"
+
+
+# --- breaking off and going on -----------------------------------------------------------------------
+
+
+def test_ctrl_c_saves_and_resume_ends_as_without_a_break(broken_off):
+    assert broken_off.exit_code == 130
+    assert "saved after step 13" in broken_off.output
+    assert "heedful train --resume --out out" in broken_off.output
+    assert state_file.load(Path("out/training.safetensors"))[1]["step"] == 13
+    torch.manual_seed(123)  # another process stands elsewhere
+    resumed = run("--resume", "--out", "out")
+    assert resumed.exit_code == 0, resumed.output
+    assert "13 of them done" in resumed.output
+    start("whole")
+    assert_same_runs("whole", "out")
+
+
+KILLED = """
+import os, signal, sys
+from heedful.cli import app
+from heedful.gpt import {module} as module
+original = module.{function}
+def deadly(*arguments, **options):
+    result = original(*arguments, **options)
+    if {condition}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return result
+module.{function} = deadly
+app(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "saved"),
+    [
+        # after a step, between two checkpoints
+        (
+            {
+                "module": "training",
+                "function": "Trainer.take_step",
+                "condition": "arguments[0].step == 13",
+            },
+            8,
+        ),
+        # while a checkpoint is written: the table is there, the state is not yet
+        (
+            {"module": "losses", "function": "write_table", "condition": "len(arguments[1]) == 16"},
+            8,
+        ),
+        # the state is there, the model is not yet
+        (
+            {"module": "state_file", "function": "save", "condition": "arguments[2]['step'] == 16"},
+            16,
+        ),
+        # before the first checkpoint
+        (
+            {
+                "module": "training",
+                "function": "Trainer.take_step",
+                "condition": "arguments[0].step == 5",
+            },
+            0,
+        ),
+    ],
+)
+def test_kill_loses_no_more_than_the_steps_since_the_checkpoint(where, saved):
+    start("whole")
+    died = subprocess.run(
+        [sys.executable, "-c", KILLED.format(**where), "train", *command("out")],
+        capture_output=True,
+        env=os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())},
+        check=False,
+    )
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    resumed = run("--resume", "--out", "out")
+    assert resumed.exit_code == 0, resumed.output
+    if saved:
+        assert f"{saved} of them done" in resumed.output
+    assert_same_runs("whole", "out")
+
+
+def test_time_spent_counts_over_all_processes(broken_off):
+    before = open_run(Path("out"), Clock()).clock.seconds
+    run("--resume", "--out", "out")
+    assert open_run(Path("out"), Clock()).clock.seconds > before > 0
+
+
+def test_resuming_a_finished_run_reports_again():
+    first = start("out")
+    again = run("one.txt", "two.txt", "--config", "tiny.toml", "--out", "out", "--resume")
+    assert again.exit_code == 0
+    assert first.output.split("validation loss")[1].split("\n")[0] in again.output
+
+
+def test_a_second_ctrl_c_interrupts_at_once():
+    with running.interruption() as interrupted:
+        assert not interrupted()
+        signal.raise_signal(signal.SIGINT)
+        assert interrupted()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+# --- what cannot be used -----------------------------------------------------------------------------
+
+
+def refused(result, *texts: str) -> None:
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith("heedful train: ")
+    assert "Traceback" not in result.stderr
+    for text in texts:
+        assert text in result.stderr
+
+
+def test_an_existing_folder_is_not_overwritten():
+    Path("out").mkdir()
+    Path("out/thesis.tex").write_text("mine")
+    refused(start("out"), "--out", "nothing was overwritten")
+    assert [path.name for path in Path("out").iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [(b" \n", "empty"), (b"caf\xe9 au lait", "0xe9 at offset 3"), (None, "No such")],
+)
+def test_unusable_books_are_named(content, text):
+    if content is not None:
+        Path("bad.txt").write_bytes(content)
+    refused(run("one.txt", "bad.txt", "--config", "tiny.toml", "--steps", "2"), "bad.txt", text)
+    assert not Path("gpt").exists()
+    assert leftovers() == []
+
+
+@pytest.mark.parametrize(
+    ("toml", "text"),
+    [
+        ("learning_rte = 1e-3", "'learning_rate'"),
+        ("[model]\nnum_layer = 3", "'num_layers'"),
+        ("[model]\nvocab_size = 3", "'vocab_size'"),
+        ("batch_size = ", "TOML"),
+        ("batch_size = '2'", "batch_size"),
+        ("steps = 2\nminutes = 2", "steps and minutes"),
+    ],
+)
+def test_unusable_configurations_are_named(toml, text):
+    Path("bad.toml").write_text(toml)
+    refused(run("one.txt", "--config", "bad.toml", "--out", "out"), text)
+    assert not Path("out").exists()
+    assert leftovers() == []
+
+
+def test_two_budgets_are_one_too_many():
+    refused(run("one.txt", "--steps", "3", "--tokens", "3"), "steps and tokens")
+
+
+def test_a_context_longer_than_the_books_is_refused():
+    Path("short.txt").write_text("So short.\n")
+    refused(
+        run("short.txt", "--config", "tiny.toml", "--steps", "2", "--out", "out"), "context_length"
+    )
+    assert not Path("out").exists()
+
+
+def damage_end(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def damage_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-100] ^= 1
+    path.write_bytes(content)
+
+
+def damage_all(path: Path) -> None:
+    path.write_bytes(b"not at all")
+
+
+def another_program(path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file({"weight": torch.zeros(3)}, path)
+
+
+def another_model(path: Path) -> None:
+    tensors, facts = state_file.load(path)
+    del tensors["weight.blocks.0.mlp.up.weight"]
+    state_file.save(path, tensors, facts)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (damage_end, "damaged"),
+        (damage_byte, "checksum"),
+        (damage_all, "damaged"),
+        (another_program, "no run of heedful"),
+        (another_model, "other tensors"),
+    ],
+)
+def test_a_corrupt_or_foreign_checkpoint_is_refused(change, text):
+    start("out")
+    change(Path("out/training.safetensors"))
+    before = {path.name: path.read_bytes() for path in Path("out").iterdir()}
+    refused(run("--resume", "--out", "out"), "--resume", text)
+    assert {path.name: path.read_bytes() for path in Path("out").iterdir()} == before
+
+
+def test_a_table_that_lost_lines_is_refused():
+    start("out")
+    lines = Path("out/losses.csv").read_text().splitlines()
+    Path("out/losses.csv").write_text("\n".join(lines[:10]))
+    refused(run("--resume", "--out", "out"), "losses of 24 steps")
+
+
+def test_resume_needs_a_run():
+    refused(run("--resume", "--out", "nowhere"), "--resume", "nowhere")
+    Path("out").mkdir()
+    Path("out/run.json").write_text('{"config": 3}')
+    refused(run("--resume", "--out", "out"), "--resume")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["one.txt"], "others than one, two"),
+        (["two.txt", "one.txt"], "others than one, two"),
+        (["--steps", "30"], "steps=24"),
+        (["--minutes", "3"], "minutes=None"),
+        (["--config", "other.toml"], "d_model"),
+    ],
+)
+def test_resume_on_other_terms_is_refused(arguments, text):
+    start("out")
+    Path("other.toml").write_text("[model]\nd_model = 32")
+    refused(run("--resume", "--out", "out", *arguments), text)
+
+
+def test_a_full_disk_leaves_the_last_checkpoint_whole(monkeypatch):
+    start("whole")
+    write_bytes = Path.write_bytes
+
+    def full(path: Path, content: bytes) -> int:
+        if ".training.safetensors" in path.name and Path("out/training.safetensors").exists():
+            write_bytes(path, content[: len(content) // 2])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write_bytes(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full)
+        refused(start("out"), "No space left on device", "training.safetensors")
+    assert leftovers() == []
+    assert state_file.load(Path("out/training.safetensors"))[1]["step"] == 8
+    assert run("--resume", "--out", "out").exit_code == 0
+    assert_same_runs("whole", "out")
+
+
+def test_a_full_disk_at_the_beginning_leaves_nothing(monkeypatch):
+    def full(path: Path, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    refused(start("out"), "No space left on device")
+    assert not Path("out").exists()
+    assert leftovers() == []
+
+
+# --- against another kernel --------------------------------------------------------------------------
+
+
+def test_another_kernel_gives_the_same_losses():
+    result = run("one.txt", "--config", "tiny.toml", "--steps", "20", "--against", "torch_sdpa")
+    assert result.exit_code == 0, result.output
+    assert re.search(r"^ +10  \d\.\d{6}  \d\.\d{6}", result.output, re.MULTILINE)
+    assert "at most 1e-03: the same" in result.output
+    assert re.search(r"native is \d+\.\d\d × as fast", result.output)
+    assert not Path("gpt").exists()
+
+
+def test_other_losses_are_found(monkeypatch):
+    take_step = Trainer.take_step
+
+    def wrong(trainer):
+        loss = take_step(trainer)
+        return loss + 0.002 * (trainer.model.config.kernel == "native" and trainer.step == 20)
+
+    monkeypatch.setattr(Trainer, "take_step", wrong)
+    result = run("one.txt", "--config", "tiny.toml", "--steps", "20", "--against", "torch_sdpa")
+    assert result.exit_code == 1
+    assert "largest difference 2.0e-03, at most 1e-03: NOT the same" in result.output
+
+
+def test_an_unknown_kernel_is_refused():
+    refused(run("one.txt", "--config", "tiny.toml", "--steps", "20", "--against", "magic"), "magic")
+
+
+def test_the_speed_up_is_of_steps_taken_in_turn():
+    turns = [Turn((1.0, 1.0), (1.0, 2.0))] * 20 + [Turn((1.0, 1.0), (9.0, 3.0))]
+    assert KernelComparison("torch_sdpa", turns).speedup == 2.0
+
+
+# --- minutes-long ------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_default_learns_more_than_pairs():
+    result = run("--out", "out")
+    assert result.exit_code == 0, result.output
+    assert "below the bigram model" in Path("out/report.txt").read_text()
