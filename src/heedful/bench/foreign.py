@@ -67,7 +67,7 @@ def openvino(inputs: Inputs) -> Contender:
     parameters = [opset13.parameter(list(tensor.shape), precision) for tensor in queries]
     node = opset13.scaled_dot_product_attention(*parameters, causal=inputs.setting.mask == "causal")
     compiled = openvino.Core().compile_model(
-        openvino.Model([node], parameters, "attention"),
+        openvino.Model([node], parameters, "attention"),  # pyright: ignore[reportGeneralTypeIssues]
         "CPU",
         {
             "INFERENCE_NUM_THREADS": torch.get_num_threads(),
