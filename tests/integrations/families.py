@@ -9,6 +9,7 @@ transformers = pytest.importorskip(
 
 VOCABULARY = 99
 WINDOW = 7
+LOCAL = 8  # a window to both sides, half of it to each
 _NAMED = {"vocab_size": VOCABULARY, "bos_token_id": 0, "eos_token_id": None, "pad_token_id": 0}
 _SIZES = {
     "hidden_size": 48,
@@ -73,7 +74,7 @@ def bert(**changes):
 def modernbert():
     """An encoder with windows to both sides in one layer of two."""
     config = transformers.ModernBertConfig(
-        **_NAMED, **_SIZES, local_attention=8, global_attn_every_n_layers=2
+        **_NAMED, **_SIZES, local_attention=LOCAL, global_attn_every_n_layers=2
     )
     return transformers.ModernBertForMaskedLM(config)
 

@@ -16,12 +16,15 @@ from integrations.families import (
     BOTH,
     DECODERS,
     ENCODERS,
+    LOCAL,
     VOCABULARY,
+    WINDOW,
     bart,
     bert,
     gpt2,
     llama,
     mistral,
+    modernbert,
     transformers,
     vit,
 )
@@ -115,6 +118,17 @@ def test_packed_sequences(build):
     assert_as_eager(build().eval(), input_ids=ids, position_ids=positions, use_cache=False)
 
 
+@pytest.mark.parametrize(("build", "window"), [(mistral, WINDOW), (modernbert, LOCAL // 2)])
+def test_windows_begin_to_hide_at_their_size(build, window):
+    for length in (window, window + 1, window + 2):
+        assert_as_eager(build().eval(), input_ids=torch.randint(1, VOCABULARY, (1, length)))
+
+
+def test_no_mask_stands_for_a_causal_one_where_there_are_several_queries():
+    assert make_mask(1, 1, 3, q_offset=5) is None
+    assert make_mask(1, 2, 3, q_offset=5).mask is None  # hides nothing, which None would not say
+
+
 def test_padding_with_holes():
     tokens = {"input_ids": torch.randint(1, VOCABULARY, (2, T))}
     tokens["attention_mask"] = torch.ones(2, T, dtype=torch.long)
@@ -149,6 +163,14 @@ def test_checkpointed_gradients():
     model.activation_checkpointing_enable({"use_reentrant": True})
     ours = outcomes(model, "heedful", **inputs)
     torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_compiled_models():
+    model, inputs = llama().eval(), padded("left")
+    model.set_attn_implementation("heedful")
+    with torch.no_grad():
+        compiled = torch.compile(model, backend="eager")(**inputs).logits
+        assert torch.equal(compiled, model(**inputs).logits)
 
 
 # --- what is never built -----------------------------------------------------------------------------

@@ -29,6 +29,7 @@ def register(*, check: bool = False) -> None:
     Padding on either side, packed sequences, sliding windows, chunks, caches (static ones too), soft-caps, sinks,
     position biases, grouped heads, cross-attention and dropout in training become heedful's masks and options; no
     mask of Tq x Tk entries is built, except for padding with holes and where a model computes with its mask.
+    `torch.compile` breaks its graph where a mask is made, and only there: ``fullgraph=True`` is not to be had.
     A second time changes nothing.
 
     Args:
@@ -50,7 +51,8 @@ def register(*, check: bool = False) -> None:
         raise MissingExtraError("heedful.integrations.transformers", "transformers") from error
 
     AttentionInterface.register(NAME, attend)
-    AttentionMaskInterface.register(NAME, make_mask)
+    # to torch.compile, a tensor without entries is not to be made inside a graph
+    AttentionMaskInterface.register(NAME, torch.compiler.disable(make_mask))
     if check:
         _check()
 

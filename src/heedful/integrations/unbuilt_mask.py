@@ -34,9 +34,6 @@ class UnbuiltMask(Tensor):
         tensor.mask = mask
         return tensor
 
-    # without this, every result would be taken for a mask too
-    __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore[reportAssignmentType]
-
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _UNREAD:  # as checkpointing and autograd do
