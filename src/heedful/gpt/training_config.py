@@ -109,11 +109,11 @@ SMALL = TrainingConfig(  # a poem or a play: a minute or two on two cores
         "num_kv_heads": 3,
         "d_mlp": 512,
         "context_length": 256,
-        "dropout": 0.1,
+        "dropout": 0.2,
     },
     vocab_size=512,
     batch_size=8,
-    steps=600,
+    steps=400,
 )
 LARGE = TrainingConfig(  # a shelf of books: 10 million parameters, and as many steps as fit into the time
     model={
