@@ -1,0 +1,175 @@
+"""One way to call every target: tokens in, one vector a token out, whatever the target's own way is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from heedful.observation import Trace
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Sequences of tokens, in one layout for all targets.
+
+    Attributes:
+        arguments: the arguments that have a row for each token: x alone, or query, key and value. Each is (B, T, …), or
+            (B, T) int64 for a model that reads token ids.
+        vocabulary: of how many ids; 0 where tokens are vectors.
+    """
+
+    arguments: Mapping[str, Tensor]
+    vocabulary: int = 0
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """B and T."""
+        B, T = next(iter(self.arguments.values())).shape[:2]
+        return B, T
+
+    def changed(self, b: int, t: int, only: Sequence[str] | None = None) -> Inputs:
+        """With another token at t of batch entry b: other vectors, or another id; in all arguments, or in some."""
+
+        def change(tensor: Tensor) -> Tensor:
+            tensor = tensor.clone()
+            if self.vocabulary:
+                tensor[b, t] = (tensor[b, t] + 1 + t) % self.vocabulary
+            else:
+                noise = torch.Generator().manual_seed(7919 * b + t)
+                new = torch.randn(tensor[b, t].shape, generator=noise, dtype=torch.float64)
+                tensor[b, t] = new.to(tensor.dtype)
+            return tensor
+
+        names = self.arguments if only is None else only
+        return self._with({name: change(self.arguments[name]) for name in names})
+
+    def tokens(self, start: int, stop: int) -> Inputs:
+        """Tokens `start` to `stop` of every batch entry."""
+        return self._with({name: it[:, start:stop] for name, it in self.arguments.items()})
+
+    def entry(self, b: int) -> Inputs:
+        """Batch entry b alone: B = 1."""
+        return self._with({name: it[b : b + 1] for name, it in self.arguments.items()})
+
+    def scaled(self, factor: float) -> Inputs:
+        """With longer vectors; ids stay."""
+        if self.vocabulary:
+            return self
+        return self._with({name: it * factor for name, it in self.arguments.items()})
+
+    def _with(self, arguments: Mapping[str, Tensor]) -> Inputs:
+        return replace(self, arguments={**self.arguments, **arguments})
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """One recorded run.
+
+    Attributes:
+        inputs: what it was run on.
+        output: (B, T, …), one row a token.
+        trace: its steps.
+        values: tensors that no step made, by (kind, name) of their `Source`: inputs, parameters, buffers, attributes.
+    """
+
+    inputs: Inputs
+    output: Tensor
+    trace: Trace
+    values: Mapping[tuple[str, str], Tensor] = field(default_factory=dict)
+
+
+class Subject(Protocol):
+    """A target, and how to call it. Made by `calling.subject_of`; every method leaves the target's state as it was.
+
+    Attributes:
+        name: the class's or function's.
+        module: a copy of the target in eval mode, cast to `dtype`; None for a function.
+        layout: how the target itself takes tokens: "(B, T, C)", "(T, B, C)", "(T, C)", "(B, H, T, D)", "(B, T) ids".
+        batched: whether it takes more than one sequence at a time.
+        dtype: of its vectors: float64 wherever it runs in that, otherwise float32.
+        longest: the most tokens it takes, as far as it says so; None if there is no limit.
+        padding: how it is told which tokens are real; None if it cannot be.
+        attending: how it is told which query may see which key; None if it cannot be.
+        cached: how it is given a cache; None if it has none.
+    """
+
+    name: str
+    module: nn.Module | None
+    layout: str
+    batched: bool
+    dtype: torch.dtype
+    longest: int | None
+    padding: MaskArgument | None
+    attending: MaskArgument | None
+    cached: CacheUse | None
+
+    def draw(self, B: int, T: int, *, seed: int = 0, dtype: torch.dtype | None = None) -> Inputs:
+        """Random tokens: standard normal vectors, or ids."""
+        ...
+
+    def run(
+        self, inputs: Inputs, *, keep: Tensor | None = None, attend: Tensor | None = None
+    ) -> Tensor:
+        """The output (B, T, …) in the module's current mode, with gradients.
+
+        Args:
+            keep: (B, T) Boolean, which tokens are real, given by `padding`.
+            attend: (T, T) Boolean, which keys each query may see, given by `attending`.
+        """
+        ...
+
+    def record(
+        self, inputs: Inputs, *, keep: Tensor | None = None, attend: Tensor | None = None
+    ) -> Observation:
+        """The same, each step recorded."""
+        ...
+
+    def chunks(self, inputs: Inputs, sizes: Sequence[int]) -> list[Observation]:
+        """Run the tokens with a cache: so many first, so many next, … An observation each; needs `cached`."""
+        ...
+
+    def fresh(self, *, dtype: torch.dtype | None = None, train: bool = False) -> Subject:
+        """The same on another copy of the module as it was given: pristine state; cast, or in train mode, if asked."""
+        ...
+
+
+@dataclass(frozen=True)
+class MaskArgument:
+    """An argument that is a mask.
+
+    Attributes:
+        name: as the target calls it.
+        form: its shape in letters: "(B, T)", "(T, T)", "(B, 1, 1, T)", …
+        dtype: torch.bool, or a floating dtype: 0 and −inf are added to the scores; int64: 1 and 0.
+        true_keeps: whether True (or 1) means that a token is seen.
+        declared: the polarity that its name promises by convention (key_padding_mask: True hides; attention_mask: 1 keeps);
+            None where the field has no one meaning.
+        effective: whether it changes the output at all.
+    """
+
+    name: str
+    form: str
+    dtype: torch.dtype
+    true_keeps: bool
+    declared: bool | None = None
+    effective: bool = True
+
+
+@dataclass(frozen=True)
+class CacheUse:
+    """How a target is given a cache.
+
+    Attributes:
+        kind: "object" (an argument that is passed in and comes back, or is changed in place), "tuple" (of tensors that grow),
+            "buffers" (kept in the module, told a start position or a flag).
+        argument: the argument's name.
+        capacity: whether there are slots beyond those used.
+    """
+
+    kind: str
+    argument: str
+    capacity: bool = False
