@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from heedful.gpt.clock import Clock
 from heedful.gpt.corpus import Book
-from heedful.gpt.preparation import tokenize
+from heedful.gpt.preparation import steps_in_budget, tokenize
 from heedful.gpt.run_folder import new_trainer
 from heedful.gpt.training import Trainer
 from heedful.gpt.training_config import TrainingConfig
@@ -74,29 +75,34 @@ class KernelComparison:
 
 
 def compare(
-    books: Sequence[Book], config: TrainingConfig, kernel: str, announce: Callable[[Turn], None]
+    books: Sequence[Book],
+    config: TrainingConfig,
+    kernel: str,
+    steps: int,
+    announce: Callable[[Turn], None],
 ) -> KernelComparison:
-    """Train the same model twice from the same weights, in float32 and without dropout.
+    """Take the first steps of a run twice, from the same weights, in float32 and without dropout.
 
     Args:
         books: what is read.
-        config: how; its steps are how many.
+        config: how. The rates are those of the whole run: a short run's would rise too fast to compare by.
         kernel: the other one's name.
+        steps: how many.
         announce: told of each step.
 
     Raises:
         KernelError: one of the kernels cannot run here.
     """
     config = config.changed({"precision": "float32"})
-    assert config.steps is not None
     with tempfile.TemporaryDirectory() as folder:
         tokenizer, corpus = tokenize(books, config, Path(folder))
+        planned = steps_in_budget(config, new_trainer(config, tokenizer, corpus, steps), Clock())
         trainers = [
-            new_trainer(config, tokenizer, corpus, config.steps, kernel=name, dropout=0.0)
+            new_trainer(config, tokenizer, corpus, planned, kernel=name, dropout=0.0)
             for name in (OURS, kernel)
         ]
         turns = []
-        for _ in range(config.steps):
+        for _ in range(steps):
             turns.append(_turn(*trainers))
             announce(turns[-1])
         return KernelComparison(kernel, turns)

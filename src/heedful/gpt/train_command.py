@@ -76,12 +76,11 @@ def compare(
         MissingExtraError: the extra "train" is not installed.
     """
     texts = read_texts(books)
-    changes = {**read_changes(config, options), **dict.fromkeys(BUDGETS)}
     steps = options.get("steps") or kernel_comparison.STEPS
-    settings = config_for(texts, changes | {"steps": steps})
+    settings = config_for(texts, read_changes(config, {**options, "steps": None}))
     with display(0, steps) as shown:
         found = kernel_comparison.compare(
-            texts, settings, kernel, lambda turn: shown.stepped(turn.losses[0], 0)
+            texts, settings, kernel, steps, lambda turn: shown.stepped(turn.losses[0], 0)
         )
     print_out(str(found))
     return found.agrees

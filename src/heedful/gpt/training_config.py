@@ -41,7 +41,7 @@ class TrainingConfig:
     accumulation: int = 1  # passes a step: larger batches than memory holds
     learning_rate: float = 1e-3  # the peak; half and twice as much learnt worse on the shelf
     least_learning_rate: float = 0.1  # of the peak, at the last step (Hoffmann et al. 2022)
-    warmup: float = 0.1  # of all steps: Adam's moments mean little at first
+    warmup: float = 0.2  # of all steps: Adam's moments mean little at first; a steeper rise makes rounding errors grow
     weight_decay: float = 0.1  # on matrices only: norms and biases are no capacity to be kept small
     beta1: float = 0.9  # AdamW's own
     beta2: float = 0.95  # forgets faster than 0.999, which outlasts a short run (Brown et al. 2020)
