@@ -1,0 +1,301 @@
+"""The attention in a trace: where queries meet keys, and what becomes of the scores until they weigh the values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from heedful.conformance.axes import Product, product_of, token_letter
+from heedful.conformance.changes import ancestors
+from heedful.conformance.subject import Observation
+from heedful.observation import Source, Step
+
+PRODUCTS = ("matmul", "bmm", "mm", "einsum", "baddbmm", "addbmm")
+FUSED = "scaled_dot_product_attention"
+# What mixes features by trained weights ends the search for the scores that a context was made with.
+PROJECTIONS = ("linear", "embedding", "layer_norm", "rms_norm", "addmm", "conv1d")
+
+
+@dataclass(frozen=True, eq=False)
+class Core:
+    """One attention: of all heads, or of one if they are computed apart.
+
+    L counts batch entries and heads together, in the order in which the target holds them; all tensors are in this one
+    layout, whatever the target's own.
+
+    Attributes:
+        scores_step, context_step: the products of queries and keys, and of weights and values; the same one step where
+            PyTorch's fused attention does both.
+        softmax_step: None if no softmax was seen.
+        chain: the steps from the scores to the weights as used, both ends included.
+        query, key, value: (L, Tq, D), (L, Tk, D), (L, Tk, Dv), as multiplied.
+        query_source, key_source, value_source: where they came from.
+        scores: (L, Tq, Tk), queries times keys, nothing done to them.
+        logits: (L, Tq, Tk), what the softmax took.
+        weights: (L, Tq, Tk), what it gave.
+        used: (L, Tq, Tk), what the values were multiplied by.
+        context: (L, Tq, Dv).
+    """
+
+    scores_step: Step
+    context_step: Step
+    softmax_step: Step | None
+    chain: tuple[Step, ...]
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    query_source: Source
+    key_source: Source
+    value_source: Source
+    scores: Tensor
+    logits: Tensor
+    weights: Tensor
+    used: Tensor
+    context: Tensor
+
+    @property
+    def fused(self) -> bool:
+        """Whether PyTorch's fused attention computes it."""
+        return self.scores_step is self.context_step
+
+    @cached_property
+    def visible(self) -> Tensor:
+        """(L, Tq, Tk) Boolean: which keys have a weight; NaN counts as one."""
+        return self.used != 0
+
+
+def find_cores(observation: Observation) -> list[Core]:
+    """Every attention in a recorded run, in order.
+
+    None is found where scores are made in other ways than by a product of two tensors.
+    """
+    finder = _Finder(observation)
+    found: list[Core] = []
+    for step in observation.trace:
+        if step.operation == FUSED:
+            found.append(_fused_core(observation, step))
+        elif (product := finder.product(step)) is not None:
+            found += finder.cores_ending_in(product)
+    return found
+
+
+def value_of(observation: Observation, source: object) -> Tensor | None:
+    """The tensor that a source stands for; None if it was not kept."""
+    if not isinstance(source, Source):
+        return None
+    if source.step is not None:
+        value = observation.trace[source.step].value
+        return value if isinstance(value, Tensor) else None
+    return observation.values.get((source.kind, source.name))
+
+
+class _Finder:
+    """Looks a trace through for pairs of products: of queries and keys, and of what came of that and values."""
+
+    def __init__(self, observation: Observation) -> None:
+        self._observation = observation
+        self._steps = observation.trace.steps
+        self._alive = self._made_from_tokens()
+        self._scores: dict[int, Product] = {}
+
+    def product(self, step: Step) -> Product | None:
+        """A step that multiplies two tensors, both made from tokens; None if it is something else."""
+        if step.operation not in PRODUCTS:
+            return None
+        sources = [it for it in _flat(step.arguments, step.keywords) if isinstance(it, Source)]
+        if step.operation in ("baddbmm", "addbmm"):
+            sources = sources[1:]  # the first is added
+        if len(sources) != 2 or not all(self._is_alive(source) for source in sources):
+            return None
+        values = [value_of(self._observation, source) for source in sources]
+        operands = [(s, v) for s, v in zip(sources, values, strict=True) if v is not None]
+        product = product_of(step, operands) if len(operands) == 2 else None
+        if product is not None:
+            self._scores[step.index] = product
+        return product
+
+    def cores_ending_in(self, context: Product) -> Iterator[Core]:
+        """The core whose weights a product multiplies by values, if it does."""
+        for side in (0, 1):
+            start = context.sources[side]
+            if start.step is None:
+                continue
+            for index in self._scores_behind(start.step):
+                core = _core(self._observation, self._scores[index], context, side)
+                if core is not None:
+                    del self._scores[context.step.index]  # a context is nobody's scores
+                    yield core
+                    return
+
+    def _scores_behind(self, start: int) -> list[int]:
+        """The products nearest before a step, with nothing trained in between."""
+        found, seen, todo = [], set(), [start]
+        while todo:
+            index = todo.pop()
+            if index in seen:
+                continue
+            seen.add(index)
+            step = self._steps[index]
+            if index in self._scores:
+                found.append(index)
+            elif not self._is_projection(step):
+                todo += [it.step for it in step.inputs if it.step is not None]
+        return sorted(found)
+
+    def _is_projection(self, step: Step) -> bool:
+        multiplied = step.operation in (*PRODUCTS, *PROJECTIONS)
+        return step.operation in PROJECTIONS or (
+            multiplied and any(it.kind == "parameter" for it in step.inputs)
+        )
+
+    def _made_from_tokens(self) -> set[int]:
+        alive: set[int] = set()
+        for step in self._steps:
+            if any(it.kind == "input" or it.step in alive for it in step.inputs):
+                alive.add(step.index)
+        return alive
+
+    def _is_alive(self, source: Source) -> bool:
+        return source.kind == "input" or source.step in self._alive
+
+
+def _flat(arguments: tuple[object, ...], keywords: object) -> Iterator[object]:
+    for it in (*arguments, *(keywords.values() if isinstance(keywords, dict) else ())):
+        if isinstance(it, list | tuple) and not isinstance(it, Source):
+            yield from _flat(tuple(it), {})
+        else:
+            yield it
+
+
+def _core(observation: Observation, scores: Product, context: Product, side: int) -> Core | None:
+    """Put the tensors of an attention into one layout; None where they do not fit together."""
+    key_axis, query_axis = context.summed[-1:], token_letter(context, side)
+    value_axis = token_letter(context, 1 - side)
+    if not (key_axis and query_axis and value_axis):
+        return None
+    used = context.operand(side, query_axis + key_axis)
+    L, Tq, Tk = used.shape
+    shape = (context.left, context.right)[side].shape
+    axes = [context.letters[side].index(it) for it in (query_axis, key_axis)]
+
+    def canonical(value: object) -> Tensor | None:
+        if not isinstance(value, Tensor) or value.numel() != used.numel():
+            return None
+        if value.shape == shape:
+            return value.movedim(axes, (-2, -1)).reshape(L, Tq, Tk)
+        return value.reshape(L, Tq, Tk) if value.shape[-2:] == (Tq, Tk) else None
+
+    queries = _side_of_queries(scores, shape, axes[0])
+    rows, columns = token_letter(scores, queries), token_letter(scores, 1 - queries)
+    if not (rows and columns and scores.summed):
+        return None
+    query = scores.operand(queries, rows + scores.summed[-1:])
+    key = scores.operand(1 - queries, columns + scores.summed[-1:])
+    if len(query) != L or len(key) != L:
+        return None
+    chain = _chain(observation, scores.step, context.sources[side])
+    softmax = _softmax_step(chain)
+    weights = None if softmax is None else canonical(softmax.value)
+    logits = None if softmax is None else canonical(_before(observation, softmax, chain))
+    plain = query @ key.mT
+    return Core(
+        scores_step=scores.step,
+        context_step=context.step,
+        softmax_step=softmax,
+        chain=chain,
+        query=query,
+        key=key,
+        value=context.operand(1 - side, key_axis + value_axis),
+        query_source=scores.sources[queries],
+        key_source=scores.sources[1 - queries],
+        value_source=context.sources[1 - side],
+        scores=plain,
+        logits=plain if logits is None else logits,
+        weights=used if weights is None else weights,
+        used=used,
+        context=used @ context.operand(1 - side, key_axis + value_axis),
+    )
+
+
+def _side_of_queries(scores: Product, shape: torch.Size, query_axis: int) -> int:
+    """Which operand the rows of the weights belong to."""
+    letters = scores.letters[2]
+    if scores.out.shape == shape and letters[query_axis] == token_letter(scores, 1):
+        return 1
+    return 0
+
+
+def _chain(observation: Observation, scores: Step, weights: Source) -> tuple[Step, ...]:
+    steps = observation.trace.steps
+    assert weights.step is not None
+    behind = sorted(ancestors(steps, steps[weights.step]))
+    found = {scores.index}
+    for index in behind:
+        if any(it.step in found for it in steps[index].inputs):
+            found.add(index)
+    return tuple(steps[index] for index in sorted(found))
+
+
+def _softmax_step(chain: tuple[Step, ...]) -> Step | None:
+    """The step that makes weights of scores: torch's softmax, or a division by the sum of exponentials."""
+    for step in chain:
+        if step.operation in ("softmax", "_safe_softmax", "_softmax", "softmin"):
+            return step
+    exponential = False
+    for step in chain:
+        exponential = exponential or step.operation in ("exp", "exp_", "exp2", "logsumexp")
+        if exponential and step.operation in ("div", "div_", "truediv", "true_divide", "itruediv"):
+            return step
+    return None
+
+
+def _before(observation: Observation, softmax: Step, chain: tuple[Step, ...]) -> object:
+    """What a softmax took; of one that is written out, what the exponential took."""
+    places = {step.index: step for step in chain}
+    step = softmax
+    while step.operation not in ("softmax", "_safe_softmax", "_softmax", "softmin", "exp", "exp_", "exp2"):
+        step = next(places[it.step] for it in step.inputs if it.step in places)
+    return value_of(observation, next(it for it in step.inputs if it.step in places))
+
+
+def _fused_core(observation: Observation, step: Step) -> Core:
+    """What PyTorch's fused attention does within: the same formula, step by step."""
+    given = fused_arguments(step)
+    tensors = [value_of(observation, given[name]) for name in ("query", "key", "value")]
+    q, k, v = (tensor for tensor in tensors if tensor is not None)
+    if given["enable_gqa"]:
+        k, v = (it.repeat_interleave(q.shape[-3] // it.shape[-3], dim=-3) for it in (k, v))
+    Tq, D, Tk = *q.shape[-2:], k.shape[-2]
+    scale = D**-0.5 if given["scale"] is None else float(str(given["scale"]))
+    scores = q @ k.mT
+    logits = scores * scale
+    if given["is_causal"]:
+        seen = torch.ones(Tq, Tk, dtype=torch.bool).tril()
+        logits = logits.masked_fill(~seen, float("-inf"))
+    mask = value_of(observation, given["attn_mask"])
+    if mask is not None:
+        logits = (
+            logits.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else logits + mask
+        )
+    weights = logits.softmax(-1).nan_to_num(0.0)  # a row that sees nothing is zero there
+
+    def flat(tensor: Tensor) -> Tensor:
+        return tensor.expand(*scores.shape[:-2], *tensor.shape[-2:]).reshape(-1, *tensor.shape[-2:])
+
+    sources = [it for it in (given[name] for name in ("query", "key", "value"))]
+    return Core(
+        step, step, step, (step,),
+        flat(q), flat(k), flat(v), *sources,  # pyright: ignore[reportArgumentType]
+        flat(scores), flat(logits), flat(weights), flat(weights), flat(weights @ v),
+    )  # fmt: skip
+
+
+def fused_arguments(step: Step) -> dict[str, object]:
+    """What a step of PyTorch's fused attention was given, by name."""
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+    given: dict[str, object] = dict(zip(names, (None, None, None, None, 0.0, False, None, False), strict=True))
+    return given | dict(zip(names, step.arguments, strict=False)) | dict(step.keywords)

@@ -1,0 +1,76 @@
+"""What probes look at: the runs of a subject, each made once and kept."""
+
+from __future__ import annotations
+
+from functools import cache, cached_property
+
+import torch
+from torch import Tensor
+
+from heedful.conformance.changes import differing
+from heedful.conformance.cores import Core, find_cores
+from heedful.conformance.expectations import Expectations, Told, expectations
+from heedful.conformance.subject import Inputs, Observation, Subject
+
+TOKENS = 7  # unlike the sizes that targets are built with, so that axes can be told apart
+
+
+class Evidence:
+    """Runs of a subject in eval mode on a small sample, made when first asked for.
+
+    Args:
+        subject: what is looked at.
+        told: what the caller says it should do.
+    """
+
+    def __init__(self, subject: Subject, told: Told) -> None:
+        self.subject, self._told = subject, told
+        self.after = cache(self._after)
+
+    @cached_property
+    def inputs(self) -> Inputs:
+        """Two sequences of seven tokens: one if the subject takes but one, fewer or more if it must be."""
+        window = self.subject_window
+        T = TOKENS if window is None or window < TOKENS - 2 else window + 3
+        return self.subject.draw(2 if self.subject.batched else 1, min(T, self.subject.longest or T))
+
+    @property
+    def subject_window(self) -> int | None:
+        """What is said of a window before anything was run."""
+        return self._told.window_of(self.subject.module)
+
+    @cached_property
+    def base(self) -> Observation:
+        """The sample as it is."""
+        return self.subject.record(self.inputs)
+
+    def _after(self, b: int, t: int) -> Observation:
+        """The sample with token t of batch entry b changed."""
+        return self.subject.record(self.inputs.changed(b, t))
+
+    @cached_property
+    def expected(self) -> Expectations:
+        """What the subject should do."""
+        return expectations(self._told, self.subject, self.base)
+
+    @cached_property
+    def cores(self) -> list[Core]:
+        """The attentions in `base`, in order."""
+        return find_cores(self.base)
+
+    @cached_property
+    def influence(self) -> Tensor:
+        """(B, T, B, T) Boolean: whether output (b, i) changes when token (c, j) does."""
+        B, T = self.inputs.sizes
+        found = torch.zeros(B, T, B, T, dtype=torch.bool)
+        base = self.subject.run(self.inputs).detach()
+        for c in range(B):
+            for j in range(T):
+                changed = self.subject.run(self.inputs.changed(c, j)).detach()
+                found[:, :, c, j] = self.differs(base, changed)
+        return found
+
+    @staticmethod
+    def differs(a: Tensor, b: Tensor) -> Tensor:
+        """(B, T) Boolean: which rows of two outputs (B, T, …) are others, rounding apart; NaN is other than a number."""
+        return differing(a, b).flatten(2).any(-1)

@@ -1,0 +1,234 @@
+"""Which keys each query sees: no later ones if the target is causal, its own, and as many as its window says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from heedful.conformance.cores import FUSED, Core, find_cores, value_of
+from heedful.conformance.dataflow import made_where, tensor
+from heedful.conformance.evidence import Evidence
+from heedful.conformance.expectations import is_triangular
+from heedful.conformance.finding import Fact, Finding, Place
+from heedful.conformance.probing import probe
+from heedful.observation import Source, Step
+
+MASKING = ("masked_fill", "masked_fill_", "where", "setitem", "masked_fill", "add", "iadd", "add_", "mul", "imul")
+UNMASKED = -1e5  # a finite fill below this no score outweighs; −65504, float16's least, is a convention of its own
+LARGE = 30_000.0
+
+
+@probe("mask-unused", "mask-inverted", "future-leak", "mask-fill-too-small")
+def causality(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Changes each token in turn: no earlier output of a causal target may change."""
+    influence = _own_influence(evidence)
+    T = len(influence)
+    future = torch.ones(T, T, dtype=torch.bool).triu(1)
+    leaks = influence & future
+    yield Fact("causal", "no" if leaks.any() else "yes")
+    if not evidence.expected.causal or not leaks.any():
+        return
+    i, j = (int(it) for it in leaks.nonzero()[0])
+    finding = _named(evidence, future)
+    proof = f"Changing token {j} changes output {i}, though that comes before it; the target should be causal: {evidence.expected.why_causal}."
+    name, what, place = finding
+    yield Finding(name, "bug", f"{what} {proof}".strip(), f"B = {evidence.inputs.sizes[0]}, T = {T}; {int(leaks.sum())} of {int(future.sum())} pairs leak", place)
+
+
+def _own_influence(evidence: Evidence) -> Tensor:
+    """(T, T): within batch entry 0."""
+    return evidence.influence[0, :, 0, :]
+
+
+def _named(evidence: Evidence, future: Tensor) -> tuple[str, str, Place | None]:
+    """Which of the ways to see the future it is."""
+    T = len(future)
+    cores = [core for core in evidence.cores if core.used.shape[1:] == future.shape]
+    for core in cores:
+        seen = core.visible.any(0)
+        inner = slice(0, T - 1)  # the last query sees nothing of a later key, and often all for want of one
+        if (seen & future).any() and not (seen & ~future)[inner].tril(-1).any():
+            flipped = not seen[inner].diagonal().any()
+            place = _mask_place(evidence, core, built=not flipped)
+            return "mask-inverted", "The mask keeps what it should hide: queries see later keys and no earlier ones.", place
+        if seen.all() or ((core.logits.isfinite() | ~future).all() and (seen & future).any()):
+            return _without_effect(evidence, core)
+        if (seen & future).any():
+            most = int((seen & future).nonzero().diff(dim=1).max())
+            return "future-leak", f"The mask lets a query see {most} key{'s' if most > 1 else ''} too many.", _mask_place(evidence, core, built=True)
+    return "future-leak", "", _first_leak(evidence)
+
+
+def _without_effect(evidence: Evidence, core: Core) -> tuple[str, str, Place | None]:
+    """The mask hides nothing: it is not used, too weak, or not there."""
+    unused = _unused_masking(evidence)
+    if unused is not None:
+        return "mask-unused", f"The result of {unused.operation} is used by nothing.", Place.of(unused)
+    weak = _weak_fill(evidence, core)
+    if weak is not None:
+        return weak
+    if core.fused:
+        return "future-leak", "PyTorch's attention is called without is_causal and without a mask.", Place.of(core.context_step)
+    made = _triangle(evidence)
+    if made is not None:
+        return "mask-unused", "A triangular mask is made, and hides nothing.", made
+    return "future-leak", "No mask is applied to the scores.", Place.of(core.softmax_step or core.scores_step)
+
+
+def _unused_masking(evidence: Evidence) -> Step | None:
+    for step in evidence.base.trace:
+        if step.unused and step.operation in ("masked_fill", "where", "add", "mul", "triu", "tril", "sub"):
+            return step
+    return None
+
+
+def _weak_fill(evidence: Evidence, core: Core) -> tuple[str, str, Place | None] | None:
+    """A mask that changes the scores, but not enough to hide anything."""
+    steps = [it for it in core.chain if core.softmax_step is None or it.index < core.softmax_step.index]
+    for step in steps[1:]:
+        for source in step.inputs:
+            mask = value_of(evidence.base, source)
+            if mask is not None and mask.dim() >= 2 and is_triangular(mask):
+                return "mask-fill-too-small", f"The mask changes hidden scores by {step.operation}, which leaves them their weight.", Place.of(step)
+    return None
+
+
+def _triangle(evidence: Evidence) -> Place | None:
+    for step in evidence.base.trace:
+        value = tensor(step)
+        if value is not None and is_triangular(value):
+            return Place.of(step)
+    module = evidence.subject.module
+    for name, buffer in () if module is None else module.named_buffers():
+        if is_triangular(buffer):
+            return made_where(module, name)
+    return None
+
+
+def _mask_place(evidence: Evidence, core: Core, *, built: bool) -> Place | None:
+    """Where the mask is made, if that is what is wrong with it; otherwise, where it is applied."""
+    applied = masking_step(core)
+    if built and applied is not None:
+        made = _made(evidence, applied, core)
+        if made is not None:
+            return made
+    return Place.of(applied or core.softmax_step or core.context_step)
+
+
+def _made(evidence: Evidence, applied: Step, core: Core) -> Place | None:
+    steps = evidence.base.trace.steps
+    chain = {it.index for it in core.chain}
+    todo: list[Source] = [it for it in applied.inputs if it.step not in chain]
+    while todo:
+        source = todo.pop()
+        if source.kind in ("buffer", "attribute"):
+            return made_where(evidence.subject.module, source.name)
+        if source.step is not None:
+            step = steps[source.step]
+            if step.operation in ("triu", "tril", "triu_", "tril_", "ge", "gt", "le", "lt"):
+                return Place.of(step)
+            todo += step.inputs
+    return None
+
+
+def masking_step(core: Core) -> Step | None:
+    """The step at which hidden scores cease to be what they were; the fused step where that does it all."""
+    if core.fused:
+        return core.context_step
+    L, Tq, Tk = core.used.shape
+    for step in core.chain[1:]:
+        value = tensor(step)
+        if value is None or value.numel() != core.used.numel() or value.shape[-2:] != (Tq, Tk):
+            continue
+        if value.is_floating_point() and (value.isinf() | (value < UNMASKED / 10) | (value == 0)).any():
+            return step
+    return next((it for it in core.chain if it.operation in MASKING), None)
+
+
+def _first_leak(evidence: Evidence) -> Place | None:
+    """The first step at which a change of the last token reaches an earlier one, after the last attention."""
+    if not evidence.cores:
+        return None
+    return Place.of(evidence.cores[-1].context_step)
+
+
+@probe("mask-fill-too-small")
+def fill(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Lengthens queries and keys until scores outweigh a finite fill: hidden keys must stay hidden."""
+    for core in evidence.cores:
+        hidden = ~core.visible & core.logits.isfinite()
+        if core.fused and core.context_step.operation == FUSED and not hidden.any():
+            continue
+        if not hidden.any() or evidence.inputs.vocabulary:
+            continue
+        level = core.logits[hidden].max().item()
+        if level < UNMASKED:
+            continue
+        size = core.logits[core.visible].abs().max().clamp_min(1e-6).item()
+        factor = (4 * abs(level) / size) ** 0.5
+        loud = find_cores(evidence.subject.record(evidence.inputs.scaled(factor)))
+        leaking = next((it for it in loud if it.visible.shape == hidden.shape and (it.visible & hidden).any()), None)
+        if leaking is None:
+            continue
+        l, i, j = (int(it) for it in (leaking.visible & hidden).nonzero()[0])
+        scores = leaking.scores.abs().max().item()
+        yield Finding(
+            "mask-fill-too-small",
+            "bug",
+            f"Hidden scores are set to about {level:.3g}, not to −∞: with products up to {scores:.3g}, query {i} gives "
+            f"{leaking.used[l, i, j]:.3g} of its weight to key {j}, which is hidden.",
+            f"tokens × {factor:.0f}",
+            Place.of(masking_step(core)),
+        )
+        return
+
+
+@probe("self-hidden")
+def diagonal(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Looks whether any query sees its own key."""
+    for core in evidence.cores:
+        L, Tq, Tk = core.used.shape
+        if Tq != Tk or Tq < 3 or core.visible.all():
+            continue
+        own = core.visible.diagonal(dim1=1, dim2=2)
+        others = core.visible[:, 1:].any(-1)
+        if not own[:, 1:].any() and others.all() and not _is_inverted(core):
+            yield Finding(
+                "self-hidden",
+                "bug",
+                "No query sees its own key: the diagonal is hidden, too"
+                + (", and the first query sees nothing at all." if not core.visible[0, 0].any() else "."),
+                f"T = {Tq}",
+                _mask_place(evidence, core, built=True),
+            )
+            return
+
+
+def _is_inverted(core: Core) -> bool:
+    return not core.visible.any(0)[:-1].tril(-1).any()
+
+
+@probe("window-off-by-one", "window-missing")
+def window(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Counts the keys that a late query sees: its window's, its own included."""
+    expected = evidence.expected.window
+    for core in evidence.cores:
+        L, Tq, Tk = core.used.shape
+        width = int(core.visible.any(0)[-1].sum())
+        if Tq != Tk or width == Tk and expected is None:
+            continue
+        if width < Tk:
+            yield Fact("window", f"{width} keys, its own included")
+        if expected is None or expected >= Tk or not evidence.expected.causal or width == expected:
+            return
+        near = abs(width - expected) == 1
+        yield Finding(
+            "window-off-by-one" if near else "window-missing",
+            "bug",
+            f"The last query sees {width} keys; its window is {expected}, its own included.",
+            f"T = {Tk}",
+            _mask_place(evidence, core, built=True),
+        )
+        return

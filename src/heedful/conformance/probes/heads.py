@@ -1,0 +1,272 @@
+"""Whether every token, every head and every batch entry keeps to itself where it should."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from heedful.conformance.changes import changed_entries, differing, touched
+from heedful.conformance.cores import Core, find_cores
+from heedful.conformance.dataflow import VIEWS, parameters_behind, tensor, way_back, way_on
+from heedful.conformance.evidence import Evidence
+from heedful.conformance.finding import Fact, Finding, Place
+from heedful.conformance.probing import probe
+from heedful.conformance.subject import Observation
+from heedful.observation import Source, Step
+
+CHANGED = 2  # the token that is changed: neither the first nor the last
+
+
+@probe("heads-mixed-split", "batch-mixed")
+def splitting(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Changes one token: of queries, keys and values only that token's rows may change."""
+    B, T = evidence.inputs.sizes
+    if T <= CHANGED:
+        return
+    t = CHANGED
+    after = evidence.after(0, t)
+    cores = evidence.cores
+    for core, other in zip(cores, find_cores(after), strict=False):
+        for role in ("query", "key", "value"):
+            before, changed = getattr(core, role), getattr(other, role)
+            if before.shape != changed.shape:
+                continue
+            rows = touched(differing(before, changed), 1)
+            if rows in ([t], []) and before.shape[1] == T:
+                continue
+            yield _mixed(evidence, core, role, after, rows)
+            return
+        if core is cores[0] and other.used.shape == core.used.shape and _seen_by_all(evidence):
+            return  # later layers see what the first attention mixed
+
+
+def _seen_by_all(evidence: Evidence) -> bool:
+    return len(evidence.cores) > 1 and len({id(core.scores_step) for core in evidence.cores}) > 1 and not _side_by_side(evidence)
+
+
+def _side_by_side(evidence: Evidence) -> bool:
+    """Whether the attentions are heads of one layer: none made from another's context."""
+    behind = {step.index for core in evidence.cores for step in way_back(evidence.base, core.query_source)}
+    return not any(core.context_step.index in behind for core in evidence.cores)
+
+
+def _mixed(evidence: Evidence, core: Core, role: str, after: Observation, rows: list[int]) -> Finding:
+    B, T = evidence.inputs.sizes
+    source: Source = getattr(core, f"{role}_source")
+    way = way_back(evidence.base, source)
+    n = getattr(core, role).shape[1]
+    step = _first_spread(evidence.base, after, way, (B, T))
+    if n == B and n != T:
+        return Finding(
+            "batch-mixed",
+            "bug",
+            f"Scores compare the {n} batch entries with each other, not the {T} tokens.",
+            f"B = {B}, T = {T}",
+            Place.of(step or _last_view(way) or core.scores_step),
+        )
+    if n != T:
+        proof = f"Scores compare {n} × {n} heads with each other, not the {T} tokens: the token axis is not where the product takes it."
+    else:
+        proof = f"Changing token {CHANGED} changes the {role}'s rows {_some(rows)}: a view cuts tokens apart, so that heads mix them."
+    return Finding("heads-mixed-split", "bug", proof, f"B = {B}, T = {T}", Place.of(step or _last_view(way) or core.scores_step))
+
+
+def _first_spread(before: Observation, after: Observation, way: list[Step], sizes: tuple[int, int]) -> Step | None:
+    """The first step on a way at which no axis of tokens holds the change in one place any more."""
+    _, T = sizes
+    for step in way:
+        changed = changed_entries(before, after, step)
+        if changed is None or not changed.any() or changed.dim() < 2:
+            continue
+        if not any(size == T and touched(changed, axis) == [CHANGED] for axis, size in enumerate(changed.shape)):
+            if not _flattened(changed, sizes):
+                return step
+    return None
+
+
+def _flattened(changed: Tensor, sizes: tuple[int, int]) -> bool:
+    """Whether tokens and batch entries lie along one axis."""
+    B, T = sizes
+    return any(size == B * T and len(touched(changed, axis)) == 1 for axis, size in enumerate(changed.shape))
+
+
+def _last_view(way: list[Step]) -> Step | None:
+    return next((step for step in reversed(way) if step.operation in VIEWS and step.operation not in ("T", "mT")), None)
+
+
+def _some(rows: list[int]) -> str:
+    return ", ".join(map(str, rows[:4])) + (", …" if len(rows) > 4 else "")
+
+
+@probe("heads-mixed-merge")
+def merging(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Follows each token's contexts to the next projection: they must arrive in that token's row."""
+    B, T = evidence.inputs.sizes
+    if T < 3:
+        return
+    for core in evidence.cores:
+        if core.used.shape[1] != T or len(core.context) % B:
+            continue
+        entries = _entries(evidence, core)
+        if entries is None:
+            continue
+        expected = torch.stack([core.context[lead].transpose(0, 1).reshape(T, -1) for lead in entries])
+        for step in way_on(evidence.base, core.context_step)[1:]:
+            value = tensor(step)
+            if value is None or value.numel() != expected.numel() or not value.is_floating_point():
+                continue
+            if _rows_agree(value, expected, evidence) is False:
+                yield Finding(
+                    "heads-mixed-merge",
+                    "bug",
+                    "After the heads are put together, a token's row holds contexts of other tokens.",
+                    f"B = {B}, T = {T}, {len(core.context) // B} heads",
+                    Place.of(step),
+                )
+                return
+
+
+def _entries(evidence: Evidence, core: Core) -> list[Tensor] | None:
+    """Which leading indices of a core belong to which batch entry."""
+    B, T = evidence.inputs.sizes
+    found = []
+    position = evidence.cores.index(core)
+    for b in range(B):
+        others = find_cores(evidence.after(b, CHANGED))
+        if position >= len(others) or others[position].query.shape != core.query.shape:
+            return None
+        lead = differing(core.query, others[position].query).flatten(1).any(1)
+        found.append(lead.nonzero().flatten())
+    if sorted(torch.cat(found).tolist()) != list(range(len(core.context))):
+        return None
+    return found
+
+
+def _rows_agree(value: Tensor, expected: Tensor, evidence: Evidence) -> bool | None:
+    """Whether each token's row holds what it should, in any order; None if the value has no rows of tokens."""
+    B, T, C = expected.shape
+    want = expected.sort(-1).values
+    candidates = []
+    for t_axis, t_size in enumerate(value.shape):
+        if t_size != T:
+            continue
+        for b_axis, b_size in enumerate(value.shape):
+            if b_axis != t_axis and b_size == B:
+                candidates.append(value.movedim((b_axis, t_axis), (0, 1)).reshape(B, T, -1))
+        if B == 1:
+            candidates.append(value.movedim(t_axis, 0).reshape(1, T, -1))
+    for axis, size in enumerate(value.shape):
+        if size == B * T:
+            rows = value.movedim(axis, 0)
+            candidates += [rows.reshape(B, T, -1), rows.reshape(T, B, -1).transpose(0, 1)]
+    if B > 1 and not candidates:
+        for t_axis, t_size in enumerate(value.shape):
+            if t_size == T and value.shape[0] % B == 0 and t_axis > 0:
+                rows = value.movedim(t_axis, 1)
+                candidates.append(rows.reshape(B, -1, T, *rows.shape[2:]).transpose(1, 2).reshape(B, T, -1))
+                candidates.append(rows.reshape(-1, B, T, *rows.shape[2:]).permute(1, 2, 0, *range(3, rows.dim() + 1)).reshape(B, T, -1))
+    if not candidates:
+        return None
+    return any(it.shape == want.shape and not differing(it.sort(-1).values, want).any() for it in candidates)
+
+
+@probe("group-order")
+def groups(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Finds which query heads share a key head: neighbours must, h // (heads per key head)."""
+    for core in evidence.cores:
+        entries = _entries(evidence, core) if evidence.inputs.sizes[1] > CHANGED else None
+        if entries is None:
+            continue
+        H = len(entries[0])
+        order = _head_order(evidence, core, entries[0])
+        for role in ("key", "value"):
+            heads = getattr(core, role)[entries[0]][order]
+            labels = _labels(heads)
+            if role == "key":
+                yield Fact("heads", f"{H}" + (f", in groups on {max(labels) + 1} key heads" if max(labels) + 1 < H else ""))
+            if max(labels) + 1 == H or labels == sorted(labels):
+                continue
+            way = way_back(evidence.base, getattr(core, f"{role}_source"))
+            yield Finding(
+                "group-order",
+                "bug",
+                f"Query heads 0 … {H - 1} read {role} heads {', '.join(map(str, labels))}; neighbours should share one: "
+                f"{', '.join(str(h * (max(labels) + 1) // H) for h in range(H))}.",
+                f"{H} heads on {max(labels) + 1}",
+                Place.of(_repeating(way) or core.scores_step),
+            )
+            return
+        return
+
+
+def _labels(heads: Tensor) -> list[int]:
+    """A number for each head, the same for equal ones, in order of appearance."""
+    found: list[Tensor] = []
+    labels = []
+    for head in heads:
+        same = next((n for n, it in enumerate(found) if not differing(it, head).any()), None)
+        labels.append(len(found) if same is None else same)
+        if same is None:
+            found.append(head)
+    return labels
+
+
+def _head_order(evidence: Evidence, core: Core, lead: Tensor) -> Tensor:
+    """The heads in the order in which their contexts stand in a token's row; as they are if that cannot be told."""
+    way = way_on(evidence.base, core.context_step)
+    row = None if len(way) < 2 else tensor(way[-1])
+    if row is None or row.numel() != core.context.numel():
+        return torch.arange(len(lead))
+    numbers = row.flatten()
+    first = torch.stack([(numbers - core.context[l, 0, 0]).abs().argmin() for l in lead])
+    return first.argsort()
+
+
+def _repeating(way: list[Step]) -> Step | None:
+    for operation in ("repeat", "repeat_interleave", "tile", "expand", "cat", "stack", "getitem", "index_select"):
+        found = next((it for it in reversed(way) if it.operation == operation), None)
+        if found is not None:
+            return found
+    return None
+
+
+KEY_NAMES = ("key", "keys", "k", "wk", "w_k", "k_proj", "to_k", "w_key", "wkey", "key_proj", "k_linear", "linear_k", "xk")
+VALUE_NAMES = ("value", "values", "v", "wv", "w_v", "v_proj", "to_v", "w_value", "wvalue", "value_proj", "v_linear", "linear_v", "xv")
+
+
+@probe("keys-values-swapped")
+def roles(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Compares what the tensors in the two products are called with what they do."""
+    for core in evidence.cores:
+        key_way, value_way = (way_back(evidence.base, it) for it in (core.key_source, core.value_source))
+        of_key, of_value = (_names(way, source) for way, source in ((key_way, core.key_source), (value_way, core.value_source)))
+        if _is_called(of_key, VALUE_NAMES, KEY_NAMES) and _is_called(of_value, KEY_NAMES, VALUE_NAMES):
+            yield Finding(
+                "keys-values-swapped",
+                "bug",
+                f"Queries are multiplied by {of_key[-1]!r}, and the weights by {of_value[-1]!r}.",
+                "",
+                Place.of(_crossing(key_way, core)),
+            )
+            return
+
+
+def _names(way: list[Step], source: Source) -> list[str]:
+    """What a tensor was called on its way, the parameter that made it first."""
+    names = parameters_behind(way[:1]) + [it.name for it in way]
+    return names or [source.name]
+
+
+def _is_called(names: list[str], such: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    words = {part for name in names for part in _words(name)}
+    return bool(words & set(such)) and not words & set(other)
+
+
+def _words(name: str) -> list[str]:
+    return [it for it in name.lower().replace("·", ".").split(".") if it not in ("weight", "bias", "t")]
+
+
+def _crossing(way: list[Step], core: Core) -> Step:
+    return core.scores_step if len(way) < 2 else way[0] if way[0].file is None else core.scores_step

@@ -1,0 +1,160 @@
+"""By what the products of queries and keys are multiplied before the softmax."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import torch
+
+from heedful.conformance.cores import Core, find_cores, fused_arguments, value_of
+from heedful.conformance.dataflow import made_where, tensor, way_back
+from heedful.conformance.evidence import Evidence
+from heedful.conformance.finding import Fact, Finding, Place
+from heedful.conformance.probing import probe
+from heedful.conformance.subject import Observation
+from heedful.observation import Source, Step
+
+SMALL = 1e-2  # tokens this short keep soft-caps in their linear part
+NEAR = 1e-3
+SCALINGS = ("mul", "mul_", "div", "div_", "truediv", "true_divide", "imul", "itruediv", "multiply")
+
+
+@probe("scale-missing", "scale-wrong")
+def scale(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Regresses the logits on the products of queries and keys: the slope is the scale in use."""
+    observation = evidence.subject.record(evidence.inputs.scaled(SMALL))
+    said = set()
+    for core in find_cores(observation):
+        slope = _slope(core)
+        if slope is None:
+            continue
+        steps = _scalings(observation, core)
+        whole = slope * _product([factor for _, factor in steps])
+        D = core.query.shape[-1]
+        meaning = _meaning(whole, core, evidence)
+        if (whole, D) not in said:
+            said.add((whole, D))
+            yield Fact("scale", f"{whole:.4g}{meaning and f' = {meaning}'} (head size {D})")
+        wrong = abs(whole - D**-0.5) > NEAR * D**-0.5
+        if wrong and D > 1 and not _is_meant(core, observation, whole):
+            yield _finding(evidence, observation, core, whole, meaning, [it for it, _ in steps])
+            return
+
+
+def _slope(core: Core) -> float | None:
+    """How fast the logits of a row grow with its products; None where they do not do so in a line."""
+    seen = core.visible & core.logits.isfinite()
+    pairs = [(s[v], z[v]) for s, z, v in zip(*(it.flatten(0, 1) for it in (core.scores, core.logits, seen)), strict=True) if v.sum() > 1]  # fmt: skip
+    if not pairs:
+        return None
+    x = torch.cat([s - s.mean() for s, _ in pairs])
+    y = torch.cat([z - z.mean() for _, z in pairs])
+    if not (x.norm() > 0):
+        return None
+    slope = (x @ y / (x @ x)).item()
+    straight = (y - slope * x).norm() <= 1e-3 * y.norm().clamp_min(1e-30)
+    return slope if straight and slope != 0 else None
+
+
+def _scalings(observation: Observation, core: Core) -> list[tuple[Step, float]]:
+    """The multiplications by one number that queries and keys went through before they met."""
+    found = []
+    for source in (core.query_source, core.key_source):
+        for step in way_back(observation, source):
+            if step.operation in SCALINGS and (factor := _factor(observation, step)) is not None:
+                found.append((step, factor))
+    return found
+
+
+def _factor(observation: Observation, step: Step) -> float | None:
+    """The one number by which a step multiplies a tensor."""
+    tensors = [value_of(observation, it) for it in step.arguments if isinstance(it, Source)]
+    large = [it for it in tensors if it is not None and it.numel() > 1]
+    out = tensor(step)
+    if len(large) != 1 or out is None or out.numel() != large[0].numel():
+        return None
+    before = large[0].norm()
+    return (out.norm() / before).item() if before > 0 else None
+
+
+def _product(factors: list[float]) -> float:
+    result = 1.0
+    for factor in factors:
+        result *= factor
+    return result
+
+
+def _meaning(scale: float, core: Core, evidence: Evidence) -> str:
+    """What a scale equals, in the field's terms."""
+    D, H = core.query.shape[-1], evidence.expected.num_heads or 1
+    named = {
+        "1/√head_dim": D**-0.5,
+        "1, none at all": 1.0,
+        "√head_dim, inverted": D**0.5,
+        "1/√d_model": (D * H) ** -0.5,
+        "1/√num_heads": H**-0.5,
+        "1/head_dim": 1 / D,
+        "head_dim, inverted": float(D),
+        "1/head_dim^¼": D**-0.25,
+        "1/√(number of tokens)": core.key.shape[1] ** -0.5,
+        "1/√batch": evidence.inputs.sizes[0] ** -0.5,
+        "1/d_model": 1 / (D * H),
+    }
+    return next((name for name, it in named.items() if abs(scale - it) <= NEAR * it), "")
+
+
+def _is_meant(core: Core, observation: Observation, scale: float) -> bool:
+    """Whether another scale than 1/√head_dim is right: of normalised queries and keys, or folded into a projection."""
+    norms = [it.norm(dim=-1) for it in (core.query, core.key)]
+    if all(it.std() <= 1e-3 * it.mean() for it in norms):
+        return True
+    D = core.query.shape[-1]
+    if abs(scale - 1) > NEAR:
+        return False
+    return (norms[0].mean() / norms[1].mean()).item() < 1.3 * D**-0.5
+
+
+def _finding(
+    evidence: Evidence,
+    observation: Observation,
+    core: Core,
+    scale: float,
+    meaning: str,
+    steps: list[Step],
+) -> Finding:
+    D = core.query.shape[-1]
+    own = evidence.subject.module is not None and type(evidence.subject.module).__module__.startswith("transformers.")  # fmt: skip
+    name = "scale-missing" if abs(scale - 1) <= NEAR else "scale-wrong"
+    at = [it for it in core.chain if it.operation in SCALINGS and it is not core.scores_step]
+    step = (steps + [it for it in at if _is_before(it, core)] + [core.scores_step])[0]
+    return Finding(
+        name,
+        "convention" if own else "bug",
+        f"The logits grow by {scale:.4g} with each unit of query · key{meaning and f' ({meaning})'}; "
+        f"1/√head_dim is {D**-0.5:.4g}.",
+        f"head size {D}, {core.query.shape[1]} tokens",
+        _origin(evidence, step) or Place.of(step),
+    )
+
+
+def _is_before(step: Step, core: Core) -> bool:
+    return core.softmax_step is None or step.index < core.softmax_step.index
+
+
+def _origin(evidence: Evidence, step: Step) -> Place | None:
+    """Where the number was made, if the line that multiplies takes it from an attribute."""
+    names = [step.source] if step.source else []
+    if step.operation == "scaled_dot_product_attention" and fused_arguments(step)["scale"] is None:
+        return None
+    for text in names:
+        try:
+            tree = ast.parse(text)
+        except SyntaxError:
+            return None
+        for node in ast.walk(tree):
+            match node:
+                case ast.Attribute(value=ast.Name(id="self"), attr=name) if "scal" in name.lower():
+                    path = f"{step.module}.{name}" if step.module else name
+                    return made_where(evidence.subject.module, path)
+    return None

@@ -1,0 +1,107 @@
+"""Whether weights are weights: positive, and a row's sum 1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from heedful.conformance.cores import Core
+from heedful.conformance.dataflow import tensor
+from heedful.conformance.evidence import Evidence
+from heedful.conformance.finding import Fact, Finding, Place
+from heedful.conformance.probing import probe
+
+NEAR = 1e-4
+
+
+@probe("softmax-wrong-dim", "rows-not-normalised", "mask-after-softmax")
+def softmax(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Sums each query's weights over the keys: the sum is 1 where any key is seen."""
+    for core in evidence.cores:
+        finding = _wrong_softmax(core) or _changed_after(core)
+        if finding is not None:
+            yield finding
+            return
+
+
+def _wrong_softmax(core: Core) -> Finding | None:
+    """What is wrong as the softmax leaves it."""
+    if _is_normalised(core.weights) or _has_sink(core):
+        return None
+    L, Tq, Tk = core.weights.shape
+    step = core.softmax_step
+    whole = None if step is None else tensor(step)
+    if step is not None and whole is not None:
+        for axis in range(whole.dim()):
+            sums = whole.sum(axis)
+            if whole.shape[axis] > 1 and torch.allclose(sums, torch.ones_like(sums), atol=NEAR):
+                return Finding(
+                    "softmax-wrong-dim",
+                    "bug",
+                    f"The weights sum to 1 along dimension {axis} of {_times(whole)}, not over the keys that a query "
+                    f"sees: the first query's sum to {core.weights[0, 0].sum():.3g}.",
+                    f"{Tq} queries, {Tk} keys",
+                    Place.of(step),
+                )
+    at = step or core.context_step
+    return Finding(
+        "rows-not-normalised",
+        "bug",
+        f"The weights of a query sum to {_worst(core.weights):.3g}, not to 1"
+        + ("." if step is not None else ": scores reach the values without a softmax."),
+        f"{Tq} queries, {Tk} keys",
+        Place.of(at),
+    )
+
+
+def _changed_after(core: Core) -> Finding | None:
+    """What was done to right weights before they met the values."""
+    if _is_normalised(core.used) or core.softmax_step is None or not _is_normalised(core.weights):
+        return None
+    hidden = (core.used == 0) & (core.weights != 0)
+    after = [it for it in core.chain if it.index > core.softmax_step.index]
+    step = next((it for it in after if _breaks(it, core)), core.context_step)
+    name = "mask-after-softmax" if hidden.any() else "rows-not-normalised"
+    what = (
+        f"{int(hidden[0].sum())} weights are set to 0 after the softmax, so that a query's no longer sum to 1"
+        if hidden.any()
+        else "The weights are changed after the softmax, so that a query's no longer sum to 1"
+    )
+    return Finding(
+        name,
+        "bug",
+        f"{what} (but to {_worst(core.used):.3g}).",
+        f"{core.used.shape[1]} queries, {core.used.shape[2]} keys",
+        Place.of(step),
+    )
+
+
+def _breaks(step, core: Core) -> bool:
+    value = tensor(step)
+    if value is None or value.numel() != core.used.numel():
+        return False
+    return not _is_normalised(value.reshape(core.used.shape))
+
+
+def _has_sink(core: Core) -> bool:
+    """Whether the softmax also counted a logit that belongs to no key."""
+    value = None if core.softmax_step is None else tensor(core.softmax_step)
+    return value is not None and value.shape[-1] == core.used.shape[-1] + 1 and _is_normalised(value)
+
+
+def _is_normalised(weights: Tensor) -> bool:
+    """Whether rows sum to 1: those with a weight at all, NaN aside."""
+    sums = weights.sum(-1)
+    sums = sums[(weights != 0).any(-1) & sums.isfinite()]
+    return bool((sums - 1).abs().le(NEAR).all()) and bool((weights >= -NEAR)[weights.isfinite()].all())
+
+
+def _worst(weights: Tensor) -> float:
+    sums = weights.sum(-1).flatten()
+    return sums[(sums - 1).abs().nan_to_num(0).argmax()].item()
+
+
+def _times(tensor: Tensor) -> str:
+    return " × ".join(map(str, tensor.shape))
