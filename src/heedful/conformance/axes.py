@@ -89,6 +89,11 @@ def product_of(step: Step, operands: Sequence[tuple[Source, Tensor]]) -> Product
     letters = _letters(step, left, right)
     if letters is None or not isinstance(step.value, Tensor):
         return None
+    if any(
+        it not in letters[2] and not (it in letters[0] and it in letters[1])
+        for it in "".join(letters)
+    ):
+        return None  # summed over in one operand alone
     return Product(step, (left_source, right_source), left, right, step.value, letters)
 
 
@@ -124,5 +129,5 @@ def _of_equation(step: Step, left: Tensor, right: Tensor) -> tuple[str, str, str
         if dim is None:
             dim = cast(Tensor, step.value).dim()
         rest = dim - len(side.replace("...", ""))
-        spelled.append(side.replace("...", "".join(free[: rest][::-1])))
+        spelled.append(side.replace("...", "".join(free[:rest][::-1])))
     return spelled[0], spelled[1], spelled[2]

@@ -6,25 +6,61 @@ from collections.abc import Iterable
 
 from heedful.conformance.finding import Finding
 
-# Causes in order: what stands further up explains what stands beside it.
+_LEAKS = ("future-leak", "padding-leak", "batch-mixed")
+_LATER = (
+    *("cache-mismatch", "causal-alignment", "length-dependent", "left-padding-positions"),
+    *("nan-on-masked-rows", "rotary-offset", "rotary-mismatch", "stale-state"),
+)
+_MASKS = (
+    *("mask-unused", "mask-inverted", "mask-fill-too-small", "mask-broadcast", "self-hidden"),
+    *("mask-after-softmax", "window-off-by-one", "window-missing"),
+)
+_SUMS = ("rows-not-normalised",)
+
+# What a cause brings about besides itself. Where two explain each other, the one further up is the cause.
 EXPLAINS: dict[str, tuple[str, ...]] = {
-    "undefined-or-global-name": ("*",),
-    "crashes": ("*",),
+    "undefined-or-global-name": (*_LEAKS, *_LATER, *_SUMS, "projection-unused", "crashes"),
+    "heads-mixed-split": (*_LEAKS, *_MASKS, *_LATER, "heads-mixed-merge", "group-order"),
+    "softmax-wrong-dim": (*_LEAKS, *_MASKS[1:], *_LATER, *_SUMS),
+    "batch-mixed": (*_LEAKS, *_MASKS, *_LATER, "heads-mixed-merge"),
+    "heads-mixed-merge": (*_LEAKS, *_LATER),
+    "dropout-in-eval": (*_LEAKS, *_LATER, *_SUMS, "mask-after-softmax", "dropout-misplaced"),
+    "keys-values-swapped": ("projection-unused",),
+    "mask-after-softmax": (*_LEAKS, *_LATER, *_SUMS),
+    "mask-unused": (*_LEAKS, *_LATER, "mask-fill-too-small", "window-missing"),
+    "mask-inverted": (*_LEAKS, *_LATER, "self-hidden", "window-missing", "mask-broadcast"),
+    "mask-fill-too-small": (*_LEAKS, *_LATER),
+    "mask-broadcast": ("padding-leak", *_LATER),
+    "self-hidden": ("nan-on-masked-rows", "window-off-by-one"),
+    "window-missing": ("cache-mismatch",),
+    "rows-not-normalised": ("scale-missing", "scale-wrong", *_LEAKS[1:2], *_LATER),
+    "future-leak": (*_LATER, "window-off-by-one", "window-missing"),
+    "stale-state": ("cache-mismatch", "length-dependent"),
+    "causal-alignment": ("cache-mismatch",),
+    "cache-garbage-read": ("cache-mismatch",),
+    "rotary-offset": ("cache-mismatch",),
+    "rotary-mismatch": ("cache-mismatch", "rotary-layout"),
+    "padding-leak": ("left-padding-positions",),
+    "gradient-wrong": ("gradient-not-deterministic",),
 }
+ORDER = list(EXPLAINS)
 
 
 def causes(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings that no other one explains."""
-    found = list(findings)
-    names = {finding.name for finding in found if finding.level == "bug"}
-    explained = {
-        name
-        for cause in names
-        for name in EXPLAINS.get(cause, ())
-        if name != cause and not _mutual(cause, name, names)
-    }
-    return [it for it in found if it.name not in explained and ("*" not in explained or it.name in EXPLAINS)]
+    """The findings that no other one explains, each name once, in order of cause."""
+    found: dict[str, Finding] = {}
+    for finding in findings:
+        known = found.get(finding.name)
+        if known is None or (known.level != "bug" and finding.level == "bug"):
+            found[finding.name] = finding
+    bugs = [name for name, finding in found.items() if finding.level == "bug"]
+    explained = {name for name in found for cause in bugs if _explains(cause, name)}
+    rest = [finding for name, finding in found.items() if name not in explained]
+    return sorted(rest, key=lambda it: ORDER.index(it.name) if it.name in ORDER else len(ORDER))
 
 
-def _mutual(cause: str, name: str, names: set[str]) -> bool:
-    return name in names and cause in EXPLAINS.get(name, ())
+def _explains(cause: str, name: str) -> bool:
+    if name == cause or name not in EXPLAINS.get(cause, ()):
+        return False
+    mutual = cause in EXPLAINS.get(name, ())
+    return not mutual or ORDER.index(cause) < ORDER.index(name)

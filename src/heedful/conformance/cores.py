@@ -11,13 +11,11 @@ from torch import Tensor
 
 from heedful.conformance.axes import Product, product_of, token_letter
 from heedful.conformance.changes import ancestors
+from heedful.conformance.dataflow import PRODUCTS, is_projection, made_from_tokens
 from heedful.conformance.subject import Observation
 from heedful.observation import Source, Step
 
-PRODUCTS = ("matmul", "bmm", "mm", "einsum", "baddbmm", "addbmm")
 FUSED = "scaled_dot_product_attention"
-# What mixes features by trained weights ends the search for the scores that a context was made with.
-PROJECTIONS = ("linear", "embedding", "layer_norm", "rms_norm", "addmm", "conv1d")
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +97,7 @@ class _Finder:
     def __init__(self, observation: Observation) -> None:
         self._observation = observation
         self._steps = observation.trace.steps
-        self._alive = self._made_from_tokens()
+        self._alive = made_from_tokens(self._steps)
         self._scores: dict[int, Product] = {}
 
     def product(self, step: Step) -> Product | None:
@@ -142,22 +140,9 @@ class _Finder:
             step = self._steps[index]
             if index in self._scores:
                 found.append(index)
-            elif not self._is_projection(step):
+            elif not is_projection(step):
                 todo += [it.step for it in step.inputs if it.step is not None]
         return sorted(found)
-
-    def _is_projection(self, step: Step) -> bool:
-        multiplied = step.operation in (*PRODUCTS, *PROJECTIONS)
-        return step.operation in PROJECTIONS or (
-            multiplied and any(it.kind == "parameter" for it in step.inputs)
-        )
-
-    def _made_from_tokens(self) -> set[int]:
-        alive: set[int] = set()
-        for step in self._steps:
-            if any(it.kind == "input" or it.step in alive for it in step.inputs):
-                alive.add(step.index)
-        return alive
 
     def _is_alive(self, source: Source) -> bool:
         return source.kind == "input" or source.step in self._alive
@@ -257,7 +242,15 @@ def _before(observation: Observation, softmax: Step, chain: tuple[Step, ...]) ->
     """What a softmax took; of one that is written out, what the exponential took."""
     places = {step.index: step for step in chain}
     step = softmax
-    while step.operation not in ("softmax", "_safe_softmax", "_softmax", "softmin", "exp", "exp_", "exp2"):
+    while step.operation not in (
+        "softmax",
+        "_safe_softmax",
+        "_softmax",
+        "softmin",
+        "exp",
+        "exp_",
+        "exp2",
+    ):
         step = next(places[it.step] for it in step.inputs if it.step in places)
     return value_of(observation, next(it for it in step.inputs if it.step in places))
 
@@ -297,5 +290,7 @@ def _fused_core(observation: Observation, step: Step) -> Core:
 def fused_arguments(step: Step) -> dict[str, object]:
     """What a step of PyTorch's fused attention was given, by name."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
-    given: dict[str, object] = dict(zip(names, (None, None, None, None, 0.0, False, None, False), strict=True))
+    given: dict[str, object] = dict(
+        zip(names, (None, None, None, None, 0.0, False, None, False), strict=True)
+    )
     return given | dict(zip(names, step.arguments, strict=False)) | dict(step.keywords)

@@ -5,20 +5,33 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from torch import Tensor, nn
 
-from heedful.conformance.cores import PRODUCTS, PROJECTIONS
 from heedful.conformance.finding import Place
 from heedful.conformance.subject import Observation
 from heedful.observation import Source, Step
 
+PRODUCTS = ("matmul", "bmm", "mm", "einsum", "baddbmm", "addbmm")
+# What mixes features by trained weights ends the search for the scores that a context was made with.
+PROJECTIONS = ("linear", "embedding", "layer_norm", "rms_norm", "addmm", "conv1d")
 VIEWS = frozenset(
     {
         *("view", "reshape", "transpose", "permute", "flatten", "unflatten", "movedim", "swapaxes"),
-        *("contiguous", "squeeze", "unsqueeze", "T", "mT", "clone", "to", "float", "double", "type_as"),
+        *(
+            "contiguous",
+            "squeeze",
+            "unsqueeze",
+            "T",
+            "mT",
+            "clone",
+            "to",
+            "float",
+            "double",
+            "type_as",
+        ),
         *("rearrange", "cat", "concat", "stack", "getitem", "chunk", "split", "unbind", "expand"),
         *("swapdims", "narrow", "select", "view_as", "expand_as", "unsafe_chunk", "tensor_split"),
     }
@@ -33,17 +46,27 @@ def is_projection(step: Step) -> bool:
     )
 
 
+def made_from_tokens(steps: Sequence[Step]) -> set[int]:
+    """The indices of the steps whose results depend on what was put in."""
+    alive: set[int] = set()
+    for step in steps:
+        if any(it.kind == "input" or it.step in alive for it in step.inputs):
+            alive.add(step.index)
+    return alive
+
+
 def way_back(observation: Observation, source: Source) -> list[Step]:
     """The steps from an operand back to the projection that made it, which is the first; in order of the trace.
 
     Where tokens come in unprojected, the way begins at the first step made from them.
     """
     steps = observation.trace.steps
+    alive = made_from_tokens(steps)
     found: set[int] = set()
     todo = [] if source.step is None else [source.step]
     while todo:
         index = todo.pop()
-        if index in found:
+        if index in found or index not in alive:
             continue
         found.add(index)
         if not is_projection(steps[index]):

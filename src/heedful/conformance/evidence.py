@@ -32,7 +32,9 @@ class Evidence:
         """Two sequences of seven tokens: one if the subject takes but one, fewer or more if it must be."""
         window = self.subject_window
         T = TOKENS if window is None or window < TOKENS - 2 else window + 3
-        return self.subject.draw(2 if self.subject.batched else 1, min(T, self.subject.longest or T))
+        return self.subject.draw(
+            2 if self.subject.batched else 1, min(T, self.subject.longest or T)
+        )
 
     @property
     def subject_window(self) -> int | None:

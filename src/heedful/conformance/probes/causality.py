@@ -15,7 +15,18 @@ from heedful.conformance.finding import Fact, Finding, Place
 from heedful.conformance.probing import probe
 from heedful.observation import Source, Step
 
-MASKING = ("masked_fill", "masked_fill_", "where", "setitem", "masked_fill", "add", "iadd", "add_", "mul", "imul")
+MASKING = (
+    "masked_fill",
+    "masked_fill_",
+    "where",
+    "setitem",
+    "masked_fill",
+    "add",
+    "iadd",
+    "add_",
+    "mul",
+    "imul",
+)
 UNMASKED = -1e5  # a finite fill below this no score outweighs; −65504, float16's least, is a convention of its own
 LARGE = 30_000.0
 
@@ -34,7 +45,13 @@ def causality(evidence: Evidence) -> Iterator[Finding | Fact]:
     finding = _named(evidence, future)
     proof = f"Changing token {j} changes output {i}, though that comes before it; the target should be causal: {evidence.expected.why_causal}."
     name, what, place = finding
-    yield Finding(name, "bug", f"{what} {proof}".strip(), f"B = {evidence.inputs.sizes[0]}, T = {T}; {int(leaks.sum())} of {int(future.sum())} pairs leak", place)
+    yield Finding(
+        name,
+        "bug",
+        f"{what} {proof}".strip(),
+        f"B = {evidence.inputs.sizes[0]}, T = {T}; {int(leaks.sum())} of {int(future.sum())} pairs leak",
+        place,
+    )
 
 
 def _own_influence(evidence: Evidence) -> Tensor:
@@ -48,50 +65,111 @@ def _named(evidence: Evidence, future: Tensor) -> tuple[str, str, Place | None]:
     cores = [core for core in evidence.cores if core.used.shape[1:] == future.shape]
     for core in cores:
         seen = core.visible.any(0)
-        inner = slice(0, T - 1)  # the last query sees nothing of a later key, and often all for want of one
+        inner = slice(
+            0, T - 1
+        )  # the last query sees nothing of a later key, and often all for want of one
         if (seen & future).any() and not (seen & ~future)[inner].tril(-1).any():
             flipped = not seen[inner].diagonal().any()
             place = _mask_place(evidence, core, built=not flipped)
-            return "mask-inverted", "The mask keeps what it should hide: queries see later keys and no earlier ones.", place
+            return (
+                "mask-inverted",
+                "The mask keeps what it should hide: queries see later keys and no earlier ones.",
+                place,
+            )
         if seen.all() or ((core.logits.isfinite() | ~future).all() and (seen & future).any()):
             return _without_effect(evidence, core)
         if (seen & future).any():
             most = int((seen & future).nonzero().diff(dim=1).max())
-            return "future-leak", f"The mask lets a query see {most} key{'s' if most > 1 else ''} too many.", _mask_place(evidence, core, built=True)
+            return (
+                "future-leak",
+                f"The mask lets a query see {most} key{'s' if most > 1 else ''} too many.",
+                _mask_place(evidence, core, built=True),
+            )
+    if not cores:
+        return _by_influence(evidence, future)
     return "future-leak", "", _first_leak(evidence)
+
+
+def _by_influence(evidence: Evidence, future: Tensor) -> tuple[str, str, Place | None]:
+    """What influence alone can tell, of an attention whose inside was not seen."""
+    influence, T = _own_influence(evidence), len(future)
+    within = next(
+        (it for it in evidence.base.trace if it.operation == "multi_head_attention_forward"), None
+    )
+    place = Place.of(within)
+    if not influence[: T - 1].tril(-1).any():
+        return (
+            "mask-inverted",
+            "The mask keeps what it should hide: queries see later keys and no earlier ones.",
+            place,
+        )
+    unused = _unused_masking(evidence)
+    if unused is not None:
+        return (
+            "mask-unused",
+            f"The result of {unused.operation} is used by nothing.",
+            Place.of(unused),
+        )
+    return "future-leak", "", place
 
 
 def _without_effect(evidence: Evidence, core: Core) -> tuple[str, str, Place | None]:
     """The mask hides nothing: it is not used, too weak, or not there."""
     unused = _unused_masking(evidence)
     if unused is not None:
-        return "mask-unused", f"The result of {unused.operation} is used by nothing.", Place.of(unused)
+        return (
+            "mask-unused",
+            f"The result of {unused.operation} is used by nothing.",
+            Place.of(unused),
+        )
     weak = _weak_fill(evidence, core)
     if weak is not None:
         return weak
     if core.fused:
-        return "future-leak", "PyTorch's attention is called without is_causal and without a mask.", Place.of(core.context_step)
+        return (
+            "future-leak",
+            "PyTorch's attention is called without is_causal and without a mask.",
+            Place.of(core.context_step),
+        )
     made = _triangle(evidence)
     if made is not None:
         return "mask-unused", "A triangular mask is made, and hides nothing.", made
-    return "future-leak", "No mask is applied to the scores.", Place.of(core.softmax_step or core.scores_step)
+    return (
+        "future-leak",
+        "No mask is applied to the scores.",
+        Place.of(core.softmax_step or core.scores_step),
+    )
 
 
 def _unused_masking(evidence: Evidence) -> Step | None:
     for step in evidence.base.trace:
-        if step.unused and step.operation in ("masked_fill", "where", "add", "mul", "triu", "tril", "sub"):
+        if step.unused and step.operation in (
+            "masked_fill",
+            "where",
+            "add",
+            "mul",
+            "triu",
+            "tril",
+            "sub",
+        ):
             return step
     return None
 
 
 def _weak_fill(evidence: Evidence, core: Core) -> tuple[str, str, Place | None] | None:
     """A mask that changes the scores, but not enough to hide anything."""
-    steps = [it for it in core.chain if core.softmax_step is None or it.index < core.softmax_step.index]
+    steps = [
+        it for it in core.chain if core.softmax_step is None or it.index < core.softmax_step.index
+    ]
     for step in steps[1:]:
         for source in step.inputs:
             mask = value_of(evidence.base, source)
             if mask is not None and mask.dim() >= 2 and is_triangular(mask):
-                return "mask-fill-too-small", f"The mask changes hidden scores by {step.operation}, which leaves them their weight.", Place.of(step)
+                return (
+                    "mask-fill-too-small",
+                    f"The mask changes hidden scores by {step.operation}, which leaves them their weight.",
+                    Place.of(step),
+                )
     return None
 
 
@@ -138,11 +216,18 @@ def masking_step(core: Core) -> Step | None:
     if core.fused:
         return core.context_step
     L, Tq, Tk = core.used.shape
+    hidden = ~core.visible
     for step in core.chain[1:]:
         value = tensor(step)
         if value is None or value.numel() != core.used.numel() or value.shape[-2:] != (Tq, Tk):
             continue
-        if value.is_floating_point() and (value.isinf() | (value < UNMASKED / 10) | (value == 0)).any():
+        value = value.reshape(L, Tq, Tk)
+        least = (
+            value[~hidden & value.isfinite()].min()
+            if (~hidden & value.isfinite()).any()
+            else value.new_zeros(())
+        )
+        if hidden.any() and ((value[hidden] < least - 100) | (value[hidden] == 0)).all():
             return step
     return next((it for it in core.chain if it.operation in MASKING), None)
 
@@ -152,6 +237,24 @@ def _first_leak(evidence: Evidence) -> Place | None:
     if not evidence.cores:
         return None
     return Place.of(evidence.cores[-1].context_step)
+
+
+@probe("mask-unused")
+def unused_mask(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Looks for a masking whose result nothing uses."""
+    for step in evidence.base.trace:
+        if step.unused and step.operation in ("masked_fill", "where", "masked_scatter"):
+            yield Finding(
+                "mask-unused",
+                "bug",
+                f"The result of {step.operation} is used by nothing, so that the mask has no effect.",
+                f"step {step.index} of the recording",
+                Place.of(step),
+                f"{step.operation} returns a new tensor: use it, or write {step.operation}_ to change the scores in place."
+                if step.operation != "where"
+                else "Use what where() returns.",
+            )
+            return
 
 
 @probe("mask-fill-too-small")
@@ -169,7 +272,10 @@ def fill(evidence: Evidence) -> Iterator[Finding | Fact]:
         size = core.logits[core.visible].abs().max().clamp_min(1e-6).item()
         factor = (4 * abs(level) / size) ** 0.5
         loud = find_cores(evidence.subject.record(evidence.inputs.scaled(factor)))
-        leaking = next((it for it in loud if it.visible.shape == hidden.shape and (it.visible & hidden).any()), None)
+        leaking = next(
+            (it for it in loud if it.visible.shape == hidden.shape and (it.visible & hidden).any()),
+            None,
+        )
         if leaking is None:
             continue
         l, i, j = (int(it) for it in (leaking.visible & hidden).nonzero()[0])
@@ -199,7 +305,11 @@ def diagonal(evidence: Evidence) -> Iterator[Finding | Fact]:
                 "self-hidden",
                 "bug",
                 "No query sees its own key: the diagonal is hidden, too"
-                + (", and the first query sees nothing at all." if not core.visible[0, 0].any() else "."),
+                + (
+                    ", and the first query sees nothing at all."
+                    if not core.visible[0, 0].any()
+                    else "."
+                ),
                 f"T = {Tq}",
                 _mask_place(evidence, core, built=True),
             )
@@ -217,7 +327,7 @@ def window(evidence: Evidence) -> Iterator[Finding | Fact]:
     for core in evidence.cores:
         L, Tq, Tk = core.used.shape
         width = int(core.visible.any(0)[-1].sum())
-        if Tq != Tk or width == Tk and expected is None:
+        if Tq != Tk or (width == Tk and expected is None):
             continue
         if width < Tk:
             yield Fact("window", f"{width} keys, its own included")

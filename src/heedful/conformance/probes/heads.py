@@ -43,16 +43,24 @@ def splitting(evidence: Evidence) -> Iterator[Finding | Fact]:
 
 
 def _seen_by_all(evidence: Evidence) -> bool:
-    return len(evidence.cores) > 1 and len({id(core.scores_step) for core in evidence.cores}) > 1 and not _side_by_side(evidence)
+    return (
+        len(evidence.cores) > 1
+        and len({id(core.scores_step) for core in evidence.cores}) > 1
+        and not _side_by_side(evidence)
+    )
 
 
 def _side_by_side(evidence: Evidence) -> bool:
     """Whether the attentions are heads of one layer: none made from another's context."""
-    behind = {step.index for core in evidence.cores for step in way_back(evidence.base, core.query_source)}
+    behind = {
+        step.index for core in evidence.cores for step in way_back(evidence.base, core.query_source)
+    }
     return not any(core.context_step.index in behind for core in evidence.cores)
 
 
-def _mixed(evidence: Evidence, core: Core, role: str, after: Observation, rows: list[int]) -> Finding:
+def _mixed(
+    evidence: Evidence, core: Core, role: str, after: Observation, rows: list[int]
+) -> Finding:
     B, T = evidence.inputs.sizes
     source: Source = getattr(core, f"{role}_source")
     way = way_back(evidence.base, source)
@@ -70,17 +78,28 @@ def _mixed(evidence: Evidence, core: Core, role: str, after: Observation, rows: 
         proof = f"Scores compare {n} × {n} heads with each other, not the {T} tokens: the token axis is not where the product takes it."
     else:
         proof = f"Changing token {CHANGED} changes the {role}'s rows {_some(rows)}: a view cuts tokens apart, so that heads mix them."
-    return Finding("heads-mixed-split", "bug", proof, f"B = {B}, T = {T}", Place.of(step or _last_view(way) or core.scores_step))
+    return Finding(
+        "heads-mixed-split",
+        "bug",
+        proof,
+        f"B = {B}, T = {T}",
+        Place.of(step or _last_view(way) or core.scores_step),
+    )
 
 
-def _first_spread(before: Observation, after: Observation, way: list[Step], sizes: tuple[int, int]) -> Step | None:
+def _first_spread(
+    before: Observation, after: Observation, way: list[Step], sizes: tuple[int, int]
+) -> Step | None:
     """The first step on a way at which no axis of tokens holds the change in one place any more."""
     _, T = sizes
     for step in way:
         changed = changed_entries(before, after, step)
         if changed is None or not changed.any() or changed.dim() < 2:
             continue
-        if not any(size == T and touched(changed, axis) == [CHANGED] for axis, size in enumerate(changed.shape)):
+        if not any(
+            size == T and touched(changed, axis) == [CHANGED]
+            for axis, size in enumerate(changed.shape)
+        ):
             if not _flattened(changed, sizes):
                 return step
     return None
@@ -89,11 +108,55 @@ def _first_spread(before: Observation, after: Observation, way: list[Step], size
 def _flattened(changed: Tensor, sizes: tuple[int, int]) -> bool:
     """Whether tokens and batch entries lie along one axis."""
     B, T = sizes
-    return any(size == B * T and len(touched(changed, axis)) == 1 for axis, size in enumerate(changed.shape))
+    return any(
+        size == B * T and len(touched(changed, axis)) == 1
+        for axis, size in enumerate(changed.shape)
+    )
 
 
 def _last_view(way: list[Step]) -> Step | None:
-    return next((step for step in reversed(way) if step.operation in VIEWS and step.operation not in ("T", "mT")), None)
+    return next(
+        (
+            step
+            for step in reversed(way)
+            if step.operation in VIEWS and step.operation not in ("T", "mT")
+        ),
+        None,
+    )
+
+
+@probe("batch-mixed")
+def batch(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Changes a token of one sequence: no other sequence of the batch may change."""
+    B, T = evidence.inputs.sizes
+    for b in range(B):
+        for c in range(B):
+            if b == c or not evidence.influence[b, :, c, :].any():
+                continue
+            i, j = (int(it) for it in evidence.influence[b, :, c, :].nonzero()[0])
+            yield Finding(
+                "batch-mixed",
+                "bug",
+                f"Changing token {j} of sequence {c} changes output {i} of sequence {b}.",
+                f"B = {B}, T = {T}",
+                Place.of(_first_crossing(evidence)),
+            )
+            return
+
+
+def _first_crossing(evidence: Evidence) -> Step | None:
+    """The first step at which a change of one batch entry reaches the others."""
+    B, _ = evidence.inputs.sizes
+    after = evidence.after(0, min(CHANGED, evidence.inputs.sizes[1] - 1))
+    for step in evidence.base.trace:
+        changed = changed_entries(evidence.base, after, step)
+        if changed is None or not changed.any() or B not in changed.shape:
+            continue
+        if not any(
+            size == B and touched(changed, axis) == [0] for axis, size in enumerate(changed.shape)
+        ):
+            return step
+    return None
 
 
 def _some(rows: list[int]) -> str:
@@ -112,7 +175,9 @@ def merging(evidence: Evidence) -> Iterator[Finding | Fact]:
         entries = _entries(evidence, core)
         if entries is None:
             continue
-        expected = torch.stack([core.context[lead].transpose(0, 1).reshape(T, -1) for lead in entries])
+        expected = torch.stack(
+            [core.context[lead].transpose(0, 1).reshape(T, -1) for lead in entries]
+        )
         for step in way_on(evidence.base, core.context_step)[1:]:
             value = tensor(step)
             if value is None or value.numel() != expected.numel() or not value.is_floating_point():
@@ -165,11 +230,20 @@ def _rows_agree(value: Tensor, expected: Tensor, evidence: Evidence) -> bool | N
         for t_axis, t_size in enumerate(value.shape):
             if t_size == T and value.shape[0] % B == 0 and t_axis > 0:
                 rows = value.movedim(t_axis, 1)
-                candidates.append(rows.reshape(B, -1, T, *rows.shape[2:]).transpose(1, 2).reshape(B, T, -1))
-                candidates.append(rows.reshape(-1, B, T, *rows.shape[2:]).permute(1, 2, 0, *range(3, rows.dim() + 1)).reshape(B, T, -1))
+                candidates.append(
+                    rows.reshape(B, -1, T, *rows.shape[2:]).transpose(1, 2).reshape(B, T, -1)
+                )
+                candidates.append(
+                    rows.reshape(-1, B, T, *rows.shape[2:])
+                    .permute(1, 2, 0, *range(3, rows.dim() + 1))
+                    .reshape(B, T, -1)
+                )
     if not candidates:
         return None
-    return any(it.shape == want.shape and not differing(it.sort(-1).values, want).any() for it in candidates)
+    return any(
+        it.shape == want.shape and not differing(it.sort(-1).values, want).any()
+        for it in candidates
+    )
 
 
 @probe("group-order")
@@ -185,7 +259,13 @@ def groups(evidence: Evidence) -> Iterator[Finding | Fact]:
             heads = getattr(core, role)[entries[0]][order]
             labels = _labels(heads)
             if role == "key":
-                yield Fact("heads", f"{H}" + (f", in groups on {max(labels) + 1} key heads" if max(labels) + 1 < H else ""))
+                yield Fact(
+                    "heads",
+                    f"{H}"
+                    + (
+                        f", in groups on {max(labels) + 1} key heads" if max(labels) + 1 < H else ""
+                    ),
+                )
             if max(labels) + 1 == H or labels == sorted(labels):
                 continue
             way = way_back(evidence.base, getattr(core, f"{role}_source"))
@@ -225,24 +305,68 @@ def _head_order(evidence: Evidence, core: Core, lead: Tensor) -> Tensor:
 
 
 def _repeating(way: list[Step]) -> Step | None:
-    for operation in ("repeat", "repeat_interleave", "tile", "expand", "cat", "stack", "getitem", "index_select"):
+    for operation in (
+        "repeat",
+        "repeat_interleave",
+        "tile",
+        "expand",
+        "cat",
+        "stack",
+        "getitem",
+        "index_select",
+    ):
         found = next((it for it in reversed(way) if it.operation == operation), None)
         if found is not None:
             return found
     return None
 
 
-KEY_NAMES = ("key", "keys", "k", "wk", "w_k", "k_proj", "to_k", "w_key", "wkey", "key_proj", "k_linear", "linear_k", "xk")
-VALUE_NAMES = ("value", "values", "v", "wv", "w_v", "v_proj", "to_v", "w_value", "wvalue", "value_proj", "v_linear", "linear_v", "xv")
+KEY_NAMES = (
+    "key",
+    "keys",
+    "k",
+    "wk",
+    "w_k",
+    "k_proj",
+    "to_k",
+    "w_key",
+    "wkey",
+    "key_proj",
+    "k_linear",
+    "linear_k",
+    "xk",
+)
+VALUE_NAMES = (
+    "value",
+    "values",
+    "v",
+    "wv",
+    "w_v",
+    "v_proj",
+    "to_v",
+    "w_value",
+    "wvalue",
+    "value_proj",
+    "v_linear",
+    "linear_v",
+    "xv",
+)
 
 
 @probe("keys-values-swapped")
 def roles(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Compares what the tensors in the two products are called with what they do."""
     for core in evidence.cores:
-        key_way, value_way = (way_back(evidence.base, it) for it in (core.key_source, core.value_source))
-        of_key, of_value = (_names(way, source) for way, source in ((key_way, core.key_source), (value_way, core.value_source)))
-        if _is_called(of_key, VALUE_NAMES, KEY_NAMES) and _is_called(of_value, KEY_NAMES, VALUE_NAMES):
+        key_way, value_way = (
+            way_back(evidence.base, it) for it in (core.key_source, core.value_source)
+        )
+        of_key, of_value = (
+            _names(way, source)
+            for way, source in ((key_way, core.key_source), (value_way, core.value_source))
+        )
+        if _is_called(of_key, VALUE_NAMES, KEY_NAMES) or _is_called(
+            of_value, KEY_NAMES, VALUE_NAMES
+        ):
             yield Finding(
                 "keys-values-swapped",
                 "bug",
@@ -265,7 +389,9 @@ def _is_called(names: list[str], such: tuple[str, ...], other: tuple[str, ...]) 
 
 
 def _words(name: str) -> list[str]:
-    return [it for it in name.lower().replace("·", ".").split(".") if it not in ("weight", "bias", "t")]
+    return [
+        it for it in name.lower().replace("·", ".").split(".") if it not in ("weight", "bias", "t")
+    ]
 
 
 def _crossing(way: list[Step], core: Core) -> Step:

@@ -26,7 +26,7 @@ def scale(evidence: Evidence) -> Iterator[Finding | Fact]:
     observation = evidence.subject.record(evidence.inputs.scaled(SMALL))
     said = set()
     for core in find_cores(observation):
-        slope = _slope(core)
+        slope = None if core.softmax_step is None else _slope(core)
         if slope is None:
             continue
         steps = _scalings(observation, core)

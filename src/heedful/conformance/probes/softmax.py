@@ -36,7 +36,12 @@ def _wrong_softmax(core: Core) -> Finding | None:
     if step is not None and whole is not None:
         for axis in range(whole.dim()):
             sums = whole.sum(axis)
-            if whole.shape[axis] > 1 and torch.allclose(sums, torch.ones_like(sums), atol=NEAR):
+            sums = sums[sums.isfinite()]
+            if (
+                whole.shape[axis] > 1
+                and len(sums)
+                and torch.allclose(sums, torch.ones_like(sums), atol=NEAR)
+            ):
                 return Finding(
                     "softmax-wrong-dim",
                     "bug",
@@ -45,7 +50,9 @@ def _wrong_softmax(core: Core) -> Finding | None:
                     f"{Tq} queries, {Tk} keys",
                     Place.of(step),
                 )
-    at = step or core.context_step
+    at = step or next(
+        (it for it in reversed(core.chain) if it.operation != "dropout"), core.context_step
+    )
     return Finding(
         "rows-not-normalised",
         "bug",
@@ -88,14 +95,18 @@ def _breaks(step, core: Core) -> bool:
 def _has_sink(core: Core) -> bool:
     """Whether the softmax also counted a logit that belongs to no key."""
     value = None if core.softmax_step is None else tensor(core.softmax_step)
-    return value is not None and value.shape[-1] == core.used.shape[-1] + 1 and _is_normalised(value)
+    return (
+        value is not None and value.shape[-1] == core.used.shape[-1] + 1 and _is_normalised(value)
+    )
 
 
 def _is_normalised(weights: Tensor) -> bool:
     """Whether rows sum to 1: those with a weight at all, NaN aside."""
     sums = weights.sum(-1)
     sums = sums[(weights != 0).any(-1) & sums.isfinite()]
-    return bool((sums - 1).abs().le(NEAR).all()) and bool((weights >= -NEAR)[weights.isfinite()].all())
+    return bool((sums - 1).abs().le(NEAR).all()) and bool(
+        (weights >= -NEAR)[weights.isfinite()].all()
+    )
 
 
 def _worst(weights: Tensor) -> float:
