@@ -51,13 +51,14 @@ class Product:
                 found[letter] = max(found.get(letter, 1), size)
         return found
 
-    def operand(self, side: int, last: str) -> Tensor:
+    def operand(self, side: int, last: str, rows: str) -> Tensor:
         """An operand, its two axes named by `last` at the end, all others flattened into one in front: (L, …, …).
 
-        Axes that only the other operand has are repeated, so that both operands have the same L.
+        Axes that only the other operand has are repeated, so that both operands have the same L: all but `rows`, which
+        takes the place of `last` there.
         """
         tensor, letters = (self.left, self.right)[side], self.letters[side]
-        leading = [it for it in self.letters[2] if it not in last and it not in self._rows(last)]
+        leading = [it for it in self.letters[2] if it not in last and it not in rows]
         missing = [it for it in leading if it not in letters]
         view = tensor
         for _ in missing:
@@ -69,18 +70,22 @@ class Product:
             -1, *(self.sizes[it] for it in last)
         )
 
-    def _rows(self, last: str) -> str:
-        """What takes the place of `last` in the other operand: no leading axes either."""
-        return "".join(token for token in self._tokens if token not in last)
 
-    @property
-    def _tokens(self) -> str:
-        return token_letter(self, 0) + token_letter(self, 1)
+def token_letter(product: Product, side: int, tokens: int, order: str = "") -> str:
+    """The axis of an operand that its own rows lie along.
 
+    Where it has several, such as groups of heads beside the queries, the last one that is as long as there are tokens.
 
-def token_letter(product: Product, side: int) -> str:
-    """The axis of an operand that its own rows lie along: of several, the last."""
-    return product.own(side)[-1:]
+    Args:
+        product: of two operands.
+        side: which of them.
+        tokens: how many there are.
+        order: the letters in the order in which "last" is meant; the result's by default.
+    """
+    own = product.own(side)
+    own = "".join(it for it in (order or own) if it in own)
+    fitting = [it for it in own if product.sizes[it] == tokens]
+    return (fitting or list(own) or [""])[-1]
 
 
 def product_of(step: Step, operands: Sequence[tuple[Source, Tensor]]) -> Product | None:

@@ -158,11 +158,13 @@ def _flat(arguments: tuple[object, ...], keywords: object) -> Iterator[object]:
 
 def _core(observation: Observation, scores: Product, context: Product, side: int) -> Core | None:
     """Put the tensors of an attention into one layout; None where they do not fit together."""
-    key_axis, query_axis = context.summed[-1:], token_letter(context, side)
-    value_axis = token_letter(context, 1 - side)
+    _, T = observation.inputs.sizes
+    key_axis = context.summed[-1:]
+    query_axis = token_letter(context, side, T, context.letters[side])
+    value_axis = context.own(1 - side)[-1:]
     if not (key_axis and query_axis and value_axis):
         return None
-    used = context.operand(side, query_axis + key_axis)
+    used = context.operand(side, query_axis + key_axis, value_axis)
     L, Tq, Tk = used.shape
     shape = (context.left, context.right)[side].shape
     axes = [context.letters[side].index(it) for it in (query_axis, key_axis)]
@@ -174,13 +176,14 @@ def _core(observation: Observation, scores: Product, context: Product, side: int
             return value.movedim(axes, (-2, -1)).reshape(L, Tq, Tk)
         return value.reshape(L, Tq, Tk) if value.shape[-2:] == (Tq, Tk) else None
 
-    queries = _side_of_queries(scores, shape, axes[0])
-    rows, columns = token_letter(scores, queries), token_letter(scores, 1 - queries)
+    queries = _side_of_queries(scores, shape, axes[0], T)
+    rows, columns = token_letter(scores, queries, T), token_letter(scores, 1 - queries, T)
     if not (rows and columns and scores.summed):
         return None
-    query = scores.operand(queries, rows + scores.summed[-1:])
-    key = scores.operand(1 - queries, columns + scores.summed[-1:])
-    if len(query) != L or len(key) != L:
+    query = scores.operand(queries, rows + scores.summed[-1:], columns)
+    key = scores.operand(1 - queries, columns + scores.summed[-1:], rows)
+    value = context.operand(1 - side, key_axis + value_axis, query_axis)
+    if not len(query) == len(key) == len(value) == L:
         return None
     chain = _chain(observation, scores.step, context.sources[side])
     softmax = _softmax_step(chain)
@@ -194,7 +197,7 @@ def _core(observation: Observation, scores: Product, context: Product, side: int
         chain=chain,
         query=query,
         key=key,
-        value=context.operand(1 - side, key_axis + value_axis),
+        value=value,
         query_source=scores.sources[queries],
         key_source=scores.sources[1 - queries],
         value_source=context.sources[1 - side],
@@ -202,14 +205,14 @@ def _core(observation: Observation, scores: Product, context: Product, side: int
         logits=plain if logits is None else logits,
         weights=used if weights is None else weights,
         used=used,
-        context=used @ context.operand(1 - side, key_axis + value_axis),
+        context=used @ value,
     )
 
 
-def _side_of_queries(scores: Product, shape: torch.Size, query_axis: int) -> int:
+def _side_of_queries(scores: Product, shape: torch.Size, query_axis: int, tokens: int) -> int:
     """Which operand the rows of the weights belong to."""
     letters = scores.letters[2]
-    if scores.out.shape == shape and letters[query_axis] == token_letter(scores, 1):
+    if scores.out.shape == shape and letters[query_axis] == token_letter(scores, 1, tokens):
         return 1
     return 0
 

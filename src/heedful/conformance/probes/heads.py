@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from heedful.conformance.changes import changed_entries, differing, touched
+from heedful.conformance.changes import ancestors, changed_entries, differing, touched
 from heedful.conformance.cores import Core, find_cores
 from heedful.conformance.dataflow import VIEWS, parameters_behind, tensor, way_back, way_on
 from heedful.conformance.evidence import Evidence
@@ -29,6 +29,8 @@ def splitting(evidence: Evidence) -> Iterator[Finding | Fact]:
     after = evidence.after(0, t)
     cores = evidence.cores
     for core, other in zip(cores, find_cores(after), strict=False):
+        if _comes_later(evidence, core):
+            continue
         for role in ("query", "key", "value"):
             before, changed = getattr(core, role), getattr(other, role)
             if before.shape != changed.shape:
@@ -38,24 +40,12 @@ def splitting(evidence: Evidence) -> Iterator[Finding | Fact]:
                 continue
             yield _mixed(evidence, core, role, after, rows)
             return
-        if core is cores[0] and other.used.shape == core.used.shape and _seen_by_all(evidence):
-            return  # later layers see what the first attention mixed
 
 
-def _seen_by_all(evidence: Evidence) -> bool:
-    return (
-        len(evidence.cores) > 1
-        and len({id(core.scores_step) for core in evidence.cores}) > 1
-        and not _side_by_side(evidence)
-    )
-
-
-def _side_by_side(evidence: Evidence) -> bool:
-    """Whether the attentions are heads of one layer: none made from another's context."""
-    behind = {
-        step.index for core in evidence.cores for step in way_back(evidence.base, core.query_source)
-    }
-    return not any(core.context_step.index in behind for core in evidence.cores)
+def _comes_later(evidence: Evidence, core: Core) -> bool:
+    """Whether an attention takes what another one has mixed."""
+    behind = ancestors(evidence.base.trace.steps, core.scores_step) - {core.scores_step.index}
+    return any(it.context_step.index in behind for it in evidence.cores)
 
 
 def _mixed(

@@ -24,9 +24,11 @@ SCALINGS = ("mul", "mul_", "div", "div_", "truediv", "true_divide", "imul", "itr
 def scale(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Regresses the logits on the products of queries and keys: the slope is the scale in use."""
     observation = evidence.subject.record(evidence.inputs.scaled(SMALL))
+    others = evidence.subject.draw(*evidence.inputs.sizes, seed=1).scaled(SMALL)
+    other = find_cores(evidence.subject.record(others))
     said = set()
-    for core in find_cores(observation):
-        slope = None if core.softmax_step is None else _slope(core)
+    for core, changed in zip(find_cores(observation), other, strict=False):
+        slope = None if core.softmax_step is None else _slope(core, changed)
         if slope is None:
             continue
         steps = _scalings(observation, core)
@@ -42,17 +44,24 @@ def scale(evidence: Evidence) -> Iterator[Finding | Fact]:
             return
 
 
-def _slope(core: Core) -> float | None:
-    """How fast the logits of a row grow with its products; None where they do not do so in a line."""
-    seen = core.visible & core.logits.isfinite()
-    pairs = [(s[v], z[v]) for s, z, v in zip(*(it.flatten(0, 1) for it in (core.scores, core.logits, seen)), strict=True) if v.sum() > 1]  # fmt: skip
-    if not pairs:
+def _slope(core: Core, other: Core) -> float | None:
+    """How fast the logits grow with the products of queries and keys; None where they do not do so in a line.
+
+    Two runs are compared, so that a bias that depends on positions alone cancels; within a row, for the softmax does not
+    see what all its logits have in common.
+    """
+    if core.scores.shape != other.scores.shape:
         return None
-    x = torch.cat([s - s.mean() for s, _ in pairs])
-    y = torch.cat([z - z.mean() for _, z in pairs])
-    if not (x.norm() > 0):
+    seen = core.visible & other.visible & core.logits.isfinite() & other.logits.isfinite()
+    x, y = (a - b for a, b in ((core.scores, other.scores), (core.logits, other.logits)))
+    count = seen.sum(-1, keepdim=True).clamp_min(1)
+    x, y = (
+        torch.where(seen, it - it.masked_fill(~seen, 0).sum(-1, keepdim=True) / count, 0)
+        for it in (x, y)
+    )
+    if not x.norm() > 0:
         return None
-    slope = (x @ y / (x @ x)).item()
+    slope = ((x * y).sum() / (x * x).sum()).item()
     straight = (y - slope * x).norm() <= 1e-3 * y.norm().clamp_min(1e-30)
     return slope if straight and slope != 0 else None
 
