@@ -56,8 +56,8 @@ _MASKS = (
     Entry(
         "mask-unused",
         "bug",
-        "A mask is made or accepted, and the weights do not depend on it: masked_fill() returns a new tensor that nobody "
-        "takes, or the argument is never read.",
+        "A mask is made or accepted, and has no effect: nobody takes the tensor that masked_fill() returns, or nothing "
+        "reads the argument.",
         "Output i changes with a token that the mask hides, or not at all with the mask; a recorded masking step whose "
         "result nothing uses.",
         "Use what masked_fill() returns, scores = scores.masked_fill(hidden, float('-inf')), or write masked_fill_().",
@@ -80,7 +80,7 @@ _MASKS = (
     Entry(
         "mask-fill-too-small",
         "bug",
-        "Hidden scores get a finite number (-1e4, -100, 0) that large scores outweigh, so that hidden keys keep weight.",
+        "Hidden scores get a finite number (-1e4, -100, 0), and keep weight where scores are large.",
         "With longer tokens, whose scores are larger, hidden keys change the output.",
         "Fill with float('-inf'), or with torch.finfo(scores.dtype).min.",
     ),
@@ -94,10 +94,10 @@ _MASKS = (
     Entry(
         "mask-broadcast",
         "bug",
-        "A mask of keys is broadcast along another dimension: it hides queries, or belongs to another batch entry or head.",
+        "A mask of keys is broadcast along another dimension: it hides queries, or another batch entry's keys.",
         "Which keys a query sees changes with the padding of another batch entry, or with the query's own padding.",
-        "Shape a (B, Tk) mask of keys as mask[:, None, None, :] to meet scores (B, H, Tq, Tk). Repeat it for heads as the "
-        "heads are laid out.",
+        "Shape a (B, Tk) mask of keys as mask[:, None, None, :] to meet scores (B, H, Tq, Tk); where heads are folded "
+        "into the batch, repeat it in their order.",
     ),
     Entry(
         "future-leak",
@@ -140,9 +140,9 @@ _PADDING = (
     Entry(
         "nan-on-masked-rows",
         "bug",
-        "A query that may see no key gets the softmax of minus infinities alone, which is NaN, and NaN spreads.",
-        "A left-padded batch, in which padded queries see nothing, gives NaN in outputs or in gradients of real tokens.",
-        "Let such rows see one key (their own) and ignore the output, or write zeros into the weights where no key is seen.",
+        "A query that may see no key gets a softmax over −∞ alone: NaN, which spreads.",
+        "A left-padded batch, whose padded queries see nothing: NaN in outputs or gradients of real tokens.",
+        "Let such queries see their own key and ignore their output, or set their weights to 0.",
     ),
     Entry(
         "left-padding-positions",
@@ -195,7 +195,7 @@ _HEADS = (
     Entry(
         "heads-mixed-split",
         "bug",
-        "view(B, H, T, D) cuts rows of (B, T, H·D) into heads without a transpose: a head's rows belong to several tokens.",
+        "view(B, H, T, D) cuts (B, T, H·D) into heads without a transpose, so that their rows mix tokens.",
         "Changing one token changes the queries, keys or values of others.",
         "x.view(B, T, H, D).transpose(1, 2)",
     ),
@@ -216,7 +216,7 @@ _HEADS = (
     Entry(
         "group-order",
         "bug",
-        "Grouped keys and values are tiled (repeat) where query heads are ordered by group, so that heads read others' keys.",
+        "Grouped keys and values are tiled (repeat), so that query heads read other groups' keys.",
         "Which key head each query head reads: it must be h // (Hq // Hkv).",
         "key.repeat_interleave(Hq // Hkv, dim=1), or enable_gqa=True; not repeat() or tile().",
     ),
@@ -288,7 +288,7 @@ _CACHES = (
         "convention",
         "Rotary embeddings pair dimensions in one of two layouts: (i, i + D/2) or (2i, 2i + 1); weights fit only one.",
         "Which dimensions of the rotated queries change with one dimension of the queries.",
-        "Nothing, unless weights trained in the other layout are loaded: then permute W_query and W_key, or the layout.",
+        "None is needed, unless weights come from the other layout: then permute the rows of W_query and W_key.",
     ),
     Entry(
         "rotary-mismatch",
@@ -317,7 +317,7 @@ _STATE = (
     Entry(
         "undefined-or-global-name",
         "bug",
-        "forward reads a name that no line of it assigns: it fails, or takes a tensor left over at the file's top level.",
+        "forward reads a name that it does not assign: it fails, or takes a tensor left over in the file.",
         "A NameError, or a recorded step that reads a global tensor.",
         "Use the local variable: scores computed in forward, not the one of the experiment before it.",
     ),
