@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 
-from heedful.conformance.finding import Level
+from heedful.conformance.finding import Finding, Level
 from heedful.errors import ArgumentError
 
 
@@ -373,3 +373,8 @@ CATALOGUE: dict[str, Entry] = {
     for group in (_MASKS, _PADDING, _WEIGHTS, _HEADS, _DROPOUT, _CACHES, _STATE, _NUMBERS)
     for entry in group
 }
+
+
+def remedy_of(finding: Finding) -> str:
+    """A finding's own remedy, or the catalogue's."""
+    return finding.remedy or CATALOGUE[finding.name].remedy
