@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -146,6 +146,82 @@ def bench(
         raise typer.Exit(UNUSABLE) from error
     if not right:
         raise typer.Exit(DISAGREE)
+
+
+@app.command()
+def check(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[TARGET]",
+            help="path/to/file.py:Name or package.module:Name: a class, a function or an instance; the name may be "
+            "left out where a file defines one nn.Module.",
+            show_default=False,
+        ),
+    ] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            metavar="NAME=VALUE",
+            help="An argument of the constructor, where its name does not tell; repeatable.",
+        ),
+    ] = None,
+    causal: Annotated[
+        bool | None,
+        typer.Option(
+            "--causal/--bidirectional",
+            help="Whether a query may see later keys; as the target declares if not given.",
+        ),
+    ] = None,
+    window: Annotated[
+        int | None, typer.Option(metavar="N", help="How many keys each query sees, its own too.")
+    ] = None,
+    heads: Annotated[
+        int | None, typer.Option(metavar="N", help="How many heads there are.")
+    ] = None,
+    expect: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=REASON", help="A finding that is known: it counts as no bug; repeatable."
+        ),
+    ] = None,
+    form: Annotated[
+        Literal["text", "json", "junit"], typer.Option("--format", help="How to print the report.")
+    ] = "text",
+    explain: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Say what a finding means, and end.")
+    ] = None,
+    listed: Annotated[
+        bool, typer.Option("--list", help="Print every finding's name and meaning, and end.")
+    ] = False,
+) -> None:
+    """Say whether an attention module is right, and if not, which bug it has, on which line.
+
+    Exits with 1 if there are bugs, and with 2 if the target cannot be imported, built or called.
+    """
+    from heedful.conformance import check_command
+    from heedful.errors import HeedfulError
+
+    try:
+        if listed:
+            check_command.list_findings()
+        elif explain is not None:
+            check_command.explain(explain)
+        else:
+            code = check_command.check_and_print(
+                target or "",
+                assignments=assignments or [],
+                expectations=expect or [],
+                causal=causal,
+                window=window,
+                num_heads=heads,
+                form=form,
+            )
+            raise typer.Exit(code)
+    except HeedfulError as error:
+        print(f"heedful check: {error}", file=sys.stderr)
+        raise typer.Exit(UNUSABLE) from error
 
 
 @app.command()

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from heedful.conformance import html, text
 from heedful.conformance.catalogue import explained, remedy_of
 from heedful.conformance.finding import LEVELS, Fact, Finding
 
@@ -133,11 +132,15 @@ class Report:
         return json.dumps(self.to_dict(), ensure_ascii=False, indent=1)
 
     def __str__(self) -> str:
-        return text.as_text(self)
+        from heedful.conformance.text import as_text  # rich takes its time to import
+
+        return as_text(self)
 
     def __repr__(self) -> str:
         names = ", ".join(dict.fromkeys(finding.name for finding in self.bugs))
         return f"Report({self.target}: {self.summary}{names and f': {names}'})"
 
     def _repr_html_(self) -> str:
-        return html.as_html(self)
+        from heedful.conformance.html import as_html
+
+        return as_html(self)
