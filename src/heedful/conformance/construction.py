@@ -14,31 +14,44 @@ from heedful.errors import ArgumentError
 WIDTH, HEADS, KEY_HEADS, HEAD_SIZE, CONTEXT, WINDOW = 24, 4, 2, 6, 16, 5
 DROPOUT = 0.25  # enough that a few hundred weights show how it acts
 
-_SIZES = {
-    WIDTH: "d_in d_out d_model embed_dim embedding_dim emb_dim n_embd hidden_size hidden_dim dim dim_in dim_out model_dim "
-    "in_dim out_dim input_dim output_dim in_features out_features d_emb features channels kdim vdim C n_embed emb_size "
-    "embed_size embedding_size feature_dim num_hiddens hidden",
-    HEADS: "num_heads n_head n_heads heads nhead num_attention_heads nheads h num_q_heads n_q_heads head_count",
-    KEY_HEADS: "num_kv_heads n_kv_heads n_kv_head num_key_value_heads kv_heads num_kv_groups n_kv_groups num_groups "
-    "n_groups",
-    HEAD_SIZE: "head_dim dim_head d_head head_size d_k d_v d_kv",
-    CONTEXT: "context_length block_size max_len max_seq_len max_seq_length max_length seq_len n_positions n_ctx "
-    "max_position_embeddings context_size max_context max_T ctx_len sequence_length max_context_length",
-    WINDOW: "window window_size sliding_window local_window attention_window",
-    DROPOUT: "dropout dropout_p attn_dropout attn_pdrop resid_pdrop dropout_rate attention_dropout drop p_dropout "
-    "attn_drop proj_drop resid_dropout drop_rate pdrop p",
-    48: "d_ff ffn_dim intermediate_size dim_feedforward d_mlp mlp_dim",
-    37: "vocab_size n_vocab vocabulary num_embeddings",
-    2: "num_layers n_layer n_layers depth num_hidden_layers layers",
-    4: "max_batch_size max_batch batch_size",
-    0: "layer_idx layer_id",
-    10_000.0: "rope_theta rope_base theta",
-    False: "qkv_bias bias use_bias",
-    True: "batch_first",
-}
-CONVENTIONAL: dict[str, Any] = {
-    name: value for value, names in _SIZES.items() for name in names.split()
-}
+_SIZES: tuple[tuple[Any, str], ...] = (
+    (
+        WIDTH,
+        "d_in d_out d_model embed_dim embedding_dim emb_dim n_embd hidden_size hidden_dim dim dim_in dim_out model_dim "
+        "in_dim out_dim input_dim output_dim in_features out_features d_emb features channels kdim vdim C n_embed emb_size "
+        "embed_size embedding_size feature_dim num_hiddens hidden",
+    ),
+    (
+        HEADS,
+        "num_heads n_head n_heads heads nhead num_attention_heads nheads h num_q_heads n_q_heads head_count",
+    ),
+    (
+        KEY_HEADS,
+        "num_kv_heads n_kv_heads n_kv_head num_key_value_heads kv_heads num_kv_groups n_kv_groups num_groups "
+        "n_groups",
+    ),
+    (HEAD_SIZE, "head_dim dim_head d_head head_size d_k d_v d_kv"),
+    (
+        CONTEXT,
+        "context_length block_size max_len max_seq_len max_seq_length max_length seq_len n_positions n_ctx "
+        "max_position_embeddings context_size max_context max_T ctx_len sequence_length max_context_length",
+    ),
+    (WINDOW, "window window_size sliding_window local_window attention_window"),
+    (
+        DROPOUT,
+        "dropout dropout_p attn_dropout attn_pdrop resid_pdrop dropout_rate attention_dropout drop p_dropout "
+        "attn_drop proj_drop resid_dropout drop_rate pdrop p",
+    ),
+    (48, "d_ff ffn_dim intermediate_size dim_feedforward d_mlp mlp_dim"),
+    (37, "vocab_size n_vocab vocabulary num_embeddings"),
+    (2, "num_layers n_layer n_layers depth num_hidden_layers layers"),
+    (4, "max_batch_size max_batch batch_size"),
+    (0, "layer_idx layer_id"),
+    (10_000.0, "rope_theta rope_base theta"),
+    (False, "qkv_bias bias use_bias"),
+    (True, "batch_first"),
+)
+CONVENTIONAL: dict[str, Any] = {name: value for value, names in _SIZES for name in names.split()}
 
 
 def build(kind: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:

@@ -146,9 +146,10 @@ class MaskArgument:
         form: its shape in letters: "(B, T)", "(T, T)", "(B, 1, 1, T)", …
         dtype: torch.bool, or a floating dtype: 0 and −inf are added to the scores; int64: 1 and 0.
         true_keeps: whether True (or 1) means that a token is seen.
-        declared: the polarity that its name promises by convention (key_padding_mask: True hides; attention_mask: 1 keeps);
-            None where the field has no one meaning.
+        declared: the polarity that its name promises by convention (key_padding_mask: True hides; attention_mask:
+            1 keeps); None where the field has no one meaning.
         effective: whether it changes the output at all.
+        hides: whether a token that it hides changes nothing any more.
     """
 
     name: str
@@ -157,6 +158,7 @@ class MaskArgument:
     true_keeps: bool
     declared: bool | None = None
     effective: bool = True
+    hides: bool = True
 
 
 @dataclass(frozen=True)
@@ -164,9 +166,9 @@ class CacheUse:
     """How a target is given a cache.
 
     Attributes:
-        kind: "object" (an argument that is passed in and comes back, or is changed in place), "tuple" (of tensors that grow),
-            "buffers" (kept in the module, told a start position or a flag).
-        argument: the argument's name.
+        kind: "object" (made first and passed in; it comes back, or is changed in place), "grown" (None at first, then what
+            came back), "buffers" (kept in the module, which is told a position or a flag).
+        argument: the name of the argument: the cache's, the position's or the flag's.
         capacity: whether there are slots beyond those used.
     """
 

@@ -1,0 +1,212 @@
+"""A target made a subject: one way to run it, whatever its own way is."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from heedful.conformance import caching
+from heedful.conformance.runs import restored, seeded
+from heedful.conformance.mask_arguments import find_masks, mask_value
+from heedful.conformance.subject import CacheUse, Inputs, MaskArgument, Observation
+from heedful.conformance.target import Target, TargetError, target_of
+from heedful.conformance.ways import POSITIONS, Way, drawn, way_of
+from heedful.observation import Trace, record
+
+LONGEST_NAMES = (
+    *("context_length", "block_size", "max_seq_len", "max_len", "n_positions", "max_position_embeddings"),
+    *("context_size", "max_seq_length", "max_length", "n_ctx"),
+)  # fmt: skip
+
+
+def subject_of(
+    target: Any,
+    *,
+    example: Any = None,
+    cache: Any = None,
+    arguments: Mapping[str, Any] = {},
+) -> Called:
+    """Find out how a target is called.
+
+    Args:
+        target: a module, the class of one, or a function.
+        example: inputs to learn it from; None: conventional ones are tried.
+        cache: makes an empty cache, called with (batch, capacity); None: the usual ones are tried.
+        arguments: the constructor's, where the target is a class.
+
+    Raises:
+        TargetError: every way to call it fails within its own code.
+        ArgumentError: it cannot be built, copied or called.
+    """
+    found = target_of(target, arguments)
+    way, dtype = way_of(found, example)
+    subject = Called(found, way, dtype, found.copied(dtype))
+    subject.padding, subject.attending = find_masks(subject)
+    subject.cached, subject.make_cache = caching.find_cache(subject, cache)
+    return subject
+
+
+@dataclass(eq=False)
+class Called:
+    """The subject: see `subject.Subject`.
+
+    Attributes:
+        target: as it was given.
+        way: how it takes tokens and gives rows.
+        dtype: of its vectors.
+        callee: the copy that is run.
+        make_cache: makes an empty cache of (batch, capacity), where the target is given one.
+    """
+
+    target: Target
+    way: Way
+    dtype: torch.dtype
+    callee: Any
+    padding: MaskArgument | None = None
+    attending: MaskArgument | None = None
+    cached: CacheUse | None = None
+    make_cache: Any = None
+
+    @property
+    def name(self) -> str:
+        return self.target.name
+
+    @property
+    def module(self) -> nn.Module | None:
+        return self.callee if isinstance(self.callee, nn.Module) else None
+
+    @property
+    def layout(self) -> str:
+        return self.way.layout
+
+    @property
+    def batched(self) -> bool:
+        return self.way.layout != "(T, C)"
+
+    @property
+    def longest(self) -> int | None:
+        """The least of what its parts say; of no module, none."""
+        said = [
+            size
+            for part in (() if self.module is None else self.module.modules())
+            for holder in (part, getattr(part, "config", None))
+            for name in LONGEST_NAMES
+            if isinstance(size := getattr(holder, name, None), int) and size > 0
+        ]
+        return min([*said, *self._table_sizes()], default=None)
+
+    def _table_sizes(self) -> list[int]:
+        """How many rows square buffers have: masks that are cut to the tokens."""
+        buffers = () if self.module is None else self.module.buffers()
+        return [
+            it.shape[-1]
+            for it in buffers
+            if it.dim() >= 2 and it.shape[-1] == it.shape[-2] and it.shape[-1] > 2
+        ]
+
+    def draw(self, B: int, T: int, *, seed: int = 0, dtype: torch.dtype | None = None) -> Inputs:
+        """Random tokens: standard normal vectors, or ids."""
+        return drawn(self.way, B, T, dtype or self.dtype, seed)
+
+    def run(
+        self, inputs: Inputs, *, keep: Tensor | None = None, attend: Tensor | None = None
+    ) -> Tensor:
+        """The output (B, T, …) in the module's current mode, with gradients."""
+        with seeded(), restored(self.module):
+            return self.rows(self.callee(**self.given(inputs, keep, attend)), inputs)
+
+    def record(
+        self, inputs: Inputs, *, keep: Tensor | None = None, attend: Tensor | None = None
+    ) -> Observation:
+        """The same, each step recorded."""
+        given = self.given(inputs, keep, attend)
+        with seeded(), restored(self.module):
+            trace = record(self.callee, **given)
+        return self.observation(inputs, given, trace)
+
+    def chunks(
+        self, inputs: Inputs, sizes: Sequence[int], *, poison: bool = False
+    ) -> list[Observation]:
+        """Run the tokens with a cache: so many first, so many next, …; needs `cached`.
+
+        Args:
+            inputs: all the tokens.
+            sizes: of the chunks.
+            poison: fill the cache's unused slots with NaN first.
+        """
+        with seeded(), restored(self.module):
+            return caching.run_chunks(self, inputs, sizes, poison=poison)
+
+    def in_turn(self, samples: Sequence[Inputs]) -> list[Tensor]:
+        """Outputs of several runs, one after another on the same copy: what the first leaves behind, the next one finds."""
+        fresh = self.fresh()
+        with seeded():
+            return [fresh.rows(fresh.callee(**fresh.given(it)), it).detach() for it in samples]
+
+    def fresh(self, *, dtype: torch.dtype | None = None, train: bool = False) -> Called:
+        """The same on another copy of the module as it was given: pristine state; cast, or in train mode, if asked."""
+        dtype = dtype or self.dtype
+        callee = self.target.copied(dtype, train=train)
+        return Called(
+            self.target, self.way, dtype, callee, self.padding, self.attending, self.cached, self.make_cache
+        )  # fmt: skip
+
+    def given(
+        self, inputs: Inputs, keep: Tensor | None = None, attend: Tensor | None = None
+    ) -> dict[str, Any]:
+        """What the target is given, by name.
+
+        Raises:
+            ArgumentError: a mask that it cannot be told.
+        """
+        given = self.way.arguments(inputs)
+        for mask, argument in ((keep, self.padding), (attend, self.attending)):
+            if mask is not None:
+                assert argument is not None, "ask `padding` and `attending` first"
+                given[argument.name] = mask_value(argument, mask, inputs.sizes, self.dtype)
+        positions = next((it for it in POSITIONS[:1] if it in self.parameters), None)
+        if keep is not None and positions is not None:
+            given[positions] = (keep.long().cumsum(-1) - 1).clamp_min(0)
+        return given
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of the target's arguments."""
+        return tuple(inspect.signature(self.target.forward).parameters)
+
+    def rows(self, result: object, inputs: Inputs) -> Tensor:
+        """The output (B, T, …) in a result.
+
+        Raises:
+            TargetError: there is no row for each token.
+        """
+        rows = self.way.rows(result, *inputs.sizes)
+        if rows is None:
+            raise TargetError(f"the result has no row for each of {inputs.sizes[1]} tokens")
+        return rows
+
+    def observation(
+        self, inputs: Inputs, given: Mapping[str, Any], trace: Trace, result: object = None
+    ) -> Observation:
+        """What a recorded run showed."""
+        output = self.rows(trace.result if result is None else result, inputs).detach()
+        return Observation(inputs, output, trace, self._values(given))
+
+    def _values(self, given: Mapping[str, Any]) -> dict[tuple[str, str], Tensor]:
+        found = {
+            ("input", name): it.detach() for name, it in given.items() if isinstance(it, Tensor)
+        }
+        if self.module is None:
+            return found
+        found |= {("parameter", name): it.detach() for name, it in self.module.named_parameters()}
+        found |= {("buffer", name): it for name, it in self.module.named_buffers()}
+        for path, part in self.module.named_modules():
+            for name, value in vars(part).items():
+                if isinstance(value, Tensor):
+                    found["attribute", f"{path}.{name}" if path else name] = value
+        return found

@@ -1,0 +1,106 @@
+"""What is checked, as it was given, and copies of it: nothing else is ever run."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from heedful.conformance.construction import build
+from heedful.conformance.runs import seeded
+from heedful.errors import ArgumentError
+
+
+class TargetError(Exception):
+    """The target could be called, and raised; the cause is what it raised."""
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """What is called, as it was given.
+
+    Attributes:
+        name: the class's or function's.
+        callee: a module, never run itself, or a function.
+    """
+
+    name: str
+    callee: Callable[..., Any]
+
+    @property
+    def module(self) -> nn.Module | None:
+        return self.callee if isinstance(self.callee, nn.Module) else None
+
+    @property
+    def forward(self) -> Callable[..., Any]:
+        """What has the parameters."""
+        return self.callee.forward if isinstance(self.callee, nn.Module) else self.callee
+
+    def copied(self, dtype: torch.dtype, *, train: bool = False) -> Callable[..., Any]:
+        """A copy in a dtype; of a function, the function."""
+        if self.module is None:
+            return self.callee
+        return copy.deepcopy(self.module).to(dtype).train(train)
+
+
+def target_of(target: Any, arguments: Mapping[str, Any]) -> Target:
+    """The target itself; of a class, an instance.
+
+    Raises:
+        ArgumentError: it cannot be called, built or copied.
+    """
+    if inspect.isclass(target):
+        with seeded():
+            target = build(target, arguments)
+    if not callable(target):
+        raise ArgumentError(
+            "target",
+            expected="a module, the class of one, or a function",
+            received=repr(target),
+            remedy="Name the class of the attention, or a function of (query, key, value).",
+        )
+    if (
+        target is F.scaled_dot_product_attention
+    ):  # the one attention in torch that is no Python function
+        target = scaled_dot_product_attention
+    if not isinstance(target, nn.Module):
+        return Target(getattr(target, "__name__", type(target).__name__), target)
+    try:
+        module = copy.deepcopy(target)
+    except (RuntimeError, TypeError, NotImplementedError) as error:
+        raise ArgumentError(
+            "target",
+            expected="a module that copy.deepcopy can copy: the check runs copies alone",
+            received=f"{type(target).__name__}, and {type(error).__name__}: {error}",
+            remedy="Hand over a freshly built one, or its class.",
+        ) from error
+    _draw_constants(module)
+    return Target(type(target).__name__, module)
+
+
+def scaled_dot_product_attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+) -> Tensor:
+    """PyTorch's own, with a signature that Python can read."""
+    return F.scaled_dot_product_attention(query, key, value, attn_mask)
+
+
+def _draw_constants(module: nn.Module) -> None:
+    """Give random values to what is all the same: a projection of zeros would hide everything behind it."""
+    noise = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if parameter.numel() < 2 or not parameter.is_floating_point() or parameter.is_meta:
+                continue
+            same = bool((parameter == parameter.flatten()[0]).all())
+            matrix = parameter.dim() >= 2
+            if same and (matrix or (name.endswith("bias") and not parameter.any())):
+                size = parameter.shape[-1] ** -0.5 if matrix else 0.1
+                drawn = torch.randn(parameter.shape, generator=noise, dtype=torch.float32) * size
+                parameter.copy_(drawn)
