@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any
 
 from torch import nn
@@ -18,13 +16,11 @@ from heedful.conformance.expectations import Told
 from heedful.conformance.finding import Fact, Finding, Place
 from heedful.conformance.isolation import undisturbed, within
 from heedful.conformance.probing import PROBES, Probe
+from heedful.conformance.raising import said, where_raised
 from heedful.conformance.report import ProbeRun, Report
+from heedful.conformance.target import TargetError
+from heedful.errors import ArgumentError
 
-OURS = (
-    "torch",
-    "heedful.conformance",
-    "heedful.observation",
-)  # code that only carries out a target's lines
 SECONDS = 10.0  # for one probe: a hundred times what one takes on a small module
 
 
@@ -58,22 +54,42 @@ def check(
     Raises:
         ArgumentError: the target cannot be built or called, or an expected failure has a name that there is none of.
     """
+    told = Told(causal, window, num_heads)
     with undisturbed():
-        evidence = evidence_of(
-            target,
-            example=example,
-            told=Told(causal, window, num_heads),
-            cache=cache,
-            arguments=arguments,
-        )
-        runs = [run_probe(evidence, probe) for probe in PROBES]
+        try:
+            evidence = evidence_of(
+                target, example=example, told=told, cache=cache, arguments=arguments
+            )
+        except TargetError as error:
+            name, runs = str(error), (_uncallable(error),)
+        else:
+            name = evidence.subject.name
+            runs = tuple(run_probe(evidence, probe) for probe in PROBES)
     return Report(
-        target=evidence.subject.name,
+        target=name,
         findings=tuple(causes(finding for run in runs for finding in run.findings)),
         facts=tuple(dict.fromkeys(fact for run in runs for fact in run.facts)),
         expected_failures=dict(expected_failures),
-        probes=tuple(runs),
+        probes=runs,
     )
+
+
+def _uncallable(error: TargetError) -> ProbeRun:
+    """The one finding of a target that cannot be run at all.
+
+    Raises:
+        ArgumentError: nothing says that it is the target's fault.
+    """
+    cause = error.__cause__
+    place = None if cause is None else where_raised(cause)
+    if cause is None or place is None:
+        raise ArgumentError(
+            "target",
+            expected="a call that works and gives one row for each token",
+            received=f"from {error}: {cause and said(cause)}",
+            remedy="Give an example of its arguments: example=….",
+        ) from error
+    return ProbeRun("calling", 0.0, (_crash(cause, place),))
 
 
 def evidence_of(
@@ -84,9 +100,7 @@ def evidence_of(
     Raises:
         ArgumentError: the target cannot be built or called.
     """
-    subject = subject_of(
-        target, example=example, causal=told.causal, num_heads=told.num_heads, cache=cache, arguments=arguments
-    )  # fmt: skip
+    subject = subject_of(target, example=example, cache=cache, arguments=arguments)
     return Evidence(subject, told)
 
 
@@ -113,28 +127,12 @@ def _raised(probe: Probe, error: Exception) -> Finding:
         proof = f"The probe {probe.name!r} was not done after {SECONDS:.0f} s."
         return Finding(probe.finds[0], "not-testable", proof)
     place = where_raised(error)
-    said = traceback.format_exception_only(error)[0].strip()
     if place is None:
-        return Finding(
-            probe.finds[0], "not-testable", f"The probe {probe.name!r} could not be carried out: {said}"
-        )  # fmt: skip
+        proof = f"The probe {probe.name!r} could not be carried out: {said(error)}"
+        return Finding(probe.finds[0], "not-testable", proof)
+    return _crash(error, place)
+
+
+def _crash(error: BaseException, place: Place) -> Finding:
     name = "undefined-or-global-name" if isinstance(error, NameError) else "crashes"
-    return Finding(name, "bug", f"It raises {said}", "", place)
-
-
-def where_raised(error: BaseException) -> Place | None:
-    """The innermost line of a target's own code that an exception passed through."""
-    frames = traceback.extract_tb(error.__traceback__)
-    modules = [it.f_globals.get("__name__", "") for it in _frames(error.__traceback__)]
-    for frame, module in reversed(list(zip(frames, modules, strict=True))):
-        if not module.startswith(OURS) and frame.lineno is not None:
-            return Place(frame.filename, frame.lineno, (frame.line or "").strip())
-    return None
-
-
-def _frames(tb: TracebackType | None) -> list[Any]:
-    found = []
-    while tb is not None:
-        found.append(tb.tb_frame)
-        tb = tb.tb_next
-    return found
+    return Finding(name, "bug", f"It raises {said(error)}", "", place)

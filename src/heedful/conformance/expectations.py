@@ -57,6 +57,8 @@ def _causal(told: Told, subject: Subject, base: Observation) -> tuple[bool | Non
     if told.causal is not None:
         return told.causal, "it was said to be" if told.causal else "it was said not to be"
     for module in () if subject.module is None else subject.module.modules():
+        if type(module).__module__.startswith("transformers."):
+            continue  # there, is_causal tells SDPA what the mask from outside tells all others
         for name in CAUSAL_NAMES:
             if isinstance(declared := getattr(module, name, None), bool):
                 return declared or None, f"its attribute {name} says so"
