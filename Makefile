@@ -51,7 +51,7 @@ format: .venv/installed-test
 	@touch $@ .venv/installed
 
 .venv/installed-bench: .venv/bin/python $(BUILT_FROM)
-	$(ALL) '.[bench]'
+	$(ALL) '.[bench,models]'
 	@touch $@ .venv/installed
 
 clean:
