@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from heedful.conformance import caching
-from heedful.conformance.runs import restored, seeded
 from heedful.conformance.mask_arguments import find_masks, mask_value
+from heedful.conformance.runs import restored
 from heedful.conformance.subject import CacheUse, Inputs, MaskArgument, Observation
 from heedful.conformance.target import Target, TargetError, target_of
 from heedful.conformance.ways import POSITIONS, Way, drawn, way_of
@@ -61,6 +62,8 @@ class Called:
         dtype: of its vectors.
         callee: the copy that is run.
         make_cache: makes an empty cache of (batch, capacity), where the target is given one.
+        seed: of the random numbers that a run meets.
+        lasting: whether what a run leaves behind is there for the next one.
     """
 
     target: Target
@@ -71,6 +74,8 @@ class Called:
     attending: MaskArgument | None = None
     cached: CacheUse | None = None
     make_cache: Any = None
+    seed: int = 0
+    lasting: bool = False
 
     @property
     def name(self) -> str:
@@ -117,7 +122,7 @@ class Called:
         self, inputs: Inputs, *, keep: Tensor | None = None, attend: Tensor | None = None
     ) -> Tensor:
         """The output (B, T, …) in the module's current mode, with gradients."""
-        with seeded(), restored(self.module):
+        with self._comparable():
             return self.rows(self.callee(**self.given(inputs, keep, attend)), inputs)
 
     def record(
@@ -125,7 +130,7 @@ class Called:
     ) -> Observation:
         """The same, each step recorded."""
         given = self.given(inputs, keep, attend)
-        with seeded(), restored(self.module):
+        with self._comparable():
             trace = record(self.callee, **given)
         return self.observation(inputs, given, trace)
 
@@ -139,22 +144,26 @@ class Called:
             sizes: of the chunks.
             poison: fill the cache's unused slots with NaN first.
         """
-        with seeded(), restored(self.module):
+        with self._comparable():
             return caching.run_chunks(self, inputs, sizes, poison=poison)
 
-    def in_turn(self, samples: Sequence[Inputs]) -> list[Tensor]:
-        """Outputs of several runs, one after another on the same copy: what the first leaves behind, the next one finds."""
-        fresh = self.fresh()
-        with seeded():
-            return [fresh.rows(fresh.callee(**fresh.given(it)), it).detach() for it in samples]
-
-    def fresh(self, *, dtype: torch.dtype | None = None, train: bool = False) -> Called:
+    def fresh(
+        self,
+        *,
+        dtype: torch.dtype | None = None,
+        train: bool = False,
+        seed: int = 0,
+        lasting: bool = False,
+    ) -> Called:
         """The same on another copy of the module as it was given: pristine state; cast, or in train mode, if asked."""
         dtype = dtype or self.dtype
         callee = self.target.copied(dtype, train=train)
-        return Called(
-            self.target, self.way, dtype, callee, self.padding, self.attending, self.cached, self.make_cache
-        )  # fmt: skip
+        return replace(self, dtype=dtype, callee=callee, seed=seed, lasting=lasting)
+
+    @contextmanager
+    def _comparable(self) -> Iterator[None]:
+        with seeded(self.seed), nullcontext() if self.lasting else restored(self.module):
+            yield
 
     def given(
         self, inputs: Inputs, keep: Tensor | None = None, attend: Tensor | None = None

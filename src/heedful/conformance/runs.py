@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 
 @contextmanager
-def seeded() -> Iterator[None]:
+def seeded(seed: int = 0) -> Iterator[None]:
     """The same random numbers for every run, so that two differ by what they were given alone."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         yield
 
 

@@ -132,8 +132,22 @@ class Subject(Protocol):
         """Run the tokens with a cache: so many first, so many next, … An observation each; needs `cached`."""
         ...
 
-    def fresh(self, *, dtype: torch.dtype | None = None, train: bool = False) -> Subject:
-        """The same on another copy of the module as it was given: pristine state; cast, or in train mode, if asked."""
+    def fresh(
+        self,
+        *,
+        dtype: torch.dtype | None = None,
+        train: bool = False,
+        seed: int = 0,
+        lasting: bool = False,
+    ) -> Subject:
+        """The same on another copy of the module as it was given: pristine state; cast, or in train mode, if asked.
+
+        Args:
+            dtype: of its vectors; None: as before.
+            train: whether in train mode.
+            seed: of the random numbers that every run of the copy meets.
+            lasting: whether what a run leaves in the copy is there for the next one; otherwise each finds it pristine.
+        """
         ...
 
 

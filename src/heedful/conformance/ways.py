@@ -61,11 +61,18 @@ class Way:
 
     def laid_out(self, tokens: Tensor) -> Tensor:
         """Tokens (B, T, …) as the target takes them."""
+        return tokens[0] if self.layout == "(T, C)" else self._swapped(tokens)
+
+    def contiguous(self, tokens: Tensor) -> Tensor:
+        """Tokens (B, T, …) that are contiguous once they are laid out."""
+        return self._swapped(self._swapped(tokens).contiguous())
+
+    def _swapped(self, tokens: Tensor) -> Tensor:
         match self.layout:
-            case "(T, B, C)" | "(B, H, T, D)":
-                return tokens.transpose(*((0, 1) if self.layout == "(T, B, C)" else (1, 2)))
-            case "(T, C)":
-                return tokens[0]
+            case "(T, B, C)":
+                return tokens.transpose(0, 1)
+            case "(B, H, T, D)":
+                return tokens.transpose(1, 2)
         return tokens
 
     def rows(self, result: object, B: int, T: int) -> Tensor | None:
@@ -145,13 +152,14 @@ def drawn(way: Way, B: int, T: int, dtype: torch.dtype, seed: int = 0) -> Inputs
     if way.vocabulary:
         ids = torch.randint(0, way.vocabulary, (B, T), generator=noise)
         return Inputs({way.names[0]: ids}, way.vocabulary)
-    first = torch.randn(B, T, *way.features, generator=noise, dtype=torch.float64).to(dtype)
-    arguments = {way.names[0]: first}
-    for name in way.names[1:]:
-        if not way.alike:
-            first = torch.randn(B, T, *way.features, generator=noise, dtype=torch.float64).to(dtype)
-        arguments[name] = first
-    return Inputs(arguments)
+
+    def draw() -> Tensor:
+        numbers = torch.randn(B, T, *way.features, generator=noise, dtype=torch.float64)
+        return way.contiguous(numbers.to(dtype))
+
+    first = draw()
+    others = {name: first if way.alike else draw() for name in way.names[1:]}
+    return Inputs({way.names[0]: first, **others})
 
 
 def _ways(target: Target, example: Any) -> Iterator[Way]:
