@@ -10,6 +10,7 @@ from torch import Tensor
 from heedful.conformance.changes import differing
 from heedful.conformance.cores import Core, find_cores
 from heedful.conformance.expectations import Expectations, Told, expectations
+from heedful.conformance.runs import seeded
 from heedful.conformance.subject import Inputs, Observation, Subject
 
 TOKENS = 7  # unlike the sizes that targets are built with, so that axes can be told apart
@@ -29,7 +30,7 @@ class Evidence:
 
     @cached_property
     def inputs(self) -> Inputs:
-        """Two sequences of seven tokens: one if the subject takes but one, fewer or more if it must be."""
+        """Three sequences of seven tokens: one if the subject takes but one, fewer or more tokens if it must be."""
         window = self.subject_window
         T = TOKENS if window is None or window < TOKENS - 2 else window + 3
         return self.subject.draw(
@@ -44,11 +45,13 @@ class Evidence:
     @cached_property
     def base(self) -> Observation:
         """The sample as it is."""
-        return self.subject.record(self.inputs)
+        with seeded():
+            return self.subject.record(self.inputs)
 
     def _after(self, b: int, t: int) -> Observation:
         """The sample with token t of batch entry b changed."""
-        return self.subject.record(self.inputs.changed(b, t))
+        with seeded():
+            return self.subject.record(self.inputs.changed(b, t))
 
     @cached_property
     def expected(self) -> Expectations:
@@ -65,10 +68,12 @@ class Evidence:
         """(B, T, B, T) Boolean: whether output (b, i) changes when token (c, j) does."""
         B, T = self.inputs.sizes
         found = torch.zeros(B, T, B, T, dtype=torch.bool)
-        base = self.subject.run(self.inputs).detach()
+        with seeded():
+            base = self.subject.run(self.inputs).detach()
         for c in range(B):
             for j in range(T):
-                changed = self.subject.run(self.inputs.changed(c, j)).detach()
+                with seeded():
+                    changed = self.subject.run(self.inputs.changed(c, j)).detach()
                 found[:, :, c, j] = self.differs(base, changed)
         return found
 
