@@ -16,6 +16,14 @@ from heedful.conformance.construction import build
 from heedful.conformance.runs import seeded
 from heedful.errors import ArgumentError
 
+# Unlike `.to(dtype)` they leave complex tables of angles complex.
+CASTS: dict[torch.dtype, Callable[[nn.Module], nn.Module]] = {
+    torch.float64: nn.Module.double,
+    torch.float32: nn.Module.float,
+    torch.bfloat16: nn.Module.bfloat16,
+    torch.float16: nn.Module.half,
+}
+
 
 class TargetError(Exception):
     """The target could be called, and raised; the cause is what it raised."""
@@ -46,7 +54,7 @@ class Target:
         """A copy in a dtype; of a function, the function."""
         if self.module is None:
             return self.callee
-        return copy.deepcopy(self.module).to(dtype).train(train)
+        return CASTS[dtype](copy.deepcopy(self.module)).train(train)
 
 
 def target_of(target: Any, arguments: Mapping[str, Any]) -> Target:
@@ -72,7 +80,7 @@ def target_of(target: Any, arguments: Mapping[str, Any]) -> Target:
     if not isinstance(target, nn.Module):
         return Target(getattr(target, "__name__", type(target).__name__), target)
     try:
-        module = copy.deepcopy(target)
+        module = copy.deepcopy(target, _results_kept(target))
     except (RuntimeError, TypeError, NotImplementedError) as error:
         raise ArgumentError(
             "target",
@@ -89,6 +97,13 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """PyTorch's own, with a signature that Python can read."""
     return F.scaled_dot_product_attention(query, key, value, attn_mask)
+
+
+def _results_kept(module: nn.Module) -> dict[int, Any]:
+    """Copies of results that a module keeps, such as its last weights: with their history they cannot be copied."""
+    held = [it for part in module.modules() for it in pytree.tree_leaves(vars(part))]
+    results = (it for it in held if isinstance(it, Tensor) and not it.is_leaf)
+    return {id(it): it.detach().clone() for it in results}
 
 
 def _draw_constants(module: nn.Module) -> None:
