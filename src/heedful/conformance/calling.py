@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from heedful.conformance import caching
 from heedful.conformance.mask_arguments import find_masks, mask_value
-from heedful.conformance.runs import restored
+from heedful.conformance.runs import restored, seeded
 from heedful.conformance.subject import CacheUse, Inputs, MaskArgument, Observation
 from heedful.conformance.target import Target, TargetError, target_of
 from heedful.conformance.ways import POSITIONS, Way, drawn, way_of
