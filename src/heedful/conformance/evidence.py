@@ -10,7 +10,6 @@ from torch import Tensor
 from heedful.conformance.changes import differing
 from heedful.conformance.cores import Core, find_cores
 from heedful.conformance.expectations import Expectations, Told, expectations
-from heedful.conformance.runs import seeded
 from heedful.conformance.subject import Inputs, Observation, Subject
 
 TOKENS = 7  # unlike the sizes that targets are built with, so that axes can be told apart
@@ -45,13 +44,11 @@ class Evidence:
     @cached_property
     def base(self) -> Observation:
         """The sample as it is."""
-        with seeded():
-            return self.subject.record(self.inputs)
+        return self.subject.record(self.inputs)
 
     def _after(self, b: int, t: int) -> Observation:
         """The sample with token t of batch entry b changed."""
-        with seeded():
-            return self.subject.record(self.inputs.changed(b, t))
+        return self.subject.record(self.inputs.changed(b, t))
 
     @cached_property
     def expected(self) -> Expectations:
@@ -68,12 +65,10 @@ class Evidence:
         """(B, T, B, T) Boolean: whether output (b, i) changes when token (c, j) does."""
         B, T = self.inputs.sizes
         found = torch.zeros(B, T, B, T, dtype=torch.bool)
-        with seeded():
-            base = self.subject.run(self.inputs).detach()
+        base = self.subject.run(self.inputs).detach()
         for c in range(B):
             for j in range(T):
-                with seeded():
-                    changed = self.subject.run(self.inputs.changed(c, j)).detach()
+                changed = self.subject.run(self.inputs.changed(c, j)).detach()
                 found[:, :, c, j] = self.differs(base, changed)
         return found
 
