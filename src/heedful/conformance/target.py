@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 from torch.nn import functional as F
+from torch.utils import _pytree as pytree
 
 from heedful.conformance.construction import build
 from heedful.conformance.runs import seeded
