@@ -74,5 +74,5 @@ class Evidence:
 
     @staticmethod
     def differs(a: Tensor, b: Tensor) -> Tensor:
-        """(B, T) Boolean: which rows of two outputs (B, T, …) are others, rounding apart; NaN is other than a number."""
+        """(B, T) Boolean: which rows of two outputs (B, T, …) are others, rounding apart; NaN is no number's equal."""
         return differing(a, b).flatten(2).any(-1)

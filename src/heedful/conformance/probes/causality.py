@@ -42,9 +42,11 @@ def causality(evidence: Evidence) -> Iterator[Finding | Fact]:
     if not evidence.expected.causal or not leaks.any():
         return
     i, j = (int(it) for it in leaks.nonzero()[0])
-    finding = _named(evidence, future)
-    proof = f"Changing token {j} changes output {i}, though that comes before it; the target should be causal: {evidence.expected.why_causal}."
-    name, what, place = finding
+    name, what, place = _named(evidence, future)
+    proof = (
+        f"Changing token {j} changes output {i}, though that comes before it; the target should be causal: "
+        f"{evidence.expected.why_causal}."
+    )
     yield Finding(
         name,
         "bug",
@@ -250,9 +252,8 @@ def unused_mask(evidence: Evidence) -> Iterator[Finding | Fact]:
                 f"The result of {step.operation} is used by nothing, so that the mask has no effect.",
                 f"step {step.index} of the recording",
                 Place.of(step),
-                f"{step.operation} returns a new tensor: use it, or write {step.operation}_ to change the scores in place."
-                if step.operation != "where"
-                else "Use what where() returns.",
+                f"{step.operation} returns a new tensor: use that"
+                + ("." if step.operation == "where" else f", or call {step.operation}_ instead."),
             )
             return
 
@@ -295,7 +296,7 @@ def fill(evidence: Evidence) -> Iterator[Finding | Fact]:
 def diagonal(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Looks whether any query sees its own key."""
     for core in evidence.cores:
-        L, Tq, Tk = core.used.shape
+        _, Tq, Tk = core.used.shape
         if Tq != Tk or Tq < 3 or core.visible.all():
             continue
         own = core.visible.diagonal(dim1=1, dim2=2)
@@ -325,7 +326,7 @@ def window(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Counts the keys that a late query sees: its window's, its own included."""
     expected = evidence.expected.window
     for core in evidence.cores:
-        L, Tq, Tk = core.used.shape
+        _, Tq, Tk = core.used.shape
         width = int(core.visible.any(0)[-1].sum())
         if Tq != Tk or (width == Tk and expected is None):
             continue

@@ -65,9 +65,15 @@ def _mixed(
             Place.of(step or _last_view(way) or core.scores_step),
         )
     if n != T:
-        proof = f"Scores compare {n} × {n} heads with each other, not the {T} tokens: the token axis is not where the product takes it."
+        proof = (
+            f"Scores compare {n} × {n} heads with each other, not the {T} tokens: the axis of tokens is not where the "
+            "product takes it."
+        )
     else:
-        proof = f"Changing token {CHANGED} changes the {role}'s rows {_some(rows)}: a view cuts tokens apart, so that heads mix them."
+        proof = (
+            f"Changing token {CHANGED} changes the {role}'s rows {_some(rows)}: a view cuts tokens apart, so that heads "
+            "mix them."
+        )
     return Finding(
         "heads-mixed-split",
         "bug",
@@ -86,12 +92,12 @@ def _first_spread(
         changed = changed_entries(before, after, step)
         if changed is None or not changed.any() or changed.dim() < 2:
             continue
-        if not any(
+        in_place = any(
             size == T and touched(changed, axis) == [CHANGED]
             for axis, size in enumerate(changed.shape)
-        ):
-            if not _flattened(changed, sizes):
-                return step
+        )
+        if not in_place and not _flattened(changed, sizes):
+            return step
     return None
 
 
@@ -172,7 +178,7 @@ def merging(evidence: Evidence) -> Iterator[Finding | Fact]:
             value = tensor(step)
             if value is None or value.numel() != expected.numel() or not value.is_floating_point():
                 continue
-            if _rows_agree(value, expected, evidence) is False:
+            if _rows_agree(value, expected) is False:
                 yield Finding(
                     "heads-mixed-merge",
                     "bug",
@@ -185,7 +191,7 @@ def merging(evidence: Evidence) -> Iterator[Finding | Fact]:
 
 def _entries(evidence: Evidence, core: Core) -> list[Tensor] | None:
     """Which leading indices of a core belong to which batch entry."""
-    B, T = evidence.inputs.sizes
+    B, _ = evidence.inputs.sizes
     found = []
     position = evidence.cores.index(core)
     for b in range(B):
@@ -199,9 +205,9 @@ def _entries(evidence: Evidence, core: Core) -> list[Tensor] | None:
     return found
 
 
-def _rows_agree(value: Tensor, expected: Tensor, evidence: Evidence) -> bool | None:
+def _rows_agree(value: Tensor, expected: Tensor) -> bool | None:
     """Whether each token's row holds what it should, in any order; None if the value has no rows of tokens."""
-    B, T, C = expected.shape
+    B, T, _ = expected.shape
     want = expected.sort(-1).values
     candidates = []
     for t_axis, t_size in enumerate(value.shape):
@@ -262,7 +268,7 @@ def groups(evidence: Evidence) -> Iterator[Finding | Fact]:
             yield Finding(
                 "group-order",
                 "bug",
-                f"Query heads 0 … {H - 1} read {role} heads {', '.join(map(str, labels))}; neighbours should share one: "
+                f"Query heads 0 … {H - 1} read {role} heads {', '.join(map(str, labels))}; neighbours should share: "
                 f"{', '.join(str(h * (max(labels) + 1) // H) for h in range(H))}.",
                 f"{H} heads on {max(labels) + 1}",
                 Place.of(_repeating(way) or core.scores_step),

@@ -47,8 +47,8 @@ def scale(evidence: Evidence) -> Iterator[Finding | Fact]:
 def _slope(core: Core, other: Core) -> float | None:
     """How fast the logits grow with the products of queries and keys; None where they do not do so in a line.
 
-    Two runs are compared, so that a bias that depends on positions alone cancels; within a row, for the softmax does not
-    see what all its logits have in common.
+    Two runs are compared, so that a bias that depends on positions alone cancels; within a row, for the softmax does
+    not see what all its logits have in common.
     """
     if core.scores.shape != other.scores.shape:
         return None
@@ -133,13 +133,15 @@ def _finding(
     steps: list[Step],
 ) -> Finding:
     D = core.query.shape[-1]
-    own = evidence.subject.module is not None and type(evidence.subject.module).__module__.startswith("transformers.")  # fmt: skip
+    made_so = type(evidence.subject.module).__module__.startswith(
+        "transformers."
+    )  # as its weights were trained
     name = "scale-missing" if abs(scale - 1) <= NEAR else "scale-wrong"
     at = [it for it in core.chain if it.operation in SCALINGS and it is not core.scores_step]
     step = (steps + [it for it in at if _is_before(it, core)] + [core.scores_step])[0]
     return Finding(
         name,
-        "convention" if own else "bug",
+        "convention" if made_so else "bug",
         f"The logits grow by {scale:.4g} with each unit of query · key{meaning and f' ({meaning})'}; "
         f"1/√head_dim is {D**-0.5:.4g}.",
         f"head size {D}, {core.query.shape[1]} tokens",

@@ -12,6 +12,7 @@ from heedful.conformance.dataflow import tensor
 from heedful.conformance.evidence import Evidence
 from heedful.conformance.finding import Fact, Finding, Place
 from heedful.conformance.probing import probe
+from heedful.observation import Step
 
 NEAR = 1e-4
 
@@ -30,7 +31,7 @@ def _wrong_softmax(core: Core) -> Finding | None:
     """What is wrong as the softmax leaves it."""
     if _is_normalised(core.weights) or _has_sink(core):
         return None
-    L, Tq, Tk = core.weights.shape
+    _, Tq, Tk = core.weights.shape
     step = core.softmax_step
     whole = None if step is None else tensor(step)
     if step is not None and whole is not None:
@@ -85,7 +86,7 @@ def _changed_after(core: Core) -> Finding | None:
     )
 
 
-def _breaks(step, core: Core) -> bool:
+def _breaks(step: Step, core: Core) -> bool:
     value = tensor(step)
     if value is None or value.numel() != core.used.numel():
         return False
