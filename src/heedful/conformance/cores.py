@@ -104,11 +104,188 @@ class _Finder:
         """A step that multiplies two tensors, both made from tokens; None if it is something else."""
         if step.operation not in PRODUCTS:
             return None
-        query_source, key_source, value_source = (
-            it if isinstance(it, Source) else Source("constant", "")
-            for it in (given["query"], given["key"], given["value"])
-        )
+        sources = [it for it in _flat(step.arguments, step.keywords) if isinstance(it, Source)]
+        if step.operation in ("baddbmm", "addbmm"):
+            sources = sources[1:]  # the first is added
+        if len(sources) != 2 or not all(self._is_alive(source) for source in sources):
+            return None
+        values = [value_of(self._observation, source) for source in sources]
+        operands = [(s, v) for s, v in zip(sources, values, strict=True) if v is not None]
+        product = product_of(step, operands) if len(operands) == 2 else None
+        if product is not None:
+            self._scores[step.index] = product
+        return product
 
+    def cores_ending_in(self, context: Product) -> Iterator[Core]:
+        """The core whose weights a product multiplies by values, if it does."""
+        for side in (0, 1):
+            start = context.sources[side]
+            if start.step is None:
+                continue
+            for index in self._scores_behind(start.step):
+                core = _core(self._observation, self._scores[index], context, side)
+                if core is not None:
+                    del self._scores[context.step.index]  # a context is nobody's scores
+                    yield core
+                    return
+
+    def _scores_behind(self, start: int) -> list[int]:
+        """The products nearest before a step, with nothing trained in between."""
+        found, seen, todo = [], set(), [start]
+        while todo:
+            index = todo.pop()
+            if index in seen:
+                continue
+            seen.add(index)
+            step = self._steps[index]
+            if index in self._scores:
+                found.append(index)
+            elif not is_projection(step):
+                todo += [it.step for it in step.inputs if it.step is not None]
+        return sorted(found)
+
+    def _is_alive(self, source: Source) -> bool:
+        return source.kind == "input" or source.step in self._alive
+
+
+def _flat(arguments: tuple[object, ...], keywords: object) -> Iterator[object]:
+    for it in (*arguments, *(keywords.values() if isinstance(keywords, dict) else ())):
+        if isinstance(it, list | tuple) and not isinstance(it, Source):
+            yield from _flat(tuple(it), {})
+        else:
+            yield it
+
+
+def _core(observation: Observation, scores: Product, context: Product, side: int) -> Core | None:
+    """Put the tensors of an attention into one layout; None where they do not fit together."""
+    _, T = observation.inputs.sizes
+    key_axis = context.summed[-1:]
+    query_axis = token_letter(context, side, T, context.letters[side])
+    value_axis = context.own(1 - side)[-1:]
+    if not (key_axis and query_axis and value_axis):
+        return None
+    used = context.operand(side, query_axis + key_axis, value_axis)
+    L, Tq, Tk = used.shape
+    shape = (context.left, context.right)[side].shape
+    axes = [context.letters[side].index(it) for it in (query_axis, key_axis)]
+
+    def canonical(value: object) -> Tensor | None:
+        if not isinstance(value, Tensor) or value.numel() != used.numel():
+            return None
+        if value.shape == shape:
+            return value.movedim(axes, (-2, -1)).reshape(L, Tq, Tk)
+        return value.reshape(L, Tq, Tk) if value.shape[-2:] == (Tq, Tk) else None
+
+    queries = _side_of_queries(scores, shape, axes[0], T)
+    rows, columns = token_letter(scores, queries, T), token_letter(scores, 1 - queries, T)
+    if not (rows and columns and scores.summed):
+        return None
+    query = scores.operand(queries, rows + scores.summed[-1:], columns)
+    key = scores.operand(1 - queries, columns + scores.summed[-1:], rows)
+    value = context.operand(1 - side, key_axis + value_axis, query_axis)
+    if not len(query) == len(key) == len(value) == L:
+        return None
+    chain = _chain(observation, scores.step, context.sources[side])
+    softmax = _softmax_step(chain)
+    weights = None if softmax is None else canonical(softmax.value)
+    logits = None if softmax is None else canonical(_before(observation, softmax, chain))
+    plain = query @ key.mT
+    return Core(
+        scores_step=scores.step,
+        context_step=context.step,
+        softmax_step=softmax,
+        chain=chain,
+        query=query,
+        key=key,
+        value=value,
+        query_source=scores.sources[queries],
+        key_source=scores.sources[1 - queries],
+        value_source=context.sources[1 - side],
+        scores=plain,
+        logits=plain if logits is None else logits,
+        weights=used if weights is None else weights,
+        used=used,
+        context=used @ value,
+    )
+
+
+def _side_of_queries(scores: Product, shape: torch.Size, query_axis: int, tokens: int) -> int:
+    """Which operand the rows of the weights belong to."""
+    letters = scores.letters[2]
+    if scores.out.shape == shape and letters[query_axis] == token_letter(scores, 1, tokens):
+        return 1
+    return 0
+
+
+def _chain(observation: Observation, scores: Step, weights: Source) -> tuple[Step, ...]:
+    steps = observation.trace.steps
+    assert weights.step is not None
+    behind = sorted(ancestors(steps, steps[weights.step]))
+    found = {scores.index}
+    for index in behind:
+        if any(it.step in found for it in steps[index].inputs):
+            found.add(index)
+    return tuple(steps[index] for index in sorted(found))
+
+
+def _softmax_step(chain: tuple[Step, ...]) -> Step | None:
+    """The step that makes weights of scores: torch's softmax, or a division by the sum of exponentials."""
+    for step in chain:
+        if step.operation in ("softmax", "_safe_softmax", "_softmax", "softmin"):
+            return step
+    exponential = False
+    for step in chain:
+        exponential = exponential or step.operation in ("exp", "exp_", "exp2", "logsumexp")
+        if exponential and step.operation in ("div", "div_", "truediv", "true_divide", "itruediv"):
+            return step
+    return None
+
+
+def _before(observation: Observation, softmax: Step, chain: tuple[Step, ...]) -> object:
+    """What a softmax took; of one that is written out, what the exponential took."""
+    places = {step.index: step for step in chain}
+    step = softmax
+    while step.operation not in (
+        "softmax",
+        "_safe_softmax",
+        "_softmax",
+        "softmin",
+        "exp",
+        "exp_",
+        "exp2",
+    ):
+        step = next(places[it.step] for it in step.inputs if it.step in places)
+    return value_of(observation, next(it for it in step.inputs if it.step in places))
+
+
+def _fused_core(observation: Observation, step: Step) -> Core:
+    """What PyTorch's fused attention does within: the same formula, step by step."""
+    given = fused_arguments(step)
+    tensors = [value_of(observation, given[name]) for name in ("query", "key", "value")]
+    q, k, v = (tensor for tensor in tensors if tensor is not None)
+    if given["enable_gqa"]:
+        k, v = (it.repeat_interleave(q.shape[-3] // it.shape[-3], dim=-3) for it in (k, v))
+    Tq, D, Tk = *q.shape[-2:], k.shape[-2]
+    scale = D**-0.5 if given["scale"] is None else float(str(given["scale"]))
+    scores = q @ k.mT
+    logits = scores * scale
+    if given["is_causal"]:
+        seen = torch.ones(Tq, Tk, dtype=torch.bool).tril()
+        logits = logits.masked_fill(~seen, float("-inf"))
+    mask = value_of(observation, given["attn_mask"])
+    if mask is not None:
+        logits = (
+            logits.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else logits + mask
+        )
+    weights = logits.softmax(-1).nan_to_num(0.0)  # a row that sees nothing is zero there
+
+    def flat(tensor: Tensor) -> Tensor:
+        return tensor.expand(*scores.shape[:-2], *tensor.shape[-2:]).reshape(-1, *tensor.shape[-2:])
+
+    query_source, key_source, value_source = (
+        it if isinstance(it, Source) else Source("constant", "")
+        for it in (given["query"], given["key"], given["value"])
+    )
     return Core(
         scores_step=step,
         context_step=step,
