@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.conformance import caching
-from heedful.conformance.mask_arguments import find_masks, mask_value
+from heedful.conformance.mask_arguments import find_masks, masks_told
 from heedful.conformance.runs import restored, seeded
 from heedful.conformance.subject import CacheUse, Inputs, MaskArgument, Observation
 from heedful.conformance.target import Target, TargetError, target_of
@@ -174,10 +174,7 @@ class Called:
             ArgumentError: a mask that it cannot be told.
         """
         given = self.way.arguments(inputs)
-        for mask, argument in ((keep, self.padding), (attend, self.attending)):
-            if mask is not None:
-                assert argument is not None, "ask `padding` and `attending` first"
-                given[argument.name] = mask_value(argument, mask, inputs.sizes, self.dtype)
+        given |= masks_told(self, inputs.sizes, keep, attend)
         positions = next((it for it in POSITIONS[:1] if it in self.parameters), None)
         if keep is not None and positions is not None:
             given[positions] = (keep.long().cumsum(-1) - 1).clamp_min(0)

@@ -1,131 +1,193 @@
-"""Arguments that are masks: which forms they take, and which keys True keeps, found out by trying."""
+"""Arguments that are masks: which forms they take, and whether True keeps or hides, found out by trying."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from heedful.conformance.changes import differing
+from heedful.conformance.mask_forms import (
+    ATTENDING_FORMS,
+    DECLARED,
+    LENGTHS,
+    PADDING_FORMS,
+    as_given,
+)
 from heedful.conformance.subject import Inputs, MaskArgument
+from heedful.errors import ArgumentError
 
 if TYPE_CHECKING:
     from heedful.conformance.calling import Called
 
 PADDING_NAMES = (
-    *("key_padding_mask", "src_key_padding_mask", "padding_mask", "pad_mask", "attention_mask"),
-    *("key_mask", "src_mask", "x_mask", "mask", "attn_mask", "token_mask", "valid_mask"),
+    *("key_padding_mask", "src_key_padding_mask", "tgt_key_padding_mask", "padding_mask"),
+    *("pad_mask", "attention_mask", "key_mask", "x_mask", "input_mask", "token_mask"),
+    *("valid_mask", "src_mask", "mask", "masks", "attn_mask"),
 )
-ATTENDING_NAMES = ("attn_mask", "src_mask", "attention_mask", "mask", "causal_mask")
-DECLARED = {"key_padding_mask": False, "src_key_padding_mask": False, "attention_mask": True}
-PADDING_FORMS = ("(B, T)", "(B, 1, 1, T)", "(B, 1, T)", "(B, 1, T, T)")
-ATTENDING_FORMS = ("(T, T)", "(1, 1, T, T)", "(B, 1, T, T)", "(B, T, T)")
+ATTENDING_NAMES = ("attn_mask", "src_mask", "tgt_mask", "attention_mask", "mask", "causal_mask")
+LENGTH_NAMES = ("lengths", "lens", "seq_lens", "valid_lens", "valid_len", "valid_lengths")
+TOKENS = 5
+FAINT = 1e-2  # how much of a token's effect may be left of one that is hidden, if not well
 
-HIDDEN, SEEN, LOOKING = (
-    2,
-    1,
-    4,
-)  # the token that the trial hides, one that it does not, and the row that is looked at
+
+class _Trial(NamedTuple):
+    """A form of a mask, tried.
+
+    Attributes:
+        argument: the form.
+        hidden: how much of a hidden token's effect is left.
+    """
+
+    argument: MaskArgument
+    hidden: float
 
 
 def find_masks(subject: Called) -> tuple[MaskArgument | None, MaskArgument | None]:
-    """How a subject is told which tokens are real, and how which query may see which key."""
+    """How a subject is told which tokens are real, and how which query may see which key; None if it is not."""
+    if subject.longest is not None and subject.longest < TOKENS:
+        return None, None
     names = subject.parameters
-    padding = [it for it in PADDING_NAMES if it in names]
-    attending = [it for it in ATTENDING_NAMES if it in names]
-    return (
-        _find(subject, padding, PADDING_FORMS),
-        _find(subject, attending, ATTENDING_FORMS),
-    )
+    padding = _first_fitting(subject, _forms(names, PADDING_NAMES, PADDING_FORMS, subject.dtype))
+    if padding is None or not padding.effective:
+        lengths = (
+            MaskArgument(it, LENGTHS, torch.int64, True) for it in LENGTH_NAMES if it in names
+        )
+        padding = _first_fitting(subject, lengths) or padding
+    forms = _forms(names, ATTENDING_NAMES, ATTENDING_FORMS, subject.dtype)
+    attending = _first_fitting(subject, forms)
+    if padding is not None and attending is not None and padding.name == attending.name:
+        if padding.effective != attending.effective:  # it is a mask of the one kind alone
+            return (padding, None) if padding.effective else (None, attending)
+    return padding, attending
 
 
-def _find(subject: Called, names: list[str], forms: tuple[str, ...]) -> MaskArgument | None:
-    """The first argument and form that runs and hides a key; failing that, the first that runs at all."""
-    running: MaskArgument | None = None
-    for name in names:
-        for dtype in (torch.bool, subject.dtype, torch.int64):
+def _forms(
+    names: tuple[str, ...], known: tuple[str, ...], forms: tuple[str, ...], dtype: torch.dtype
+) -> Iterator[MaskArgument]:
+    """What may be tried, the likeliest first."""
+    for name in (it for it in known if it in names):
+        declared = DECLARED.get(name)
+        for kind in (torch.bool, torch.int64, dtype):
             for form in forms:
-                found = _tried(subject, MaskArgument(name, form, dtype, True, DECLARED.get(name)))
-                if found is not None and found.effective and found.hides:
-                    return found
-                if found is not None and (running is None or found.effective > running.effective):
-                    running = found
-    return running
+                for keeps in (
+                    (True,)
+                    if kind.is_floating_point
+                    else (declared is not False, declared is False)
+                ):
+                    yield MaskArgument(name, form, kind, keeps, declared)
 
 
-def _tried(subject: Called, argument: MaskArgument) -> MaskArgument | None:
-    """Hide one token: the argument as it proves to work; None if it does not run."""
+def _first_fitting(subject: Called, forms: Iterator[MaskArgument]) -> MaskArgument | None:
+    """The first that hides a token, be it imperfectly; else the first with any effect; else the first that runs."""
+    running: list[_Trial] = []
+    for argument in forms:
+        trial = _tried(subject, argument)
+        if trial is not None and trial.argument.effective and trial.hidden < FAINT:
+            return trial.argument
+        if trial is not None and argument.form != LENGTHS:
+            running.append(trial)
+    running.sort(key=lambda trial: not trial.argument.effective)
+    return running[0].argument if running else None
+
+
+def _tried(subject: Called, argument: MaskArgument) -> _Trial | None:
+    """Hide one token, change it, and look at a row that should not notice; None if the form does not run."""
     B = 2 if subject.batched else 1
-    inputs = subject.draw(B, 5)
-    if subject.longest is not None and subject.longest < 5:
-        return None
+    inputs = subject.draw(B, TOKENS)
+    # Those of the last queries see what is before them in causal modules too; of lengths the last token is hidden.
+    looking, hidden = (0, -1) if argument.form == LENGTHS else (-1, -2)
+    changed = inputs.changed(B - 1, hidden % TOKENS)
+    seen = torch.ones(
+        1 if argument.form in ATTENDING_FORMS else B, TOKENS, TOKENS, dtype=torch.bool
+    )
+    masked = seen.clone()
+    masked[-1, :, hidden] = False
+    masked |= torch.eye(
+        TOKENS, dtype=torch.bool
+    )  # what sees itself alone in all layers stays apart
     try:
         with torch.no_grad():
-            plain, hidden = (
-                _run(subject, inputs, argument, hide=False),
-                _run(subject, inputs, argument, hide=True),
-            )
-            by_hidden, by_seen = (
-                differing(
-                    _run(subject, inputs.changed(B - 1, t), argument, hide=True), hidden
-                ).any()
-                for t in (HIDDEN, SEEN)
+            all_seen, one_hidden = (_run(subject, inputs, argument, it) for it in (seen, masked))
+            seen_changed, hidden_changed = (
+                _run(subject, changed, argument, it) for it in (seen, masked)
             )
     except Exception:  # noqa: BLE001 - a form that the target does not take
         return None
-    effective = bool(differing(plain, hidden).any())
-    if by_hidden and not by_seen:
-        return MaskArgument(argument.name, argument.form, argument.dtype, False, argument.declared)
-    hides = bool(by_seen and not by_hidden)
-    return MaskArgument(
-        argument.name, argument.form, argument.dtype, argument.declared is not False or hides,
-        argument.declared, effective, hides,
-    )  # fmt: skip
+    effect = (seen_changed - all_seen)[looking].abs().max().item()
+    left = (hidden_changed - one_hidden)[looking].abs().max().item()
+    share = left / effect if effect > 0 else float("nan")
+    hides = not differing(one_hidden[looking], hidden_changed[looking]).any()
+    effective = bool(differing(all_seen, one_hidden).any())
+    return _Trial(replace(argument, effective=effective, hides=hides and effect > 0), share)
 
 
-def _run(subject: Called, inputs: Inputs, argument: MaskArgument, *, hide: bool) -> Tensor:
-    """The row that is looked at, of the last batch entry."""
-    B, T = inputs.sizes
-    mask = torch.ones((T, T) if argument.form in ATTENDING_FORMS[:2] else (B, T), dtype=torch.bool)
-    if _is_square(argument):
-        mask = torch.ones(T, T, dtype=torch.bool)
-        mask[LOOKING, HIDDEN] = not hide
-    else:
-        mask[-1, HIDDEN] = not hide
-    given = subject.given(inputs) | {
-        argument.name: mask_value(argument, mask, inputs.sizes, subject.dtype)
-    }
-    return subject.rows(subject.callee(**given), inputs)[-1, LOOKING]
+def _run(subject: Called, inputs: Inputs, argument: MaskArgument, visible: Tensor) -> Tensor:
+    """The last batch entry's rows (T, …)."""
+    B = inputs.sizes[0]
+    mask = as_given(argument, visible, B, subject.dtype)
+    return subject.rows(subject.callee(**subject.given(inputs) | {argument.name: mask}), inputs)[-1]
 
 
-def _is_square(argument: MaskArgument) -> bool:
-    return argument.form in ATTENDING_FORMS
-
-
-def mask_value(
-    argument: MaskArgument, mask: Tensor, sizes: tuple[int, int], dtype: torch.dtype
-) -> Any:
-    """A Boolean mask, True for what is kept, as an argument wants it.
+def masks_told(
+    subject: Called, sizes: tuple[int, int], keep: Tensor | None, attend: Tensor | None
+) -> dict[str, Tensor]:
+    """The arguments that tell a subject which tokens are real and which key each query may see, by name.
 
     Args:
-        argument: which one.
-        mask: (B, T), or (T, T).
+        subject: whom to tell.
         sizes: B and T.
-        dtype: of additive masks.
+        keep: (B, T) Boolean, or None.
+        attend: (T, T) Boolean, or None.
+
+    Raises:
+        ArgumentError: it cannot be told so.
     """
-    B, T = sizes
-    kept = mask if argument.true_keeps else ~mask
-    if argument.form in ("(B, T)", "(T, T)"):
-        value = kept
-    elif mask.shape == (T, T) and argument.form in ATTENDING_FORMS:
-        value = {"(1, 1, T, T)": kept[None, None], "(B, 1, T, T)": kept.expand(B, 1, T, T), "(B, T, T)": kept.expand(B, T, T)}[argument.form]  # fmt: skip
-    else:
-        value = {"(B, 1, 1, T)": kept[:, None, None], "(B, 1, T)": kept[:, None], "(B, 1, T, T)": kept[:, None, None].expand(B, 1, T, T)}[argument.form]  # fmt: skip
-    if argument.dtype == torch.bool:
-        return value
-    if argument.dtype == torch.int64:
-        return value.long()
-    seen = value if argument.true_keeps else ~value
-    return torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min / 2)
+    told: dict[str, tuple[MaskArgument, Tensor]] = {}
+    if keep is not None:
+        argument = _known(subject.padding, "padding", "which tokens are real")
+        _check_lengths(argument, keep)
+        told[argument.name] = argument, keep[:, None]
+    if attend is not None:
+        argument = _known(subject.attending, "attending", "which query may see which key")
+        if argument.name in told:
+            padding, visible = told[argument.name]
+            told[argument.name] = _joint(padding, argument), visible & attend
+        else:
+            told[argument.name] = argument, attend[None]
+    return {
+        name: as_given(argument, visible, sizes[0], subject.dtype)
+        for name, (argument, visible) in told.items()
+    }
+
+
+def _joint(padding: MaskArgument, attending: MaskArgument) -> MaskArgument:
+    """How one argument takes a mask of its own for every sequence and every query."""
+    if attending.form.startswith("(B"):
+        return attending
+    by_heads = "(1, 1, T, T)" in (padding.form, attending.form) or padding.form.count(",") == 3
+    return replace(attending, form="(B, 1, T, T)" if by_heads else "(B, T, T)")
+
+
+def _known(argument: MaskArgument | None, name: str, what: str) -> MaskArgument:
+    if argument is None:
+        raise ArgumentError(
+            name,
+            expected=f"a subject that can be told {what}",
+            received="one that takes no such mask",
+            remedy=f"Ask its attribute {name!r} first.",
+        )
+    return argument
+
+
+def _check_lengths(argument: MaskArgument, keep: Tensor) -> None:
+    if argument.form == LENGTHS and bool((~keep[:, :-1] & keep[:, 1:]).any()):
+        raise ArgumentError(
+            "keep",
+            expected="real tokens first: the subject is told their number alone",
+            received=f"{keep.tolist()}",
+            remedy="Look at padding.form first.",
+        )
