@@ -6,3 +6,10 @@ from heedful.conformance.probes import causality as causality
 from heedful.conformance.probes import softmax as softmax
 from heedful.conformance.probes import scale as scale
 from heedful.conformance.probes import heads as heads
+from heedful.conformance.probes import dropout as dropout
+from heedful.conformance.probes import state as state
+from heedful.conformance.probes import gradients as gradients
+from heedful.conformance.probes import strides as strides
+from heedful.conformance.probes import projections as projections
+from heedful.conformance.probes import lengths as lengths
+from heedful.conformance.probes import crashes as crashes

@@ -1,0 +1,231 @@
+"""Where dropout acts: on the weights, in training, and nowhere in evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from heedful.conformance.changes import aligned, ancestors, changed_entries, differing
+from heedful.conformance.cores import FUSED, Core, find_cores, fused_arguments, value_of
+from heedful.conformance.dataflow import made_from_tokens, tensor, way_back, way_on
+from heedful.conformance.evidence import Evidence
+from heedful.conformance.finding import Fact, Finding, Place
+from heedful.conformance.probing import probe
+from heedful.conformance.subject import Inputs, Observation
+from heedful.observation import Step
+
+MANY = (
+    8,
+    32,
+)  # sequences and tokens: over a thousand weights, whose share of zeros is known to a few percent
+SIGMAS = 5.0
+
+
+@probe("dropout-in-eval")
+def evaluation(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Runs twice in eval mode with other random numbers: the outputs must be equal."""
+    subject, inputs = evidence.subject, evidence.inputs
+    outputs = [subject.fresh(seed=seed).run(inputs).detach() for seed in (1, 2)]
+    if not differing(*outputs).any():
+        return
+    one, other = (subject.fresh(seed=seed).record(inputs) for seed in (1, 2))
+    drop = next(iter(_drops(one, other)), None)
+    p = None if drop is None else _probability(drop)
+    yield Finding(
+        "dropout-in-eval",
+        "bug",
+        f"In eval mode two runs on the same tokens differ by {(outputs[0] - outputs[1]).abs().max():.3g}"
+        + ("." if p is None else f": {p:.3g} of the entries are dropped."),
+        f"B = {inputs.sizes[0]}, T = {inputs.sizes[1]}",
+        None if drop is None else Place.of(drop),
+    )
+
+
+@probe("dropout-misplaced")
+def dropout(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Records two runs in train mode with other random numbers: they must part at the weights, not elsewhere."""
+    one, other = _training(evidence, evidence.inputs)
+    drops = _drops(one, other)
+    cores = find_cores(one)
+    acting = [_Acting(drop, _where(drop, cores, one)) for drop in drops]
+    said = dict.fromkeys(f"on the {it.where}{_said_probability(it.drop)}" for it in acting)
+    yield Fact("dropout", "; ".join(said) or "none")
+    misplaced = _misplaced(acting)
+    if misplaced is not None:
+        drop, where = misplaced.drop, misplaced.where
+        yield Finding(
+            "dropout-misplaced",
+            "suspicious" if where == "values" else "bug",
+            f"In training {_share(one, drop)} of the {where} are set to 0{CONSEQUENCES[where]}",
+            f"B = {one.inputs.sizes[0]}, T = {one.inputs.sizes[1]}",
+            Place.of(drop),
+        )
+
+
+CONSEQUENCES = {
+    "scores": ", before the softmax: such a key is not dropped, its weight is that of a score of 0.",
+    "queries": ", before the scores are made: no weight is dropped, all scores change.",
+    "keys": ", before the scores are made: no weight is dropped, all scores change.",
+    "values": ", and no weight is dropped.",
+    "context": ": single features of what was attended to, where whole weights should be dropped.",
+}
+
+
+@dataclass(frozen=True)
+class _Acting:
+    """A step that drops, and what: "weights", "scores", …"""
+
+    drop: Step
+    where: str
+
+
+def _misplaced(acting: list[_Acting]) -> _Acting | None:
+    """What drops at a place where it should not; features only where no weights are dropped."""
+    wrong = [it for it in acting if it.where == "scores"]
+    if not any(it.where == "weights" for it in acting):
+        wrong += [it for it in acting if it.where in CONSEQUENCES]
+    return next(iter(wrong), None)
+
+
+def _where(drop: Step, cores: list[Core], observation: Observation) -> str:
+    """What a step drops, in the field's terms."""
+    for core in cores:
+        if drop in core.chain:
+            softmax = core.softmax_step
+            before = softmax is not None and drop.index < softmax.index
+            return "scores" if before else "weights"
+        for role in ("query", "key", "value"):
+            if drop in way_back(observation, getattr(core, f"{role}_source"))[1:]:
+                return {"query": "queries", "key": "keys", "value": "values"}[role]
+        rearranged = {step.index for step in way_on(observation, core.context_step)}
+        if any(it.step in rearranged for it in drop.inputs):
+            return "context"
+    if drop.operation == "multi_head_attention_forward":
+        return "weights"
+    behind = ancestors(observation.trace.steps, drop)
+    attended = any(core.context_step.index in behind for core in cores)
+    return "output" if attended or not cores else "tokens"
+
+
+@probe("dropout-rescale")
+def rescaling(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Divides weights after dropout by those before: what is kept must grow by 1 / (1 − p)."""
+    B, T = MANY
+    subject = evidence.subject
+    inputs = subject.draw(B if subject.batched else 1, min(T, subject.longest or T))
+    one, other = _training(evidence, inputs)
+    drops = _drops(one, other)
+    for core in find_cores(one):
+        dropped = [it for it in drops if it in core.chain and not core.fused]
+        if not dropped or (core.softmax_step and dropped[0].index < core.softmax_step.index):
+            continue
+        finding = _wrong_factor(core, dropped)
+        if finding is not None:
+            yield finding
+            return
+
+
+def _wrong_factor(core: Core, dropped: list[Step]) -> Finding | None:
+    seen = core.weights > 0
+    ratios = core.used[seen] / core.weights[seen]
+    kept = ratios[ratios != 0]
+    n, share = len(ratios), len(kept) / max(len(ratios), 1)
+    if not len(kept) or not torch.allclose(kept, kept[:1].expand_as(kept), rtol=1e-4):
+        return None  # rows were made to sum to 1 again
+    factor, p = kept[0].item(), _probability(dropped[0]) if len(dropped) == 1 else None
+    keep = share if p is None else 1 - p
+    uncertainty = 1e-4 if p is not None else SIGMAS * (share * (1 - share) / n) ** 0.5 / share
+    if keep == 0 or abs(factor * keep - 1) <= uncertainty:
+        return None
+    return Finding(
+        "dropout-rescale",
+        "bug",
+        f"In training {share:.3g} of the weights are kept and multiplied by {factor:.3g}, where "
+        f"1 / (1 − p) = {1 / keep:.3g} keeps a row's expected sum 1: it is {factor * keep:.3g}.",
+        f"{n} weights",
+        Place.of(_last_scaling(core, dropped[-1])),
+    )
+
+
+def _last_scaling(core: Core, drop: Step) -> Step:
+    """The last multiplication from a dropout on: what is wrong with the factor is wrong there."""
+    after = [it for it in core.chain if it.index > drop.index and it is not core.context_step]
+    scalings = [
+        it
+        for it in after
+        if it.operation.strip("_") in ("mul", "imul", "div", "truediv", "itruediv")
+    ]
+    return scalings[-1] if scalings else drop
+
+
+def _training(evidence: Evidence, inputs: Inputs) -> tuple[Observation, Observation]:
+    """Two runs in train mode with other random numbers."""
+    one, other = (evidence.subject.fresh(train=True, seed=it).record(inputs) for it in (1, 2))
+    return one, other
+
+
+def _drops(one: Observation, other: Observation) -> list[Step]:
+    """The steps at which chance enters what is made of the tokens, in order."""
+    if not aligned(one, other):
+        return []
+    steps = one.trace.steps
+    alive, parted, found = made_from_tokens(steps), set(), []
+    for step in steps:
+        changed = changed_entries(one, other, step)
+        if (
+            changed is None
+            or not changed.any()
+            or step.operation.startswith(("empty", "new_empty"))
+        ):
+            continue
+        before = {it.step for it in step.inputs} & parted
+        if step.index in alive:
+            parted.add(step.index)
+            if not before or _drops_by_itself(step, one):
+                found.append(step)
+    return found
+
+
+def _drops_by_itself(step: Step, observation: Observation) -> bool:
+    if not _probability(step):
+        return False
+    given = value_of(observation, step.inputs[0])
+    value = tensor(step)
+    return (
+        given is None
+        or value is None
+        or given.shape != value.shape
+        or bool(differing(given, value).any())
+    )
+
+
+def _probability(step: Step) -> float | None:
+    """With which an entry is dropped, where torch does it."""
+    match step.operation:
+        case "dropout" | "dropout_" | "feature_dropout" | "alpha_dropout" | "native_dropout":
+            given = dict(zip(("input", "p"), step.arguments, strict=False)) | dict(step.keywords)
+            p = given.get("p", 0.5)
+        case "multi_head_attention_forward":
+            p = step.keywords.get(
+                "dropout_p", step.arguments[10] if len(step.arguments) > 10 else 0.0
+            )
+        case operation if operation == FUSED:
+            p = fused_arguments(step)["dropout_p"]
+        case _:
+            return None
+    return p if isinstance(p, float | int) else None
+
+
+def _said_probability(step: Step) -> str:
+    p = _probability(step)
+    return "" if p is None else f", p = {p:.3g}"
+
+
+def _share(observation: Observation, drop: Step) -> str:
+    """How many entries a step sets to 0."""
+    value = tensor(drop)
+    zeros: Tensor | None = None if value is None else value == 0
+    return "some" if zeros is None else f"{int(zeros.sum())} of {zeros.numel()}"

@@ -1,0 +1,289 @@
+"""Whether gradients are those of what is computed, and the same each time."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from heedful.conformance.evidence import Evidence
+from heedful.conformance.finding import Fact, Finding, Place
+from heedful.conformance.probing import probe
+from heedful.conformance.raising import attempt, said
+from heedful.conformance.subject import Inputs, Subject
+from heedful.observation.place import find_place
+
+STEP = 1e-4  # of directions of length 1: central differences err by its square
+CLOSE = 1e-5  # relative to the sum of what all directions contribute
+NOISE = 1e-9
+FAR = 1e-6  # relative: beyond what another order of summation can do
+
+
+@probe("gradient-wrong")
+def gradient(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Compares autograd's directional derivatives with central differences in float64."""
+    if evidence.subject.dtype != torch.float64:
+        return
+    names = [name for name, leaf in _point(evidence).leaves.items() if leaf.requires_grad]
+    slopes = attempt(lambda: _slopes(evidence, names))
+    if isinstance(slopes, Exception):
+        yield Finding(
+            "gradient-wrong",
+            "bug",
+            f"The backward pass raises {said(slopes)}",
+            "",
+            _cut(evidence),
+        )
+        return
+    wrong = _disagreeing(evidence, names, slopes)
+    if wrong is None:
+        return
+    name, by_autograd, by_difference = wrong
+    yield Finding(
+        "gradient-wrong",
+        "bug",
+        f"Moving {name} along a random direction changes the output by {by_difference:.3g} a unit; "
+        f"its gradient says {by_autograd:.3g}.",
+        f"float64, B = {evidence.inputs.sizes[0]}, T = {evidence.inputs.sizes[1]}",
+        _cut(evidence),
+    )
+
+
+def _disagreeing(
+    evidence: Evidence, names: list[str], slopes: dict[str, float]
+) -> tuple[str, float, float] | None:
+    """The leaf whose gradient is furthest from what differences show: all at once first, since nearly all are right."""
+    size = sum(abs(it) for it in slopes.values())
+    if _is_close(sum(slopes.values()), _difference(evidence, names), size):
+        return None
+    found = [(name, slopes[name], _difference(evidence, [name])) for name in names]
+    wrong = [it for it in found if not _is_close(it[1], it[2], abs(it[1]))]
+    return max(wrong, key=lambda it: abs(it[1] - it[2]), default=None)
+
+
+def _is_close(a: float, b: float, size: float) -> bool:
+    return not abs(a - b) > CLOSE * max(size, abs(b)) + NOISE  # NaN tells nothing
+
+
+@dataclass(frozen=True, eq=False)
+class _Point:
+    """A pristine copy, tokens, and all that gradients are taken with respect to: leaves of the graph by name."""
+
+    subject: Subject
+    inputs: Inputs
+    leaves: dict[str, Tensor]
+
+    def loss(self) -> Tensor:
+        """The outputs' sum, each weighted at random."""
+        output = self.subject.run(self.inputs)
+        return (output * _noise(output, "output")).sum()
+
+
+def _point(evidence: Evidence) -> _Point:
+    subject, inputs = evidence.subject.fresh(), evidence.inputs
+    leaves: dict[str, Tensor] = {}
+    if not inputs.vocabulary:
+        # One tensor may stand for several arguments, as in self-attention by (query, key, value).
+        leaves = {
+            f"the argument {name}": it.clone().requires_grad_()
+            for name, it in inputs.arguments.items()
+        }
+        inputs = replace(
+            inputs, arguments=dict(zip(inputs.arguments, leaves.values(), strict=True))
+        )
+    if subject.module is not None:
+        leaves |= dict(subject.module.named_parameters())
+    return _Point(subject, inputs, leaves)
+
+
+def _slopes(evidence: Evidence, names: list[str]) -> dict[str, float]:
+    """How fast the loss grows along each leaf's direction, by autograd."""
+    point = _point(evidence)
+    loss = point.loss()
+    if not loss.requires_grad:
+        return dict.fromkeys(names, 0.0)
+    leaves = [point.leaves[name] for name in names]
+    gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
+    return {
+        name: 0.0 if gradient is None else (gradient * _direction(leaf, name)).sum().item()
+        for name, leaf, gradient in zip(names, leaves, gradients, strict=True)
+    }
+
+
+def _difference(evidence: Evidence, names: list[str]) -> float:
+    """How fast the loss grows along the directions of some leaves together, by two runs."""
+
+    def loss_at(distance: float) -> float:
+        point = _point(evidence)
+        with torch.no_grad():
+            for name in names:
+                point.leaves[name].add_(_direction(point.leaves[name], name), alpha=distance)
+        return point.loss().item()
+
+    return (loss_at(STEP) - loss_at(-STEP)) / (2 * STEP)
+
+
+def _direction(leaf: Tensor, name: str) -> Tensor:
+    noise = _noise(leaf, name)
+    return noise / noise.norm()
+
+
+def _noise(like: Tensor, name: str) -> Tensor:
+    generator = torch.Generator().manual_seed(sum(name.encode()))
+    return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like.dtype)
+
+
+# --- where ----------------------------------------------------------------------------------------
+
+
+def _cut(evidence: Evidence) -> Place | None:
+    """Where a gradient is cut off or made by hand: a detached tensor, a Function of the target's own, a no_grad."""
+    point = _point(evidence)
+    watch = _Watch()
+    with watch:
+        loss = attempt(point.loss)
+    functions = [] if isinstance(loss, Exception) else list(_own_functions(loss.grad_fn))
+    explicit = [place for name, place in watch.cuts if name in ("detach", "data", "register_hook")]
+    by_hand = [place for it in functions if (place := _backward_of(it)) is not None]
+    others = [place for _, place in watch.cuts]
+    return next(iter([*explicit, *by_hand, *others, *watch.written]), None)
+
+
+class _Watch(TorchFunctionMode):
+    """Notes the calls that take tensors with a gradient, and give some without.
+
+    Attributes:
+        cuts: what was called, and where.
+        written: where a tensor was overwritten.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cuts: list[tuple[str, Place]] = []
+        self.written: list[Place] = []
+        self._largest: list[Tensor] = []  # subtracting a row's largest score needs no gradient
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        with torch._C.DisableTorchFunction():
+            name = _name(func)
+            given, made = _floating((args, kwargs)), _floating(result)
+            if name in ("max", "amax"):
+                self._largest += made
+            needless = any(it is largest for it in given for largest in self._largest)
+            if name == "register_hook" or (
+                any(it.requires_grad for it in given)
+                and made
+                and not any(it.requires_grad for it in made)
+                and not name.endswith("_like")
+                and not name.startswith("new_")
+                and not needless
+            ):
+                self._note(name, sys._getframe(1))
+            elif name.endswith("_") and not name.endswith("__"):
+                self._note("", sys._getframe(1))
+        return result
+
+    def _note(self, name: str, frame: Any) -> None:
+        place = find_place(frame, _cut.__code__)
+        if place is None:
+            return
+        found = Place(place.file, place.line, " ".join(place.source.split()))
+        if name:
+            self.cuts.append((name, found))
+        else:
+            self.written.append(found)
+
+
+def _name(func: Any) -> str:
+    name = getattr(func, "__name__", "")
+    return func.__self__.__name__ if name == "__get__" else name
+
+
+def _floating(tree: Any) -> list[Tensor]:
+    return [
+        it for it in pytree.tree_leaves(tree) if isinstance(it, Tensor) and it.is_floating_point()
+    ]
+
+
+def _own_functions(node: Any) -> Iterator[type]:
+    """The classes of autograd Functions in a graph that are not torch's own."""
+    seen, todo = set(), [node]
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        function = getattr(type(node), "_forward_cls", None)
+        if function is not None and not function.__module__.startswith("torch."):
+            yield function
+        todo += [it for it, _ in node.next_functions]
+
+
+def _backward_of(function: Any) -> Place | None:
+    """The line on which a Function returns its gradients."""
+    try:
+        lines, first = inspect.getsourcelines(function.backward)
+    except (OSError, TypeError):
+        return None
+    returns = [
+        it
+        for it in ast.walk(ast.parse(textwrap.dedent("".join(lines))))
+        if isinstance(it, ast.Return)
+    ]
+    if not returns:
+        return None
+    line = first + returns[-1].lineno - 1
+    return Place(inspect.getsourcefile(function.backward) or "", line, ast.unparse(returns[-1]))
+
+
+# --- repetition -----------------------------------------------------------------------------------
+
+
+@probe("gradient-not-deterministic")
+def repetition(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Repeats the same backward pass: gradients must be equal to the bit."""
+    passes = [_pass(evidence, seed) for seed in (1, 2, 3)]
+    losses = [loss for loss, _ in passes]
+    if any(loss is None or loss != losses[0] for loss in losses):
+        return  # without a gradient, or the forward pass itself is left to chance
+    first = passes[0][1]
+    for _, again in passes[1:]:
+        for name, gradient in again.items():
+            apart = (gradient - first[name]).abs().max().item()
+            if apart > 0:
+                size = first[name].abs().max().item()
+                yield Finding(
+                    "gradient-not-deterministic",
+                    "bug" if apart > FAR * size else "suspicious",
+                    f"The same backward pass, repeated, gives another gradient of {name}: by {apart:.3g}, "
+                    f"where the largest entry is {size:.3g}.",
+                    f"B = {evidence.inputs.sizes[0]}, T = {evidence.inputs.sizes[1]}",
+                    _cut(evidence),
+                )
+                return
+
+
+def _pass(evidence: Evidence, seed: int) -> tuple[float | None, dict[str, Tensor]]:
+    """A forward pass, the same each time, and a backward pass that meets other random numbers."""
+    point = _point(evidence)
+    loss = point.loss()
+    if not loss.requires_grad:
+        return None, {}
+    leaves = {name: it for name, it in point.leaves.items() if it.requires_grad}
+    torch.manual_seed(seed)
+    gradients = attempt(lambda: torch.autograd.grad(loss, list(leaves.values()), allow_unused=True))
+    if isinstance(gradients, Exception):
+        return None, {}  # "gradient-wrong" says so
+    return loss.item(), {n: g for n, g in zip(leaves, gradients, strict=True) if g is not None}

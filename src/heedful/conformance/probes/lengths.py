@@ -1,0 +1,208 @@
+"""Whether more tokens, or fewer sequences, change what they have no part in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from heedful.conformance.changes import differing
+from heedful.conformance.cores import Core, find_cores
+from heedful.conformance.dataflow import made_from_tokens, tensor
+from heedful.conformance.evidence import Evidence
+from heedful.conformance.finding import Fact, Finding, Place
+from heedful.conformance.probing import probe
+from heedful.conformance.raising import attempt, said, where_raised
+from heedful.conformance.subject import Inputs, Observation
+from heedful.observation import Step
+
+LENGTHS = (1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65)  # where blocks of code, or of memory, end
+NEAR = 1e-6
+
+
+@probe("length-dependent")
+def lengths(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Runs ever longer beginnings of one sequence: a length that raises, or changes what came before, is wrong."""
+    tokens = _tokens(evidence)
+    outputs = {n: attempt(lambda n=n: evidence.subject.run(tokens.tokens(0, n)).detach()) for n in _sizes(evidence)}
+    works = {n: it for n, it in outputs.items() if not isinstance(it, Exception)}
+    if not works:
+        return
+    yield Fact("largest context", _limit(evidence, tokens, outputs))
+    for n, error in outputs.items():
+        if isinstance(error, Exception) and n < max(works) and not _is_refused(error):
+            yield Finding(
+                "length-dependent",
+                "bug",
+                f"{n} tokens make it raise {said(error)} With {min(works, key=lambda it: abs(it - n))} it does not.",
+                f"T = {n}",
+                where_raised(error),
+            )
+            return
+    finding = _of_beginnings(evidence, tokens, works) if _is_causal(evidence) else _of_weights(evidence, tokens, works)
+    if finding is not None:
+        yield finding
+
+
+def _tokens(evidence: Evidence) -> Inputs:
+    return evidence.subject.draw(2 if evidence.subject.batched else 1, max(_sizes(evidence)), seed=4)
+
+
+def _sizes(evidence: Evidence) -> list[int]:
+    longest = evidence.subject.longest or max(LENGTHS)
+    return sorted({n for n in LENGTHS if n < longest} | {min(longest, max(LENGTHS))})
+
+
+def _is_refused(error: Exception) -> bool:
+    """Whether a target says itself that it does not take so many."""
+    return isinstance(error, ValueError | AssertionError | NotImplementedError)
+
+
+def _limit(evidence: Evidence, tokens: Inputs, outputs: Mapping[int, Tensor | Exception]) -> str:
+    """The most tokens that a target takes."""
+    works = max(n for n, it in outputs.items() if not isinstance(it, Exception))
+    above = [n for n in outputs if n > works]
+    fails = min(above, default=works + 1)
+    while fails - works > 1:
+        middle = (works + fails) // 2
+        outcome = attempt(lambda n=middle: evidence.subject.run(tokens.tokens(0, n)))
+        works, fails = (works, middle) if isinstance(outcome, Exception) else (middle, fails)
+    if above or works == evidence.subject.longest:
+        return f"{works} tokens"
+    return f"{evidence.subject.longest} tokens" if evidence.subject.longest else f"no limit seen up to {works} tokens"
+
+
+def _is_causal(evidence: Evidence) -> bool:
+    """Whether no output of the sample depends on a later token."""
+    return not evidence.influence[0, :, 0, :].triu(1).any()
+
+
+# --- causal: the beginning of a sequence is as if it were all --------------------------------------
+
+
+def _of_beginnings(evidence: Evidence, tokens: Inputs, outputs: Mapping[int, Tensor]) -> Finding | None:
+    """Compares the first outputs of sequences that begin alike."""
+    apart = [
+        (a, b) for a, b in combinations(sorted(outputs), 2) if differing(outputs[b][:, :a], outputs[a]).any()
+    ]
+    if not apart:
+        return None
+    a, b = apart[0]
+    counts = {n: sum(n in pair for pair in apart) for n in (a, b)}
+    wrong, right = (a, b) if counts[a] > counts[b] else (b, a)
+    distance = (outputs[b][:, :a] - outputs[a]).abs().max()
+    one, other = (evidence.subject.record(tokens.tokens(0, n)) for n in (wrong, right))
+    return Finding(
+        "length-dependent",
+        "bug",
+        f"The first {a} outputs for {b} tokens differ from those for these {a} alone by {distance:.3g}, though no output "
+        f"depends on later tokens when there are {evidence.inputs.sizes[1]}.",
+        f"T = {a} and T = {b}",
+        Place.of(_first_apart(one, other)),
+    )
+
+
+def _first_apart(one: Observation, other: Observation) -> Step | None:
+    """The first step of a run made from tokens that another run does not take, or takes with other results."""
+    alive = made_from_tokens(one.trace.steps)
+    for step, counterpart in zip(one.trace, other.trace, strict=False):
+        if (step.operation, step.line) != (counterpart.operation, counterpart.line):
+            return step
+        if step.index not in alive or step.operation.startswith("empty"):
+            continue
+        value, its = tensor(step), tensor(counterpart)
+        if value is None or its is None or value.dim() != its.dim():
+            continue
+        common = tuple(slice(0, min(sizes)) for sizes in zip(value.shape, its.shape, strict=True))
+        if differing(value[common], its[common]).any():
+            return step
+    return None
+
+
+# --- not causal: every key has its weight, at every length -----------------------------------------
+
+
+def _of_weights(evidence: Evidence, tokens: Inputs, outputs: Mapping[int, Tensor]) -> Finding | None:
+    """Recomputes the weights from the scores of every length."""
+    usual = [_traits(core, evidence.inputs.sizes[1]) for core in evidence.cores]
+    for n in outputs:
+        observation = evidence.subject.record(tokens.tokens(0, n))
+        cores = find_cores(observation)
+        if len(cores) != len(usual):
+            continue
+        for core, traits in zip(cores, usual, strict=True):
+            lost = traits - _traits(core, n)
+            if lost:
+                return Finding(
+                    "length-dependent",
+                    "bug",
+                    f"With {n} tokens {next(iter(sorted(lost)))} no longer, as with {evidence.inputs.sizes[1]}.",
+                    f"T = {n}",
+                    _place(core, lost),
+                )
+    return _of_repetition(evidence, outputs)
+
+
+KEYS = "the queries meet all keys"
+SOFTMAX = "the weights are the softmax of the scores"
+SEEN = "every query sees all keys"
+
+
+def _traits(core: Core, T: int) -> set[str]:
+    """What is true of an attention over T tokens."""
+    found = set()
+    if core.used.shape[1:] == (T, T):
+        found.add(KEYS)
+    if torch.allclose(core.used, core.logits.softmax(-1), atol=NEAR):
+        found.add(SOFTMAX)
+    if core.visible.all():
+        found.add(SEEN)
+    return found
+
+
+def _place(core: Core, lost: set[str]) -> Place | None:
+    if KEYS in lost or core.softmax_step is None:
+        return Place.of(core.scores_step)
+    return Place.of(core.softmax_step)
+
+
+def _of_repetition(evidence: Evidence, outputs: Mapping[int, Tensor]) -> Finding | None:
+    """Repeats one token: as each of them attends to the same, the output of one is that of many."""
+    one = evidence.subject.draw(1, 1, seed=5)
+    rows = {n: evidence.subject.run(_repeated(one, n)).detach()[0] for n in outputs}
+    usual = rows[min(rows, key=lambda n: abs(n - evidence.inputs.sizes[1]))]
+    wrong = [n for n, it in rows.items() if differing(it, usual[:1].expand_as(it)).any()]
+    if len(wrong) > 2 or len(rows) - len(wrong) < 4:  # positions count, too
+        return None
+    for n in wrong:
+        apart = (rows[n] - usual[:1]).abs().max()
+        proof = f"{n} equal tokens give another output than any other number of them, by {apart:.3g}."
+        return Finding("length-dependent", "bug", proof, f"B = 1, T = {n}")
+    return None
+
+
+def _repeated(inputs: Inputs, n: int) -> Inputs:
+    return Inputs({name: it.expand(-1, n, *it.shape[2:]).contiguous() for name, it in inputs.arguments.items()}, inputs.vocabulary)
+
+
+@probe("length-dependent")
+def batches(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Runs each sequence alone: its output must be that within the batch."""
+    subject, inputs = evidence.subject, evidence.inputs
+    if not subject.batched or evidence.influence[0, :, 1, :].any():
+        return
+    whole = subject.run(inputs).detach()
+    for b in range(len(whole)):
+        alone = attempt(lambda b=b: subject.run(inputs.entry(b)).detach())
+        if isinstance(alone, Exception):
+            proof = f"One sequence alone makes it raise {said(alone)} Two do not."
+            yield Finding("length-dependent", "bug", proof, "B = 1", where_raised(alone))
+            return
+        if differing(alone[0], whole[b]).any():
+            apart = (alone[0] - whole[b]).abs().max()
+            proof = f"One sequence alone gives another output than within a batch of {len(whole)}, by {apart:.3g}."
+            place = Place.of(_first_apart(subject.record(inputs.entry(b)), evidence.base)) if b == 0 else None
+            yield Finding("length-dependent", "bug", proof, f"B = 1 and B = {len(whole)}", place)
+            return

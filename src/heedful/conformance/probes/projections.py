@@ -1,0 +1,164 @@
+"""Whether every projection of an attention reaches its output."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import torch
+
+from heedful.conformance.changes import differing
+from heedful.conformance.cores import Core
+from heedful.conformance.dataflow import is_projection, made_where
+from heedful.conformance.evidence import Evidence
+from heedful.conformance.finding import Fact, Finding, Place
+from heedful.conformance.probing import probe
+from heedful.observation import Step
+
+ROLES = {
+    "query": ("query", "queries", "q", "wq", "xq", "toq"),
+    "key": ("key", "keys", "k", "wk", "xk", "tok"),
+    "value": ("value", "values", "v", "wv", "xv", "tov"),
+    "output": ("out", "output", "o", "wo", "proj", "dense", "toout"),
+}
+PIECES = ("getitem", "split", "chunk", "unbind", "tensor_split", "unsafe_chunk", "select", "narrow")
+
+
+@probe("projection-unused")
+def projections(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Changes the parameters that no used step depends on: the output stays, though their module is at work."""
+    steps = evidence.base.trace.steps
+    dead = _dead(steps)
+    alive = {
+        it.name
+        for step in steps
+        if step.index not in dead
+        for it in step.inputs
+        if it.kind == "parameter"
+    }
+    for name in _idle(evidence, alive):
+        yield Finding(
+            "projection-unused",
+            "bug",
+            f"Adding 1 to {name} leaves the output as it is: nothing that is computed from it is used.",
+            "",
+            _in_its_stead(evidence, name, dead),
+        )
+        return
+    for core in evidence.cores:
+        twice = _read_twice(core)
+        lost = None if twice is None else _lost_piece(evidence, dead)
+        if twice is not None and lost is not None:
+            yield Finding(
+                "projection-unused",
+                "bug",
+                f"{lost.name!r} is split off the projection and used by nothing; {twice[0]!r} is used twice.",
+                "",
+                Place.of(twice[1]),
+            )
+            return
+
+
+def _dead(steps: tuple[Step, ...]) -> set[int]:
+    """The steps that come to nothing: what is made of them is used by nothing."""
+    readers: dict[int, list[int]] = {}
+    for step in steps:
+        for source in step.inputs:
+            if source.step is not None:
+                readers.setdefault(source.step, []).append(step.index)
+    dead: set[int] = set()
+    for step in reversed(steps):
+        read = readers.get(step.index)
+        if step.unused or (read and all(it in dead for it in read) and not _is_kept(step)):
+            dead.add(step.index)
+    return dead
+
+
+def _is_kept(step: Step) -> bool:
+    """Whether a step's result is returned or held, as far as its name tells."""
+    return step.name.startswith("output")
+
+
+def _idle(evidence: Evidence, alive: set[str]) -> Iterator[str]:
+    """Weights of projections that their parent, at work otherwise, does without."""
+    subject = evidence.subject
+    if subject.module is None:
+        return
+    at_work = {_parent(name) for name in alive}
+    for name, parameter in subject.module.named_parameters():
+        if (
+            name in alive
+            or _role(_own_name(name)) is None
+            or parameter.dim() < 2
+            or _parent(name) not in at_work
+        ):
+            continue
+        changed = subject.fresh()
+        assert changed.module is not None
+        with torch.no_grad():
+            changed.module.get_parameter(name).add_(1.0)
+        if not differing(changed.run(evidence.inputs).detach(), evidence.base.output).any():
+            yield name
+
+
+def _in_its_stead(evidence: Evidence, name: str, dead: set[int]) -> Place | None:
+    """The line that uses something else where a projection should be used."""
+    steps = evidence.base.trace.steps
+    role = _role(_own_name(name))
+    for core in evidence.cores:
+        twice = _read_twice(core)
+        if twice is not None and any(_reads(steps[it], name) for it in dead):
+            return Place.of(twice[1])
+    uses: dict[str, list[Step]] = {}
+    for step in steps:
+        for source in step.inputs:
+            if source.kind == "parameter" and _parent(source.name) == _parent(name):
+                uses.setdefault(source.name, []).append(step)
+    for user in uses.values():
+        if len(user) > 1:
+            return Place.of(next((it for it in user if _role(it.name) == role), user[-1]))
+    computed = next((it for it in steps if it.index in dead and _reads(it, name)), None)
+    return Place.of(computed) or made_where(evidence.subject.module, name.removesuffix(".weight"))
+
+
+def _read_twice(core: Core) -> tuple[str, Step] | None:
+    """A tensor that a core takes in two roles, and the step that takes it the second time."""
+    if core.query_source == core.key_source:
+        return core.query_source.name, core.scores_step
+    if core.value_source in (core.query_source, core.key_source):
+        return core.value_source.name, core.context_step
+    return None
+
+
+def _lost_piece(evidence: Evidence, dead: set[int]) -> Step | None:
+    """A piece of a packed projection that comes to nothing."""
+    steps = evidence.base.trace.steps
+    for step in steps:
+        made_of = [steps[it.step] for it in step.inputs if it.step is not None]
+        if (
+            step.index in dead
+            and step.operation in PIECES
+            and any(is_projection(it) for it in made_of)
+        ):
+            return step
+    return None
+
+
+def _reads(step: Step, parameter: str) -> bool:
+    return any(it.kind == "parameter" and it.name == parameter for it in step.inputs)
+
+
+def _own_name(parameter: str) -> str:
+    """ "W_query" for "heads.0.W_query.weight"."""
+    return parameter.removesuffix(".weight").rpartition(".")[2]
+
+
+def _parent(parameter: str) -> str:
+    """The module that a projection is part of: "heads.0" for "heads.0.W_query.weight"."""
+    return parameter.removesuffix(".weight").removesuffix(".bias").rpartition(".")[0]
+
+
+def _role(name: str) -> str | None:
+    words = {it for it in re.split(r"[^a-z]+", name.lower()) if it}
+    words.add(re.sub(r"[^a-z]", "", name.lower()))
+    return next((role for role, known in ROLES.items() if words & set(known)), None)

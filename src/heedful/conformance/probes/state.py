@@ -1,0 +1,183 @@
+"""Whether an output depends on the tokens and the parameters alone, and whether a copy of the module has all it needs."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Iterator
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from heedful.conformance.changes import changed_entries, differing
+from heedful.conformance.dataflow import made_where, made_from_tokens
+from heedful.conformance.evidence import Evidence
+from heedful.conformance.expectations import is_triangular
+from heedful.conformance.finding import Fact, Finding, Place
+from heedful.conformance.probing import probe
+from heedful.conformance.raising import attempt, said, where_raised
+from heedful.conformance.subject import Inputs, Observation
+from heedful.observation import Source, Step
+
+ALIKE = 0.6  # difflib's: "attn_scores" and "scores" are 0.71 alike
+
+
+@probe("stale-state")
+def history(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Runs other tokens first, of other sizes too: what comes after must be as on a fresh module."""
+    inputs = evidence.inputs
+    B, T = inputs.sizes
+    expected = evidence.subject.fresh().run(inputs).detach()
+    for earlier in (*_others(evidence), inputs):
+        b, t = earlier.sizes
+        module = evidence.subject.fresh(lasting=True)
+        outcome = attempt(
+            lambda used=module, first=earlier: (used.run(first), used.run(inputs).detach())[1]
+        )
+        case = f"B = {b}, T = {t}, and then B = {B}, T = {T}"
+        if isinstance(outcome, Exception):
+            proof = f"After a call with other tokens ({b} × {t}) it raises {said(outcome)}"
+            yield Finding("stale-state", "bug", proof, case, where_raised(outcome))
+            return
+        if differing(outcome, expected).any():
+            apart = (outcome - expected).abs().max()
+            proof = f"After a call with other tokens the output is another than on a fresh module, by {apart:.3g}."
+            yield Finding("stale-state", "bug", proof, case, _stale(evidence, earlier))
+            return
+
+
+def _others(evidence: Evidence) -> list[Inputs]:
+    """Other tokens: as many, fewer, more."""
+    B, T = evidence.inputs.sizes
+    subject = evidence.subject
+    sizes = [(B, T), (1, max(T - 3, 1)), (B, min(T + 2, subject.longest or T + 2))]
+    return [subject.draw(b, t, seed=seed) for seed, (b, t) in enumerate(sizes, start=1)]
+
+
+def _stale(evidence: Evidence, earlier: Inputs) -> Place | None:
+    """Where what was kept is made, if it is an attribute; otherwise where it is first used."""
+    fresh, used = evidence.subject.fresh(), evidence.subject.fresh(lasting=True)
+    used.run(earlier)
+    one, other = fresh.record(evidence.inputs), used.record(evidence.inputs)
+    step = _first_apart(one, other)
+    if step is None:
+        return None
+    for source in step.inputs:
+        if source.kind in ("attribute", "buffer"):
+            return made_where(evidence.subject.module, source.name, outside="__init__") or Place.of(
+                step
+            )
+    return Place.of(step)
+
+
+def _first_apart(one: Observation, other: Observation) -> Step | None:
+    """The first step of the second run that is another than in the first, or has no counterpart there."""
+    for step, counterpart in zip(other.trace, one.trace, strict=False):
+        if (step.operation, step.line, step.shape) != (
+            counterpart.operation,
+            counterpart.line,
+            counterpart.shape,
+        ):
+            return step
+        changed = changed_entries(other, one, step)
+        if changed is not None and changed.any() and not step.operation.startswith("empty"):
+            return step
+    return None
+
+
+@probe("undefined-or-global-name")
+def names(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Looks for steps that read a global tensor where the function has one of its own by nearly that name."""
+    for step in evidence.base.trace:
+        for source in step.inputs:
+            if source.kind != "constant" or (held := _global(evidence, step, source)) is None:
+                continue
+            own = _own_name(evidence, step, source)
+            if own is None:
+                continue
+            yield Finding(
+                "undefined-or-global-name",
+                "bug",
+                f"{source.name!r} is a global of {' × '.join(map(str, held.shape))} numbers, the same for all tokens; "
+                f"what the call computes itself is {own!r}.",
+                "",
+                Place.of(step),
+            )
+            return
+
+
+def _global(evidence: Evidence, step: Step, source: Source) -> Tensor | None:
+    """The tensor of more than one entry that a name stands for among the globals of the function around a step."""
+    for function in _functions(evidence):
+        held = function.__globals__.get(source.name)
+        if (
+            function.__code__.co_filename == step.file
+            and isinstance(held, Tensor)
+            and held.numel() > 1
+        ):
+            return held
+    return None
+
+
+def _functions(evidence: Evidence) -> Iterator[FunctionType]:
+    """The functions that a target is written in."""
+    module = evidence.subject.module
+    if module is None:
+        target: Any = evidence.subject.function
+        if inspect.isfunction(target):
+            yield target
+        return
+    for kind in dict.fromkeys(type(part) for part in module.modules()):
+        yield from (it for it in vars(kind).values() if inspect.isfunction(it))
+
+
+def _own_name(evidence: Evidence, step: Step, source: Source) -> str | None:
+    """The local variable that a global is used in place of: made from the tokens, and nearly of that name."""
+    steps = evidence.base.trace.steps
+    alive = made_from_tokens(steps)
+    own = [
+        it.name
+        for it in steps[: step.index]
+        if it.index in alive and it.function == step.function and it.name.isidentifier()
+    ]
+    lost = [it.name for it in steps[: step.index] if it.index in alive and it.unused]
+    close = difflib.get_close_matches(source.name, own, n=1, cutoff=ALIKE)
+    return next(iter([*close, *lost]), None)
+
+
+@probe("mask-not-a-buffer", "table-not-a-buffer")
+def buffers(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Moves a copy to the meta device: tensors in use that stay behind are no buffers."""
+    pristine = evidence.subject.fresh().module
+    if pristine is None:
+        return
+    used = {it.name for step in evidence.base.trace for it in step.inputs if it.kind == "attribute"}
+    before = {
+        name: tensor for name, tensor in _attributes(pristine) if name in used and tensor.dim() > 0
+    }
+    moved = dict(_attributes(pristine.to("meta")))
+    for name, tensor in before.items():
+        if moved[name].is_meta:
+            continue
+        yield Finding(
+            "mask-not-a-buffer" if _is_mask(tensor) else "table-not-a-buffer",
+            "bug",
+            f"After .to('meta') {name!r} ({' × '.join(map(str, tensor.shape))}) is still on {tensor.device}.",
+            "",
+            made_where(pristine, name),
+        )
+
+
+def _attributes(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The tensors that a module and those within it hold, unregistered."""
+    for path, part in module.named_modules():
+        for name, value in vars(part).items():
+            if isinstance(value, Tensor):
+                yield f"{path}.{name}" if path else name, value
+
+
+def _is_mask(tensor: Tensor) -> bool:
+    hiding = tensor.is_floating_point() and bool((tensor == -torch.inf).any())
+    return tensor.dtype == torch.bool or hiding or is_triangular(tensor)
