@@ -1,0 +1,340 @@
+"""`heedful check` and the pytest cases as people use them: targets, options, exit codes, what is printed where."""
+
+import json
+import subprocess
+import sys
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from heedful.cli import app
+from heedful.conformance.loading import loaded
+from heedful.errors import ArgumentError
+
+RIGHT = """
+import torch
+from torch import nn
+
+print("importing")
+
+
+class Attention(nn.Module):
+    def __init__(self, d_model, num_heads=1):
+        super().__init__()
+        self.W_query, self.W_key, self.W_value = (nn.Linear(d_model, d_model) for _ in range(3))
+        print("built with", d_model, num_heads)
+
+    def forward(self, x):
+        query, key, value = self.W_query(x), self.W_key(x), self.W_value(x)
+        scores = query @ key.transpose(-2, -1) / key.shape[-1] ** 0.5
+        return scores.softmax(dim=-1) @ value
+
+
+attention = Attention(8)
+
+
+def helper():
+    return 1
+
+
+if __name__ == "__main__":
+    raise SystemExit("it was run")
+"""
+UNSCALED = RIGHT.replace(" / key.shape[-1] ** 0.5", "")
+UNSCALED_LINE = 1 + UNSCALED.splitlines().index("        scores = query @ key.transpose(-2, -1)")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """The working folder, with a right module and one without a scale."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "right.py").write_text(RIGHT)
+    (tmp_path / "unscaled.py").write_text(UNSCALED)
+    return tmp_path
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(app, ["check", *arguments])
+
+
+# --- what comes out ----------------------------------------------------------------------------------
+
+
+def test_a_right_module_fits_one_screen():
+    result = run("right.py")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("Attention: no bug")
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 100
+    assert "importing" not in result.stdout
+    assert "importing" in result.stderr
+
+
+def test_a_bug_is_shown_with_its_line():
+    result = run("unscaled.py:Attention")
+    assert result.exit_code == 1
+    assert "scale-missing  bug" in result.stdout
+    assert f"unscaled.py:{UNSCALED_LINE}  scores = query @ key.transpose(-2, -1)" in result.stdout
+
+
+def test_json_is_all_there_is_on_stdout():
+    result = run("unscaled.py", "--format", "json", "--with", "d_model=24")
+    assert result.exit_code == 1
+    document = json.loads(result.stdout)
+    assert [it["name"] for it in document["findings"]] == ["scale-missing"]
+    assert document["findings"][0]["place"]["line"] == UNSCALED_LINE
+    assert "built with 24 1" in result.stderr
+
+
+def test_junit_is_all_there_is_on_stdout():
+    result = run("unscaled.py", "--format", "junit")
+    failures = ElementTree.fromstring(result.stdout).findall(".//failure")
+    assert [it.get("type") for it in failures] == ["scale-missing"]
+
+
+def test_a_bug_that_is_expected_does_not_count():
+    result = run("unscaled.py", "--expect", "scale-missing=it is trained so")
+    assert result.exit_code == 0
+    assert "expected: it is trained so" in result.stdout
+
+
+def test_what_it_should_be_can_be_said():
+    result = run("right.py", "--causal")
+    assert result.exit_code == 1
+    assert "future-leak" in result.stdout
+    assert run("right.py", "--bidirectional").exit_code == 0
+
+
+def test_as_a_program(folder):
+    """In a process of its own, from another folder, with the file's neighbours importable."""
+    (folder / "lab").mkdir()
+    (folder / "lab" / "layers.py").write_text("from right import Attention")
+    (folder / "lab" / "right.py").write_text(RIGHT)
+    command = [
+        sys.executable,
+        "-m",
+        "heedful",
+        "check",
+        "lab/layers.py:Attention",
+        "--format",
+        "json",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["ok"] is True
+
+
+# --- targets -----------------------------------------------------------------------------------------
+
+
+def test_a_target_is_a_class_an_instance_or_a_function_under_any_dots(folder):
+    (folder / "held.py").write_text("import right\nclass Box:\n    content = right.attention")
+    with loaded("right.py:Attention") as found:
+        assert found.__name__ == "Attention"
+    with loaded("right.py:attention") as found:
+        assert found(torch.rand(1, 2, 8)).shape == (1, 2, 8)
+    with loaded("held.py:Box.content") as found:
+        assert found.W_key.in_features == 8
+    with loaded("heedful.textbook:CausalAttention") as found:
+        assert found.__module__ == "heedful.textbook.causal"
+
+
+def test_a_file_of_a_package_may_import_its_neighbours(folder):
+    (folder / "pack" / "deep").mkdir(parents=True)
+    (folder / "pack" / "__init__.py").write_text("")
+    (folder / "pack" / "deep" / "__init__.py").write_text("")
+    (folder / "pack" / "sizes.py").write_text("SIZE = 8")
+    (folder / "pack" / "deep" / "mine.py").write_text("from ..sizes import SIZE\n" + RIGHT)
+    with loaded("pack/deep/mine.py:Attention") as found:
+        assert found.__module__ == "pack.deep.mine"
+
+
+def test_loading_leaves_the_search_path_as_it_was():
+    before = list(sys.path)
+    with loaded("right.py"):
+        assert sys.path != before
+    assert sys.path == before
+
+
+def test_a_file_hides_no_module_of_its_name(folder):
+    (folder / "torch.py").write_text("X = 1\ndef attend(query, key, value): return value")
+    with loaded("torch.py:attend") as found:
+        assert found(1, 2, 3) == 3
+    assert sys.modules["torch"] is torch
+
+
+# --- what cannot be used -----------------------------------------------------------------------------
+
+
+def said(target: str, *arguments: str) -> str:
+    result = run(target, *arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    return result.stderr
+
+
+def test_a_missing_file():
+    assert "nowhere.py" in said("nowhere.py:Attention")
+
+
+def test_no_target_at_all():
+    assert "path/to/file.py:Name" in said("")
+    result = CliRunner().invoke(app, ["check"])
+    assert result.exit_code == 2
+    assert "path/to/file.py:Name" in result.stderr
+
+
+def test_a_missing_name_gets_near_ones_and_all():
+    error = said("right.py:Atention")
+    assert "It has: Attention, attention, helper." in error
+    assert "Near it: Attention, attention." in error
+
+
+def test_a_name_that_is_nothing_to_call(folder):
+    (folder / "numbers_.py").write_text("x = 3\ndef attend(query, key, value): ...")
+    error = said("numbers_.py:x")
+    assert "type int" in error
+    assert "It has: attend." in error
+
+
+def test_a_file_without_a_name_must_hold_one_module(folder):
+    (folder / "two.py").write_text(RIGHT + "\nclass Other(Attention):\n    pass\n")
+    error = said("two.py")
+    assert "2 of them" in error
+    assert "Attention, attention, helper, Other" in error
+
+
+@pytest.mark.parametrize(
+    ("source", "message", "line"),
+    [
+        ("import torch\nimport missing_lib\n", "missing_lib", 2),
+        ("import torch\nx = 1 / 0\n", "ZeroDivisionError: division by zero", 2),
+        ("def attend(query:\n    pass\n", "SyntaxError", 1),
+        ("import sys\n\nsys.exit(3)\n", "SystemExit: 3", 3),
+    ],
+    ids=["missing", "raising", "syntax", "exiting"],
+)
+def test_a_file_that_cannot_be_imported(folder, source, message, line):
+    (folder / "broken.py").write_text(source)
+    error = said("broken.py:attend")
+    assert message in error
+    assert f"broken.py:{line}: " in error
+
+
+def test_a_failing_import_names_the_innermost_file(folder):
+    (folder / "outer.py").write_text("import inner\n")
+    (folder / "inner.py").write_text("\n\nraise ValueError('deep')\n")
+    assert "inner.py:3: raise ValueError('deep')" in said("outer.py:attend")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--with", "d_model"], "NAME=VALUE"),
+        (["--expect", "scale-missing"], "NAME=REASON"),
+        (["--expect", "scale-mising=x"], "scale-missing"),
+        (["--with", "no_such=3"], "no_such"),
+    ],
+)
+def test_options_that_cannot_be_used(arguments, message):
+    assert message in said("right.py", *arguments)
+
+
+def test_a_constructor_whose_argument_cannot_be_guessed_asks_for_it(folder):
+    (folder / "odd.py").write_text(RIGHT.replace("d_model", "quux"))
+    assert "--with quux=" in said("odd.py")
+    assert run("odd.py", "--with", "quux=24").exit_code == 0
+
+
+# --- the catalogue -----------------------------------------------------------------------------------
+
+
+def test_explain_prints_one_entry():
+    result = run("--explain", "group-order")
+    assert result.exit_code == 0
+    assert "repeat_interleave" in result.stdout
+
+
+def test_explain_offers_near_names():
+    result = run("--explain", "group-ordr")
+    assert result.exit_code == 2
+    assert "group-order" in result.stderr
+
+
+def test_list_prints_all_names():
+    result = run("--list")
+    assert result.exit_code == 0
+    assert {"mask-unused", "rotary-layout", "crashes"} <= set(result.stdout.split())
+
+
+# --- in pytest ---------------------------------------------------------------------------------------
+
+SUITE = """
+from heedful.conformance.testing import parametrize
+from right import Attention
+import unscaled
+
+
+@parametrize(lambda: Attention(24))
+def test_right(probe):
+    probe()
+
+
+@parametrize(unscaled.attention)
+def test_unscaled(probe):
+    probe()
+
+
+@parametrize(unscaled.attention, expected_failures={"scale-missing": "trained so"})
+def test_known(probe):
+    probe()
+
+
+@parametrize(Attention, expected_failures={"scale-missing": "trained so"})
+def test_fixed(probe):
+    probe()
+"""
+
+
+def test_each_probe_is_a_test(folder):
+    (folder / "test_mine.py").write_text(SUITE)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--junitxml",
+        "out.xml",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
+    cases = ElementTree.parse(folder / "out.xml").findall(".//testcase")
+    counts = {}
+    for name in ("test_right", "test_unscaled", "test_known", "test_fixed"):
+        own = [case for case in cases if case.get("name").startswith(name)]
+        outcomes = [{child.tag for child in case} for case in own]
+        counts[name] = (
+            len(own),
+            sum("failure" in it for it in outcomes),
+            sum("skipped" in it for it in outcomes),
+        )
+    probes = counts["test_right"][0]
+    assert probes > 3
+    assert counts == {
+        "test_right": (probes, 0, 0),
+        "test_unscaled": (probes, 1, 0),
+        "test_known": (probes, 0, 1),  # xfail
+        "test_fixed": (probes, 1, 0),
+    }, done.stdout
+    assert f"unscaled.py:{UNSCALED_LINE}" in done.stdout
+    assert "no longer failing: scale-missing" in done.stdout
+
+
+def test_errors_of_loading_are_ours():
+    with pytest.raises(ArgumentError, match=r"right\.py:nothing"), loaded("right.py:nothing"):
+        pass
