@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from heedful.conformance.mask_forms import as_given
 from heedful.conformance.runs import restored, seeded
+from heedful.conformance.signatures import POSITIONS, STARTS, TABLES
 from heedful.conformance.subject import CacheUse, Inputs, Observation
-from heedful.conformance.ways import POSITIONS, STARTS, TABLES
 from heedful.nn import KVCache, MultiHeadAttention
 from heedful.observation import record
 
@@ -96,7 +97,8 @@ def run_chunks(
     for size in sizes:
         chunk = inputs.tokens(start, start + size)
         given = subject.way.arguments(chunk) | _told(subject, chunk, start, cache)
-        trace = record(subject.callee, **given)
+        args, keywords = subject.target.bound(given)
+        trace = record(subject.callee, *args, **keywords)
         result = trace.result
         if use.kind in ("object", "grown"):
             cache = _returned(result, cache)
@@ -118,6 +120,9 @@ def _told(subject: Called, chunk: Inputs, start: int, cache: Any) -> dict[str, A
             told[name] = pytree.tree_map(
                 lambda it: it[..., start:, :], constant(B, start + T, dtype)
             )
+    if subject.way.attends is not None and subject.attending is not None:
+        visible = subject.way.attends(T, start + T)[None]
+        told[subject.attending.name] = as_given(subject.attending, visible, B, dtype)
     for name in names:
         if name in STARTS:
             told[name] = start

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from heedful.conformance import caching
 from heedful.conformance.mask_arguments import find_masks, masks_told
 from heedful.conformance.runs import restored, seeded
+from heedful.conformance.signatures import POSITIONS
 from heedful.conformance.subject import CacheUse, Inputs, MaskArgument, Observation
 from heedful.conformance.target import Target, TargetError, target_of
-from heedful.conformance.ways import POSITIONS, Way, drawn, way_of
+from heedful.conformance.ways import Way, drawn, way_of
 from heedful.observation import Trace, record
 
 LONGEST_NAMES = (
@@ -131,7 +132,8 @@ class Called:
         """The same, each step recorded."""
         given = self.given(inputs, keep, attend)
         with self._comparable():
-            trace = record(self.callee, **given)
+            args, keywords = self.target.bound(given)
+            trace = record(self.callee, *args, **keywords)
         return self.observation(inputs, given, trace)
 
     def chunks(
@@ -174,6 +176,8 @@ class Called:
             ArgumentError: a mask that it cannot be told.
         """
         given = self.way.arguments(inputs)
+        if attend is None and self.way.attends is not None and self.attending is not None:
+            attend = self.way.attends(inputs.sizes[1], inputs.sizes[1])
         given |= masks_told(self, inputs.sizes, keep, attend)
         positions = next((it for it in POSITIONS[:1] if it in self.parameters), None)
         if keep is not None and positions is not None:

@@ -57,12 +57,14 @@ def find_masks(subject: Called) -> tuple[MaskArgument | None, MaskArgument | Non
             MaskArgument(it, LENGTHS, torch.int64, True) for it in LENGTH_NAMES if it in names
         )
         padding = _first_fitting(subject, lengths) or padding
-    forms = _forms(names, ATTENDING_NAMES, ATTENDING_FORMS, subject.dtype)
+    shapes = ATTENDING_FORMS if subject.way.attends is None else ("(B, 1, T, T)",)
+    forms = _forms(names, ATTENDING_NAMES, shapes, subject.dtype)
     attending = _first_fitting(subject, forms)
-    if padding is not None and attending is not None and padding.name == attending.name:
-        if padding.effective != attending.effective:  # it is a mask of the one kind alone
-            return (padding, None) if padding.effective else (None, attending)
-    return padding, attending
+    if padding is None or attending is None or padding.name != attending.name:
+        return padding, attending
+    if padding.effective == attending.effective:
+        return padding, attending
+    return (padding, None) if padding.effective else (None, attending)  # a mask of one kind alone
 
 
 def _forms(
@@ -101,11 +103,9 @@ def _tried(subject: Called, argument: MaskArgument) -> _Trial | None:
     # Those of the last queries see what is before them in causal modules too; of lengths the last token is hidden.
     looking, hidden = (0, -1) if argument.form == LENGTHS else (-1, -2)
     changed = inputs.changed(B - 1, hidden % TOKENS)
-    seen = torch.ones(
-        1 if argument.form in ATTENDING_FORMS else B, TOKENS, TOKENS, dtype=torch.bool
-    )
+    seen = _all_seen(argument, B)
     masked = seen.clone()
-    masked[-1, :, hidden] = False
+    masked[-1, 2 * (argument.form in ATTENDING_FORMS) :, hidden] = False
     masked |= torch.eye(
         TOKENS, dtype=torch.bool
     )  # what sees itself alone in all layers stays apart
@@ -123,6 +123,18 @@ def _tried(subject: Called, argument: MaskArgument) -> _Trial | None:
     hides = not differing(one_hidden[looking], hidden_changed[looking]).any()
     effective = bool(differing(all_seen, one_hidden).any())
     return _Trial(replace(argument, effective=effective, hides=hides and effect > 0), share)
+
+
+def _all_seen(argument: MaskArgument, B: int) -> Tensor:
+    """Of padding everything; where each query has a row, the first two see all and the others one another.
+
+    So that a padding mask, in which the first rows stand for batch entries, has no effect.
+    """
+    if argument.form not in ATTENDING_FORMS:
+        return torch.ones(B, TOKENS, TOKENS, dtype=torch.bool)
+    seen = torch.ones(1, TOKENS, TOKENS, dtype=torch.bool)
+    seen[:, 2:, :2] = False
+    return seen
 
 
 def _run(subject: Called, inputs: Inputs, argument: MaskArgument, visible: Tensor) -> Tensor:
@@ -158,6 +170,10 @@ def masks_told(
             told[argument.name] = _joint(padding, argument), visible & attend
         else:
             told[argument.name] = argument, attend[None]
+    for argument in (subject.padding, subject.attending):
+        if argument is not None and argument.name in subject.way.constants:
+            all_seen = torch.ones(1, sizes[1], sizes[1], dtype=torch.bool)
+            told.setdefault(argument.name, (argument, all_seen))  # it has to be given
     return {
         name: as_given(argument, visible, sizes[0], subject.dtype)
         for name, (argument, visible) in told.items()

@@ -51,6 +51,11 @@ class Target:
         """What has the parameters."""
         return self.callee.forward if isinstance(self.callee, nn.Module) else self.callee
 
+    def bound(self, given: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments by name as positional ones, as far as can be, and the rest."""
+        found = inspect.signature(self.forward).bind(**given)
+        return found.args, found.kwargs
+
     def copied(self, dtype: torch.dtype, *, train: bool = False) -> Callable[..., Any]:
         """A copy in a dtype; of a function, the function."""
         if self.module is None:

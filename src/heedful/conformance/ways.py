@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
-import textwrap
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from heedful.conformance.construction import HEAD_SIZE, HEADS, WIDTH
+from heedful.conformance.dataflow import made_from_tokens
+from heedful.conformance.layouts import heads_come_last, tokens_come_first
 from heedful.conformance.runs import restored, seeded
+from heedful.conformance.signatures import IDS, Attends, needed_mask, token_arguments, with_masks
 from heedful.conformance.subject import Inputs
 from heedful.conformance.target import Target, TargetError
-from heedful.errors import ArgumentError
+from heedful.observation import Trace, record
 
 TRIAL = (3, 5)  # B and T of the first call
-
-IDS = ("input_ids", "tokens", "idx", "ids", "token_ids", "input")
-MEMORIES = ("memory", "context", "encoder_hidden_states", "kv", "source")
-QUERIES = ("query", "q", "queries", "Q")
-KEYS = ("key", "k", "keys", "K")
-VALUES = ("value", "v", "values", "V")
-STARTS = ("start_pos", "input_pos", "start", "offset", "position", "pos")
-TABLES = ("position_embeddings", "freqs_cis", "rope", "rotary_pos_emb", "freqs_cos", "freqs_sin", "cos", "sin")  # fmt: skip
-POSITIONS = ("position_ids", "positions", "pos_ids", "cache_position")
+LESS_EXACT = (torch.float32, torch.complex64, torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,12 +27,13 @@ class Way:
     """How a target takes tokens and gives rows.
 
     Attributes:
-        layout: "(B, T, C)", "(T, B, C)", "(T, C)", "(B, H, T, D)" or "(B, T) ids".
+        layout: "(B, T, C)", "(T, B, C)", "(T, C)", "(B, H, T, D)", "(B, T, H, D)" or "(B, T) ids".
         names: the arguments that have a row for each token, as the target calls them.
         features: the shape of one token.
         vocabulary: of how many ids; 0 for vectors.
         constants: what else it needs: a value, or a function of (B, T, dtype) that makes one.
         alike: whether all the arguments are the same tokens, as self-attention takes them.
+        attends: which keys queries see, (Tq, Tk), where that has to be told in every call.
     """
 
     layout: str
@@ -49,6 +42,7 @@ class Way:
     vocabulary: int = 0
     constants: Mapping[str, Any] = field(default_factory=dict)
     alike: bool = False
+    attends: Attends | None = None
 
     def arguments(self, inputs: Inputs) -> dict[str, Any]:
         """What the target is given, by name."""
@@ -110,30 +104,54 @@ def _tensors(result: object) -> Iterator[Tensor]:
 
 
 def way_of(target: Target, example: Any) -> tuple[Way, torch.dtype]:
-    """The first way to call the target that works, and the dtype: float64, or float32 where only that does.
+    """The first way to call the target that works, and the dtype: float64, or float32.
+
+    It is float32 where the target does not run in float64, or computes in float32 on the way: its results are then
+    only as exact as that.
 
     Raises:
         TargetError: every way fails within the target's own code.
         ArgumentError: it needs what cannot be guessed.
     """
     errors: list[BaseException] = []
+    found: Way | None = None
     for dtype in (torch.float64, torch.float32):
         callee = target.copied(dtype)
-        for way in _ways(target, example):
-            B, T = (1, TRIAL[1]) if way.layout == "(T, C)" else TRIAL
-            inputs = drawn(way, B, T, dtype)
+        for way in _ways(target, example) if found is None else (found,):
             try:
-                with torch.no_grad(), seeded(), restored(target.module and callee):  # pyright: ignore[reportArgumentType]
-                    result = callee(**way.arguments(inputs))
+                trace = _tried(target, callee, way, dtype)
             except Exception as error:  # noqa: BLE001 - whatever it raises, the next way may do
                 errors.append(error)
                 continue
-            if way.rows(result, B, T) is not None:
+            if dtype == torch.float32 or not _is_less_exact(trace):
                 return way, dtype
-            errors.append(
-                TypeError(f"its result has no row for each of {T} tokens: {_shapes(result)}")
-            )
+            found = way
+            break
+    if found is not None:
+        return found, torch.float64
     raise TargetError(target.name) from _most_telling(errors)
+
+
+def _tried(target: Target, callee: Callable[..., Any], way: Way, dtype: torch.dtype) -> Trace:
+    """Call it once.
+
+    Raises:
+        TypeError: the result has no row for each token.
+    """
+    B, T = (1, TRIAL[1]) if way.layout == "(T, C)" else TRIAL
+    args, keywords = target.bound(way.arguments(drawn(way, B, T, dtype)))
+    module = callee if isinstance(callee, nn.Module) else None
+    with torch.no_grad(), seeded(), restored(module):
+        trace = record(callee, *args, **keywords)
+    if way.rows(trace.result, B, T) is None:
+        raise TypeError(f"its result has no row for each of {T} tokens: {_shapes(trace.result)}")
+    return trace
+
+
+def _is_less_exact(trace: Trace) -> bool:
+    """Whether any step on the way from the tokens has fewer digits than float64."""
+    alive = made_from_tokens(trace.steps)
+    return any(trace[index].dtype in LESS_EXACT for index in alive)
 
 
 def _most_telling(errors: list[BaseException]) -> BaseException:
@@ -163,112 +181,51 @@ def drawn(way: Way, B: int, T: int, dtype: torch.dtype, seed: int = 0) -> Inputs
 
 
 def _ways(target: Target, example: Any) -> Iterator[Way]:
-    names, constants = _token_arguments(target)
-    if example is not None:
-        yield from _ways_of_example(example, names, constants)
-        return
+    names, needed = token_arguments(target)
+    attends = needed_mask(target)
+    ways = _plain_ways(target, names) if example is None else _ways_of_example(example, names)
+    for way in ways:
+        for constants in with_masks(needed):
+            yield replace(way, constants=constants, attends=attends)
+
+
+def _plain_ways(target: Target, names: tuple[str, ...]) -> Iterator[Way]:
     module = target.module
-    if module is None:
-        three = len(names) >= 3
-        if three:
-            yield Way("(B, H, T, D)", names, (HEADS, HEAD_SIZE), constants=constants)
-        yield Way("(B, T, C)", names, (HEAD_SIZE if three else WIDTH,), constants=constants)
-        yield Way("(T, C)", names, (HEAD_SIZE if three else WIDTH,), constants=constants)
+    if module is None or next(module.parameters(), None) is None:
+        yield from _ways_of_function(target, names)
         return
     vocabulary = _vocabulary(module)
     if vocabulary and (names[0] in IDS or isinstance(next(_leaves(module)), nn.Embedding)):
-        yield Way("(B, T) ids", names[:1], (), vocabulary, constants)
-    sequence_first = _is_sequence_first(module)
-    layouts = ["(T, B, C)", "(B, T, C)"] if sequence_first else ["(B, T, C)", "(T, B, C)"]
-    for layout in (*layouts[:1], "(T, C)", *layouts[1:]):
+        yield Way("(B, T) ids", names[:1], (), vocabulary)
+    layouts = ["(B, T, C)", "(T, B, C)"]
+    if tokens_come_first(module):
+        layouts.reverse()
+    for layout in (layouts[0], "(T, C)", layouts[1]):
         for width in _widths(module):
-            yield Way(layout, names, (width,), constants=constants, alike=True)
+            yield Way(layout, names, (width,), alike=True)
 
 
-def _ways_of_example(
-    example: Any, names: tuple[str, ...], constants: Mapping[str, Any]
-) -> Iterator[Way]:
+def _ways_of_function(target: Target, names: tuple[str, ...]) -> Iterator[Way]:
+    """Of query, key and value, with heads if it can be; or of tokens."""
+    if len(names) < 3:
+        yield from (Way(layout, names, (WIDTH,)) for layout in ("(B, T, C)", "(T, C)"))
+        return
+    heads = "(B, T, H, D)" if heads_come_last(target.callee) else "(B, H, T, D)"
+    yield Way(heads, names, (HEADS, HEAD_SIZE))
+    yield from (Way(layout, names, (HEAD_SIZE,)) for layout in ("(T, C)", "(B, T, C)"))
+
+
+def _ways_of_example(example: Any, names: tuple[str, ...]) -> Iterator[Way]:
     first = example if isinstance(example, Tensor) else example[0]
     count = 1 if isinstance(example, Tensor) else sum(isinstance(it, Tensor) for it in example)
     if not first.is_floating_point():
-        yield Way("(B, T) ids", names[:1], (), int(first.max()) + 1, constants)
+        yield Way("(B, T) ids", names[:1], (), int(first.max()) + 1)
     elif first.dim() == 4:
-        yield Way(
-            "(B, H, T, D)", names[:count], (first.shape[1], first.shape[3]), constants=constants
-        )
+        for layout, heads in (("(B, H, T, D)", first.shape[1]), ("(B, T, H, D)", first.shape[2])):
+            yield Way(layout, names[:count], (heads, first.shape[3]))
     else:
         for layout in ("(T, C)",) if first.dim() == 2 else ("(B, T, C)", "(T, B, C)"):
-            yield Way(layout, names[:count], (first.shape[-1],), constants=constants)
-
-
-def _token_arguments(target: Target) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """The arguments that have a row for each token, and what else has to be given.
-
-    Raises:
-        ArgumentError: a needed argument that nothing is known of.
-    """
-    parameters = inspect.signature(target.forward).parameters
-    needed = [
-        name for name, it in parameters.items()
-        if it.default is it.empty and it.kind not in (it.VAR_POSITIONAL, it.VAR_KEYWORD)
-    ]  # fmt: skip
-    constants: dict[str, Any] = {}
-    for name in ("position_embeddings",):
-        if name in parameters:
-            needed = [*needed, *([name] if name not in needed else [])]
-    if not needed:
-        needed = [name for name in parameters if name in (*IDS, "x", "hidden_states")][:1]
-    if not needed:
-        raise ArgumentError(
-            "target",
-            expected="an argument for the tokens",
-            received=f"{target.name}({', '.join(parameters)})",
-            remedy="Name it x, or query, key and value.",
-        )
-    tokens = [needed[0]]
-    for name in needed[1:]:
-        if name in (*QUERIES, *KEYS, *VALUES, *MEMORIES):
-            tokens.append(name)
-        else:
-            constants[name] = _constant(target, name)
-    return tuple(tokens), constants
-
-
-def _constant(target: Target, name: str) -> Any:
-    if name in STARTS:
-        return 0
-    if "mask" in name or name in POSITIONS or "cache" in name or "past" in name:
-        return None
-    if name in TABLES:
-        return lambda B, T, dtype: _rotary_table(target.module, name, B, T, dtype)
-    raise ArgumentError(
-        name,
-        expected=f"a value for {target.name}'s argument {name!r}",
-        received="none, and its name tells nothing",
-        remedy="Give an example of all the arguments: example=(…).",
-    )
-
-
-def _rotary_table(module: nn.Module | None, name: str, B: int, T: int, dtype: torch.dtype) -> Any:
-    """Rotary angles of positions 0 … T − 1: (cos, sin) as transformers makes them, or complex as Llama's own code does."""
-    D = _head_size(module)
-    frequencies = 10_000.0 ** (-torch.arange(0, D, 2, dtype=torch.float64) / D)
-    angles = torch.arange(T)[:, None] * frequencies
-    if name == "freqs_cis":
-        return torch.polar(torch.ones_like(angles), angles)
-    whole = torch.cat([angles, angles], dim=-1)[None].expand(B, T, D)
-    cos, sin = whole.cos().to(dtype), whole.sin().to(dtype)
-    if name.endswith("cos"):
-        return cos
-    return sin if name.endswith("sin") else (cos, sin)
-
-
-def _head_size(module: nn.Module | None) -> int:
-    for part in () if module is None else module.modules():
-        for name in ("head_dim", "head_size", "d_head"):
-            if isinstance(size := getattr(part, name, None), int):
-                return size
-    return HEAD_SIZE
+            yield Way(layout, names[:count], (first.shape[-1],))
 
 
 def _leaves(module: nn.Module) -> Iterator[nn.Module]:
@@ -291,31 +248,3 @@ def _widths(module: nn.Module) -> list[int]:
     for parameter in module.parameters():
         found += list(parameter.shape)
     return [it for it in dict.fromkeys(found) if it > 1][:8] or [WIDTH]
-
-
-def _is_sequence_first(module: nn.Module) -> bool:
-    """Whether a module says, or its code shows, that the first axis of its input is that of tokens."""
-    parts = [module]
-    if type(module).__module__.startswith(
-        "torch."
-    ):  # a layer of torch's is as the attention within it
-        parts += module.modules()
-    for part in parts:
-        if isinstance(declared := getattr(part, "batch_first", None), bool):
-            return not declared
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(type(module).forward)))
-    except (OSError, TypeError, SyntaxError):
-        return False
-    for node in ast.walk(tree):
-        match node:
-            case ast.Assign(
-                targets=[ast.Tuple(elts=[ast.Name(id=first), ast.Name(id=second), *_])],
-                value=ast.Attribute(attr="shape") | ast.Call(func=ast.Attribute(attr="size")),
-            ):
-                return first.lower() in _TOKEN_SIZES and second.lower() in _BATCH_SIZES
-    return False
-
-
-_TOKEN_SIZES = ("t", "n", "l", "s", "seq", "seq_len", "seqlen", "length", "tgt_len", "src_len", "num_tokens", "q_len", "tokens")  # fmt: skip
-_BATCH_SIZES = ("b", "bs", "bsz", "batch", "batch_size", "batchsize", "n")

@@ -1,0 +1,146 @@
+"""Which arguments of a target take tokens, and what the others are given."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from heedful.conformance.construction import HEAD_SIZE
+from heedful.conformance.mask_forms import ATTENDING_FORMS, DECLARED, PADDING_FORMS, shaped_as
+from heedful.conformance.target import Target
+from heedful.errors import ArgumentError
+
+IDS = ("input_ids", "tokens", "idx", "ids", "token_ids", "input")
+TOKENS = (*IDS, "x", "hidden_states", "inputs", "embeddings")
+QUERIES = ("query", "q", "queries", "Q", "xq")
+KEYS = ("key", "k", "keys", "K", "xk")
+VALUES = ("value", "v", "values", "V", "xv")
+MEMORIES = ("memory", "context", "encoder_hidden_states", "kv", "source")
+STARTS = ("start_pos", "input_pos", "start", "offset", "position", "pos", "cache_pos")
+TABLES = (
+    *("position_embeddings", "freqs_cis", "rope", "rotary_pos_emb"),
+    *("freqs_cos", "freqs_sin", "cos", "sin"),
+)
+POSITIONS = ("position_ids", "positions", "pos_ids", "cache_position")
+
+Constants = dict[str, Any]
+Attends = Callable[[int, int], Tensor]
+
+
+def token_arguments(target: Target) -> tuple[tuple[str, ...], Constants]:
+    """The arguments that have a row for each token, and what else has to be given.
+
+    Of what is given, functions of (B, T, dtype) make it for each call.
+
+    Raises:
+        ArgumentError: a needed argument that nothing is known of.
+    """
+    parameters = inspect.signature(target.forward).parameters
+    needed = [
+        name for name, it in parameters.items()
+        if it.default is it.empty and it.kind not in (it.VAR_POSITIONAL, it.VAR_KEYWORD)
+    ]  # fmt: skip
+    if not needed or needed[0] not in (*TOKENS, *QUERIES):
+        needed = [*[name for name in parameters if name in TOKENS][:1], *needed]
+    if not needed:
+        raise ArgumentError(
+            "target",
+            expected="an argument for the tokens",
+            received=f"{target.name}({', '.join(parameters)})",
+            remedy="Name it x, or query, key and value.",
+        )
+    tokens = [needed[0]]
+    constants: Constants = {}
+    if "position_embeddings" in parameters:  # optional in name only
+        needed.append("position_embeddings")
+    for name in dict.fromkeys(needed[1:]):
+        if name in (*QUERIES, *KEYS, *VALUES, *MEMORIES):
+            tokens.append(name)
+        else:
+            constants[name] = _constant(target, name)
+    return tuple(tokens), constants
+
+
+def with_masks(constants: Constants) -> Iterator[Constants]:
+    """The same with what masks may be given that must be given: nothing, then all seen in each form."""
+    masks = [name for name, value in constants.items() if "mask" in name and value is None]
+    yield constants
+    if not masks:
+        return
+    for dtype in (torch.bool, torch.int64):
+        for form in dict.fromkeys((*PADDING_FORMS, *ATTENDING_FORMS)):
+            yield constants | {name: _all_seen(name, form, dtype) for name in masks}
+
+
+def _all_seen(name: str, form: str, kind: torch.dtype) -> Callable[..., Tensor]:
+    def made(B: int, T: int, dtype: torch.dtype) -> Tensor:
+        seen = shaped_as(form, torch.ones(1, T, T, dtype=torch.bool), B)
+        return (seen if DECLARED.get(name, True) else ~seen).to(kind)
+
+    return made
+
+
+def needed_mask(target: Target) -> Attends | None:
+    """Which keys queries must be told to see: an attention of transformers has its mask made by its model."""
+    module = target.module
+    if not type(module).__module__.startswith("transformers."):
+        return None
+    if "attention_mask" not in inspect.signature(target.forward).parameters:
+        return None
+    if not getattr(module, "is_causal", False):
+        return None
+    window = getattr(module, "sliding_window", None)
+
+    def attends(queries: int, keys: int) -> Tensor:
+        seen = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+        return seen if window is None else seen.triu(keys - queries - window + 1)
+
+    return attends
+
+
+def _constant(target: Target, name: str) -> Any:
+    if name in STARTS:
+        return 0
+    if "mask" in name or name in POSITIONS or "cache" in name or "past" in name:
+        return None
+    if name in TABLES:
+        return lambda B, T, dtype: _rotary_table(target.module, name, B, T, dtype)
+    raise ArgumentError(
+        name,
+        expected=f"a value for {target.name}'s argument {name!r}",
+        received="none, and its name tells nothing",
+        remedy="Give an example of all the arguments: example=(…).",
+    )
+
+
+def _rotary_table(module: nn.Module | None, name: str, B: int, T: int, dtype: torch.dtype) -> Any:
+    """Rotary angles of positions 0 … T − 1.
+
+    Complex as Llama's own code makes them, cosines or sines of each angle once, (T, D / 2), or twice, (T, D); for
+    transformers both, (B, T, D).
+    """
+    D = _head_size(module)
+    frequencies = 10_000.0 ** (-torch.arange(0, D, 2, dtype=torch.float64) / D)
+    angles = torch.arange(T)[:, None] * frequencies
+    if name == "freqs_cis":
+        return torch.polar(torch.ones_like(angles), angles)
+    if name not in ("freqs_cos", "freqs_sin"):  # those hold each angle once
+        angles = torch.cat([angles, angles], dim=-1)
+    cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+    if name == "position_embeddings":
+        return cos.expand(B, T, D), sin.expand(B, T, D)
+    if name.endswith("cos"):
+        return cos
+    return sin if name.endswith("sin") else (cos, sin)
+
+
+def _head_size(module: nn.Module | None) -> int:
+    for part in () if module is None else module.modules():
+        for name in ("head_dim", "head_size", "d_head"):
+            if isinstance(size := getattr(part, name, None), int):
+                return size
+    return HEAD_SIZE
