@@ -1,0 +1,236 @@
+"""Attentions that are right, however they are written: none of them may be said to have a bug."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from mutants import BASES, OPTIONS, load
+from torch import Tensor, nn
+
+import heedful
+from heedful import textbook
+from heedful.gpt.config import GPTConfig
+from heedful.gpt.model import GPT
+from heedful.nn import MultiHeadAttention, RotaryEmbedding
+
+Built = tuple[Any, dict[str, Any]]
+CORRECT: dict[str, Callable[[], Built]] = {}
+
+
+def right(name: str) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
+    """Enter what a function builds under a name; it may return options, too."""
+
+    def enter(build: Callable[[], Any]) -> Callable[[], Any]:
+        def built() -> Built:
+            made = build()
+            return made if isinstance(made, tuple) else (made, {})
+
+        CORRECT[name] = built
+        return build
+
+    return enter
+
+
+for _stem, _options in OPTIONS.items():
+    right(f"base {_stem}")(
+        lambda stem=_stem, options=_options: (load(BASES / f"{stem}.py"), options)
+    )
+
+right("nn.MultiheadAttention")(lambda: nn.MultiheadAttention(24, 4))
+right("nn.MultiheadAttention, batch first")(lambda: nn.MultiheadAttention(24, 4, batch_first=True))
+right("nn.MultiheadAttention with dropout")(lambda: nn.MultiheadAttention(24, 4, dropout=0.2, batch_first=True))  # fmt: skip
+right("nn.TransformerEncoderLayer")(lambda: nn.TransformerEncoderLayer(24, 4, 32))
+right("nn.TransformerEncoderLayer, batch and norm first")(lambda: nn.TransformerEncoderLayer(24, 4, 32, batch_first=True, norm_first=True))  # fmt: skip
+right("F.scaled_dot_product_attention")(lambda: F.scaled_dot_product_attention)
+right("heedful.attention")(lambda: heedful.attention)
+for _kind in (
+    textbook.SelfAttentionV1, textbook.SelfAttentionV2, textbook.CausalAttention,
+    textbook.MultiHeadAttentionWrapper, textbook.MultiHeadAttention,
+):  # fmt: skip
+    right(f"textbook.{_kind.__name__}")(lambda kind=_kind: kind)
+right("nn of ours")(lambda: MultiHeadAttention(24, 4))
+right("nn of ours, grouped and rotary")(lambda: MultiHeadAttention(24, 4, num_kv_heads=2, rotary=RotaryEmbedding(6)))  # fmt: skip
+right("nn of ours, interleaved and windowed")(lambda: MultiHeadAttention(24, 4, rotary=RotaryEmbedding(6, layout="interleaved"), window=3))  # fmt: skip
+right("nn of ours, soft-capped")(lambda: MultiHeadAttention(24, 4, softcap=5.0))
+right("nn of ours, bidirectional, dropout")(lambda: MultiHeadAttention(24, 4, causal=False, dropout=0.2))  # fmt: skip
+_TINY = {"vocab_size": 37, "context_length": 32, "d_model": 24, "num_layers": 2, "num_heads": 4}
+right("our GPT as Llama")(lambda: GPT(GPTConfig.llama(**_TINY, num_kv_heads=2, d_mlp=32)))
+right("our GPT as GPT-2")(lambda: GPT(GPTConfig.gpt2(**_TINY, num_kv_heads=4, d_mlp=32)))
+right("the attention of our GPT")(
+    lambda: next(
+        it for it in GPT(GPTConfig.llama(**_TINY, num_kv_heads=2, d_mlp=32)).modules()
+        if isinstance(it, MultiHeadAttention)
+    )
+)  # fmt: skip
+
+
+# --- transformers ------------------------------------------------------------------------------------
+
+_SIZES = {
+    "hidden_size": 24, "num_attention_heads": 4, "intermediate_size": 32, "num_hidden_layers": 2,
+    "vocab_size": 37, "bos_token_id": 0, "eos_token_id": None, "pad_token_id": 0,
+}  # fmt: skip
+
+
+def _llama(**changes: Any) -> Any:
+    import transformers
+
+    return transformers.LlamaConfig(**_SIZES, num_key_value_heads=2, **changes)
+
+
+@right("transformers' Llama attention")
+def _() -> Any:
+    from transformers.models.llama.modeling_llama import LlamaAttention
+
+    return LlamaAttention(_llama(attn_implementation="eager"), 0)
+
+
+@right("transformers' Mistral attention")
+def _() -> Any:
+    import transformers
+    from transformers.models.mistral.modeling_mistral import MistralAttention
+
+    config = transformers.MistralConfig(
+        **_SIZES, num_key_value_heads=2, head_dim=6, sliding_window=4, attn_implementation="eager"
+    )
+    return MistralAttention(config, 0)
+
+
+@right("transformers' GPT-2 attention")
+def _() -> Any:
+    import transformers
+    from transformers.models.gpt2.modeling_gpt2 import GPT2Attention
+
+    config = transformers.GPT2Config(n_embd=24, n_head=4, n_positions=32, attn_implementation="eager")
+    return GPT2Attention(config, layer_idx=0)
+
+
+@right("transformers' BERT attention")
+def _() -> Any:
+    import transformers
+    from transformers.models.bert.modeling_bert import BertSelfAttention
+
+    return BertSelfAttention(transformers.BertConfig(**_SIZES, attn_implementation="eager"))
+
+
+@right("transformers' Llama, eager")
+def _() -> Any:
+    import transformers
+
+    return transformers.LlamaForCausalLM(_llama(attn_implementation="eager"))
+
+
+@right("transformers' Llama under heedful")
+def _() -> Any:
+    import transformers
+
+    heedful.integrations.transformers.register()
+    model = transformers.LlamaForCausalLM(_llama())
+    model.set_attn_implementation("heedful")
+    return model
+
+
+# --- unusual, and right ------------------------------------------------------------------------------
+
+
+class _Unusual(nn.Module):
+    """Packed projections around a way of its own from scores to weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(24, 72)
+        self.out = nn.Linear(24, 24)
+
+    def forward(self, x: Tensor) -> Tensor:
+        B, T, _ = x.shape
+        q, k, v = self.qkv(x).view(B, T, 3, 4, 6).permute(2, 0, 3, 1, 4)
+        weights = self.weigh(q, k)
+        return self.out((weights @ v).transpose(1, 2).reshape(B, T, 24))
+
+    def weigh(self, q: Tensor, k: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+@right("a constant added to all scores")
+class _Shifted(_Unusual):
+    def weigh(self, q: Tensor, k: Tensor) -> Tensor:
+        return (q @ k.mT / 6**0.5 + 3.0).softmax(-1)
+
+
+@right("scores capped softly")
+class _Capped(_Unusual):
+    def weigh(self, q: Tensor, k: Tensor) -> Tensor:
+        return (5 * torch.tanh(q @ k.mT / 6**0.5 / 5)).softmax(-1)
+
+
+@right("the scale shared out on queries and keys")
+class _Shared(_Unusual):
+    def weigh(self, q: Tensor, k: Tensor) -> Tensor:
+        return ((q * 6**-0.25) @ (k * 6**-0.25).mT).softmax(-1)
+
+
+@right("queries and keys normalised")
+class _Normalised(_Unusual):
+    def weigh(self, q: Tensor, k: Tensor) -> Tensor:
+        return (10 * F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT).softmax(-1)
+
+
+@right("the softmax written out, stably")
+class _Written(_Unusual):
+    def weigh(self, q: Tensor, k: Tensor) -> Tensor:
+        scores = q @ k.mT / 6**0.5
+        exponentials = torch.exp(scores - scores.amax(-1, keepdim=True))
+        return exponentials / exponentials.sum(-1, keepdim=True)
+
+
+@right("a bias falling with distance")
+class _Alibi(_Unusual):
+    def weigh(self, q: Tensor, k: Tensor) -> Tensor:
+        T = q.shape[2]
+        distance = torch.arange(T)[:, None] - torch.arange(T)[None, :]
+        slopes = 2.0 ** -torch.arange(1, 5)[:, None, None]
+        scores = q @ k.mT / 6**0.5 - slopes * distance
+        return scores.masked_fill(distance < 0, -1e9).softmax(-1)
+
+
+@right("an additive mask made of zeros and minus infinity")
+class _Added(_Unusual):
+    def weigh(self, q: Tensor, k: Tensor) -> Tensor:
+        T = q.shape[2]
+        mask = torch.full((T, T), float("-inf"), dtype=q.dtype).triu(1)
+        return (q @ k.mT / 6**0.5 + mask).softmax(-1)
+
+
+@right("a residual and a norm around it")
+class _Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(24)
+        self.attention = textbook.MultiHeadAttention(24, 24, context_length=32, num_heads=4, dropout=0.1)  # fmt: skip
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.dropout(self.attention(self.norm(x)))
+
+
+@right("the scale folded into the query projection at the start")
+class _Folded(_Unusual):
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.no_grad():
+            self.qkv.weight[:24] /= 6**0.5
+            self.qkv.bias[:24] /= 6**0.5
+
+    def weigh(self, q: Tensor, k: Tensor) -> Tensor:
+        return (q @ k.mT).softmax(-1)
+
+
+@right("a function on (B, H, T, D)")
+def _function() -> Any:
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1) @ value
+
+    return attend

@@ -1,0 +1,420 @@
+"""Bugs, each a small edit of a right attention, as they were reported of real code or are easily made."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+BASES = Path(__file__).parent / "bases"
+
+# What a user would say of each; constructor arguments are left to be guessed.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "single": {"causal": True},
+    "split": {"causal": True},
+    "packed": {"causal": True},
+    "einsums": {"causal": True},
+    "fused": {"causal": True},
+    "listed": {"causal": True},
+    "folded": {"causal": True},
+    "cached": {"causal": True},
+    "encoder": {},
+    "windowed": {"causal": True},
+}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A base with one bug.
+
+    Attributes:
+        base: the stem of its file.
+        bug: the name of the finding that says it.
+        old, new: the edit; `old` stands in the base once.
+        known_as: other names that say the same, or are a fair reading of the same edit.
+    """
+
+    base: str
+    bug: str
+    old: str
+    new: str
+    known_as: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.bug, *self.known_as
+
+    @property
+    def source(self) -> str:
+        """The base's source with the bug.
+
+        Raises:
+            ValueError: the edit does not fit the base, or not in one place.
+        """
+        source = (BASES / f"{self.base}.py").read_text()
+        if source.count(self.old) != 1:
+            raise ValueError(f"{self.base}: {self.old!r} stands there {source.count(self.old)} times")
+        return source.replace(self.old, self.new)
+
+    @property
+    def line(self) -> int | None:
+        """The line that the bug sits on; None if it takes several, or is one that is missing."""
+        before = (BASES / f"{self.base}.py").read_text().splitlines()
+        after = self.source.splitlines()
+        if len(before) != len(after):
+            return None
+        differing = [n for n, (a, b) in enumerate(zip(before, after, strict=True), 1) if a != b]
+        return differing[0] if len(differing) == 1 else None
+
+
+def load(path: Path) -> type[nn.Module]:
+    """The class of a base's or a mutant's file that is meant: the last one."""
+    module = _imported(path)
+    classes = [it for it in vars(module).values() if isinstance(it, type) and issubclass(it, nn.Module)]
+    return [it for it in classes if it.__module__ == module.__name__][-1]
+
+
+def _imported(path: Path) -> ModuleType:
+    name = f"conformance_corpus_{path.stem}_{abs(hash(path))}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def built(mutant: Mutant, folder: Path) -> type[nn.Module]:
+    """The mutant's class, from a file of its own."""
+    path = folder / f"{mutant.base}_{MUTANTS.index(mutant)}.py"
+    path.write_text(mutant.source)
+    torch.manual_seed(0)
+    return load(path)
+
+
+def _edits() -> Iterator[Mutant]:
+    for base, edits in EDITS.items():
+        for bug, old, new, *known_as in edits:
+            yield Mutant(base, bug, old, new, tuple(known_as))
+
+
+EDITS: dict[str, list[tuple[str, ...]]] = {
+    "single": [
+        ("mask-unused", "attn_scores.masked_fill_(", "attn_scores.masked_fill("),
+        ("mask-unused", "ahead = torch.triu(torch.ones(context_length, context_length), diagonal=1)", "ahead = torch.zeros(context_length, context_length)", "future-leak"),
+        ("mask-inverted", "self.mask.bool()[", "~self.mask.bool()["),
+        ("mask-inverted", "torch.triu(torch.ones(context_length, context_length), diagonal=1)", "torch.tril(torch.ones(context_length, context_length), diagonal=-1)"),
+        ("future-leak", "diagonal=1", "diagonal=2"),
+        ("self-hidden", "diagonal=1", "diagonal=0"),
+        ("mask-fill-too-small", "-torch.inf", "-1e4"),
+        ("mask-fill-too-small", "-torch.inf", "-20.0"),
+        ("mask-fill-too-small", "-torch.inf", "0.0"),
+        ("mask-not-a-buffer", 'self.register_buffer("mask", ahead)', "self.mask = ahead"),
+        ("softmax-wrong-dim", "keys.shape[-1] ** 0.5, dim=-1)", "keys.shape[-1] ** 0.5, dim=1)"),
+        ("softmax-wrong-dim", "keys.shape[-1] ** 0.5, dim=-1)", "keys.shape[-1] ** 0.5, dim=0)"),
+        ("rows-not-normalised", "torch.softmax(attn_scores / keys.shape[-1] ** 0.5, dim=-1)", "torch.sigmoid(attn_scores / keys.shape[-1] ** 0.5)"),
+        ("rows-not-normalised", "torch.softmax(attn_scores / keys.shape[-1] ** 0.5, dim=-1)", "torch.exp(attn_scores / keys.shape[-1] ** 0.5)"),
+        ("scale-missing", "attn_scores / keys.shape[-1] ** 0.5", "attn_scores"),
+        ("scale-wrong", "/ keys.shape[-1] ** 0.5", "* keys.shape[-1] ** 0.5"),
+        ("scale-wrong", "/ keys.shape[-1] ** 0.5", "/ keys.shape[-2] ** 0.5"),
+        ("scale-wrong", "/ keys.shape[-1] ** 0.5", "/ keys.shape[-1]"),
+        ("batch-mixed", "b, num_tokens, d_in = x.shape", "b, num_tokens, d_in = x.shape; x = x + x.mean(0)"),
+        ("keys-values-swapped", "queries @ keys.transpose(1, 2)", "queries @ values.transpose(1, 2)", "projection-unused"),
+        ("dropout-in-eval", "self.dropout(attn_weights)", "torch.dropout(attn_weights, 0.2, True)"),
+        ("dropout-misplaced", "attn_weights = self.dropout(attn_weights)\n        context_vec = attn_weights @ values", "context_vec = attn_weights @ values\n        context_vec = self.dropout(context_vec)"),
+        ("dropout-misplaced", "queries @ keys.transpose(1, 2)", "self.dropout(queries @ keys.transpose(1, 2))"),
+        ("dropout-rescale", "self.dropout(attn_weights)", "attn_weights * (torch.rand_like(attn_weights) > 0.25) if self.training else attn_weights"),
+        ("projection-unused", "values = x @ self.W_value", "values = x @ self.W_key"),
+        ("gradient-wrong", "queries @ keys.transpose(1, 2)", "queries @ keys.detach().transpose(1, 2)"),
+        ("gradient-wrong", "attn_weights @ values", "attn_weights.data @ values"),
+        ("undefined-or-global-name", "attn_weights @ values", "attn_weight @ values"),
+        ("undefined-or-global-name", "self.mask.bool()[:num_tokens, :num_tokens]", "self.mask.bool()[:num_token, :num_token]"),
+        ("stale-state", "return context_vec", "self.last = context_vec.detach() + getattr(self, 'last', torch.zeros(1)).mean(); return context_vec + self.last.mean()"),
+        ("length-dependent", "return context_vec", "return context_vec * (1.0 if num_tokens < 9 else 1.1)"),
+        ("crashes", "num_tokens, d_in = x.shape", "num_tokens, d_in, h = x.shape"),
+    ],
+    "split": [
+        ("mask-unused", "attn_scores = attn_scores.masked_fill(", "attn_scores.masked_fill("),
+        ("mask-inverted", "masked_fill(mask_bool,", "masked_fill(~mask_bool,"),
+        ("mask-inverted", "torch.triu(ones, diagonal=1)", "torch.tril(ones, diagonal=-1)"),
+        ("future-leak", "diagonal=1", "diagonal=2"),
+        ("self-hidden", "torch.triu(ones, diagonal=1)", "torch.triu(ones)"),
+        ("mask-fill-too-small", "-torch.inf", "-1e4"),
+        ("mask-fill-too-small", "-torch.inf", "1e-9"),
+        ("mask-not-a-buffer", 'self.register_buffer("mask", torch.triu(ones, diagonal=1))', "self.mask = torch.triu(ones, diagonal=1)"),
+        ("softmax-wrong-dim", "keys.shape[-1] ** 0.5, dim=-1)", "keys.shape[-1] ** 0.5, dim=1)"),
+        ("softmax-wrong-dim", "keys.shape[-1] ** 0.5, dim=-1)", "keys.shape[-1] ** 0.5, dim=2)"),
+        ("rows-not-normalised", "torch.softmax(attn_scores / keys.shape[-1] ** 0.5, dim=-1)", "torch.relu(attn_scores / keys.shape[-1] ** 0.5)"),
+        ("scale-missing", "attn_scores / keys.shape[-1] ** 0.5", "attn_scores"),
+        ("scale-wrong", "keys.shape[-1] ** 0.5", "self.d_out ** 0.5"),
+        ("scale-wrong", "keys.shape[-1] ** 0.5", "self.num_heads ** 0.5"),
+        ("scale-wrong", "keys.shape[-1] ** 0.5", "keys.shape[1]"),
+        ("heads-mixed-split", "keys = keys.view(b, num_tokens, self.num_heads, self.head_dim).transpose(1, 2)", "keys = keys.view(b, self.num_heads, num_tokens, self.head_dim)"),
+        ("heads-mixed-split", "queries = queries.view(b, num_tokens, self.num_heads, self.head_dim).transpose(1, 2)", "queries = queries.view(b, self.num_heads, num_tokens, self.head_dim)"),
+        ("heads-mixed-split", "values = values.view(b, num_tokens, self.num_heads, self.head_dim).transpose(1, 2)", "values = values.view(b, self.num_heads, num_tokens, self.head_dim)"),
+        ("heads-mixed-merge", "context_vec.transpose(1, 2).reshape(", "context_vec.reshape("),
+        ("heads-mixed-merge", "context_vec.transpose(1, 2).reshape(", "context_vec.transpose(1, 3).reshape("),
+        ("keys-values-swapped", "queries @ keys.transpose(2, 3)", "queries @ values.transpose(2, 3)", "projection-unused"),
+        ("dropout-in-eval", "self.dropout(attn_weights)", "torch.dropout(attn_weights, 0.2, True)"),
+        ("dropout-misplaced", "attn_weights = self.dropout(attn_weights)\n        context_vec = attn_weights @ values", "context_vec = attn_weights @ values\n        context_vec = self.dropout(context_vec)"),
+        ("dropout-misplaced", "queries @ keys.transpose(2, 3)", "self.dropout(queries @ keys.transpose(2, 3))"),
+        ("dropout-rescale", "self.dropout(attn_weights)", "attn_weights * (torch.rand_like(attn_weights) > 0.25) if self.training else attn_weights"),
+        ("projection-unused", "values = self.W_value(x)", "values = self.W_key(x)"),
+        ("gradient-wrong", "queries @ keys.transpose(2, 3)", "queries @ keys.transpose(2, 3).detach()"),
+        ("gradient-wrong", "values = self.W_value(x)", "values = self.W_value(x).data"),
+        ("undefined-or-global-name", "attn_weights @ values", "attn_weight @ values"),
+        ("batch-mixed", "context_vec = attn_weights @ values", "context_vec = attn_weights @ values.flip(0)"),
+        ("stale-state", "return self.out_proj(context_vec)", "self.seen = getattr(self, 'seen', 0) + 1; return self.out_proj(context_vec) / self.seen"),
+        ("length-dependent", "b, num_tokens, d_in = x.shape", "b, num_tokens, d_in = x.shape; x = x[:, :8] if num_tokens == 16 else x", "crashes"),
+        ("length-dependent", "keys = self.W_key(x)", "keys = self.W_key(x).squeeze()", "crashes"),
+        ("stride-dependent", "keys = self.W_key(x)", "keys = self.W_key(torch.as_strided(x, x.shape, (num_tokens * d_in, d_in, 1)))"),
+    ],
+    "packed": [
+        ("mask-unused", "att = att.masked_fill(", "att.masked_fill("),
+        ("mask-inverted", "== 0, float", "== 1, float"),
+        ("mask-inverted", "torch.tril(", "torch.triu("),
+        ("future-leak", "torch.tril(torch.ones(block_size, block_size))", "torch.tril(torch.ones(block_size, block_size), 1)"),
+        ("self-hidden", "torch.tril(torch.ones(block_size, block_size))", "torch.tril(torch.ones(block_size, block_size), -1)"),
+        ("mask-fill-too-small", 'float("-inf")', "-1e4"),
+        ("mask-fill-too-small", 'att.masked_fill(self.bias[:, :, :T, :T] == 0, float("-inf"))', "att * self.bias[:, :, :T, :T]"),
+        ("mask-after-softmax", 'att = att.masked_fill(self.bias[:, :, :T, :T] == 0, float("-inf"))\n        att = F.softmax(att, dim=-1)', "att = F.softmax(att, dim=-1)\n        att = att.masked_fill(self.bias[:, :, :T, :T] == 0, 0.0)"),
+        ("mask-after-softmax", 'att = att.masked_fill(self.bias[:, :, :T, :T] == 0, float("-inf"))\n        att = F.softmax(att, dim=-1)', "att = F.softmax(att, dim=-1)\n        att = att * self.bias[:, :, :T, :T]"),
+        ("mask-not-a-buffer", 'self.register_buffer("bias", lower.view(1, 1, block_size, block_size))', "self.bias = lower.view(1, 1, block_size, block_size)"),
+        ("softmax-wrong-dim", "F.softmax(att, dim=-1)", "F.softmax(att, dim=-2)"),
+        ("softmax-wrong-dim", "F.softmax(att, dim=-1)", "F.softmax(att, dim=1)"),
+        ("rows-not-normalised", "F.softmax(att, dim=-1)", "torch.exp(att)"),
+        ("scale-missing", " * (1.0 / math.sqrt(k.size(-1)))", ""),
+        ("scale-wrong", "math.sqrt(k.size(-1))", "math.sqrt(C)"),
+        ("scale-wrong", "(1.0 / math.sqrt(k.size(-1)))", "math.sqrt(k.size(-1))"),
+        ("heads-mixed-split", "k = k.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)", "k = k.view(B, self.n_head, T, C // self.n_head)"),
+        ("heads-mixed-split", "q = q.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)", "q = q.reshape(B, self.n_head, T, C // self.n_head)"),
+        ("heads-mixed-merge", "y.transpose(1, 2).contiguous().view(B, T, C)", "y.contiguous().view(B, T, C)"),
+        ("keys-values-swapped", "(q @ k.transpose(-2, -1))", "(q @ v.transpose(-2, -1))", "projection-unused"),
+        ("keys-values-swapped", "y = att @ v", "y = att @ k", "projection-unused"),
+        ("dropout-in-eval", "self.attn_dropout(att)", "F.dropout(att, 0.2)"),
+        ("dropout-misplaced", "att = self.attn_dropout(att)\n        y = att @ v", "y = att @ v\n        y = self.attn_dropout(y)"),
+        ("dropout-misplaced", "att = F.softmax(att, dim=-1)\n        att = self.attn_dropout(att)", "att = self.attn_dropout(att)\n        att = F.softmax(att, dim=-1)"),
+        ("dropout-rescale", "self.attn_dropout(att)", "att * (torch.rand_like(att) > 0.25) if self.training else att"),
+        ("dropout-rescale", "self.attn_dropout(att)", "self.attn_dropout(att) / 0.75 if self.training else att"),
+        ("gradient-wrong", "y = att @ v", "y = att @ v.detach()"),
+        ("undefined-or-global-name", "y = att @ v", "y = atn @ v"),
+        ("batch-mixed", "y = att @ v", "y = att.roll(1, 0) @ v"),
+        ("stale-state", "att = self.attn_dropout(att)", "self.bias *= 1 - torch.eye(self.bias.shape[-1]).roll(1, 0) * 0.5; att = self.attn_dropout(att)", "future-leak"),
+        ("length-dependent", "return y", "return y if T % 8 else y.flip(-1)"),
+    ],
+    "einsums": [
+        ("mask-unused", "sim = sim.masked_fill(", "sim.masked_fill("),
+        ("mask-inverted", "masked_fill(causal_mask,", "masked_fill(~causal_mask,"),
+        ("mask-inverted", ".triu(1)", ".tril(-1)"),
+        ("future-leak", ".triu(1)", ".triu(2)"),
+        ("self-hidden", ".triu(1)", ".triu()"),
+        ("mask-fill-too-small", "-torch.finfo(sim.dtype).max", "torch.finfo(sim.dtype).tiny"),
+        ("mask-fill-too-small", "-torch.finfo(sim.dtype).max", "-1e3"),
+        ("softmax-wrong-dim", "softmax(dim=-1)", "softmax(dim=0)"),
+        ("softmax-wrong-dim", "softmax(dim=-1)", "softmax(dim=1)"),
+        ("softmax-wrong-dim", "softmax(dim=-1)", "softmax(dim=-2)"),
+        ("rows-not-normalised", "sim.softmax(dim=-1)", "sim.sigmoid()"),
+        ("scale-missing", "q = q * self.scale", "q = q * 1"),
+        ("scale-wrong", "self.scale = dim_head**-0.5", "self.scale = dim**-0.5"),
+        ("scale-wrong", "self.scale = dim_head**-0.5", "self.scale = heads**-0.5"),
+        ("scale-wrong", "self.scale = dim_head**-0.5", "self.scale = dim_head**0.5"),
+        ("scale-wrong", "q = q * self.scale", "q, k = q * self.scale, k * self.scale"),
+        ("heads-mixed-split", "t.reshape(b, n, self.heads, -1)", "t.reshape(b, self.heads, n, -1).transpose(1, 2)"),
+        ("heads-mixed-merge", '"bhij,bjhd->bihd"', '"bhij,bjhd->bhid"'),
+        ("keys-values-swapped", '"bihd,bjhd->bhij", q, k)', '"bihd,bjhd->bhij", q, v)', "projection-unused"),
+        ("keys-values-swapped", "attn, v)", "attn, k)", "projection-unused"),
+        ("batch-mixed", "out = out.reshape(b, n, -1)", "out = out.transpose(0, 1).reshape(b, n, -1)", "heads-mixed-merge"),
+        ("dropout-in-eval", "self.dropout(attn)", "torch.dropout(attn, 0.2, True)"),
+        ("dropout-misplaced", "attn = sim.softmax(dim=-1)\n        attn = self.dropout(attn)", "attn = self.dropout(sim)\n        attn = attn.softmax(dim=-1)"),
+        ("dropout-rescale", "self.dropout(attn)", "attn * (torch.rand_like(attn) > 0.25) if self.training else attn"),
+        ("projection-unused", "q = self.to_q(x)", "q = self.to_kv(x).chunk(2, dim=-1)[0]", "keys-values-swapped"),
+        ("gradient-wrong", "attn = sim.softmax(dim=-1)", "attn = sim.detach().softmax(dim=-1)"),
+        ("undefined-or-global-name", "out = out.reshape(b, n, -1)", "out = out.reshape(b, m, -1)"),
+        ("stale-state", "return self.to_out(out)", "self.scale = self.scale * 0.9; return self.to_out(out)"),
+    ],
+    "fused": [
+        ("future-leak", "is_causal=True", "is_causal=False"),
+        ("mask-inverted", "is_causal=True", "attn_mask=q.new_ones(seq, seq).triu(1).bool()"),
+        ("mask-inverted", "is_causal=True", "attn_mask=q.new_ones(seq, seq).triu().bool()"),
+        ("self-hidden", "is_causal=True", "attn_mask=q.new_ones(seq, seq).tril(-1).bool()"),
+        ("future-leak", "is_causal=True", "attn_mask=q.new_ones(seq, seq).tril(1).bool()"),
+        ("mask-fill-too-small", "is_causal=True", "attn_mask=q.new_ones(seq, seq).triu(1) * -1e4"),
+        ("mask-fill-too-small", "is_causal=True", "attn_mask=q.new_ones(seq, seq).tril()", "future-leak"),
+        ("scale-missing", "is_causal=True", "is_causal=True, scale=1.0"),
+        ("scale-wrong", "is_causal=True", "is_causal=True, scale=dim**-0.5"),
+        ("scale-wrong", "is_causal=True", "is_causal=True, scale=self.head_dim**0.5"),
+        ("scale-wrong", "k = k.repeat_interleave", "k = k / self.head_dim**0.5; k = k.repeat_interleave"),
+        ("heads-mixed-split", "q = self.q_proj(x).view(bsz, seq, self.num_heads, self.head_dim).transpose(1, 2)", "q = self.q_proj(x).view(bsz, self.num_heads, seq, self.head_dim)"),
+        ("heads-mixed-split", "k = self.k_proj(x).view(bsz, seq, self.num_kv_heads, self.head_dim).transpose(1, 2)", "k = self.k_proj(x).view(bsz, self.num_kv_heads, seq, self.head_dim)"),
+        ("heads-mixed-merge", "out.transpose(1, 2).reshape", "out.reshape"),
+        ("group-order", "k = k.repeat_interleave(self.num_heads // self.num_kv_heads, dim=1)", "k = k.repeat(1, self.num_heads // self.num_kv_heads, 1, 1)"),
+        ("group-order", "v = v.repeat_interleave(self.num_heads // self.num_kv_heads, dim=1)", "v = v.repeat(1, self.num_heads // self.num_kv_heads, 1, 1)"),
+        ("group-order", "v = v.repeat_interleave(self.num_heads // self.num_kv_heads, dim=1)", "v = torch.cat([v] * (self.num_heads // self.num_kv_heads), dim=1)", "undefined-or-global-name"),
+        ("keys-values-swapped", "attention(q, k, v,", "attention(q, v, k,"),
+        ("dropout-in-eval", "p = self.dropout if self.training else 0.0", "p = self.dropout"),
+        ("dropout-in-eval", "dropout_p=p", "dropout_p=0.1"),
+        ("projection-unused", "v = self.v_proj(x)", "v = self.k_proj(x)"),
+        ("gradient-wrong", "attention(q, k, v,", "attention(q, k.detach(), v,"),
+        ("undefined-or-global-name", "return self.o_proj(out)", "return self.o_proj(output)"),
+        ("batch-mixed", "attention(q, k, v,", "attention(q, k, v.roll(1, 0),"),
+    ],
+    "listed": [
+        ("mask-unused", "wei = wei.masked_fill(", "wei.masked_fill("),
+        ("mask-inverted", "== 0, float", "!= 0, float"),
+        ("mask-inverted", "torch.tril(torch.ones(block_size, block_size))", "torch.triu(torch.ones(block_size, block_size))"),
+        ("future-leak", "torch.ones(block_size, block_size))", "torch.ones(block_size, block_size), 1)"),
+        ("self-hidden", "torch.ones(block_size, block_size))", "torch.ones(block_size, block_size), -1)"),
+        ("mask-fill-too-small", 'float("-inf")', "-1e4"),
+        ("mask-not-a-buffer", 'self.register_buffer("tril", torch.tril(torch.ones(block_size, block_size)))', "self.tril = torch.tril(torch.ones(block_size, block_size))"),
+        ("softmax-wrong-dim", "F.softmax(wei, dim=-1)", "F.softmax(wei, dim=1)"),
+        ("softmax-wrong-dim", "F.softmax(wei, dim=-1)", "F.softmax(wei, dim=0)"),
+        ("rows-not-normalised", "F.softmax(wei, dim=-1)", "wei.exp()"),
+        ("scale-missing", " * k.shape[-1] ** -0.5", ""),
+        ("scale-wrong", "k.shape[-1] ** -0.5", "C**-0.5"),
+        ("scale-wrong", "k.shape[-1] ** -0.5", "k.shape[-1] ** 0.5"),
+        ("keys-values-swapped", "out = wei @ v", "out = wei @ k", "projection-unused"),
+        ("dropout-in-eval", "self.dropout(wei)", "F.dropout(wei, 0.2)"),
+        ("dropout-misplaced", "wei = F.softmax(wei, dim=-1)\n        wei = self.dropout(wei)", "wei = self.dropout(wei)\n        wei = F.softmax(wei, dim=-1)"),
+        ("dropout-rescale", "self.dropout(wei)", "wei * (torch.rand_like(wei) > 0.25) if self.training else wei"),
+        ("projection-unused", "v = self.value(x)", "v = self.key(x)"),
+        ("gradient-wrong", "wei = q @ k", "wei = q.detach() @ k"),
+        ("undefined-or-global-name", "out = wei @ v", "out = weights @ v"),
+        ("batch-mixed", "out = wei @ v", "out = wei.flip(0) @ v"),
+    ],
+    "folded": [
+        ("mask-unused", "attn_weights = attn_weights + future", "attn_weights + future"),
+        ("mask-inverted", ".triu(1)", ".tril(-1)"),
+        ("future-leak", ".triu(1)", ".triu(2)"),
+        ("self-hidden", 'torch.full((tgt_len, tgt_len), float("-inf"), dtype=q.dtype).triu(1)', 'torch.full((tgt_len, tgt_len), float("-inf"), dtype=q.dtype).triu()'),
+        ("mask-fill-too-small", 'float("-inf")', "-1e4"),
+        ("mask-fill-too-small", 'float("-inf")', "-1.0"),
+        ("softmax-wrong-dim", "F.softmax(attn_weights, dim=-1)", "F.softmax(attn_weights, dim=1)"),
+        ("softmax-wrong-dim", "F.softmax(attn_weights, dim=-1)", "F.softmax(attn_weights, dim=0)"),
+        ("scale-missing", "q = self.q_proj(x) * self.scaling", "q = self.q_proj(x)"),
+        ("scale-wrong", "self.scaling = self.head_dim**-0.5", "self.scaling = embed_dim**-0.5"),
+        ("scale-wrong", "self.scaling = self.head_dim**-0.5", "self.scaling = num_heads**-0.5"),
+        ("heads-mixed-split", "k = k.contiguous().view(tgt_len, bsz * self.num_heads, self.head_dim).transpose(0, 1)", "k = k.contiguous().view(bsz * self.num_heads, tgt_len, self.head_dim)", "batch-mixed"),
+        ("heads-mixed-merge", "attn.transpose(0, 1).contiguous().view", "attn.contiguous().view"),
+        ("keys-values-swapped", "torch.bmm(q, k.transpose(1, 2))", "torch.bmm(q, v.transpose(1, 2))", "projection-unused"),
+        ("keys-values-swapped", "torch.bmm(attn_weights, v)", "torch.bmm(attn_weights, k)", "projection-unused"),
+        ("dropout-in-eval", ", training=self.training)", ")"),
+        ("dropout-misplaced", "attn_weights = torch.bmm(q, k.transpose(1, 2))", "attn_weights = F.dropout(torch.bmm(q, k.transpose(1, 2)), self.dropout, self.training)"),
+        ("projection-unused", "v = self.v_proj(x)", "v = self.k_proj(x)"),
+        ("gradient-wrong", "attn = torch.bmm(attn_weights, v)", "attn = torch.bmm(attn_weights.detach(), v)"),
+        ("batch-mixed", "attn = torch.bmm(attn_weights, v)", "attn = torch.bmm(attn_weights, v.roll(self.num_heads, 0))"),
+        ("undefined-or-global-name", "return self.out_proj(attn)", "return self.out_proj(attn_output)"),
+    ],
+    "cached": [
+        ("mask-unused", "scores = scores.masked_fill(", "scores.masked_fill("),
+        ("mask-inverted", "masked_fill(mask,", "masked_fill(~mask,"),
+        ("future-leak", "triu(start_pos + 1)", "triu(start_pos + 2)"),
+        ("self-hidden", "triu(start_pos + 1)", "triu(start_pos)"),
+        ("causal-alignment", "triu(start_pos + 1)", "triu(1)"),
+        ("causal-alignment", "scores = scores.masked_fill(mask, float(\"-inf\"))", "scores = scores.masked_fill(mask, float(\"-inf\")) if start_pos == 0 else scores", "cache-mismatch"),
+        ("mask-fill-too-small", 'float("-inf")', "-1e4"),
+        ("softmax-wrong-dim", "F.softmax(scores, dim=-1)", "F.softmax(scores, dim=1)"),
+        ("scale-missing", " / self.head_dim**0.5", ""),
+        ("scale-wrong", "/ self.head_dim**0.5", "/ (self.n_heads * self.head_dim) ** 0.5"),
+        ("group-order", "keys = keys.repeat_interleave(self.n_rep, dim=2)", "keys = keys.repeat(1, 1, self.n_rep, 1)"),
+        ("group-order", "values = values.repeat_interleave(self.n_rep, dim=2)", "values = values.repeat(1, 1, self.n_rep, 1)"),
+        ("heads-mixed-merge", "output.transpose(1, 2).reshape", "output.reshape"),
+        ("heads-mixed-split", "xq = self.wq(x).view(bsz, seqlen, self.n_heads, self.head_dim)", "xq = self.wq(x).view(bsz, self.n_heads, seqlen, self.head_dim).transpose(1, 2)"),
+        ("rotary-offset", "xk = rotate(xk, start_pos)", "xk = rotate(xk, 0)"),
+        ("rotary-offset", "xq = rotate(xq, start_pos)", "xq = rotate(xq, 0)"),
+        ("rotary-offset", "positions = torch.arange(start_pos, start_pos + x.shape[1], dtype=torch.float64)", "positions = torch.arange(x.shape[1], dtype=torch.float64)"),
+        ("cache-mismatch", "self.cache_v[:bsz, start_pos:total] = xv", "self.cache_v[:bsz, start_pos:total] = xk"),
+        ("cache-mismatch", "self.cache_k[:bsz, start_pos:total] = xk", "self.cache_k[:bsz, :seqlen] = xk"),
+        ("cache-garbage-read", "keys = torch.cat([self.cache_k[:bsz, :start_pos], xk], dim=1)", "keys = torch.cat([self.cache_k[:bsz, 1 : start_pos + 1], xk], dim=1)", "cache-mismatch"),
+        ("cache-garbage-read", "values = torch.cat([self.cache_v[:bsz, :start_pos], xv], dim=1)", "values = torch.cat([self.cache_v[:bsz, 1 : start_pos + 1], xv], dim=1)", "cache-mismatch"),
+        ("rotary-precision", "angles = torch.outer(positions, 10000.0**-pairs)", "angles = torch.outer(positions.to(x.dtype), (10000.0**-pairs).to(x.dtype))"),
+        ("rotary-mismatch", "even * sin + odd * cos]", "odd * sin + even * cos]"),
+        ("keys-values-swapped", "output = torch.matmul(scores, values)", "output = torch.matmul(scores, keys)", "projection-unused"),
+        ("projection-unused", "xv = self.wv(x)", "xv = self.wk(x)"),
+        ("gradient-wrong", "dim=2).transpose(1, 2)\n        scores", "dim=2).transpose(1, 2).detach()\n        scores"),
+        ("stale-state", "positions = torch.arange(start_pos, start_pos + x.shape[1], dtype=torch.float64)", "positions = rotate.__dict__.setdefault('table', torch.arange(start_pos, start_pos + x.shape[1], dtype=torch.float64))", "crashes", "length-dependent", "rotary-offset"),
+        ("undefined-or-global-name", "return self.wo(output)", "return self.wo(out)"),
+    ],
+    "encoder": [
+        ("mask-unused", "scores = scores.masked_fill(", "scores.masked_fill("),
+        ("mask-unused", "if attention_mask is not None:", "if attention_mask is None and False:"),
+        ("mask-inverted", "attention_mask[:, None, None, :] == 0", "attention_mask[:, None, None, :] == 1"),
+        ("mask-inverted", "attention_mask[:, None, None, :] == 0", "attention_mask[:, None, None, :] > 0"),
+        ("mask-broadcast", "attention_mask[:, None, None, :]", "attention_mask[:, None, :, None]"),
+        ("mask-broadcast", "attention_mask[:, None, None, :] == 0", "attention_mask.flip(0)[:, None, None, :] == 0"),
+        ("padding-leak", "attention_mask[:, None, None, :] == 0", "attention_mask[:, None, None, :].roll(1, -1) == 0", "mask-broadcast"),
+        ("padding-leak", "attention_mask[:, None, None, :] == 0", "(attention_mask[:, None, None, :] == 0) & (attention_mask[:, None, :, None] == 0)", "mask-broadcast", "mask-unused"),
+        ("mask-fill-too-small", "torch.finfo(scores.dtype).min", "-1e4"),
+        ("mask-fill-too-small", "torch.finfo(scores.dtype).min", "0.0"),
+        ("mask-after-softmax", "probs = self.dropout(probs)", "probs = self.dropout(probs) * (1 if attention_mask is None else attention_mask[:, None, None, :].roll(1, -1))", "padding-leak"),
+        ("softmax-wrong-dim", "softmax(scores, dim=-1)", "softmax(scores, dim=1)"),
+        ("softmax-wrong-dim", "softmax(scores, dim=-1)", "softmax(scores, dim=-2)"),
+        ("rows-not-normalised", "nn.functional.softmax(scores, dim=-1)", "torch.exp(scores)"),
+        ("scale-missing", "scores = scores / math.sqrt(self.head_size)", "scores = scores / 1"),
+        ("scale-wrong", "math.sqrt(self.head_size)", "math.sqrt(self.num_heads)"),
+        ("scale-wrong", "math.sqrt(self.head_size)", "math.sqrt(self.head_size * self.num_heads)"),
+        ("scale-wrong", "scores / math.sqrt(self.head_size)", "scores * math.sqrt(self.head_size)"),
+        ("heads-mixed-split", "tensor.view(batch, length, self.num_heads, self.head_size).permute(0, 2, 1, 3)", "tensor.view(batch, self.num_heads, length, self.head_size)"),
+        ("heads-mixed-split", ".permute(0, 2, 1, 3)\n\n", "\n\n"),
+        ("heads-mixed-merge", "context.permute(0, 2, 1, 3).contiguous()", "context.contiguous()"),
+        ("batch-mixed", ".permute(0, 2, 1, 3)\n\n", ".permute(1, 2, 0, 3)\n\n", "heads-mixed-split"),
+        ("keys-values-swapped", "key_layer = self.split_heads(self.key(hidden_states))\n        value_layer = self.split_heads(self.value(hidden_states))", "key_layer = self.split_heads(self.value(hidden_states))\n        value_layer = self.split_heads(self.key(hidden_states))"),
+        ("keys-values-swapped", "torch.matmul(probs, value_layer)", "torch.matmul(probs, key_layer)", "projection-unused"),
+        ("dropout-in-eval", "self.dropout(probs)", "nn.functional.dropout(probs, 0.2)"),
+        ("dropout-rescale", "self.dropout(probs)", "probs * (torch.rand_like(probs) > 0.25) if self.training else probs"),
+        ("projection-unused", "self.split_heads(self.value(hidden_states))", "self.split_heads(self.key(hidden_states))"),
+        ("gradient-wrong", "torch.matmul(probs, value_layer)", "torch.matmul(probs.detach(), value_layer)"),
+        ("undefined-or-global-name", "return self.dense(context)", "return self.dense(context_layer)"),
+        ("self-hidden", "probs = nn.functional", "scores = scores - torch.eye(scores.shape[-1]) * 1e9; probs = nn.functional"),
+    ],
+    "windowed": [
+        ("mask-unused", "logits = logits.masked_fill(", "logits.masked_fill("),
+        ("mask-unused", "visible = visible & padding_mask[:, None, None, :]", "visible & padding_mask[:, None, None, :]", "padding-leak"),
+        ("mask-inverted", "masked_fill(~visible,", "masked_fill(visible,"),
+        ("mask-broadcast", "padding_mask[:, None, None, :]", "padding_mask[:, None, :, None]"),
+        ("mask-fill-too-small", "-1e9", "-1e4"),
+        ("mask-fill-too-small", "-1e9", "-1.0"),
+        ("nan-on-masked-rows", "-1e9", 'float("-inf")'),
+        ("window-off-by-one", "(distance < self.window)", "(distance <= self.window)"),
+        ("window-off-by-one", "(distance < self.window)", "(distance < self.window - 1)"),
+        ("window-missing", "(distance >= 0) & (distance < self.window)", "distance >= 0"),
+        ("future-leak", "(distance >= 0)", "(distance >= -1)"),
+        ("future-leak", "(distance >= 0) & (distance < self.window)", "distance.abs() < self.window"),
+        ("self-hidden", "(distance >= 0)", "(distance > 0)"),
+        ("causal-alignment", "distance = positions[:, None]", "distance = torch.arange(T)[:, None]"),
+        ("softmax-wrong-dim", "logits.softmax(dim=-1)", "logits.softmax(dim=-2)"),
+        ("scale-missing", " * self.head_dim**-0.5", ""),
+        ("scale-wrong", "self.head_dim**-0.5", "C**-0.5"),
+        ("heads-mixed-merge", "(weights @ v).transpose(1, 2).reshape", "(weights @ v).reshape"),
+        ("heads-mixed-split", "qkv = self.qkv(x).view(B, T, 3, self.num_heads, self.head_dim)\n        q, k, v = qkv.permute(2, 0, 3, 1, 4)", "qkv = self.qkv(x).view(B, 3, self.num_heads, T, self.head_dim)\n        q, k, v = qkv.permute(1, 0, 2, 3, 4)"),
+        ("rotary-offset", "positions = torch.arange(past, past + T)", "positions = torch.arange(T)", "causal-alignment"),
+        ("rotary-offset", "q, k = self.rotary(q, positions), self.rotary(k, positions)", "q, k = self.rotary(q, positions), self.rotary(k, torch.arange(T))"),
+        ("rotary-offset", "positions = torch.arange(past, past + T)", "positions = torch.arange(past, past + T) + (past > 0)", "causal-alignment", "window-off-by-one"),
+        ("rotary-mismatch", "turned = torch.cat([-second, first], dim=-1)", "turned = torch.stack([-second, first], dim=-1).flatten(-2)"),
+        ("rotary-mismatch", "turned = torch.cat([-second, first], dim=-1)", "turned = torch.cat([second, first], dim=-1)"),
+        ("cache-mismatch", "v = torch.cat([past_kv[1], v], dim=2)", "v = torch.cat([v, past_kv[1]], dim=2)"),
+        ("cache-mismatch", "k = torch.cat([past_kv[0], k], dim=2)", "k = torch.cat([past_kv[1], k], dim=2)"),
+        ("keys-values-swapped", "logits = q @ k.transpose(-1, -2)", "logits = q @ v.transpose(-1, -2)", "projection-unused"),
+        ("mask-not-a-buffer", 'self.register_buffer("cos", angles.cos(), persistent=False)', "self.cos = angles.cos()", "table-not-a-buffer"),
+        ("rotary-precision", "return x * cos + turned * sin", "angle = (positions.to(x.dtype)[:, None] * 10000.0 ** (-torch.arange(0, self.head_dim, 2).to(x.dtype) / self.head_dim)).repeat(1, 2); return x * angle.cos() + turned * angle.sin()"),
+        ("gradient-wrong", "y = (weights @ v)", "y = (weights @ v.detach())"),
+        ("stale-state", "past = 0 if past_kv is None else past_kv[0].shape[2]", "past = 0 if past_kv is None else past_kv[0].shape[2]; self.window += 1", "window-off-by-one", "length-dependent"),
+        ("undefined-or-global-name", "return self.out(y), (k, v)", "return self.out(out), (k, v)"),
+    ],
+}  # fmt: skip
+
+MUTANTS: list[Mutant] = list(_edits())
+
+
+@cache
+def bugs() -> tuple[str, ...]:
+    """The names of all bugs in the corpus."""
+    return tuple(dict.fromkeys(mutant.bug for mutant in MUTANTS))
