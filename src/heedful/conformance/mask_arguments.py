@@ -162,7 +162,7 @@ def masks_told(
     if keep is not None:
         argument = _known(subject.padding, "padding", "which tokens are real")
         _check_lengths(argument, keep)
-        told[argument.name] = argument, keep[:, None]
+        told[argument.name] = argument, keep[:, None].expand(-1, sizes[1], -1)
     if attend is not None:
         argument = _known(subject.attending, "attending", "which query may see which key")
         if argument.name in told:

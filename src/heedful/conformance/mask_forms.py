@@ -25,7 +25,7 @@ def as_given(argument: MaskArgument, visible: Tensor, B: int, dtype: torch.dtype
 
     Args:
         argument: which form, dtype and polarity.
-        visible: (B or 1, Tq or 1, Tk) Boolean, True for what is seen; a form without queries takes the first one's.
+        visible: (B or 1, Tq, Tk) Boolean, True for what is seen; a form without queries takes the first one's.
         B: how many sequences there are.
         dtype: of additive masks.
     """
@@ -41,7 +41,7 @@ def as_given(argument: MaskArgument, visible: Tensor, B: int, dtype: torch.dtype
 
 
 def shaped_as(form: str, visible: Tensor, B: int) -> Tensor:
-    """A mask (B or 1, Tq or 1, Tk) in a form; for lengths how many keys are seen."""
+    """A mask (B or 1, Tq, Tk) in a form; for lengths how many keys are seen."""
     Tk = visible.shape[-1]
     match form:
         case "(B,)":
@@ -56,6 +56,5 @@ def shaped_as(form: str, visible: Tensor, B: int) -> Tensor:
             return visible[0]
         case "(1, 1, T, T)":
             return visible[:, None]
-    Tq = Tk if visible.shape[1] == 1 else visible.shape[1]
-    square = visible.expand(B, Tq, Tk)
-    return square if form == "(B, T, T)" else square[:, None]
+    each = visible.expand(B, visible.shape[1], Tk)
+    return each if form == "(B, T, T)" else each[:, None]
