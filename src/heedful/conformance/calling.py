@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -85,6 +85,10 @@ class Called:
     @property
     def module(self) -> nn.Module | None:
         return self.callee if isinstance(self.callee, nn.Module) else None
+
+    @property
+    def function(self) -> Callable[..., Any] | None:
+        return self.callee if self.module is None else None
 
     @property
     def layout(self) -> str:

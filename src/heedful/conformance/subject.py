@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -49,11 +49,11 @@ class Inputs:
 
     def tokens(self, start: int, stop: int) -> Inputs:
         """Tokens `start` to `stop` of every batch entry."""
-        return self._with({name: it[:, start:stop] for name, it in self.arguments.items()})
+        return self._with({name: it[:, start:stop].clone() for name, it in self.arguments.items()})
 
     def entry(self, b: int) -> Inputs:
         """Batch entry b alone: B = 1."""
-        return self._with({name: it[b : b + 1] for name, it in self.arguments.items()})
+        return self._with({name: it[b : b + 1].clone() for name, it in self.arguments.items()})
 
     def scaled(self, factor: float) -> Inputs:
         """With longer vectors; ids stay."""
@@ -88,6 +88,7 @@ class Subject(Protocol):
     Attributes:
         name: the class's or function's.
         module: a copy of the target in eval mode, cast to `dtype`; None for a function.
+        function: the target, if it is one; None for a module.
         layout: how the target itself takes tokens: "(B, T, C)", "(T, B, C)", "(T, C)", "(B, H, T, D)", "(B, T) ids".
         batched: whether it takes more than one sequence at a time.
         dtype: of its vectors: float64 wherever it runs in that, otherwise float32.
@@ -99,6 +100,7 @@ class Subject(Protocol):
 
     name: str
     module: nn.Module | None
+    function: Callable[..., Any] | None
     layout: str
     batched: bool
     dtype: torch.dtype
