@@ -92,6 +92,7 @@ class Subject(Protocol):
         layout: how the target itself takes tokens: "(B, T, C)", "(T, B, C)", "(T, C)", "(B, H, T, D)", "(B, T) ids".
         batched: whether it takes more than one sequence at a time.
         dtype: of its vectors: float64 wherever it runs in that, otherwise float32.
+        only: the B and T that it runs with, where a tensor left over in its file ties it to some; None: any.
         longest: the most tokens it takes, as far as it says so; None if there is no limit.
         padding: how it is told which tokens are real; None if it cannot be.
         attending: how it is told which query may see which key; None if it cannot be.
@@ -104,6 +105,7 @@ class Subject(Protocol):
     layout: str
     batched: bool
     dtype: torch.dtype
+    only: tuple[int, int] | None
     longest: int | None
     padding: MaskArgument | None
     attending: MaskArgument | None

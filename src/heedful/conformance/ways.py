@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from heedful.conformance.construction import HEAD_SIZE, HEADS, WIDTH
 from heedful.conformance.dataflow import made_from_tokens
 from heedful.conformance.layouts import heads_come_last, tokens_come_first
+from heedful.conformance.leftovers import tied_sizes
 from heedful.conformance.runs import restored, seeded
 from heedful.conformance.signatures import IDS, Attends, needed_mask, token_arguments, with_masks
 from heedful.conformance.subject import Inputs
@@ -34,6 +35,7 @@ class Way:
         constants: what else it needs: a value, or a function of (B, T, dtype) that makes one.
         alike: whether all the arguments are the same tokens, as self-attention takes them.
         attends: which keys queries see, (Tq, Tk), where that has to be told in every call.
+        only: the B and T that work, where a tensor left over in the target's file ties it to some; None: any.
     """
 
     layout: str
@@ -43,6 +45,7 @@ class Way:
     constants: Mapping[str, Any] = field(default_factory=dict)
     alike: bool = False
     attends: Attends | None = None
+    only: tuple[int, int] | None = None
 
     def arguments(self, inputs: Inputs) -> dict[str, Any]:
         """What the target is given, by name."""
@@ -114,10 +117,22 @@ def way_of(target: Target, example: Any) -> tuple[Way, torch.dtype]:
         ArgumentError: it needs what cannot be guessed.
     """
     errors: list[BaseException] = []
+    for only in (None, *tied_sizes(target.callee)):
+        ways = [replace(way, only=only) for way in _ways(target, example)]
+        found = _first_that_works(target, ways, errors)
+        if found is not None:
+            return found
+    raise TargetError(target.name) from _most_telling(errors)
+
+
+def _first_that_works(
+    target: Target, ways: list[Way], errors: list[BaseException]
+) -> tuple[Way, torch.dtype] | None:
+    """The first way that works and its dtype; None if none does, and the errors are told."""
     found: Way | None = None
     for dtype in (torch.float64, torch.float32):
         callee = target.copied(dtype)
-        for way in _ways(target, example) if found is None else (found,):
+        for way in ways if found is None else (found,):
             try:
                 trace = _tried(target, callee, way, dtype)
             except Exception as error:  # noqa: BLE001 - whatever it raises, the next way may do
@@ -127,9 +142,7 @@ def way_of(target: Target, example: Any) -> tuple[Way, torch.dtype]:
                 return way, dtype
             found = way
             break
-    if found is not None:
-        return found, torch.float64
-    raise TargetError(target.name) from _most_telling(errors)
+    return None if found is None else (found, torch.float64)
 
 
 def _tried(target: Target, callee: Callable[..., Any], way: Way, dtype: torch.dtype) -> Trace:
@@ -138,7 +151,8 @@ def _tried(target: Target, callee: Callable[..., Any], way: Way, dtype: torch.dt
     Raises:
         TypeError: the result has no row for each token.
     """
-    B, T = (1, TRIAL[1]) if way.layout == "(T, C)" else TRIAL
+    B, T = way.only or TRIAL
+    B = 1 if way.layout == "(T, C)" else B
     args, keywords = target.bound(way.arguments(drawn(way, B, T, dtype)))
     module = callee if isinstance(callee, nn.Module) else None
     with torch.no_grad(), seeded(), restored(module):
