@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.conformance import caching
+from heedful.conformance.longest import longest_input
 from heedful.conformance.mask_arguments import find_masks, masks_told
 from heedful.conformance.runs import restored, seeded
 from heedful.conformance.signatures import POSITIONS
@@ -19,11 +20,6 @@ from heedful.conformance.subject import CacheUse, Inputs, MaskArgument, Observat
 from heedful.conformance.target import Target, TargetError, target_of
 from heedful.conformance.ways import Way, drawn, way_of
 from heedful.observation import Trace, record
-
-LONGEST_NAMES = (
-    *("context_length", "block_size", "max_seq_len", "max_len", "n_positions", "max_position_embeddings"),
-    *("context_size", "max_seq_length", "max_length", "n_ctx"),
-)  # fmt: skip
 
 
 def subject_of(
@@ -48,6 +44,7 @@ def subject_of(
     found = target_of(target, arguments)
     way, dtype = way_of(found, example)
     subject = Called(found, way, dtype, found.copied(dtype))
+    subject.longest = longest_input(subject)
     subject.padding, subject.attending = find_masks(subject)
     subject.cached, subject.make_cache = caching.find_cache(subject, cache)
     return subject
@@ -62,6 +59,7 @@ class Called:
         way: how it takes tokens and gives rows.
         dtype: of its vectors.
         callee: the copy that is run.
+        longest: the most tokens it takes; None if there is no limit.
         make_cache: makes an empty cache of (batch, capacity), where the target is given one.
         seed: of the random numbers that a run meets.
         lasting: whether what a run leaves behind is there for the next one.
@@ -71,6 +69,7 @@ class Called:
     way: Way
     dtype: torch.dtype
     callee: Any
+    longest: int | None = None
     padding: MaskArgument | None = None
     attending: MaskArgument | None = None
     cached: CacheUse | None = None
@@ -99,25 +98,8 @@ class Called:
         return self.way.layout != "(T, C)"
 
     @property
-    def longest(self) -> int | None:
-        """The least of what its parts say; of no module, none."""
-        said = [
-            size
-            for part in (() if self.module is None else self.module.modules())
-            for holder in (part, getattr(part, "config", None))
-            for name in LONGEST_NAMES
-            if isinstance(size := getattr(holder, name, None), int) and size > 0
-        ]
-        return min([*said, *self._table_sizes()], default=None)
-
-    def _table_sizes(self) -> list[int]:
-        """How many rows square buffers have: masks that are cut to the tokens."""
-        buffers = () if self.module is None else self.module.buffers()
-        return [
-            it.shape[-1]
-            for it in buffers
-            if it.dim() >= 2 and it.shape[-1] == it.shape[-2] and it.shape[-1] > 2
-        ]
+    def only(self) -> tuple[int, int] | None:
+        return self.way.only
 
     def draw(self, B: int, T: int, *, seed: int = 0, dtype: torch.dtype | None = None) -> Inputs:
         """Random tokens: standard normal vectors, or ids."""
