@@ -16,7 +16,7 @@ from heedful.conformance.expectations import Told
 from heedful.conformance.finding import Fact, Finding, Place
 from heedful.conformance.isolation import undisturbed, within
 from heedful.conformance.probing import PROBES, Probe
-from heedful.conformance.raising import said, where_raised
+from heedful.conformance.raising import global_read, said, where_raised
 from heedful.conformance.report import ProbeRun, Report
 from heedful.conformance.target import TargetError
 from heedful.errors import ArgumentError
@@ -134,5 +134,11 @@ def _raised(probe: Probe, error: Exception) -> Finding:
 
 
 def _crash(error: BaseException, place: Place) -> Finding:
+    """A finding on what a target raises, whatever it is given."""
+    read = global_read(error)
+    if read is not None:
+        name, line = read
+        proof = f"It reads the global tensor {name!r}, the same for all tokens, and raises {said(error)}"
+        return Finding("undefined-or-global-name", "bug", proof, "", line)
     name = "undefined-or-global-name" if isinstance(error, NameError) else "crashes"
     return Finding(name, "bug", f"It raises {said(error)}", "", place)

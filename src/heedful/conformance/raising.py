@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dis
+import linecache
 import traceback
 from collections.abc import Callable
 from typing import Any
+
+from torch import Tensor
 
 from heedful.conformance.finding import Place
 
@@ -37,4 +41,18 @@ def where_raised(error: BaseException) -> Place | None:
 
 def said(error: BaseException) -> str:
     """An exception's class and the first line of what it says."""
-    return traceback.format_exception_only(error)[0].strip().partition("\n")[0]
+    return traceback.format_exception_only(error)[0].strip().partition("\n")[0].rstrip(".")
+
+
+def global_read(error: BaseException) -> tuple[str, Place] | None:
+    """The first global tensor that the code which raised reads, and where: what came of it may be what did not fit."""
+    for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
+        if str(frame.f_globals.get("__name__", "")).startswith(NOT_THE_TARGETS):
+            continue
+        for instruction in dis.get_instructions(frame.f_code):
+            held = frame.f_globals.get(instruction.argval) if instruction.opname == "LOAD_GLOBAL" else None
+            line = None if instruction.positions is None else instruction.positions.lineno
+            if isinstance(held, Tensor) and held.numel() > 1 and line is not None:
+                file = frame.f_code.co_filename
+                return instruction.argval, Place(file, line, linecache.getline(file, line).strip())
+    return None

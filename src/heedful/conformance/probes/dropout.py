@@ -17,10 +17,7 @@ from heedful.conformance.probing import probe
 from heedful.conformance.subject import Inputs, Observation
 from heedful.observation import Step
 
-MANY = (
-    8,
-    32,
-)  # sequences and tokens: over a thousand weights, whose share of zeros is known to a few percent
+MANY = 48  # sequences: over a thousand weights, whose share of zeros is known to a few percent
 SIGMAS = 5.0
 
 
@@ -113,10 +110,9 @@ def _where(drop: Step, cores: list[Core], observation: Observation) -> str:
 @probe("dropout-rescale")
 def rescaling(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Divides weights after dropout by those before: what is kept must grow by 1 / (1 − p)."""
-    B, T = MANY
-    subject = evidence.subject
-    inputs = subject.draw(B if subject.batched else 1, min(T, subject.longest or T))
-    one, other = _training(evidence, inputs)
+    if not evidence.subject.batched:
+        return  # too few weights
+    one, other = _training(evidence, evidence.subject.draw(MANY, evidence.inputs.sizes[1]))
     drops = _drops(one, other)
     for core in find_cores(one):
         dropped = [it for it in drops if it in core.chain and not core.fused]

@@ -36,7 +36,7 @@ def lengths(evidence: Evidence) -> Iterator[Finding | Fact]:
             yield Finding(
                 "length-dependent",
                 "bug",
-                f"{n} tokens make it raise {said(error)} With {min(works, key=lambda it: abs(it - n))} it does not.",
+                f"With {n} tokens it raises {said(error)}; with {min(works, key=lambda it: abs(it - n))} it does not.",
                 f"T = {n}",
                 where_raised(error),
             )
@@ -89,7 +89,8 @@ def _of_beginnings(evidence: Evidence, tokens: Inputs, outputs: Mapping[int, Ten
     ]
     if not apart:
         return None
-    a, b = apart[0]
+    b = min(b for _, b in apart)
+    a = max(a for a, second in apart if second == b)
     counts = {n: sum(n in pair for pair in apart) for n in (a, b)}
     wrong, right = (a, b) if counts[a] > counts[b] else (b, a)
     distance = (outputs[b][:, :a] - outputs[a]).abs().max()
@@ -108,8 +109,9 @@ def _first_apart(one: Observation, other: Observation) -> Step | None:
     """The first step of a run made from tokens that another run does not take, or takes with other results."""
     alive = made_from_tokens(one.trace.steps)
     for step, counterpart in zip(one.trace, other.trace, strict=False):
-        if (step.operation, step.line) != (counterpart.operation, counterpart.line):
-            return step
+        if not _alike(step, counterpart):
+            skipped = any(_alike(step, it) for it in other.trace.steps[step.index :])
+            return counterpart if skipped else step
         if step.index not in alive or step.operation.startswith("empty"):
             continue
         value, its = tensor(step), tensor(counterpart)
@@ -119,6 +121,10 @@ def _first_apart(one: Observation, other: Observation) -> Step | None:
         if differing(value[common], its[common]).any():
             return step
     return None
+
+
+def _alike(step: Step, other: Step) -> bool:
+    return (step.operation, step.line) == (other.operation, other.line)
 
 
 # --- not causal: every key has its weight, at every length -----------------------------------------
@@ -197,7 +203,7 @@ def batches(evidence: Evidence) -> Iterator[Finding | Fact]:
     for b in range(len(whole)):
         alone = attempt(lambda b=b: subject.run(inputs.entry(b)).detach())
         if isinstance(alone, Exception):
-            proof = f"One sequence alone makes it raise {said(alone)} Two do not."
+            proof = f"With one sequence alone it raises {said(alone)}; with two it does not."
             yield Finding("length-dependent", "bug", proof, "B = 1", where_raised(alone))
             return
         if differing(alone[0], whole[b]).any():

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
+import textwrap
 from collections.abc import Iterator
 
 import torch
 
 from heedful.conformance.changes import differing
 from heedful.conformance.cores import Core
-from heedful.conformance.dataflow import is_projection, made_where
+from heedful.conformance.dataflow import is_projection, made_where, way_back
 from heedful.conformance.evidence import Evidence
 from heedful.conformance.finding import Fact, Finding, Place
 from heedful.conformance.probing import probe
-from heedful.observation import Step
+from heedful.observation import Source, Step
 
 ROLES = {
     "query": ("query", "queries", "q", "wq", "xq", "toq"),
@@ -46,7 +49,7 @@ def projections(evidence: Evidence) -> Iterator[Finding | Fact]:
         )
         return
     for core in evidence.cores:
-        twice = _read_twice(core)
+        twice = _read_twice(evidence, core)
         lost = None if twice is None else _lost_piece(evidence, dead)
         if twice is not None and lost is not None:
             yield Finding(
@@ -106,7 +109,7 @@ def _in_its_stead(evidence: Evidence, name: str, dead: set[int]) -> Place | None
     steps = evidence.base.trace.steps
     role = _role(_own_name(name))
     for core in evidence.cores:
-        twice = _read_twice(core)
+        twice = _read_twice(evidence, core)
         if twice is not None and any(_reads(steps[it], name) for it in dead):
             return Place.of(twice[1])
     uses: dict[str, list[Step]] = {}
@@ -118,14 +121,33 @@ def _in_its_stead(evidence: Evidence, name: str, dead: set[int]) -> Place | None
         if len(user) > 1:
             return Place.of(next((it for it in user if _role(it.name) == role), user[-1]))
     computed = next((it for it in steps if it.index in dead and _reads(it, name)), None)
+    if computed is None and role == "output":
+        return _returned(evidence, _parent(name))
     return Place.of(computed) or made_where(evidence.subject.module, name.removesuffix(".weight"))
 
 
-def _read_twice(core: Core) -> tuple[str, Step] | None:
+def _returned(evidence: Evidence, path: str) -> Place | None:
+    """The line on which a module returns its output."""
+    assert evidence.subject.module is not None
+    forward = type(evidence.subject.module.get_submodule(path)).forward
+    lines, first = inspect.getsourcelines(forward)
+    returns = [it for it in ast.walk(ast.parse(textwrap.dedent("".join(lines)))) if isinstance(it, ast.Return)]
+    last = max(returns, key=lambda it: it.lineno, default=None)
+    if last is None:
+        return None
+    return Place(inspect.getsourcefile(forward) or "", first + last.lineno - 1, ast.unparse(last))
+
+
+def _read_twice(evidence: Evidence, core: Core) -> tuple[str, Step] | None:
     """A tensor that a core takes in two roles, and the step that takes it the second time."""
-    if core.query_source == core.key_source:
+
+    def same(one: Source, other: Source) -> bool:
+        ways = [{it.index for it in way_back(evidence.base, source)} for source in (one, other)]
+        return one.step in ways[1] or other.step in ways[0]
+
+    if same(core.query_source, core.key_source):
         return core.query_source.name, core.scores_step
-    if core.value_source in (core.query_source, core.key_source):
+    if same(core.value_source, core.query_source) or same(core.value_source, core.key_source):
         return core.value_source.name, core.context_step
     return None
 

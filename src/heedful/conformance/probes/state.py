@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import inspect
+import textwrap
 from collections.abc import Iterator
 from types import FunctionType
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from heedful.conformance.changes import changed_entries, differing
-from heedful.conformance.dataflow import made_where, made_from_tokens
+from heedful.conformance.dataflow import made_from_tokens, made_where
 from heedful.conformance.evidence import Evidence
 from heedful.conformance.expectations import is_triangular
 from heedful.conformance.finding import Fact, Finding, Place
@@ -30,61 +31,78 @@ def history(evidence: Evidence) -> Iterator[Finding | Fact]:
     inputs = evidence.inputs
     B, T = inputs.sizes
     expected = evidence.subject.fresh().run(inputs).detach()
-    for earlier in (*_others(evidence), inputs):
-        b, t = earlier.sizes
-        module = evidence.subject.fresh(lasting=True)
-        outcome = attempt(
-            lambda used=module, first=earlier: (used.run(first), used.run(inputs).detach())[1]
-        )
-        case = f"B = {b}, T = {t}, and then B = {B}, T = {T}"
+    for earlier in _histories(evidence):
+        used = evidence.subject.fresh(lasting=True)
+        outcome = attempt(lambda used=used, earlier=earlier: [used.run(it).detach() for it in (*earlier, inputs)])
+        case = ", then ".join("B = {}, T = {}".format(*it.sizes) for it in (*earlier, inputs))
         if isinstance(outcome, Exception):
-            proof = f"After a call with other tokens ({b} × {t}) it raises {said(outcome)}"
+            proof = f"After a call with other tokens it raises {said(outcome)}"
             yield Finding("stale-state", "bug", proof, case, where_raised(outcome))
             return
-        if differing(outcome, expected).any():
-            apart = (outcome - expected).abs().max()
+        if differing(outcome[-1], expected).any():
+            apart = (outcome[-1] - expected).abs().max()
             proof = f"After a call with other tokens the output is another than on a fresh module, by {apart:.3g}."
-            yield Finding("stale-state", "bug", proof, case, _stale(evidence, earlier))
+            yield Finding("stale-state", "bug", proof, case, _kept(evidence, earlier))
             return
 
 
-def _others(evidence: Evidence) -> list[Inputs]:
-    """Other tokens: as many, fewer, more."""
+def _histories(evidence: Evidence) -> Iterator[list[Inputs]]:
+    """What may be run before: other tokens; fewer, or more, and then others."""
     B, T = evidence.inputs.sizes
     subject = evidence.subject
-    sizes = [(B, T), (1, max(T - 3, 1)), (B, min(T + 2, subject.longest or T + 2))]
-    return [subject.draw(b, t, seed=seed) for seed, (b, t) in enumerate(sizes, start=1)]
+    others = subject.draw(B, T, seed=1)
+    yield [others]
+    for seed, t in ((2, max(T - 3, 1)), (3, min(T + 2, subject.longest or T + 2))):
+        first = subject.draw(B, t, seed=seed)
+        if not isinstance(attempt(lambda first=first: subject.fresh().run(first)), Exception):
+            yield [first, others]
 
 
-def _stale(evidence: Evidence, earlier: Inputs) -> Place | None:
-    """Where what was kept is made, if it is an attribute; otherwise where it is first used."""
-    fresh, used = evidence.subject.fresh(), evidence.subject.fresh(lasting=True)
-    used.run(earlier)
-    one, other = fresh.record(evidence.inputs), used.record(evidence.inputs)
-    step = _first_apart(one, other)
-    if step is None:
-        return None
-    for source in step.inputs:
-        if source.kind in ("attribute", "buffer"):
-            return made_where(evidence.subject.module, source.name, outside="__init__") or Place.of(
-                step
-            )
+def _kept(evidence: Evidence, earlier: list[Inputs]) -> Place | None:
+    """Where what is left behind is made, if it is an attribute; otherwise where it is first used."""
+    subject = evidence.subject
+    before, after = subject.fresh(lasting=True), subject.fresh(lasting=True)
+    for inputs in earlier[:-1]:
+        before.run(inputs)
+    one = before.record(evidence.inputs)
+    for inputs in earlier:
+        after.run(inputs)
+    step = _first_apart(after.record(evidence.inputs), one)
+    for source in () if step is None else step.inputs:
+        if source.kind in ("attribute", "buffer") and (place := _made_later(subject.module, source.name)):
+            return place
     return Place.of(step)
 
 
 def _first_apart(one: Observation, other: Observation) -> Step | None:
-    """The first step of the second run that is another than in the first, or has no counterpart there."""
-    for step, counterpart in zip(other.trace, one.trace, strict=False):
-        if (step.operation, step.line, step.shape) != (
-            counterpart.operation,
-            counterpart.line,
-            counterpart.shape,
-        ):
+    """The first step of a run that another one on the same tokens does not take, or takes with another result."""
+    for step, counterpart in zip(one.trace, other.trace, strict=False):
+        if (step.operation, step.line, step.shape) != (counterpart.operation, counterpart.line, counterpart.shape):
             return step
-        changed = changed_entries(other, one, step)
+        changed = changed_entries(one, other, step)
         if changed is not None and changed.any() and not step.operation.startswith("empty"):
             return step
     return None
+
+
+def _made_later(module: nn.Module | None, name: str) -> Place | None:
+    """The line outside the constructor that assigns an attribute."""
+    assert module is not None
+    path, _, attribute = name.rpartition(".")
+    for function in _methods(module.get_submodule(path)):
+        lines, first = inspect.getsourcelines(function)
+        for node in ast.walk(ast.parse(textwrap.dedent("".join(lines)))):
+            match node:
+                case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=assigned)]):
+                    if assigned == attribute and function.__name__ != "__init__":
+                        file = inspect.getsourcefile(function) or ""
+                        return Place(file, first + node.lineno - 1, ast.unparse(node))
+    return None
+
+
+def _methods(module: nn.Module) -> Iterator[FunctionType]:
+    """What a module's own class defines."""
+    yield from (it for it in vars(type(module)).values() if inspect.isfunction(it))
 
 
 @probe("undefined-or-global-name")
@@ -109,28 +127,21 @@ def names(evidence: Evidence) -> Iterator[Finding | Fact]:
 
 
 def _global(evidence: Evidence, step: Step, source: Source) -> Tensor | None:
-    """The tensor of more than one entry that a name stands for among the globals of the function around a step."""
+    """The tensor of more than one entry that a name stands for among the globals of the code around a step."""
     for function in _functions(evidence):
         held = function.__globals__.get(source.name)
-        if (
-            function.__code__.co_filename == step.file
-            and isinstance(held, Tensor)
-            and held.numel() > 1
-        ):
+        if function.__code__.co_filename == step.file and isinstance(held, Tensor) and held.numel() > 1:
             return held
     return None
 
 
 def _functions(evidence: Evidence) -> Iterator[FunctionType]:
     """The functions that a target is written in."""
-    module = evidence.subject.module
-    if module is None:
-        target: Any = evidence.subject.function
-        if inspect.isfunction(target):
-            yield target
-        return
-    for kind in dict.fromkeys(type(part) for part in module.modules()):
-        yield from (it for it in vars(kind).values() if inspect.isfunction(it))
+    module, function = evidence.subject.module, evidence.subject.function
+    for part in () if module is None else module.modules():
+        yield from _methods(part)
+    if inspect.isfunction(function):
+        yield function
 
 
 def _own_name(evidence: Evidence, step: Step, source: Source) -> str | None:
