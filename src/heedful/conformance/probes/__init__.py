@@ -4,6 +4,7 @@
 
 from heedful.conformance.probes import causality as causality
 from heedful.conformance.probes import softmax as softmax
+from heedful.conformance.probes import weighing as weighing
 from heedful.conformance.probes import scale as scale
 from heedful.conformance.probes import heads as heads
 from heedful.conformance.probes import dropout as dropout
