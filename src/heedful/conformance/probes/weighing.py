@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from heedful.conformance.dataflow import PRODUCTS, tensor
+from heedful.conformance.dataflow import PRODUCTS, made_from_tokens, tensor
 from heedful.conformance.evidence import Evidence
 from heedful.conformance.finding import Fact, Finding, Place
 from heedful.conformance.probing import probe
@@ -24,19 +24,54 @@ def weighing(evidence: Evidence) -> Iterator[Finding | Fact]:
         weights = tensor(step)
         if step.operation != "softmax" or step in known or weights is None or weights.dim() < 2:
             continue
-        if _sums_to_one(weights, -1) or not _weighs(evidence, step):
+        if not _weighs(evidence, step):
             continue
-        axis = next((it for it in range(weights.dim() - 1) if _sums_to_one(weights, it)), None)
-        if axis is not None:
-            yield Finding(
-                "softmax-wrong-dim",
-                "bug",
-                f"The weights sum to 1 along dimension {axis} of {' × '.join(map(str, weights.shape))}, "
-                f"and over the last, whose entries weigh the values, to {weights.sum(-1).flatten()[0]:.3g}.",
-                f"T = {evidence.inputs.sizes[1]}",
-                Place.of(step),
-            )
+        proof = _wrong(weights) or _wrong_for_own_scores(evidence, step, weights)
+        if proof:
+            case = f"T = {evidence.inputs.sizes[1]}"
+            yield Finding("softmax-wrong-dim", "bug", proof, case, Place.of(step))
             return
+
+
+def _wrong(weights: Tensor) -> str:
+    axes = [axis for axis in range(weights.dim()) if _sums_to_one(weights, axis)]
+    if not axes or weights.dim() - 1 in axes:
+        return ""
+    return (
+        f"The weights sum to 1 along dimension {axes[0]} of {_times(weights)}, and over the last, whose entries weigh "
+        f"the values, to {_first_sum(weights):.3g}."
+    )
+
+
+def _wrong_for_own_scores(evidence: Evidence, softmax: Step, weights: Tensor) -> str:
+    """What is wrong of a softmax that is right for a global's scores alone, which have fewer dimensions."""
+    alive = made_from_tokens(evidence.base.trace.steps)
+    dim, T = _dimension(softmax), evidence.inputs.sizes[1]
+    if softmax.index in alive or dim is None or dim < 0:
+        return ""
+    for step in evidence.base.trace.steps[: softmax.index]:
+        scores = tensor(step)
+        if step.index not in alive or step.operation not in PRODUCTS or scores is None:
+            continue
+        if scores.shape[-2:] == (T, T) and dim < scores.dim() - 1:
+            return (
+                f"Dimension {dim} is the keys' in {_times(weights)}, a global's, but not in {step.name!r} "
+                f"({_times(scores)}): of these a query's weights sum to {_first_sum(scores.softmax(dim)):.3g}."
+            )
+    return ""
+
+
+def _dimension(softmax: Step) -> int | None:
+    dim = softmax.keywords.get("dim", softmax.arguments[1] if len(softmax.arguments) > 1 else None)
+    return dim if isinstance(dim, int) else None
+
+
+def _first_sum(weights: Tensor) -> float:
+    return weights.sum(-1).flatten()[0].item()
+
+
+def _times(tensor: Tensor) -> str:
+    return " × ".join(map(str, tensor.shape))
 
 
 def _sums_to_one(weights: Tensor, axis: int) -> bool:
