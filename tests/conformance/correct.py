@@ -127,7 +127,9 @@ def _() -> Any:
 def _() -> Any:
     import transformers
 
-    heedful.integrations.transformers.register()
+    from heedful.integrations.transformers import register
+
+    register()
     model = transformers.LlamaForCausalLM(_llama())
     model.set_attn_implementation("heedful")
     return model

@@ -77,7 +77,7 @@ def judge_mutant(number: int) -> Verdict:
     named = [it for it in report.bugs if it.name in mutant.names] or list(report.bugs)
     place = named[0].place if named else None
     return Verdict(
-        f"{mutant.base}: {mutant.new.splitlines()[-1].strip()}",
+        f"{mutant.base}: {mutant.old.strip()} → {mutant.new.strip()}".replace("\n", " ↵ "),
         mutant.bug,
         mutant.names,
         mutant.line,
