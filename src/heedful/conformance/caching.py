@@ -1,4 +1,4 @@
-"""Running a target token by token: what kind of cache it has, and how it is handed from one call to the next."""
+"""Running a target chunk by chunk: what kind of cache it has, and how it is handed from one call to the next."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from heedful.conformance.changes import differing
 from heedful.conformance.mask_forms import as_given
 from heedful.conformance.runs import restored, seeded
 from heedful.conformance.signatures import POSITIONS, STARTS, TABLES
@@ -19,16 +20,25 @@ from heedful.observation import record
 if TYPE_CHECKING:
     from heedful.conformance.calling import Called
 
-GROWN = (
+NAMES = (
     *("past_key_values", "past_key_value", "past_kv", "layer_past", "kv_cache", "cache", "past"),
-    *("caches", "kv", "past_kvs", "prev_kv", "cached_kv", "state"),
+    *("caches", "kv_caches", "past_kvs", "prev_kv", "cached_kv", "layer_cache"),
+)
+PAIRS = (
+    *(("k_cache", "v_cache"), ("cache_k", "cache_v"), ("key_cache", "value_cache")),
+    *(("past_k", "past_v"), ("past_key", "past_value"), ("kcache", "vcache")),
 )
 SLACK = 3  # slots beyond those that the tokens need: whoever reads them reads too far
-Maker = Callable[[int, int], Any]
+Maker = Callable[[int, int], Any]  # of (batch, capacity)
 
 
 def find_cache(subject: Called, maker: Maker | None) -> tuple[CacheUse | None, Maker | None]:
-    """How a subject is given a cache, and what makes one; None, None if it has none."""
+    """How a subject is given a cache, and what makes one; None, None if it has none.
+
+    Where earlier tokens see later ones a cache is of no use, whatever the arguments are called.
+    """
+    if not _is_causal(subject):
+        return None, None
     for use, make in _candidates(subject, maker):
         subject.cached, subject.make_cache = use, make
         inputs = subject.draw(2 if subject.batched else 1, 4)
@@ -41,29 +51,72 @@ def find_cache(subject: Called, maker: Maker | None) -> tuple[CacheUse | None, M
     return None, None
 
 
+def _is_causal(subject: Called) -> bool:
+    """Whether the first token's row stays as it is when the last token changes."""
+    inputs = subject.draw(1, 4)
+    with torch.no_grad():
+        rows = (subject.run(it)[0, 0] for it in (inputs, inputs.changed(0, 3)))
+        return not differing(*rows).any()
+
+
+def run_chunks(
+    subject: Called, inputs: Inputs, sizes: Sequence[int], *, poison: bool = False
+) -> list[Observation]:
+    """Run a subject's module on one chunk of tokens after another; what it keeps in itself stays there.
+
+    Args:
+        subject: one with a cache.
+        inputs: all the tokens.
+        sizes: of the chunks.
+        poison: fill the cache's slots with NaN first.
+    """
+    use = subject.cached
+    assert use is not None, "ask `cached` first"
+    B, T = inputs.sizes
+    cache = subject.make_cache(B, T + SLACK) if subject.make_cache is not None else None
+    if poison:
+        _poison(_tensors_kept(subject.module) if use.kind == "buffers" else cache)
+    found, start = [], 0
+    for size in sizes:
+        chunk = inputs.tokens(start, start + size)
+        given = subject.way.arguments(chunk) | _told(subject, chunk, start)
+        if use.kind != "buffers":
+            given |= _cache_arguments(use, cache)
+        args, keywords = subject.target.bound(given)
+        trace = record(subject.callee, *args, **keywords)
+        if use.kind != "buffers":
+            cache = _cache_after(use, trace.result, cache)
+        found.append(subject.observation(chunk, given, trace))
+        start += size
+    return found
+
+
 def _candidates(subject: Called, maker: Maker | None) -> Iterator[tuple[CacheUse, Maker | None]]:
-    names = subject.parameters
-    argument = next((it for it in GROWN if it in names), None)
-    module = subject.target.module
+    """What may be its way, the likeliest first."""
+    names, module = subject.parameters, subject.module
+    argument = next((it for it in NAMES if it in names), None)
     if argument is not None:
-        made = maker or _maker(module, subject.dtype)
-        if made is not None:
-            yield CacheUse("object", argument, capacity=True), made
+        if maker is not None or (maker := _known_maker(module, subject.dtype)) is not None:
+            yield CacheUse("object", argument, capacity=True), maker
         yield CacheUse("grown", argument), None
-    if module is None or not _holds_caches(module):
-        return
-    for name in (*STARTS, *POSITIONS, "use_cache"):
-        if name in names:
-            yield CacheUse("buffers", name, capacity=True), None
+    pair = next((it for it in PAIRS if set(it) <= set(names)), None)
+    if pair is not None and module is not None:
+        for made in [maker] if maker is not None else _pair_makers(module, subject.dtype):
+            yield CacheUse("object", ", ".join(pair), capacity=True), made
+        yield CacheUse("grown", ", ".join(pair)), None
+    if _tensors_kept(module):
+        for name in (*STARTS, *POSITIONS, "use_cache"):
+            if name in names:
+                yield CacheUse("buffers", name, capacity=True), None
 
 
-def _maker(module: nn.Module | None, dtype: torch.dtype) -> Maker | None:
+def _known_maker(module: nn.Module | None, dtype: torch.dtype) -> Maker | None:
     """What makes the caches of modules that are known."""
     if isinstance(module, MultiHeadAttention):
         heads, size = module.num_kv_heads, module.head_dim
         return lambda batch, capacity: KVCache.empty(batch, heads, capacity, size, dtype=dtype)
     if module is not None and hasattr(module, "new_caches"):
-        return lambda batch, capacity: module.to(dtype).new_caches(batch, capacity)  # pyright: ignore[reportCallIssue]
+        return lambda batch, capacity: module.new_caches(batch, capacity)  # pyright: ignore[reportCallIssue]
     if type(module).__module__.startswith("transformers."):
         from transformers import DynamicCache  # pyright: ignore[reportMissingImports]
 
@@ -71,48 +124,63 @@ def _maker(module: nn.Module | None, dtype: torch.dtype) -> Maker | None:
     return None
 
 
-def _holds_caches(module: nn.Module) -> bool:
-    """Whether a module has somewhere to keep keys in."""
-    return any(
-        "cache" in name.lower() and (value is None or isinstance(value, Tensor))
-        for part in module.modules()
-        for name, value in (*vars(part).items(), *part._buffers.items())
-    )
+def _pair_makers(module: nn.Module, dtype: torch.dtype) -> Iterator[Maker]:
+    """Zeros for keys and for values, (B, Hkv, capacity, D) or (B, capacity, Hkv, D), by the sizes that a module has."""
+
+    def maker(shape: Callable[[int, int], tuple[int, ...]]) -> Maker:
+        return lambda batch, capacity: tuple(
+            torch.zeros(shape(batch, capacity), dtype=dtype) for _ in range(2)
+        )
+
+    sizes = [it for it in vars(module).values() if isinstance(it, int) and it > 0]
+    pairs = [(H, D) for H in sizes for D in sizes]
+    for H, D in dict.fromkeys(pairs):
+        yield maker(lambda batch, capacity, H=H, D=D: (batch, H, capacity, D))
+        yield maker(lambda batch, capacity, H=H, D=D: (batch, capacity, H, D))
+    for C in dict.fromkeys(sizes):
+        yield maker(lambda batch, capacity, C=C: (batch, capacity, C))
 
 
-def run_chunks(
-    subject: Called, inputs: Inputs, sizes: Sequence[int], *, poison: bool = False
-) -> list[Observation]:
-    """Run a subject's module on one chunk of tokens after another; what it keeps in itself stays there."""
-    use = subject.cached
-    assert use is not None, "ask `cached` first"
-    B, T = inputs.sizes
-    cache = None
-    if use.kind == "object":
-        assert subject.make_cache is not None
-        cache = subject.make_cache(B, T + SLACK)
-    if poison:
-        _poison(cache if use.kind == "object" else _cache_tensors(subject.module))
-    found, start = [], 0
-    for size in sizes:
-        chunk = inputs.tokens(start, start + size)
-        given = subject.way.arguments(chunk) | _told(subject, chunk, start, cache)
-        args, keywords = subject.target.bound(given)
-        trace = record(subject.callee, *args, **keywords)
-        result = trace.result
-        if use.kind in ("object", "grown"):
-            cache = _returned(result, cache)
-            if cache is None:
-                raise TypeError("no cache comes back")
-        found.append(subject.observation(chunk, given, trace))
-        start += size
-    return found
+def _cache_arguments(use: CacheUse, cache: Any) -> dict[str, Any]:
+    names = use.argument.split(", ")
+    if len(names) == 1:
+        return {use.argument: cache}
+    return dict(zip(names, (None, None) if cache is None else cache, strict=True))
 
 
-def _told(subject: Called, chunk: Inputs, start: int, cache: Any) -> dict[str, Any]:
-    """What a call with a cache is given besides its tokens."""
-    use, names = subject.cached, subject.parameters
-    assert use is not None
+def _cache_after(use: CacheUse, result: object, cache: Any) -> Any:
+    """The cache after a call: what came back beside the output, or the same object, changed in place.
+
+    Raises:
+        TypeError: there was none before, and none came back.
+    """
+    back = _returned(result, len(use.argument.split(", ")))
+    if use.kind == "object" and type(back) is not type(cache):
+        return cache
+    if back is None:
+        raise TypeError("no cache comes back")
+    return back
+
+
+def _returned(result: object, parts: int) -> Any:
+    """What a result holds beside the output, that may be a cache of so many parts; None if nothing."""
+    if hasattr(result, "past_key_values"):
+        return result.past_key_values  # pyright: ignore[reportAttributeAccessIssue]
+    if not isinstance(result, tuple | list):
+        return None
+    rest = [
+        it
+        for it in result[1:]
+        if any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(it))
+        or type(it).__name__.endswith("Cache")
+    ]
+    if parts > 1 and len(rest) >= parts:
+        return tuple(rest[-parts:])
+    return rest[-1] if rest else None
+
+
+def _told(subject: Called, chunk: Inputs, start: int) -> dict[str, Any]:
+    """What a call with a cache is given besides its tokens and the cache."""
     (B, T), dtype = chunk.sizes, subject.dtype
     told: dict[str, Any] = {}
     for name, constant in subject.way.constants.items():
@@ -123,44 +191,26 @@ def _told(subject: Called, chunk: Inputs, start: int, cache: Any) -> dict[str, A
     if subject.way.attends is not None and subject.attending is not None:
         visible = subject.way.attends(T, start + T)[None]
         told[subject.attending.name] = as_given(subject.attending, visible, B, dtype)
-    for name in names:
+    for name in subject.parameters:
         if name in STARTS:
             told[name] = start
+        elif name == "cache_position":
+            told[name] = torch.arange(start, start + T)
         elif name in POSITIONS:
-            positions = torch.arange(start, start + T)
-            told[name] = positions if name == "cache_position" else positions.expand(B, T)  # fmt: skip
+            told[name] = torch.arange(start, start + T).expand(B, T)
         elif name == "use_cache":
             told[name] = True
-    if use.kind in ("object", "grown"):
-        told[use.argument] = cache
     return told
 
 
-def _returned(result: object, cache: Any) -> Any:
-    """The cache after a call: what came back beside the output, or the same object, changed in place."""
-    if hasattr(result, "past_key_values"):
-        return result.past_key_values  # pyright: ignore[reportAttributeAccessIssue]
-    if isinstance(result, tuple | list) and len(result) > 1:
-        rest = [it for it in result[1:] if it is not None]
-        like = [it for it in rest if cache is not None and type(it) is type(cache)]
-        holding = [
-            it for it in rest if any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(it))
-        ]
-        if like:
-            return like[0]
-        if cache is None and holding:
-            return holding[-1]
-    return cache
-
-
-def _cache_tensors(module: nn.Module | None) -> list[Tensor]:
-    """The tensors that a module keeps keys and values in."""
-    return [
-        value
-        for part in (() if module is None else module.modules())
+def _tensors_kept(module: nn.Module | None) -> dict[str, Tensor | None]:
+    """What a module keeps keys and values in, or will: attributes and buffers by names with "cache" in them."""
+    return {
+        f"{path}.{name}": value
+        for path, part in (() if module is None else module.named_modules())
         for name, value in (*vars(part).items(), *part._buffers.items())
-        if isinstance(value, Tensor) and "cache" in name.lower()
-    ]
+        if "cache" in name.lower() and (value is None or isinstance(value, Tensor))
+    }
 
 
 def _poison(cache: Any) -> None:

@@ -57,7 +57,7 @@ def find_masks(subject: Called) -> tuple[MaskArgument | None, MaskArgument | Non
             MaskArgument(it, LENGTHS, torch.int64, True) for it in LENGTH_NAMES if it in names
         )
         padding = _first_fitting(subject, lengths) or padding
-    shapes = ATTENDING_FORMS if subject.way.attends is None else ("(B, 1, T, T)",)
+    shapes = ATTENDING_FORMS if subject.way.attends is None else ATTENDING_FORMS[::-1]
     forms = _forms(names, ATTENDING_NAMES, shapes, subject.dtype)
     attending = _first_fitting(subject, forms)
     if padding is None or attending is None or padding.name != attending.name:

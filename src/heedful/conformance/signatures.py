@@ -85,15 +85,21 @@ def _all_seen(name: str, form: str, kind: torch.dtype) -> Callable[..., Tensor]:
 
 
 def needed_mask(target: Target) -> Attends | None:
-    """Which keys queries must be told to see: an attention of transformers has its mask made by its model."""
-    module = target.module
-    if not type(module).__module__.startswith("transformers."):
+    """Which keys queries must be told to see, where a target leaves that to its caller.
+
+    So do transformers' attentions, whose models make the mask, and what has to be given a mask beside a position.
+    """
+    parameters = inspect.signature(target.forward).parameters
+    if type(target.module).__module__.startswith("transformers."):
+        if "attention_mask" in parameters and getattr(target.module, "is_causal", False):
+            return causal_band(getattr(target.module, "sliding_window", None))
         return None
-    if "attention_mask" not in inspect.signature(target.forward).parameters:
-        return None
-    if not getattr(module, "is_causal", False):
-        return None
-    window = getattr(module, "sliding_window", None)
+    needed = any("mask" in name and it.default is it.empty for name, it in parameters.items())
+    return causal_band() if needed and not set(STARTS).isdisjoint(parameters) else None
+
+
+def causal_band(window: int | None = None) -> Attends:
+    """Which keys queries see who are the newest tokens: themselves and those before, as many as the window has."""
 
     def attends(queries: int, keys: int) -> Tensor:
         seen = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
