@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from heedful.conformance.finding import Finding
@@ -24,17 +25,24 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "softmax-wrong-dim": (*_LEAKS, *_MASKS[1:], *_LATER, *_SUMS),
     "batch-mixed": (*_LEAKS, *_MASKS, *_LATER, "heads-mixed-merge"),
     "heads-mixed-merge": (*_LEAKS, *_LATER),
-    "dropout-in-eval": (*_LEAKS, *_LATER, *_SUMS, "mask-after-softmax", "dropout-misplaced"),
+    "dropout-in-eval": (*_LEAKS, *_LATER, *_SUMS, *_MASKS[2:], "dropout-misplaced"),
     "keys-values-swapped": ("projection-unused",),
     "mask-after-softmax": (*_LEAKS, *_LATER, *_SUMS),
     "mask-unused": (*_LEAKS, *_LATER, "mask-fill-too-small", "window-missing"),
     "mask-inverted": (*_LEAKS, *_LATER, "self-hidden", "window-missing", "mask-broadcast"),
     "mask-fill-too-small": (*_LEAKS, *_LATER),
     "mask-broadcast": ("padding-leak", *_LATER),
-    "self-hidden": ("nan-on-masked-rows", "window-off-by-one"),
+    "self-hidden": ("future-leak", "nan-on-masked-rows", "window-off-by-one", "window-missing"),
     "window-missing": ("cache-mismatch",),
-    "rows-not-normalised": ("scale-missing", "scale-wrong", *_LEAKS[1:2], *_LATER),
+    "rows-not-normalised": (
+        "scale-missing",
+        "scale-wrong",
+        "dropout-rescale",
+        *_LEAKS[1:2],
+        *_LATER,
+    ),
     "future-leak": (*_LATER, "window-off-by-one", "window-missing"),
+    "scale-wrong": ("length-dependent",),
     "stale-state": ("cache-mismatch", "length-dependent"),
     "causal-alignment": ("cache-mismatch",),
     "cache-garbage-read": ("cache-mismatch",),
@@ -55,6 +63,8 @@ def causes(findings: Iterable[Finding]) -> list[Finding]:
             found[finding.name] = finding
     bugs = [name for name, finding in found.items() if finding.level == "bug"]
     explained = {name for name in found for cause in bugs if _explains(cause, name)}
+    if "undefined-or-global-name" in bugs and _has_a_name(found.get("mask-unused")):
+        explained.add("mask-unused")
     rest = [finding for name, finding in found.items() if name not in explained]
     return sorted(rest, key=lambda it: ORDER.index(it.name) if it.name in ORDER else len(ORDER))
 
@@ -64,3 +74,9 @@ def _explains(cause: str, name: str) -> bool:
         return False
     mutual = cause in EXPLAINS.get(name, ())
     return not mutual or ORDER.index(cause) < ORDER.index(name)
+
+
+def _has_a_name(unused: Finding | None) -> bool:
+    """Whether a masked result is assigned, so that it is unused for want of that name further on."""
+    place = None if unused is None else unused.place
+    return place is not None and re.match(r"\w+ = ", place.source) is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -301,7 +302,7 @@ def _fused_core(observation: Observation, step: Step) -> Core:
         logits=flat(logits),
         weights=flat(weights),
         used=flat(weights),
-        context=flat(weights @ v),
+        context=flat(cast(Tensor, step.value)),
     )
 
 

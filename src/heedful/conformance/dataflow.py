@@ -89,12 +89,13 @@ def parameters_behind(way: list[Step]) -> list[str]:
     return [it.name for step in way for it in step.inputs if it.kind == "parameter"]
 
 
-def made_where(module: nn.Module | None, name: str) -> Place | None:
+def made_where(module: nn.Module | None, name: str, *, held: bool = False) -> Place | None:
     """The line of a module's class that makes one of its attributes: `self.name = …`, or registers it as a buffer.
 
     Args:
         module: within which the name is looked for.
         name: a dotted path, such as "heads.0.mask".
+        held: whether it is asked how the module holds it, not what it holds.
     """
     if module is None:
         return None
@@ -106,7 +107,7 @@ def made_where(module: nn.Module | None, name: str) -> Place | None:
     for kind in type(owner).__mro__:
         if kind.__module__.startswith("torch.") or kind is object:
             break
-        place = _assignment(kind, lambda node: _makes(node, attribute))
+        place = _assignment(kind, lambda node: _makes(node, attribute), of_local=not held)
         if place is not None:
             return place
     return None
@@ -125,15 +126,33 @@ def _makes(node: ast.stmt, attribute: str) -> bool:
     return False
 
 
-def _assignment(kind: type, wanted: Callable[[ast.stmt], bool]) -> Place | None:
+def _assignment(kind: type, wanted: Callable[[ast.stmt], bool], *, of_local: bool) -> Place | None:
+    """The statement that makes an attribute; where that only takes a local variable, the one that makes this."""
     found = _parsed(kind)
     if found is None:
         return None
     file, tree, first = found
-    for node in ast.walk(tree):
-        if isinstance(node, ast.stmt) and wanted(node):
-            return Place(file, first + node.lineno - 1, " ".join(ast.unparse(node).split()))
+    for function in ast.walk(tree):
+        body = list(ast.walk(function)) if isinstance(function, ast.FunctionDef) else []
+        made = next((it for it in body if isinstance(it, ast.stmt) and wanted(it)), None)
+        if made is None:
+            continue
+        taken = {it.id for it in ast.walk(made) if isinstance(it, ast.Name)}
+        before = [
+            it
+            for it in body
+            if isinstance(it, ast.Assign) and it.lineno < made.lineno and _makes_triangle(it, taken)
+        ]
+        node = before[-1] if before and of_local else made
+        return Place(file, first + node.lineno - 1, " ".join(ast.unparse(node).split()))
     return None
+
+
+def _makes_triangle(node: ast.Assign, names: set[str]) -> bool:
+    """Whether an assignment puts a triangular matrix into one of some variables."""
+    receives = any(isinstance(it, ast.Name) and it.id in names for it in node.targets)
+    calls = {it.attr for it in ast.walk(node) if isinstance(it, ast.Attribute)}
+    return receives and bool(calls & {"triu", "tril", "triu_", "tril_"})
 
 
 @lru_cache(maxsize=64)

@@ -78,7 +78,7 @@ def _named(evidence: Evidence, future: Tensor) -> tuple[str, str, Place | None]:
                 "The mask keeps what it should hide: queries see later keys and no earlier ones.",
                 place,
             )
-        if seen.all() or ((core.logits.isfinite() | ~future).all() and (seen & future).any()):
+        if seen[future].all():
             return _without_effect(evidence, core)
         if (seen & future).any():
             most = int((seen & future).nonzero().diff(dim=1).max())
@@ -224,12 +224,8 @@ def masking_step(core: Core) -> Step | None:
         if value is None or value.numel() != core.used.numel() or value.shape[-2:] != (Tq, Tk):
             continue
         value = value.reshape(L, Tq, Tk)
-        least = (
-            value[~hidden & value.isfinite()].min()
-            if (~hidden & value.isfinite()).any()
-            else value.new_zeros(())
-        )
-        if hidden.any() and ((value[hidden] < least - 100) | (value[hidden] == 0)).all():
+        usual = value[~hidden].median() if (~hidden).any() else value.new_zeros(())
+        if hidden.any() and ((value[hidden] < usual - 100) | (value[hidden] == 0)).all():
             return step
     return next((it for it in core.chain if it.operation in MASKING), None)
 
@@ -262,7 +258,7 @@ def unused_mask(evidence: Evidence) -> Iterator[Finding | Fact]:
 def fill(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Lengthens queries and keys until scores outweigh a finite fill: hidden keys must stay hidden."""
     for core in evidence.cores:
-        hidden = ~core.visible & core.logits.isfinite()
+        hidden = (core.weights == 0) & core.logits.isfinite()
         if core.fused and core.context_step.operation == FUSED and not hidden.any():
             continue
         if not hidden.any() or evidence.inputs.vocabulary:

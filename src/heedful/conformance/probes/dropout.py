@@ -14,11 +14,12 @@ from heedful.conformance.dataflow import made_from_tokens, tensor, way_back, way
 from heedful.conformance.evidence import Evidence
 from heedful.conformance.finding import Fact, Finding, Place
 from heedful.conformance.probing import probe
-from heedful.conformance.subject import Inputs, Observation
+from heedful.conformance.subject import Observation
 from heedful.observation import Step
 
-MANY = 48  # sequences: over a thousand weights, whose share of zeros is known to a few percent
+REPEATED = 20  # runs in train mode, where p is measured
 SIGMAS = 5.0
+NEAR = 1e-4
 
 
 @probe("dropout-in-eval")
@@ -44,7 +45,7 @@ def evaluation(evidence: Evidence) -> Iterator[Finding | Fact]:
 @probe("dropout-misplaced")
 def dropout(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Records two runs in train mode with other random numbers: they must part at the weights, not elsewhere."""
-    one, other = _training(evidence, evidence.inputs)
+    one, other = _training(evidence)
     drops = _drops(one, other)
     cores = find_cores(one)
     acting = [_Acting(drop, _where(drop, cores, one)) for drop in drops]
@@ -110,37 +111,50 @@ def _where(drop: Step, cores: list[Core], observation: Observation) -> str:
 @probe("dropout-rescale")
 def rescaling(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Divides weights after dropout by those before: what is kept must grow by 1 / (1 − p)."""
-    if not evidence.subject.batched:
-        return  # too few weights
-    one, other = _training(evidence, evidence.subject.draw(MANY, evidence.inputs.sizes[1]))
+    one, other = _training(evidence)
     drops = _drops(one, other)
-    for core in find_cores(one):
+    for position, core in enumerate(find_cores(one)):
         dropped = [it for it in drops if it in core.chain and not core.fused]
-        if not dropped or (core.softmax_step and dropped[0].index < core.softmax_step.index):
+        if not dropped or core.softmax_step is None or dropped[0].index < core.softmax_step.index:
             continue
-        finding = _wrong_factor(core, dropped)
+        ratios = [_ratios(core)]
+        p = _probability(dropped[0]) if len(dropped) == 1 else None
+        if p is None:
+            ratios += _more_ratios(evidence, position)
+        finding = _wrong_factor(core, dropped, torch.cat(ratios), p)
         if finding is not None:
             yield finding
             return
 
 
-def _wrong_factor(core: Core, dropped: list[Step]) -> Finding | None:
+def _ratios(core: Core) -> Tensor:
+    """By what each weight was multiplied."""
     seen = core.weights > 0
-    ratios = core.used[seen] / core.weights[seen]
+    return core.used[seen] / core.weights[seen]
+
+
+def _more_ratios(evidence: Evidence, position: int) -> Iterator[Tensor]:
+    """Those of further runs, as many as tell the share of zeros to a few percent."""
+    for seed in range(3, REPEATED):
+        cores = find_cores(evidence.subject.fresh(train=True, seed=seed).record(evidence.inputs))
+        yield _ratios(cores[position])
+
+
+def _wrong_factor(core: Core, dropped: list[Step], ratios: Tensor, p: float | None) -> Finding | None:
     kept = ratios[ratios != 0]
     n, share = len(ratios), len(kept) / max(len(ratios), 1)
     if not len(kept) or not torch.allclose(kept, kept[:1].expand_as(kept), rtol=1e-4):
         return None  # rows were made to sum to 1 again
-    factor, p = kept[0].item(), _probability(dropped[0]) if len(dropped) == 1 else None
+    factor = kept[0].item()
     keep = share if p is None else 1 - p
-    uncertainty = 1e-4 if p is not None else SIGMAS * (share * (1 - share) / n) ** 0.5 / share
+    uncertainty = NEAR if p is not None else NEAR + SIGMAS * (share * (1 - share) / n) ** 0.5 / share
     if keep == 0 or abs(factor * keep - 1) <= uncertainty:
         return None
     return Finding(
         "dropout-rescale",
         "bug",
-        f"In training {share:.3g} of the weights are kept and multiplied by {factor:.3g}, where "
-        f"1 / (1 − p) = {1 / keep:.3g} keeps a row's expected sum 1: it is {factor * keep:.3g}.",
+        f"In training {share:.3g} of the weights are kept and multiplied by {factor:.3g}, so that a row's expected sum is "
+        f"{factor * keep:.3g}; multiplied by 1 / (1 − p) = {1 / keep:.3g} it would be 1.",
         f"{n} weights",
         Place.of(_last_scaling(core, dropped[-1])),
     )
@@ -157,9 +171,10 @@ def _last_scaling(core: Core, drop: Step) -> Step:
     return scalings[-1] if scalings else drop
 
 
-def _training(evidence: Evidence, inputs: Inputs) -> tuple[Observation, Observation]:
+def _training(evidence: Evidence) -> tuple[Observation, Observation]:
     """Two runs in train mode with other random numbers."""
-    one, other = (evidence.subject.fresh(train=True, seed=it).record(inputs) for it in (1, 2))
+    subject, inputs = evidence.subject, evidence.inputs
+    one, other = (subject.fresh(train=True, seed=seed).record(inputs) for seed in (1, 2))
     return one, other
 
 

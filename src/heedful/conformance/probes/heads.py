@@ -146,13 +146,18 @@ def _first_crossing(evidence: Evidence) -> Step | None:
     after = evidence.after(0, min(CHANGED, evidence.inputs.sizes[1] - 1))
     for step in evidence.base.trace:
         changed = changed_entries(evidence.base, after, step)
-        if changed is None or not changed.any() or B not in changed.shape:
+        if changed is None or not changed.any():
             continue
-        if not any(
-            size == B and touched(changed, axis) == [0] for axis, size in enumerate(changed.shape)
-        ):
+        axes = [axis for axis, size in enumerate(changed.shape) if size % B == 0]
+        if axes and not any(_is_first_entrys(changed, axis, B) for axis in axes):
             return step
     return None
+
+
+def _is_first_entrys(changed: Tensor, axis: int, B: int) -> bool:
+    """Whether what changed along an axis belongs to the first batch entry: alone on it, or with heads folded in."""
+    indices, size = touched(changed, axis), changed.shape[axis]
+    return all(it < size // B for it in indices) or all(it % B == 0 for it in indices)
 
 
 def _some(rows: list[int]) -> str:
@@ -295,9 +300,9 @@ def _head_order(evidence: Evidence, core: Core, lead: Tensor) -> Tensor:
     row = None if len(way) < 2 else tensor(way[-1])
     if row is None or row.numel() != core.context.numel():
         return torch.arange(len(lead))
-    numbers = row.flatten()
-    first = torch.stack([(numbers - core.context[l, 0, 0]).abs().argmin() for l in lead])
-    return first.argsort()
+    numbers = row.flatten()  # of the last token, for in the first one's heads of a group are alike
+    places = torch.stack([(numbers - core.context[l, -1, 0]).abs().argmin() for l in lead])
+    return places.argsort()
 
 
 def _repeating(way: list[Step]) -> Step | None:
@@ -317,35 +322,41 @@ def _repeating(way: list[Step]) -> Step | None:
     return None
 
 
-KEY_NAMES = (
-    "key",
-    "keys",
-    "k",
-    "wk",
-    "w_k",
-    "k_proj",
-    "to_k",
-    "w_key",
-    "wkey",
-    "key_proj",
-    "k_linear",
-    "linear_k",
-    "xk",
+KEY_NAMES = frozenset(
+    (
+        "key",
+        "keys",
+        "k",
+        "wk",
+        "w_k",
+        "k_proj",
+        "to_k",
+        "w_key",
+        "wkey",
+        "key_proj",
+        "k_linear",
+        "linear_k",
+        "xk",
+        "key_layer",
+    )
 )
-VALUE_NAMES = (
-    "value",
-    "values",
-    "v",
-    "wv",
-    "w_v",
-    "v_proj",
-    "to_v",
-    "w_value",
-    "wvalue",
-    "value_proj",
-    "v_linear",
-    "linear_v",
-    "xv",
+VALUE_NAMES = frozenset(
+    (
+        "value",
+        "values",
+        "v",
+        "wv",
+        "w_v",
+        "v_proj",
+        "to_v",
+        "w_value",
+        "wvalue",
+        "value_proj",
+        "v_linear",
+        "linear_v",
+        "xv",
+        "value_layer",
+    )
 )
 
 
@@ -356,39 +367,31 @@ def roles(evidence: Evidence) -> Iterator[Finding | Fact]:
         key_way, value_way = (
             way_back(evidence.base, it) for it in (core.key_source, core.value_source)
         )
-        of_key, of_value = (
-            _names(way, source)
-            for way, source in ((key_way, core.key_source), (value_way, core.value_source))
-        )
-        if _is_called(of_key, VALUE_NAMES, KEY_NAMES) or _is_called(
-            of_value, KEY_NAMES, VALUE_NAMES
-        ):
+        of_key, of_value = _called(key_way, core.key_source), _called(value_way, core.value_source)
+        made_key, made_value = (_words(parameters_behind(way[:1])) for way in (key_way, value_way))
+        crossed = made_key & VALUE_NAMES and made_value & KEY_NAMES and made_key != made_value
+        if crossed or of_key in VALUE_NAMES or of_value in KEY_NAMES:
+            wrong = core.context_step if of_value in KEY_NAMES else core.scores_step
+            at = key_way[0] if crossed and of_key not in VALUE_NAMES else wrong
             yield Finding(
                 "keys-values-swapped",
                 "bug",
-                f"Queries are multiplied by {of_key[-1]!r}, and the weights by {of_value[-1]!r}.",
+                f"Queries are multiplied by {of_key!r}"
+                + (f", made by {parameters_behind(key_way[:1])[0]}" if crossed else "")
+                + f", and the weights by {of_value!r}.",
                 "",
-                Place.of(_crossing(key_way, core)),
+                Place.of(at),
             )
             return
 
 
-def _names(way: list[Step], source: Source) -> list[str]:
-    """What a tensor was called on its way, the parameter that made it first."""
-    names = parameters_behind(way[:1]) + [it.name for it in way]
-    return names or [source.name]
+def _called(way: list[Step], source: Source) -> str:
+    """The last variable that a tensor was in on its way to the product."""
+    names = [it.name for it in way if "·" not in it.name]
+    named = [it for it in names if {it.lower()} & (KEY_NAMES | VALUE_NAMES)]
+    return (named or names or [source.name])[-1].lower()
 
 
-def _is_called(names: list[str], such: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    words = {part for name in names for part in _words(name)}
-    return bool(words & set(such)) and not words & set(other)
-
-
-def _words(name: str) -> list[str]:
-    return [
-        it for it in name.lower().replace("·", ".").split(".") if it not in ("weight", "bias", "t")
-    ]
-
-
-def _crossing(way: list[Step], core: Core) -> Step:
-    return core.scores_step if len(way) < 2 else way[0] if way[0].file is None else core.scores_step
+def _words(names: list[str]) -> set[str]:
+    """The parts of dotted names."""
+    return {part for name in names for part in name.lower().split(".")} - {"weight", "bias"}

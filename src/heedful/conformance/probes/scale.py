@@ -145,7 +145,7 @@ def _finding(
         f"The logits grow by {scale:.4g} with each unit of query · key{meaning and f' ({meaning})'}; "
         f"1/√head_dim is {D**-0.5:.4g}.",
         f"head size {D}, {core.query.shape[1]} tokens",
-        _origin(evidence, step) or Place.of(step),
+        Place.of(steps[-1]) if len(steps) > 1 else _origin(evidence, step) or Place.of(step),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
+import re
 import textwrap
 from collections.abc import Iterator
 from types import FunctionType
@@ -68,10 +69,12 @@ def _kept(evidence: Evidence, earlier: list[Inputs]) -> Place | None:
     for inputs in earlier:
         after.run(inputs)
     step = _first_apart(after.record(evidence.inputs), one)
-    for source in () if step is None else step.inputs:
-        if source.kind in ("attribute", "buffer") and (place := _made_later(subject.module, source.name)):
-            return place
-    return Place.of(step)
+    if step is None or step.module is None:
+        return Place.of(step)
+    owner = step.module
+    read = re.findall(r"\bself\.(\w+)", step.source)
+    made = (_made_later(subject.module, f"{owner}.{name}" if owner else name) for name in read)
+    return next((it for it in made if it is not None), Place.of(step))
 
 
 def _first_apart(one: Observation, other: Observation) -> Step | None:
@@ -90,13 +93,17 @@ def _made_later(module: nn.Module | None, name: str) -> Place | None:
     assert module is not None
     path, _, attribute = name.rpartition(".")
     for function in _methods(module.get_submodule(path)):
+        if function.__name__ == "__init__":
+            continue
         lines, first = inspect.getsourcelines(function)
         for node in ast.walk(ast.parse(textwrap.dedent("".join(lines)))):
             match node:
-                case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=assigned)]):
-                    if assigned == attribute and function.__name__ != "__init__":
-                        file = inspect.getsourcefile(function) or ""
-                        return Place(file, first + node.lineno - 1, ast.unparse(node))
+                case (
+                    ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=assigned)])
+                    | ast.AugAssign(target=ast.Attribute(value=ast.Name(id="self"), attr=assigned))
+                ) if assigned == attribute:
+                    file = inspect.getsourcefile(function) or ""
+                    return Place(file, first + node.lineno - 1, ast.unparse(node))
     return None
 
 
@@ -177,7 +184,7 @@ def buffers(evidence: Evidence) -> Iterator[Finding | Fact]:
             "bug",
             f"After .to('meta') {name!r} ({' × '.join(map(str, tensor.shape))}) is still on {tensor.device}.",
             "",
-            made_where(pristine, name),
+            made_where(pristine, name, held=True),
         )
 
 
