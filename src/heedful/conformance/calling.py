@@ -123,17 +123,17 @@ class Called:
         return self.observation(inputs, given, trace)
 
     def chunks(
-        self, inputs: Inputs, sizes: Sequence[int], *, poison: bool = False
+        self, inputs: Inputs, sizes: Sequence[int], *, unused: float | None = None
     ) -> list[Observation]:
         """Run the tokens with a cache: so many first, so many next, …; needs `cached`.
 
         Args:
             inputs: all the tokens.
             sizes: of the chunks.
-            poison: fill the cache's unused slots with NaN first.
+            unused: what to fill the cache's slots with first; None: they are as they come.
         """
         with self._comparable():
-            return caching.run_chunks(self, inputs, sizes, poison=poison)
+            return caching.run_chunks(self, inputs, sizes, unused=unused)
 
     def fresh(
         self,

@@ -97,6 +97,7 @@ class Subject(Protocol):
         padding: how it is told which tokens are real; None if it cannot be.
         attending: how it is told which query may see which key; None if it cannot be.
         cached: how it is given a cache; None if it has none.
+        parameters: the names of its arguments.
     """
 
     name: str
@@ -110,6 +111,7 @@ class Subject(Protocol):
     padding: MaskArgument | None
     attending: MaskArgument | None
     cached: CacheUse | None
+    parameters: tuple[str, ...]
 
     def draw(self, B: int, T: int, *, seed: int = 0, dtype: torch.dtype | None = None) -> Inputs:
         """Random tokens: standard normal vectors, or ids."""
@@ -132,8 +134,16 @@ class Subject(Protocol):
         """The same, each step recorded."""
         ...
 
-    def chunks(self, inputs: Inputs, sizes: Sequence[int]) -> list[Observation]:
-        """Run the tokens with a cache: so many first, so many next, … An observation each; needs `cached`."""
+    def chunks(
+        self, inputs: Inputs, sizes: Sequence[int], *, unused: float | None = None
+    ) -> list[Observation]:
+        """Run the tokens with a cache: so many first, so many next, … An observation each; needs `cached`.
+
+        Args:
+            inputs: all the tokens.
+            sizes: of the chunks.
+            unused: what to fill the cache's slots with first; None: they are as they come.
+        """
         ...
 
     def fresh(
