@@ -10,7 +10,7 @@ from heedful.conformance.finding import Finding
 _LEAKS = ("future-leak", "padding-leak", "batch-mixed")
 _LATER = (
     *("cache-mismatch", "causal-alignment", "length-dependent", "left-padding-positions"),
-    *("nan-on-masked-rows", "rotary-offset", "rotary-mismatch", "stale-state"),
+    *("nan-on-masked-rows", "rotary-offset", "rotary-mismatch"),
 )
 _MASKS = (
     *("mask-unused", "mask-inverted", "mask-fill-too-small", "mask-broadcast", "self-hidden"),
@@ -21,6 +21,7 @@ _SUMS = ("rows-not-normalised",)
 # What a cause brings about besides itself. Where two explain each other, the one further up is the cause.
 EXPLAINS: dict[str, tuple[str, ...]] = {
     "undefined-or-global-name": (*_LEAKS, *_LATER, *_SUMS, "projection-unused", "crashes"),
+    "stale-state": (*_LEAKS, *_MASKS[-2:], *_LATER, *_SUMS, "gradient-wrong", "crashes"),
     "heads-mixed-split": (*_LEAKS, *_MASKS, *_LATER, "heads-mixed-merge", "group-order"),
     "softmax-wrong-dim": (*_LEAKS, *_MASKS[1:], *_LATER, *_SUMS),
     "batch-mixed": (*_LEAKS, *_MASKS, *_LATER, "heads-mixed-merge"),
@@ -43,13 +44,14 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     ),
     "future-leak": (*_LATER, "window-off-by-one", "window-missing"),
     "scale-wrong": ("length-dependent",),
-    "stale-state": ("cache-mismatch", "length-dependent"),
+    "stride-dependent": ("length-dependent", "crashes"),
+    "length-dependent": ("cache-mismatch", "crashes"),
     "causal-alignment": ("cache-mismatch",),
     "cache-garbage-read": ("cache-mismatch",),
     "rotary-offset": ("cache-mismatch",),
     "rotary-mismatch": ("cache-mismatch", "rotary-layout"),
     "padding-leak": ("left-padding-positions",),
-    "gradient-wrong": ("gradient-not-deterministic",),
+    "gradient-not-deterministic": ("gradient-wrong", "stride-dependent"),
 }
 ORDER = list(EXPLAINS)
 

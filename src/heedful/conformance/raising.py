@@ -50,7 +50,11 @@ def global_read(error: BaseException) -> tuple[str, Place] | None:
         if str(frame.f_globals.get("__name__", "")).startswith(NOT_THE_TARGETS):
             continue
         for instruction in dis.get_instructions(frame.f_code):
-            held = frame.f_globals.get(instruction.argval) if instruction.opname == "LOAD_GLOBAL" else None
+            held = (
+                frame.f_globals.get(instruction.argval)
+                if instruction.opname == "LOAD_GLOBAL"
+                else None
+            )
             line = None if instruction.positions is None else instruction.positions.lineno
             if isinstance(held, Tensor) and held.numel() > 1 and line is not None:
                 file = frame.f_code.co_filename

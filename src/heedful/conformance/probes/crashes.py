@@ -34,5 +34,7 @@ def running(evidence: Evidence) -> Iterator[Finding | Fact]:
 def _run(evidence: Evidence, dtype: torch.dtype, train: bool) -> None:
     inputs = evidence.inputs
     if not inputs.vocabulary:
-        inputs = replace(inputs, arguments={name: it.to(dtype) for name, it in inputs.arguments.items()})
+        inputs = replace(
+            inputs, arguments={name: it.to(dtype) for name, it in inputs.arguments.items()}
+        )
     evidence.subject.fresh(dtype=dtype, train=train).run(inputs)

@@ -140,14 +140,18 @@ def _more_ratios(evidence: Evidence, position: int) -> Iterator[Tensor]:
         yield _ratios(cores[position])
 
 
-def _wrong_factor(core: Core, dropped: list[Step], ratios: Tensor, p: float | None) -> Finding | None:
+def _wrong_factor(
+    core: Core, dropped: list[Step], ratios: Tensor, p: float | None
+) -> Finding | None:
     kept = ratios[ratios != 0]
     n, share = len(ratios), len(kept) / max(len(ratios), 1)
     if not len(kept) or not torch.allclose(kept, kept[:1].expand_as(kept), rtol=1e-4):
         return None  # rows were made to sum to 1 again
     factor = kept[0].item()
     keep = share if p is None else 1 - p
-    uncertainty = NEAR if p is not None else NEAR + SIGMAS * (share * (1 - share) / n) ** 0.5 / share
+    uncertainty = (
+        NEAR if p is not None else NEAR + SIGMAS * (share * (1 - share) / n) ** 0.5 / share
+    )
     if keep == 0 or abs(factor * keep - 1) <= uncertainty:
         return None
     return Finding(

@@ -33,8 +33,10 @@ def gradient(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Compares autograd's directional derivatives with central differences in float64."""
     if evidence.subject.dtype != torch.float64:
         return
-    names = [name for name, leaf in _point(evidence).leaves.items() if leaf.requires_grad]
-    slopes = attempt(lambda: _slopes(evidence, names))
+    point = _point(evidence)
+    names = [name for name, leaf in point.leaves.items() if leaf.requires_grad]
+    loss = point.loss()
+    slopes = attempt(lambda: _slopes(point, loss, names))
     if isinstance(slopes, Exception):
         yield Finding(
             "gradient-wrong",
@@ -105,10 +107,8 @@ def _point(evidence: Evidence) -> _Point:
     return _Point(subject, inputs, leaves)
 
 
-def _slopes(evidence: Evidence, names: list[str]) -> dict[str, float]:
+def _slopes(point: _Point, loss: Tensor, names: list[str]) -> dict[str, float]:
     """How fast the loss grows along each leaf's direction, by autograd."""
-    point = _point(evidence)
-    loss = point.loss()
     if not loss.requires_grad:
         return dict.fromkeys(names, 0.0)
     leaves = [point.leaves[name] for name in names]

@@ -18,7 +18,22 @@ from heedful.conformance.raising import attempt, said, where_raised
 from heedful.conformance.subject import Inputs, Observation
 from heedful.observation import Step
 
-LENGTHS = (1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65)  # where blocks of code, or of memory, end
+LENGTHS = (
+    1,
+    2,
+    3,
+    7,
+    8,
+    15,
+    16,
+    17,
+    31,
+    32,
+    33,
+    63,
+    64,
+    65,
+)  # where blocks of code, or of memory, end
 NEAR = 1e-6
 
 
@@ -26,13 +41,17 @@ NEAR = 1e-6
 def lengths(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Runs ever longer beginnings of one sequence: a length that raises, or changes what came before, is wrong."""
     tokens = _tokens(evidence)
-    outputs = {n: attempt(lambda n=n: evidence.subject.run(tokens.tokens(0, n)).detach()) for n in _sizes(evidence)}
+    outputs = {
+        n: attempt(lambda n=n: evidence.subject.run(tokens.tokens(0, n)).detach())
+        for n in _sizes(evidence)
+    }
     works = {n: it for n, it in outputs.items() if not isinstance(it, Exception)}
     if not works:
         return
+    longest = evidence.subject.longest or 0
     yield Fact("largest context", _limit(evidence, tokens, outputs))
     for n, error in outputs.items():
-        if isinstance(error, Exception) and n < max(works) and not _is_refused(error):
+        if isinstance(error, Exception) and n <= max(*works, longest) and not _is_refused(error):
             yield Finding(
                 "length-dependent",
                 "bug",
@@ -41,13 +60,19 @@ def lengths(evidence: Evidence) -> Iterator[Finding | Fact]:
                 where_raised(error),
             )
             return
-    finding = _of_beginnings(evidence, tokens, works) if _is_causal(evidence) else _of_weights(evidence, tokens, works)
+    finding = (
+        _of_beginnings(evidence, tokens, works)
+        if _is_causal(evidence)
+        else _of_weights(evidence, tokens, works)
+    )
     if finding is not None:
         yield finding
 
 
 def _tokens(evidence: Evidence) -> Inputs:
-    return evidence.subject.draw(2 if evidence.subject.batched else 1, max(_sizes(evidence)), seed=4)
+    return evidence.subject.draw(
+        2 if evidence.subject.batched else 1, max(_sizes(evidence)), seed=4
+    )
 
 
 def _sizes(evidence: Evidence) -> list[int]:
@@ -71,7 +96,11 @@ def _limit(evidence: Evidence, tokens: Inputs, outputs: Mapping[int, Tensor | Ex
         works, fails = (works, middle) if isinstance(outcome, Exception) else (middle, fails)
     if above or works == evidence.subject.longest:
         return f"{works} tokens"
-    return f"{evidence.subject.longest} tokens" if evidence.subject.longest else f"no limit seen up to {works} tokens"
+    return (
+        f"{evidence.subject.longest} tokens"
+        if evidence.subject.longest
+        else f"no limit seen up to {works} tokens"
+    )
 
 
 def _is_causal(evidence: Evidence) -> bool:
@@ -82,10 +111,14 @@ def _is_causal(evidence: Evidence) -> bool:
 # --- causal: the beginning of a sequence is as if it were all --------------------------------------
 
 
-def _of_beginnings(evidence: Evidence, tokens: Inputs, outputs: Mapping[int, Tensor]) -> Finding | None:
+def _of_beginnings(
+    evidence: Evidence, tokens: Inputs, outputs: Mapping[int, Tensor]
+) -> Finding | None:
     """Compares the first outputs of sequences that begin alike."""
     apart = [
-        (a, b) for a, b in combinations(sorted(outputs), 2) if differing(outputs[b][:, :a], outputs[a]).any()
+        (a, b)
+        for a, b in combinations(sorted(outputs), 2)
+        if differing(outputs[b][:, :a], outputs[a]).any()
     ]
     if not apart:
         return None
@@ -120,7 +153,8 @@ def _first_apart(one: Observation, other: Observation) -> Step | None:
         common = tuple(slice(0, min(sizes)) for sizes in zip(value.shape, its.shape, strict=True))
         if differing(value[common], its[common]).any():
             return step
-    return None
+    rest = [*one.trace.steps[len(other.trace) :], *other.trace.steps[len(one.trace) :]]
+    return next(iter(rest), None)
 
 
 def _alike(step: Step, other: Step) -> bool:
@@ -130,7 +164,9 @@ def _alike(step: Step, other: Step) -> bool:
 # --- not causal: every key has its weight, at every length -----------------------------------------
 
 
-def _of_weights(evidence: Evidence, tokens: Inputs, outputs: Mapping[int, Tensor]) -> Finding | None:
+def _of_weights(
+    evidence: Evidence, tokens: Inputs, outputs: Mapping[int, Tensor]
+) -> Finding | None:
     """Recomputes the weights from the scores of every length."""
     usual = [_traits(core, evidence.inputs.sizes[1]) for core in evidence.cores]
     for n in outputs:
@@ -184,13 +220,21 @@ def _of_repetition(evidence: Evidence, outputs: Mapping[int, Tensor]) -> Finding
         return None
     for n in wrong:
         apart = (rows[n] - usual[:1]).abs().max()
-        proof = f"{n} equal tokens give another output than any other number of them, by {apart:.3g}."
+        proof = (
+            f"{n} equal tokens give another output than any other number of them, by {apart:.3g}."
+        )
         return Finding("length-dependent", "bug", proof, f"B = 1, T = {n}")
     return None
 
 
 def _repeated(inputs: Inputs, n: int) -> Inputs:
-    return Inputs({name: it.expand(-1, n, *it.shape[2:]).contiguous() for name, it in inputs.arguments.items()}, inputs.vocabulary)
+    return Inputs(
+        {
+            name: it.expand(-1, n, *it.shape[2:]).contiguous()
+            for name, it in inputs.arguments.items()
+        },
+        inputs.vocabulary,
+    )
 
 
 @probe("length-dependent")
@@ -209,6 +253,10 @@ def batches(evidence: Evidence) -> Iterator[Finding | Fact]:
         if differing(alone[0], whole[b]).any():
             apart = (alone[0] - whole[b]).abs().max()
             proof = f"One sequence alone gives another output than within a batch of {len(whole)}, by {apart:.3g}."
-            place = Place.of(_first_apart(subject.record(inputs.entry(b)), evidence.base)) if b == 0 else None
+            place = (
+                Place.of(_first_apart(subject.record(inputs.entry(b)), evidence.base))
+                if b == 0
+                else None
+            )
             yield Finding("length-dependent", "bug", proof, f"B = 1 and B = {len(whole)}", place)
             return

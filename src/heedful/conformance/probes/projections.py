@@ -131,7 +131,11 @@ def _returned(evidence: Evidence, path: str) -> Place | None:
     assert evidence.subject.module is not None
     forward = type(evidence.subject.module.get_submodule(path)).forward
     lines, first = inspect.getsourcelines(forward)
-    returns = [it for it in ast.walk(ast.parse(textwrap.dedent("".join(lines)))) if isinstance(it, ast.Return)]
+    returns = [
+        it
+        for it in ast.walk(ast.parse(textwrap.dedent("".join(lines))))
+        if isinstance(it, ast.Return)
+    ]
     last = max(returns, key=lambda it: it.lineno, default=None)
     if last is None:
         return None

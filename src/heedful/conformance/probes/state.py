@@ -34,7 +34,9 @@ def history(evidence: Evidence) -> Iterator[Finding | Fact]:
     expected = evidence.subject.fresh().run(inputs).detach()
     for earlier in _histories(evidence):
         used = evidence.subject.fresh(lasting=True)
-        outcome = attempt(lambda used=used, earlier=earlier: [used.run(it).detach() for it in (*earlier, inputs)])
+        outcome = attempt(
+            lambda used=used, earlier=earlier: [used.run(it).detach() for it in (*earlier, inputs)]
+        )
         case = ", then ".join("B = {}, T = {}".format(*it.sizes) for it in (*earlier, inputs))
         if isinstance(outcome, Exception):
             proof = f"After a call with other tokens it raises {said(outcome)}"
@@ -72,7 +74,9 @@ def _kept(evidence: Evidence, earlier: list[Inputs]) -> Place | None:
     if step is None or step.module is None:
         return Place.of(step)
     owner = step.module
-    read = re.findall(r"\bself\.(\w+)", step.source)
+    read = re.findall(
+        r"\bself(?:\.|, *['\"])(\w+)", step.source
+    )  # self.name, getattr(self, "name")
     made = (_made_later(subject.module, f"{owner}.{name}" if owner else name) for name in read)
     return next((it for it in made if it is not None), Place.of(step))
 
@@ -80,7 +84,11 @@ def _kept(evidence: Evidence, earlier: list[Inputs]) -> Place | None:
 def _first_apart(one: Observation, other: Observation) -> Step | None:
     """The first step of a run that another one on the same tokens does not take, or takes with another result."""
     for step, counterpart in zip(one.trace, other.trace, strict=False):
-        if (step.operation, step.line, step.shape) != (counterpart.operation, counterpart.line, counterpart.shape):
+        if (step.operation, step.line, step.shape) != (
+            counterpart.operation,
+            counterpart.line,
+            counterpart.shape,
+        ):
             return step
         changed = changed_entries(one, other, step)
         if changed is not None and changed.any() and not step.operation.startswith("empty"):
@@ -137,7 +145,11 @@ def _global(evidence: Evidence, step: Step, source: Source) -> Tensor | None:
     """The tensor of more than one entry that a name stands for among the globals of the code around a step."""
     for function in _functions(evidence):
         held = function.__globals__.get(source.name)
-        if function.__code__.co_filename == step.file and isinstance(held, Tensor) and held.numel() > 1:
+        if (
+            function.__code__.co_filename == step.file
+            and isinstance(held, Tensor)
+            and held.numel() > 1
+        ):
             return held
     return None
 
