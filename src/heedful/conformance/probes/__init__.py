@@ -14,3 +14,4 @@ from heedful.conformance.probes import strides as strides
 from heedful.conformance.probes import projections as projections
 from heedful.conformance.probes import lengths as lengths
 from heedful.conformance.probes import crashes as crashes
+from heedful.conformance.probes import caching as caching
