@@ -51,7 +51,7 @@ def unused_slots(evidence: Evidence) -> Iterator[Finding | Fact]:
         return
     sizes = (T - 1, 1)
     clean = evidence.subject.chunks(evidence.inputs, sizes)
-    poisoned = evidence.subject.chunks(evidence.inputs, sizes, poison=True)
+    poisoned = evidence.subject.chunks(evidence.inputs, sizes, unused=float("nan"))
     start = 0
     for before, after in zip(clean, poisoned, strict=True):
         if after.output.isnan().any() and not before.output.isnan().any():
