@@ -17,6 +17,7 @@ from heedful.conformance.checking import check, run_probe
 from heedful.conformance.evidence import Evidence
 from heedful.conformance.expectations import Told
 from heedful.conformance.finding import Fact, Finding
+from heedful.conformance.loading import loaded
 from heedful.conformance.probes import (
     crashes,
     dropout,
@@ -26,7 +27,6 @@ from heedful.conformance.probes import (
     state,
     strides,
 )
-from heedful.conformance.loading import loaded
 from heedful.conformance.probing import PROBES
 from heedful.nn import MultiHeadAttention, RotaryEmbedding
 from heedful.textbook import causal, multi_head, self_attention
