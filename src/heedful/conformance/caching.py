@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from heedful.conformance.changes import differing
 from heedful.conformance.mask_forms import as_given
 from heedful.conformance.raising import attempt
 from heedful.conformance.runs import restored, seeded
-from heedful.conformance.signatures import POSITIONS, STARTS, TABLES
+from heedful.conformance.signatures import POSITIONS, SLOTS, STARTS, TABLES
 from heedful.conformance.subject import CacheUse, Inputs, Observation
 from heedful.nn import KVCache, MultiHeadAttention
 from heedful.observation import record
@@ -33,23 +33,43 @@ SLACK = 3  # slots beyond those that the tokens need: whoever reads them reads t
 Maker = Callable[[int, int], Any]  # of (batch, capacity)
 
 
-def find_cache(subject: Called, maker: Maker | None) -> tuple[CacheUse | None, Maker | None]:
-    """How a subject is given a cache, and what makes one; None, None if it has none.
+class Found(NamedTuple):
+    """How a target is given a cache.
+
+    Attributes:
+        use: None if it has none, or none that works.
+        make: makes an empty one, where one is passed in.
+        error: what a target with a cache raised that works up to the first chunk alone.
+    """
+
+    use: CacheUse | None = None
+    make: Maker | None = None
+    error: Exception | None = None
+
+
+def find_cache(subject: Called, maker: Maker | None) -> Found:
+    """How a subject is given a cache.
 
     Where earlier tokens see later ones a cache is of no use, whatever the arguments are called.
     """
     if not _is_causal(subject):
-        return None, None
+        return Found()
+    broken = Found()
+    inputs = subject.draw(2 if subject.batched else 1, 4)
     for use, make in _candidates(subject, maker):
         subject.cached, subject.make_cache = use, make
-        inputs = subject.draw(2 if subject.batched else 1, 4)
-        try:
-            with torch.no_grad(), seeded(), restored(subject.module):
-                run_chunks(subject, inputs, (2, 1, 1))
-        except Exception:  # noqa: BLE001 - not the way that this target's cache is used
-            continue
-        return use, make
-    return None, None
+        with torch.no_grad(), seeded():
+            begun, done = (_tried(subject, inputs, sizes) for sizes in ((2,), (2, 1, 1)))
+        if not isinstance(done, Exception):
+            return Found(use, make)
+        if not isinstance(begun, Exception) and broken.error is None:
+            broken = Found(error=done)
+    return broken
+
+
+def _tried(subject: Called, inputs: Inputs, sizes: Sequence[int]) -> object:
+    with restored(subject.module):
+        return attempt(lambda: run_chunks(subject, inputs, sizes))
 
 
 def _is_causal(subject: Called) -> bool:
@@ -109,7 +129,7 @@ def _candidates(subject: Called, maker: Maker | None) -> Iterator[tuple[CacheUse
             yield CacheUse("object", ", ".join(pair), capacity=True), made
         yield CacheUse("grown", ", ".join(pair)), None
     if _tensors_kept(module):
-        for name in (*STARTS, *POSITIONS, "use_cache"):
+        for name in (*STARTS, *SLOTS, *POSITIONS, "use_cache"):
             if name in names:
                 yield CacheUse("buffers", name, capacity=True), None
 
@@ -198,7 +218,7 @@ def _told(subject: Called, chunk: Inputs, start: int) -> dict[str, Any]:
     for name in subject.parameters:
         if name in STARTS:
             told[name] = start
-        elif name == "cache_position":
+        elif name in SLOTS:
             told[name] = torch.arange(start, start + T)
         elif name in POSITIONS:
             told[name] = torch.arange(start, start + T).expand(B, T)

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from heedful.conformance import caching
+from heedful.conformance.changes import differing
 from heedful.conformance.longest import longest_input
 from heedful.conformance.mask_arguments import find_masks, masks_told
+from heedful.conformance.raising import attempt
 from heedful.conformance.runs import restored, seeded
 from heedful.conformance.signatures import POSITIONS
 from heedful.conformance.subject import CacheUse, Inputs, MaskArgument, Observation
@@ -46,7 +48,8 @@ def subject_of(
     subject = Called(found, way, dtype, found.copied(dtype))
     subject.longest = longest_input(subject)
     subject.padding, subject.attending = find_masks(subject)
-    subject.cached, subject.make_cache = caching.find_cache(subject, cache)
+    subject.positions = _positions(subject)
+    subject.cached, subject.make_cache, subject.cache_error = caching.find_cache(subject, cache)
     return subject
 
 
@@ -61,6 +64,8 @@ class Called:
         callee: the copy that is run.
         longest: the most tokens it takes; None if there is no limit.
         make_cache: makes an empty cache of (batch, capacity), where the target is given one.
+        cache_error: what it raised where its cache works for the first chunk of tokens and for no other.
+        positions: the argument that takes positions, (B, T) int64; None if there is none.
         seed: of the random numbers that a run meets.
         lasting: whether what a run leaves behind is there for the next one.
     """
@@ -74,6 +79,8 @@ class Called:
     attending: MaskArgument | None = None
     cached: CacheUse | None = None
     make_cache: Any = None
+    cache_error: Exception | None = None
+    positions: str | None = None
     seed: int = 0
     lasting: bool = False
 
@@ -109,8 +116,13 @@ class Called:
         self, inputs: Inputs, *, keep: Tensor | None = None, attend: Tensor | None = None
     ) -> Tensor:
         """The output (B, T, …) in the module's current mode, with gradients."""
+        return self.called(self.given(inputs, keep, attend), inputs)
+
+    def called(self, given: Mapping[str, Any], inputs: Inputs) -> Tensor:
+        """The output of a call, given its arguments by name."""
+        args, keywords = self.target.bound(given)
         with self._comparable():
-            return self.rows(self.callee(**self.given(inputs, keep, attend)), inputs)
+            return self.rows(self.callee(*args, **keywords), inputs)
 
     def record(
         self, inputs: Inputs, *, keep: Tensor | None = None, attend: Tensor | None = None
@@ -165,9 +177,8 @@ class Called:
         if attend is None and self.way.attends is not None and self.attending is not None:
             attend = self.way.attends(inputs.sizes[1], inputs.sizes[1])
         given |= masks_told(self, inputs.sizes, keep, attend)
-        positions = next((it for it in POSITIONS[:1] if it in self.parameters), None)
-        if keep is not None and positions is not None:
-            given[positions] = (keep.long().cumsum(-1) - 1).clamp_min(0)
+        if keep is not None and self.positions is not None:
+            given[self.positions] = (keep.long().cumsum(-1) - 1).clamp_min(0)
         return given
 
     @property
@@ -206,3 +217,23 @@ class Called:
                 if isinstance(value, Tensor):
                     found["attribute", f"{path}.{name}" if path else name] = value
         return found
+
+
+def _positions(subject: Called) -> str | None:
+    """The argument that takes positions for every token, such that 0, 1, 2, … change nothing."""
+    inputs = subject.draw(2 if subject.batched else 1, 4)
+    B, T = inputs.sizes
+    for name in (it for it in POSITIONS if it in subject.parameters):
+        with torch.no_grad():
+            given = subject.given(inputs)
+            told = given | {name: torch.arange(T).expand(B, T)}
+            plain, told = (
+                attempt(lambda it=it: subject.called(it, inputs)) for it in (given, told)
+            )
+        if (
+            isinstance(plain, Tensor)
+            and isinstance(told, Tensor)
+            and not differing(plain, told).any()
+        ):
+            return name
+    return None

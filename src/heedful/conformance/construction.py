@@ -33,8 +33,8 @@ VALUES: dict[str, Any] = {
 }
 NAMES = {
     # First those that heads divide: d_in need not be a multiple of them.
-    "width": "d_out d_model embed_dim embedding_dim emb_dim n_embd hidden_size hidden_dim dim dim_out model_dim out_dim "
-    "output_dim out_features d_emb features channels kdim vdim C n_embed emb_size embed_size embedding_size "
+    "width": "d_out d_model embed_dim embedding_dim emb_dim n_embd hidden_size hidden_dim dim dim_out model_dim "
+    "out_dim output_dim out_features d_emb features channels kdim vdim C n_embed emb_size embed_size embedding_size "
     "feature_dim num_hiddens hidden d_in dim_in in_dim input_dim in_features",
     "heads": "num_heads n_head n_heads heads nhead num_attention_heads nheads h num_q_heads n_q_heads head_count",
     "key heads": "num_kv_heads n_kv_heads n_kv_head num_key_value_heads kv_heads num_kv_groups n_kv_groups num_groups "

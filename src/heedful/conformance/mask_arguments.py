@@ -141,7 +141,7 @@ def _run(subject: Called, inputs: Inputs, argument: MaskArgument, visible: Tenso
     """The last batch entry's rows (T, …)."""
     B = inputs.sizes[0]
     mask = as_given(argument, visible, B, subject.dtype)
-    return subject.rows(subject.callee(**subject.given(inputs) | {argument.name: mask}), inputs)[-1]
+    return subject.called(subject.given(inputs) | {argument.name: mask}, inputs)[-1]
 
 
 def masks_told(

@@ -20,12 +20,13 @@ QUERIES = ("query", "q", "queries", "Q", "xq")
 KEYS = ("key", "k", "keys", "K", "xk")
 VALUES = ("value", "v", "values", "V", "xv")
 MEMORIES = ("memory", "context", "encoder_hidden_states", "kv", "source")
-STARTS = ("start_pos", "input_pos", "start", "offset", "position", "pos", "cache_pos")
+STARTS = ("start_pos", "start", "offset", "position", "pos", "cache_pos")
 TABLES = (
     *("position_embeddings", "freqs_cis", "rope", "rotary_pos_emb"),
     *("freqs_cos", "freqs_sin", "cos", "sin"),
 )
-POSITIONS = ("position_ids", "positions", "pos_ids", "cache_position")
+POSITIONS = ("position_ids", "positions", "pos_ids")  # (B, T)
+SLOTS = ("cache_position", "input_pos")  # (T,), of the cache
 
 Constants = dict[str, Any]
 Attends = Callable[[int, int], Tensor]
@@ -111,7 +112,11 @@ def causal_band(window: int | None = None) -> Attends:
 def _constant(target: Target, name: str) -> Any:
     if name in STARTS:
         return 0
-    if "mask" in name or name in POSITIONS or "cache" in name or "past" in name:
+    if name in (*POSITIONS, *SLOTS):
+        return lambda B, T, dtype: (
+            torch.arange(T).expand(B, T) if name in POSITIONS else torch.arange(T)
+        )
+    if "mask" in name or "cache" in name or "past" in name:
         return None
     if name in TABLES:
         return lambda B, T, dtype: _rotary_table(target.module, name, B, T, dtype)
