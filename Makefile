@@ -1,5 +1,6 @@
 # make tour: set up and run the main job.   make test: the tests, warnings as errors.   make check: tests and linters.
 # make bench: time attention beside PyTorch's and others', and rewrite docs/benchmarks.md.
+# make conformance: check 280 mutants and 45 right attentions, and rewrite docs/conformance.md.
 # make test-native: the C++ core alone, under sanitizers; needs g++ only.
 
 PYTHON ?= python3
@@ -7,13 +8,16 @@ BIN := .venv/bin
 BUILT_FROM := pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*.h native/*.cpp native/isa/*.cpp)
 ALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: tour bench test test-slow test-native check lint format clean
+.PHONY: tour bench conformance test test-slow test-native check lint format clean
 
 tour: .venv/installed
 	$(BIN)/heedful tour
 
 bench: .venv/installed-bench
 	$(BIN)/heedful bench --page docs/benchmarks.md
+
+conformance: .venv/installed-test
+	$(BIN)/python tests/conformance/measure.py --page docs/conformance.md
 
 test: .venv/installed-test
 	$(BIN)/python -m pytest -n 2

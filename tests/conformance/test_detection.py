@@ -1,0 +1,86 @@
+"""The corpus: every bug on a base is named right, no right attention is said to have one; all of it is marked slow."""
+
+import pytest
+import torch
+from correct import CORRECT
+from measure import Verdict, judge_correct, judge_mutant, measure
+from mutants import BASES, MUTANTS, OPTIONS, Mutant, built, bugs, load
+
+from heedful.conformance.catalogue import CATALOGUE
+
+
+def _one_of_each() -> list[int]:
+    """For every bug one mutant, on bases in turn."""
+    bases, numbers = list(OPTIONS), []
+    for turn, bug in enumerate(bugs()):
+        those = [n for n, it in enumerate(MUTANTS) if it.bug == bug]
+        ranked = [bases[(turn + k) % len(bases)] for k in range(len(bases))]
+        numbers.append(min(those, key=lambda n: (ranked.index(MUTANTS[n].base), n)))
+    return numbers
+
+
+@pytest.mark.parametrize("number", _one_of_each(), ids=lambda n: f"{MUTANTS[n].bug}-{MUTANTS[n].base}")
+def test_every_bug_is_named(number: int) -> None:
+    verdict = judge_mutant(number)
+    assert verdict.detected, verdict.proofs or "nothing found"
+
+
+@pytest.mark.parametrize("name", CORRECT)
+def test_what_is_right_is_not_said_to_have_a_bug(name: str) -> None:
+    if name.startswith("transformers"):
+        pytest.importorskip("transformers", reason="install it with: pip install -e '.[transformers]'")
+    assert judge_correct(name).proofs == ()
+
+
+@pytest.mark.slow
+def test_the_corpus_is_told_apart() -> None:
+    verdicts = measure()
+    mutants = [it for it in verdicts if it.expected]
+    on_a_line = [it for it in mutants if it.line is not None]
+    assert _share([it.detected for it in mutants]) >= 0.95
+    assert _share([it.line_right for it in on_a_line]) >= 0.80
+    assert [it.name for it in verdicts if not it.expected and it.found] == []
+
+
+def _share(which: list[bool]) -> float:
+    return sum(which) / len(which)
+
+
+def test_the_corpus_is_large_and_its_names_are_known() -> None:
+    assert len(bugs()) >= 35
+    assert len(OPTIONS) >= 6
+    assert len(MUTANTS) >= 210
+    assert len(CORRECT) >= 25
+    assert {name for it in MUTANTS for name in it.names} <= set(CATALOGUE)
+
+
+@pytest.mark.parametrize("base", OPTIONS)
+def test_edits_fit_their_base(base: str) -> None:
+    for mutant in MUTANTS:
+        if mutant.base == base:
+            compile(mutant.source, base, "exec")
+
+
+def test_an_edit_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match="0 times"):
+        _ = Mutant("split", "scale-missing", "no such line", "").source
+
+
+def test_bases_attend_as_pytorch_does(tmp_path) -> None:
+    torch.manual_seed(0)
+    base = load(BASES / "packed.py")(n_embd=12, n_head=3, block_size=8).eval()
+    x = torch.randn(2, 8, 12)
+    q, k, v = (it.view(2, 8, 3, 4).transpose(1, 2) for it in base.c_attn(x).chunk(3, dim=-1))
+    context = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    torch.testing.assert_close(base(x), base.c_proj(context.transpose(1, 2).flatten(2)))
+    mutant = next(it for it in MUTANTS if it.base == "packed" and it.bug == "mask-unused")
+    other = built(mutant, tmp_path)(n_embd=12, n_head=3, block_size=8).eval()
+    other.load_state_dict(base.state_dict())
+    assert not torch.allclose(other(x), base(x))
+
+
+def test_a_verdict_counts_a_bug_named_among_others_as_detected_and_not_as_right() -> None:
+    verdict = Verdict("", "scale-missing", ("scale-missing",), 3, ("crashes", "scale-missing"), 3, 0.1, ())
+    assert verdict.detected
+    assert not verdict.right
+    assert verdict.line_right
