@@ -1,5 +1,7 @@
 """heedful: attention for PyTorch that you can read, check, see and run fast."""
 
+from typing import TYPE_CHECKING
+
 from heedful.acceleration import accelerate
 from heedful.conversion import Certificate, convert
 from heedful.dispatch import Plan, explain
@@ -8,6 +10,19 @@ from heedful.functional import attention, scaled_dot_product_attention
 from heedful.masks import Band, Causal, Dense, Documents, Mask, Padding, Prefix, Runs, Sinks, Window
 from heedful.observation import Trace, record
 from heedful.result import AttentionResult, merge
+
+if TYPE_CHECKING:
+    from heedful.conformance import check
+else:
+
+    def __getattr__(name):
+        """`check`, imported when first asked for: that takes longer than all the rest."""
+        if name != "check":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from heedful.conformance import check
+
+        return check
+
 
 __version__ = "0.1.0"
 
@@ -32,6 +47,7 @@ __all__ = [
     "Window",
     "accelerate",
     "attention",
+    "check",
     "convert",
     "explain",
     "merge",

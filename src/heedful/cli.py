@@ -153,7 +153,7 @@ def check(
     target: Annotated[
         str | None,
         typer.Argument(
-            metavar="[TARGET]",
+            metavar="TARGET",
             help="path/to/file.py:Name or package.module:Name: a class, a function or an instance; the name may be "
             "left out where a file defines one nn.Module.",
             show_default=False,
