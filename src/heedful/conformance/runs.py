@@ -19,25 +19,20 @@ def seeded(seed: int = 0) -> Iterator[None]:
 
 @contextmanager
 def restored(module: nn.Module | None) -> Iterator[None]:
-    """A module's attributes and buffers are afterwards as before: caches empty, counters where they were."""
+    """A module's attributes and buffers are afterwards as before: caches empty, counters where they were.
+
+    A tensor that was written to gives its place to a copy of what it was: a backward pass may still need the tensor.
+    """
     parts = [] if module is None else list(module.modules())
-    attributes = [(part, dict(vars(part)), dict(part._buffers)) for part in parts]
-    held = [
-        it
-        for _, own, buffers in attributes
-        for it in (*own.values(), *buffers.values())
-        if isinstance(it, Tensor)
-    ]
-    kept = [(tensor, tensor._version, tensor.detach().clone()) for tensor in held]
+    holders = [holder for part in parts for holder in (vars(part), part._buffers)]
+    contents = [dict(holder) for holder in holders]
+    tensors = [it for held in contents for it in held.values() if isinstance(it, Tensor)]
+    kept = {id(it): (it._version, it.detach().clone()) for it in tensors}
     try:
         yield
     finally:
-        for part, own, buffers in attributes:
-            vars(part).clear()
-            vars(part).update(own)
-            part._buffers.clear()
-            part._buffers.update(buffers)
-        with torch.no_grad():
-            for tensor, version, value in kept:
-                if tensor._version != version:
-                    tensor.copy_(value)
+        for holder, held in zip(holders, contents, strict=True):
+            holder.clear()
+            for name, value in held.items():
+                written = isinstance(value, Tensor) and value._version != kept[id(value)][0]
+                holder[name] = kept[id(value)][1] if written else value
