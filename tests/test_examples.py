@@ -1,5 +1,6 @@
 """The notebooks: in step with their sources, free of outputs, and running from first cell to last."""
 
+import re
 from pathlib import Path
 
 import jupytext
@@ -19,15 +20,20 @@ def printed(cell) -> str:
     return "".join(output.get("text", "") for output in cell.get("outputs", []))
 
 
-@pytest.fixture(scope="module")
-def executed():
-    """The ladder, run in a kernel of this environment."""
-    notebook = jupytext.read(EXAMPLES / "ladder.py")
+def execute(name: str):
+    """A notebook, run in a kernel of this environment."""
+    notebook = jupytext.read(EXAMPLES / name)
     return nbclient.NotebookClient(notebook, timeout=300).execute()
 
 
-def test_there_is_a_notebook():
-    assert [source.name for source in SOURCES] == ["ladder.py"]
+@pytest.fixture(scope="module")
+def executed():
+    """The ladder."""
+    return execute("ladder.py")
+
+
+def test_there_are_notebooks():
+    assert [source.name for source in SOURCES] == ["first_attempt.py", "ladder.py"]
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
@@ -73,3 +79,23 @@ def test_every_route_agrees_in_what_the_ladder_prints(executed):
     ]
     assert len(differences) == 5
     assert max(differences) < 1e-6
+
+
+def test_three_bugs_are_found_in_the_first_attempt():
+    """Each with its line of the cell, which is marked."""
+    reports = [
+        output.data["text/html"]
+        for cell in execute("first_attempt.py").cells
+        for output in cell.get("outputs", [])
+        if output.output_type == "execute_result" and "text/html" in output.data
+    ]
+    first, mended = reports
+    assert "3 bugs" in first
+    marked = re.findall(r"<mark> *\d+ +(.*?)</mark>", first)
+    assert sorted(marked) == [
+        "scaled = attn_scores / keys.shape[-1] ** 0.5",
+        "scores.masked_fill(self.mask[:T, :T], -torch.inf)",
+        "weights = torch.softmax(scaled, dim=1)",
+    ]
+    assert "no bug" in mended
+    assert "<mark>" not in mended
