@@ -104,7 +104,9 @@ def _() -> Any:
     import transformers
     from transformers.models.gpt2.modeling_gpt2 import GPT2Attention
 
-    config = transformers.GPT2Config(n_embd=24, n_head=4, n_positions=32, attn_implementation="eager")
+    config = transformers.GPT2Config(
+        n_embd=24, n_head=4, n_positions=32, attn_implementation="eager"
+    )
     return GPT2Attention(config, layer_idx=0)
 
 

@@ -155,9 +155,7 @@ def page(verdicts: Sequence[Verdict]) -> str:
     ]
     for bug in dict.fromkeys(it.expected for it in mutants):
         those = [it for it in mutants if it.expected == bug]
-        others = Counter(
-            it.found[0] if it.found else "nothing" for it in those if not it.detected
-        )
+        others = Counter(it.found[0] if it.found else "nothing" for it in those if not it.detected)
         said = ", ".join(f"{name} {n}" for name, n in others.most_common())
         lines.append(f"| {bug} ({len(those)}) | {sum(it.detected for it in those)} | {said} |")
     misses = [it for it in mutants if not it.detected]
@@ -183,7 +181,9 @@ def main() -> None:
     print(text)
     for it in verdicts:
         if not it.right or (it.line is not None and not it.line_right):
-            print(f"{'' if it.right else 'WRONG '}{it.expected or 'right'} line {it.line} | {it.name}")
+            print(
+                f"{'' if it.right else 'WRONG '}{it.expected or 'right'} line {it.line} | {it.name}"
+            )
             for proof in it.proofs or ("nothing found",):
                 print(f"      {proof[:260]}")
     if given.page is not None:

@@ -61,7 +61,9 @@ class Mutant:
         """
         source = (BASES / f"{self.base}.py").read_text()
         if source.count(self.old) != 1:
-            raise ValueError(f"{self.base}: {self.old!r} stands there {source.count(self.old)} times")
+            raise ValueError(
+                f"{self.base}: {self.old!r} stands there {source.count(self.old)} times"
+            )
         return source.replace(self.old, self.new)
 
     @property
@@ -78,7 +80,9 @@ class Mutant:
 def load(path: Path) -> type[nn.Module]:
     """The class of a base's or a mutant's file that is meant: the last one."""
     module = _imported(path)
-    classes = [it for it in vars(module).values() if isinstance(it, type) and issubclass(it, nn.Module)]
+    classes = [
+        it for it in vars(module).values() if isinstance(it, type) and issubclass(it, nn.Module)
+    ]
     return [it for it in classes if it.__module__ == module.__name__][-1]
 
 

@@ -19,7 +19,9 @@ def _one_of_each() -> list[int]:
     return numbers
 
 
-@pytest.mark.parametrize("number", _one_of_each(), ids=lambda n: f"{MUTANTS[n].bug}-{MUTANTS[n].base}")
+@pytest.mark.parametrize(
+    "number", _one_of_each(), ids=lambda n: f"{MUTANTS[n].bug}-{MUTANTS[n].base}"
+)
 def test_every_bug_is_named(number: int) -> None:
     verdict = judge_mutant(number)
     assert verdict.detected, verdict.proofs or "nothing found"
@@ -28,7 +30,9 @@ def test_every_bug_is_named(number: int) -> None:
 @pytest.mark.parametrize("name", CORRECT)
 def test_what_is_right_is_not_said_to_have_a_bug(name: str) -> None:
     if name.startswith("transformers"):
-        pytest.importorskip("transformers", reason="install it with: pip install -e '.[transformers]'")
+        pytest.importorskip(
+            "transformers", reason="install it with: pip install -e '.[transformers]'"
+        )
     assert judge_correct(name).proofs == ()
 
 
@@ -80,7 +84,9 @@ def test_bases_attend_as_pytorch_does(tmp_path) -> None:
 
 
 def test_a_verdict_counts_a_bug_named_among_others_as_detected_and_not_as_right() -> None:
-    verdict = Verdict("", "scale-missing", ("scale-missing",), 3, ("crashes", "scale-missing"), 3, 0.1, ())
+    verdict = Verdict(
+        "", "scale-missing", ("scale-missing",), 3, ("crashes", "scale-missing"), 3, 0.1, ()
+    )
     assert verdict.detected
     assert not verdict.right
     assert verdict.line_right

@@ -17,6 +17,7 @@ from heedful.conformance.subject import Observation
 from heedful.observation import Source, Step
 
 FUSED = "scaled_dot_product_attention"
+TRANSPOSING = ("transpose", "mT", "T", "swapaxes", "swapdims")
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,7 +178,8 @@ def _core(observation: Observation, scores: Product, context: Product, side: int
             return value.movedim(axes, (-2, -1)).reshape(L, Tq, Tk)
         return value.reshape(L, Tq, Tk) if value.shape[-2:] == (Tq, Tk) else None
 
-    queries = _side_of_queries(scores, shape, axes[0], T)
+    chain = _chain(observation, scores.step, context.sources[side])
+    queries = _side_of_queries(scores, shape, axes[0], T, chain)
     rows, columns = token_letter(scores, queries, T), token_letter(scores, 1 - queries, T)
     if not (rows and columns and scores.summed):
         return None
@@ -186,7 +188,6 @@ def _core(observation: Observation, scores: Product, context: Product, side: int
     value = context.operand(1 - side, key_axis + value_axis, query_axis)
     if not len(query) == len(key) == len(value) == L:
         return None
-    chain = _chain(observation, scores.step, context.sources[side])
     softmax = _softmax_step(chain)
     weights = None if softmax is None else canonical(softmax.value)
     logits = None if softmax is None else canonical(_before(observation, softmax, chain))
@@ -210,12 +211,16 @@ def _core(observation: Observation, scores: Product, context: Product, side: int
     )
 
 
-def _side_of_queries(scores: Product, shape: torch.Size, query_axis: int, tokens: int) -> int:
-    """Which operand the rows of the weights belong to."""
+def _side_of_queries(
+    scores: Product, shape: torch.Size, query_axis: int, tokens: int, chain: tuple[Step, ...]
+) -> int:
+    """Which operand the rows of the weights belong to: keys may be multiplied by queries, and the weights transposed."""
+    turns = sum(step.operation in TRANSPOSING for step in chain)
     letters = scores.letters[2]
-    if scores.out.shape == shape and letters[query_axis] == token_letter(scores, 1, tokens):
-        return 1
-    return 0
+    by_columns = scores.out.shape == shape and letters[query_axis] == token_letter(
+        scores, 1, tokens
+    )
+    return int(by_columns != bool(turns % 2))
 
 
 def _chain(observation: Observation, scores: Step, weights: Source) -> tuple[Step, ...]:

@@ -1,0 +1,96 @@
+"""An attention is found in a recording however it is written, and put into one layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from heedful.conformance.calling import subject_of
+from heedful.conformance.cores import find_cores
+
+B, T, H, D = 3, 7, 4, 6
+
+
+def plain(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return (query @ key.transpose(-2, -1) / D**0.5).softmax(-1) @ value
+
+
+def named(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    scores = torch.einsum("bhid,bhjd->bhij", query, key) * D**-0.5
+    return torch.einsum("bhij,bhjd->bhid", scores.softmax(-1), value)
+
+
+def other_order(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    scores = torch.einsum("bhid,bhjd->bijh", query, key) / D**0.5
+    return torch.einsum("bijh,bhjd->bhid", scores.softmax(2), value)
+
+
+def folded(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    q, k, v = (it.flatten(0, 1) for it in (query, key, value))
+    empty = torch.empty(len(q), q.shape[1], k.shape[1], dtype=q.dtype)
+    scores = torch.baddbmm(empty, q, k.transpose(1, 2), beta=0, alpha=D**-0.5)
+    return torch.bmm(F.softmax(scores, dim=-1), v).view(query.shape)
+
+
+def keys_first(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    weights = (key @ query.mT * D**-0.5).softmax(-2)
+    return weights.mT @ value
+
+
+def written_out(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    scores = query @ key.mT / D**0.5
+    exponentials = (scores - scores.amax(-1, keepdim=True)).exp()
+    weights = exponentials / exponentials.sum(-1, keepdim=True)
+    return weights @ value
+
+
+def fused(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(query, key, value)
+
+
+@pytest.mark.parametrize(
+    "attend", [plain, named, other_order, folded, keys_first, written_out, fused]
+)
+def test_found_and_laid_out(attend: Callable[..., Tensor]) -> None:
+    subject = subject_of(attend)
+    observation = subject.record(subject.draw(B, T))
+    (core,) = find_cores(observation)
+    arguments = observation.inputs.arguments  # (B, T, H, D)
+    query, key, value = (it.transpose(1, 2).reshape(B * H, T, D) for it in arguments.values())
+    weights = (query @ key.mT / D**0.5).softmax(-1)
+    ours, theirs = torch.cat([core.query, core.key], dim=1), torch.cat([query, key], dim=1)
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(core.value, value)
+    torch.testing.assert_close(core.used, weights)
+    torch.testing.assert_close(core.context, weights @ value)
+
+
+def test_groups_in_an_einsum_are_heads() -> None:
+    def grouped(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        groups = query.unflatten(1, (2, 2))
+        scores = torch.einsum("bkgid,bkjd->bkgij", groups, key[:, :2]) / D**0.5
+        context = torch.einsum("bkgij,bkjd->bkgid", scores.softmax(-1), value[:, :2])
+        return context.flatten(1, 2)
+
+    subject = subject_of(grouped)
+    (core,) = find_cores(subject.record(subject.draw(B, T)))
+    assert core.used.shape == (B * H, T, T)
+    torch.testing.assert_close(core.key[0], core.key[1])
+    assert not torch.allclose(core.key[1], core.key[2])
+
+
+def test_a_product_with_a_parameter_is_no_attention() -> None:
+    subject = subject_of(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)))
+    assert find_cores(subject.record(subject.draw(B, T))) == []
+
+
+def test_layers_have_a_core_each() -> None:
+    def twice(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return F.layer_norm(plain(F.layer_norm(plain(query, key, value), (D,)), key, value), (D,))
+
+    subject = subject_of(twice)
+    assert len(find_cores(subject.record(subject.draw(B, T)))) == 2
