@@ -191,6 +191,12 @@ WRONG = [
     ),
     (
         "length-dependent",
+        CONTEXT,
+        CONTEXT + "        T = 8 if T == 16 else T\n        context = context[:, :, :T]\n",
+        None,
+    ),
+    (
+        "length-dependent",
         SOFTMAX,
         "        if T > 32:\n            scores = scores * 1.5\n" + SOFTMAX,
         "scores * 1.5",
@@ -287,8 +293,9 @@ def test_a_wrong_line_is_named(tmp_path, name, old, new, line):
     with written(tmp_path, RIGHT.replace(old, new)) as target:
         (finding,) = findings(target(24, 4, 70, 0.25))
     assert (finding.name, finding.level) == (name, "bug")
-    assert finding.place is not None
-    assert line in finding.place.source
+    if line is not None:
+        assert finding.place is not None
+        assert line in finding.place.source
 
 
 def test_gradients_that_differ_by_rounding_alone_are_suspicious(tmp_path):

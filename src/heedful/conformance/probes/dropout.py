@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from heedful.conformance.cores import FUSED, Core, find_cores, fused_arguments, 
 from heedful.conformance.dataflow import made_from_tokens, tensor, way_back, way_on
 from heedful.conformance.evidence import Evidence
 from heedful.conformance.finding import Fact, Finding, Place
+from heedful.conformance.lines import last_assignment
 from heedful.conformance.probing import probe
 from heedful.conformance.subject import Observation
 from heedful.observation import Step
@@ -38,8 +40,15 @@ def evaluation(evidence: Evidence) -> Iterator[Finding | Fact]:
         f"In eval mode two runs on the same tokens differ by {(outputs[0] - outputs[1]).abs().max():.3g}"
         + ("." if p is None else f": {p:.3g} of the entries are dropped."),
         f"B = {inputs.sizes[0]}, T = {inputs.sizes[1]}",
-        None if drop is None else Place.of(drop),
+        None if drop is None else _declared(evidence, drop),
     )
+
+
+def _declared(evidence: Evidence, drop: Step) -> Place | None:
+    """Where a step's dropout is said to act: of PyTorch's fused attention, the line that its argument comes from."""
+    variable = re.search(r"\bdropout_p=([a-z_]\w*)\b(?!\.)", drop.source)
+    assigned = variable and last_assignment(evidence.subject, drop, variable.group(1))
+    return assigned or Place.of(drop)
 
 
 @probe("dropout-misplaced")
@@ -157,8 +166,8 @@ def _wrong_factor(
     return Finding(
         "dropout-rescale",
         "bug",
-        f"In training {share:.3g} of the weights are kept and multiplied by {factor:.3g}, so that a row's expected sum is "
-        f"{factor * keep:.3g}; multiplied by 1 / (1 − p) = {1 / keep:.3g} it would be 1.",
+        f"In training {share:.3g} of the weights are kept and multiplied by {factor:.3g}, so that a row's "
+        f"expected sum is {factor * keep:.3g}; multiplied by 1 / (1 − p) = {1 / keep:.3g} it would be 1.",
         f"{n} weights",
         Place.of(_last_scaling(core, dropped[-1])),
     )

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import sys
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from heedful.conformance.evidence import Evidence
 from heedful.conformance.finding import Fact, Finding, Place
+from heedful.conformance.lines import last_return
 from heedful.conformance.probing import probe
 from heedful.conformance.raising import attempt, said
 from heedful.conformance.subject import Inputs, Subject
@@ -153,7 +151,7 @@ def _cut(evidence: Evidence) -> Place | None:
         loss = attempt(point.loss)
     functions = [] if isinstance(loss, Exception) else list(_own_functions(loss.grad_fn))
     explicit = [place for name, place in watch.cuts if name in ("detach", "data", "register_hook")]
-    by_hand = [place for it in functions if (place := _backward_of(it)) is not None]
+    by_hand = [place for it in functions if (place := last_return(it.backward)) is not None]
     others = [place for _, place in watch.cuts]
     return next(iter([*explicit, *by_hand, *others, *watch.written]), None)
 
@@ -217,7 +215,7 @@ def _floating(tree: Any) -> list[Tensor]:
     ]
 
 
-def _own_functions(node: Any) -> Iterator[type]:
+def _own_functions(node: Any) -> Iterator[Any]:
     """The classes of autograd Functions in a graph that are not torch's own."""
     seen, todo = set(), [node]
     while todo:
@@ -229,23 +227,6 @@ def _own_functions(node: Any) -> Iterator[type]:
         if function is not None and not function.__module__.startswith("torch."):
             yield function
         todo += [it for it, _ in node.next_functions]
-
-
-def _backward_of(function: Any) -> Place | None:
-    """The line on which a Function returns its gradients."""
-    try:
-        lines, first = inspect.getsourcelines(function.backward)
-    except (OSError, TypeError):
-        return None
-    returns = [
-        it
-        for it in ast.walk(ast.parse(textwrap.dedent("".join(lines))))
-        if isinstance(it, ast.Return)
-    ]
-    if not returns:
-        return None
-    line = first + returns[-1].lineno - 1
-    return Place(inspect.getsourcefile(function.backward) or "", line, ast.unparse(returns[-1]))
 
 
 # --- repetition -----------------------------------------------------------------------------------

@@ -16,30 +16,19 @@ from heedful.conformance.finding import Fact, Finding, Place
 from heedful.conformance.probing import probe
 from heedful.conformance.raising import attempt, said, where_raised
 from heedful.conformance.subject import Inputs, Observation
+from heedful.conformance.target import TargetError
 from heedful.observation import Step
 
-LENGTHS = (
-    1,
-    2,
-    3,
-    7,
-    8,
-    15,
-    16,
-    17,
-    31,
-    32,
-    33,
-    63,
-    64,
-    65,
-)  # where blocks of code, or of memory, end
+# Where blocks of code, or of memory, end.
+LENGTHS = (1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65)
 NEAR = 1e-6
 
 
 @probe("length-dependent")
 def lengths(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Runs ever longer beginnings of one sequence: a length that raises, or changes what came before, is wrong."""
+    if evidence.subject.only is not None:
+        return
     tokens = _tokens(evidence)
     outputs = {
         n: attempt(lambda n=n: evidence.subject.run(tokens.tokens(0, n)).detach())
@@ -51,11 +40,11 @@ def lengths(evidence: Evidence) -> Iterator[Finding | Fact]:
     longest = evidence.subject.longest or 0
     yield Fact("largest context", _limit(evidence, tokens, outputs))
     for n, error in outputs.items():
-        if isinstance(error, Exception) and n <= max(*works, longest) and not _is_refused(error):
+        if isinstance(error, Exception) and not _is_limit(n, outputs, longest):
             yield Finding(
                 "length-dependent",
                 "bug",
-                f"With {n} tokens it raises {said(error)}; with {min(works, key=lambda it: abs(it - n))} it does not.",
+                f"With {n} tokens {_happens(error)}; with {min(works, key=lambda it: abs(it - n))} that does not happen.",
                 f"T = {n}",
                 where_raised(error),
             )
@@ -80,9 +69,19 @@ def _sizes(evidence: Evidence) -> list[int]:
     return sorted({n for n in LENGTHS if n < longest} | {min(longest, max(LENGTHS))})
 
 
-def _is_refused(error: Exception) -> bool:
-    """Whether a target says itself that it does not take so many."""
-    return isinstance(error, ValueError | AssertionError | NotImplementedError)
+def _happens(error: Exception) -> str:
+    return str(error) if isinstance(error, TargetError) else f"it raises {said(error)}"
+
+
+def _is_limit(n: int, outputs: Mapping[int, Tensor | Exception], longest: int) -> bool:
+    """Whether it is all right that a length raises: the target says so itself, or it is too long for its tables."""
+    error = outputs[n]
+    if isinstance(error, ValueError | AssertionError | NotImplementedError):
+        return True
+    longer = [it for m, it in outputs.items() if m > n]
+    if isinstance(error, TargetError):  # rows are missing, and nobody said anything
+        return all(isinstance(it, TargetError) for it in longer)
+    return n > longest and all(isinstance(it, Exception) for it in longer)
 
 
 def _limit(evidence: Evidence, tokens: Inputs, outputs: Mapping[int, Tensor | Exception]) -> str:
@@ -131,8 +130,8 @@ def _of_beginnings(
     return Finding(
         "length-dependent",
         "bug",
-        f"The first {a} outputs for {b} tokens differ from those for these {a} alone by {distance:.3g}, though no output "
-        f"depends on later tokens when there are {evidence.inputs.sizes[1]}.",
+        f"The first {a} outputs for {b} tokens differ from those for these {a} alone by {distance:.3g}, though no "
+        f"output depends on later tokens when there are {evidence.inputs.sizes[1]}.",
         f"T = {a} and T = {b}",
         Place.of(_first_apart(one, other)),
     )

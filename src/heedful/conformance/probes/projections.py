@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import re
-import textwrap
 from collections.abc import Iterator
 
 import torch
@@ -15,6 +12,7 @@ from heedful.conformance.cores import Core
 from heedful.conformance.dataflow import is_projection, made_where, way_back
 from heedful.conformance.evidence import Evidence
 from heedful.conformance.finding import Fact, Finding, Place
+from heedful.conformance.lines import last_return
 from heedful.conformance.probing import probe
 from heedful.observation import Source, Step
 
@@ -122,24 +120,9 @@ def _in_its_stead(evidence: Evidence, name: str, dead: set[int]) -> Place | None
             return Place.of(next((it for it in user if _role(it.name) == role), user[-1]))
     computed = next((it for it in steps if it.index in dead and _reads(it, name)), None)
     if computed is None and role == "output":
-        return _returned(evidence, _parent(name))
+        assert evidence.subject.module is not None
+        return last_return(evidence.subject.module.get_submodule(_parent(name)).forward)
     return Place.of(computed) or made_where(evidence.subject.module, name.removesuffix(".weight"))
-
-
-def _returned(evidence: Evidence, path: str) -> Place | None:
-    """The line on which a module returns its output."""
-    assert evidence.subject.module is not None
-    forward = type(evidence.subject.module.get_submodule(path)).forward
-    lines, first = inspect.getsourcelines(forward)
-    returns = [
-        it
-        for it in ast.walk(ast.parse(textwrap.dedent("".join(lines))))
-        if isinstance(it, ast.Return)
-    ]
-    last = max(returns, key=lambda it: it.lineno, default=None)
-    if last is None:
-        return None
-    return Place(inspect.getsourcefile(forward) or "", first + last.lineno - 1, ast.unparse(last))
 
 
 def _read_twice(evidence: Evidence, core: Core) -> tuple[str, Step] | None:

@@ -1,14 +1,10 @@
-"""Whether an output depends on the tokens and the parameters alone, and whether a copy of the module has all it needs."""
+"""Whether an output depends on tokens and parameters alone, and whether a module holds all that it needs."""
 
 from __future__ import annotations
 
-import ast
 import difflib
-import inspect
 import re
-import textwrap
 from collections.abc import Iterator
-from types import FunctionType
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +14,7 @@ from heedful.conformance.dataflow import made_from_tokens, made_where
 from heedful.conformance.evidence import Evidence
 from heedful.conformance.expectations import is_triangular
 from heedful.conformance.finding import Fact, Finding, Place
+from heedful.conformance.lines import change_of, functions_of
 from heedful.conformance.probing import probe
 from heedful.conformance.raising import attempt, said, where_raised
 from heedful.conformance.subject import Inputs, Observation
@@ -30,7 +27,6 @@ ALIKE = 0.6  # difflib's: "attn_scores" and "scores" are 0.71 alike
 def history(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Runs other tokens first, of other sizes too: what comes after must be as on a fresh module."""
     inputs = evidence.inputs
-    B, T = inputs.sizes
     expected = evidence.subject.fresh().run(inputs).detach()
     for earlier in _histories(evidence):
         used = evidence.subject.fresh(lasting=True)
@@ -73,12 +69,12 @@ def _kept(evidence: Evidence, earlier: list[Inputs]) -> Place | None:
     step = _first_apart(after.record(evidence.inputs), one)
     if step is None or step.module is None:
         return Place.of(step)
-    owner = step.module
+    assert subject.module is not None
+    owner = subject.module.get_submodule(step.module)
     read = re.findall(
         r"\bself(?:\.|, *['\"])(\w+)", step.source
     )  # self.name, getattr(self, "name")
-    made = (_made_later(subject.module, f"{owner}.{name}" if owner else name) for name in read)
-    return next((it for it in made if it is not None), Place.of(step))
+    return next((it for name in read if (it := change_of(owner, name))), Place.of(step))
 
 
 def _first_apart(one: Observation, other: Observation) -> Step | None:
@@ -94,30 +90,6 @@ def _first_apart(one: Observation, other: Observation) -> Step | None:
         if changed is not None and changed.any() and not step.operation.startswith("empty"):
             return step
     return None
-
-
-def _made_later(module: nn.Module | None, name: str) -> Place | None:
-    """The line outside the constructor that assigns an attribute."""
-    assert module is not None
-    path, _, attribute = name.rpartition(".")
-    for function in _methods(module.get_submodule(path)):
-        if function.__name__ == "__init__":
-            continue
-        lines, first = inspect.getsourcelines(function)
-        for node in ast.walk(ast.parse(textwrap.dedent("".join(lines)))):
-            match node:
-                case (
-                    ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=assigned)])
-                    | ast.AugAssign(target=ast.Attribute(value=ast.Name(id="self"), attr=assigned))
-                ) if assigned == attribute:
-                    file = inspect.getsourcefile(function) or ""
-                    return Place(file, first + node.lineno - 1, ast.unparse(node))
-    return None
-
-
-def _methods(module: nn.Module) -> Iterator[FunctionType]:
-    """What a module's own class defines."""
-    yield from (it for it in vars(type(module)).values() if inspect.isfunction(it))
 
 
 @probe("undefined-or-global-name")
@@ -143,7 +115,7 @@ def names(evidence: Evidence) -> Iterator[Finding | Fact]:
 
 def _global(evidence: Evidence, step: Step, source: Source) -> Tensor | None:
     """The tensor of more than one entry that a name stands for among the globals of the code around a step."""
-    for function in _functions(evidence):
+    for function in functions_of(evidence.subject):
         held = function.__globals__.get(source.name)
         if (
             function.__code__.co_filename == step.file
@@ -152,15 +124,6 @@ def _global(evidence: Evidence, step: Step, source: Source) -> Tensor | None:
         ):
             return held
     return None
-
-
-def _functions(evidence: Evidence) -> Iterator[FunctionType]:
-    """The functions that a target is written in."""
-    module, function = evidence.subject.module, evidence.subject.function
-    for part in () if module is None else module.modules():
-        yield from _methods(part)
-    if inspect.isfunction(function):
-        yield function
 
 
 def _own_name(evidence: Evidence, step: Step, source: Source) -> str | None:
