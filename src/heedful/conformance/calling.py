@@ -22,6 +22,7 @@ from heedful.conformance.subject import CacheUse, Inputs, MaskArgument, Observat
 from heedful.conformance.target import Target, TargetError, target_of
 from heedful.conformance.ways import Way, drawn, way_of
 from heedful.observation import Trace, record
+from heedful.observation.surroundings import Surroundings
 
 
 def subject_of(
@@ -205,18 +206,10 @@ class Called:
         return Observation(inputs, output, trace, self._values(given))
 
     def _values(self, given: Mapping[str, Any]) -> dict[tuple[str, str], Tensor]:
-        found = {
-            ("input", name): it.detach() for name, it in given.items() if isinstance(it, Tensor)
-        }
-        if self.module is None:
-            return found
-        found |= {("parameter", name): it.detach() for name, it in self.module.named_parameters()}
-        found |= {("buffer", name): it for name, it in self.module.named_buffers()}
-        for path, part in self.module.named_modules():
-            for name, value in vars(part).items():
-                if isinstance(value, Tensor):
-                    found["attribute", f"{path}.{name}" if path else name] = value
-        return found
+        """What no step made, under the names that the trace has for it."""
+        args, keywords = self.target.bound(given)
+        tensors = Surroundings(self.callee, args, keywords).tensors
+        return {(source.kind, source.name): it.detach() for it, source in reversed(tensors)}
 
 
 def _positions(subject: Called) -> str | None:
