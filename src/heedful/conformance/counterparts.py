@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import linecache
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from torch import Tensor
 
 from heedful.conformance.changes import differing
 from heedful.conformance.dataflow import tensor
+from heedful.conformance.finding import Place
 from heedful.conformance.subject import Observation
 from heedful.observation import Step
 
@@ -41,9 +44,13 @@ class Excerpt:
             return None
         return bool(differing(value, expected).any())
 
+    def counterpart(self, step: Step) -> Step | None:
+        """The step of `whole` at the same line, met as often before."""
+        return self._counterparts.get(self._keys[step.index])
+
     def expected(self, step: Step) -> Tensor | None:
         """What `whole` had in place of a step's value; None if nothing, or nothing that has tokens."""
-        counterpart = self._counterparts.get(self._keys[step.index])
+        counterpart = self.counterpart(step)
         value = None if counterpart is None else tensor(counterpart)
         if value is None or value.dim() != len(step.shape) or value.dtype != step.dtype:
             return None
@@ -66,6 +73,16 @@ class Excerpt:
                 return self.origin(behind)
         return step
 
+    def place(self, step: Step) -> Place | None:
+        """The line to blame for a difference that came up in a step.
+
+        It is that of a function's call where the function does right when called from elsewhere.
+        """
+        same = (it for it in self.part.trace if it is not step and _place(it) == _place(step))
+        if any(self.differs(it) is False for it in same):
+            return _call(self.part, step) or Place.of(step)
+        return Place.of(step)
+
     def _behind(self, step: Step, seen: set[int]) -> Iterator[Step]:
         """The nearest steps behind one that can be compared."""
         for source in step.inputs:
@@ -87,12 +104,40 @@ class Excerpt:
         return dict(zip(_keys(self.whole), self.whole.trace, strict=True))
 
 
+def _place(step: Step) -> tuple[str | None, int | None, str]:
+    return step.file, step.line, step.operation
+
+
 def _keys(observation: Observation) -> list[Key]:
     """Each step's line and operation, and how often these were met before."""
     met: Counter[tuple[str | None, int | None, str]] = Counter()
     found: list[Key] = []
     for step in observation.trace:
-        place = (step.file, step.line, step.operation)
-        found.append((*place, met[place]))
-        met[place] += 1
+        found.append((*_place(step), met[_place(step)]))
+        met[_place(step)] += 1
     return found
+
+
+def _call(observation: Observation, step: Step) -> Place | None:
+    """The line `name = function(…)` of the call that a step was made in: the function's last step has that name."""
+    last = step
+    for following in observation.trace.steps[step.index + 1 :]:
+        if following.function != step.function or (following.line or 0) < (last.line or 0):
+            break
+        last = following
+    function, lines = step.function.rpartition(".")[2], linecache.getlines(step.file or "")
+    for node in ast.walk(ast.parse("".join(lines))):
+        if isinstance(node, ast.Assign) and last.name in _names(node.targets):
+            called = (it.func for it in ast.walk(node.value) if isinstance(it, ast.Call))
+            if function in _names(called):
+                source = " ".join(ast.unparse(node).split())
+                return Place(step.file or "", node.lineno, source)
+    return None
+
+
+def _names(nodes: Iterable[ast.expr]) -> set[str]:
+    """The variables, or attributes, that expressions name."""
+    inner = [it for node in nodes for it in ast.walk(node)]
+    return {it.id for it in inner if isinstance(it, ast.Name)} | {
+        it.attr for it in inner if isinstance(it, ast.Attribute)
+    }

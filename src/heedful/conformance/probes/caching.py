@@ -1,225 +1,310 @@
-"""Whether tokens that come in chunks, the earlier ones from a cache, give what they give all at once."""
+"""Whether tokens that come in several calls, with a cache between them, are attended to as if they came in one."""
 
 from __future__ import annotations
 
-import ast
-import inspect
-import textwrap
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import accumulate
 
 from torch import Tensor
 
-from heedful.conformance.changes import differing
+from heedful.conformance.changes import changed_entries, differing
 from heedful.conformance.cores import Core, find_cores
-from heedful.conformance.dataflow import way_back
-from heedful.conformance.departures import first_departure
+from heedful.conformance.counterparts import Excerpt
+from heedful.conformance.dataflow import is_projection, tensor, way_back
 from heedful.conformance.evidence import Evidence
 from heedful.conformance.finding import Fact, Finding, Place
 from heedful.conformance.probes.causality import masking_step
 from heedful.conformance.probing import probe
+from heedful.conformance.raising import attempt, said, where_raised
 from heedful.conformance.subject import Observation
-from heedful.observation import Step
+from heedful.observation import Source, Step
+
+LARGE = 1e4  # finite: a right target may read unused slots, as long as it gives them a weight of 0
+JOINING = ("cat", "concat", "concatenate", "hstack", "vstack")
+CUTTING = ("getitem", "narrow", "index_select")
+KINDS = {
+    "object": "{argument}: made first, passed in each call",
+    "grown": "{argument}: None at first, then what came back",
+    "buffers": "kept in the module, which is told {argument}",
+}
+Cause = tuple[str, str, Place | None]
 
 
-@probe("cache-mismatch", "cache-garbage-read", "causal-alignment", "rotary-offset")
-def caching(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Runs every split of the tokens into prefill and decoding: each must give the rows of one full run."""
+@probe("cache-mismatch", "causal-alignment", "rotary-offset")
+def cache(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Runs the tokens in several calls with a cache: each output must be that of one call for all."""
     use = evidence.subject.cached
-    if use is None:
+    if use is None or evidence.subject.only is not None:
         return
-    yield Fact("cache", f"{use.argument} ({use.kind})")
-    _, T = evidence.inputs.sizes
-    for sizes in ((T - 1, 1), (T // 2, T - T // 2), (3, 1, T - 4), (1,) * T):
-        if min(sizes) < 1:
-            continue
-        chunks = evidence.subject.chunks(evidence.inputs, sizes)
-        start = 0
-        for chunk in chunks:
-            n = chunk.inputs.sizes[1]
-            wrong = evidence.differs(evidence.base.output[:, start : start + n], chunk.output)
-            if wrong.any():
-                yield _named(evidence, chunks, chunk, start, sizes, wrong)
-                return
-            start += n
-
-
-@probe("cache-garbage-read")
-def unused_slots(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Fills a cache's slots with NaN before anything is in them: none may be read."""
-    use, T = evidence.subject.cached, evidence.inputs.sizes[1]
-    if use is None or not use.capacity:
-        return
-    sizes = (T - 1, 1)
-    clean = evidence.subject.chunks(evidence.inputs, sizes)
-    poisoned = evidence.subject.chunks(evidence.inputs, sizes, unused=float("nan"))
-    start = 0
-    for before, after in zip(clean, poisoned, strict=True):
-        if after.output.isnan().any() and not before.output.isnan().any():
-            yield Finding(
-                "cache-garbage-read",
-                "bug",
-                "NaN in slots of the cache that hold no token yet reaches the output.",
-                f"chunks of {_plus(sizes)} tokens",
-                Place.of(_first_nan(after)),
-            )
+    yield Fact("cache", KINDS[use.kind].format(argument=use.argument))
+    for sizes in _splits(evidence.inputs.sizes[1]):
+        finding = _of_split(evidence, sizes)
+        if finding is not None:
+            yield finding
             return
-        start += before.inputs.sizes[1]
 
 
-def _first_nan(observation: Observation) -> Step | None:
-    """The step that reads what holds nothing: the first with NaN that is no write."""
-    for step in observation.trace:
-        value = step.value
-        if step.in_place or step.operation == "setitem" or not isinstance(value, Tensor):
-            continue
-        if value.is_floating_point() and value.isnan().any():
+def _splits(T: int) -> list[tuple[int, ...]]:
+    """Prefill and one token, prefill and several, all one by one, all mixed."""
+    found = [(T - 1, 1), (T - T // 2, T // 2), (1,) * T, (T // 2, 1, T - T // 2 - 1)]
+    return [it for it in dict.fromkeys(found) if min(it) > 0]
+
+
+def _of_split(evidence: Evidence, sizes: Sequence[int]) -> Finding | None:
+    outcome = attempt(lambda: evidence.subject.chunks(evidence.inputs, sizes))
+    if isinstance(outcome, Exception):
+        return _of_error(outcome, sizes)
+    for part, start in zip(outcome, [0, *accumulate(sizes)], strict=False):
+        excerpt = Excerpt(part, evidence.base, start)
+        rows = evidence.base.output[:, start : excerpt.stop]
+        if evidence.differs(part.output, rows).any():
+            if start == 0 and _differs_anyway(evidence, part):
+                return None
+            name, what, place = _cause(evidence, excerpt)
+            distance = (part.output - rows).abs().max()
+            proof = (
+                f"{what} With a cache the outputs from token {start} on differ by {distance:.3g}."
+            )
+            return Finding(name, "bug", proof.strip(), _case(evidence, sizes), place)
+    return None
+
+
+def _differs_anyway(evidence: Evidence, first: Observation) -> bool:
+    """Whether the first tokens alone give other outputs than among more, without any cache, too."""
+    return not evidence.differs(evidence.subject.run(first.inputs).detach(), first.output).any()
+
+
+def _case(evidence: Evidence, sizes: Sequence[int]) -> str:
+    B, T = evidence.inputs.sizes
+    return f"B = {B}, T = {T} in calls of {' + '.join(map(str, sizes))}"
+
+
+def _of_error(error: Exception, sizes: Sequence[int]) -> Finding | None:
+    """What an exception in a call with a cache tells; None where the target says itself that it takes no such call."""
+    if isinstance(error, ValueError | AssertionError | NotImplementedError):
+        return None
+    numbers = {int(it) for it in re.findall(r"\d+", str(error))}
+    # Queries beside all keys: a square mask, which fits the first call alone.
+    square = "size" in str(error) and numbers >= {sizes[-1], sum(sizes)}
+    what = "No mask of its size fits the cached keys: it" if square else "With a cache it"
+    return Finding(
+        "causal-alignment" if square else "cache-mismatch",
+        "bug",
+        f"{what} raises {said(error)}",
+        f"calls of {' + '.join(map(str, sizes))} tokens",
+        where_raised(error),
+    )
+
+
+# --- what is the first to go wrong -----------------------------------------------------------------
+
+
+def _cause(evidence: Evidence, excerpt: Excerpt) -> Cause:
+    """Queries, keys, values, or which keys are seen."""
+    for core, whole in zip(find_cores(excerpt.part), evidence.cores, strict=False):
+        if core.query.shape[:2] != (len(whole.query), excerpt.count):
+            break
+        found = (
+            _of_queries(excerpt, core, whole)
+            or _of_keys(evidence, excerpt, core, whole)
+            or _of_values(excerpt, core, whole)
+            or _of_visible(excerpt, core, whole)
+        )
+        if found is not None:
+            return found
+    apart = [it for it in excerpt.part.trace if excerpt.differs(it)]
+    return "cache-mismatch", "", _place(excerpt, apart[-1] if apart else None)
+
+
+def _of_queries(excerpt: Excerpt, core: Core, whole: Core) -> Cause | None:
+    expected = whole.query[:, excerpt.start : excerpt.stop]
+    if not differing(core.query, expected).any():
+        return None
+    return _of_new(excerpt, core.query_source, "queries", core.query, expected)
+
+
+def _of_keys(evidence: Evidence, excerpt: Excerpt, core: Core, whole: Core) -> Cause | None:
+    Tk, total = core.key.shape[1], excerpt.stop
+    if min(total, evidence.expected.window or total) > Tk:
+        return _missing(excerpt, core, Tk)
+    first = max(total - Tk, 0)  # a cache of a window's size holds the newest keys
+    found, expected = core.key[:, : total - first], whole.key[:, first:total]
+    wrong = differing(found, expected).any(0).any(-1)
+    if wrong[excerpt.start - first :].any():
+        return _of_new(excerpt, core.key_source, "keys", found, expected)
+    if not wrong.any():
+        return None
+    if _as_long(found, expected):
+        place = _place(excerpt, _step(excerpt, core.key_source))
+        return "rotary-offset", "Cached keys are turned to other positions.", place
+    return _of_cached(excerpt, core.key_source, "keys")
+
+
+def _of_values(excerpt: Excerpt, core: Core, whole: Core) -> Cause | None:
+    first = max(excerpt.stop - core.value.shape[1], 0)
+    expected = whole.value[:, first : excerpt.stop]
+    if not differing(core.value[:, : excerpt.stop - first], expected).any():
+        return None
+    return _of_cached(excerpt, core.value_source, "values")
+
+
+def _of_new(excerpt: Excerpt, source: Source, what: str, value: Tensor, expected: Tensor) -> Cause:
+    """This call's own rows are others: turned to another position, if they are as long."""
+    way = way_back(excerpt.part, source)
+    place = _place(excerpt, _step(excerpt, source))
+    if way and excerpt.differs(way[0]) is not True and _as_long(value, expected):
+        which = f"The {what} of the call that begins with token {excerpt.start}"
+        return "rotary-offset", f"{which} are turned to other positions.", place
+    return "cache-mismatch", f"The {what} are not those of one call for all.", place
+
+
+def _as_long(a: Tensor, b: Tensor) -> bool:
+    """Whether the rows of two tensors are equally long, as they are when one is the other, turned."""
+    return not differing(a.norm(dim=-1), b.norm(dim=-1)).any()
+
+
+def _missing(excerpt: Excerpt, core: Core, Tk: int) -> Cause:
+    joined = [
+        it for it in way_back(excerpt.part, core.key_source) if it.operation in JOINING + CUTTING
+    ]
+    return (
+        "cache-mismatch",
+        f"The queries of the call that begins with token {excerpt.start} meet {Tk} keys, not {excerpt.stop}.",
+        Place.of(joined[-1] if joined else core.scores_step),
+    )
+
+
+def _of_visible(excerpt: Excerpt, core: Core, whole: Core) -> Cause | None:
+    """Which keys are seen: with the right queries and keys only a mask can go wrong."""
+    first = max(excerpt.stop - core.key.shape[1], 0)
+    expected = whole.visible[:, excerpt.start : excerpt.stop, first : excerpt.stop]
+    seen = core.visible[:, :, : excerpt.stop - first]
+    wrong = (seen != expected).nonzero()
+    if not len(wrong):
+        return None
+    l, i, j = (int(it) for it in wrong[0])
+    what = (
+        f"Token {excerpt.start + i} sees key {first + j}, which it should not."
+        if seen[l, i, j]
+        else f"Token {excerpt.start + i} sees {int(seen[l, i].sum())} of the {int(expected[l, i].sum())} keys it should."
+    )
+    return "causal-alignment", what, _mask_place(excerpt, core, whole)
+
+
+def _mask_place(excerpt: Excerpt, core: Core, whole: Core) -> Place | None:
+    """Where a wrong mask was made; where it is applied without a cache, if with one it is not."""
+    weights = core.softmax_step or core.context_step
+    origin = excerpt.origin(weights)
+    if origin is weights and not core.fused and core.visible.all():
+        return Place.of(masking_step(whole))
+    return excerpt.place(origin)
+
+
+def _place(excerpt: Excerpt, step: Step | None) -> Place | None:
+    """Where a difference came up that has reached a step."""
+    return None if step is None else excerpt.place(excerpt.origin(step))
+
+
+def _step(excerpt: Excerpt, source: Source) -> Step | None:
+    return None if source.step is None else excerpt.part.trace[source.step]
+
+
+# --- what a cache gives back -----------------------------------------------------------------------
+
+
+def _of_cached(excerpt: Excerpt, source: Source, what: str) -> Cause:
+    """Rows of earlier calls that are not what was computed then: written wrong, or read wrong."""
+    told = f"The {what} of earlier calls do not come back as they were."
+    written = _wrongly_written(excerpt, source)
+    joined = [it for it in way_back(excerpt.part, source) if it.operation in JOINING]
+    joined = [it for it in joined if excerpt.differs(it) is not False]
+    if written is None and not joined:
+        return "cache-mismatch", told, _place(excerpt, _step(excerpt, source))
+    return "cache-mismatch", told, Place.of(written or joined[-1])
+
+
+def _wrongly_written(excerpt: Excerpt, source: Source) -> Step | None:
+    """The write into a cache, on the way to an operand, that puts the wrong rows in, or into the wrong slots."""
+    way = way_back(excerpt.part, source)
+    direct = _not_through_writes(excerpt.part, source)
+    new = any(is_projection(it) for it in way if it.index in direct)
+    for step in (it for it in way if it.in_place):
+        put_in = [it for it in map(partial(_step, excerpt), step.inputs) if it is not None]
+        others = new and not any(it.index in direct for it in put_in)
+        if others or not all(_holds(excerpt, step, it) for it in put_in):
             return step
     return None
 
 
-def _named(
-    evidence: Evidence,
-    chunks: list[Observation],
-    chunk: Observation,
-    start: int,
-    sizes: tuple[int, ...],
-    wrong: Tensor,
-) -> Finding:
-    """What the first chunk that is wrong does otherwise than the full run."""
-    n = chunk.inputs.sizes[1]
-    b, i = (int(it) for it in wrong.nonzero()[0])
-    expected, got = evidence.base.output[b, start + i], chunk.output[b, i]
-    shown = (
-        f"With {start} tokens in the cache, output {start + i} differs from that of one full run by "
-        f"{(expected - got).abs().max():.3g}"
-    )
-    name, why, place = _cause(evidence, chunks, chunk, start)
-    return Finding(
-        name, "bug", f"{shown}{why}.", f"chunks of {_plus(sizes)} tokens, B = {len(wrong)}, the one with {n}", place
-    )  # fmt: skip
-
-
-def _cause(
-    evidence: Evidence, chunks: list[Observation], chunk: Observation, start: int
-) -> tuple[str, str, Place | None]:
-    stop = start + chunk.inputs.sizes[1]
-    for core, full in zip(find_cores(chunk), evidence.cores, strict=False):
-        if core.key.shape[1] < stop or core.query.shape[1] != stop - start:
-            why = f": its {core.query.shape[1]} queries meet {core.key.shape[1]} keys"
-            return "cache-mismatch", why, Place.of(core.scores_step)
-        pairs = {
-            "query": (core.query, full.query[:, start:stop]),
-            "key": (core.key[:, :stop], full.key[:, :stop]),
-            "value": (core.value[:, :stop], full.value[:, :stop]),
-        }
-        for role, (got, expected) in pairs.items():
-            if got.shape == expected.shape and differing(expected, got).any():
-                return _wrong_operand(evidence, chunks, chunk, start, core, role, got, expected)
-        if differing(
-            core.visible[..., :stop].int(), full.visible[:, start:stop, :stop].int()
-        ).any():
-            return _wrong_mask(evidence, chunk, start, core, full)
-    return "cache-mismatch", "", None
-
-
-def _wrong_operand(
-    evidence: Evidence,
-    chunks: list[Observation],
-    chunk: Observation,
-    start: int,
-    core: Core,
-    role: str,
-    got: Tensor,
-    expected: Tensor,
-) -> tuple[str, str, Place | None]:
-    source = getattr(core, f"{role}_source")
-    step = None if source.step is None else chunk.trace[source.step]
-    departing = None if step is None else first_departure(evidence.base, chunk, start, step)
-    turned = role != "value" and not differing(got.norm(dim=-1), expected.norm(dim=-1)).any()
-    if turned:
-        why = f": the {role} has the right length and another direction, so that its position is not {start}"
-        return "rotary-offset", why, _of_call(evidence, chunk, core, role, departing)
-    columns = differing(expected, got).flatten(2).any(-1).any(0).nonzero().flatten().tolist()
-    which = f": the {role}s of tokens {', '.join(map(str, columns[:4]))} are others"
-    return (
-        "cache-mismatch",
-        which if role != "query" else ": its query is another",
-        _of_write(chunks, departing),
-    )
-
-
-def _of_call(
-    evidence: Evidence, chunk: Observation, core: Core, role: str, departing: Step | None
-) -> Place | None:
-    """The line that calls a helper, where the helper does right by the other operand; otherwise the helper's own."""
-    if departing is None or departing.function == core.scores_step.function:
-        return Place.of(departing)
-    other = "key" if role == "query" else "query"
-    full = evidence.cores[0]
-    n = chunk.inputs.sizes[1]
-    got, expected = getattr(core, other)[:, -n:], getattr(full, other)
-    start = expected.shape[1] - n if expected.shape[1] == core.key.shape[1] else 0
-    if differing(expected[:, start : start + n], got).any():
-        return Place.of(departing)
-    way = way_back(chunk, getattr(core, f"{role}_source"))
-    names = [it.name for it in way if it.function == departing.function and "·" not in it.name]
-    return _assigned_by_call(evidence, core.scores_step, departing, names) or Place.of(departing)
-
-
-def _assigned_by_call(
-    evidence: Evidence, within: Step, helper: Step, names: list[str]
-) -> Place | None:
-    """The assignment in the method of a step that calls a helper for one of some variables."""
-    module = evidence.subject.module
-    if module is None:
-        return None
-    try:
-        lines, first = inspect.getsourcelines(type(module).forward)
-        tree = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, TypeError, SyntaxError):
-        return None
-    called = helper.function.rpartition(".")[2]
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Assign) or called not in ast.unparse(node.value):
+def _not_through_writes(observation: Observation, source: Source) -> set[int]:
+    """The steps behind an operand that reach it without a cache."""
+    found: set[int] = set()
+    todo = [source.step]
+    while todo:
+        index = todo.pop()
+        if index is None or index in found or observation.trace[index].in_place:
             continue
-        targets = {
-            it.id for target in node.targets for it in ast.walk(target) if isinstance(it, ast.Name)
-        }
-        if targets & set(names):
-            return Place(
-                within.file or "", first + node.lineno - 1, " ".join(ast.unparse(node).split())
-            )
+        found.add(index)
+        todo += [it.step for it in observation.trace[index].inputs]
+    return found
+
+
+def _holds(excerpt: Excerpt, written: Step, put_in: Step) -> bool:
+    """Whether a cache, after a write, begins with all rows that were put in so far; True where that cannot be told."""
+    counterpart, held = excerpt.counterpart(put_in), tensor(written)
+    expected = None if counterpart is None else tensor(counterpart)
+    T = excerpt.whole.inputs.sizes[1]
+    if expected is None or held is None or expected.dim() != held.dim() or T not in expected.shape:
+        return True
+    axis = expected.shape.index(T)
+    if held.shape[axis] < excerpt.stop or put_in.shape[axis] != excerpt.count:
+        return True
+    held, expected = (it.narrow(axis, 0, excerpt.stop) for it in (held, expected))
+    held = held[: len(expected)]  # there may be room for more sequences
+    return held.shape != expected.shape or not differing(held, expected).any()
+
+
+@probe("cache-garbage-read")
+def unused_slots(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Fills a cache's slots with large numbers before anything is in them: no output may change."""
+    subject, inputs = evidence.subject, evidence.inputs
+    use = subject.cached
+    if use is None or not use.capacity or subject.only is not None:
+        return
+    for sizes in _splits(inputs.sizes[1])[:2]:
+        outcomes = [
+            attempt(lambda it=it, sizes=sizes: subject.chunks(inputs, sizes, unused=it))
+            for it in (0.0, LARGE)
+        ]
+        if any(isinstance(it, Exception) for it in outcomes):
+            return  # the probe before this tells
+        for empty, full, start in zip(*outcomes, [0, *accumulate(sizes)], strict=False):
+            if evidence.differs(empty.output, full.output).any():
+                distance = (empty.output - full.output).abs().max()
+                yield Finding(
+                    "cache-garbage-read",
+                    "bug",
+                    f"{LARGE:.0f} in the slots that no token was written to yet changes the outputs from token {start} "
+                    f"on by {distance:.3g}.",
+                    _case(evidence, sizes),
+                    _where_read(Excerpt(full, evidence.base, start), empty),
+                )
+                return
+
+
+def _where_read(excerpt: Excerpt, empty: Observation) -> Place | None:
+    """The write that leaves a slot out, the mask that lets empty ones be seen, or the first step that reads one."""
+    for core in find_cores(excerpt.part):
+        for source in (core.key_source, core.value_source):
+            written = _wrongly_written(excerpt, source)
+            if written is not None:
+                return Place.of(written)
+            if core.visible[:, :, excerpt.stop :].any() and not core.visible.all():
+                return Place.of(masking_step(core))
+            for step in way_back(excerpt.part, source):
+                changed = changed_entries(empty, excerpt.part, step)
+                if not step.in_place and changed is not None and changed.any():
+                    return Place.of(step)
     return None
-
-
-def _of_write(chunks: list[Observation], departing: Step | None) -> Place | None:
-    """Where a cache was written, if what departs only reads it."""
-    if departing is None:
-        return None
-    held = {it.name for it in departing.inputs if it.kind in ("buffer", "attribute")}
-    for chunk in chunks:
-        for step in chunk.trace:
-            written = {it.name for it in step.inputs if it.kind in ("buffer", "attribute")}
-            if held & written and (step.in_place or step.operation == "setitem"):
-                return Place.of(step)
-    return Place.of(departing)
-
-
-def _wrong_mask(
-    evidence: Evidence, chunk: Observation, start: int, core: Core, full: Core
-) -> tuple[str, str, Place | None]:
-    n = core.used.shape[1]
-    seen = int(core.visible.any(0)[0].sum())
-    should = int(full.visible.any(0)[start].sum())
-    why = f": query {start} sees {seen} keys where it should see {should}, as if it were query {seen - 1}"
-    step = masking_step(core)
-    departing = None if step is None else first_departure(evidence.base, chunk, start, step)
-    hidden_somewhere = not core.visible.all()
-    if not hidden_somewhere and n > 1:
-        why = f": its {n} queries see all {core.used.shape[2]} keys, later ones among them"
-    place = Place.of(departing) if departing is not None else Place.of(step or masking_step(full))
-    return "causal-alignment", why, place
-
-
-def _plus(sizes: tuple[int, ...]) -> str:
-    return " + ".join(map(str, sizes))
