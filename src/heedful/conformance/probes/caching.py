@@ -188,7 +188,7 @@ def _of_visible(excerpt: Excerpt, core: Core, whole: Core) -> Cause | None:
     what = (
         f"Token {excerpt.start + i} sees key {first + j}, which it should not."
         if seen[l, i, j]
-        else f"Token {excerpt.start + i} sees {int(seen[l, i].sum())} of the {int(expected[l, i].sum())} keys it should."
+        else f"Token {excerpt.start + i} sees {int(seen[l, i].sum())} of its {int(expected[l, i].sum())} keys."
     )
     return "causal-alignment", what, _mask_place(excerpt, core, whole)
 
