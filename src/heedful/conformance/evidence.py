@@ -29,10 +29,10 @@ class Evidence:
 
     @cached_property
     def inputs(self) -> Inputs:
-        """Two sequences of seven tokens: one if the subject takes but one, fewer or more tokens if it must be."""
+        """Three sequences of seven tokens: one if the subject takes but one, fewer or more tokens if it must be."""
         window = self.subject_window
         T = TOKENS if window is None or window < TOKENS - 2 else window + 3
-        B, T = self.subject.only or (2, min(T, self.subject.longest or T))
+        B, T = self.subject.only or (3, min(T, self.subject.longest or T))
         return self.subject.draw(B if self.subject.batched else 1, T)
 
     @property

@@ -15,3 +15,4 @@ from heedful.conformance.probes import projections as projections
 from heedful.conformance.probes import lengths as lengths
 from heedful.conformance.probes import crashes as crashes
 from heedful.conformance.probes import caching as caching
+from heedful.conformance.probes import padding as padding

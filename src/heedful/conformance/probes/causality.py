@@ -13,6 +13,7 @@ from heedful.conformance.evidence import Evidence
 from heedful.conformance.expectations import is_triangular
 from heedful.conformance.finding import Fact, Finding, Place
 from heedful.conformance.probing import probe
+from heedful.conformance.subject import Observation
 from heedful.observation import Source, Step
 
 MASKING = (
@@ -105,7 +106,7 @@ def _by_influence(evidence: Evidence, future: Tensor) -> tuple[str, str, Place |
             "The mask keeps what it should hide: queries see later keys and no earlier ones.",
             place,
         )
-    unused = _unused_masking(evidence)
+    unused = unused_masking(evidence.base)
     if unused is not None:
         return (
             "mask-unused",
@@ -117,7 +118,7 @@ def _by_influence(evidence: Evidence, future: Tensor) -> tuple[str, str, Place |
 
 def _without_effect(evidence: Evidence, core: Core) -> tuple[str, str, Place | None]:
     """The mask hides nothing: it is not used, too weak, or not there."""
-    unused = _unused_masking(evidence)
+    unused = unused_masking(evidence.base)
     if unused is not None:
         return (
             "mask-unused",
@@ -143,19 +144,10 @@ def _without_effect(evidence: Evidence, core: Core) -> tuple[str, str, Place | N
     )
 
 
-def _unused_masking(evidence: Evidence) -> Step | None:
-    for step in evidence.base.trace:
-        if step.unused and step.operation in (
-            "masked_fill",
-            "where",
-            "add",
-            "mul",
-            "triu",
-            "tril",
-            "sub",
-        ):
-            return step
-    return None
+def unused_masking(observation: Observation) -> Step | None:
+    """A step that applies or makes a mask, and whose result nothing uses."""
+    masking = ("masked_fill", "where", "add", "mul", "triu", "tril", "sub", "and")
+    return next((it for it in observation.trace if it.unused and it.operation in masking), None)
 
 
 def _weak_fill(evidence: Evidence, core: Core) -> tuple[str, str, Place | None] | None:
