@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,8 @@ TOKENS = (*IDS, "x", "hidden_states", "inputs", "embeddings")
 QUERIES = ("query", "q", "queries", "Q", "xq")
 KEYS = ("key", "k", "keys", "K", "xk")
 VALUES = ("value", "v", "values", "V", "xv")
-MEMORIES = ("memory", "context", "encoder_hidden_states", "kv", "source")
+CONTEXTS = ("context", "kv", "source", "x_kv")  # may be the tokens themselves
+MEMORIES = ("memory", "encoder_hidden_states", "encoder_output", "enc_output", "enc_out")
 STARTS = ("start_pos", "start", "offset", "position", "pos", "cache_pos")
 TABLES = (
     *("position_embeddings", "freqs_cis", "rope", "rotary_pos_emb"),
@@ -27,6 +28,10 @@ TABLES = (
 )
 POSITIONS = ("position_ids", "positions", "pos_ids")  # (B, T)
 SLOTS = ("cache_position", "input_pos")  # (T,), of the cache
+
+MEMORY = (
+    object()
+)  # in place of a sequence that stays the same, which a decoder attends to beside its own
 
 Constants = dict[str, Any]
 Attends = Callable[[int, int], Tensor]
@@ -59,11 +64,57 @@ def token_arguments(target: Target) -> tuple[tuple[str, ...], Constants]:
     if "position_embeddings" in parameters:  # optional in name only
         needed.append("position_embeddings")
     for name in dict.fromkeys(needed[1:]):
-        if name in (*QUERIES, *KEYS, *VALUES, *MEMORIES):
+        if name in (*QUERIES, *KEYS, *VALUES, *CONTEXTS):
             tokens.append(name)
         else:
             constants[name] = _constant(target, name)
     return tuple(tokens), constants
+
+
+def arguments_of_example(
+    target: Target, example: Sequence[Any]
+) -> tuple[tuple[str, ...], Constants]:
+    """The same where all arguments are given, in order: tokens are those of the first one's size.
+
+    Raises:
+        ArgumentError: the target takes fewer.
+    """
+    parameters = list(inspect.signature(target.forward).parameters)
+    if len(example) > len(parameters):
+        raise ArgumentError(
+            "example",
+            expected=f"at most {len(parameters)} arguments: {', '.join(parameters)}",
+            received=f"{len(example)}",
+            remedy="Give them in the order in which the target takes them.",
+        )
+    named = dict(zip(parameters, example, strict=False))
+    first = example[0]
+    tokens = [
+        name
+        for name, it in named.items()
+        if isinstance(it, Tensor) and it.shape == first.shape and it.dtype == first.dtype
+    ]
+    rest = {name: it for name, it in named.items() if name not in tokens}
+    return tuple(tokens), {
+        name: _of_any_batch(it, first) if isinstance(it, Tensor) else it
+        for name, it in rest.items()
+    }
+
+
+def _of_any_batch(value: Tensor, first: Tensor) -> Any:
+    """A tensor for a batch of any size and vectors of any dtype: each sequence gets what the first had."""
+
+    def made(B: int, T: int, dtype: torch.dtype) -> Tensor:
+        cast = value.to(dtype) if value.is_floating_point() else value
+        batched = value.dim() == first.dim() > 2 and len(value) == len(first)
+        return cast[:1].expand(B, *value.shape[1:]) if batched else cast
+
+    return made
+
+
+def optional_contexts(target: Target) -> tuple[str, ...]:
+    """Arguments for the tokens of another sequence that may have to be given although they have a default."""
+    return tuple(it for it in inspect.signature(target.forward).parameters if it in CONTEXTS)
 
 
 def with_masks(constants: Constants) -> Iterator[Constants]:
@@ -112,6 +163,8 @@ def causal_band(window: int | None = None) -> Attends:
 def _constant(target: Target, name: str) -> Any:
     if name in STARTS:
         return 0
+    if name in MEMORIES:
+        return MEMORY
     if name in (*POSITIONS, *SLOTS):
         return lambda B, T, dtype: (
             torch.arange(T).expand(B, T) if name in POSITIONS else torch.arange(T)

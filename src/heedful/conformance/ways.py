@@ -14,7 +14,16 @@ from heedful.conformance.dataflow import made_from_tokens
 from heedful.conformance.layouts import heads_come_last, tokens_come_first
 from heedful.conformance.leftovers import tied_sizes
 from heedful.conformance.runs import restored, seeded
-from heedful.conformance.signatures import IDS, Attends, needed_mask, token_arguments, with_masks
+from heedful.conformance.signatures import (
+    IDS,
+    MEMORY,
+    Attends,
+    arguments_of_example,
+    needed_mask,
+    optional_contexts,
+    token_arguments,
+    with_masks,
+)
 from heedful.conformance.subject import Inputs
 from heedful.conformance.target import Target, TargetError
 from heedful.observation import Trace, record
@@ -53,8 +62,19 @@ class Way:
         given: dict[str, Any] = {name: self.laid_out(it) for name, it in inputs.arguments.items()}
         dtype = next(iter(inputs.arguments.values())).dtype
         for name, constant in self.constants.items():
-            given[name] = constant(B, T, dtype) if callable(constant) else constant
+            if constant is MEMORY:
+                given[name] = self._memory(B, dtype)
+            else:
+                given[name] = constant(B, T, dtype) if callable(constant) else constant
         return given
+
+    def _memory(self, B: int, dtype: torch.dtype) -> Tensor:
+        """Three tokens that are the same for all."""
+        noise = torch.Generator().manual_seed(1)
+        memory = torch.randn(1, 3, *self.features, generator=noise, dtype=torch.float64)
+        return self.laid_out(
+            self.contiguous(memory.to(dtype).repeat(B, 1, *(1 for _ in self.features)))
+        )
 
     def laid_out(self, tokens: Tensor) -> Tensor:
         """Tokens (B, T, …) as the target takes them."""
@@ -195,9 +215,19 @@ def drawn(way: Way, B: int, T: int, dtype: torch.dtype, seed: int = 0) -> Inputs
 
 
 def _ways(target: Target, example: Any) -> Iterator[Way]:
-    names, needed = token_arguments(target)
+    if isinstance(example, tuple | list):
+        names, needed = arguments_of_example(target, example)
+    else:
+        names, needed = token_arguments(target)
     attends = needed_mask(target)
-    ways = _plain_ways(target, names) if example is None else _ways_of_example(example, names)
+    if example is not None:
+        ways = _ways_of_example(target, example, names)
+    else:
+        contexts = tuple(it for it in optional_contexts(target) if it not in names)
+        ways = [
+            *_plain_ways(target, names),
+            *(_plain_ways(target, names + contexts) if contexts else ()),
+        ]
     for way in ways:
         for constants in with_masks(needed):
             yield replace(way, constants=constants, attends=attends)
@@ -211,10 +241,8 @@ def _plain_ways(target: Target, names: tuple[str, ...]) -> Iterator[Way]:
     vocabulary = _vocabulary(module)
     if vocabulary and (names[0] in IDS or isinstance(next(_leaves(module)), nn.Embedding)):
         yield Way("(B, T) ids", names[:1], (), vocabulary)
-    layouts = ["(B, T, C)", "(T, B, C)"]
-    if tokens_come_first(module):
-        layouts.reverse()
-    for layout in (layouts[0], "(T, C)", layouts[1]):
+    likely, unlikely = _layouts(target)
+    for layout in (likely, "(T, C)", unlikely):
         for width in _widths(module):
             yield Way(layout, names, (width,), alike=True)
 
@@ -229,17 +257,24 @@ def _ways_of_function(target: Target, names: tuple[str, ...]) -> Iterator[Way]:
     yield from (Way(layout, names, (HEAD_SIZE,)) for layout in ("(T, C)", "(B, T, C)"))
 
 
-def _ways_of_example(example: Any, names: tuple[str, ...]) -> Iterator[Way]:
-    first = example if isinstance(example, Tensor) else example[0]
-    count = 1 if isinstance(example, Tensor) else sum(isinstance(it, Tensor) for it in example)
+def _ways_of_example(target: Target, example: Any, names: tuple[str, ...]) -> Iterator[Way]:
+    """As the example shows; one tensor is the tokens in every argument that takes any."""
+    alike = isinstance(example, Tensor)
+    first = example if alike else example[0]
     if not first.is_floating_point():
         yield Way("(B, T) ids", names[:1], (), int(first.max()) + 1)
     elif first.dim() == 4:
         for layout, heads in (("(B, H, T, D)", first.shape[1]), ("(B, T, H, D)", first.shape[2])):
-            yield Way(layout, names[:count], (heads, first.shape[3]))
+            yield Way(layout, names, (heads, first.shape[3]), alike=alike)
     else:
-        for layout in ("(T, C)",) if first.dim() == 2 else ("(B, T, C)", "(T, B, C)"):
-            yield Way(layout, names[:count], (first.shape[-1],))
+        for layout in ("(T, C)",) if first.dim() == 2 else _layouts(target):
+            yield Way(layout, names, (first.shape[-1],), alike=alike)
+
+
+def _layouts(target: Target) -> tuple[str, str]:
+    """Batches of sequences, the likelier first."""
+    tokens_first = target.module is not None and tokens_come_first(target.module)
+    return ("(T, B, C)", "(B, T, C)") if tokens_first else ("(B, T, C)", "(T, B, C)")
 
 
 def _leaves(module: nn.Module) -> Iterator[nn.Module]:
