@@ -16,3 +16,4 @@ from heedful.conformance.probes import lengths as lengths
 from heedful.conformance.probes import crashes as crashes
 from heedful.conformance.probes import caching as caching
 from heedful.conformance.probes import padding as padding
+from heedful.conformance.probes import rotary as rotary

@@ -1,0 +1,336 @@
+"""How queries and keys are turned to their positions: in which pairs, to the same positions, from exact angles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from heedful.conformance.changes import ancestors
+from heedful.conformance.cores import Core
+from heedful.conformance.dataflow import tensor, way_back
+from heedful.conformance.evidence import Evidence
+from heedful.conformance.finding import Fact, Finding, Place
+from heedful.conformance.probing import probe
+from heedful.conformance.raising import attempt
+from heedful.conformance.subject import Observation, Subject
+from heedful.observation import Source, Step
+
+RUNS = 24  # at most, for as many samples as a head has features
+FAR = 1025  # tokens: in bfloat16, whole numbers above 256 are rounded
+LEAST = 1e-3  # rad
+SMALL = 1e-6
+COARSE = (torch.bfloat16, torch.float16)
+PAIRS = {"half": "(i, i + D/2)", "interleaved": "(2i, 2i + 1)"}
+USERS = {
+    "half": "transformers' Llama and GPT-NeoX",
+    "interleaved": "the paper, GPT-J and Meta's checkpoints",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Rotation:
+    """What is done to queries, or to keys, by position.
+
+    Attributes:
+        maps: (T, D, D), the matrix for each position: after = map @ before.
+        way: the steps from the features as projected to the ones turned, both included.
+    """
+
+    maps: Tensor
+    way: tuple[Step, ...]
+
+    @property
+    def layout(self) -> str | None:
+        """Which features are turned with which: a key of `PAIRS`, or None."""
+        entries = (self.maps.abs() > SMALL).any(0)
+        turned = int((entries.sum(1) > 1).sum())
+        rows = [set(row.nonzero().flatten().tolist()) for row in entries[:turned]]
+        fits = {
+            "half": all(len({j % (turned // 2) for j in row}) == 1 for row in rows),
+            "interleaved": all(len({j // 2 for j in row}) == 1 for row in rows),
+        }
+        found = [name for name, fit in fits.items() if fit]
+        return found[0] if turned > 2 and len(found) == 1 else None
+
+    @property
+    def preserves_lengths(self) -> bool:
+        """Whether each map turns, up to one factor for all, and does nothing else."""
+        products = self.maps.mT @ self.maps
+        factor = products[0].diagonal().mean()
+        return _near(products, factor * torch.eye(len(products[0]), dtype=products.dtype))
+
+
+@probe("rotary-layout", "rotary-mismatch", "rotary-offset")
+def rotary(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Recovers the matrices that turn queries and keys: scores must depend on how far apart two tokens stand."""
+    if evidence.subject.only is not None:
+        return
+    for core in evidence.cores:
+        turned = _turned(evidence, core)
+        if turned is None:
+            continue
+        finding = _judged(*turned)
+        if finding is not None:
+            yield finding
+            return
+        query = turned[0]
+        if query is not None and query.layout is not None:
+            D = query.maps.shape[-1]
+            yield Fact("rotary", f"{query.layout} {PAIRS[query.layout]}")
+            yield Finding(
+                "rotary-layout",
+                "convention",
+                f"Features are turned in pairs {PAIRS[query.layout]}, as in {USERS[query.layout]}.",
+                f"head size {D}",
+                Place.of(query.way[-1]),
+                "None is needed, unless weights come from the other layout.",
+            )
+            return
+
+
+def _turned(evidence: Evidence, core: Core) -> tuple[Rotation | None, Rotation | None] | None:
+    """What is done to queries and to keys; None if nothing is."""
+    D = core.query.shape[-1]
+    if D < 2 or core.key.shape[-1] != D:
+        return None
+    observations = [evidence.base]
+    sides = [_way(evidence.base, it, D) for it in (core.query_source, core.key_source)]
+    if not any(sides):
+        return None
+    while len(observations) < RUNS and _samples(sides, observations) < D + 3:
+        more = evidence.subject.draw(*evidence.inputs.sizes, seed=len(observations))
+        observations.append(evidence.subject.record(more))
+    query, key = (_rotation(observations, pairs) for pairs in sides)
+    return None if query is None and key is None else (query, key)
+
+
+def _way(
+    observation: Observation, source: Source, D: int
+) -> list[tuple[Step, Step, tuple[Step, ...]]]:
+    """The pairs of steps of one shape, with an axis of tokens, between which a rotation may lie; the widest first."""
+    way, T = way_back(observation, source), observation.inputs.sizes[1]
+    steps = [it for it in way if len(it.shape) > 1 and it.shape[-1] == D and T in it.shape[:-1]]
+    return [
+        (before, after, tuple(it for it in way if before.index <= it.index <= after.index))
+        for after in reversed(steps)
+        for before in steps
+        if before.index < after.index and before.shape == after.shape
+    ]
+
+
+def _samples(
+    sides: Sequence[list[tuple[Step, Step, tuple[Step, ...]]]], observations: Sequence[Observation]
+) -> int:
+    """How many rows there are for each position, in the side that has fewer."""
+    T = observations[0].inputs.sizes[1]
+    rows = [
+        torch.Size(side[0][0].shape).numel() // (T * side[0][0].shape[-1]) for side in sides if side
+    ]
+    return len(observations) * min(rows)
+
+
+def _rotation(
+    observations: Sequence[Observation], pairs: list[tuple[Step, Step, tuple[Step, ...]]]
+) -> Rotation | None:
+    for before, after, way in pairs:
+        maps = _maps(observations, before, after)
+        if maps is not None and not _near(maps, maps[:1]):
+            return Rotation(maps, way)
+    return None
+
+
+def _maps(observations: Sequence[Observation], before: Step, after: Step) -> Tensor | None:
+    """The matrices (T, D, D) by which rows of one step become those of another; None if no matrices do."""
+    x, y = (_rows(observations, step) for step in (before, after))
+    if x is None or y is None or x.shape != y.shape or x.shape[1] <= x.shape[2]:
+        return None
+    if int(torch.linalg.matrix_rank(x).min()) < x.shape[2]:
+        return None
+    solution = torch.linalg.lstsq(x, y).solution
+    return solution.mT if _near(x @ solution, y) else None
+
+
+def _rows(observations: Sequence[Observation], step: Step) -> Tensor | None:
+    """(T, samples, D) of all runs."""
+    found: list[Tensor] = []
+    for observation in observations:
+        value, T = tensor(observation.trace[step.index]), observation.inputs.sizes[1]
+        if value is None or value.shape != step.shape or not value.is_floating_point():
+            return None
+        axis = value.shape[:-1].index(T)
+        found.append(value.movedim(axis, 0).flatten(1, -2).double())
+    return torch.cat(found, dim=1) if found[0].dim() == 3 else None
+
+
+def _near(a: Tensor, b: Tensor) -> bool:
+    return bool((a - b).abs().max() <= SMALL * b.abs().max().clamp_min(SMALL))
+
+
+# --- whether queries and keys go together ----------------------------------------------------------
+
+
+def _judged(query: Rotation | None, key: Rotation | None) -> Finding | None:
+    """What is wrong with how queries are turned against keys."""
+    if query is None or key is None:
+        one, other = ("queries", "keys") if key is None else ("keys", "queries")
+        done = query or key
+        assert done is not None
+        proof = f"The {one} are turned to their positions, and the {other} are not."
+        return _mismatch(proof, done, done.way[-1])
+    products = query.maps.mT.unsqueeze(1) @ key.maps  # (T, T, D, D): what scores are made with
+    by_distance = _near(products[1:, 1:], products[:-1, :-1])
+    own = products.diagonal(dim1=0, dim2=1).permute(2, 0, 1)
+    if by_distance and not _near(
+        own, own[0].diagonal().mean() * torch.eye(len(own[0]), dtype=own.dtype)
+    ):
+        if not (query.preserves_lengths and key.preserves_lengths):
+            return None
+        return Finding(
+            "rotary-offset",
+            "bug",
+            "Queries and keys are turned to different positions: a query and the key of the same token stand apart.",
+            f"head size {own.shape[-1]}",
+            Place.of(key.way[-1]),
+        )
+    if by_distance or (query.preserves_lengths and _near(query.maps, key.maps)):
+        return None  # or the positions are none in a row, as those of images are
+    layouts = {query.layout, key.layout}
+    if query.preserves_lengths and key.preserves_lengths and len(layouts) == 2:
+        pairs = " and ".join(f"{it.layout} pairs" for it in (query, key))
+        return _mismatch(
+            f"Queries and keys are turned in different layouts: {pairs}.", key, key.way[-1]
+        )
+    apart = (products[1:, 1:] - products[:-1, :-1]).abs().max()
+    rotation = key if query.preserves_lengths else query
+    proof = (
+        f"Turning {'changes lengths, and ' if not rotation.preserves_lengths else ''}"
+        f"the score of tokens 1 and 2 is not made as that of tokens 0 and 1: entries differ by {apart:.3g}."
+    )
+    return _mismatch(proof, rotation, _wrong_partner(rotation) or rotation.way[-1])
+
+
+def _mismatch(proof: str, rotation: Rotation, step: Step) -> Finding:
+    return Finding(
+        "rotary-mismatch", "bug", proof, f"head size {rotation.maps.shape[-1]}", Place.of(step)
+    )
+
+
+def _wrong_partner(rotation: Rotation) -> Step | None:
+    """The step that swaps each feature with its partner, the sign of one changed, if it does not do that.
+
+    Done twice it must change every sign: turned by 90° and by 90° again.
+    """
+    before = tensor(rotation.way[0])
+    assert before is not None
+    for step in rotation.way[1:-1]:
+        value = tensor(step)
+        if value is None or value.shape != before.shape:
+            continue
+        x, y = (it.flatten(0, -2).double() for it in (before, value))
+        partner = torch.linalg.lstsq(x, y).solution.mT
+        if not _near(x @ partner.mT, y) or not _near(
+            partner.abs().sum(0), torch.ones(len(partner))
+        ):
+            continue
+        if not _near(partner @ partner, -torch.eye(len(partner), dtype=partner.dtype)):
+            return step
+    return None
+
+
+# --- from which angles -----------------------------------------------------------------------------
+
+
+@probe("rotary-precision")
+def precision(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Casts the target to bfloat16, as models are run: angles must be computed in float32 or better."""
+    subject = evidence.subject
+    if subject.only is not None or subject.module is None:
+        return
+    made = [
+        it for it in (_cosine(evidence.base, core) for core in evidence.cores) if it is not None
+    ]
+    if not made:
+        return
+    cast = subject.fresh(dtype=torch.bfloat16)
+    near = attempt(lambda: _angles(cast, made[0], evidence.inputs.sizes[1]))
+    if near is None or isinstance(near, Exception) or not _is_coarse(near, evidence, made[0]):
+        return
+    longest = min(subject.longest or FAR, FAR)
+    angles, exact = (attempt(lambda it=it: _angles(it, made[0], longest)) for it in (cast, subject))
+    if not (isinstance(angles, Angles) and isinstance(exact, Angles)):
+        return
+    errors = (angles.value - exact.value).abs().amax(1)
+    position = int(errors.argmax())
+    rounded = angles.step.dtype in COARSE
+    if errors[position] < LEAST or (not rounded and _is_of_transformers(subject.module)):
+        return
+    why = (
+        f"are computed in {angles.step.dtype}"
+        if rounded
+        else "are made from frequencies that the cast has rounded"
+    )
+    yield Finding(
+        "rotary-precision",
+        "bug" if rounded else "suspicious",
+        f"In bfloat16 the angles {why}: at position {position} they are off by {errors[position]:.3g} rad.",
+        f"T = {longest}, after .bfloat16()",
+        Place.of(angles.origin),
+        "" if rounded else "Keep the frequencies in float32 whatever the module is cast to.",
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Angles:
+    """What a cosine is taken of.
+
+    Attributes:
+        step: that made it.
+        origin: the first step behind it that rounds positions, or what is made of them.
+        value: (T, angles).
+    """
+
+    step: Step
+    origin: Step
+    value: Tensor
+
+
+def _is_of_transformers(module: nn.Module) -> bool:
+    """Whether a module's frequencies are cast because somebody casts it by hand: from_pretrained does not."""
+    return any(type(it).__module__.startswith("transformers.") for it in module.modules())
+
+
+def _cosine(observation: Observation, core: Core) -> Step | None:
+    """The cosine that queries were turned by."""
+    if core.query_source.step is None:
+        return None
+    steps = observation.trace.steps
+    behind = sorted(ancestors(steps, steps[core.query_source.step]))
+    return next(
+        (steps[it] for it in behind if steps[it].operation in ("cos", "cos_", "polar")), None
+    )
+
+
+def _angles(subject: Subject, made: Step, T: int) -> Angles | None:
+    """What the same cosine is taken of in a run on one sequence of T tokens."""
+    trace = subject.record(subject.draw(1, T)).trace
+    same = (it for it in trace if (it.line, it.operation) == (made.line, made.operation))
+    cosine = next(same, None)
+    index = None if cosine is None else cosine.inputs[-1].step
+    value = None if index is None else tensor(trace[index])
+    if index is None or value is None or T not in value.shape:
+        return None
+    rows = value.double().movedim(value.shape.index(T), 0).flatten(1)
+    behind = [trace[it] for it in sorted(ancestors(trace.steps, trace[index]))]
+    rounded = [it for it in behind if it.dtype in COARSE and T in it.shape]
+    return Angles(trace[index], next(iter(rounded), trace[index]), rows)
+
+
+def _is_coarse(angles: Angles, evidence: Evidence, made: Step) -> bool:
+    """Whether angles have lost digits, beside those of the target as it is."""
+    exact = _angles(evidence.subject, made, len(angles.value))
+    if exact is None or exact.value.shape != angles.value.shape:
+        return False
+    return bool((angles.value - exact.value).abs().max() > 1e-4) or angles.step.dtype in COARSE
