@@ -49,7 +49,7 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "causal-alignment": ("cache-mismatch",),
     "cache-garbage-read": ("cache-mismatch",),
     "rotary-offset": ("cache-mismatch",),
-    "rotary-mismatch": ("cache-mismatch", "rotary-layout"),
+    "rotary-mismatch": ("cache-mismatch", "rotary-layout", "left-padding-positions"),
     "padding-leak": ("left-padding-positions",),
     "gradient-not-deterministic": ("gradient-wrong", "stride-dependent"),
 }
