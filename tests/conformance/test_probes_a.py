@@ -11,10 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from heedful.conformance.calling import subject_of
 from heedful.conformance.causes import causes
-from heedful.conformance.checking import check, run_probe
-from heedful.conformance.evidence import Evidence
+from heedful.conformance.checking import check, evidence_of, run_probe
 from heedful.conformance.expectations import Told
 from heedful.conformance.finding import Fact, Finding
 from heedful.conformance.loading import loaded
@@ -99,6 +97,13 @@ WRONG = [
         "dropout_p=self.p",
     ),
     (
+        "dropout-in-eval",
+        SOFTMAX + DROP + CONTEXT,
+        "        p = self.p\n"
+        "        context = F.scaled_dot_product_attention(query, key, value, is_causal=True, dropout_p=p)\n",
+        "p = self.p",
+    ),
+    (
         "dropout-misplaced",
         SOFTMAX + DROP,
         "        scores = self.dropout(scores)\n" + SOFTMAX,
@@ -125,6 +130,12 @@ WRONG = [
         + "        scores = scores + self.hidden\n"
         + MASK,
         "self.hidden = scores",
+    ),
+    (
+        "stale-state",
+        MASK,
+        MASK + "        self.mask.logical_or_(self.mask.roll(1, 0).triu())\n",
+        "self.mask.logical_or_",
     ),
     (
         "stale-state",
@@ -268,7 +279,7 @@ class Right(torch.autograd.Function):
 def found(target: object) -> list[Finding | Fact]:
     """What the probes of this file's subject find, consequences apart."""
     torch.manual_seed(0)
-    evidence = Evidence(subject_of(target), Told())
+    evidence = evidence_of(target, example=None, told=Told(), cache=None, arguments={})
     runs = [run_probe(evidence, it) for it in PROBES if it.ask.__module__ in OWN]
     findings = causes(it for run in runs for it in run.findings)
     return [*findings, *(it for run in runs for it in run.facts)]

@@ -60,3 +60,19 @@ def ancestors(steps: Sequence[Step], start: Step) -> set[int]:
         found.add(index)
         todo += [it.step for it in steps[index].inputs if it.step is not None]
     return found
+
+
+def dead(steps: Sequence[Step]) -> set[int]:
+    """The indices of the steps that come to nothing: they, and all that is made of them, are used by nothing."""
+    readers: dict[int, list[int]] = {}
+    for step in steps:
+        for source in step.inputs:
+            if source.step is not None:
+                readers.setdefault(source.step, []).append(step.index)
+    found: set[int] = set()
+    for step in reversed(steps):
+        read = readers.get(step.index)
+        returned = step.name.startswith("output")
+        if step.unused or (read and all(it in found for it in read) and not returned):
+            found.add(step.index)
+    return found

@@ -59,7 +59,8 @@ def dropout(evidence: Evidence) -> Iterator[Finding | Fact]:
     cores = find_cores(one)
     acting = [_Acting(drop, _where(drop, cores, one)) for drop in drops]
     said = dict.fromkeys(f"on the {it.where}{_said_probability(it.drop)}" for it in acting)
-    yield Fact("dropout", "; ".join(said) or "none")
+    if said or aligned(one, other):
+        yield Fact("dropout", "; ".join(said) or "none")
     misplaced = _misplaced(acting)
     if misplaced is not None:
         drop, where = misplaced.drop, misplaced.where

@@ -109,11 +109,11 @@ def _slopes(point: _Point, loss: Tensor, names: list[str]) -> dict[str, float]:
     """How fast the loss grows along each leaf's direction, by autograd."""
     if not loss.requires_grad:
         return dict.fromkeys(names, 0.0)
-    leaves = [point.leaves[name] for name in names]
-    gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
+    loss.backward()
+    leaves = {name: point.leaves[name] for name in names}
     return {
-        name: 0.0 if gradient is None else (gradient * _direction(leaf, name)).sum().item()
-        for name, leaf, gradient in zip(names, leaves, gradients, strict=True)
+        name: 0.0 if leaf.grad is None else (leaf.grad * _direction(leaf, name)).sum().item()
+        for name, leaf in leaves.items()
     }
 
 
@@ -262,9 +262,8 @@ def _pass(evidence: Evidence, seed: int) -> tuple[float | None, dict[str, Tensor
     loss = point.loss()
     if not loss.requires_grad:
         return None, {}
-    leaves = {name: it for name, it in point.leaves.items() if it.requires_grad}
     torch.manual_seed(seed)
-    gradients = attempt(lambda: torch.autograd.grad(loss, list(leaves.values()), allow_unused=True))
-    if isinstance(gradients, Exception):
+    if isinstance(attempt(loss.backward), Exception):
         return None, {}  # "gradient-wrong" says so
-    return loss.item(), {n: g for n, g in zip(leaves, gradients, strict=True) if g is not None}
+    gradients = {name: it.grad for name, it in point.leaves.items() if it.grad is not None}
+    return loss.item(), gradients

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations
 
 import torch
@@ -44,7 +44,7 @@ def lengths(evidence: Evidence) -> Iterator[Finding | Fact]:
             yield Finding(
                 "length-dependent",
                 "bug",
-                f"With {n} tokens {_happens(error)}; with {min(works, key=lambda it: abs(it - n))} that does not happen.",
+                f"With {n} tokens {_happens(error)}; that is not so with {_nearest(n, works)}.",
                 f"T = {n}",
                 where_raised(error),
             )
@@ -67,6 +67,10 @@ def _tokens(evidence: Evidence) -> Inputs:
 def _sizes(evidence: Evidence) -> list[int]:
     longest = evidence.subject.longest or max(LENGTHS)
     return sorted({n for n in LENGTHS if n < longest} | {min(longest, max(LENGTHS))})
+
+
+def _nearest(n: int, lengths: Iterable[int]) -> int:
+    return min(lengths, key=lambda it: abs(it - n))
 
 
 def _happens(error: Exception) -> str:
@@ -178,7 +182,7 @@ def _of_weights(
             if lost:
                 return Finding(
                     "length-dependent",
-                    "bug",
+                    "suspicious" if lost == {SEEN} else "bug",  # a window may be meant
                     f"With {n} tokens {next(iter(sorted(lost)))} no longer, as with {evidence.inputs.sizes[1]}.",
                     f"T = {n}",
                     _place(core, lost),
@@ -213,7 +217,7 @@ def _of_repetition(evidence: Evidence, outputs: Mapping[int, Tensor]) -> Finding
     """Repeats one token: as each of them attends to the same, the output of one is that of many."""
     one = evidence.subject.draw(1, 1, seed=5)
     rows = {n: evidence.subject.run(_repeated(one, n)).detach()[0] for n in outputs}
-    usual = rows[min(rows, key=lambda n: abs(n - evidence.inputs.sizes[1]))]
+    usual = rows[_nearest(evidence.inputs.sizes[1], rows)]
     wrong = [n for n, it in rows.items() if differing(it, usual[:1].expand_as(it)).any()]
     if len(wrong) > 2 or len(rows) - len(wrong) < 4:  # positions count, too
         return None

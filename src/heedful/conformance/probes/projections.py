@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import torch
 
-from heedful.conformance.changes import differing
+from heedful.conformance.changes import dead, differing
 from heedful.conformance.cores import Core
 from heedful.conformance.dataflow import is_projection, made_where, way_back
 from heedful.conformance.evidence import Evidence
@@ -29,11 +29,11 @@ PIECES = ("getitem", "split", "chunk", "unbind", "tensor_split", "unsafe_chunk",
 def projections(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Changes the parameters that no used step depends on: the output stays, though their module is at work."""
     steps = evidence.base.trace.steps
-    dead = _dead(steps)
+    lost = dead(steps)
     alive = {
         it.name
         for step in steps
-        if step.index not in dead
+        if step.index not in lost
         for it in step.inputs
         if it.kind == "parameter"
     }
@@ -43,41 +43,21 @@ def projections(evidence: Evidence) -> Iterator[Finding | Fact]:
             "bug",
             f"Adding 1 to {name} leaves the output as it is: nothing that is computed from it is used.",
             "",
-            _in_its_stead(evidence, name, dead),
+            _in_its_stead(evidence, name, lost),
         )
         return
     for core in evidence.cores:
         twice = _read_twice(evidence, core)
-        lost = None if twice is None else _lost_piece(evidence, dead)
-        if twice is not None and lost is not None:
+        piece = None if twice is None else _lost_piece(evidence, lost)
+        if twice is not None and piece is not None:
             yield Finding(
                 "projection-unused",
                 "bug",
-                f"{lost.name!r} is split off the projection and used by nothing; {twice[0]!r} is used twice.",
+                f"{piece.name!r} is split off the projection and used by nothing; {twice[0]!r} is used twice.",
                 "",
                 Place.of(twice[1]),
             )
             return
-
-
-def _dead(steps: tuple[Step, ...]) -> set[int]:
-    """The steps that come to nothing: what is made of them is used by nothing."""
-    readers: dict[int, list[int]] = {}
-    for step in steps:
-        for source in step.inputs:
-            if source.step is not None:
-                readers.setdefault(source.step, []).append(step.index)
-    dead: set[int] = set()
-    for step in reversed(steps):
-        read = readers.get(step.index)
-        if step.unused or (read and all(it in dead for it in read) and not _is_kept(step)):
-            dead.add(step.index)
-    return dead
-
-
-def _is_kept(step: Step) -> bool:
-    """Whether a step's result is returned or held, as far as its name tells."""
-    return step.name.startswith("output")
 
 
 def _idle(evidence: Evidence, alive: set[str]) -> Iterator[str]:
@@ -102,13 +82,13 @@ def _idle(evidence: Evidence, alive: set[str]) -> Iterator[str]:
             yield name
 
 
-def _in_its_stead(evidence: Evidence, name: str, dead: set[int]) -> Place | None:
+def _in_its_stead(evidence: Evidence, name: str, lost: set[int]) -> Place | None:
     """The line that uses something else where a projection should be used."""
     steps = evidence.base.trace.steps
     role = _role(_own_name(name))
     for core in evidence.cores:
         twice = _read_twice(evidence, core)
-        if twice is not None and any(_reads(steps[it], name) for it in dead):
+        if twice is not None and any(_reads(steps[it], name) for it in lost):
             return Place.of(twice[1])
     uses: dict[str, list[Step]] = {}
     for step in steps:
@@ -118,7 +98,7 @@ def _in_its_stead(evidence: Evidence, name: str, dead: set[int]) -> Place | None
     for user in uses.values():
         if len(user) > 1:
             return Place.of(next((it for it in user if _role(it.name) == role), user[-1]))
-    computed = next((it for it in steps if it.index in dead and _reads(it, name)), None)
+    computed = next((it for it in steps if it.index in lost and _reads(it, name)), None)
     if computed is None and role == "output":
         assert evidence.subject.module is not None
         return last_return(evidence.subject.module.get_submodule(_parent(name)).forward)
@@ -139,13 +119,13 @@ def _read_twice(evidence: Evidence, core: Core) -> tuple[str, Step] | None:
     return None
 
 
-def _lost_piece(evidence: Evidence, dead: set[int]) -> Step | None:
+def _lost_piece(evidence: Evidence, lost: set[int]) -> Step | None:
     """A piece of a packed projection that comes to nothing."""
     steps = evidence.base.trace.steps
     for step in steps:
         made_of = [steps[it.step] for it in step.inputs if it.step is not None]
         if (
-            step.index in dead
+            step.index in lost
             and step.operation in PIECES
             and any(is_projection(it) for it in made_of)
         ):

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from heedful.conformance.changes import changed_entries, differing
-from heedful.conformance.dataflow import made_from_tokens, made_where
+from heedful.conformance.changes import changed_entries, dead, differing
+from heedful.conformance.dataflow import VIEWS, made_from_tokens, made_where
 from heedful.conformance.evidence import Evidence
 from heedful.conformance.expectations import is_triangular
 from heedful.conformance.finding import Fact, Finding, Place
@@ -99,7 +99,7 @@ def names(evidence: Evidence) -> Iterator[Finding | Fact]:
         for source in step.inputs:
             if source.kind != "constant" or (held := _global(evidence, step, source)) is None:
                 continue
-            own = _own_name(evidence, step, source)
+            own = _own_name(evidence, step, held, source.name)
             if own is None:
                 continue
             yield Finding(
@@ -126,18 +126,14 @@ def _global(evidence: Evidence, step: Step, source: Source) -> Tensor | None:
     return None
 
 
-def _own_name(evidence: Evidence, step: Step, source: Source) -> str | None:
-    """The local variable that a global is used in place of: made from the tokens, and nearly of that name."""
+def _own_name(evidence: Evidence, step: Step, held: Tensor, name: str) -> str | None:
+    """The local variable that a global is used in place of: made from the tokens, and in vain."""
     steps = evidence.base.trace.steps
-    alive = made_from_tokens(steps)
-    own = [
-        it.name
-        for it in steps[: step.index]
-        if it.index in alive and it.function == step.function and it.name.isidentifier()
-    ]
-    lost = [it.name for it in steps[: step.index] if it.index in alive and it.unused]
-    close = difflib.get_close_matches(source.name, own, n=1, cutoff=ALIKE)
-    return next(iter([*close, *lost]), None)
+    in_vain = made_from_tokens(steps) & dead(steps)
+    own = [it for it in steps[: step.index] if it.index in in_vain and it.name.isidentifier()]
+    close = difflib.get_close_matches(name, [it.name for it in own], n=1, cutoff=ALIKE)
+    alike = [it.name for it in own if it.shape[-2:] == held.shape[-2:]]
+    return next(iter([*close, *alike]), None)
 
 
 @probe("mask-not-a-buffer", "table-not-a-buffer")
@@ -146,9 +142,11 @@ def buffers(evidence: Evidence) -> Iterator[Finding | Fact]:
     pristine = evidence.subject.fresh().module
     if pristine is None:
         return
-    used = {it.name for step in evidence.base.trace for it in step.inputs if it.kind == "attribute"}
+    steps = evidence.base.trace.steps
     before = {
-        name: tensor for name, tensor in _attributes(pristine) if name in used and tensor.dim() > 0
+        name: tensor
+        for name, tensor in _attributes(pristine)
+        if tensor.dim() > 0 and _is_read_where_it_lies(steps, name)
     }
     moved = dict(_attributes(pristine.to("meta")))
     for name, tensor in before.items():
@@ -161,6 +159,31 @@ def buffers(evidence: Evidence) -> Iterator[Finding | Fact]:
             "",
             made_where(pristine, name, held=True),
         )
+
+
+def _is_read_where_it_lies(steps: tuple[Step, ...], name: str) -> bool:
+    """Whether a call computes with an attribute, neither moving it first nor writing into it, as into a cache."""
+    readers = [it for it in steps if any(_is_attribute(source, name) for source in it.inputs)]
+    while readers:
+        if any(it.in_place for it in readers):
+            return False
+        if any(it.operation not in VIEWS for it in readers):
+            return True
+        views = {it.index for it in readers if not _moves(it)}
+        readers = [it for it in steps if any(source.step in views for source in it.inputs)]
+    return False
+
+
+def _is_attribute(source: Source, name: str) -> bool:
+    return source.kind == "attribute" and source.name == name
+
+
+def _moves(step: Step) -> bool:
+    """Whether a step brings a tensor to where another one, or the device named, is."""
+    to = (*step.arguments[1:], *step.keywords.values())
+    return step.operation in ("to", "type_as") and any(
+        isinstance(it, Source | torch.device | str) for it in to
+    )
 
 
 def _attributes(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
