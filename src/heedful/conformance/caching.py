@@ -123,6 +123,7 @@ def _candidates(subject: Called, maker: Maker | None) -> Iterator[tuple[CacheUse
         if maker is not None or (maker := _known_maker(module, subject.dtype)) is not None:
             yield CacheUse("object", argument, capacity=True), maker
         yield CacheUse("grown", argument), None
+        yield CacheUse("object", argument), lambda batch, capacity: {}
     pair = next((it for it in PAIRS if set(it) <= set(names)), None)
     if pair is not None and module is not None:
         for made in [maker] if maker is not None else _pair_makers(module, subject.dtype):
@@ -176,10 +177,12 @@ def _cache_after(use: CacheUse, result: object, cache: Any) -> Any:
     """The cache after a call: what came back beside the output, or the same object, changed in place.
 
     Raises:
-        TypeError: there was none before, and none came back.
+        TypeError: none came back, and nothing was put into the one before.
     """
     back = _returned(result, len(use.argument.split(", ")))
     if use.kind == "object" and type(back) is not type(cache):
+        if cache == {}:
+            raise TypeError("nothing was put into the cache")
         return cache
     if back is None:
         raise TypeError("no cache comes back")
