@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -13,24 +14,28 @@ from heedful.conformance.evidence import Evidence
 from heedful.conformance.finding import Fact, Finding, Place
 from heedful.conformance.probes.causality import UNMASKED, masking_step, unused_masking
 from heedful.conformance.probing import probe
-from heedful.conformance.subject import MaskArgument, Observation
+from heedful.conformance.subject import MaskArgument, Observation, Subject
 from heedful.observation import Step
 
-PADDED = (0, 3, 2)  # how many tokens of each sequence are padding
+PADDED = (0, 3, 5)  # how many tokens of each sequence are padding
 
 
 def _kept(evidence: Evidence, side: str) -> Tensor:
     """(B, T) Boolean, which tokens are real: all but `PADDED`, on one side."""
     _, T = evidence.inputs.sizes
-    lengths = T - torch.tensor(PADDED)
-    kept = torch.arange(T) < lengths[:, None]
+    kept = torch.arange(T) < T - torch.tensor(PADDED)[:, None]
     return kept.flip(1) if side == "left" else kept
 
 
-def _usable(evidence: Evidence) -> MaskArgument | None:
-    argument = evidence.subject.padding
-    B, T = evidence.inputs.sizes
-    return argument if argument is not None and B == len(PADDED) and T >= 6 else None
+def _told(evidence: Evidence) -> Subject | None:
+    """The subject, its padding argument taken at its word where it has one; None if it takes none."""
+    subject, (B, T) = evidence.subject, evidence.inputs.sizes
+    argument = subject.padding
+    if argument is None or B != len(PADDED) or T <= max(PADDED):
+        return None
+    if argument.declared is None or argument.declared == argument.true_keeps:
+        return subject
+    return replace(subject, padding=replace(argument, true_keeps=argument.declared))  # pyright: ignore[reportArgumentType]
 
 
 def _sizes(evidence: Evidence) -> str:
@@ -38,82 +43,89 @@ def _sizes(evidence: Evidence) -> str:
     return f"B = {B}, T = {T}, of them padding: {', '.join(map(str, PADDED))}"
 
 
+def _has_effect(evidence: Evidence, subject: Subject) -> bool:
+    """Whether hiding padding changes anything."""
+    kept = _kept(evidence, "right")
+    outputs = (
+        subject.run(evidence.inputs, keep=it).detach() for it in (kept, torch.ones_like(kept))
+    )
+    return bool(evidence.differs(*outputs).any())
+
+
+def _is_inverted(evidence: Evidence, subject: Subject) -> bool:
+    """Whether real tokens see padding, and nothing else but themselves."""
+    kept, inputs = _kept(evidence, "left"), evidence.inputs
+    output = subject.run(inputs, keep=kept).detach()
+    b, T = 1, inputs.sizes[1]
+
+    def reached(t: int) -> bool:
+        changed = subject.run(inputs.changed(b, t), keep=kept).detach()
+        rows = evidence.differs(output, changed)[b] & kept[b]
+        rows[t] = False
+        return bool(rows.any())
+
+    return reached(0) and not any(reached(t) for t in range(PADDED[b], T - 1))
+
+
 @probe("mask-unused", "mask-inverted")
 def padding_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Hides tokens by the padding argument: something must change, and as the argument's name promises."""
-    argument = _usable(evidence)
-    if argument is None:
+    subject = _told(evidence)
+    if subject is None or subject.padding is None:
         return
+    argument = subject.padding
     keeps = "True keeps" if argument.true_keeps else "True hides"
     if argument.dtype.is_floating_point:
         keeps = "added to the scores"
     yield Fact("padding mask", f"{argument.name} {argument.form}, {keeps}")
-    observation = evidence.subject.record(evidence.inputs, keep=_kept(evidence, "right"))
-    if not argument.effective:
+    observation = subject.record(evidence.inputs, keep=_kept(evidence, "right"))
+    if not _has_effect(evidence, subject):
+        unused = unused_masking(observation)
+        why = f"The result of {unused.operation} is used by nothing: " if unused else ""
         yield Finding(
             "mask-unused",
             "bug",
-            f"{argument.name} changes nothing: with padding hidden the output is the same.",
+            f"{why}with padding hidden by {argument.name} the output is the same.",
             _sizes(evidence),
-            Place.of(unused_masking(observation)),
+            Place.of(unused),
         )
-    elif (
-        argument.declared is not None
-        and argument.hides
-        and argument.true_keeps != argument.declared
-    ):
+    elif argument.declared is not None and _is_inverted(evidence, subject):
         wanted = "1 keeps a token" if argument.declared else "True hides a token"
         yield Finding(
             "mask-inverted",
             "bug",
-            f"By convention {wanted} in {argument.name}; here it does the opposite.",
+            f"By convention {wanted} in {argument.name}; here real tokens see the padding alone.",
             _sizes(evidence),
-            _masked_where(find_cores(observation)),
+            _taken_where(observation, argument),
         )
 
 
 @probe("padding-leak", "mask-broadcast", "left-padding-positions", "mask-fill-too-small")
 def padding(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Runs a padded batch, and each sequence alone: real tokens must come out the same, on either side of padding."""
-    argument = _usable(evidence)
-    if argument is None or not argument.effective or _is_opposite(argument):
+    subject = _told(evidence)
+    if subject is None or not _has_effect(evidence, subject) or _is_inverted(evidence, subject):
         return
     for side in ("right", "left"):
         kept = _kept(evidence, side)
-        padded = evidence.subject.record(evidence.inputs, keep=kept)
-        leak = _leak(evidence, padded, kept)
+        padded = subject.record(evidence.inputs, keep=kept)
+        leak = _leak(evidence, subject, padded, kept)
         if leak is not None:
             yield leak
             return
         wrong = _unlike_alone(evidence, padded, kept)
-        if wrong is not None and side == "left":
-            b, apart = wrong
-            yield Finding(
-                "left-padding-positions",
-                "bug",
-                f"With {PADDED[b]} tokens of padding on its left, sequence {b} comes out otherwise than alone, by "
-                f"{apart:.3g}, though no token sees the padding: positions are counted from the padding on.",
-                _sizes(evidence),
-            )
-            return
         if wrong is not None:
             b, apart = wrong
             yield Finding(
-                "padding-leak",
+                "left-padding-positions" if side == "left" else "padding-leak",
                 "bug",
-                f"Beside {PADDED[b]} tokens of padding sequence {b} comes out otherwise than alone, by {apart:.3g}.",
+                f"With {PADDED[b]} tokens of padding on its {side}, sequence {b} comes out otherwise than alone, by "
+                f"{apart:.3g}, though no real token sees the padding"
+                + (": positions are counted from the padding on." if side == "left" else "."),
                 _sizes(evidence),
-                _masked_where(find_cores(padded)),
+                None if side == "left" else _masked_where(find_cores(padded)),
             )
             return
-
-
-def _is_opposite(argument: MaskArgument) -> bool:
-    return (
-        argument.declared is not None
-        and argument.hides
-        and argument.true_keeps != argument.declared
-    )
 
 
 def _unlike_alone(
@@ -130,40 +142,47 @@ def _unlike_alone(
     return None
 
 
-def _leak(evidence: Evidence, padded: Observation, kept: Tensor) -> Finding | None:
+def _leak(
+    evidence: Evidence, subject: Subject, padded: Observation, kept: Tensor
+) -> Finding | None:
     """A padded token that changes a real one's output, and how it comes to be seen."""
     for b in range(1, len(kept)):
         t = int((~kept[b]).nonzero()[0])
-        changed = evidence.subject.run(evidence.inputs.changed(b, t), keep=kept).detach()
+        changed = subject.run(evidence.inputs.changed(b, t), keep=kept).detach()
         rows = evidence.differs(padded.output, changed)[b] & kept[b]
         if rows.any():
             i = int(rows.nonzero()[0])
             proof = f"Changing token {t} of sequence {b}, which is padding, changes output {i}, which is not."
-            return _named_leak(evidence, padded, kept, b, proof)
+            name, why, place = _cause(evidence, subject, padded, kept, b)
+            return Finding(name, "bug", f"{why} {proof}".strip(), _sizes(evidence), place)
     return None
 
 
-def _named_leak(
-    evidence: Evidence, padded: Observation, kept: Tensor, b: int, proof: str
-) -> Finding:
+def _cause(
+    evidence: Evidence, subject: Subject, padded: Observation, kept: Tensor, b: int
+) -> tuple[str, str, Place | None]:
+    assert subject.padding is not None
+    taken = _taken_where(padded, subject.padding)
+    unpadded = find_cores(subject.record(evidence.inputs, keep=torch.ones_like(kept)))
     cores = find_cores(padded)
-    place, case = _masked_where(cores), _sizes(evidence)
-    for core in cores:
+    for core, without in zip(cores, unpadded, strict=False):
         rows = _rows_of_entries(core, len(kept))
-        if rows is None:
+        if rows is None or core.used.shape[1] != kept.shape[1]:
             continue
         why = _weak(core, rows[b], kept[b])
         if why:
-            return Finding("mask-fill-too-small", "bug", f"{why} {proof}", case, place)
-        why = _misdirected(core, rows, kept, b)
+            return "mask-fill-too-small", why, _masked_where(cores)
+        why = _misdirected(_hidden(core) & ~_hidden(without), rows, kept, b)
         if why:
-            return Finding("mask-broadcast", "bug", f"{why} {proof}", case, place)
+            return "mask-broadcast", why, taken
     unused = unused_masking(padded)
     if unused is not None:
-        return Finding(
-            "mask-unused", "bug", f"The result of {unused.operation} is used by nothing. {proof}", case, Place.of(unused)
-        )  # fmt: skip
-    return Finding("padding-leak", "bug", proof, case, place)
+        return (
+            "mask-unused",
+            f"The result of {unused.operation} is used by nothing.",
+            Place.of(unused),
+        )
+    return "padding-leak", "", taken
 
 
 def _rows_of_entries(core: Core, B: int) -> list[Tensor] | None:
@@ -173,24 +192,22 @@ def _rows_of_entries(core: Core, B: int) -> list[Tensor] | None:
 
 
 def _weak(core: Core, rows: Tensor, kept: Tensor) -> str:
-    """Whether padded keys' scores are all one number that is no −∞."""
-    logits = core.logits[rows][:, kept][:, :, ~kept]
-    if logits.numel() and logits.isfinite().all() and (logits == logits.flatten()[0]).all():
+    """Whether padded keys' scores are all one number, and still have weight."""
+    logits, weights = (it[rows][:, kept][:, :, ~kept] for it in (core.logits, core.weights))
+    if logits.numel() and (logits == logits.flatten()[0]).all() and (weights > 0).any():
         return f"The scores of padded keys are set to {logits.flatten()[0]:.3g}, not to −∞."
     return ""
 
 
-def _misdirected(core: Core, rows: list[Tensor], kept: Tensor, b: int) -> str:
-    """Whether what is hidden is another's: rows for columns, or another entry's padding."""
-    hidden = _hidden(core)
+def _misdirected(hidden: Tensor, rows: list[Tensor], kept: Tensor, b: int) -> str:
+    """Whether what the padding hides, (L, Tq, Tk), is another's: rows for columns, or another entry's padding."""
     own = hidden[rows[b]]
-    if own[:, ~kept[b]].all() and not own[:, kept[b]].any():
-        return "The mask hides the queries that are padding, and no keys: it is broadcast along the wrong dimension."
+    if own[:, ~kept[b]].any() and not own[:, kept[b]].any():
+        return "The mask hides queries that are padding, and no keys: it is broadcast along the wrong dimension."
+    last = own[:, -1] if kept[b, -1] else own[:, 0]
     for other in range(len(kept)):
-        if other != b and not (kept[other] == kept[b]).all():
-            columns = hidden[rows[b]][:, 0]
-            if (columns == ~kept[other]).all():
-                return f"Sequence {b} is masked by the padding of sequence {other}."
+        if other != b and not (kept[other] == kept[b]).all() and (last == ~kept[other]).all():
+            return f"Sequence {b} is masked by the padding of sequence {other}."
     return ""
 
 
@@ -201,25 +218,35 @@ def _hidden(core: Core) -> Tensor:
 
 
 def _masked_where(cores: list[Core]) -> Place | None:
-    """Where the mask is made of the argument, if that is a line of its own; otherwise where it is applied."""
+    """Where a mask is applied."""
     step = next((found for core in cores if (found := masking_step(core)) is not None), None)
     return Place.of(step)
+
+
+def _taken_where(observation: Observation, argument: MaskArgument) -> Place | None:
+    """The first line that makes something of the argument."""
+    taken = (
+        it
+        for it in observation.trace
+        if any(source.kind == "input" and source.name == argument.name for source in it.inputs)
+    )
+    return Place.of(next(taken, None))
 
 
 @probe("mask-fill-too-small")
 def padding_fill(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Lengthens queries and keys until scores outweigh what padded keys' are set to: they must stay hidden."""
-    argument = _usable(evidence)
-    if argument is None or not argument.effective or evidence.inputs.vocabulary:
+    subject = _told(evidence)
+    if subject is None or evidence.inputs.vocabulary:
         return
     kept = _kept(evidence, "right")
-    for core in find_cores(evidence.subject.record(evidence.inputs, keep=kept)):
+    for core in find_cores(subject.record(evidence.inputs, keep=kept)):
         hidden = (core.weights == 0) & core.logits.isfinite()
         if not hidden.any() or (level := core.logits[hidden].max().item()) < UNMASKED:
             continue
         size = core.logits[core.visible].abs().max().clamp_min(1e-6).item()
-        factor = (4 * abs(level) / size) ** 0.5
-        loud = find_cores(evidence.subject.record(evidence.inputs.scaled(factor), keep=kept))
+        factor = (16 * abs(level) / size) ** 0.5
+        loud = find_cores(subject.record(evidence.inputs.scaled(factor), keep=kept))
         for it in loud:
             if it.visible.shape == hidden.shape and (it.visible & hidden).any():
                 l, i, j = (int(n) for n in (it.visible & hidden).nonzero()[0])
@@ -237,21 +264,21 @@ def padding_fill(evidence: Evidence) -> Iterator[Finding | Fact]:
 @probe("nan-on-masked-rows")
 def masked_rows(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Lets queries see nothing at all: on the left of a causal text, or in a sequence of padding alone."""
-    argument = _usable(evidence)
-    if argument is None or not argument.effective or _is_opposite(argument):
+    subject = _told(evidence)
+    if subject is None or _is_inverted(evidence, subject):
         return
     causal = not evidence.influence[0, :, 0].triu(1).any()
     kept = _kept(evidence, "left")
     if not causal:
         kept = torch.ones_like(kept)
         kept[-1] = False
-    output = evidence.subject.run(evidence.inputs, keep=kept)
+    output = subject.run(evidence.inputs, keep=kept)
     real = output[kept]
     gradients = _gradients(evidence, real.square().sum())
     rows = output.detach().isnan().flatten(2).any(-1)
     if not rows.any() and not any(it.isnan().any() for it in gradients):
         return
-    observation = evidence.subject.record(evidence.inputs, keep=kept)
+    observation = subject.record(evidence.inputs, keep=kept)
     where = "output" if rows.any() else "gradient of a loss on real tokens alone"
     yield Finding(
         "nan-on-masked-rows",
