@@ -12,7 +12,7 @@ from heedful.conformance.changes import ancestors
 from heedful.conformance.cores import Core
 from heedful.conformance.dataflow import tensor, way_back
 from heedful.conformance.evidence import Evidence
-from heedful.conformance.finding import Fact, Finding, Place
+from heedful.conformance.finding import Fact, Finding, Level, Place
 from heedful.conformance.probing import probe
 from heedful.conformance.raising import attempt
 from heedful.conformance.subject import Observation, Subject
@@ -246,76 +246,83 @@ def _wrong_partner(rotation: Rotation) -> Step | None:
 @probe("rotary-precision")
 def precision(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Casts the target to bfloat16, as models are run: angles must be computed in float32 or better."""
-    subject = evidence.subject
-    if subject.only is not None or subject.module is None:
-        return
-    made = [
-        it for it in (_cosine(evidence.base, core) for core in evidence.cores) if it is not None
-    ]
-    if not made:
+    subject, (_, T) = evidence.subject, evidence.inputs.sizes
+    cosines = (_cosine(evidence.base, core) for core in evidence.cores)
+    made = next((it for it in cosines if it is not None), None)
+    if made is None or subject.module is None or subject.only is not None:
         return
     cast = subject.fresh(dtype=torch.bfloat16)
-    near = attempt(lambda: _angles(cast, made[0], evidence.inputs.sizes[1]))
-    if near is None or isinstance(near, Exception) or not _is_coarse(near, evidence, made[0]):
-        return
-    longest = min(subject.longest or FAR, FAR)
-    angles, exact = (attempt(lambda it=it: _angles(it, made[0], longest)) for it in (cast, subject))
-    if not (isinstance(angles, Angles) and isinstance(exact, Angles)):
-        return
+    error = _error(subject, cast, made, T)
+    if error is not None and error.rounded:
+        T = min(subject.longest or FAR, FAR)
+        error = _error(subject, cast, made, T) or error
+        if error.size > LEAST:
+            yield _finding(error, T, "bug", f"are computed in {error.step.dtype}")
+    elif error is not None and error.size > LEAST and not _is_of_transformers(subject.module):
+        yield _finding(
+            error, T, "suspicious", "are made from frequencies that the cast has rounded"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Error:
+    """How far the angles of a target that was cast are from those of the target itself.
+
+    Attributes:
+        step: the first behind the cosine that rounds positions, or what is made of them; else what made the angles.
+        rounded: whether there is one that rounds.
+        size: of the largest error.
+        position: of the token that has it.
+    """
+
+    step: Step
+    rounded: bool
+    size: float
+    position: int
+
+
+def _finding(error: Error, T: int, level: Level, why: str) -> Finding:
+    return Finding(
+        "rotary-precision",
+        level,
+        f"In bfloat16 the angles {why}: at position {error.position} they are off by {error.size:.3g} rad.",
+        f"T = {T}, after .bfloat16()",
+        Place.of(error.step),
+        "" if error.rounded else "Keep the frequencies in float32 whatever the module is cast to.",
+    )
+
+
+def _error(subject: Subject, cast: Subject, made: Step, T: int) -> Error | None:
+    """The error with T tokens; None where one of the two does not run, or takes another way."""
+    exact, angles = (_angles(it, made, T) for it in (subject, cast))
+    if exact is None or angles is None or exact.value.shape != angles.value.shape:
+        return None
     errors = (angles.value - exact.value).abs().amax(1)
     position = int(errors.argmax())
-    rounded = angles.step.dtype in COARSE
-    if errors[position] < LEAST or (not rounded and _is_of_transformers(subject.module)):
-        return
-    why = (
-        f"are computed in {angles.step.dtype}"
-        if rounded
-        else "are made from frequencies that the cast has rounded"
-    )
-    yield Finding(
-        "rotary-precision",
-        "bug" if rounded else "suspicious",
-        f"In bfloat16 the angles {why}: at position {position} they are off by {errors[position]:.3g} rad.",
-        f"T = {longest}, after .bfloat16()",
-        Place.of(angles.origin),
-        "" if rounded else "Keep the frequencies in float32 whatever the module is cast to.",
-    )
+    rounding = [it for it in angles.behind if it.dtype in COARSE and T in it.shape]
+    step = (rounding or angles.behind[-1:])[0]
+    return Error(step, bool(rounding), errors[position].item(), position)
 
 
 @dataclass(frozen=True, eq=False)
 class Angles:
-    """What a cosine is taken of.
+    """What a cosine was taken of.
 
     Attributes:
-        step: that made it.
-        origin: the first step behind it that rounds positions, or what is made of them.
         value: (T, angles).
+        behind: the steps that it was made in; the last one gave it.
     """
 
-    step: Step
-    origin: Step
     value: Tensor
-
-
-def _is_of_transformers(module: nn.Module) -> bool:
-    """Whether a module's frequencies are cast because somebody casts it by hand: from_pretrained does not."""
-    return any(type(it).__module__.startswith("transformers.") for it in module.modules())
-
-
-def _cosine(observation: Observation, core: Core) -> Step | None:
-    """The cosine that queries were turned by."""
-    if core.query_source.step is None:
-        return None
-    steps = observation.trace.steps
-    behind = sorted(ancestors(steps, steps[core.query_source.step]))
-    return next(
-        (steps[it] for it in behind if steps[it].operation in ("cos", "cos_", "polar")), None
-    )
+    behind: list[Step]
 
 
 def _angles(subject: Subject, made: Step, T: int) -> Angles | None:
-    """What the same cosine is taken of in a run on one sequence of T tokens."""
-    trace = subject.record(subject.draw(1, T)).trace
+    """What the same cosine is taken of in a run on T tokens."""
+    observation = attempt(lambda: subject.record(subject.draw(1, T)))
+    if isinstance(observation, Exception):
+        return None
+    trace = observation.trace
     same = (it for it in trace if (it.line, it.operation) == (made.line, made.operation))
     cosine = next(same, None)
     index = None if cosine is None else cosine.inputs[-1].step
@@ -323,14 +330,18 @@ def _angles(subject: Subject, made: Step, T: int) -> Angles | None:
     if index is None or value is None or T not in value.shape:
         return None
     rows = value.double().movedim(value.shape.index(T), 0).flatten(1)
-    behind = [trace[it] for it in sorted(ancestors(trace.steps, trace[index]))]
-    rounded = [it for it in behind if it.dtype in COARSE and T in it.shape]
-    return Angles(trace[index], next(iter(rounded), trace[index]), rows)
+    return Angles(rows, [trace[it] for it in sorted(ancestors(trace.steps, trace[index]))])
 
 
-def _is_coarse(angles: Angles, evidence: Evidence, made: Step) -> bool:
-    """Whether angles have lost digits, beside those of the target as it is."""
-    exact = _angles(evidence.subject, made, len(angles.value))
-    if exact is None or exact.value.shape != angles.value.shape:
-        return False
-    return bool((angles.value - exact.value).abs().max() > 1e-4) or angles.step.dtype in COARSE
+def _cosine(observation: Observation, core: Core) -> Step | None:
+    """The cosine that queries were turned by."""
+    if core.query_source.step is None:
+        return None
+    steps = observation.trace.steps
+    behind = (steps[it] for it in sorted(ancestors(steps, steps[core.query_source.step])))
+    return next((it for it in behind if it.operation in ("cos", "cos_", "polar")), None)
+
+
+def _is_of_transformers(module: nn.Module) -> bool:
+    """Whether a module is cast by from_pretrained, which leaves frequencies as they are, and not by .to()."""
+    return any(type(it).__module__.startswith("transformers.") for it in module.modules())
