@@ -31,9 +31,12 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "mask-after-softmax": (*_LEAKS, *_LATER, *_SUMS),
     "mask-unused": (*_LEAKS, *_LATER, "mask-fill-too-small", "window-missing"),
     "mask-inverted": (*_LEAKS, *_LATER, "self-hidden", "window-missing", "mask-broadcast"),
-    "mask-fill-too-small": (*_LEAKS, *_LATER),
+    "mask-fill-too-small": (*_LEAKS, *_LATER, "window-missing"),
     "mask-broadcast": ("padding-leak", *_LATER),
-    "self-hidden": ("future-leak", "nan-on-masked-rows", "window-off-by-one", "window-missing"),
+    "self-hidden": (
+        *("future-leak", "padding-leak", "mask-fill-too-small"),
+        *("nan-on-masked-rows", "window-off-by-one", "window-missing"),
+    ),
     "window-missing": ("cache-mismatch",),
     "rows-not-normalised": (
         "scale-missing",

@@ -68,16 +68,16 @@ def _named(evidence: Evidence, future: Tensor) -> tuple[str, str, Place | None]:
     cores = [core for core in evidence.cores if core.used.shape[1:] == future.shape]
     for core in cores:
         seen = core.visible.any(0)
-        inner = slice(
-            0, T - 1
-        )  # the last query sees nothing of a later key, and often all for want of one
-        if (seen & future).any() and not (seen & ~future)[inner].tril(-1).any():
+        inner = slice(0, T - 1)  # the last query's row: nothing comes after it
+        before = torch.ones_like(future).tril(-1)
+        if evidence.expected.window is not None:
+            before = before.triu(1 - evidence.expected.window)
+        if (seen & future).any() and not (seen & before)[inner].any():
             flipped = not seen[inner].diagonal().any()
-            place = _mask_place(evidence, core, built=not flipped)
             return (
                 "mask-inverted",
                 "The mask keeps what it should hide: queries see later keys and no earlier ones.",
-                place,
+                _mask_place(evidence, core, built=not flipped),
             )
         if seen[future].all():
             return _without_effect(evidence, core)
@@ -152,18 +152,19 @@ def unused_masking(observation: Observation) -> Step | None:
 
 def _weak_fill(evidence: Evidence, core: Core) -> tuple[str, str, Place | None] | None:
     """A mask that changes the scores, but not enough to hide anything."""
-    steps = [
-        it for it in core.chain if core.softmax_step is None or it.index < core.softmax_step.index
-    ]
-    for step in steps[1:]:
-        for source in step.inputs:
-            mask = value_of(evidence.base, source)
-            if mask is not None and mask.dim() >= 2 and is_triangular(mask):
-                return (
-                    "mask-fill-too-small",
-                    f"The mask changes hidden scores by {step.operation}, which leaves them their weight.",
-                    Place.of(step),
-                )
+    softmax = core.softmax_step
+    steps = [it for it in core.chain[1:] if softmax is None or it.index < softmax.index]
+    future = torch.ones(core.logits.shape[1:], dtype=torch.bool).triu(1)
+    for step in steps:
+        value = tensor(step)
+        masks = (value_of(evidence.base, source) for source in step.inputs)
+        found = any(it is not None and it.dim() >= 2 and is_triangular(it) for it in masks)
+        if value is not None and value.shape[-2:] == future.shape:
+            ahead = value.reshape(-1, *future.shape)[:, future]
+            found = found or bool((ahead == ahead.flatten()[0]).all())
+        if found:
+            why = f"The mask changes hidden scores by {step.operation}, which leaves them weight."
+            return "mask-fill-too-small", why, Place.of(step)
     return None
 
 
