@@ -10,12 +10,14 @@ from torch import Tensor
 
 from heedful.conformance.changes import differing
 from heedful.conformance.cores import Core, find_cores
+from heedful.conformance.counterparts import Excerpt
+from heedful.conformance.dataflow import tensor
 from heedful.conformance.evidence import Evidence
 from heedful.conformance.finding import Fact, Finding, Place
+from heedful.conformance.mask_forms import LENGTHS
 from heedful.conformance.probes.causality import UNMASKED, masking_step, unused_masking
 from heedful.conformance.probing import probe
-from heedful.conformance.subject import MaskArgument, Observation, Subject
-from heedful.observation import Step
+from heedful.conformance.subject import Inputs, MaskArgument, Observation, Subject
 
 PADDED = (0, 3, 5)  # how many tokens of each sequence are padding
 
@@ -31,7 +33,7 @@ def _told(evidence: Evidence) -> Subject | None:
     """The subject, its padding argument taken at its word where it has one; None if it takes none."""
     subject, (B, T) = evidence.subject, evidence.inputs.sizes
     argument = subject.padding
-    if argument is None or B != len(PADDED) or T <= max(PADDED):
+    if argument is None or len(PADDED) != B or max(PADDED) >= T:
         return None
     if argument.declared is None or argument.declared == argument.true_keeps:
         return subject
@@ -106,7 +108,7 @@ def padding(evidence: Evidence) -> Iterator[Finding | Fact]:
     subject = _told(evidence)
     if subject is None or not _has_effect(evidence, subject) or _is_inverted(evidence, subject):
         return
-    for side in ("right", "left"):
+    for side in _sides(subject):
         kept = _kept(evidence, side)
         padded = subject.record(evidence.inputs, keep=kept)
         leak = _leak(evidence, subject, padded, kept)
@@ -116,16 +118,38 @@ def padding(evidence: Evidence) -> Iterator[Finding | Fact]:
         wrong = _unlike_alone(evidence, padded, kept)
         if wrong is not None:
             b, apart = wrong
+            left = side == "left"
             yield Finding(
-                "left-padding-positions" if side == "left" else "padding-leak",
-                "bug",
+                "left-padding-positions" if left else "padding-leak",
+                "suspicious" if left and not _is_causal(evidence) else "bug",
                 f"With {PADDED[b]} tokens of padding on its {side}, sequence {b} comes out otherwise than alone, by "
                 f"{apart:.3g}, though no real token sees the padding"
-                + (": positions are counted from the padding on." if side == "left" else "."),
+                + (": positions are counted from the padding on." if left else "."),
                 _sizes(evidence),
-                None if side == "left" else _masked_where(find_cores(padded)),
+                _counted_where(subject, evidence.inputs.entry(b), kept[b])
+                if left
+                else _masked_where(find_cores(padded)),
             )
             return
+
+
+def _sides(subject: Subject) -> tuple[str, ...]:
+    """Where padding may be: lengths say that the real tokens come first."""
+    assert subject.padding is not None
+    return ("right",) if subject.padding.form == LENGTHS else ("right", "left")
+
+
+def _is_causal(evidence: Evidence) -> bool:
+    return not evidence.influence[0, :, 0].triu(1).any()
+
+
+def _counted_where(subject: Subject, inputs: Inputs, kept: Tensor) -> Place | None:
+    """Where what depends on positions is made: the real tokens, run alone, part from those behind padding."""
+    start = int(kept.nonzero()[0])
+    padded = subject.record(inputs, keep=kept[None])
+    alone = Excerpt(subject.record(inputs.tokens(start, len(kept))), padded, start)
+    apart = [it for it in alone.part.trace if alone.differs(it)]
+    return alone.place(alone.origin(apart[-1])) if apart else None
 
 
 def _unlike_alone(
@@ -165,8 +189,8 @@ def _cause(
     taken = _taken_where(padded, subject.padding)
     unpadded = find_cores(subject.record(evidence.inputs, keep=torch.ones_like(kept)))
     cores = find_cores(padded)
-    for core, without in zip(cores, unpadded, strict=False):
-        rows = _rows_of_entries(core, len(kept))
+    for index, (core, without) in enumerate(zip(cores, unpadded, strict=False)):
+        rows = _rows_of_entries(evidence, index, len(core.used))
         if rows is None or core.used.shape[1] != kept.shape[1]:
             continue
         why = _weak(core, rows[b], kept[b])
@@ -185,10 +209,17 @@ def _cause(
     return "padding-leak", "", taken
 
 
-def _rows_of_entries(core: Core, B: int) -> list[Tensor] | None:
-    """The leading indices of each batch entry: heads within entries, as nearly all targets have it."""
-    L = len(core.used)
-    return None if L % B else list(torch.arange(L).view(B, -1))
+def _rows_of_entries(evidence: Evidence, index: int, L: int) -> list[Tensor] | None:
+    """The rows of a core that belong to each batch entry: those whose queries change with its tokens."""
+    if index >= len(evidence.cores) or len(evidence.cores[index].used) != L:
+        return None
+    base, found = evidence.cores[index].query, []
+    for b in range(evidence.inputs.sizes[0]):
+        after = find_cores(evidence.after(b, 0))
+        if index >= len(after) or after[index].query.shape != base.shape:
+            return None
+        found.append(differing(base, after[index].query).flatten(1).any(1).nonzero().flatten())
+    return found
 
 
 def _weak(core: Core, rows: Tensor, kept: Tensor) -> str:
@@ -267,7 +298,9 @@ def masked_rows(evidence: Evidence) -> Iterator[Finding | Fact]:
     subject = _told(evidence)
     if subject is None or _is_inverted(evidence, subject):
         return
-    causal = not evidence.influence[0, :, 0].triu(1).any()
+    causal = _is_causal(evidence)
+    if causal and "left" not in _sides(subject):
+        return
     kept = _kept(evidence, "left")
     if not causal:
         kept = torch.ones_like(kept)
@@ -286,7 +319,7 @@ def masked_rows(evidence: Evidence) -> Iterator[Finding | Fact]:
         f"Queries that see no key make NaN in the {where}"
         + (", and a layer further on in every row." if causal else "."),
         "padding on the left" if causal else "one sequence all padding",
-        _masked_where(find_cores(observation)) or _first_nan(observation),
+        _hidden_where(observation),
     )
 
 
@@ -299,15 +332,14 @@ def _gradients(evidence: Evidence, loss: Tensor) -> list[Tensor]:
     return [it for it in found if it is not None]
 
 
-def _first_nan(observation: Observation) -> Place | None:
-    step: Step | None = next(
-        (
-            it
-            for it in observation.trace
-            if isinstance(it.value, Tensor)
-            and it.value.is_floating_point()
-            and it.value.isnan().any()
-        ),
-        None,
+def _hidden_where(observation: Observation) -> Place | None:
+    """The step that leaves a whole row of scores at −∞, or the first with NaN."""
+    for core in find_cores(observation):
+        for step in core.chain:
+            value = tensor(step)
+            if value is not None and (value == -torch.inf).all(-1).any():
+                return Place.of(step)
+    values = ((it, tensor(it)) for it in observation.trace)
+    return Place.of(
+        next((it for it, value in values if value is not None and value.isnan().any()), None)
     )
-    return Place.of(step)
