@@ -41,9 +41,13 @@ for _stem, _options in OPTIONS.items():
 
 right("nn.MultiheadAttention")(lambda: nn.MultiheadAttention(24, 4))
 right("nn.MultiheadAttention, batch first")(lambda: nn.MultiheadAttention(24, 4, batch_first=True))
-right("nn.MultiheadAttention with dropout")(lambda: nn.MultiheadAttention(24, 4, dropout=0.2, batch_first=True))  # fmt: skip
+right("nn.MultiheadAttention with dropout")(
+    lambda: nn.MultiheadAttention(24, 4, dropout=0.2, batch_first=True)
+)
 right("nn.TransformerEncoderLayer")(lambda: nn.TransformerEncoderLayer(24, 4, 32))
-right("nn.TransformerEncoderLayer, batch and norm first")(lambda: nn.TransformerEncoderLayer(24, 4, 32, batch_first=True, norm_first=True))  # fmt: skip
+right("nn.TransformerEncoderLayer, batch and norm first")(
+    lambda: nn.TransformerEncoderLayer(24, 4, 32, batch_first=True, norm_first=True)
+)
 right("F.scaled_dot_product_attention")(lambda: F.scaled_dot_product_attention)
 right("heedful.attention")(lambda: heedful.attention)
 for _kind in (
@@ -52,8 +56,12 @@ for _kind in (
 ):  # fmt: skip
     right(f"textbook.{_kind.__name__}")(lambda kind=_kind: kind)
 right("nn of ours")(lambda: MultiHeadAttention(24, 4))
-right("nn of ours, grouped and rotary")(lambda: MultiHeadAttention(24, 4, num_kv_heads=2, rotary=RotaryEmbedding(6)))  # fmt: skip
-right("nn of ours, interleaved and windowed")(lambda: MultiHeadAttention(24, 4, rotary=RotaryEmbedding(6, layout="interleaved"), window=3))  # fmt: skip
+right("nn of ours, grouped and rotary")(
+    lambda: MultiHeadAttention(24, 4, num_kv_heads=2, rotary=RotaryEmbedding(6))
+)
+right("nn of ours, interleaved and windowed")(
+    lambda: MultiHeadAttention(24, 4, rotary=RotaryEmbedding(6, layout="interleaved"), window=3)
+)
 right("nn of ours, soft-capped")(lambda: MultiHeadAttention(24, 4, softcap=5.0))
 right("nn of ours, bidirectional, dropout")(lambda: MultiHeadAttention(24, 4, causal=False, dropout=0.2))  # fmt: skip
 _TINY = {"vocab_size": 37, "context_length": 32, "d_model": 24, "num_layers": 2, "num_heads": 4}

@@ -4,7 +4,7 @@ import pytest
 import torch
 from correct import CORRECT
 from measure import Verdict, judge_correct, judge_mutant, measure
-from mutants import BASES, MUTANTS, OPTIONS, Mutant, built, bugs, load
+from mutants import BASES, MUTANTS, OPTIONS, Mutant, bugs, built, load
 
 from heedful.conformance.catalogue import CATALOGUE
 

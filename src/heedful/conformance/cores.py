@@ -214,7 +214,7 @@ def _core(observation: Observation, scores: Product, context: Product, side: int
 def _side_of_queries(
     scores: Product, shape: torch.Size, query_axis: int, tokens: int, chain: tuple[Step, ...]
 ) -> int:
-    """Which operand the rows of the weights belong to: keys may be multiplied by queries, and the weights transposed."""
+    """Which operand the weights' rows belong to: keys may be multiplied by queries, and the weights transposed."""
     turns = sum(step.operation in TRANSPOSING for step in chain)
     letters = scores.letters[2]
     by_columns = scores.out.shape == shape and letters[query_axis] == token_letter(

@@ -18,7 +18,9 @@ from heedful.gpt.training_config import TrainingConfig
 from heedful.kernels.native import library
 from heedful.writing import new_folder
 
-SHARE_OF_STEPS = 0.84  # of the minutes; the rest is for validation, samples, saving, and steps that take longer
+SHARE_OF_STEPS = (
+    0.84  # of the minutes; the rest is for validation, samples, saving, and steps that take longer
+)
 TIMED_STEPS = 5
 
 

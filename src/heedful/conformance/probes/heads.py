@@ -22,7 +22,7 @@ CHANGED = 2  # the token that is changed: neither the first nor the last
 @probe("heads-mixed-split", "batch-mixed")
 def splitting(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Changes one token: of queries, keys and values only that token's rows may change."""
-    B, T = evidence.inputs.sizes
+    _, T = evidence.inputs.sizes
     if T <= CHANGED:
         return
     t = CHANGED
@@ -71,8 +71,8 @@ def _mixed(
         )
     else:
         proof = (
-            f"Changing token {CHANGED} changes the {role}'s rows {_some(rows)}: a view cuts tokens apart, so that heads "
-            "mix them."
+            f"Changing token {CHANGED} changes the {role}'s rows {_some(rows)}: a view cuts tokens apart, so that "
+            "heads mix them."
         )
     return Finding(
         "heads-mixed-split",
