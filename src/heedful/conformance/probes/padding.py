@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from heedful.conformance.changes import differing
-from heedful.conformance.cores import Core, find_cores
+from heedful.conformance.cores import FUSED, Core, find_cores, fused_arguments
 from heedful.conformance.counterparts import Excerpt
 from heedful.conformance.dataflow import tensor
 from heedful.conformance.evidence import Evidence
@@ -18,8 +18,9 @@ from heedful.conformance.mask_forms import LENGTHS
 from heedful.conformance.probes.causality import UNMASKED, masking_step, unused_masking
 from heedful.conformance.probing import probe
 from heedful.conformance.subject import Inputs, MaskArgument, Observation, Subject
+from heedful.observation import Source, Step
 
-PADDED = (0, 3, 5)  # how many tokens of each sequence are padding
+PADDED = (2, 3, 5)  # how many tokens of each sequence are padding
 
 
 def _kept(evidence: Evidence, side: str) -> Tensor:
@@ -89,7 +90,7 @@ def padding_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
             "bug",
             f"{why}with padding hidden by {argument.name} the output is the same.",
             _sizes(evidence),
-            Place.of(unused),
+            Place.of(unused) or _given_no_mask(observation),
         )
     elif argument.declared is not None and _is_inverted(evidence, subject):
         wanted = "1 keeps a token" if argument.declared else "True hides a token"
@@ -102,7 +103,13 @@ def padding_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
         )
 
 
-@probe("padding-leak", "mask-broadcast", "left-padding-positions", "mask-fill-too-small")
+@probe(
+    "padding-leak",
+    "mask-broadcast",
+    "left-padding-positions",
+    "mask-fill-too-small",
+    "mask-after-softmax",
+)
 def padding(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Runs a padded batch, and each sequence alone: real tokens must come out the same, on either side of padding."""
     subject = _told(evidence)
@@ -141,6 +148,12 @@ def _sides(subject: Subject) -> tuple[str, ...]:
 
 def _is_causal(evidence: Evidence) -> bool:
     return not evidence.influence[0, :, 0].triu(1).any()
+
+
+def _given_no_mask(observation: Observation) -> Place | None:
+    """Where PyTorch's attention is called without one."""
+    fused = (it for it in observation.trace if it.operation == FUSED)
+    return Place.of(next((it for it in fused if fused_arguments(it)["attn_mask"] is None), None))
 
 
 def _counted_where(subject: Subject, inputs: Inputs, kept: Tensor) -> Place | None:
@@ -193,9 +206,13 @@ def _cause(
         rows = _rows_of_entries(evidence, index, len(core.used))
         if rows is None or core.used.shape[1] != kept.shape[1]:
             continue
-        why = _weak(core, rows[b], kept[b])
+        why = _weak(core, without, rows[b], kept[b])
         if why:
-            return "mask-fill-too-small", why, _masked_where(cores)
+            return "mask-fill-too-small", why, _changed_where(padded, core, without)
+        late = _after_softmax(core, rows[b], kept[b])
+        if late is not None:
+            why = "Padded keys get their share of the softmax, and only then a weight of 0."
+            return "mask-after-softmax", why, Place.of(late)
         why = _misdirected(_hidden(core) & ~_hidden(without), rows, kept, b)
         if why:
             return "mask-broadcast", why, taken
@@ -222,12 +239,58 @@ def _rows_of_entries(evidence: Evidence, index: int, L: int) -> list[Tensor] | N
     return found
 
 
-def _weak(core: Core, rows: Tensor, kept: Tensor) -> str:
-    """Whether padded keys' scores are all one number, and still have weight."""
-    logits, weights = (it[rows][:, kept][:, :, ~kept] for it in (core.logits, core.weights))
-    if logits.numel() and (logits == logits.flatten()[0]).all() and (weights > 0).any():
-        return f"The scores of padded keys are set to {logits.flatten()[0]:.3g}, not to −∞."
-    return ""
+def _weak(core: Core, without: Core, rows: Tensor, kept: Tensor) -> str:
+    """Whether padded keys' scores are set to one number, or lowered by one, and still have weight."""
+    logits, before, weights = (
+        it[rows][:, kept] for it in (core.logits, without.logits, core.weights)
+    )
+    padded = logits[:, :, ~kept]
+    if not (weights[:, :, ~kept] > 0).any():
+        return ""
+    if (padded == padded.flatten()[0]).all():
+        return f"The scores of padded keys are set to {padded.flatten()[0]:.3g}, not to −∞."
+    change = logits - before
+    lowered = change[:, :, kept].mean() - change[:, :, ~kept].mean()
+    even = max(change[:, :, it].std().item() for it in (kept, ~kept)) < 1e-6
+    return (
+        f"The scores of padded keys are lowered by {lowered:.3g} alone."
+        if even and 1e-3 < lowered < torch.inf
+        else ""
+    )
+
+
+def _changed_where(padded: Observation, core: Core, without: Core) -> Place | None:
+    """The first step from scores to weights that padding changes; of the fused attention, what made its mask."""
+    if core.fused:
+        mask = fused_arguments(core.context_step)["attn_mask"]
+        made = mask.step if isinstance(mask, Source) else None
+        return Place.of(core.context_step if made is None else padded.trace[made])
+    for step, other in zip(core.chain, without.chain, strict=False):
+        value, unpadded = tensor(step), tensor(other)
+        if value is None or unpadded is None or value.shape != unpadded.shape:
+            return None
+        if differing(value, unpadded).any():
+            return Place.of(step)
+    return None
+
+
+def _after_softmax(core: Core, rows: Tensor, kept: Tensor) -> Step | None:
+    """The step that sets padded keys' weights to 0, if the softmax gave them some."""
+    L, Tq, Tk = core.used.shape
+    weights, used = (it[rows][:, kept][:, :, ~kept] for it in (core.weights, core.used))
+    if core.softmax_step is None or used.any() or not weights.any():
+        return None
+    for step in core.chain:
+        value = tensor(step)
+        if (
+            value is None
+            or value.numel() != core.used.numel()
+            or step.index <= core.softmax_step.index
+        ):
+            continue
+        if not value.reshape(L, Tq, Tk)[rows][:, kept][:, :, ~kept].any():
+            return step
+    return None
 
 
 def _misdirected(hidden: Tensor, rows: list[Tensor], kept: Tensor, b: int) -> str:
@@ -237,7 +300,7 @@ def _misdirected(hidden: Tensor, rows: list[Tensor], kept: Tensor, b: int) -> st
         return "The mask hides queries that are padding, and no keys: it is broadcast along the wrong dimension."
     last = own[:, -1] if kept[b, -1] else own[:, 0]
     for other in range(len(kept)):
-        if other != b and not (kept[other] == kept[b]).all() and (last == ~kept[other]).all():
+        if other != b and last.any() and (last == ~kept[other]).all():
             return f"Sequence {b} is masked by the padding of sequence {other}."
     return ""
 
@@ -271,7 +334,9 @@ def padding_fill(evidence: Evidence) -> Iterator[Finding | Fact]:
     if subject is None or evidence.inputs.vocabulary:
         return
     kept = _kept(evidence, "right")
-    for core in find_cores(subject.record(evidence.inputs, keep=kept)):
+    padded = subject.record(evidence.inputs, keep=kept)
+    unpadded = find_cores(subject.record(evidence.inputs, keep=torch.ones_like(kept)))
+    for core, without in zip(find_cores(padded), unpadded, strict=False):
         hidden = (core.weights == 0) & core.logits.isfinite()
         if not hidden.any() or (level := core.logits[hidden].max().item()) < UNMASKED:
             continue
@@ -287,7 +352,7 @@ def padding_fill(evidence: Evidence) -> Iterator[Finding | Fact]:
                     f"Scores of padded keys are set to about {level:.3g}, not to −∞: with products up to "
                     f"{it.scores.abs().max():.3g}, query {i} gives {it.used[l, i, j]:.3g} of its weight to key {j}.",
                     f"tokens × {factor:.0f}",
-                    Place.of(masking_step(core)),
+                    _changed_where(padded, core, without),
                 )
                 return
 
