@@ -193,6 +193,25 @@ def test_an_example_tells_what_names_do_not():
     assert tokens_first.layout == TOKENS_FIRST
 
 
+class LastAlone(nn.Module):
+    """A model that without targets gives the last token's logits only."""
+
+    def __init__(self, vocab_size, n_embd):
+        super().__init__()
+        self.embedding = nn.Embedding(vocab_size, n_embd)
+
+    def forward(self, idx, targets=None):
+        x = self.embedding(idx)
+        x = attend(x, x, x) @ self.embedding.weight.mT
+        return (x[:, [-1]], None) if targets is None else (x, F.cross_entropy(x.mT, targets))
+
+
+def test_a_model_is_brought_to_give_the_logits_of_every_token():
+    subject = subject_of(LastAlone)
+    assert subject.layout == IDS
+    assert subject.run(subject.draw(2, 7)).shape == (2, 7, 37)
+
+
 def test_an_error_within_the_target_is_told_from_a_call_that_does_not_fit():
     with pytest.raises(TargetError) as raised:
         subject_of(Misspelt)

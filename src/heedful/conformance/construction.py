@@ -35,7 +35,7 @@ NAMES = {
     # First those that heads divide: d_in need not be a multiple of them.
     "width": "d_out d_model embed_dim embedding_dim emb_dim n_embd hidden_size hidden_dim dim dim_out model_dim "
     "out_dim output_dim out_features d_emb features channels kdim vdim C n_embed emb_size embed_size embedding_size "
-    "feature_dim num_hiddens hidden d_in dim_in in_dim input_dim in_features",
+    "feature_dim num_hiddens hidden n_feat query_dim context_dim d_in dim_in in_dim input_dim in_features",
     "heads": "num_heads n_head n_heads heads nhead num_attention_heads nheads h num_q_heads n_q_heads head_count",
     "key heads": "num_kv_heads n_kv_heads n_kv_head num_key_value_heads kv_heads num_kv_groups n_kv_groups num_groups "
     "n_groups",
@@ -55,6 +55,13 @@ NAMES = {
     "batch first": "batch_first",
 }
 KINDS = {name: kind for kind, names in NAMES.items() for name in names.split()}
+WORDS = {  # in names that are none of these
+    "drop": "dropout", "window": "window", "vocab": "vocab_size", "layer": "num_layers", "bias": "bias",
+    "seq": "context_length", "ctx": "context_length", "len": "context_length", "kv_head": "num_kv_heads",
+    "dim_head": "head_dim", "head_dim": "head_dim", "head_size": "head_dim", "heads": "num_heads",
+    "n_head": "num_heads", "embed": "d_model", "emb": "d_model", "model": "d_model", "hidden": "d_model",
+    "dim": "d_model", "channels": "d_model", "features": "d_model",
+}  # fmt: skip
 CONFIGS = ("config", "cfg", "args", "params", "c", "hparams", "model_args")
 
 
@@ -103,9 +110,10 @@ def build(kind: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
         if name in CONFIGS and parameter.default is parameter.empty:
             values[name] = _config(hints.get(name), usual, rest)
         elif parameter.default is parameter.empty:
-            if name not in usual:
+            known = name if name in usual else _likened(name)
+            if known is None:
                 raise _unknown(kind.__name__, name)
-            values[name] = usual[name]
+            values[name] = usual[known]
         elif parameter.default == 0 and KINDS.get(name) == "dropout":
             values[name] = DROPOUT
     return _built(kind, values)
@@ -135,6 +143,11 @@ def conventional(given: Mapping[str, Any], defaults: Mapping[str, Any] = {}) -> 
     fitting["head size"] = width // heads if size is None else size
     chosen = {**VALUES, **fitting}
     return {**{name: chosen[kind] for name, kind in KINDS.items()}, **given}
+
+
+def _likened(name: str) -> str | None:
+    """The conventional name that means what a name holds a word for: "max_seq" means "context_length"."""
+    return next((known for word, known in WORDS.items() if word in name.lower()), None)
 
 
 def _built(kind: Callable[..., Any], values: Mapping[str, Any]) -> Any:

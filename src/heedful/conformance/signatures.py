@@ -112,6 +112,13 @@ def _of_any_batch(value: Tensor, first: Tensor) -> Any:
     return made
 
 
+def with_targets(target: Target) -> Constants:
+    """What makes a model give the logits of every token where it otherwise gives the last one's alone: targets."""
+    if "targets" not in inspect.signature(target.forward).parameters:
+        return {}
+    return {"targets": lambda B, T, dtype: torch.zeros(B, T, dtype=torch.int64)}
+
+
 def optional_contexts(target: Target) -> tuple[str, ...]:
     """Arguments for the tokens of another sequence that may have to be given although they have a default."""
     return tuple(it for it in inspect.signature(target.forward).parameters if it in CONTEXTS)

@@ -23,6 +23,7 @@ from heedful.conformance.signatures import (
     optional_contexts,
     token_arguments,
     with_masks,
+    with_targets,
 )
 from heedful.conformance.subject import Inputs
 from heedful.conformance.target import Target, TargetError
@@ -228,8 +229,9 @@ def _ways(target: Target, example: Any) -> Iterator[Way]:
             *_plain_ways(target, names),
             *(_plain_ways(target, names + contexts) if contexts else ()),
         ]
+    targets = with_targets(target)
     for way in ways:
-        for constants in with_masks(needed):
+        for constants in (*with_masks(needed), *([needed | targets] if targets else ())):
             yield replace(way, constants=constants, attends=attends)
 
 
