@@ -26,7 +26,7 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "softmax-wrong-dim": (*_LEAKS, *_MASKS[1:], *_LATER, *_SUMS),
     "batch-mixed": (*_LEAKS, *_MASKS, *_LATER, "heads-mixed-merge"),
     "heads-mixed-merge": (*_LEAKS, *_LATER, "mask-fill-too-small", "mask-broadcast"),
-    "dropout-in-eval": (*_LEAKS, *_LATER, *_SUMS, *_MASKS[2:], "dropout-misplaced"),
+    "dropout-in-eval": (*_LEAKS, *_LATER, *_SUMS, *_MASKS[3:], "dropout-misplaced"),
     "keys-values-swapped": ("projection-unused", *_LATER),
     "mask-after-softmax": (*_LEAKS, *_LATER, *_SUMS),
     "mask-unused": (*_LEAKS, *_LATER, "mask-fill-too-small", "window-missing"),

@@ -211,7 +211,8 @@ def masking_step(core: Core) -> Step | None:
     if core.fused:
         return core.context_step
     L, Tq, Tk = core.used.shape
-    hidden = ~core.visible
+    hidden = core.weights == 0  # before dropout, which hides nothing
+    hidden = hidden if hidden.any() else ~core.visible
     for step in core.chain[1:]:
         value = tensor(step)
         if value is None or value.numel() != core.used.numel() or value.shape[-2:] != (Tq, Tk):
