@@ -194,6 +194,14 @@ def test_a_missing_name_gets_near_ones_and_all():
     assert "Near it: Attention, attention." in error
 
 
+def test_a_package_offers_what_its_parts_define():
+    error = said("heedful.textbook:CausalAtention")
+    assert "Near it: CausalAttention" in error
+    assert "MultiHeadAttentionWrapper" in error
+    assert "…" not in error
+    assert ", …." in said("torch.nn:Atention")
+
+
 def test_a_name_that_is_nothing_to_call(folder):
     (folder / "numbers_.py").write_text("x = 3\ndef attend(query, key, value): ...")
     error = said("numbers_.py:x")

@@ -4,6 +4,7 @@ import json
 from xml.etree import ElementTree
 
 import pytest
+import torch
 
 from heedful.conformance import probes  # noqa: F401 - enters every probe
 from heedful.conformance.catalogue import CATALOGUE
@@ -120,6 +121,19 @@ def test_a_findings_own_remedy_goes_before_the_catalogues():
 def test_facts_are_one_block_with_a_line_a_name():
     facts = (Fact("causal", "yes"), Fact("scale", "0.5"), Fact("scale", "0.25"))
     assert str(report(facts=facts)).splitlines()[2:] == ["causal  yes", "scale   0.5; 0.25"]
+
+
+def test_a_long_statement_is_cut_and_a_packages_file_is_named_from_the_package(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    statement = "context, weights = attend(" + "query, " * 40 + ")"
+    place = Place(torch.nn.modules.activation.__file__, 7, statement)
+    said = str(report(Finding("crashes", "bug", "It raises.", place=place)))
+    where = next(line for line in said.splitlines() if line.startswith("    line"))
+    assert "line    torch/nn/modules/activation.py:7" in where
+    assert "…" in said
+    assert len(said.splitlines()) <= 8
 
 
 def test_text_keeps_to_100_columns(softmax):

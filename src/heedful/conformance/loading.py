@@ -19,6 +19,7 @@ from torch import nn
 
 from heedful.errors import ArgumentError
 
+OFFERED = 20  # names in an error
 DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
@@ -172,20 +173,25 @@ def _only_module(module: ModuleType, target: str) -> Any:
 
 
 def candidates(module: ModuleType) -> list[str]:
-    """The names that may be checked: classes of modules and functions that the file itself defines, and instances."""
+    """The public names that may be checked: functions and classes of modules that it or its parts define, instances."""
     return [
         name
         for name, value in vars(module).items()
-        if isinstance(value, nn.Module)
-        or (
-            getattr(value, "__module__", None) == module.__name__
-            and (inspect.isfunction(value) or (inspect.isclass(value) and issubclass(value, nn.Module)))
-        )
-    ]  # fmt: skip
+        if not name.startswith("_") and _may_be_checked(value, module)
+    ]
+
+
+def _may_be_checked(value: Any, module: ModuleType) -> bool:
+    if isinstance(value, nn.Module):
+        return True
+    is_class = inspect.isclass(value) and issubclass(value, nn.Module)
+    home = getattr(value, "__module__", None)
+    return (is_class or inspect.isfunction(value)) and f"{home}.".startswith(f"{module.__name__}.")
 
 
 def _offer(module: ModuleType) -> str:
     names = candidates(module)
     if not names:
         return "It defines no nn.Module and no function."
-    return f"It has: {', '.join(names)}."
+    more = ", …" if len(names) > OFFERED else ""
+    return f"It has: {', '.join(names[:OFFERED])}{more}."

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from heedful.conformance.report import Report
 
 INDENT = 4
+SOURCE_WIDTH = 84
 STYLES = {"bug": "bold red", "suspicious": "yellow", "convention": "cyan", "not-testable": "dim"}
 
 
@@ -43,9 +46,12 @@ def catalogue_as_text(stream: TextIO) -> str:
 
 
 def shown_path(file: str) -> str:
-    """A file as one would type it here: relative where it lies below the working folder."""
-    path, here = Path(file), Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else file
+    """A file as one would name it here: from the working folder or a folder of packages, if it lies below."""
+    path = Path(file)
+    for folder in (Path.cwd(), *map(Path, filter(None, sys.path))):
+        if path.is_relative_to(folder):
+            return str(path.relative_to(folder))
+    return file
 
 
 def _on_console(content: RenderableType, stream: TextIO | None) -> str:
@@ -82,7 +88,7 @@ def _finding(finding: Finding, expected: str | None = None) -> RenderableType:
         head.append(f", expected: {expected}", "dim")
     details = Table.grid(padding=(0, 2))
     details.add_column(style="dim", no_wrap=True)
-    details.add_column()
+    details.add_column(overflow="fold")
     if finding.place is not None:
         details.add_row("line", _place(finding.place))
     if finding.case:
@@ -92,7 +98,8 @@ def _finding(finding: Finding, expected: str | None = None) -> RenderableType:
 
 
 def _place(place: Place) -> Text:
-    return Text.assemble(f"{shown_path(place.file)}:{place.line}  ", (place.source, "bold"))
+    source = textwrap.shorten(place.source, SOURCE_WIDTH, placeholder=" …")
+    return Text.assemble(f"{shown_path(place.file)}:{place.line}  ", (source, "bold"))
 
 
 def _facts(facts: tuple[Fact, ...]) -> Table:
