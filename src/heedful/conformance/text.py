@@ -48,7 +48,8 @@ def catalogue_as_text(stream: TextIO) -> str:
 def shown_path(file: str) -> str:
     """A file as one would name it here: from the working folder or a folder of packages, if it lies below."""
     path = Path(file)
-    for folder in (Path.cwd(), *map(Path, filter(None, sys.path))):
+    packages = sorted(map(Path, filter(None, sys.path)), key=lambda folder: -len(folder.parts))
+    for folder in (Path.cwd(), *packages):
         if path.is_relative_to(folder):
             return str(path.relative_to(folder))
     return file
