@@ -56,12 +56,12 @@ class DecoderAttention(nn.Module):
         present = (key, value)
         key = repeat_kv(key, self.groups)
         value = repeat_kv(value, self.groups)
-        scores = torch.matmul(query, key.transpose(2, 3)) * self.head_dim**-0.5
+        scores = torch.matmul(query, key.transpose(2, 3)).float() * self.head_dim**-0.5
         queries = torch.arange(past_len, kv_len, device=scores.device)[:, None]
         allowed = torch.arange(kv_len, device=scores.device)[None, :] <= queries
         allowed = allowed[None, None] & attention_mask.bool()[:, None, None, :]
         scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
-        probs = torch.softmax(scores.float(), dim=-1).to(query.dtype)
+        probs = torch.softmax(scores, dim=-1).to(query.dtype)
         output = torch.matmul(probs, value)
         output = output.transpose(1, 2).contiguous().reshape(bsz, q_len, -1)
         return self.o_proj(output), present
