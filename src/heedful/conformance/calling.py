@@ -50,7 +50,7 @@ def subject_of(
     subject.longest = longest_input(subject)
     subject.padding, subject.attending = find_masks(subject)
     subject.positions = _positions(subject)
-    subject.cached, subject.make_cache, subject.cache_error = caching.find_cache(subject, cache)
+    subject.cached, subject.make_cache = caching.find_cache(subject, cache)
     return subject
 
 
@@ -65,7 +65,6 @@ class Called:
         callee: the copy that is run.
         longest: the most tokens it takes; None if there is no limit.
         make_cache: makes an empty cache of (batch, capacity), where the target is given one.
-        cache_error: what it raised where its cache works for the first chunk of tokens and for no other.
         positions: the argument that takes positions, (B, T) int64; None if there is none.
         seed: of the random numbers that a run meets.
         lasting: whether what a run leaves behind is there for the next one.
@@ -80,34 +79,16 @@ class Called:
     attending: MaskArgument | None = None
     cached: CacheUse | None = None
     make_cache: Any = None
-    cache_error: Exception | None = None
     positions: str | None = None
     seed: int = 0
     lasting: bool = False
 
-    @property
-    def name(self) -> str:
-        return self.target.name
-
-    @property
-    def module(self) -> nn.Module | None:
-        return self.callee if isinstance(self.callee, nn.Module) else None
-
-    @property
-    def function(self) -> Callable[..., Any] | None:
-        return self.callee if self.module is None else None
-
-    @property
-    def layout(self) -> str:
-        return self.way.layout
-
-    @property
-    def batched(self) -> bool:
-        return self.way.layout != "(T, C)"
-
-    @property
-    def only(self) -> tuple[int, int] | None:
-        return self.way.only
+    def __post_init__(self) -> None:
+        self.name, self.layout, self.only = self.target.name, self.way.layout, self.way.only
+        self.batched = self.layout != "(T, C)"
+        self.module: nn.Module | None = self.callee if isinstance(self.callee, nn.Module) else None
+        self.function: Callable[..., Any] | None = self.callee if self.module is None else None
+        self.parameters = tuple(inspect.signature(self.target.forward).parameters)
 
     def draw(self, B: int, T: int, *, seed: int = 0, dtype: torch.dtype | None = None) -> Inputs:
         """Random tokens: standard normal vectors, or ids."""
@@ -181,11 +162,6 @@ class Called:
         if keep is not None and self.positions is not None:
             given[self.positions] = (keep.long().cumsum(-1) - 1).clamp_min(0)
         return given
-
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        """The names of the target's arguments."""
-        return tuple(inspect.signature(self.target.forward).parameters)
 
     def rows(self, result: object, inputs: Inputs) -> Tensor:
         """The output (B, T, …) in a result.
