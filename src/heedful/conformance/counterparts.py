@@ -80,7 +80,7 @@ class Excerpt:
         """
         same = (it for it in self.part.trace if it is not step and _place(it) == _place(step))
         if any(self.differs(it) is False for it in same):
-            return _call(self.part, step) or Place.of(step)
+            return call_of(self.part, step) or Place.of(step)
         return Place.of(step)
 
     def _behind(self, step: Step, seen: set[int]) -> Iterator[Step]:
@@ -118,7 +118,7 @@ def _keys(observation: Observation) -> list[Key]:
     return found
 
 
-def _call(observation: Observation, step: Step) -> Place | None:
+def call_of(observation: Observation, step: Step) -> Place | None:
     """The line `name = function(…)` of the call that a step was made in: the function's last step has that name."""
     last = step
     for following in observation.trace.steps[step.index + 1 :]:

@@ -90,9 +90,10 @@ def _of_error(error: Exception, sizes: Sequence[int]) -> Finding | None:
     # Queries beside all keys: a square mask, which fits the first call alone.
     square = "size" in str(error) and numbers >= {sizes[-1], sum(sizes)}
     what = "No mask of its size fits the cached keys: it" if square else "With a cache it"
+    misused = isinstance(error, TypeError | AttributeError)  # may be by the caller
     return Finding(
         "causal-alignment" if square else "cache-mismatch",
-        "bug",
+        "not-testable" if misused else "bug",
         f"{what} raises {said(error)}",
         f"calls of {' + '.join(map(str, sizes))} tokens",
         where_raised(error),
@@ -108,8 +109,9 @@ def _cause(evidence: Evidence, excerpt: Excerpt) -> Cause:
         if core.query.shape[:2] != (len(whole.query), excerpt.count):
             break
         found = (
-            _of_queries(excerpt, core, whole)
-            or _of_keys(evidence, excerpt, core, whole)
+            _missing(evidence, excerpt, core)
+            or _of_queries(excerpt, core, whole)
+            or _of_keys(excerpt, core, whole)
             or _of_values(excerpt, core, whole)
             or _of_visible(excerpt, core, whole)
         )
@@ -119,24 +121,40 @@ def _cause(evidence: Evidence, excerpt: Excerpt) -> Cause:
     return "cache-mismatch", "", _place(excerpt, apart[-1] if apart else None)
 
 
+def _missing(evidence: Evidence, excerpt: Excerpt, core: Core) -> Cause | None:
+    """Too few keys, from which positions and masks are counted, too."""
+    Tk, total = core.key.shape[1], excerpt.stop
+    if Tk >= min(total, evidence.expected.window or total):
+        return None
+    way = way_back(excerpt.part, core.key_source)
+    joined = [it for it in way if it.operation in JOINING]
+    joined = joined or [it for it in way if it.operation in CUTTING]
+    return (
+        "cache-mismatch",
+        f"The queries of the call that begins with token {excerpt.start} meet {Tk} keys, not {total}.",
+        Place.of(joined[-1] if joined else core.scores_step),
+    )
+
+
 def _of_queries(excerpt: Excerpt, core: Core, whole: Core) -> Cause | None:
     expected = whole.query[:, excerpt.start : excerpt.stop]
     if not differing(core.query, expected).any():
         return None
-    return _of_new(excerpt, core.query_source, "queries", core.query, expected)
+    turned = _of_turned(excerpt, core.query_source, "queries", core.query, expected)
+    place = _place(excerpt, _step(excerpt, core.query_source))
+    return turned or ("cache-mismatch", "The queries are not those of one call for all.", place)
 
 
-def _of_keys(evidence: Evidence, excerpt: Excerpt, core: Core, whole: Core) -> Cause | None:
-    Tk, total = core.key.shape[1], excerpt.stop
-    if min(total, evidence.expected.window or total) > Tk:
-        return _missing(excerpt, core, Tk)
-    first = max(total - Tk, 0)  # a cache of a window's size holds the newest keys
+def _of_keys(excerpt: Excerpt, core: Core, whole: Core) -> Cause | None:
+    total = excerpt.stop
+    first = max(total - core.key.shape[1], 0)  # a cache of a window's size holds the newest keys
     found, expected = core.key[:, : total - first], whole.key[:, first:total]
     wrong = differing(found, expected).any(0).any(-1)
-    if wrong[excerpt.start - first :].any():
-        return _of_new(excerpt, core.key_source, "keys", found, expected)
     if not wrong.any():
         return None
+    if wrong[excerpt.start - first :].any():
+        turned = _of_turned(excerpt, core.key_source, "keys", found, expected)
+        return turned or _of_cached(excerpt, core.key_source, "keys")
     if _as_long(found, expected):
         place = _place(excerpt, _step(excerpt, core.key_source))
         return "rotary-offset", "Cached keys are turned to other positions.", place
@@ -151,30 +169,21 @@ def _of_values(excerpt: Excerpt, core: Core, whole: Core) -> Cause | None:
     return _of_cached(excerpt, core.value_source, "values")
 
 
-def _of_new(excerpt: Excerpt, source: Source, what: str, value: Tensor, expected: Tensor) -> Cause:
-    """This call's own rows are others: turned to another position, if they are as long."""
+def _of_turned(
+    excerpt: Excerpt, source: Source, what: str, value: Tensor, expected: Tensor
+) -> Cause | None:
+    """This call's own rows are as long as they should be, and not the same: turned to another position."""
     way = way_back(excerpt.part, source)
+    if not way or excerpt.differs(way[0]) or not _as_long(value, expected):
+        return None
+    which = f"The {what} of the call that begins with token {excerpt.start}"
     place = _place(excerpt, _step(excerpt, source))
-    if way and excerpt.differs(way[0]) is not True and _as_long(value, expected):
-        which = f"The {what} of the call that begins with token {excerpt.start}"
-        return "rotary-offset", f"{which} are turned to other positions.", place
-    return "cache-mismatch", f"The {what} are not those of one call for all.", place
+    return "rotary-offset", f"{which} are turned to other positions.", place
 
 
 def _as_long(a: Tensor, b: Tensor) -> bool:
     """Whether the rows of two tensors are equally long, as they are when one is the other, turned."""
     return not differing(a.norm(dim=-1), b.norm(dim=-1)).any()
-
-
-def _missing(excerpt: Excerpt, core: Core, Tk: int) -> Cause:
-    joined = [
-        it for it in way_back(excerpt.part, core.key_source) if it.operation in JOINING + CUTTING
-    ]
-    return (
-        "cache-mismatch",
-        f"The queries of the call that begins with token {excerpt.start} meet {Tk} keys, not {excerpt.stop}.",
-        Place.of(joined[-1] if joined else core.scores_step),
-    )
 
 
 def _of_visible(excerpt: Excerpt, core: Core, whole: Core) -> Cause | None:
@@ -216,8 +225,8 @@ def _step(excerpt: Excerpt, source: Source) -> Step | None:
 
 
 def _of_cached(excerpt: Excerpt, source: Source, what: str) -> Cause:
-    """Rows of earlier calls that are not what was computed then: written wrong, or read wrong."""
-    told = f"The {what} of earlier calls do not come back as they were."
+    """Rows that do not come out of the cache as they were computed: written wrong, or read wrong."""
+    told = f"The {what} do not come out of the cache as they were computed."
     written = _wrongly_written(excerpt, source)
     joined = [it for it in way_back(excerpt.part, source) if it.operation in JOINING]
     joined = [it for it in joined if excerpt.differs(it) is not False]
@@ -272,7 +281,13 @@ def unused_slots(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Fills a cache's slots with large numbers before anything is in them: no output may change."""
     subject, inputs = evidence.subject, evidence.inputs
     use = subject.cached
-    if use is None or not use.capacity or subject.only is not None:
+    if use is None or subject.only is not None:
+        return
+    empty_seen = _empty_seen(evidence)
+    if empty_seen is not None:
+        yield empty_seen
+        return
+    if not use.capacity:
         return
     sizes = _splits(inputs.sizes[1])[0]
     outcomes = [
@@ -292,6 +307,33 @@ def unused_slots(evidence: Evidence) -> Iterator[Finding | Fact]:
                 _where_read(Excerpt(full, evidence.base, start), empty),
             )
             return
+
+
+def _empty_seen(evidence: Evidence) -> Finding | None:
+    """Keys of zeros beyond those of the tokens, with weight: slots of a cache that was made within the call."""
+    T = evidence.inputs.sizes[1]
+    for core in evidence.cores:
+        beyond = core.visible[:, :, T:].any(1) & (core.key[:, T:] == 0).all(-1)
+        if not beyond.any() or core.value[:, T:][beyond].any():
+            continue
+        weight = core.used[:, :, T:].sum(-1).max()
+        return Finding(
+            "cache-garbage-read",
+            "bug",
+            f"Slots that hold no token yet get up to {weight:.3g} of a query's weight.",
+            f"T = {T}, {core.key.shape[1]} slots",
+            Place.of(_masked_by(evidence.base, core)),
+        )
+    return None
+
+
+def _masked_by(observation: Observation, core: Core) -> Step | None:
+    """What made the mask that is applied to the scores; else the step that applies it."""
+    applied = masking_step(core)
+    chain = {it.index for it in core.chain}
+    made = [it.step for it in (applied.inputs if applied else ()) if it.step not in chain]
+    masks = [observation.trace[it] for it in made if it is not None]
+    return next((it for it in masks if len(it.shape) > 1), applied or core.scores_step)
 
 
 def _where_read(excerpt: Excerpt, empty: Observation) -> Place | None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from heedful.conformance.changes import ancestors
 from heedful.conformance.cores import Core
+from heedful.conformance.counterparts import call_of
 from heedful.conformance.dataflow import tensor, way_back
 from heedful.conformance.evidence import Evidence
 from heedful.conformance.finding import Fact, Finding, Level, Place
@@ -19,7 +20,7 @@ from heedful.conformance.subject import Observation, Subject
 from heedful.observation import Source, Step
 
 RUNS = 24  # at most, for as many samples as a head has features
-FAR = 1025  # tokens: in bfloat16, whole numbers above 256 are rounded
+FAR = 513  # tokens: in bfloat16, whole numbers above 256 are rounded
 LEAST = 1e-3  # rad
 SMALL = 1e-6
 COARSE = (torch.bfloat16, torch.float16)
@@ -72,7 +73,7 @@ def rotary(evidence: Evidence) -> Iterator[Finding | Fact]:
         turned = _turned(evidence, core)
         if turned is None:
             continue
-        finding = _judged(*turned)
+        finding = _judged(evidence.base, core, *turned)
         if finding is not None:
             yield finding
             return
@@ -138,8 +139,14 @@ def _rotation(
     for before, after, way in pairs:
         maps = _maps(observations, before, after)
         if maps is not None and not _near(maps, maps[:1]):
-            return Rotation(maps, way)
+            done = next(it for it in way if _same(it, after))
+            return Rotation(maps, tuple(it for it in way if it.index <= done.index))
     return None
+
+
+def _same(step: Step, other: Step) -> bool:
+    one, another = tensor(step), tensor(other)
+    return one is not None and another is not None and torch.equal(one, another)
 
 
 def _maps(observations: Sequence[Observation], before: Step, after: Step) -> Tensor | None:
@@ -172,14 +179,18 @@ def _near(a: Tensor, b: Tensor) -> bool:
 # --- whether queries and keys go together ----------------------------------------------------------
 
 
-def _judged(query: Rotation | None, key: Rotation | None) -> Finding | None:
+def _judged(
+    observation: Observation, core: Core, query: Rotation | None, key: Rotation | None
+) -> Finding | None:
     """What is wrong with how queries are turned against keys."""
     if query is None or key is None:
         one, other = ("queries", "keys") if key is None else ("keys", "queries")
         done = query or key
         assert done is not None
         proof = f"The {one} are turned to their positions, and the {other} are not."
-        return _mismatch(proof, done, done.way[-1])
+        last = done.way[-1]
+        call = call_of(observation, last) if last.function != core.scores_step.function else None
+        return _mismatch(proof, done, call or Place.of(last))
     products = query.maps.mT.unsqueeze(1) @ key.maps  # (T, T, D, D): what scores are made with
     by_distance = _near(products[1:, 1:], products[:-1, :-1])
     own = products.diagonal(dim1=0, dim2=1).permute(2, 0, 1)
@@ -201,21 +212,22 @@ def _judged(query: Rotation | None, key: Rotation | None) -> Finding | None:
     if query.preserves_lengths and key.preserves_lengths and len(layouts) == 2:
         pairs = " and ".join(f"{it.layout} pairs" for it in (query, key))
         return _mismatch(
-            f"Queries and keys are turned in different layouts: {pairs}.", key, key.way[-1]
+            f"Queries and keys are turned in different layouts: {pairs}.",
+            key,
+            Place.of(key.way[-1]),
         )
     apart = (products[1:, 1:] - products[:-1, :-1]).abs().max()
-    rotation = key if query.preserves_lengths else query
-    proof = (
-        f"Turning {'changes lengths, and ' if not rotation.preserves_lengths else ''}"
-        f"the score of tokens 1 and 2 is not made as that of tokens 0 and 1: entries differ by {apart:.3g}."
-    )
-    return _mismatch(proof, rotation, _wrong_partner(rotation) or rotation.way[-1])
+    proof = f"Tokens 1 and 2 do not meet as tokens 0 and 1 do: what their scores are made with differs by {apart:.3g}"
+    wrong = next((it for it in (key, query) if not it.preserves_lengths), None)
+    if wrong is None:
+        return _mismatch(f"{proof}.", key, Place.of(key.way[-1]))
+    step = _wrong_partner(wrong) or _doubled(observation, wrong) or wrong.way[-1]
+    return _mismatch(f"{proof}, and lengths change.", wrong, Place.of(step))
 
 
-def _mismatch(proof: str, rotation: Rotation, step: Step) -> Finding:
-    return Finding(
-        "rotary-mismatch", "bug", proof, f"head size {rotation.maps.shape[-1]}", Place.of(step)
-    )
+def _mismatch(proof: str, rotation: Rotation, place: Place | None) -> Finding:
+    case = f"head size {rotation.maps.shape[-1]}"
+    return Finding("rotary-mismatch", "bug", proof, case, place)
 
 
 def _wrong_partner(rotation: Rotation) -> Step | None:
@@ -236,6 +248,20 @@ def _wrong_partner(rotation: Rotation) -> Step | None:
         ):
             continue
         if not _near(partner @ partner, -torch.eye(len(partner), dtype=partner.dtype)):
+            return step
+    return None
+
+
+def _doubled(observation: Observation, rotation: Rotation) -> Step | None:
+    """The step that gives both features of a pair the angle that was made for the pair."""
+    D, T = rotation.maps.shape[-1], observation.inputs.sizes[1]
+    turned = {it.index for it in rotation.way}
+    for index in sorted(ancestors(observation.trace.steps, rotation.way[-1]) - turned):
+        step = observation.trace[index]
+        before = [
+            observation.trace[it.step].shape[-1:] for it in step.inputs if it.step is not None
+        ]
+        if step.shape[-1:] == (D,) and T in step.shape and (D // 2,) in before:
             return step
     return None
 
@@ -297,11 +323,12 @@ def _error(subject: Subject, cast: Subject, made: Step, T: int) -> Error | None:
     exact, angles = (_angles(it, made, T) for it in (subject, cast))
     if exact is None or angles is None or exact.value.shape != angles.value.shape:
         return None
-    errors = (angles.value - exact.value).abs().amax(1)
+    steady = torch.arange(T, dtype=torch.float64)[:, None] * angles.value[1]
+    expected = steady if exact.rounding else exact.value  # then it is no better than the cast
+    errors = (angles.value - expected).abs().amax(1)
     position = int(errors.argmax())
-    rounding = [it for it in angles.behind if it.dtype in COARSE and T in it.shape]
-    step = (rounding or angles.behind[-1:])[0]
-    return Error(step, bool(rounding), errors[position].item(), position)
+    step = (angles.rounding or angles.behind[-1:])[0]
+    return Error(step, bool(angles.rounding), errors[position].item(), position)
 
 
 @dataclass(frozen=True, eq=False)
@@ -315,6 +342,11 @@ class Angles:
 
     value: Tensor
     behind: list[Step]
+
+    @property
+    def rounding(self) -> list[Step]:
+        """Those steps that round positions, or what is made of them."""
+        return [it for it in self.behind if it.dtype in COARSE and len(self.value) in it.shape]
 
 
 def _angles(subject: Subject, made: Step, T: int) -> Angles | None:
