@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
@@ -21,6 +21,7 @@ from heedful.conformance.subject import Inputs, Subject
 from heedful.observation.place import find_place
 
 STEP = 1e-4  # of directions of length 1: central differences err by its square
+NEARER = 1e-6  # where a kink, as of a ReLU, lies within that step
 CLOSE = 1e-5  # relative to the sum of what all directions contribute
 NOISE = 1e-9
 FAR = 1e-6  # relative: beyond what another order of summation can do
@@ -67,6 +68,11 @@ def _disagreeing(
         return None
     found = [(name, slopes[name], _difference(evidence, [name])) for name in names]
     wrong = [it for it in found if not _is_close(it[1], it[2], abs(it[1]))]
+    wrong = [
+        it
+        for it in wrong
+        if not _is_close(it[1], _difference(evidence, [it[0]], NEARER), abs(it[1]))
+    ]
     return max(wrong, key=lambda it: abs(it[1] - it[2]), default=None)
 
 
@@ -101,8 +107,15 @@ def _point(evidence: Evidence) -> _Point:
             inputs, arguments=dict(zip(inputs.arguments, leaves.values(), strict=True))
         )
     if subject.module is not None:
-        leaves |= dict(subject.module.named_parameters())
+        unmoved = {id(it.weight) for it in subject.module.modules() if _has_padding(it)}
+        named = subject.module.named_parameters()
+        leaves |= {name: it for name, it in named if id(it) not in unmoved}
     return _Point(subject, inputs, leaves)
+
+
+def _has_padding(module: nn.Module) -> bool:
+    """Whether it is an embedding with a row that is to have no gradient."""
+    return isinstance(module, nn.Embedding) and module.padding_idx is not None
 
 
 def _slopes(point: _Point, loss: Tensor, names: list[str]) -> dict[str, float]:
@@ -117,7 +130,7 @@ def _slopes(point: _Point, loss: Tensor, names: list[str]) -> dict[str, float]:
     }
 
 
-def _difference(evidence: Evidence, names: list[str]) -> float:
+def _difference(evidence: Evidence, names: list[str], step: float = STEP) -> float:
     """How fast the loss grows along the directions of some leaves together, by two runs."""
 
     def loss_at(distance: float) -> float:
@@ -127,7 +140,7 @@ def _difference(evidence: Evidence, names: list[str]) -> float:
                 point.leaves[name].add_(_direction(point.leaves[name], name), alpha=distance)
         return point.loss().item()
 
-    return (loss_at(STEP) - loss_at(-STEP)) / (2 * STEP)
+    return (loss_at(step) - loss_at(-step)) / (2 * step)
 
 
 def _direction(leaf: Tensor, name: str) -> Tensor:
