@@ -62,15 +62,32 @@ def run(*arguments: str):
 # --- what comes out ----------------------------------------------------------------------------------
 
 
-def test_a_right_module_fits_one_screen():
+def test_a_right_module_says_so():
     result = run("right.py")
     assert result.exit_code == 0, result.output
-    lines = result.stdout.splitlines()
-    assert lines[0].startswith("Attention: no bug")
-    assert len(lines) <= 24
-    assert max(map(len, lines)) <= 100
+    assert result.stdout.startswith("Attention: no bug  (")
     assert "importing" not in result.stdout
     assert "importing" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "heedful:attention",
+        "heedful.gpt:GPT",
+        "heedful.nn:MultiHeadAttention",
+        "heedful.textbook:MultiHeadAttention",
+        "torch.nn:MultiheadAttention",
+        "torch.nn:TransformerEncoderLayer",
+    ],
+)
+def test_what_is_right_fits_one_screen(target):
+    result = run(target)
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert ": no bug" in lines[0]
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 100
 
 
 def test_a_bug_is_shown_with_its_line():
