@@ -1,6 +1,6 @@
 # make tour: set up and run the main job.   make test: the tests, warnings as errors.   make check: tests and linters.
 # make bench: time attention beside PyTorch's and others', and rewrite docs/benchmarks.md.
-# make conformance: check 280 mutants and 45 right attentions, and rewrite docs/conformance.md.
+# make conformance: check all mutants and right attentions of the corpus, and rewrite docs/conformance.md.
 # make test-native: the C++ core alone, under sanitizers; needs g++ only.
 
 PYTHON ?= python3

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+import unusual
 from mutants import BASES, OPTIONS, load
 from torch import Tensor, nn
 
@@ -48,11 +49,15 @@ right("nn.TransformerEncoderLayer")(lambda: nn.TransformerEncoderLayer(24, 4, 32
 right("nn.TransformerEncoderLayer, batch and norm first")(
     lambda: nn.TransformerEncoderLayer(24, 4, 32, batch_first=True, norm_first=True)
 )
+right("nn.TransformerDecoderLayer")(lambda: nn.TransformerDecoderLayer(24, 4, 32, batch_first=True))
+right("nn.MultiheadAttention, keys and values of other sizes")(
+    lambda: nn.MultiheadAttention(24, 4, kdim=20, vdim=16, batch_first=True)
+)
 right("F.scaled_dot_product_attention")(lambda: F.scaled_dot_product_attention)
 right("heedful.attention")(lambda: heedful.attention)
 for _kind in (
     textbook.SelfAttentionV1, textbook.SelfAttentionV2, textbook.CausalAttention,
-    textbook.MultiHeadAttentionWrapper, textbook.MultiHeadAttention,
+    textbook.MultiHeadAttentionWrapper, textbook.MultiHeadAttention, textbook.EinsumMultiHeadAttention,
 ):  # fmt: skip
     right(f"textbook.{_kind.__name__}")(lambda kind=_kind: kind)
 right("nn of ours")(lambda: MultiHeadAttention(24, 4))
@@ -126,6 +131,57 @@ def _() -> Any:
     return BertSelfAttention(transformers.BertConfig(**_SIZES, attn_implementation="eager"))
 
 
+@right("transformers' Gemma-2 attention, soft-capped")
+def _() -> Any:
+    import transformers
+    from transformers.models.gemma2.modeling_gemma2 import Gemma2Attention
+
+    config = transformers.Gemma2Config(
+        **_SIZES, num_key_value_heads=2, head_dim=6, query_pre_attn_scalar=6, sliding_window=4,
+        attn_implementation="eager",
+    )  # fmt: skip
+    return Gemma2Attention(config, 0)
+
+
+@right("transformers' T5 attention, with a learned bias and no scale")
+def _() -> Any:
+    import transformers
+    from transformers.models.t5.modeling_t5 import T5Attention
+
+    config = transformers.T5Config(d_model=24, d_kv=6, num_heads=4, d_ff=32, vocab_size=37)
+    return T5Attention(config, has_relative_attention_bias=True)
+
+
+@right("transformers' GPT-Neo attention, with no scale")
+def _() -> Any:
+    import transformers
+    from transformers.models.gpt_neo.modeling_gpt_neo import GPTNeoSelfAttention
+
+    config = transformers.GPTNeoConfig(
+        hidden_size=24, num_heads=4, num_layers=1, attention_types=[[["global"], 1]], vocab_size=37,
+        max_position_embeddings=64, bos_token_id=0, eos_token_id=0, attn_implementation="eager",
+    )  # fmt: skip
+    return GPTNeoSelfAttention(config, "global", 0)
+
+
+@right("transformers' GPT-NeoX attention, partly rotated")
+def _() -> Any:
+    import transformers
+    from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXAttention
+
+    config = transformers.GPTNeoXConfig(
+        **_SIZES | {"hidden_size": 32, "attn_implementation": "eager"}
+    )
+    return GPTNeoXAttention(config, 0)
+
+
+@right("transformers' BERT, with a padding token")
+def _() -> Any:
+    import transformers
+
+    return transformers.BertModel(transformers.BertConfig(**_SIZES, attn_implementation="eager"))
+
+
 @right("transformers' Llama, eager")
 def _() -> Any:
     import transformers
@@ -145,7 +201,27 @@ def _() -> Any:
     return model
 
 
+@right("transformers' Mistral under heedful")
+def _() -> Any:
+    import transformers
+
+    from heedful.integrations.transformers import register
+
+    register()
+    config = transformers.MistralConfig(
+        **_SIZES, num_key_value_heads=2, head_dim=6, sliding_window=4
+    )
+    model = transformers.MistralForCausalLM(config)
+    model.set_attn_implementation("heedful")
+    return model
+
+
 # --- unusual, and right ------------------------------------------------------------------------------
+
+
+for _kind in vars(unusual).values():
+    if getattr(_kind, "__module__", None) == unusual.__name__:
+        right(_kind.__doc__)(_kind)
 
 
 class _Unusual(nn.Module):
