@@ -336,6 +336,16 @@ def test_a_name_that_nothing_defines_is_named(tmp_path):
 RIGHT_VARIANTS = {
     "as it is": (SOFTMAX, SOFTMAX),
     "dropout by hand": (DROP, MANUAL.format(" / (1 - self.p)")),
+    "dropout on the tokens, and by hand": (
+        RIGHT[RIGHT.index("        query = ") :],
+        "        x = self.dropout(x)\n"
+        + RIGHT[RIGHT.index("        query = ") :]
+        .replace(DROP, MANUAL.format(" / (1 - self.p)"))
+        .replace(
+            "T, C)\n        return",
+            "T, C)\n        context = self.dropout(context)\n        return",
+        ),
+    ),
     "dropout on the output": (
         "return self.out_proj(context)",
         "return self.dropout(self.out_proj(context))",
@@ -359,6 +369,10 @@ RIGHT_VARIANTS = {
     "a part that is not called": (
         BUFFER,
         BUFFER + "        self.cross = nn.MultiheadAttention(d_model, num_heads)\n",
+    ),
+    "a query for another call": (
+        BUFFER,
+        BUFFER + "        self.cross_query = nn.Linear(d_model, d_model)\n",
     ),
     "too long is refused": (
         CONTEXT,
@@ -395,6 +409,19 @@ def test_a_right_attention_raises_no_alarm(tmp_path, variant):
 )
 def test_known_attentions_raise_no_alarm(target):
     assert findings(target) == []
+
+
+def test_a_row_without_a_gradient_by_design_is_no_bug():
+    class Reader(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = nn.Embedding(5, 24, padding_idx=0)
+            self.attention = causal.CausalAttention(24, 24, context_length=16)
+
+        def forward(self, tokens):
+            return self.attention(self.embedding(tokens))
+
+    assert findings(Reader()) == []
 
 
 @pytest.mark.parametrize(

@@ -209,9 +209,23 @@ def _drops(one: Observation, other: Observation) -> list[Step]:
         before = {it.step for it in step.inputs} & parted
         if step.index in alive:
             parted.add(step.index)
-            if not before or _drops_by_itself(step, one):
+            if not before or _drops_by_itself(step, one) or _drops_weights(step, one, other):
                 found.append(step)
     return found
+
+
+def _drops_weights(step: Step, one: Observation, other: Observation) -> bool:
+    """Whether a step sets other positive numbers to 0 in one run than in another: dropout written by hand."""
+    dropped = []
+    for run in (one, other):
+        value = tensor(run.trace[step.index])
+        given = next(
+            (it for source in step.inputs if (it := value_of(run, source)) is not None), None
+        )
+        if value is None or given is None or given.shape != value.shape or (given < 0).any():
+            return False
+        dropped.append((value == 0) & (given > 0))
+    return not torch.equal(*dropped)
 
 
 def _drops_by_itself(step: Step, observation: Observation) -> bool:

@@ -66,10 +66,12 @@ def _idle(evidence: Evidence, alive: set[str]) -> Iterator[str]:
     if subject.module is None:
         return
     at_work = {_parent(name) for name in alive}
+    filled = {(_parent(name), _role(_own_name(name))) for name in alive}
     for name, parameter in subject.module.named_parameters():
+        role = _role(_own_name(name))
         if (
-            name in alive
-            or _role(_own_name(name)) is None
+            role is None
+            or (_parent(name), role) in filled  # the other one is for another call
             or parameter.dim() < 2
             or _parent(name) not in at_work
         ):
