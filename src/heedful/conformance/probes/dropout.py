@@ -19,7 +19,7 @@ from heedful.conformance.probing import probe
 from heedful.conformance.subject import Observation
 from heedful.observation import Step
 
-REPEATED = 20  # runs in train mode, where p is measured
+ENOUGH, MOST_RUNS = 800, 30  # weights that tell p to a few percent, and runs to get as many
 SIGMAS = 5.0
 NEAR = 1e-4
 
@@ -51,10 +51,11 @@ def _declared(evidence: Evidence, drop: Step) -> Place | None:
     return assigned or Place.of(drop)
 
 
-@probe("dropout-misplaced")
+@probe("dropout-misplaced", "dropout-rescale")
 def dropout(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Records two runs in train mode with other random numbers: they must part at the weights, not elsewhere."""
-    one, other = _training(evidence)
+    """Records runs in train mode with other random numbers: they must part at the weights, and a row still sum to 1."""
+    subject, inputs = evidence.subject, evidence.inputs
+    one, other = (subject.fresh(train=True, seed=seed).record(inputs) for seed in (1, 2))
     drops = _drops(one, other)
     cores = find_cores(one)
     acting = [_Acting(drop, _where(drop, cores, one)) for drop in drops]
@@ -71,6 +72,9 @@ def dropout(evidence: Evidence) -> Iterator[Finding | Fact]:
             f"B = {one.inputs.sizes[0]}, T = {one.inputs.sizes[1]}",
             Place.of(drop),
         )
+    misscaled = _misscaled(evidence, cores, drops)
+    if misscaled is not None:
+        yield misscaled
 
 
 CONSEQUENCES = {
@@ -118,36 +122,28 @@ def _where(drop: Step, cores: list[Core], observation: Observation) -> str:
     return "output" if attended or not cores else "tokens"
 
 
-@probe("dropout-rescale")
-def rescaling(evidence: Evidence) -> Iterator[Finding | Fact]:
+def _misscaled(evidence: Evidence, cores: list[Core], drops: list[Step]) -> Finding | None:
     """Divides weights after dropout by those before: what is kept must grow by 1 / (1 − p)."""
-    one, other = _training(evidence)
-    drops = _drops(one, other)
-    for position, core in enumerate(find_cores(one)):
+    runs = [cores]
+    for position, core in enumerate(cores):
         dropped = [it for it in drops if it in core.chain and not core.fused]
         if not dropped or core.softmax_step is None or dropped[0].index < core.softmax_step.index:
             continue
-        ratios = [_ratios(core)]
         p = _probability(dropped[0]) if len(dropped) == 1 else None
-        if p is None:
-            ratios += _more_ratios(evidence, position)
-        finding = _wrong_factor(core, dropped, torch.cat(ratios), p)
+        while p is None and len(runs) * core.visible.sum() < ENOUGH and len(runs) < MOST_RUNS:
+            again = evidence.subject.fresh(train=True, seed=2 + len(runs))
+            runs.append(find_cores(again.record(evidence.inputs)))
+        ratios = torch.cat([_ratios(run[position]) for run in runs])
+        finding = _wrong_factor(core, dropped, ratios, p)
         if finding is not None:
-            yield finding
-            return
+            return finding
+    return None
 
 
 def _ratios(core: Core) -> Tensor:
     """By what each weight was multiplied."""
     seen = core.weights > 0
     return core.used[seen] / core.weights[seen]
-
-
-def _more_ratios(evidence: Evidence, position: int) -> Iterator[Tensor]:
-    """Those of further runs, as many as tell the share of zeros to a few percent."""
-    for seed in range(3, REPEATED):
-        cores = find_cores(evidence.subject.fresh(train=True, seed=seed).record(evidence.inputs))
-        yield _ratios(cores[position])
 
 
 def _wrong_factor(
@@ -183,13 +179,6 @@ def _last_scaling(core: Core, drop: Step) -> Step:
         if it.operation.strip("_") in ("mul", "imul", "div", "truediv", "itruediv")
     ]
     return scalings[-1] if scalings else drop
-
-
-def _training(evidence: Evidence) -> tuple[Observation, Observation]:
-    """Two runs in train mode with other random numbers."""
-    subject, inputs = evidence.subject, evidence.inputs
-    one, other = (subject.fresh(train=True, seed=seed).record(inputs) for seed in (1, 2))
-    return one, other
 
 
 def _drops(one: Observation, other: Observation) -> list[Step]:
