@@ -20,6 +20,7 @@ import torch
 from mutants import MUTANTS, OPTIONS, Mutant, built
 
 from heedful.conformance import check
+from heedful.errors import HeedfulError
 
 WORKERS = 2
 
@@ -72,12 +73,15 @@ def judge_mutant(number: int) -> Verdict:
     with tempfile.TemporaryDirectory() as folder:
         kind = built(mutant, Path(folder))
         began = time.perf_counter()
-        report = check(kind, **OPTIONS[mutant.base])
+        try:
+            report = check(kind, **OPTIONS[mutant.base])
+        except HeedfulError as error:
+            return _refused(mutant.title, mutant.bug, mutant.names, error)
         seconds = time.perf_counter() - began
     named = [it for it in report.bugs if it.name in mutant.names] or list(report.bugs)
     place = named[0].place if named else None
     return Verdict(
-        f"{mutant.base}: {mutant.old.strip()} → {mutant.new.strip()}".replace("\n", " ↵ "),
+        mutant.title,
         mutant.bug,
         mutant.names,
         mutant.line,
@@ -96,12 +100,20 @@ def judge_correct(name: str) -> Verdict:
     torch.manual_seed(0)
     target, options = CORRECT[name]()
     began = time.perf_counter()
-    report = check(target, **options)
+    try:
+        report = check(target, **options)
+    except HeedfulError as error:
+        return _refused(name, "", (), error)
     return Verdict(
         name, "", (), None,
         tuple(it.name for it in report.bugs), None, time.perf_counter() - began,
         tuple(f"{it.name}: {it.proof} [{it.place}]" for it in report.bugs),
     )  # fmt: skip
+
+
+def _refused(name: str, bug: str, names: tuple[str, ...], error: HeedfulError) -> Verdict:
+    """A check that did not come about."""
+    return Verdict(name, bug, names, None, ("not checked",), None, 0.0, (str(error),))
 
 
 def measure(only: str = "") -> list[Verdict]:
@@ -130,6 +142,7 @@ def page(verdicts: Sequence[Verdict]) -> str:
     on_a_line = [it for it in mutants if it.line is not None]
     seconds = [it.seconds for it in verdicts]
     alarms = [it for it in right if it.found]
+    kinds = len({it.expected for it in mutants})
     lines = [
         "# How well `heedful check` does",
         "",
@@ -139,7 +152,7 @@ def page(verdicts: Sequence[Verdict]) -> str:
         "",
         "| | |",
         "|---|---|",
-        f"| mutants | {len(mutants)}, of {len({it.expected for it in mutants})} bugs, on {len(OPTIONS)} bases |",
+        f"| mutants | {len(mutants)}, of {kinds} bugs, on {len(OPTIONS)} bases |",
         f"| named right | {_share([it for it in mutants if it.detected], mutants)} |",
         f"| named right, and nothing else reported | {_share([it for it in mutants if it.right], mutants)} |",
         "| right line, of bugs that sit on one line | "

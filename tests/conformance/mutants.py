@@ -35,6 +35,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "cross": {"arguments": {"context_dim": 20}},
     "circuits": {"causal": True},
     "alibi": {"causal": True},
+    "positioned": {"causal": True},
 }
 
 
@@ -58,6 +59,11 @@ class Mutant:
     @property
     def names(self) -> tuple[str, ...]:
         return self.bug, *self.known_as
+
+    @property
+    def title(self) -> str:
+        """The base and the edit, on one line."""
+        return f"{self.base}: {self.old.strip()} → {self.new.strip()}".replace("\n", " ↵ ")
 
     @property
     def source(self) -> str:
@@ -152,6 +158,9 @@ EDITS: dict[str, list[tuple[str, ...]]] = {
         ("stale-state", "return context_vec", "self.calls = getattr(self, 'calls', 0) + 1; return context_vec * self.calls"),
         ("length-dependent", "return context_vec", "return context_vec * (1.0 if num_tokens < 9 else 1.1)"),
         ("crashes", "num_tokens, d_in = x.shape", "num_tokens, d_in, h = x.shape"),
+        ("mask-after-softmax", "attn_scores.masked_fill_(self.mask.bool()[:num_tokens, :num_tokens], -torch.inf)\n        attn_weights = torch.softmax(attn_scores / keys.shape[-1] ** 0.5, dim=-1)", "attn_weights = torch.softmax(attn_scores / keys.shape[-1] ** 0.5, dim=-1)\n        attn_weights = attn_weights.masked_fill(self.mask.bool()[:num_tokens, :num_tokens], 0.0)"),
+        ("stride-dependent", "queries = x @ self.W_query", "queries = x.as_strided(x.shape, (num_tokens * d_in, d_in, 1)) @ self.W_query"),
+        ("crashes", "context_vec = attn_weights @ values", "context_vec = (attn_weights @ values).transpose(1, 2).view(b, num_tokens, -1)", "heads-mixed-merge"),
     ],
     "split": [
         ("mask-unused", "attn_scores = attn_scores.masked_fill(", "attn_scores.masked_fill("),
@@ -187,6 +196,8 @@ EDITS: dict[str, list[tuple[str, ...]]] = {
         ("stale-state", "return self.out_proj(context_vec)", "self.seen = getattr(self, 'seen', 0) + 1; return self.out_proj(context_vec) / self.seen"),
         ("length-dependent", "b, num_tokens, d_in = x.shape", "b, num_tokens, d_in = x.shape; x = x[:, :8] if num_tokens == 16 else x", "crashes"),
         ("stride-dependent", "keys = self.W_key(x)", "keys = self.W_key(torch.as_strided(x, x.shape, (num_tokens * d_in, d_in, 1)))"),
+        ("mask-after-softmax", "attn_scores = attn_scores.masked_fill(mask_bool, -torch.inf)\n        attn_weights = torch.softmax(attn_scores / keys.shape[-1] ** 0.5, dim=-1)", "attn_weights = torch.softmax(attn_scores / keys.shape[-1] ** 0.5, dim=-1)\n        attn_weights = attn_weights.masked_fill(mask_bool, 0.0)"),
+        ("crashes", "transpose(1, 2).reshape(b, num_tokens, self.d_out)", "transpose(1, 2).view(b, num_tokens, self.d_out)"),
     ],
     "packed": [
         ("mask-unused", "att = att.masked_fill(", "att.masked_fill("),
@@ -220,6 +231,9 @@ EDITS: dict[str, list[tuple[str, ...]]] = {
         ("batch-mixed", "y = att @ v", "y = att.roll(1, 0) @ v"),
         ("stale-state", "att = self.attn_dropout(att)", "self.bias.mul_(torch.ones_like(self.bias).tril(-1)); att = self.attn_dropout(att)"),
         ("length-dependent", "return y", "return y if T % 8 else y.flip(-1)"),
+        ("crashes", "y.transpose(1, 2).contiguous().view(B, T, C)", "y.transpose(1, 2).view(B, T, C)"),
+        ("projection-unused", "self.c_attn(x).split(self.n_embd, dim=2)", "self.c_attn(x).split(self.n_embd, dim=2); v = k", "keys-values-swapped"),
+        ("stride-dependent", "q, k, v = self.c_attn(x)", "q, k, v = self.c_attn(torch.as_strided(x, (B, T, C), (T * C, C, 1)))"),
     ],
     "einsums": [
         ("mask-unused", "sim = sim.masked_fill(", "sim.masked_fill("),
@@ -250,6 +264,10 @@ EDITS: dict[str, list[tuple[str, ...]]] = {
         ("gradient-wrong", "attn = sim.softmax(dim=-1)", "attn = sim.detach().softmax(dim=-1)"),
         ("undefined-or-global-name", "out = out.reshape(b, n, -1)", "out = out.reshape(b, m, -1)"),
         ("stale-state", "return self.to_out(out)", "self.scale = self.scale * 0.9; return self.to_out(out)"),
+        ("mask-after-softmax", "sim = sim.masked_fill(causal_mask, -torch.finfo(sim.dtype).max)\n        attn = sim.softmax(dim=-1)", "attn = sim.softmax(dim=-1)\n        attn = attn.masked_fill(causal_mask, 0)"),
+        ("length-dependent", "q = q * self.scale", "q = q * self.scale; k = torch.cat([k[:, :32], k[:, 32:].flip(-1)], dim=1)"),
+        ("stride-dependent", "q = self.to_q(x)", "q = self.to_q(x.as_strided(x.shape, (x[0].numel(), x.shape[2], 1)))"),
+        ("stale-state", "causal_mask = torch.ones(n, n, dtype=torch.bool, device=x.device).triu(1)", "causal_mask = self.__dict__.setdefault('causal_mask', torch.ones(n, n, dtype=torch.bool, device=x.device).triu(1))", "crashes", "length-dependent"),
     ],
     "fused": [
         ("future-leak", "is_causal=True", "is_causal=False"),
@@ -276,6 +294,10 @@ EDITS: dict[str, list[tuple[str, ...]]] = {
         ("gradient-wrong", "attention(q, k, v,", "attention(q, k.detach(), v,"),
         ("undefined-or-global-name", "return self.o_proj(out)", "return self.o_proj(output)"),
         ("batch-mixed", "attention(q, k, v,", "attention(q, k, v.roll(1, 0),"),
+        ("stale-state", "return self.o_proj(out)", "self.o_proj.weight.data.mul_(0.9); return self.o_proj(out)"),
+        ("dropout-misplaced", "v, dropout_p=p, is_causal=True)\n        out = out.transpose", "v, is_causal=True)\n        out = F.dropout(out, p).transpose"),
+        ("dropout-rescale", "return self.o_proj(out)", "return self.o_proj(out * (1 - p))", "rows-not-normalised"),
+        ("length-dependent", "p = self.dropout if", "v = v[:, :, : 16 * (seq // 16)].repeat(1, 1, 2, 1)[:, :, :seq] if seq > 16 else v; p = self.dropout if", "future-leak"),
     ],
     "listed": [
         ("mask-unused", "wei = wei.masked_fill(", "wei.masked_fill("),
@@ -299,6 +321,10 @@ EDITS: dict[str, list[tuple[str, ...]]] = {
         ("gradient-wrong", "wei = q @ k", "wei = q.detach() @ k"),
         ("undefined-or-global-name", "out = wei @ v", "out = weights @ v"),
         ("batch-mixed", "out = wei @ v", "out = wei.flip(0) @ v"),
+        ("mask-after-softmax", "wei = wei.masked_fill(self.tril[:T, :T] == 0, float(\"-inf\"))\n        wei = F.softmax(wei, dim=-1)", "wei = F.softmax(wei, dim=-1)\n        wei = wei.masked_fill(self.tril[:T, :T] == 0, 0)"),
+        ("stale-state", "wei = self.dropout(wei)", "self.tril[T - 1, 0] = 0; wei = self.dropout(wei)"),
+        ("heads-mixed-merge", "torch.cat([h(x) for h in self.heads], dim=-1)", "torch.stack([h(x) for h in self.heads], dim=1).reshape(x.shape)"),
+        ("crashes", "torch.cat([h(x) for h in self.heads], dim=-1)", "torch.cat([h(x) for h in self.heads], dim=1)"),
     ],
     "folded": [
         ("mask-unused", "attn_weights = attn_weights + future", "attn_weights + future"),
@@ -322,6 +348,11 @@ EDITS: dict[str, list[tuple[str, ...]]] = {
         ("gradient-wrong", "attn = torch.bmm(attn_weights, v)", "attn = torch.bmm(attn_weights.detach(), v)"),
         ("batch-mixed", "attn = torch.bmm(attn_weights, v)", "attn = torch.bmm(attn_weights, v.roll(self.num_heads, 0))"),
         ("undefined-or-global-name", "return self.out_proj(attn)", "return self.out_proj(attn_output)"),
+        ("crashes", "attn.transpose(0, 1).contiguous().view", "attn.transpose(0, 1).view"),
+        ("mask-after-softmax", "attn_weights = attn_weights + future\n        attn_weights = F.softmax(attn_weights, dim=-1)", "attn_weights = F.softmax(attn_weights, dim=-1)\n        attn_weights = attn_weights * (future == 0)"),
+        ("stale-state", "attn_weights = attn_weights + future", "self.scaling *= 0.9; attn_weights = attn_weights + future"),
+        ("dropout-rescale", "p=self.dropout, training=self.training)", "p=self.dropout, training=self.training) * (1 - self.dropout)", "rows-not-normalised"),
+        ("rows-not-normalised", "F.softmax(attn_weights, dim=-1)", "attn_weights.exp()"),
     ],
     "cached": [
         ("mask-unused", "scores = scores.masked_fill(", "scores.masked_fill("),
@@ -352,6 +383,10 @@ EDITS: dict[str, list[tuple[str, ...]]] = {
         ("gradient-wrong", "dim=2).transpose(1, 2)\n        scores", "dim=2).transpose(1, 2).detach()\n        scores"),
         ("stale-state", "positions = torch.arange(start_pos, start_pos + x.shape[1], dtype=torch.float64)", "positions = rotate.__dict__.setdefault('table', torch.arange(start_pos, start_pos + x.shape[1], dtype=torch.float64))", "crashes", "length-dependent", "rotary-offset"),
         ("undefined-or-global-name", "return self.wo(output)", "return self.wo(out)"),
+        ("mask-after-softmax", "scores = scores.masked_fill(mask, float(\"-inf\"))\n        scores = F.softmax(scores, dim=-1)", "scores = F.softmax(scores, dim=-1)\n        scores = scores.masked_fill(mask, 0.0)"),
+        ("crashes", "output.transpose(1, 2).reshape(bsz, seqlen, -1)", "output.transpose(1, 2).view(bsz, seqlen, -1)"),
+        ("batch-mixed", "keys = torch.cat([self.cache_k[:bsz, :start_pos], xk], dim=1)", "keys = torch.cat([self.cache_k[:bsz, :start_pos], xk.roll(1, 0)], dim=1)", "cache-mismatch"),
+        ("rows-not-normalised", "F.softmax(scores, dim=-1)", "scores.exp()"),
     ],
     "encoder": [
         ("mask-unused", "scores = scores.masked_fill(", "scores.masked_fill("),
@@ -384,6 +419,11 @@ EDITS: dict[str, list[tuple[str, ...]]] = {
         ("gradient-wrong", "torch.matmul(probs, value_layer)", "torch.matmul(probs.detach(), value_layer)"),
         ("undefined-or-global-name", "return self.dense(context)", "return self.dense(context_layer)"),
         ("self-hidden", "probs = nn.functional", "scores = scores - torch.eye(scores.shape[-1]) * 1e9; probs = nn.functional"),
+        ("crashes", "context.permute(0, 2, 1, 3).contiguous()", "context.permute(0, 2, 1, 3)"),
+        ("mask-after-softmax", "scores = scores.masked_fill(padding, torch.finfo(scores.dtype).min)\n        probs = nn.functional.softmax(scores, dim=-1)", "scores = scores * 1\n        probs = nn.functional.softmax(scores, dim=-1)\n        if attention_mask is not None:\n            probs = probs.masked_fill(padding, 0.0)"),
+        ("stale-state", "padding = attention_mask[:, None, None, :] == 0", "padding = self.__dict__.setdefault('padding', attention_mask[:, None, None, :] == 0)", "padding-leak", "mask-unused", "crashes"),
+        ("dropout-misplaced", "probs = self.dropout(probs)\n        context = torch.matmul(probs, value_layer)", "context = torch.matmul(probs, value_layer)\n        context = self.dropout(context)"),
+        ("length-dependent", "return self.dense(context)", "return self.dense(context[:, :64].repeat(1, 2, 1)[:, : context.shape[1]])"),
     ],
     "windowed": [
         ("mask-unused", "logits = logits.masked_fill(", "logits.masked_fill("),
@@ -418,6 +458,14 @@ EDITS: dict[str, list[tuple[str, ...]]] = {
         ("gradient-wrong", "y = (weights @ v)", "y = (weights @ v.detach())"),
         ("stale-state", "past = 0 if past_kv is None else past_kv[0].shape[2]", "past = 0 if past_kv is None else past_kv[0].shape[2]; self.window += 1", "window-off-by-one", "length-dependent"),
         ("undefined-or-global-name", "return self.out(y), (k, v)", "return self.out(out), (k, v)"),
+        ("mask-after-softmax", "logits = logits.masked_fill(~visible, -1e9)\n        weights = logits.softmax(dim=-1)", "weights = logits.softmax(dim=-1)\n        weights = weights.masked_fill(~visible, 0.0)"),
+        ("length-dependent", "positions = torch.arange(past, past + T)", "positions = torch.arange(past, past + T) % 16", "rotary-offset", "window-off-by-one", "window-missing", "future-leak"),
+        ("padding-leak", "visible = visible & padding_mask[:, None, None, :]", "visible = visible & padding_mask[:, None, None, :].roll(1, -1)", "mask-broadcast"),
+        ("batch-mixed", "y = (weights @ v)", "y = (weights @ v.flip(0))"),
+        ("rows-not-normalised", "logits.softmax(dim=-1)", "logits.sigmoid()"),
+        ("projection-unused", "logits = q @ k.transpose(-1, -2)", "logits = k @ k.transpose(-1, -2)", "crashes"),
+        ("crashes", "(weights @ v).transpose(1, 2).reshape(B, T, C)", "(weights @ v).transpose(1, 2).view(B, T, C)"),
+        ("dropout-in-eval", "weights = logits.softmax(dim=-1)", "weights = nn.functional.dropout(logits.softmax(dim=-1), 0.1)"),
     ],
     "annotated": [
         ("mask-unused", "scores = scores.masked_fill(", "scores.masked_fill("),
@@ -449,6 +497,10 @@ EDITS: dict[str, list[tuple[str, ...]]] = {
         ("gradient-wrong", "torch.matmul(query, key.transpose(-2, -1))", "torch.matmul(query, key.data.transpose(-2, -1))"),
         ("undefined-or-global-name", "d_k = query.size(-1)", "d_k = q.size(-1)"),
         ("stale-state", "if mask is not None:\n            mask = mask.unsqueeze(1)", "if self.attn is not None and self.attn.shape[-1] == key.size(1):\n            key = key * (1 + self.attn.mean())\n        if mask is not None:\n            mask = mask.unsqueeze(1)"),
+        ("crashes", "x.transpose(1, 2).contiguous().view(", "x.transpose(1, 2).view("),
+        ("padding-leak", "mask = mask.unsqueeze(1)", "mask = mask[:1].unsqueeze(1)", "mask-broadcast", "batch-mixed"),
+        ("length-dependent", "p_attn = scores.softmax(dim=-1)", "p_attn = scores[..., :48].softmax(dim=-1); value = value[:, :, :48]"),
+        ("stride-dependent", "nbatches = query.size(0)", "nbatches = query.size(0); query = query.as_strided(query.shape, (query[0].numel(), query.shape[2], 1))"),
     ],
     "padded": [
         ("mask-inverted", "mask = ~key_padding_mask", "mask = key_padding_mask"),
@@ -471,6 +523,8 @@ EDITS: dict[str, list[tuple[str, ...]]] = {
         ("undefined-or-global-name", "dropout_p=dropout", "dropout_p=dropout_p"),
         ("stride-dependent", "qkv = self.in_proj(x)", "x = x.as_strided(x.shape, (x.shape[1] * x.shape[2], x.shape[2], 1)); qkv = self.in_proj(x)"),
         ("length-dependent", "attention(q, k, v, attn_mask=mask,", "attention(q, k[:, :, : max(8, k.shape[2] // 8 * 8)], v[:, :, : max(8, v.shape[2] // 8 * 8)], attn_mask=mask,"),
+        ("stale-state", "mask = ~key_padding_mask[:, None, None, :]", "mask = self.__dict__.setdefault('mask', ~key_padding_mask[:, None, None, :])", "padding-leak", "mask-unused", "crashes"),
+        ("rows-not-normalised", "return self.out_proj(context)", "return self.out_proj(context * context.shape[1])"),
     ],
     "decoder": [
         ("mask-unused", "scores = scores.masked_fill(", "scores.masked_fill("),
@@ -512,6 +566,11 @@ EDITS: dict[str, list[tuple[str, ...]]] = {
         ("undefined-or-global-name", "self.o_proj(output), present", "self.o_proj(output), presents"),
         ("stale-state", "        angles = position_ids", "        self.inv_freq.mul_(1.01)\n        angles = position_ids"),
         ("batch-mixed", "self.o_proj(output), present", "self.o_proj(output - output.mean(0)), present"),
+        ("crashes", "output.transpose(1, 2).contiguous().reshape(", "output.transpose(1, 2).view("),
+        ("mask-after-softmax", "scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)\n        probs = torch.softmax(scores, dim=-1).to(query.dtype)", "probs = torch.softmax(scores, dim=-1).to(query.dtype)\n        probs = probs * allowed"),
+        ("rows-not-normalised", "torch.softmax(scores, dim=-1)", "torch.sigmoid(scores)"),
+        ("dropout-in-eval", "probs = torch.softmax(scores, dim=-1)", "probs = nn.functional.dropout(torch.softmax(scores, dim=-1), 0.1)"),
+        ("length-dependent", "position_ids = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, past_len:]", "position_ids = (attention_mask.long().cumsum(-1) - 1).clamp(min=0, max=31)[:, past_len:]", "rotary-offset"),
     ],
     "slots": [
         ("mask-unused", "scores = torch.where(mask,", "torch.where(mask,"),
@@ -536,6 +595,9 @@ EDITS: dict[str, list[tuple[str, ...]]] = {
         ("gradient-wrong", "y = attn @ v_cache", "y = attn @ v_cache.detach()"),
         ("undefined-or-global-name", "y = attn @ v_cache", "y = attn @ values"),
         ("batch-mixed", "q, k, v = self.wqkv(x).split(dim, dim=-1)", "q, k, v = (self.wqkv(x) + self.wqkv(x[:1])).split(dim, dim=-1)"),
+        ("crashes", "y.transpose(1, 2).contiguous().view(", "y.transpose(1, 2).view("),
+        ("rows-not-normalised", "scores.softmax(-1)", "scores.exp()"),
+        ("stale-state", "mask = self.causal_mask[start_pos:end]", "mask = self.causal_mask[start_pos:end]; self.causal_mask[end - 1, 0] = False"),
     ],
     "cross": [
         ("mask-unused", "dots = dots.masked_fill(", "dots.masked_fill("),
@@ -560,6 +622,10 @@ EDITS: dict[str, list[tuple[str, ...]]] = {
         ("gradient-wrong", "k = self.to_k(context)", "k = self.to_k(context.detach())"),
         ("undefined-or-global-name", "m = context.shape[1]", "m = ctx.shape[1]"),
         ("batch-mixed", "q, k) * self.scale", "q, k.roll(1, 0)) * self.scale"),
+        ("mask-broadcast", "context_mask[:, None, None, :]", "context_mask[:, None, :, None]", "crashes"),
+        ("mask-broadcast", "~context_mask[:, None, None, :]", "~context_mask[:1, None, None, :]", "padding-leak", "batch-mixed"),
+        ("stale-state", "k = self.to_k(context)", "context = self.__dict__.setdefault('memory', context); k = self.to_k(context)", "crashes", "batch-mixed"),
+        ("keys-values-swapped", "q = self.to_q(x)", "q = self.to_q(context)", "crashes", "projection-unused"),
     ],
     "circuits": [
         ("mask-unused", "return attn_scores.masked_fill(mask, self.IGNORE)", "attn_scores.masked_fill(mask, self.IGNORE)\n        return attn_scores"),
@@ -586,6 +652,9 @@ EDITS: dict[str, list[tuple[str, ...]]] = {
         ("undefined-or-global-name", '"bqnh,nhm->bqm", z,', '"bqnh,nhm->bqm", out,'),
         ("stale-state", "pattern = attn_scores.softmax(-1)", "pattern = attn_scores.softmax(-1); self.d_head += 1"),
         ("softmax-wrong-dim", '"bknh,bnqk->bqnh", v, pattern', '"bqnh,bnqk->bknh", v, pattern', "rows-not-normalised", "mask-inverted"),
+        ("crashes", "return attn_scores.masked_fill(mask, self.IGNORE)", "return attn_scores.view(-1, *mask.shape).masked_fill(mask, self.IGNORE)"),
+        ("length-dependent", "pattern = attn_scores.softmax(-1)", "pattern = attn_scores[..., :32].softmax(-1); v = v[:, :32]"),
+        ("dropout-in-eval", "pattern = attn_scores.softmax(-1)", "pattern = torch.dropout(attn_scores.softmax(-1), 0.1, True)"),
     ],
     "alibi": [
         ("mask-unused", "logits = torch.where(self.allowed", "torch.where(self.allowed"),
@@ -615,6 +684,50 @@ EDITS: dict[str, list[tuple[str, ...]]] = {
         ("undefined-or-global-name", "return self.output(values)", "return self.output(context)"),
         ("length-dependent", "values = values.flatten(2)", "values = values.flatten(2) if seq_len <= 32 else values.flatten(2).roll(1, 1)", "future-leak"),
         ("stale-state", "logits = logits + self.alibi[:, :seq_len, :seq_len].to(logits.dtype)", "logits = logits + self.alibi[:, :seq_len, :seq_len].to(logits.dtype); self.alibi *= 2"),
+        ("crashes", "values.flatten(2)", "values.transpose(1, 2).view(batch_size, seq_len, -1)"),
+        ("stride-dependent", "self.qkv_proj(inputs)", "self.qkv_proj(inputs.as_strided(inputs.shape, (inputs[0].numel(), inputs.shape[2], 1)))"),
+    ],
+    "positioned": [
+        ("left-padding-positions", "positions = (attention_mask.long().cumsum(dim=1) - 1).clamp(min=0)", "positions = torch.arange(T, device=x.device).expand(B, T)"),
+        ("left-padding-positions", "positions = (attention_mask.long().cumsum(dim=1) - 1).clamp(min=0)", "positions = torch.arange(T, device=x.device)"),
+        ("nan-on-masked-rows", "torch.finfo(att.dtype).min", 'float("-inf")'),
+        ("padding-leak", "keep = causal & (attention_mask[:, None, None, :] != 0)", "keep = causal", "mask-unused"),
+        ("padding-leak", "keep = causal & (attention_mask[:, None, None, :] != 0)", "keep = causal | (attention_mask[:, None, None, :] == 0)", "mask-inverted", "future-leak"),
+        ("mask-inverted", "attention_mask[:, None, None, :] != 0", "attention_mask[:, None, None, :] == 0"),
+        ("mask-inverted", "masked_fill(keep.logical_not(),", "masked_fill(keep,"),
+        ("mask-unused", "att = att.masked_fill(", "att.masked_fill("),
+        ("mask-broadcast", "attention_mask[:, None, None, :] != 0", "attention_mask[:, None, :, None] != 0"),
+        ("mask-fill-too-small", "torch.finfo(att.dtype).min", "-1e4"),
+        ("mask-fill-too-small", "torch.finfo(att.dtype).min", "-30.0"),
+        ("future-leak", "keep = causal & (attention_mask[:, None, None, :] != 0)", "keep = attention_mask[:, None, None, :] != 0"),
+        ("future-leak", ".tril()", ".tril(1)"),
+        ("future-leak", "placed = x + self.wpe(positions)", "placed = x - x.mean(1, keepdim=True) + self.wpe(positions)"),
+        ("self-hidden", ".tril()", ".tril(-1)"),
+        ("mask-inverted", ".tril()", ".triu()"),
+        ("softmax-wrong-dim", "torch.softmax(att, dim=-1)", "torch.softmax(att, dim=-2)"),
+        ("softmax-wrong-dim", "torch.softmax(att, dim=-1)", "torch.softmax(att, dim=1)"),
+        ("rows-not-normalised", "torch.softmax(att, dim=-1)", "torch.sigmoid(att)"),
+        ("mask-after-softmax", "att = att.masked_fill(keep.logical_not(), torch.finfo(att.dtype).min)\n        att = self.drop(torch.softmax(att, dim=-1))", "att = torch.softmax(att, dim=-1).masked_fill(keep.logical_not(), 0.0)\n        att = self.drop(att)"),
+        ("scale-missing", " / self.d_head**0.5", ""),
+        ("scale-wrong", "self.d_head**0.5", "C**0.5"),
+        ("scale-wrong", "/ self.d_head**0.5", "* self.d_head**-0.25"),
+        ("scale-wrong", "self.d_head**0.5", "T**0.5"),
+        ("heads-mixed-split", "k = self.wk(placed).view(B, T, self.n_heads, self.d_head).transpose(1, 2)", "k = self.wk(placed).view(B, self.n_heads, T, self.d_head)"),
+        ("heads-mixed-split", "v = self.wv(x).view(B, T, self.n_heads, self.d_head).transpose(1, 2)", "v = self.wv(x).view(B, self.n_heads, T, self.d_head)"),
+        ("heads-mixed-merge", ".transpose(1, 2).contiguous().view(B, T, C)", ".contiguous().view(B, T, C)"),
+        ("batch-mixed", "torch.matmul(att, v)", "torch.matmul(att, v.mean(0, keepdim=True))"),
+        ("keys-values-swapped", "torch.matmul(att, v)", "torch.matmul(att, k)", "projection-unused"),
+        ("projection-unused", "self.wk(placed)", "self.wq(placed)"),
+        ("projection-unused", "return self.wo(y)", "return y"),
+        ("dropout-in-eval", "self.drop(torch.softmax(att, dim=-1))", "nn.functional.dropout(torch.softmax(att, dim=-1), 0.1)"),
+        ("dropout-misplaced", "self.drop(torch.softmax(att, dim=-1))", "torch.softmax(self.drop(att), dim=-1)"),
+        ("dropout-rescale", "self.drop(torch.softmax(att, dim=-1))", "self.drop(torch.softmax(att, dim=-1)) / (1 - self.drop.p)", "rows-not-normalised"),
+        ("gradient-wrong", "placed = x + self.wpe(positions)", "placed = x.detach() + self.wpe(positions)"),
+        ("gradient-wrong", "q = self.wq(placed)", "q = self.wq(placed).detach()"),
+        ("undefined-or-global-name", "return self.wo(y)", "return self.wo(out)"),
+        ("crashes", ".transpose(1, 2).contiguous().view(B, T, C)", ".transpose(1, 2).view(B, T, C)"),
+        ("stale-state", "placed = x + self.wpe(positions)", "self.wpe.weight.data.add_(0.1); placed = x + self.wpe(positions)"),
+        ("stride-dependent", "v = self.wv(x)", "v = self.wv(x.as_strided(x.shape, (T * C, C, 1)))"),
     ],
 }  # fmt: skip
 

@@ -26,6 +26,7 @@ ARGUMENTS = {
     "slots": {"d_model": C, "n_heads": H, "max_seq_len": LONGEST},
     "cross": {"dim": C, "context_dim": C, "heads": H},
     "circuits": {"d_model": C, "n_heads": H, "d_head": 5},
+    "positioned": {"d_model": C, "n_heads": H},
     "alibi": {"embed_dim": C, "num_heads": H, "max_positions": LONGEST, "dropout": 0.25},
 }
 CAUSAL = [base for base, options in OPTIONS.items() if options.get("causal")]
@@ -38,9 +39,10 @@ CALLS: dict[str, Callable[[nn.Module, Tensor, Tensor], Tensor]] = {
     "padded": lambda module, x, real: module(x, ~real),
     "decoder": lambda module, x, real: module(x, real.long())[0],
     "slots": lambda module, x, real: module(x)[0],
+    "positioned": lambda module, x, real: module(x, real.long()),
     "cross": lambda module, x, real: module(x, x + 1, real),
 }
-TOLD = ("encoder", "windowed", "annotated", "padded", "decoder", "cross")
+TOLD = ("encoder", "windowed", "annotated", "padded", "decoder", "cross", "positioned")
 
 
 def made(kind: type[nn.Module], base: str) -> nn.Module:
@@ -101,7 +103,9 @@ def rotated(x: Tensor, layout: str) -> Tensor:
     return torch.cat([pairs.real, pairs.imag], dim=-1)
 
 
-def parts(m: nn.Module, base: str, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Callable]:
+def parts(
+    m: nn.Module, base: str, x: Tensor, real: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Callable]:
     """Queries, keys, values (B, H, T, D) as the base's parameters make them, and its output projection."""
     if base == "single":
         q, k, v = (x @ weight for weight in (m.W_query, m.W_key, m.W_value))
@@ -149,13 +153,17 @@ def parts(m: nn.Module, base: str, x: Tensor) -> tuple[Tensor, Tensor, Tensor, C
             for weight, bias in ((m.W_Q, m.b_Q), (m.W_K, m.b_K), (m.W_V, m.b_V))
         )
         return q, k, v, lambda it: it @ m.W_O.flatten(0, 1) + m.b_O
+    if base == "positioned":
+        first = real.int().argmax(1, keepdim=True)
+        placed = x + m.wpe((torch.arange(T) - first).clamp(min=0))
+        return heads(m.wq(placed)), heads(m.wk(placed)), heads(m.wv(x)), m.wo
     assert base == "alibi"
     return *(heads(it) for it in m.qkv_proj(x).chunk(3, -1)), m.output
 
 
 def expected(module: nn.Module, base: str, x: Tensor, real: Tensor) -> Tensor:
     """What attention is, in float64: softmax(q kᵀ / √D) v over what each query may see."""
-    q, k, v, project = parts(module, base, x)
+    q, k, v, project = parts(module, base, x, real)
     scores = q @ k.mT / q.shape[-1] ** 0.5
     distance = torch.arange(T)[:, None] - torch.arange(T)
     if base == "alibi":

@@ -1,4 +1,4 @@
-"""The corpus: every bug on a base is named right, no right attention is said to have one; all of it is marked slow."""
+"""The corpus is told apart: every bug on one base, and every right attention; on all bases where marked slow."""
 
 import pytest
 import torch
