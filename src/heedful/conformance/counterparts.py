@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from heedful.conformance.changes import differing
@@ -16,6 +17,7 @@ from heedful.conformance.finding import Place
 from heedful.conformance.subject import Observation
 from heedful.observation import Step
 
+HUGE = 1e30
 Key = tuple[str | None, int | None, str, int]
 
 
@@ -42,7 +44,7 @@ class Excerpt:
         value, expected = tensor(step), self.expected(step)
         if value is None or expected is None:
             return None
-        return bool(differing(value, expected).any())
+        return bool(differing(*(_unfilled(it) for it in (value, expected))).any())
 
     def counterpart(self, step: Step) -> Step | None:
         """The step of `whole` at the same line, met as often before."""
@@ -102,6 +104,13 @@ class Excerpt:
     @cached_property
     def _counterparts(self) -> dict[Key, Step]:
         return dict(zip(_keys(self.whole), self.whole.trace, strict=True))
+
+
+def _unfilled(tensor: Tensor) -> Tensor:
+    """With infinities in place of numbers beside which all others would be rounding errors: what masks fill in."""
+    if not tensor.is_floating_point():
+        return tensor
+    return torch.where(tensor.abs() > HUGE, tensor.sign() * torch.inf, tensor)
 
 
 def _place(step: Step) -> tuple[str | None, int | None, str]:

@@ -9,8 +9,8 @@ from itertools import accumulate
 
 from torch import Tensor
 
-from heedful.conformance.changes import changed_entries, differing
-from heedful.conformance.cores import Core, find_cores
+from heedful.conformance.changes import ancestors, changed_entries, differing
+from heedful.conformance.cores import FAINT, Core, find_cores
 from heedful.conformance.counterparts import Excerpt
 from heedful.conformance.dataflow import is_projection, tensor, way_back
 from heedful.conformance.evidence import Evidence
@@ -23,6 +23,7 @@ from heedful.observation import Source, Step
 
 LARGE = 1e4  # finite: a right target may read unused slots, as long as it gives them a weight of 0
 JOINING = ("cat", "concat", "concatenate", "hstack", "vstack")
+SHAPING = ("le", "lt", "ge", "gt", "tril", "triu", "or", "__or__")  # what says which keys are seen
 CUTTING = ("getitem", "narrow", "index_select")
 KINDS = {
     "object": "{argument}: made first, passed in each call",
@@ -310,20 +311,16 @@ def unused_slots(evidence: Evidence) -> Iterator[Finding | Fact]:
 
 
 def _empty_seen(evidence: Evidence) -> Finding | None:
-    """Keys of zeros beyond those of the tokens, with weight: slots of a cache that was made within the call."""
-    T = evidence.inputs.sizes[1]
+    """Weight on slots of a cache that was made within the call."""
     for core in evidence.cores:
-        beyond = core.visible[:, :, T:].any(1) & (core.key[:, T:] == 0).all(-1)
-        if not beyond.any() or core.value[:, T:][beyond].any():
-            continue
-        weight = core.used[:, :, T:].sum(-1).max()
-        return Finding(
-            "cache-garbage-read",
-            "bug",
-            f"Slots that hold no token yet get up to {weight:.3g} of a query's weight.",
-            f"T = {T}, {core.key.shape[1]} slots",
-            Place.of(_masked_by(evidence.base, core)),
-        )
+        if (core.outside > FAINT).any():
+            return Finding(
+                "cache-garbage-read",
+                "bug",
+                f"Slots that hold no token yet get up to {core.outside.max():.3g} of a query's weight.",
+                "B = {}, T = {}".format(*evidence.inputs.sizes),
+                Place.of(_masked_by(evidence.base, core)),
+            )
     return None
 
 
@@ -332,19 +329,21 @@ def _masked_by(observation: Observation, core: Core) -> Step | None:
     applied = masking_step(core)
     chain = {it.index for it in core.chain}
     made = [it.step for it in (applied.inputs if applied else ()) if it.step not in chain]
-    masks = [observation.trace[it] for it in made if it is not None]
-    return next((it for it in masks if len(it.shape) > 1), applied or core.scores_step)
+    steps = observation.trace.steps
+    behind = {index for it in made if it is not None for index in ancestors(steps, steps[it])}
+    shaped = [steps[it] for it in sorted(behind) if steps[it].operation in SHAPING]
+    return shaped[-1] if shaped else applied or core.scores_step
 
 
 def _where_read(excerpt: Excerpt, empty: Observation) -> Place | None:
     """The write that leaves a slot out, the mask that lets empty ones be seen, or the first step that reads one."""
-    for core in find_cores(excerpt.part):
+    for core, quiet in zip(find_cores(excerpt.part), find_cores(empty), strict=False):
         for source in (core.key_source, core.value_source):
             written = _wrongly_written(excerpt, source)
             if written is not None:
                 return Place.of(written)
-            if core.visible[:, :, excerpt.stop :].any() and not core.visible.all():
-                return Place.of(masking_step(core))
+            if (quiet.outside > FAINT).any():
+                return Place.of(_masked_by(empty, quiet))
             for step in way_back(excerpt.part, source):
                 changed = changed_entries(empty, excerpt.part, step)
                 if not step.in_place and changed is not None and changed.any():

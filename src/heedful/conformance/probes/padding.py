@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from heedful.conformance.changes import differing
-from heedful.conformance.cores import FUSED, Core, find_cores, fused_arguments
+from heedful.conformance.changes import ancestors, differing
+from heedful.conformance.cores import FAINT, FUSED, Core, find_cores, fused_arguments
 from heedful.conformance.counterparts import Excerpt
 from heedful.conformance.dataflow import tensor
 from heedful.conformance.evidence import Evidence
@@ -118,26 +118,21 @@ def padding(evidence: Evidence) -> Iterator[Finding | Fact]:
     for side in _sides(subject):
         kept = _kept(evidence, side)
         padded = subject.record(evidence.inputs, keep=kept)
-        leak = _leak(evidence, subject, padded, kept)
-        if leak is not None:
-            yield leak
-            return
-        wrong = _unlike_alone(evidence, padded, kept)
-        if wrong is not None:
-            b, apart = wrong
-            left = side == "left"
-            yield Finding(
-                "left-padding-positions" if left else "padding-leak",
-                "suspicious" if left and not _is_causal(evidence) else "bug",
-                f"With {PADDED[b]} tokens of padding on its {side}, sequence {b} comes out otherwise than alone, by "
-                f"{apart:.3g}, though no real token sees the padding"
-                + (": positions are counted from the padding on." if left else "."),
-                _sizes(evidence),
-                _counted_where(subject, evidence.inputs.entry(b), kept[b])
-                if left
-                else _masked_where(find_cores(padded)),
+        harm = _leak(evidence, subject, padded, kept) or _unlike_alone(evidence, padded, kept)
+        if harm is None:
+            continue
+        b, proof, seen = harm
+        name, why, place = _cause(evidence, subject, padded, kept, b)
+        if name == "padding-leak" and side == "left" and not seen:
+            name, place = (
+                "left-padding-positions",
+                _counted_where(subject, evidence.inputs.entry(b), kept[b]),
             )
-            return
+            why = "Positions are counted from the padding on."
+        unsure = name == "left-padding-positions" and not _is_causal(evidence)
+        proof = f"{why} {proof}".strip()
+        yield Finding(name, "suspicious" if unsure else "bug", proof, _sizes(evidence), place)
+        return
 
 
 def _sides(subject: Subject) -> tuple[str, ...]:
@@ -165,24 +160,31 @@ def _counted_where(subject: Subject, inputs: Inputs, kept: Tensor) -> Place | No
     return alone.place(alone.origin(apart[-1])) if apart else None
 
 
-def _unlike_alone(
-    evidence: Evidence, padded: Observation, kept: Tensor
-) -> tuple[int, float] | None:
-    """The first sequence that padding changes, and by how much; its real tokens alone are the measure."""
+Harm = tuple[
+    int, str, bool
+]  # to which sequence, what shows it, whether it comes from what stands in padded places
+
+
+def _unlike_alone(evidence: Evidence, padded: Observation, kept: Tensor) -> Harm | None:
+    """The first sequence that padding changes; its real tokens alone are the measure."""
     for b in range(len(kept)):
         real = kept[b].nonzero().flatten()
         start, stop = int(real[0]), int(real[-1]) + 1
         alone = evidence.subject.run(evidence.inputs.entry(b).tokens(start, stop)).detach()[0]
         beside = padded.output[b, start:stop]
         if alone.shape == beside.shape and differing(alone, beside).any():
-            return b, (alone - beside).abs().max().item()
+            side = "left" if start else "right"
+            apart = (alone - beside).abs().max()
+            proof = (
+                f"With {PADDED[b]} tokens of padding on its {side}, sequence {b} comes out otherwise than alone, by "
+                f"{apart:.3g}."
+            )
+            return b, proof, False
     return None
 
 
-def _leak(
-    evidence: Evidence, subject: Subject, padded: Observation, kept: Tensor
-) -> Finding | None:
-    """A padded token that changes a real one's output, and how it comes to be seen."""
+def _leak(evidence: Evidence, subject: Subject, padded: Observation, kept: Tensor) -> Harm | None:
+    """A padded token that changes a real one's output."""
     for b in range(1, len(kept)):
         t = int((~kept[b]).nonzero()[0])
         changed = subject.run(evidence.inputs.changed(b, t), keep=kept).detach()
@@ -190,8 +192,7 @@ def _leak(
         if rows.any():
             i = int(rows.nonzero()[0])
             proof = f"Changing token {t} of sequence {b}, which is padding, changes output {i}, which is not."
-            name, why, place = _cause(evidence, subject, padded, kept, b)
-            return Finding(name, "bug", f"{why} {proof}".strip(), _sizes(evidence), place)
+            return b, proof, True
     return None
 
 
@@ -208,12 +209,14 @@ def _cause(
             continue
         why = _weak(core, without, rows[b], kept[b])
         if why:
-            return "mask-fill-too-small", why, _changed_where(padded, core, without)
+            hidden = torch.zeros_like(core.visible)
+            hidden[rows[b]] = kept[b][:, None] & ~kept[b] & (without.weights[rows[b]] > 0)
+            return "mask-fill-too-small", why, _lowered_where(padded, core, hidden)
         late = _after_softmax(core, rows[b], kept[b])
         if late is not None:
             why = "Padded keys get their share of the softmax, and only then a weight of 0."
             return "mask-after-softmax", why, Place.of(late)
-        why = _misdirected(_hidden(core) & ~_hidden(without), rows, kept, b)
+        why = _misdirected(core, without, rows, kept, b)
         if why:
             return "mask-broadcast", why, taken
     unused = unused_masking(padded)
@@ -247,7 +250,7 @@ def _weak(core: Core, without: Core, rows: Tensor, kept: Tensor) -> str:
     padded = logits[:, :, ~kept]
     if not (weights[:, :, ~kept] > 0).any():
         return ""
-    if (padded == padded.flatten()[0]).all():
+    if (padded == padded.flatten()[0]).all() and padded.flatten()[0] > UNMASKED:
         return f"The scores of padded keys are set to {padded.flatten()[0]:.3g}, not to −∞."
     change = logits - before
     lowered = change[:, :, kept].mean() - change[:, :, ~kept].mean()
@@ -259,17 +262,19 @@ def _weak(core: Core, without: Core, rows: Tensor, kept: Tensor) -> str:
     )
 
 
-def _changed_where(padded: Observation, core: Core, without: Core) -> Place | None:
-    """The first step from scores to weights that padding changes; of the fused attention, what made its mask."""
+def _lowered_where(padded: Observation, core: Core, hidden: Tensor) -> Place | None:
+    """The first step at which hidden scores are what they stay; of the fused attention, what made its mask."""
     if core.fused:
         mask = fused_arguments(core.context_step)["attn_mask"]
         made = mask.step if isinstance(mask, Source) else None
         return Place.of(core.context_step if made is None else padded.trace[made])
-    for step, other in zip(core.chain, without.chain, strict=False):
-        value, unpadded = tensor(step), tensor(other)
-        if value is None or unpadded is None or value.shape != unpadded.shape:
-            return None
-        if differing(value, unpadded).any():
+    final = core.logits[hidden]
+    for step in core.chain:
+        value = tensor(step)
+        if value is None or value.numel() != hidden.numel():
+            continue
+        scores = value.reshape(hidden.shape)[hidden]
+        if (scores == scores[0]).all() or torch.equal(scores, final):
             return Place.of(step)
     return None
 
@@ -293,14 +298,15 @@ def _after_softmax(core: Core, rows: Tensor, kept: Tensor) -> Step | None:
     return None
 
 
-def _misdirected(hidden: Tensor, rows: list[Tensor], kept: Tensor, b: int) -> str:
-    """Whether what the padding hides, (L, Tq, Tk), is another's: rows for columns, or another entry's padding."""
-    own = hidden[rows[b]]
+def _misdirected(core: Core, without: Core, rows: list[Tensor], kept: Tensor, b: int) -> str:
+    """Whether what the padding hides is another's: rows for columns, or another entry's padding."""
+    seen = ~_hidden(without)[rows[b]]
+    own = _hidden(core)[rows[b]] & seen
     if own[:, ~kept[b]].any() and not own[:, kept[b]].any():
         return "The mask hides queries that are padding, and no keys: it is broadcast along the wrong dimension."
-    last = own[:, -1] if kept[b, -1] else own[:, 0]
+    real, own = seen[:, kept[b]], own[:, kept[b]]
     for other in range(len(kept)):
-        if other != b and last.any() and (last == ~kept[other]).all():
+        if other != b and own.any() and (own == real & ~kept[other]).all():
             return f"Sequence {b} is masked by the padding of sequence {other}."
     return ""
 
@@ -318,13 +324,28 @@ def _masked_where(cores: list[Core]) -> Place | None:
 
 
 def _taken_where(observation: Observation, argument: MaskArgument) -> Place | None:
-    """The first line that makes something of the argument."""
-    taken = (
-        it
-        for it in observation.trace
+    """The first line that makes of the argument what meets the scores; else the first one that takes it."""
+    steps = observation.trace.steps
+    taken = [
+        it.index
+        for it in steps
         if any(source.kind == "input" and source.name == argument.name for source in it.inputs)
-    )
-    return Place.of(next(taken, None))
+    ]
+    for core in find_cores(observation):
+        chain = {it.index for it in core.chain}
+        beside = [it for step in core.chain[1:] for it in step.inputs]
+        if core.fused:
+            beside = [
+                it
+                for it in [fused_arguments(core.context_step)["attn_mask"]]
+                if isinstance(it, Source)
+            ]
+        made = [it.step for it in beside if it.step is not None and it.step not in chain]
+        behind = {index for it in made for index in ancestors(steps, steps[it])}
+        met = sorted(behind & set(taken)) + sorted(chain & set(taken))
+        if met:
+            return Place.of(steps[met[0]])
+    return Place.of(steps[taken[0]]) if taken else None
 
 
 @probe("mask-fill-too-small")
@@ -335,9 +356,8 @@ def padding_fill(evidence: Evidence) -> Iterator[Finding | Fact]:
         return
     kept = _kept(evidence, "right")
     padded = subject.record(evidence.inputs, keep=kept)
-    unpadded = find_cores(subject.record(evidence.inputs, keep=torch.ones_like(kept)))
-    for core, without in zip(find_cores(padded), unpadded, strict=False):
-        hidden = (core.weights == 0) & core.logits.isfinite()
+    for core in find_cores(padded):
+        hidden = (core.weights < FAINT) & core.logits.isfinite()
         if not hidden.any() or (level := core.logits[hidden].max().item()) < UNMASKED:
             continue
         size = core.logits[core.visible].abs().max().clamp_min(1e-6).item()
@@ -352,7 +372,7 @@ def padding_fill(evidence: Evidence) -> Iterator[Finding | Fact]:
                     f"Scores of padded keys are set to about {level:.3g}, not to −∞: with products up to "
                     f"{it.scores.abs().max():.3g}, query {i} gives {it.used[l, i, j]:.3g} of its weight to key {j}.",
                     f"tokens × {factor:.0f}",
-                    _changed_where(padded, core, without),
+                    _lowered_where(padded, core, hidden),
                 )
                 return
 

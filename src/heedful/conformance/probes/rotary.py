@@ -253,16 +253,18 @@ def _wrong_partner(rotation: Rotation) -> Step | None:
 
 
 def _doubled(observation: Observation, rotation: Rotation) -> Step | None:
-    """The step that gives both features of a pair the angle that was made for the pair."""
+    """The step that makes a table of angles which is not the same for both features of a pair."""
     D, T = rotation.maps.shape[-1], observation.inputs.sizes[1]
-    turned = {it.index for it in rotation.way}
-    for index in sorted(ancestors(observation.trace.steps, rotation.way[-1]) - turned):
-        step = observation.trace[index]
-        before = [
-            observation.trace[it.step].shape[-1:] for it in step.inputs if it.step is not None
-        ]
-        if step.shape[-1:] == (D,) and T in step.shape and (D // 2,) in before:
-            return step
+    steps, (first, *_, last) = observation.trace.steps, rotation.way
+    turned = {it.index for it in rotation.way} | ancestors(steps, first)
+    for index in sorted(ancestors(steps, last) - turned):
+        table = tensor(observation.trace[index])
+        if table is None or table.shape[-1:] != (D,) or T not in table.shape[:-1]:
+            continue
+        halves = table.unflatten(-1, (2, -1) if rotation.layout == "half" else (-1, 2))
+        one, other = halves.abs().unbind(-2 if rotation.layout == "half" else -1)
+        if not _near(one, other):
+            return observation.trace[index]
     return None
 
 
