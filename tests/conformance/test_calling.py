@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -770,6 +771,7 @@ def test_global_state_is_as_before(capsys):
         torch.set_grad_enabled(False)
         torch.use_deterministic_algorithms(True)
         print("from the target")
+        warnings.warn("from the target, too", stacklevel=1)
     assert torch.equal(torch.get_rng_state(), settings[0])
     assert random.getstate() == settings[1]
     assert (numpy.random.get_state()[1] == settings[2]).all()

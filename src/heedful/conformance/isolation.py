@@ -7,16 +7,19 @@ import ctypes
 import random
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 
 import numpy
 import torch
-from torch import Tensor, nn
 
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Random states and torch's settings are afterwards as before; what a target prints goes to stderr."""
+    """Random states and torch's settings are afterwards as before; what a target prints goes to stderr.
+
+    Its warnings are not shown: they are not about what is asked.
+    """
     states = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
     dtype, threads, grad = (
         torch.get_default_dtype(),
@@ -27,7 +30,12 @@ def undisturbed() -> Iterator[None]:
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     precision, anomaly = torch.get_float32_matmul_precision(), torch.is_anomaly_enabled()
     try:
-        with contextlib.redirect_stdout(sys.stderr), torch.enable_grad():
+        with (
+            contextlib.redirect_stdout(sys.stderr),
+            torch.enable_grad(),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore")
             yield
     finally:
         random.setstate(states[0])
@@ -63,35 +71,3 @@ def within(seconds: float) -> Iterator[None]:
         with lock:
             over = True
         timer.cancel()
-
-
-@contextlib.contextmanager
-def seeded() -> Iterator[None]:
-    """The same random numbers for every run, so that two differ by what they were given alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        yield
-
-
-@contextlib.contextmanager
-def restored(module: nn.Module | None) -> Iterator[None]:
-    """A module's attributes and buffers are afterwards as before: caches empty, counters where they were."""
-    parts = [] if module is None else list(module.modules())
-    attributes = [(part, dict(vars(part)), dict(part._buffers)) for part in parts]
-    held = [
-        it for _, own, buffers in attributes for it in (*own.values(), *buffers.values())
-        if isinstance(it, Tensor)
-    ]  # fmt: skip
-    kept = [(tensor, tensor._version, tensor.detach().clone()) for tensor in held]
-    try:
-        yield
-    finally:
-        for part, own, buffers in attributes:
-            vars(part).clear()
-            vars(part).update(own)
-            part._buffers.clear()
-            part._buffers.update(buffers)
-        with torch.no_grad():
-            for tensor, version, value in kept:
-                if tensor._version != version:
-                    tensor.copy_(value)
