@@ -742,6 +742,26 @@ def test_the_original_is_never_run_and_stays_as_it_was():
         assert torch.equal(it, before[name])
 
 
+class Counting(Projected):
+    """Counts its calls in a buffer, in place, and adds them to what it sees."""
+
+    def __init__(self, d_model):
+        super().__init__(d_model)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x * self.calls)
+
+
+def test_every_run_begins_with_the_same_state_unless_it_is_to_last():
+    subject = subject_of(Counting)
+    inputs = subject.draw(2, 5)
+    torch.testing.assert_close(subject.run(inputs), subject.run(inputs))
+    lasting = subject.fresh(lasting=True)
+    assert not torch.equal(lasting.run(inputs), lasting.run(inputs))
+
+
 def test_a_module_that_was_run_and_kept_its_result_is_copied():
     module = Weighted(24)
     module(torch.randn(2, 5, 24))
