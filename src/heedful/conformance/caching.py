@@ -98,7 +98,7 @@ def run_chunks(
         trace = record(subject.callee, *args, **keywords)
         if use.kind != "buffers":
             cache = _cache_after(use, trace.result, cache)
-        found.append(subject.observation(chunk, given, trace))
+        found.append(subject.observation(chunk, given, trace, before=start))
         start += size
     return found
 

@@ -175,11 +175,11 @@ class Called:
         return rows
 
     def observation(
-        self, inputs: Inputs, given: Mapping[str, Any], trace: Trace, result: object = None
+        self, inputs: Inputs, given: Mapping[str, Any], trace: Trace, before: int = 0
     ) -> Observation:
-        """What a recorded run showed."""
-        output = self.rows(trace.result if result is None else result, inputs).detach()
-        return Observation(inputs, output, trace, self._values(given))
+        """What a recorded run showed; `before` counts the tokens that were in its cache already."""
+        output = self.rows(trace.result, inputs).detach()
+        return Observation(inputs, output, trace, self._values(given), before)
 
     def _values(self, given: Mapping[str, Any]) -> dict[tuple[str, str], Tensor]:
         """What no step made, under the names that the trace has for it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import cast
 
@@ -16,6 +16,7 @@ from heedful.conformance.dataflow import PRODUCTS, is_projection, made_from_toke
 from heedful.conformance.subject import Observation
 from heedful.observation import Source, Step
 
+FAINT = 1e-12  # a weight that leaves no trace in a float64 output
 FUSED = "scaled_dot_product_attention"
 TRANSPOSING = ("transpose", "mT", "T", "swapaxes", "swapdims")
 
@@ -39,6 +40,7 @@ class Core:
         weights: (L, Tq, Tk), what it gave.
         used: (L, Tq, Tk), what the values were multiplied by.
         context: (L, Tq, Dv).
+        outside: (L, Tq), the weight on slots of a cache that hold no token; these are left out of all else.
     """
 
     scores_step: Step
@@ -56,6 +58,7 @@ class Core:
     weights: Tensor
     used: Tensor
     context: Tensor
+    outside: Tensor
 
     @property
     def fused(self) -> bool:
@@ -64,8 +67,8 @@ class Core:
 
     @cached_property
     def visible(self) -> Tensor:
-        """(L, Tq, Tk) Boolean: which keys have a weight; NaN counts as one."""
-        return self.used != 0
+        """(L, Tq, Tk) Boolean: which keys have a weight to speak of; NaN counts as one."""
+        return ~(self.used.abs() < FAINT)
 
 
 def find_cores(observation: Observation) -> list[Core]:
@@ -80,7 +83,20 @@ def find_cores(observation: Observation) -> list[Core]:
             found.append(_fused_core(observation, step))
         elif (product := finder.product(step)) is not None:
             found += finder.cores_ending_in(product)
-    return found
+    tokens = observation.before + observation.inputs.sizes[1]
+    return [_without_slots(core, tokens) for core in found]
+
+
+def _without_slots(core: Core, tokens: int) -> Core:
+    """A core without the keys behind the last token, if these are empty slots or have no weight."""
+    keys, weights = core.key[:, tokens:], core.used[..., tokens:]
+    if core.used.shape[1] > tokens or not keys.numel() or (keys.any() and weights.any()):
+        return core
+    cut = {
+        name: getattr(core, name)[..., :tokens] for name in ("scores", "logits", "weights", "used")
+    }
+    rows = {name: getattr(core, name)[:, :tokens] for name in ("key", "value")}
+    return replace(core, **cut, **rows, outside=core.weights[..., tokens:].sum(-1))
 
 
 def value_of(observation: Observation, source: object) -> Tensor | None:
@@ -208,6 +224,7 @@ def _core(observation: Observation, scores: Product, context: Product, side: int
         weights=used if weights is None else weights,
         used=used,
         context=used @ value,
+        outside=used.new_zeros(L, Tq),
     )
 
 
@@ -308,6 +325,7 @@ def _fused_core(observation: Observation, step: Step) -> Core:
         weights=flat(weights),
         used=flat(weights),
         context=flat(cast(Tensor, step.value)),
+        outside=flat(weights).new_zeros(flat(weights).shape[:2]),
     )
 
 

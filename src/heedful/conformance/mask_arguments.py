@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 PADDING_NAMES = (
     *("key_padding_mask", "src_key_padding_mask", "tgt_key_padding_mask", "padding_mask"),
     *("pad_mask", "attention_mask", "key_mask", "x_mask", "input_mask", "token_mask"),
-    *("valid_mask", "src_mask", "mask", "masks", "attn_mask"),
+    *("valid_mask", "src_mask", "mask", "masks", "attn_mask", "context_mask", "kv_mask"),
+    *("memory_key_padding_mask", "memory_mask", "encoder_attention_mask", "cross_attention_mask"),
 )
 ATTENDING_NAMES = ("attn_mask", "src_mask", "tgt_mask", "attention_mask", "mask", "causal_mask")
 LENGTH_NAMES = ("lengths", "lens", "seq_lens", "valid_lens", "valid_len", "valid_lengths")

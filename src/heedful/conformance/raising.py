@@ -33,10 +33,15 @@ def where_raised(error: BaseException) -> Place | None:
     """The innermost line of a target's own code that an exception passed through."""
     found = None
     for frame, line in traceback.walk_tb(error.__traceback__):
-        if not str(frame.f_globals.get("__name__", "")).startswith(NOT_THE_TARGETS):
+        if not _carries_out(str(frame.f_globals.get("__name__", ""))):
             summary = traceback.FrameSummary(frame.f_code.co_filename, line, frame.f_code.co_name)
             found = Place(summary.filename, line, (summary.line or "").strip())
     return found
+
+
+def _carries_out(module: str) -> bool:
+    """Whether a module's code only carries out a target's lines."""
+    return any(module == it or module.startswith(f"{it}.") for it in NOT_THE_TARGETS)
 
 
 def said(error: BaseException) -> str:
@@ -47,7 +52,7 @@ def said(error: BaseException) -> str:
 def global_read(error: BaseException) -> tuple[str, Place] | None:
     """The first global tensor that the code which raised reads, and where: what came of it may be what did not fit."""
     for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
-        if str(frame.f_globals.get("__name__", "")).startswith(NOT_THE_TARGETS):
+        if _carries_out(str(frame.f_globals.get("__name__", ""))):
             continue
         for instruction in dis.get_instructions(frame.f_code):
             held = (

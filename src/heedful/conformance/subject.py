@@ -74,12 +74,14 @@ class Observation:
         output: (B, T, …), one row a token.
         trace: its steps.
         values: tensors that no step made, by (kind, name) of their `Source`: inputs, parameters, buffers, attributes.
+        before: how many tokens a cache held already.
     """
 
     inputs: Inputs
     output: Tensor
     trace: Trace
     values: Mapping[tuple[str, str], Tensor] = field(default_factory=dict)
+    before: int = 0
 
 
 class Subject(Protocol):
@@ -194,8 +196,8 @@ class CacheUse:
     """How a target is given a cache.
 
     Attributes:
-        kind: "object" (made first and passed in; it comes back, or is changed in place), "grown" (None at first, then what
-            came back), "buffers" (kept in the module, which is told a position or a flag).
+        kind: "object" (made first and passed in; it comes back, or is changed in place), "grown" (None at first, then
+            what came back), "buffers" (kept in the module, which is told a position or a flag).
         argument: the name of the argument: the cache's, the position's or the flag's.
         capacity: whether there are slots beyond those used.
     """

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from heedful.conformance.cores import FUSED, Core, find_cores, value_of
+from heedful.conformance.cores import FAINT, FUSED, Core, find_cores, value_of
 from heedful.conformance.dataflow import made_where, tensor
 from heedful.conformance.evidence import Evidence
 from heedful.conformance.expectations import is_triangular
@@ -211,7 +211,7 @@ def masking_step(core: Core) -> Step | None:
     if core.fused:
         return core.context_step
     L, Tq, Tk = core.used.shape
-    hidden = core.weights == 0  # before dropout, which hides nothing
+    hidden = core.weights < FAINT  # before dropout, which hides nothing
     hidden = hidden if hidden.any() else ~core.visible
     for step in core.chain[1:]:
         value = tensor(step)
@@ -252,7 +252,7 @@ def unused_mask(evidence: Evidence) -> Iterator[Finding | Fact]:
 def fill(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Lengthens queries and keys until scores outweigh a finite fill: hidden keys must stay hidden."""
     for core in evidence.cores:
-        hidden = (core.weights == 0) & core.logits.isfinite()
+        hidden = (core.weights < FAINT) & core.logits.isfinite()
         if core.fused and core.context_step.operation == FUSED and not hidden.any():
             continue
         if not hidden.any() or evidence.inputs.vocabulary:

@@ -20,6 +20,8 @@ NEAR = 1e-4
 @probe("softmax-wrong-dim", "rows-not-normalised", "mask-after-softmax")
 def softmax(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Sums each query's weights over the keys: the sum is 1 where any key is seen."""
+    if not evidence.cores and not any("attention" in it.operation for it in evidence.base.trace):
+        yield Fact("attention", "none seen inside: judged by its outputs alone")
     for core in evidence.cores:
         finding = _wrong_softmax(core) or _changed_after(core)
         if finding is not None:
@@ -29,7 +31,7 @@ def softmax(evidence: Evidence) -> Iterator[Finding | Fact]:
 
 def _wrong_softmax(core: Core) -> Finding | None:
     """What is wrong as the softmax leaves it."""
-    if _is_normalised(core.weights) or _has_sink(core):
+    if _is_normalised(core.weights, core.outside) or _has_sink(core):
         return None
     _, Tq, Tk = core.weights.shape
     step = core.softmax_step
@@ -66,7 +68,11 @@ def _wrong_softmax(core: Core) -> Finding | None:
 
 def _changed_after(core: Core) -> Finding | None:
     """What was done to right weights before they met the values."""
-    if _is_normalised(core.used) or core.softmax_step is None or not _is_normalised(core.weights):
+    if (
+        _is_normalised(core.used, core.outside)
+        or core.softmax_step is None
+        or not _is_normalised(core.weights, core.outside)
+    ):
         return None
     hidden = (core.used == 0) & (core.weights != 0)
     after = [it for it in core.chain if it.index > core.softmax_step.index]
@@ -101,13 +107,12 @@ def _has_sink(core: Core) -> bool:
     )
 
 
-def _is_normalised(weights: Tensor) -> bool:
-    """Whether rows sum to 1: those with a weight at all, NaN aside."""
-    sums = weights.sum(-1)
+def _is_normalised(weights: Tensor, outside: Tensor | float = 0.0) -> bool:
+    """Whether rows sum to 1, with the weight on slots that hold no token: those with a weight at all, NaN aside."""
+    sums = weights.sum(-1) + outside
     sums = sums[(weights != 0).any(-1) & sums.isfinite()]
-    return bool((sums - 1).abs().le(NEAR).all()) and bool(
-        (weights >= -NEAR)[weights.isfinite()].all()
-    )
+    positive = (weights >= -NEAR)[weights.isfinite()].all()
+    return bool((sums - 1).abs().le(NEAR).all()) and bool(positive)
 
 
 def _worst(weights: Tensor) -> float:
