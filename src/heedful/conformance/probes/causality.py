@@ -159,8 +159,12 @@ def _weak_fill(evidence: Evidence, core: Core) -> tuple[str, str, Place | None] 
         value = tensor(step)
         masks = (value_of(evidence.base, source) for source in step.inputs)
         found = any(it is not None and it.dim() >= 2 and is_triangular(it) for it in masks)
-        if value is not None and value.shape[-2:] == future.shape:
-            ahead = value.reshape(-1, *future.shape)[:, future]
+        if (
+            value is not None
+            and value.dim() >= 2
+            and value.shape[-2] == len(future) <= value.shape[-1]
+        ):
+            ahead = value[..., : len(future)].reshape(-1, *future.shape)[:, future]
             found = found or bool((ahead == ahead.flatten()[0]).all())
         if found:
             why = f"The mask changes hidden scores by {step.operation}, which leaves them weight."
