@@ -139,51 +139,66 @@ def page(verdicts: Sequence[Verdict]) -> str:
     """The figures, the confusion matrix and every miss, as Markdown."""
     mutants = [it for it in verdicts if it.expected]
     right = [it for it in verdicts if not it.expected]
-    on_a_line = [it for it in mutants if it.line is not None]
-    seconds = [it.seconds for it in verdicts]
-    alarms = [it for it in right if it.found]
-    kinds = len({it.expected for it in mutants})
-    lines = [
+    misses = [f"- {it.expected}, {it.name}" for it in mutants if not it.detected]
+    alarms = [f"- {it.name}: {', '.join(it.found)}" for it in right if it.found]
+    parts = [
         "# How well `heedful check` does",
-        "",
-        "Written by `make conformance`; do not edit. Every mutant is a right attention of `tests/conformance/bases/`",
-        "with one small edit of `tests/conformance/mutants.py`, checked from its class alone, with what its user would",
-        "say (`causal=True`).",
-        "",
-        "| | |",
-        "|---|---|",
-        f"| mutants | {len(mutants)}, of {kinds} bugs, on {len(OPTIONS)} bases |",
-        f"| named right | {_share([it for it in mutants if it.detected], mutants)} |",
-        f"| named right, and nothing else reported | {_share([it for it in mutants if it.right], mutants)} |",
-        "| right line, of bugs that sit on one line | "
-        f"{_share([it for it in on_a_line if it.line_right], on_a_line)} |",
-        f"| right attentions | {len(right)} |",
-        f"| false alarms | {len(alarms)} |",
-        f"| seconds for a check, one thread | median {median(seconds):.2f}, most {max(seconds):.2f} |",
-        "",
+        "Written by `make conformance`; do not edit. Every mutant is a right attention of\n"
+        "`tests/conformance/bases/` with one small edit of `tests/conformance/mutants.py`, checked from its\n"
+        "class alone, with what its user would say (`causal=True`).",
+        _figures(mutants, right),
         "## Confusion matrix",
-        "",
-        "First finding, where it is not the expected one. Rows: the bug; in brackets: of how many mutants.",
-        "",
-        "| bug | named right | otherwise |",
-        "|---|--:|---|",
+        "Rows: the bug; in brackets: of how many mutants. Otherwise: what was reported first in its stead.",
+        _matrix(mutants),
+        "## Bases",
+        _bases(mutants),
+        "## Missed",
+        "\n".join(misses or ["Nothing."]),
+        "## False alarms",
+        "\n".join(alarms or ["None."]),
+        "## Right attentions",
+        ", ".join(it.name for it in right) + ".",
     ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _figures(mutants: Sequence[Verdict], right: Sequence[Verdict]) -> str:
+    on_a_line = [it for it in mutants if it.line is not None]
+    seconds = [it.seconds for it in [*mutants, *right]]
+    rows = {
+        "mutants": f"{len(mutants)}, of {len({it.expected for it in mutants})} bugs, on {len(OPTIONS)} bases",
+        "named right": _share([it.detected for it in mutants]),
+        "named right, and nothing else reported": _share([it.right for it in mutants]),
+        "right line, of bugs that sit on one line": _share([it.line_right for it in on_a_line]),
+        "right attentions": len(right),
+        "false alarms": sum(bool(it.found) for it in right),
+        "seconds for a check, one thread": f"median {median(seconds):.2f}, most {max(seconds):.2f}",
+    }
+    return "\n".join(
+        ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())]
+    )
+
+
+def _matrix(mutants: Sequence[Verdict]) -> str:
+    lines = ["| bug | named right | otherwise |", "|---|--:|---|"]
     for bug in dict.fromkeys(it.expected for it in mutants):
         those = [it for it in mutants if it.expected == bug]
         others = Counter(it.found[0] if it.found else "nothing" for it in those if not it.detected)
         said = ", ".join(f"{name} {n}" for name, n in others.most_common())
         lines.append(f"| {bug} ({len(those)}) | {sum(it.detected for it in those)} | {said} |")
-    misses = [it for it in mutants if not it.detected]
-    lines += ["", "## Missed", ""]
-    lines += [f"- {it.expected}, {it.name}" for it in misses] or ["Nothing."]
-    lines += ["", "## False alarms", ""]
-    lines += [f"- {it.name}: {', '.join(it.found)}" for it in alarms] or ["None."]
-    lines += ["", "## Right attentions", "", ", ".join(it.name for it in right) + ".", ""]
     return "\n".join(lines)
 
 
-def _share(part: Sequence[Verdict], whole: Sequence[Verdict]) -> str:
-    return f"{len(part)} of {len(whole)}, {len(part) / max(len(whole), 1):.1%}"
+def _bases(mutants: Sequence[Verdict]) -> str:
+    lines = ["| base | mutants | named right |", "|---|--:|--:|"]
+    for base in dict.fromkeys(it.name.split(":")[0] for it in mutants):
+        those = [it for it in mutants if it.name.startswith(f"{base}:")]
+        lines.append(f"| {base} | {len(those)} | {sum(it.detected for it in those)} |")
+    return "\n".join(lines)
+
+
+def _share(which: Sequence[bool]) -> str:
+    return f"{sum(which)} of {len(which)}, {sum(which) / max(len(which), 1):.1%}"
 
 
 def main() -> None:
