@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from statistics import median
 
@@ -64,6 +65,14 @@ class Verdict:
     @property
     def line_right(self) -> bool:
         return self.line is not None and self.found_line == self.line
+
+    def complaint(self) -> str:
+        """What is not as it should be, with the proofs of what was found; "" where all is."""
+        if self.right and (self.line is None or self.line_right):
+            return ""
+        said = [f"      {proof[:260]}" for proof in self.proofs or ("nothing found",)]
+        about = f"{self.expected or 'right'}, line {self.line}, {self.name}"
+        return "\n".join([("" if self.right else "WRONG ") + about, *said, ""])
 
 
 def judge_mutant(number: int) -> Verdict:
@@ -123,14 +132,15 @@ def measure(only: str = "") -> list[Verdict]:
     mutants = [n for n, it in enumerate(MUTANTS) if only in f"{it.base} {it.bug}"]
     names = [name for name in CORRECT if only in name]
     context = multiprocessing.get_context("spawn")
+    found = []
     with context.Pool(WORKERS) as pool:
-        found = []
-        for verdict in pool.imap(judge_mutant, mutants, chunksize=4):
+        verdicts = chain(
+            pool.imap(judge_mutant, mutants, chunksize=4), pool.imap(judge_correct, names)
+        )
+        for verdict in verdicts:
             found.append(verdict)
-            print(f"\r{len(found)} of {len(mutants) + len(names)}", end="", flush=True)
-        for verdict in pool.imap(judge_correct, names):
-            found.append(verdict)
-            print(f"\r{len(found)} of {len(mutants) + len(names)}", end="", flush=True)
+            print(end="\r" + verdict.complaint())
+            print(end=f"\r{len(found)} of {len(mutants) + len(names)}", flush=True)
     print()
     return found
 
@@ -207,17 +217,9 @@ def main() -> None:
     parser.add_argument("--only", default="", help="those whose base, bug or name holds this")
     given = parser.parse_args()
     verdicts = measure(given.only)
-    text = page(verdicts)
-    print(text)
-    for it in verdicts:
-        if not it.right or (it.line is not None and not it.line_right):
-            print(
-                f"{'' if it.right else 'WRONG '}{it.expected or 'right'} line {it.line} | {it.name}"
-            )
-            for proof in it.proofs or ("nothing found",):
-                print(f"      {proof[:260]}")
+    print(page(verdicts))
     if given.page is not None:
-        given.page.write_text(text)
+        given.page.write_text(page(verdicts))
 
 
 if __name__ == "__main__":
