@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import time
 import warnings
@@ -274,6 +275,26 @@ def test_what_cannot_be_guessed_is_asked_for_by_name():
     assert subject_of(OfNames, arguments={"flavour": "sweet"}).module.flavour == "sweet"  # pyright: ignore
     with pytest.raises(ArgumentError, match=r"colour.*d_model"):
         subject_of(Projected, arguments={"colour": 1})
+
+
+@pytest.mark.parametrize(
+    ("target", "arguments"),
+    [
+        (Projected(4).forward, {}),
+        (functools.partial(Projected(4)), {}),
+        (Projected(4), {"d_model": 8}),
+        (3, {}),
+        (lambda: None, {}),
+    ],
+    ids=["method", "partial", "instance", "number", "no argument"],
+)
+def test_what_cannot_be_checked_is_refused(target, arguments):
+    with pytest.raises(ArgumentError):
+        subject_of(target, arguments=arguments)
+
+
+def test_what_is_compiled_is_checked_as_it_was_written():
+    assert subject_of(torch.compile(Projected(4))).name == "Projected"
 
 
 def test_projections_of_zeros_are_drawn_anew_and_norms_stay():
@@ -703,6 +724,10 @@ def test_transformers(family, part, implementation):
     whole = subject.run(inputs)
     later = subject.run(inputs.changed(0, 5))
     assert torch.allclose(whole[0, :5], later[0, :5], atol=1e-5) == (family != "bert")
+    if (family, part) == ("mistral", "attention"):  # of three tokens, its own included
+        earlier = subject.run(inputs.changed(0, 1))
+        same = [torch.allclose(whole[0, t], earlier[0, t], atol=1e-6) for t in range(6)]
+        assert same == [True, False, False, False, True, True]
     for keep in ([True] * 4 + [False] * 2, [False] * 2 + [True] * 4):
         real = torch.tensor(keep)
         padded = subject.run(inputs, keep=torch.stack([torch.ones_like(real), real]))

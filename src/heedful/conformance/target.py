@@ -72,21 +72,21 @@ def target_of(target: Any, arguments: Mapping[str, Any]) -> Target:
     if inspect.isclass(target):
         with seeded():
             target = build(target, arguments)
-    if not callable(target):
+    elif arguments:
         raise ArgumentError(
-            "target",
-            expected="a module, the class of one, or a function",
-            received=repr(target),
-            remedy="Name the class of the attention, or a function of (query, key, value).",
+            "arguments",
+            expected="none for what is built already",
+            received=", ".join(arguments),
+            remedy="Pass the class instead of an instance.",
         )
-    if (
-        target is F.scaled_dot_product_attention
-    ):  # the one attention in torch that is no Python function
+    target = getattr(target, "_orig_mod", target)  # what torch.compile was given
+    _check_callable(target)
+    if target is F.scaled_dot_product_attention:  # torch's one attention that Python cannot read
         target = scaled_dot_product_attention
     if not isinstance(target, nn.Module):
         return Target(getattr(target, "__name__", type(target).__name__), target)
     try:
-        module = copy.deepcopy(target, _results_kept(target))
+        module = copy.deepcopy(target, _results_kept(target)).cpu()
     except (RuntimeError, TypeError, NotImplementedError) as error:
         raise ArgumentError(
             "target",
@@ -96,6 +96,25 @@ def target_of(target: Any, arguments: Mapping[str, Any]) -> Target:
         ) from error
     _draw_constants(module)
     return Target(type(target).__name__, module)
+
+
+def _check_callable(target: Any) -> None:
+    """Raise `ArgumentError` for what cannot be called, or would be run itself: a module's method, a part of one."""
+    if not callable(target):
+        raise ArgumentError(
+            "target",
+            expected="a module, the class of one, or a function",
+            received=repr(target),
+            remedy="Name the class of the attention, or a function of (query, key, value).",
+        )
+    for held in ("__self__", "func"):
+        if isinstance(getattr(target, held, None), nn.Module):
+            raise ArgumentError(
+                "target",
+                expected="a module itself, which can be copied",
+                received=f"a call of {type(getattr(target, held)).__name__}'s",
+                remedy="Pass the module: its forward is what is called.",
+            )
 
 
 def scaled_dot_product_attention(
