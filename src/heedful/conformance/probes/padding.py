@@ -305,9 +305,12 @@ def _misdirected(core: Core, without: Core, rows: list[Tensor], kept: Tensor, b:
     if own[:, ~kept[b]].any() and not own[:, kept[b]].any():
         return "The mask hides queries that are padding, and no keys: it is broadcast along the wrong dimension."
     real, own = seen[:, kept[b]], own[:, kept[b]]
-    for other in range(len(kept)):
-        if other != b and own.any() and (own == real & ~kept[other]).all():
-            return f"Sequence {b} is masked by the padding of sequence {other}."
+    for hidden, visible in zip(own, real, strict=True):
+        if not hidden.any() or torch.equal(hidden, visible & ~kept[b]):
+            continue
+        for other in range(len(kept)):
+            if torch.equal(hidden, visible & ~kept[other]):
+                return f"Sequence {b} is masked by the padding of sequence {other}."
     return ""
 
 
