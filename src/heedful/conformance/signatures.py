@@ -150,9 +150,10 @@ def needed_mask(target: Target) -> Attends | None:
     """
     parameters = inspect.signature(target.forward).parameters
     if type(target.module).__module__.startswith("transformers."):
-        if "attention_mask" in parameters and getattr(target.module, "is_causal", False):
-            return causal_band(getattr(target.module, "sliding_window", None))
-        return None
+        if "attention_mask" not in parameters or not getattr(target.module, "is_causal", False):
+            return None
+        configured = getattr(getattr(target.module, "config", None), "sliding_window", None)
+        return causal_band(getattr(target.module, "sliding_window", configured))
     needed = any("mask" in name and it.default is it.empty for name, it in parameters.items())
     return causal_band() if needed and not set(STARTS).isdisjoint(parameters) else None
 
