@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from heedful.conformance.changes import differing
+from heedful.conformance.mask_arguments import known
 from heedful.conformance.mask_forms import as_given
 from heedful.conformance.raising import attempt
 from heedful.conformance.runs import restored, seeded
@@ -72,7 +73,12 @@ def _is_causal(subject: Called) -> bool:
 
 
 def run_chunks(
-    subject: Called, inputs: Inputs, sizes: Sequence[int], *, unused: float | None = None
+    subject: Called,
+    inputs: Inputs,
+    sizes: Sequence[int],
+    *,
+    keep: Tensor | None = None,
+    unused: float | None = None,
 ) -> list[Observation]:
     """Run a subject's module on one chunk of tokens after another; what it keeps in itself stays there.
 
@@ -80,6 +86,7 @@ def run_chunks(
         subject: one with a cache.
         inputs: all the tokens.
         sizes: of the chunks.
+        keep: (B, T) Boolean, which tokens are real; each call is told of those so far.
         unused: what to fill the cache's slots with first; None: they are as they come.
     """
     use = subject.cached
@@ -92,6 +99,8 @@ def run_chunks(
     for size in sizes:
         chunk = inputs.tokens(start, start + size)
         given = subject.way.arguments(chunk) | _told(subject, chunk, start)
+        if keep is not None:
+            given |= _padding_told(subject, keep[:, : start + size], size)
         if use.kind != "buffers":
             given |= _cache_arguments(use, cache)
         args, keywords = subject.target.bound(given)
@@ -215,6 +224,21 @@ def _told(subject: Called, chunk: Inputs, start: int) -> dict[str, Any]:
             told[name] = torch.arange(start, start + T).expand(B, T)
         elif name == "use_cache":
             told[name] = True
+    return told
+
+
+def _padding_told(subject: Called, keep: Tensor, new: int) -> dict[str, Any]:
+    """What a call is told of the tokens so far, of which the last are new: which are real, and where they stand.
+
+    Raises:
+        ArgumentError: it cannot be told which tokens are real.
+    """
+    argument = known(subject.padding, "padding", "which tokens are real")
+    told: dict[str, Any] = {
+        argument.name: as_given(argument, keep[:, None], len(keep), subject.dtype)
+    }
+    if subject.positions is not None:
+        told[subject.positions] = (keep.long().cumsum(-1) - 1).clamp_min(0)[:, -new:]
     return told
 
 

@@ -117,17 +117,23 @@ class Called:
         return self.observation(inputs, given, trace)
 
     def chunks(
-        self, inputs: Inputs, sizes: Sequence[int], *, unused: float | None = None
+        self,
+        inputs: Inputs,
+        sizes: Sequence[int],
+        *,
+        keep: Tensor | None = None,
+        unused: float | None = None,
     ) -> list[Observation]:
         """Run the tokens with a cache: so many first, so many next, …; needs `cached`.
 
         Args:
             inputs: all the tokens.
             sizes: of the chunks.
+            keep: (B, T) Boolean, which tokens are real, given by `padding`.
             unused: what to fill the cache's slots with first; None: they are as they come.
         """
         with self._comparable():
-            return caching.run_chunks(self, inputs, sizes, unused=unused)
+            return caching.run_chunks(self, inputs, sizes, keep=keep, unused=unused)
 
     def fresh(
         self,

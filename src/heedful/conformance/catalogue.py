@@ -301,7 +301,7 @@ _CACHES = (
         "rotary-precision",
         "bug",
         "Rotary angles are computed in a dtype below float32, which cannot tell large positions apart.",
-        "In bfloat16, the error of the angles at a position of 1000 or more.",
+        "The error of the angles after a cast to bfloat16, which rounds whole numbers above 256.",
         "Compute positions × frequencies, cos and sin in float32, and cast the tables afterwards.",
     ),
 )

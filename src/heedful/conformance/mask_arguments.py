@@ -161,11 +161,11 @@ def masks_told(
     """
     told: dict[str, tuple[MaskArgument, Tensor]] = {}
     if keep is not None:
-        argument = _known(subject.padding, "padding", "which tokens are real")
+        argument = known(subject.padding, "padding", "which tokens are real")
         _check_lengths(argument, keep)
         told[argument.name] = argument, keep[:, None].expand(-1, sizes[1], -1)
     if attend is not None:
-        argument = _known(subject.attending, "attending", "which query may see which key")
+        argument = known(subject.attending, "attending", "which query may see which key")
         if argument.name in told:
             padding, visible = told[argument.name]
             told[argument.name] = _joint(padding, argument), visible & attend
@@ -189,7 +189,7 @@ def _joint(padding: MaskArgument, attending: MaskArgument) -> MaskArgument:
     return replace(attending, form="(B, 1, T, T)" if by_heads else "(B, T, T)")
 
 
-def _known(argument: MaskArgument | None, name: str, what: str) -> MaskArgument:
+def known(argument: MaskArgument | None, name: str, what: str) -> MaskArgument:
     if argument is None:
         raise ArgumentError(
             name,

@@ -137,13 +137,19 @@ class Subject(Protocol):
         ...
 
     def chunks(
-        self, inputs: Inputs, sizes: Sequence[int], *, unused: float | None = None
+        self,
+        inputs: Inputs,
+        sizes: Sequence[int],
+        *,
+        keep: Tensor | None = None,
+        unused: float | None = None,
     ) -> list[Observation]:
         """Run the tokens with a cache: so many first, so many next, … An observation each; needs `cached`.
 
         Args:
             inputs: all the tokens.
             sizes: of the chunks.
+            keep: (B, T) Boolean, which tokens are real, given by `padding`.
             unused: what to fill the cache's slots with first; None: they are as they come.
         """
         ...

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 
+import torch
 from torch import Tensor
 
 from heedful.conformance.changes import ancestors, changed_entries, differing
@@ -15,6 +16,7 @@ from heedful.conformance.counterparts import Excerpt
 from heedful.conformance.dataflow import is_projection, tensor, way_back
 from heedful.conformance.evidence import Evidence
 from heedful.conformance.finding import Fact, Finding, Place
+from heedful.conformance.mask_forms import LENGTHS
 from heedful.conformance.probes.causality import masking_step
 from heedful.conformance.probing import probe
 from heedful.conformance.raising import attempt, said, where_raised
@@ -106,7 +108,8 @@ def _of_error(error: Exception, sizes: Sequence[int]) -> Finding | None:
 
 def _cause(evidence: Evidence, excerpt: Excerpt) -> Cause:
     """Queries, keys, values, or which keys are seen."""
-    for core, whole in zip(find_cores(excerpt.part), evidence.cores, strict=False):
+    wholes = find_cores(excerpt.whole)
+    for core, whole in zip(find_cores(excerpt.part), wholes, strict=False):
         if core.query.shape[:2] != (len(whole.query), excerpt.count):
             break
         found = (
@@ -275,6 +278,30 @@ def _holds(excerpt: Excerpt, written: Step, put_in: Step) -> bool:
     held, expected = (it.narrow(axis, 0, excerpt.stop) for it in (held, expected))
     held = held[: len(expected)]  # there may be room for more sequences
     return held.shape != expected.shape or not differing(held, expected).any()
+
+
+@probe("left-padding-positions", "cache-mismatch")
+def padded_cache(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Runs a left-padded batch with a cache: each real token's output must be that of one call for all."""
+    subject, (B, T) = evidence.subject, evidence.inputs.sizes
+    padding, attends = subject.padding, subject.attending
+    told_alike = padding is not None and attends is not None and padding.name == attends.name
+    if subject.cached is None or padding is None or padding.form == LENGTHS or told_alike or T < 4:
+        return
+    sizes = (T - 1, 1)
+    kept = torch.arange(T) >= torch.arange(B).clamp_max(T - 2)[:, None]
+    whole = attempt(lambda: subject.record(evidence.inputs, keep=kept))
+    parts = attempt(lambda: subject.chunks(evidence.inputs, sizes, keep=kept))
+    if isinstance(whole, Exception) or isinstance(parts, Exception):
+        return  # it takes no such mask beside a cache
+    rows = whole.output[:, -1:]
+    if not evidence.differs(parts[1].output, rows).any() or _of_split(evidence, sizes):
+        return
+    name, what, place = _cause(evidence, Excerpt(parts[1], whole, T - 1))
+    name = "left-padding-positions" if name == "rotary-offset" else "cache-mismatch"
+    distance = (parts[1].output - rows).abs().max()
+    proof = f"{what} With padding on the left, and only then, a cache changes the last outputs by {distance:.3g}."
+    yield Finding(name, "bug", proof.strip(), _case(evidence, sizes), place)
 
 
 @probe("cache-garbage-read")

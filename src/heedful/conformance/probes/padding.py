@@ -302,7 +302,8 @@ def _misdirected(core: Core, without: Core, rows: list[Tensor], kept: Tensor, b:
     """Whether what the padding hides is another's: rows for columns, or another entry's padding."""
     seen = ~_hidden(without)[rows[b]]
     own = _hidden(core)[rows[b]] & seen
-    if own[:, ~kept[b]].any() and not own[:, kept[b]].any():
+    unhidden = seen[:, kept[b]][:, :, ~kept[b]].any() and not own[:, kept[b]].any()
+    if unhidden and own[:, ~kept[b]].any():
         return "The mask hides queries that are padding, and no keys: it is broadcast along the wrong dimension."
     real, own = seen[:, kept[b]], own[:, kept[b]]
     for hidden, visible in zip(own, real, strict=True):

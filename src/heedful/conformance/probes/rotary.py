@@ -20,7 +20,7 @@ from heedful.conformance.subject import Observation, Subject
 from heedful.observation import Source, Step
 
 RUNS = 24  # at most, for as many samples as a head has features
-FAR = 513  # tokens: in bfloat16, whole numbers above 256 are rounded
+FAR = 300  # tokens: in bfloat16, whole numbers above 256 are rounded
 LEAST = 1e-3  # rad
 SMALL = 1e-6
 COARSE = (torch.bfloat16, torch.float16)
