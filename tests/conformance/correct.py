@@ -51,7 +51,10 @@ right("nn.TransformerEncoderLayer, batch and norm first")(
 )
 right("nn.TransformerDecoderLayer")(lambda: nn.TransformerDecoderLayer(24, 4, 32, batch_first=True))
 right("nn.MultiheadAttention, keys and values of other sizes")(
-    lambda: nn.MultiheadAttention(24, 4, kdim=20, vdim=16, batch_first=True)
+    lambda: (
+        nn.MultiheadAttention(24, 4, kdim=20, vdim=16, batch_first=True),
+        {"example": tuple(torch.randn(2, 7, size) for size in (24, 20, 16))},
+    )
 )
 right("F.scaled_dot_product_attention")(lambda: F.scaled_dot_product_attention)
 right("heedful.attention")(lambda: heedful.attention)
