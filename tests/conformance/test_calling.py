@@ -61,6 +61,25 @@ class TokensFirst(Projected):
         return attend(q, k, v).transpose(0, 1).reshape(T, B, C)
 
 
+class Wrapped(nn.Module):
+    """An attention of torch's that takes tokens first, and nothing that says so."""
+
+    def __init__(self, d_model, nhead):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(d_model, nhead)
+
+    def forward(self, x):
+        return self.attention(x, x, x)[0]
+
+
+class Assuming(Wrapped):
+    """The same in a module that says otherwise: a bug, which the check is to find."""
+
+    def forward(self, x):
+        B, T, C = x.shape
+        return self.attention(x, x, x)[0].reshape(B, T, C)
+
+
 class Unbatched(Projected):
     def forward(self, x):
         q, k, v = self.split(x)
@@ -115,6 +134,8 @@ class Misspelt(Projected):
         (Projected(10), BATCH_FIRST, 10),
         (TokensFirst, TOKENS_FIRST, 24),
         (Unbatched, UNBATCHED, 24),
+        (Wrapped, TOKENS_FIRST, 24),
+        (Assuming, BATCH_FIRST, 24),
         (Weighted, BATCH_FIRST, 24),
         (nn.MultiheadAttention(12, 4), TOKENS_FIRST, 12),
         (nn.MultiheadAttention(12, 4, batch_first=True), BATCH_FIRST, 12),

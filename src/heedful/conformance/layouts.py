@@ -16,20 +16,24 @@ SIZES = {
         *("t", "n", "l", "s", "tq", "seq", "seq_len", "seqlen", "seq_length", "sequence_length"),
         *("length", "tgt_len", "src_len", "q_len", "tokens", "num_tokens", "n_tokens", "time"),
     ),
-    "H": ("h", "nh", "hq", "heads", "n_heads", "n_head", "num_heads"),
+    "H": ("h", "nh", "hq", "heads", "n_heads", "n_head", "num_heads", "nheads", "nhead"),
 }
 
 
 def tokens_come_first(module: nn.Module) -> bool:
-    """Whether a module takes (T, B, C): its `batch_first` says so, or its source, `T, B, C = x.shape`."""
-    parts = [module]
-    if type(module).__module__.startswith("torch."):
-        parts += module.modules()  # a layer of torch's is as the attention within it
-    for part in parts:
-        if isinstance(declared := getattr(part, "batch_first", None), bool):
-            return not declared
+    """Whether a module takes (T, B, C).
+
+    Its own `batch_first` says so, or its source, `T, B, C = x.shape`; where both are silent, the `batch_first` of a
+    layer of torch's within it.
+    """
+    if isinstance(declared := getattr(module, "batch_first", None), bool):
+        return not declared
     orders = (_order(names)[:2] for names in _unpacked_shapes(module))
-    return next((it == "TB" for it in orders if it in ("TB", "BT")), False)
+    if (read := next((it for it in orders if it in ("TB", "BT")), None)) is not None:
+        return read == "TB"
+    layers = (it for it in module.modules() if type(it).__module__.startswith("torch."))
+    said = (it.batch_first for it in layers if isinstance(getattr(it, "batch_first", None), bool))
+    return not next(said, True)
 
 
 def heads_come_last(function: Callable[..., Any] | nn.Module) -> bool:
