@@ -203,6 +203,18 @@ WRONG = [
     (
         "length-dependent",
         CONTEXT,
+        "        context = weights[..., :32] @ value[:, :, :32]\n",
+        "weights[..., :32]",
+    ),
+    (
+        "length-dependent",
+        VALUE,
+        VALUE + "        value = torch.cat([value[:, :, :32], value[:, :, 32:].flip(-1)], dim=2)\n",
+        "weights @ value",
+    ),
+    (
+        "length-dependent",
+        CONTEXT,
         CONTEXT + "        T = 8 if T == 16 else T\n        context = context[:, :, :T]\n",
         None,
     ),
@@ -307,6 +319,67 @@ def test_a_wrong_line_is_named(tmp_path, name, old, new, line):
     if line is not None:
         assert finding.place is not None
         assert line in finding.place.source
+
+
+def test_gradients_are_compared_where_only_float32_runs(tmp_path):
+    cut = SOFTMAX.replace("scores,", "scores.detach().float(),")
+    with written(tmp_path, RIGHT.replace(SOFTMAX, cut)) as target:
+        (finding,) = findings(target(24, 4, 70, 0.25))
+    assert finding.name == "gradient-wrong"
+    assert finding.case.startswith("float32")
+
+
+PACKED = RIGHT.replace(
+    RIGHT[RIGHT.index("        query = ") : RIGHT.index("        scores = ")],
+    "        query, key, value = (self.split(it) for it in self.packed(x).chunk(3, -1))\n",
+).replace(BUFFER, BUFFER + "        self.packed = nn.Linear(d_model, 3 * d_model)\n")
+for own in ("query", "key", "value"):
+    PACKED = PACKED.replace(f"        self.W_{own} = nn.Linear(d_model, d_model)\n", "")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        (CONTEXT, CONTEXT.replace("value", "key"), "weights @ key"),
+        ("= query @ key", "= key @ key", "key @ key"),
+    ],
+)
+def test_a_piece_of_a_packed_projection_that_comes_to_nothing(tmp_path, old, new, line):
+    with written(tmp_path, PACKED) as target:
+        assert findings(target(24, 4, 70, 0.25)) == []
+    (tmp_path / "wrong").mkdir()
+    with written(tmp_path / "wrong", PACKED.replace(old, new)) as target:
+        (finding,) = findings(target(24, 4, 70, 0.25))
+    assert finding.name == "projection-unused"
+    assert finding.place is not None
+    assert line in finding.place.source
+
+
+class Encoder(nn.Module):
+    """Takes padding, True at what is hidden."""
+
+    def __init__(self, keeps: bool):
+        super().__init__()
+        self.keeps, self.hidden = keeps, None
+        self.projections = nn.ModuleList(nn.Linear(24, 24) for _ in range(3))
+
+    def forward(self, x, key_padding_mask=None):
+        if key_padding_mask is None:
+            key_padding_mask = torch.zeros(x.shape[:2], dtype=torch.bool)
+        if self.hidden is None or not self.keeps or self.hidden.shape != key_padding_mask.shape:
+            self.hidden = key_padding_mask
+        query, key, value = (it(x) for it in self.projections)
+        scores = query @ key.mT / 24**0.5
+        weights = scores.masked_fill(self.hidden[:, None, :], -torch.inf).softmax(-1)
+        return weights @ value
+
+
+def test_padding_that_a_module_keeps_from_an_earlier_call():
+    assert findings(Encoder(keeps=False)) == []
+    (finding,) = findings(Encoder(keeps=True))
+    assert finding.name == "stale-state"
+    assert finding.place is not None
+    assert finding.place.source == "self.hidden = key_padding_mask"
 
 
 def test_gradients_that_differ_by_rounding_alone_are_suspicious(tmp_path):

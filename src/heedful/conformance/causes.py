@@ -21,14 +21,17 @@ _SUMS = ("rows-not-normalised",)
 # What a cause brings about besides itself. Where two explain each other, the one further up is the cause.
 EXPLAINS: dict[str, tuple[str, ...]] = {
     "undefined-or-global-name": (*_LEAKS, *_LATER, *_SUMS, "projection-unused", "crashes"),
-    "stale-state": (*_LEAKS, *_MASKS[-2:], *_LATER, *_SUMS, "gradient-wrong", "crashes"),
+    "stale-state": (
+        *(*_LEAKS, *_MASKS[-2:], *_LATER, *_SUMS),
+        *("heads-mixed-split", "gradient-wrong", "crashes"),
+    ),
     "heads-mixed-split": (*_LEAKS, *_MASKS, *_LATER, "heads-mixed-merge", "group-order"),
     "softmax-wrong-dim": (*_LEAKS, *_MASKS[1:], *_LATER, *_SUMS),
     "batch-mixed": (*_LEAKS, *_MASKS, *_LATER, "heads-mixed-merge"),
     "heads-mixed-merge": (*_LEAKS, *_LATER, "mask-fill-too-small", "mask-broadcast"),
     "dropout-in-eval": (*_LEAKS, *_LATER, *_SUMS, *_MASKS[3:], "dropout-misplaced"),
     "keys-values-swapped": ("projection-unused", *_LATER),
-    "mask-after-softmax": (*_LEAKS, *_LATER, *_SUMS),
+    "mask-after-softmax": (*_LEAKS, *_LATER, *_SUMS, "dropout-rescale"),
     "mask-unused": (*_LEAKS, *_LATER, "mask-fill-too-small", "window-missing"),
     "mask-inverted": (*_LEAKS, *_LATER, "self-hidden", "window-missing", "mask-broadcast"),
     "mask-fill-too-small": (*_LEAKS, *_LATER, "window-missing"),
@@ -50,7 +53,7 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "stride-dependent": ("length-dependent", "crashes"),
     "length-dependent": ("cache-mismatch", "crashes"),
     "causal-alignment": ("cache-mismatch",),
-    "cache-garbage-read": ("cache-mismatch",),
+    "cache-garbage-read": ("cache-mismatch", "length-dependent"),
     "rotary-offset": ("cache-mismatch",),
     "rotary-mismatch": (
         "cache-mismatch",

@@ -20,18 +20,34 @@ from heedful.conformance.raising import attempt, said
 from heedful.conformance.subject import Inputs, Subject
 from heedful.observation.place import find_place
 
-STEP = 1e-4  # of directions of length 1: central differences err by its square
-NEARER = 1e-6  # where a kink, as of a ReLU, lies within that step
-CLOSE = 1e-5  # relative to the sum of what all directions contribute
-NOISE = 1e-9
+
+@dataclass(frozen=True)
+class _Precision:
+    """What central differences in a dtype are good for.
+
+    Attributes:
+        step: along directions of length 1: they err by its square, and by rounding divided by it.
+        nearer: where a kink, as of a ReLU, lies within that step.
+        close: relative to the sum of what all directions contribute.
+        noise: added to that.
+    """
+
+    step: float
+    nearer: float
+    close: float
+    noise: float
+
+
+PRECISIONS = {
+    torch.float64: _Precision(step=1e-4, nearer=1e-6, close=1e-5, noise=1e-9),
+    torch.float32: _Precision(step=1e-2, nearer=3e-3, close=5e-3, noise=2e-3),
+}
 FAR = 1e-6  # relative: beyond what another order of summation can do
 
 
 @probe("gradient-wrong")
 def gradient(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Compares autograd's directional derivatives with central differences in float64."""
-    if evidence.subject.dtype != torch.float64:
-        return
+    """Compares autograd's directional derivatives with central differences, in float64 where that runs."""
     point = _point(evidence)
     names = [name for name, leaf in point.leaves.items() if leaf.requires_grad]
     loss = point.loss()
@@ -54,7 +70,7 @@ def gradient(evidence: Evidence) -> Iterator[Finding | Fact]:
         "bug",
         f"Moving {name} along a random direction changes the output by {by_difference:.3g} a unit; "
         f"its gradient says {by_autograd:.3g}.",
-        f"float64, B = {evidence.inputs.sizes[0]}, T = {evidence.inputs.sizes[1]}",
+        f"{str(evidence.subject.dtype)[6:]}, B = {evidence.inputs.sizes[0]}, T = {evidence.inputs.sizes[1]}",
         _cut(evidence),
     )
 
@@ -63,21 +79,25 @@ def _disagreeing(
     evidence: Evidence, names: list[str], slopes: dict[str, float]
 ) -> tuple[str, float, float] | None:
     """The leaf whose gradient is furthest from what differences show: all at once first, since nearly all are right."""
+    precision = PRECISIONS[evidence.subject.dtype]
+
+    def is_wrong(name: str, step: float) -> bool:
+        by_difference = _difference(evidence, [name], step)
+        return not _is_close(slopes[name], by_difference, abs(slopes[name]), precision)
+
     size = sum(abs(it) for it in slopes.values())
-    if _is_close(sum(slopes.values()), _difference(evidence, names), size):
+    by_difference = _difference(evidence, names, precision.step)
+    if _is_close(sum(slopes.values()), by_difference, size, precision):
         return None
-    found = [(name, slopes[name], _difference(evidence, [name])) for name in names]
-    wrong = [it for it in found if not _is_close(it[1], it[2], abs(it[1]))]
-    wrong = [
-        it
-        for it in wrong
-        if not _is_close(it[1], _difference(evidence, [it[0]], NEARER), abs(it[1]))
-    ]
-    return max(wrong, key=lambda it: abs(it[1] - it[2]), default=None)
+    wrong = [it for it in names if is_wrong(it, precision.step) and is_wrong(it, precision.nearer)]
+    found = [(it, slopes[it], _difference(evidence, [it], precision.step)) for it in wrong]
+    return max(found, key=lambda it: abs(it[1] - it[2]), default=None)
 
 
-def _is_close(a: float, b: float, size: float) -> bool:
-    return not abs(a - b) > CLOSE * max(size, abs(b)) + NOISE  # NaN tells nothing
+def _is_close(a: float, b: float, size: float, precision: _Precision) -> bool:
+    return (
+        not abs(a - b) > precision.close * max(size, abs(b)) + precision.noise
+    )  # NaN tells nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +150,7 @@ def _slopes(point: _Point, loss: Tensor, names: list[str]) -> dict[str, float]:
     }
 
 
-def _difference(evidence: Evidence, names: list[str], step: float = STEP) -> float:
+def _difference(evidence: Evidence, names: list[str], step: float) -> float:
     """How fast the loss grows along the directions of some leaves together, by two runs."""
 
     def loss_at(distance: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import combinations
 
 import torch
@@ -49,11 +50,12 @@ def lengths(evidence: Evidence) -> Iterator[Finding | Fact]:
                 where_raised(error),
             )
             return
-    finding = (
-        _of_beginnings(evidence, tokens, works)
-        if _is_causal(evidence)
-        else _of_weights(evidence, tokens, works)
-    )
+    if _is_causal(evidence):
+        beginnings = _of_beginnings(evidence, tokens, works)
+        finding = beginnings or _of_weights(evidence, tokens, [max(works)])
+    else:
+        finding = _of_weights(evidence, tokens, works) or _of_repetition(evidence, works)
+    finding = finding or _of_order(evidence, tokens, works)
     if finding is not None:
         yield finding
 
@@ -85,7 +87,8 @@ def _is_limit(n: int, outputs: Mapping[int, Tensor | Exception], longest: int) -
     longer = [it for m, it in outputs.items() if m > n]
     if isinstance(error, TargetError):  # rows are missing, and nobody said anything
         return all(isinstance(it, TargetError) for it in longer)
-    return n > longest and all(isinstance(it, Exception) for it in longer)
+    places = {where_raised(it) if isinstance(it, Exception) else None for it in (error, *longer)}
+    return n > longest and None not in places and len(places) == 1
 
 
 def _limit(evidence: Evidence, tokens: Inputs, outputs: Mapping[int, Tensor | Exception]) -> str:
@@ -167,12 +170,10 @@ def _alike(step: Step, other: Step) -> bool:
 # --- not causal: every key has its weight, at every length -----------------------------------------
 
 
-def _of_weights(
-    evidence: Evidence, tokens: Inputs, outputs: Mapping[int, Tensor]
-) -> Finding | None:
+def _of_weights(evidence: Evidence, tokens: Inputs, lengths: Iterable[int]) -> Finding | None:
     """Recomputes the weights from the scores of every length."""
     usual = [_traits(core, evidence.inputs.sizes[1]) for core in evidence.cores]
-    for n in outputs:
+    for n in lengths:
         observation = evidence.subject.record(tokens.tokens(0, n))
         cores = find_cores(observation)
         if len(cores) != len(usual):
@@ -187,12 +188,12 @@ def _of_weights(
                     f"T = {n}",
                     _place(core, lost),
                 )
-    return _of_repetition(evidence, outputs)
+    return None
 
 
 KEYS = "the queries meet all keys"
 SOFTMAX = "the weights are the softmax of the scores"
-SEEN = "every query sees all keys"
+SEEN = "every query sees all keys, or all that came before"
 
 
 def _traits(core: Core, T: int) -> set[str]:
@@ -200,17 +201,21 @@ def _traits(core: Core, T: int) -> set[str]:
     found = set()
     if core.used.shape[1:] == (T, T):
         found.add(KEYS)
-    if torch.allclose(core.used, core.logits.softmax(-1), atol=NEAR):
+    softmax = core.logits.softmax(-1)
+    if softmax.shape == core.used.shape and torch.allclose(core.used, softmax, atol=NEAR):
         found.add(SOFTMAX)
-    if core.visible.all():
+    if core.visible.all() or torch.equal(
+        core.visible, core.visible.new_ones(core.visible.shape).tril()
+    ):
         found.add(SEEN)
     return found
 
 
 def _place(core: Core, lost: set[str]) -> Place | None:
-    if KEYS in lost or core.softmax_step is None:
-        return Place.of(core.scores_step)
-    return Place.of(core.softmax_step)
+    if KEYS in lost:
+        T = core.query.shape[1]
+        return Place.of(next((it for it in core.chain if T not in it.shape[-1:]), core.scores_step))
+    return Place.of(core.softmax_step or core.scores_step)
 
 
 def _of_repetition(evidence: Evidence, outputs: Mapping[int, Tensor]) -> Finding | None:
@@ -227,6 +232,51 @@ def _of_repetition(evidence: Evidence, outputs: Mapping[int, Tensor]) -> Finding
             f"{n} equal tokens give another output than any other number of them, by {apart:.3g}."
         )
         return Finding("length-dependent", "bug", proof, f"B = 1, T = {n}")
+    return None
+
+
+def _of_order(evidence: Evidence, tokens: Inputs, outputs: Mapping[int, Tensor]) -> Finding | None:
+    """Turns round all tokens but the last, which sees them all: its output stays where positions do not count."""
+
+    def apart(before: Tensor, turned: Inputs) -> bool:
+        after = evidence.subject.run(turned).detach()
+        return bool(differing(before[:, -1], after[:, -1]).any())
+
+    if apart(evidence.base.output, _turned(evidence.inputs)):
+        return None
+    for n, output in outputs.items():
+        turned = _turned(tokens.tokens(0, n))
+        if not apart(output, turned):
+            continue
+        one, other = (evidence.subject.record(it) for it in (tokens.tokens(0, n), turned))
+        cores = find_cores(one)
+        return Finding(
+            "length-dependent",
+            "bug" if cores and all(core.visible[:, -1].all() for core in cores) else "suspicious",
+            f"With {n} tokens the last output changes when those before are turned round; with "
+            f"{evidence.inputs.sizes[1]} their order does not count.",
+            f"T = {n}",
+            Place.of(_last_token_apart(one, other, cores)),
+        )
+    return None
+
+
+def _turned(inputs: Inputs) -> Inputs:
+    T = inputs.sizes[1]
+    order = [*range(T - 2, -1, -1), T - 1]
+    return replace(inputs, arguments={name: it[:, order] for name, it in inputs.arguments.items()})
+
+
+def _last_token_apart(one: Observation, other: Observation, cores: list[Core]) -> Step | None:
+    """The first step from a context on that holds something else for the last token."""
+    T = one.inputs.sizes[1]
+    for step in one.trace.steps[cores[0].context_step.index if cores else 0 :]:
+        value, its = tensor(step), tensor(other.trace[step.index])
+        axes = [axis for axis, size in enumerate(step.shape) if size == T]
+        if value is None or its is None or value.shape != its.shape or len(axes) != 1:
+            continue
+        if differing(*(it.select(axes[0], T - 1) for it in (value, its))).any():
+            return step
     return None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import torch
 
-from heedful.conformance.changes import dead, differing
+from heedful.conformance.changes import ancestors, dead, differing
 from heedful.conformance.cores import Core
 from heedful.conformance.dataflow import is_projection, made_where, way_back
 from heedful.conformance.evidence import Evidence
@@ -65,16 +65,14 @@ def _idle(evidence: Evidence, alive: set[str]) -> Iterator[str]:
     subject = evidence.subject
     if subject.module is None:
         return
+    weights = {name: it.shape for name, it in subject.module.named_parameters() if it.dim() >= 2}
     at_work = {_parent(name) for name in alive}
-    filled = {(_parent(name), _role(_own_name(name))) for name in alive}
-    for name, parameter in subject.module.named_parameters():
+    filled = {(_parent(it), _role(_own_name(it)), weights[it]) for it in alive & weights.keys()}
+    for name, shape in weights.items():
         role = _role(_own_name(name))
-        if (
-            role is None
-            or (_parent(name), role) in filled  # the other one is for another call
-            or parameter.dim() < 2
-            or _parent(name) not in at_work
-        ):
+        idle = name not in alive and _parent(name) in at_work
+        in_vain = role is not None and (_parent(name), role, shape) not in filled
+        if not idle or not (in_vain or _has_a_busy_sibling(evidence, name, shape)):
             continue
         changed = subject.fresh()
         assert changed.module is not None
@@ -82,6 +80,21 @@ def _idle(evidence: Evidence, alive: set[str]) -> Iterator[str]:
             changed.module.get_parameter(name).add_(1.0)
         if not differing(changed.run(evidence.inputs).detach(), evidence.base.output).any():
             yield name
+
+
+def _has_a_busy_sibling(evidence: Evidence, name: str, shape: torch.Size) -> bool:
+    """Whether another one of its kind, in a list of them, is used twice."""
+    module = evidence.subject.module
+    assert module is not None
+    if not _own_name(name).isdigit():
+        return False
+    kin = [
+        it
+        for it, other in module.named_parameters()
+        if _parent(it) == _parent(name) and other.shape == shape
+    ]
+    uses = [sum(_reads(step, it) for step in evidence.base.trace) for it in kin]
+    return max(uses) > 1
 
 
 def _in_its_stead(evidence: Evidence, name: str, lost: set[int]) -> Place | None:
@@ -111,8 +124,7 @@ def _read_twice(evidence: Evidence, core: Core) -> tuple[str, Step] | None:
     """A tensor that a core takes in two roles, and the step that takes it the second time."""
 
     def same(one: Source, other: Source) -> bool:
-        ways = [{it.index for it in way_back(evidence.base, source)} for source in (one, other)]
-        return one.step in ways[1] or other.step in ways[0]
+        return _piece(way_back(evidence.base, one)) == _piece(way_back(evidence.base, other))
 
     if same(core.query_source, core.key_source):
         return core.query_source.name, core.scores_step
@@ -121,16 +133,18 @@ def _read_twice(evidence: Evidence, core: Core) -> tuple[str, Step] | None:
     return None
 
 
+def _piece(way: list[Step]) -> int | None:
+    """The step at which what a way leads to became a tensor of its own: a projection, or a piece of a packed one."""
+    pieces = [it.index for it in way if it.operation in PIECES]
+    return max([*pieces, *(it.index for it in way if is_projection(it))], default=None)
+
+
 def _lost_piece(evidence: Evidence, lost: set[int]) -> Step | None:
     """A piece of a packed projection that comes to nothing."""
     steps = evidence.base.trace.steps
     for step in steps:
-        made_of = [steps[it.step] for it in step.inputs if it.step is not None]
-        if (
-            step.index in lost
-            and step.operation in PIECES
-            and any(is_projection(it) for it in made_of)
-        ):
+        is_piece = step.index in lost and step.operation in PIECES
+        if is_piece and any(is_projection(steps[it]) for it in ancestors(steps, step)):
             return step
     return None
 

@@ -17,7 +17,7 @@ from heedful.conformance.finding import Fact, Finding, Place
 from heedful.conformance.lines import change_of, functions_of
 from heedful.conformance.probing import probe
 from heedful.conformance.raising import attempt, said, where_raised
-from heedful.conformance.subject import Inputs, Observation
+from heedful.conformance.subject import Inputs, Observation, Subject
 from heedful.observation import Source, Step
 
 ALIKE = 0.6  # difflib's: "attn_scores" and "scores" are 0.71 alike
@@ -67,6 +67,11 @@ def _kept(evidence: Evidence, earlier: list[Inputs]) -> Place | None:
     for inputs in earlier:
         after.run(inputs)
     step = _first_apart(after.record(evidence.inputs), one)
+    return _source_of(subject, step)
+
+
+def _source_of(subject: Subject, step: Step | None) -> Place | None:
+    """The line that changes what a step reads of its module; the step's own if there is none."""
     if step is None or step.module is None:
         return Place.of(step)
     assert subject.module is not None
@@ -90,6 +95,31 @@ def _first_apart(one: Observation, other: Observation) -> Step | None:
         if changed is not None and changed.any() and not step.operation.startswith("empty"):
             return step
     return None
+
+
+@probe("stale-state")
+def padding_history(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Runs other padding first: the padding that comes after must count."""
+    subject, inputs = evidence.subject, evidence.inputs
+    B, T = inputs.sizes
+    if subject.padding is None or T < 3:
+        return
+    early, late = (torch.ones(B, T, dtype=torch.bool) for _ in range(2))
+    early[:, T - 1], late[:, T - 2 :] = False, False
+    expected = subject.fresh().run(inputs, keep=late).detach()
+    used = subject.fresh(lasting=True)
+    used.run(inputs, keep=early)
+    after = used.run(inputs, keep=late).detach()
+    if differing(after, expected)[late].any():
+        one, other = used.record(inputs, keep=late), subject.fresh().record(inputs, keep=late)
+        yield Finding(
+            "stale-state",
+            "bug",
+            f"After a call with other padding the output is another than on a fresh module, by "
+            f"{(after - expected)[late].abs().max():.3g}.",
+            f"B = {B}, T = {T}, one padded token, then two",
+            _source_of(subject, _first_apart(one, other)),
+        )
 
 
 @probe("undefined-or-global-name")
