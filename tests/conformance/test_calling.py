@@ -480,6 +480,30 @@ def test_lengths_cannot_say_that_padding_is_on_the_left():
         subject.run(subject.draw(2, 6), keep=keep)
 
 
+def switchable(query, key, value, is_causal=False):
+    return F.scaled_dot_product_attention(query, key, value, is_causal=is_causal)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        *(switchable, nn.MultiheadAttention(12, 4), nn.TransformerEncoderLayer(12, 4, 20)),
+        nn.TransformerEncoder(nn.TransformerEncoderLayer(12, 4, 20, batch_first=True), 2),
+    ],
+    ids=lambda it: getattr(it, "__name__", type(it).__name__),
+)
+@pytest.mark.parametrize("causal", [None, False, True])
+def test_a_target_is_made_causal_if_it_is_to_be(target, causal):
+    subject = subject_of(target, causal=causal)
+    inputs = subject.draw(2, 6)
+    earlier, later = (subject.run(it)[0, :5] for it in (inputs, inputs.changed(0, 5)))
+    assert torch.allclose(earlier, later) == bool(causal)
+    keep = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
+    if subject.padding is not None:
+        alone = subject.run(inputs.entry(1).tokens(0, 4))
+        torch.testing.assert_close(subject.run(inputs, keep=keep)[1:, :4], alone)
+
+
 # -- caches --------------------------------------------------------------------------------------------------------
 
 

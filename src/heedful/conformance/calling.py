@@ -29,6 +29,7 @@ def subject_of(
     target: Any,
     *,
     example: Any = None,
+    causal: bool | None = None,
     cache: Any = None,
     arguments: Mapping[str, Any] = {},
 ) -> Called:
@@ -37,6 +38,7 @@ def subject_of(
     Args:
         target: a module, the class of one, or a function.
         example: inputs to learn it from; None: conventional ones are tried.
+        causal: whether it is to be causal, where an argument of its calls decides; None: as it is by default.
         cache: makes an empty cache, called with (batch, capacity); None: the usual ones are tried.
         arguments: the constructor's, where the target is a class.
 
@@ -45,7 +47,7 @@ def subject_of(
         ArgumentError: it cannot be built, copied or called.
     """
     found = target_of(target, arguments)
-    way, dtype = way_of(found, example)
+    way, dtype = way_of(found, example, causal)
     subject = Called(found, way, dtype, found.copied(dtype))
     subject.longest = longest_input(subject)
     subject.padding, subject.attending = find_masks(subject)

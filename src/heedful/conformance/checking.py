@@ -100,7 +100,9 @@ def evidence_of(
     Raises:
         ArgumentError: the target cannot be built or called.
     """
-    subject = subject_of(target, example=example, cache=cache, arguments=arguments)
+    subject = subject_of(
+        target, example=example, causal=told.causal, cache=cache, arguments=arguments
+    )
     return Evidence(subject, told)
 
 

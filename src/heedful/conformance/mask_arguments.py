@@ -17,6 +17,7 @@ from heedful.conformance.mask_forms import (
     PADDING_FORMS,
     as_given,
 )
+from heedful.conformance.signatures import of_torch
 from heedful.conformance.subject import Inputs, MaskArgument
 from heedful.errors import ArgumentError
 
@@ -58,7 +59,8 @@ def find_masks(subject: Called) -> tuple[MaskArgument | None, MaskArgument | Non
             MaskArgument(it, LENGTHS, torch.int64, True) for it in LENGTH_NAMES if it in names
         )
         padding = _first_fitting(subject, lengths) or padding
-    shapes = ATTENDING_FORMS if subject.way.attends is None else ATTENDING_FORMS[::-1]
+    by_caller = subject.way.attends is not None and not of_torch(subject.module)
+    shapes = ATTENDING_FORMS[::-1] if by_caller else ATTENDING_FORMS  # made for all heads at once
     forms = _forms(names, ATTENDING_NAMES, shapes, subject.dtype)
     attending = _first_fitting(subject, forms)
     if padding is None or attending is None or padding.name != attending.name:

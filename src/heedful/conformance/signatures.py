@@ -29,9 +29,9 @@ TABLES = (
 POSITIONS = ("position_ids", "positions", "pos_ids")  # (B, T)
 SLOTS = ("cache_position", "input_pos")  # (T,), of the cache
 
-MEMORY = (
-    object()
-)  # in place of a sequence that stays the same, which a decoder attends to beside its own
+CAUSAL_FLAGS = ("is_causal", "causal")
+# In place of a sequence that stays the same, which a decoder attends to beside its own.
+MEMORY = object()
 
 Constants = dict[str, Any]
 Attends = Callable[[int, int], Tensor]
@@ -112,6 +112,12 @@ def _of_any_batch(value: Tensor, first: Tensor) -> Any:
     return made
 
 
+def switched(target: Target, causal: bool | None) -> Constants:
+    """The flag that makes a target causal, or not, as its user wants it; empty where there is none, or no wish."""
+    flags = [it for it in CAUSAL_FLAGS if it in inspect.signature(target.forward).parameters]
+    return {} if causal is None else dict.fromkeys(flags, causal)
+
+
 def with_targets(target: Target) -> Constants:
     """What makes a model give the logits of every token where it otherwise gives the last one's alone: targets."""
     if "targets" not in inspect.signature(target.forward).parameters:
@@ -143,12 +149,15 @@ def _all_seen(name: str, form: str, kind: torch.dtype) -> Callable[..., Tensor]:
     return made
 
 
-def needed_mask(target: Target) -> Attends | None:
+def needed_mask(target: Target, causal: bool | None) -> Attends | None:
     """Which keys queries must be told to see, where a target leaves that to its caller.
 
-    So do transformers' attentions, whose models make the mask, and what has to be given a mask beside a position.
+    So do torch's layers, if they are to be causal, transformers' attentions, whose models make the mask, and what has
+    to be given a mask beside a position.
     """
     parameters = inspect.signature(target.forward).parameters
+    if causal and of_torch(target.module):
+        return causal_band()
     if type(target.module).__module__.startswith("transformers."):
         if "attention_mask" not in parameters or not getattr(target.module, "is_causal", False):
             return None
@@ -156,6 +165,11 @@ def needed_mask(target: Target) -> Attends | None:
         return causal_band(getattr(target.module, "sliding_window", configured))
     needed = any("mask" in name and it.default is it.empty for name, it in parameters.items())
     return causal_band() if needed and not set(STARTS).isdisjoint(parameters) else None
+
+
+def of_torch(module: nn.Module | None) -> bool:
+    """Whether a module is one of PyTorch's own."""
+    return type(module).__module__.startswith("torch.")
 
 
 def causal_band(window: int | None = None) -> Attends:
@@ -173,6 +187,8 @@ def _constant(target: Target, name: str) -> Any:
         return 0
     if name in MEMORIES:
         return MEMORY
+    if name in CAUSAL_FLAGS:
+        return False
     if name in (*POSITIONS, *SLOTS):
         return lambda B, T, dtype: (
             torch.arange(T).expand(B, T) if name in POSITIONS else torch.arange(T)

@@ -118,10 +118,14 @@ def _check_callable(target: Any) -> None:
 
 
 def scaled_dot_product_attention(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
 ) -> Tensor:
     """PyTorch's own, with a signature that Python can read."""
-    return F.scaled_dot_product_attention(query, key, value, attn_mask)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask, is_causal=is_causal)
 
 
 def _results_kept(module: nn.Module) -> dict[int, Any]:

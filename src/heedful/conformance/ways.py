@@ -21,6 +21,7 @@ from heedful.conformance.signatures import (
     arguments_of_example,
     needed_mask,
     optional_contexts,
+    switched,
     token_arguments,
     with_masks,
     with_targets,
@@ -127,7 +128,7 @@ def _tensors(result: object) -> Iterator[Tensor]:
         yield from (it for it in result if isinstance(it, Tensor))
 
 
-def way_of(target: Target, example: Any) -> tuple[Way, torch.dtype]:
+def way_of(target: Target, example: Any, causal: bool | None) -> tuple[Way, torch.dtype]:
     """The first way to call the target that works, and the dtype: float64, or float32.
 
     It is float32 where the target does not run in float64, or computes in float32 on the way: its results are then
@@ -139,7 +140,7 @@ def way_of(target: Target, example: Any) -> tuple[Way, torch.dtype]:
     """
     errors: list[BaseException] = []
     for only in (None, *tied_sizes(target.callee)):
-        ways = [replace(way, only=only) for way in _ways(target, example)]
+        ways = [replace(way, only=only) for way in _ways(target, example, causal)]
         found = _first_that_works(target, ways, errors)
         if found is not None:
             return found
@@ -215,12 +216,12 @@ def drawn(way: Way, B: int, T: int, dtype: torch.dtype, seed: int = 0) -> Inputs
     return Inputs({way.names[0]: first, **others})
 
 
-def _ways(target: Target, example: Any) -> Iterator[Way]:
+def _ways(target: Target, example: Any, causal: bool | None) -> Iterator[Way]:
     if isinstance(example, tuple | list):
         names, needed = arguments_of_example(target, example)
     else:
         names, needed = token_arguments(target)
-    attends = needed_mask(target)
+    attends = needed_mask(target, causal)
     if example is not None:
         ways = _ways_of_example(target, example, names)
     else:
@@ -229,10 +230,11 @@ def _ways(target: Target, example: Any) -> Iterator[Way]:
             *_plain_ways(target, names),
             *(_plain_ways(target, names + contexts) if contexts else ()),
         ]
-    targets = with_targets(target)
+    flag, targets = switched(target, causal), with_targets(target)
     for way in ways:
-        for constants in (*with_masks(needed), *([needed | targets] if targets else ())):
-            yield replace(way, constants=constants, attends=attends)
+        for more in (*([flag] if flag else ()), {}, *([targets] if targets else ())):
+            for constants in with_masks(needed | more):
+                yield replace(way, constants=constants, attends=attends)
 
 
 def _plain_ways(target: Target, names: tuple[str, ...]) -> Iterator[Way]:
