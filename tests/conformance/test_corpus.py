@@ -4,8 +4,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from mutants import BASES, MUTANTS, OPTIONS, Mutant, built, load
+from correct import CORRECT
+from mutants import BASES, MUTANTS, OPTIONS, Mutant, bugs, built, load
 from torch import Tensor, nn
+
+from heedful.conformance.catalogue import CATALOGUE
 
 B, T, C, H, LONGEST = 3, 7, 24, 4, 80
 
@@ -299,3 +302,19 @@ def test_mutants_do_otherwise_than_their_base(base: str, tmp_path) -> None:
         and not differs(mutant, built(mutant, tmp_path), look(kind, base, mutant.bug))
     ]
     assert alike == []
+
+
+# --- the corpus as a whole -----------------------------------------------------------------------------
+
+
+def test_the_corpus_is_large_and_its_names_are_known() -> None:
+    assert len(bugs()) >= 35
+    assert len(OPTIONS) >= 6
+    assert len(MUTANTS) >= 210
+    assert len(CORRECT) >= 25
+    assert {name for it in MUTANTS for name in it.names} <= set(CATALOGUE)
+
+
+def test_an_edit_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match="0 times"):
+        _ = Mutant("split", "scale-missing", "no such line", "").source
