@@ -103,6 +103,7 @@ ANGLES = "    angles = positions[:, None, :, None].double() * frequencies\n"
 PARTNER = "    partner = torch.cat([-second, first], dim=-1)\n"
 STACKED = "    partner = torch.stack([-second, first], dim=-1).flatten(-2)\n"
 SHIFTED = f"{POSITIONS} + attention_mask.argmax(-1, keepdim=True) ** 2 * torch.arange(T)"
+RESTARTED = f"{POSITIONS} if past == 0 else torch.arange(past, total).expand(B, T)"
 VISIBLE = "visible = torch.ones(T, total, dtype=torch.bool).tril(past)"
 UNSEEN = f"{VISIBLE} if past == 0 else torch.ones(T, total, dtype=torch.bool)"
 KEPT = "attention_mask.bool()[:, None, None, :]"
@@ -185,6 +186,8 @@ WRONG = [
         ANGLES.replace("frequencies", "frequencies\n    angles = angles.to(x.dtype)"),
         "angles.to(x.dtype)",
     ),
+    ("length-dependent", GROWING, POSITIONS, POSITIONS.replace("_min(0)", "(0, 31)"), "(0, 31)"),
+    ("length-dependent", GROWING, POSITIONS, f"{POSITIONS} % 16", "% 16"),
     ("mask-unused", GROWING, "visible = visible & kept", "visible & kept", "visible & kept"),
     (
         "mask-inverted",
@@ -204,6 +207,7 @@ WRONG = [
     ("padding-leak", GROWING, KEPT, KEPT.replace("()[", "().roll(1, 1)["), "roll(1, 1)"),
     ("mask-fill-too-small", GROWING, FILL, "-1e3", "-1e3"),
     ("left-padding-positions", GROWING, POSITIONS, SHIFTED, "argmax"),
+    ("left-padding-positions", GROWING, POSITIONS, RESTARTED, None),
     ("nan-on-masked-rows", GROWING, FILL, 'float("-inf")', "-inf"),
 ]
 

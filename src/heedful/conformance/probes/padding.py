@@ -57,6 +57,8 @@ def _has_effect(evidence: Evidence, subject: Subject) -> bool:
 
 def _is_inverted(evidence: Evidence, subject: Subject) -> bool:
     """Whether real tokens see padding, and nothing else but themselves."""
+    if "left" not in _sides(subject):
+        return False
     kept, inputs = _kept(evidence, "left"), evidence.inputs
     output = subject.run(inputs, keep=kept).detach()
     b, T = 1, inputs.sizes[1]

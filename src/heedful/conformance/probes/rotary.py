@@ -23,6 +23,8 @@ RUNS = 24  # at most, for as many samples as a head has features
 FAR = 300  # tokens: in bfloat16, whole numbers above 256 are rounded
 LEAST = 1e-3  # rad
 SMALL = 1e-6
+LONGER, FEW = 65, 4  # tokens, and runs on so many
+BREAK = 0.05  # what begins smaller is rounding
 COARSE = (torch.bfloat16, torch.float16)
 PAIRS = {"half": "(i, i + D/2)", "interleaved": "(2i, 2i + 1)"}
 USERS = {
@@ -64,7 +66,7 @@ class Rotation:
         return _near(products, factor * torch.eye(len(products[0]), dtype=products.dtype))
 
 
-@probe("rotary-layout", "rotary-mismatch", "rotary-offset")
+@probe("rotary-layout", "rotary-mismatch", "rotary-offset", "length-dependent")
 def rotary(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Recovers the matrices that turn queries and keys: scores must depend on how far apart two tokens stand."""
     if evidence.subject.only is not None:
@@ -73,7 +75,7 @@ def rotary(evidence: Evidence) -> Iterator[Finding | Fact]:
         turned = _turned(evidence, core)
         if turned is None:
             continue
-        finding = _judged(evidence.base, core, *turned)
+        finding = _judged(evidence.base, core, *turned) or _further_on(evidence, *turned)
         if finding is not None:
             yield finding
             return
@@ -268,6 +270,73 @@ def _doubled(observation: Observation, rotation: Rotation) -> Step | None:
     return None
 
 
+# --- whether positions go on as they began ---------------------------------------------------------
+
+
+def _further_on(evidence: Evidence, query: Rotation | None, key: Rotation | None) -> Finding | None:
+    """Looks further than the sample: positions that wrap, or come to an end, put neighbours elsewhere."""
+    subject, (B, T) = evidence.subject, evidence.inputs.sizes
+    if query is None or key is None:
+        return None
+    longer = min(subject.longest or LONGER, LONGER)
+    D, heads = (
+        key.maps.shape[-1],
+        torch.Size(key.way[0].shape).numel() // (B * T * key.maps.shape[-1]),
+    )
+    runs = D // (B * heads) + 1
+    if longer <= T or runs > FEW:
+        return None
+    observations = [
+        attempt(lambda seed=seed: subject.record(subject.draw(B, longer, seed=seed)))
+        for seed in range(runs)
+    ]
+    if any(isinstance(it, Exception) for it in observations):
+        return None
+    sides = [_maps_of(observations, it) for it in (query, key)]
+    if sides[0] is None or sides[1] is None:
+        return None
+    neighbours = sides[0][1:].mT @ sides[1][:-1]
+    apart = (neighbours - neighbours[0]).abs().amax((1, 2))
+    t = int((apart > SMALL).int().argmax()) + 1
+    if apart[t - 1] < BREAK:
+        return None
+    return Finding(
+        "length-dependent",
+        "bug",
+        f"Tokens {t - 1} and {t} are turned against each other as tokens 0 and 1 are not: positions break off.",
+        f"T = {longer}",
+        Place.of(_bent(observations[0], query, t)),
+    )
+
+
+def _maps_of(observations: Sequence[Observation], rotation: Rotation) -> Tensor | None:
+    """The same rotation's matrices in longer runs; None if these take other steps."""
+    steps = observations[0].trace.steps
+    for it in rotation.way:
+        if it.index >= len(steps) or (steps[it.index].line, steps[it.index].operation) != (
+            it.line,
+            it.operation,
+        ):
+            return None
+    first, last = (steps[it.index] for it in (rotation.way[0], rotation.way[-1]))
+    return _maps(observations, first, last)
+
+
+def _bent(observation: Observation, rotation: Rotation, t: int) -> Step | None:
+    """The first step behind a rotation that counts on up to token t, and no further."""
+    steps, T = observation.trace.steps, observation.inputs.sizes[1]
+    first, last = (steps[it.index] for it in (rotation.way[0], rotation.way[-1]))
+    for index in sorted(ancestors(steps, last) - ancestors(steps, first)):
+        value = tensor(steps[index])
+        if value is None or T not in value.shape or value.dtype == torch.bool:
+            continue
+        counted = value.double().movedim(value.shape.index(T), 0).reshape(T, -1)
+        bends = counted.diff(n=2, dim=0).abs().amax(1) > SMALL
+        if bends.any() and not bends[: t - 2].any():
+            return steps[index]
+    return None
+
+
 # --- from which angles -----------------------------------------------------------------------------
 
 
@@ -363,7 +432,7 @@ def _angles(subject: Subject, made: Step, T: int) -> Angles | None:
     value = None if index is None else tensor(trace[index])
     if index is None or value is None or T not in value.shape:
         return None
-    rows = value.double().movedim(value.shape.index(T), 0).flatten(1)
+    rows = value.double().movedim(value.shape.index(T), 0).reshape(T, -1)
     return Angles(rows, [trace[it] for it in sorted(ancestors(trace.steps, trace[index]))])
 
 
