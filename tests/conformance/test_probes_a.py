@@ -139,6 +139,13 @@ WRONG = [
     ),
     (
         "stale-state",
+        MASK,
+        "        hidden = self.__dict__.setdefault('hidden', scores > scores.mean())\n"
+        "        scores = scores + (hidden if hidden.shape == scores.shape else 0)\n" + MASK,
+        "setdefault",
+    ),
+    (
+        "stale-state",
         SOFTMAX,
         SOFTMAX + "        if getattr(self, 'last', weights).shape == weights.shape:\n"
         "            weights = 0.5 * weights + 0.5 * getattr(self, 'last', weights)\n"

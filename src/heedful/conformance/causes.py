@@ -50,6 +50,7 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     ),
     "future-leak": (*_LATER, "window-off-by-one", "window-missing"),
     "scale-wrong": ("length-dependent",),
+    "projection-unused": ("cache-mismatch",),
     "stride-dependent": ("length-dependent", "crashes"),
     "length-dependent": ("cache-mismatch", "crashes"),
     "causal-alignment": ("cache-mismatch",),

@@ -14,7 +14,7 @@ from heedful.conformance.dataflow import VIEWS, made_from_tokens, made_where
 from heedful.conformance.evidence import Evidence
 from heedful.conformance.expectations import is_triangular
 from heedful.conformance.finding import Fact, Finding, Place
-from heedful.conformance.lines import change_of, functions_of
+from heedful.conformance.lines import change_of, functions_of, last_assignment
 from heedful.conformance.probing import probe
 from heedful.conformance.raising import attempt, said, where_raised
 from heedful.conformance.subject import Inputs, Observation, Subject
@@ -71,7 +71,7 @@ def _kept(evidence: Evidence, earlier: list[Inputs]) -> Place | None:
 
 
 def _source_of(subject: Subject, step: Step | None) -> Place | None:
-    """The line that changes what a step reads of its module; the step's own if there is none."""
+    """The line that keeps, or changes, what a step reads; the step's own if there is none."""
     if step is None or step.module is None:
         return Place.of(step)
     assert subject.module is not None
@@ -79,7 +79,12 @@ def _source_of(subject: Subject, step: Step | None) -> Place | None:
     read = re.findall(
         r"\bself(?:\.|, *['\"])(\w+)", step.source
     )  # self.name, getattr(self, "name")
-    return next((it for name in read if (it := change_of(owner, name))), Place.of(step))
+    changes = (change_of(owner, name) for name in read)
+    kept = [
+        it.name.rpartition(".")[2] for it in step.inputs if it.kind in ("constant", "attribute")
+    ]
+    takings = (last_assignment(subject, step, name) for name in kept)
+    return next((it for it in (*changes, *takings) if it is not None), Place.of(step))
 
 
 def _first_apart(one: Observation, other: Observation) -> Step | None:
