@@ -167,7 +167,7 @@ def page(verdicts: Sequence[Verdict]) -> str:
         "## False alarms",
         "\n".join(alarms or ["None."]),
         "## Right attentions",
-        ", ".join(it.name for it in right) + ".",
+        "\n".join(f"- {it.name}" for it in right),
     ]
     return "\n\n".join(parts) + "\n"
 

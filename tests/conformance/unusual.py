@@ -12,7 +12,7 @@ C, H, D, LONGEST = 24, 4, 6, 80
 
 
 class Packed(nn.Module):
-    """Queries, keys and values from one projection, attended to in the way of a subclass."""
+    """queries, keys and values from one projection, on the fused kernel"""
 
     def __init__(self) -> None:
         super().__init__()
