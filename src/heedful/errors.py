@@ -1,5 +1,8 @@
 """Errors that say what was expected, what was received, and what to do about it."""
 
+from functools import partial
+from typing import Any
+
 
 class HeedfulError(Exception):
     """The base of every error that heedful raises on purpose."""
@@ -24,6 +27,11 @@ class ArgumentError(HeedfulError, ValueError):
             remedy,
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """From one process to another an exception travels as what builds it anew."""
+        parts = {"expected": self.expected, "received": self.received, "remedy": self.remedy}
+        return partial(type(self), self.argument, **parts), ()
+
 
 class KernelError(HeedfulError, RuntimeError):
     """No kernel, or not the kernel asked for by name, can run the problem; the reasons are in the text."""
@@ -37,4 +45,8 @@ class MissingExtraError(HeedfulError, ImportError):
             f"{purpose} needs the extra {extra!r}, which is not installed. "
             f"Install it with: pip install 'heedful[{extra}]'"
         )
-        self.extra = extra
+        self.purpose, self.extra = purpose, extra
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """From one process to another an exception travels as what builds it anew."""
+        return type(self), (self.purpose, self.extra)
