@@ -64,7 +64,10 @@ def _causal(told: Told, subject: Subject, base: Observation) -> tuple[bool | Non
                 return declared or None, f"its attribute {name} says so"
     if any(it.operation == FUSED and fused_arguments(it)["is_causal"] for it in base.trace):
         return True, "it calls PyTorch's attention with is_causal"
-    if any(is_triangular(tensor) for tensor in _tensors(base)):
+    foreign = type(subject.module).__module__.startswith(
+        "transformers."
+    )  # gets its masks from outside
+    if not foreign and any(is_triangular(tensor) for tensor in _tensors(base)):
         return True, "it makes a triangular mask"
     if "causal" in subject.name.lower():
         return True, "its name says so"

@@ -36,7 +36,8 @@ def splitting(evidence: Evidence) -> Iterator[Finding | Fact]:
             if before.shape != changed.shape:
                 continue
             rows = touched(differing(before, changed), 1)
-            if rows in ([t], []) and before.shape[1] == T:
+            kept = rows in ([t], []) and before.shape[1] == T
+            if kept or (len(rows) <= 1 and role != "query"):  # keys may come in blocks
                 continue
             yield _mixed(evidence, core, role, after, rows)
             return

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 
 import torch
 
+from heedful.conformance.changes import ancestors
 from heedful.conformance.cores import Core, find_cores, fused_arguments, value_of
 from heedful.conformance.dataflow import made_where, tensor, way_back
 from heedful.conformance.evidence import Evidence
 from heedful.conformance.finding import Fact, Finding, Place
+from heedful.conformance.probes.softmax import has_sink
 from heedful.conformance.probing import probe
 from heedful.conformance.subject import Observation
 from heedful.observation import Source, Step
@@ -28,7 +30,8 @@ def scale(evidence: Evidence) -> Iterator[Finding | Fact]:
     other = find_cores(evidence.subject.record(others))
     said = set()
     for core, changed in zip(find_cores(observation), other, strict=False):
-        slope = None if core.softmax_step is None else _slope(core, changed)
+        unseen = core.softmax_step is None or has_sink(core)
+        slope = None if unseen else _slope(core, changed)
         if slope is None:
             continue
         steps = _scalings(observation, core)
@@ -141,12 +144,28 @@ def _finding(
     step = (steps + [it for it in at if _is_before(it, core)] + [core.scores_step])[0]
     return Finding(
         name,
-        "convention" if made_so else "bug",
+        "convention" if made_so or _is_biased(observation, core) else "bug",
         f"The logits grow by {scale:.4g} with each unit of query · key{meaning and f' ({meaning})'}; "
         f"1/√head_dim is {D**-0.5:.4g}.",
         f"head size {D}, {core.query.shape[1]} tokens",
         Place.of(steps[-1]) if len(steps) > 1 else _origin(evidence, step) or Place.of(step),
     )
+
+
+def _is_biased(observation: Observation, core: Core) -> bool:
+    """Whether something trained is added to the scores: their scale may be left to training (Raffel et al. 2020)."""
+    steps = observation.trace.steps
+    chain = {it.index for it in core.chain}
+    added = [
+        source
+        for step in core.chain[1:]
+        if step.operation in ("add", "add_", "iadd")
+        for source in step.inputs
+        if source.step not in chain
+    ]
+    behind = {n for it in added if it.step is not None for n in ancestors(steps, steps[it.step])}
+    trained = [*added, *(source for n in behind for source in steps[n].inputs)]
+    return any(it.kind == "parameter" for it in trained)
 
 
 def _is_before(step: Step, core: Core) -> bool:

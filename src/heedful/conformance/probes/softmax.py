@@ -7,14 +7,17 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from heedful.conformance.changes import ancestors
 from heedful.conformance.cores import Core
 from heedful.conformance.dataflow import tensor
 from heedful.conformance.evidence import Evidence
 from heedful.conformance.finding import Fact, Finding, Place
 from heedful.conformance.probing import probe
+from heedful.conformance.subject import Observation
 from heedful.observation import Step
 
 NEAR = 1e-4
+DIVISIONS = ("div", "div_", "truediv", "true_divide", "itruediv")
 
 
 @probe("softmax-wrong-dim", "rows-not-normalised", "mask-after-softmax")
@@ -23,15 +26,30 @@ def softmax(evidence: Evidence) -> Iterator[Finding | Fact]:
     if not evidence.cores and not any("attention" in it.operation for it in evidence.base.trace):
         yield Fact("attention", "none seen inside: judged by its outputs alone")
     for core in evidence.cores:
+        if _is_divided_later(evidence.base, core):
+            continue
         finding = _wrong_softmax(core) or _changed_after(core)
         if finding is not None:
             yield finding
             return
 
 
+def _is_divided_later(observation: Observation, core: Core) -> bool:
+    """Whether exponentials weigh the values, and the context is divided by their sum: keys may come in blocks."""
+    steps = observation.trace.steps
+    exponentials = {it.index for it in core.chain if it.operation in ("exp", "exp_", "exp2")}
+    if core.softmax_step is not None or not exponentials:
+        return False
+    for step in steps[core.context_step.index + 1 :]:
+        made_of = [ancestors(steps, steps[it.step]) for it in step.inputs if it.step is not None]
+        if step.operation in DIVISIONS and any(core.context_step.index in it for it in made_of):
+            return any(core.context_step.index not in it and exponentials & it for it in made_of)
+    return False
+
+
 def _wrong_softmax(core: Core) -> Finding | None:
     """What is wrong as the softmax leaves it."""
-    if _is_normalised(core.weights, core.outside) or _has_sink(core):
+    if _is_normalised(core.weights, core.outside) or has_sink(core):
         return None
     _, Tq, Tk = core.weights.shape
     step = core.softmax_step
@@ -99,7 +117,7 @@ def _breaks(step: Step, core: Core) -> bool:
     return not _is_normalised(value.reshape(core.used.shape))
 
 
-def _has_sink(core: Core) -> bool:
+def has_sink(core: Core) -> bool:
     """Whether the softmax also counted a logit that belongs to no key."""
     value = None if core.softmax_step is None else tensor(core.softmax_step)
     return (
