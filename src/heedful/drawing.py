@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from heedful.errors import ArgumentError
+from heedful.shapes import times
 
 TABLE_LIMIT = 16  # rows or columns: what still has room for numbers
 PICTURE_LIMIT = 64  # rows or columns: what still can be told apart
@@ -98,7 +99,7 @@ def heat_map(
     _check_labels("row_labels", row_labels, rows)
     _check_labels("column_labels", column_labels, columns)
     if not numbers.size:
-        return _figure([], [caption, f"{_times(tensor.shape)}: no entries"])
+        return _figure([], [caption, f"{times(tensor.shape)}: no entries"])
 
     scale = _Scale.of(numbers, whole=not (tensor.is_floating_point() or tensor.is_complex()))
     labels = _Labels(row_labels, column_labels)
@@ -112,7 +113,7 @@ def heat_map(
         notes.append("The magnitude is drawn.")
     if max(rows, columns) > PICTURE_LIMIT:
         cells = min(rows, PICTURE_LIMIT), min(columns, PICTURE_LIMIT)
-        notes.append(f"{rows} × {columns} entries by {_times(cells)} cells, each a mean.")
+        notes.append(f"{rows} × {columns} entries by {times(cells)} cells, each a mean.")
     if len(leading) > PANEL_LIMIT:
         left_out = len(leading) - PANEL_LIMIT
         notes.append(f"{PANEL_LIMIT} of {len(leading)} panels shown, {left_out} left out.")
@@ -359,10 +360,6 @@ def _legend(numbers: numpy.ndarray, scale: _Scale) -> str:
         f"{scale.text(scale.high)}; values {_range(numbers, scale)}"
         + (f"; hatched: {hatched}" if hatched else "")
     )
-
-
-def _times(sizes: Sequence[int]) -> str:
-    return " × ".join(map(str, sizes)) or "scalar"
 
 
 def _figure(panels: list[str], notes: Sequence[str | None]) -> str:

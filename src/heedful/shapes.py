@@ -9,11 +9,17 @@ Dv   head size of value
 query (B, Hq, Tq, D)    key (B, Hkv, Tk, D)    value (B, Hkv, Tk, Dv)    output (B, Hq, Tq, Dv)
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch import Tensor
 
 from heedful.errors import ArgumentError
+
+
+def times(sizes: Sequence[int]) -> str:
+    """Sizes as they are read: "2 × 3"; "scalar" for none."""
+    return " × ".join(map(str, sizes)) or "scalar"
 
 
 class Sizes(NamedTuple):

@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import heedful
-from heedful.conformance.calling import Called, subject_of
 from heedful.conformance.isolation import undisturbed, within
 from heedful.conformance.loading import loaded
+from heedful.conformance.subject import Subject, subject_of
 from heedful.conformance.target import TargetError
 from heedful.errors import ArgumentError
 from heedful.gpt.config import GPTConfig
@@ -404,7 +404,7 @@ class Causally(Projected):
         return attend(*self.split(x), hidden)
 
 
-def padding_of(subject: Called):
+def padding_of(subject: Subject):
     it = subject.padding
     return None if it is None else (it.name, it.form, it.dtype, it.true_keeps)
 

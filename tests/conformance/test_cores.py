@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.conformance.calling import subject_of
 from heedful.conformance.cores import find_cores
+from heedful.conformance.subject import subject_of
 
 B, T, H, D = 3, 7, 4, 6
 

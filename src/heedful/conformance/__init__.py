@@ -2,7 +2,7 @@
 
     print(heedful.check(MyAttention(…), causal=True))
 
-`calling` finds out how the target is called and makes it a subject. `evidence` holds what was observed of it: outputs,
+`subject` finds out how the target is called and makes it a subject. `evidence` holds what was observed of it: outputs,
 influences, and the attentions (`cores`) in its recordings. Every probe in `probes` puts one question to the evidence.
 `causes` keeps the findings that no other one explains, and `report` says them.
 """

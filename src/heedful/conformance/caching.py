@@ -10,17 +10,17 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from heedful.conformance.changes import differing
+from heedful.conformance.inputs import CacheUse, Inputs, Observation
 from heedful.conformance.mask_arguments import known
 from heedful.conformance.mask_forms import as_given
 from heedful.conformance.raising import attempt
 from heedful.conformance.runs import restored, seeded
-from heedful.conformance.signatures import POSITIONS, SLOTS, STARTS, TABLES
-from heedful.conformance.subject import CacheUse, Inputs, Observation
+from heedful.conformance.signatures import POSITIONS, SLOTS, STARTS, TABLES, of_transformers
 from heedful.nn import KVCache, MultiHeadAttention
 from heedful.observation import record
 
 if TYPE_CHECKING:
-    from heedful.conformance.calling import Called
+    from heedful.conformance.subject import Subject
 
 NAMES = (
     *("past_key_values", "past_key_value", "past_kv", "layer_past", "kv_cache", "cache", "past"),
@@ -34,7 +34,7 @@ SLACK = 3  # slots beyond those that the tokens need: whoever reads them reads t
 Maker = Callable[[int, int], Any]  # of (batch, capacity)
 
 
-def find_cache(subject: Called, maker: Maker | None) -> tuple[CacheUse | None, Maker | None]:
+def find_cache(subject: Subject, maker: Maker | None) -> tuple[CacheUse | None, Maker | None]:
     """How a subject is given a cache, and what makes one; None, None if it has none.
 
     Where earlier tokens see later ones a cache is of no use, whatever the arguments are called. One that takes the
@@ -52,16 +52,15 @@ def find_cache(subject: Called, maker: Maker | None) -> tuple[CacheUse | None, M
             return use, make
         if not isinstance(begun, Exception) and broken == (None, None):
             broken = use, make
-    known = type(subject.module).__module__.startswith("transformers.")
-    return (None, None) if known else broken
+    return (None, None) if of_transformers(subject.module) else broken
 
 
-def _tried(subject: Called, inputs: Inputs, sizes: Sequence[int]) -> object:
+def _tried(subject: Subject, inputs: Inputs, sizes: Sequence[int]) -> object:
     with restored(subject.module):
         return attempt(lambda: run_chunks(subject, inputs, sizes))
 
 
-def _is_causal(subject: Called) -> bool:
+def _is_causal(subject: Subject) -> bool:
     """Whether the first token's row stays as it is when the last token changes; not if it fails with so few tokens."""
     inputs = subject.draw(1, 4)
     with torch.no_grad():
@@ -73,7 +72,7 @@ def _is_causal(subject: Called) -> bool:
 
 
 def run_chunks(
-    subject: Called,
+    subject: Subject,
     inputs: Inputs,
     sizes: Sequence[int],
     *,
@@ -112,7 +111,7 @@ def run_chunks(
     return found
 
 
-def _candidates(subject: Called, maker: Maker | None) -> Iterator[tuple[CacheUse, Maker | None]]:
+def _candidates(subject: Subject, maker: Maker | None) -> Iterator[tuple[CacheUse, Maker | None]]:
     """What may be its way, the likeliest first."""
     names, module = subject.parameters, subject.module
     argument = next((it for it in NAMES if it in names), None)
@@ -139,7 +138,7 @@ def _known_maker(module: nn.Module | None, dtype: torch.dtype) -> Maker | None:
         return lambda batch, capacity: KVCache.empty(batch, heads, capacity, size, dtype=dtype)
     if module is not None and hasattr(module, "new_caches"):
         return lambda batch, capacity: module.new_caches(batch, capacity)  # pyright: ignore[reportCallIssue]
-    if type(module).__module__.startswith("transformers."):
+    if of_transformers(module):
         from transformers import DynamicCache  # pyright: ignore[reportMissingImports]
 
         return lambda batch, capacity: DynamicCache()
@@ -203,7 +202,7 @@ def _returned(result: object, parts: int) -> Any:
     return rest[-1] if rest else None
 
 
-def _told(subject: Called, chunk: Inputs, start: int) -> dict[str, Any]:
+def _told(subject: Subject, chunk: Inputs, start: int) -> dict[str, Any]:
     """What a call with a cache is given besides its tokens and the cache."""
     (B, T), dtype = chunk.sizes, subject.dtype
     told: dict[str, Any] = {}
@@ -227,7 +226,7 @@ def _told(subject: Called, chunk: Inputs, start: int) -> dict[str, Any]:
     return told
 
 
-def _padding_told(subject: Called, keep: Tensor, new: int) -> dict[str, Any]:
+def _padding_told(subject: Subject, keep: Tensor, new: int) -> dict[str, Any]:
     """What a call is told of the tokens so far, of which the last are new: which are real, and where they stand.
 
     Raises:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from heedful.conformance.subject import Observation
+from heedful.conformance.inputs import Observation
 from heedful.observation import Step
 
 EXACT = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}

@@ -9,7 +9,6 @@ from typing import Any
 from torch import nn
 
 from heedful.conformance import probes as _probes  # noqa: F401 - enters every probe
-from heedful.conformance.calling import subject_of
 from heedful.conformance.causes import causes
 from heedful.conformance.evidence import Evidence
 from heedful.conformance.expectations import Told
@@ -18,6 +17,7 @@ from heedful.conformance.isolation import undisturbed, within
 from heedful.conformance.probing import PROBES, Probe
 from heedful.conformance.raising import global_read, said, where_raised
 from heedful.conformance.report import ProbeRun, Report
+from heedful.conformance.subject import subject_of
 from heedful.conformance.target import TargetError
 from heedful.errors import ArgumentError
 

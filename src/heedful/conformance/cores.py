@@ -13,7 +13,7 @@ from torch import Tensor
 from heedful.conformance.axes import Product, product_of, token_letter
 from heedful.conformance.changes import ancestors
 from heedful.conformance.dataflow import PRODUCTS, is_projection, made_from_tokens
-from heedful.conformance.subject import Observation
+from heedful.conformance.inputs import Observation
 from heedful.observation import Source, Step
 
 FAINT = 1e-12  # a weight that leaves no trace in a float64 output

@@ -14,7 +14,7 @@ from torch import Tensor
 from heedful.conformance.changes import differing
 from heedful.conformance.dataflow import tensor
 from heedful.conformance.finding import Place
-from heedful.conformance.subject import Observation
+from heedful.conformance.inputs import Observation
 from heedful.observation import Step
 
 HUGE = 1e30

@@ -11,7 +11,7 @@ from functools import lru_cache
 from torch import Tensor, nn
 
 from heedful.conformance.finding import Place
-from heedful.conformance.subject import Observation
+from heedful.conformance.inputs import Observation
 from heedful.observation import Source, Step
 
 PRODUCTS = ("matmul", "bmm", "mm", "einsum", "baddbmm", "addbmm")

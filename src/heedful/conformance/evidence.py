@@ -10,8 +10,10 @@ from torch import Tensor
 from heedful.conformance.changes import differing
 from heedful.conformance.cores import Core, find_cores
 from heedful.conformance.expectations import Expectations, Told, expectations
-from heedful.conformance.subject import Inputs, Observation, Subject
+from heedful.conformance.inputs import Inputs, Observation
+from heedful.conformance.subject import Subject
 
+CHANGED = 2  # the token that is changed where one is enough: neither the first nor the last
 TOKENS = 7  # unlike the sizes that targets are built with, so that axes can be told apart
 
 
@@ -26,6 +28,8 @@ class Evidence:
     def __init__(self, subject: Subject, told: Told) -> None:
         self.subject, self._told = subject, told
         self.after = cache(self._after)
+        self.cores_after = cache(self._cores_after)
+        self.rows_of_entries = cache(self._rows_of_entries)
 
     @cached_property
     def inputs(self) -> Inputs:
@@ -58,6 +62,29 @@ class Evidence:
     def cores(self) -> list[Core]:
         """The attentions in `base`, in order."""
         return find_cores(self.base)
+
+    def _cores_after(self, b: int, t: int) -> list[Core]:
+        """The attentions in `after(b, t)`."""
+        return find_cores(self.after(b, t))
+
+    def _rows_of_entries(self, index: int) -> list[Tensor] | None:
+        """Which of the L rows of a core belong to each batch entry: those whose queries change with its tokens.
+
+        None where the rows are not shared out among the entries.
+        """
+        base, found = self.cores[index].query, []
+        for b in range(self.inputs.sizes[0]):
+            after = self.cores_after(b, CHANGED)
+            if index >= len(after) or after[index].query.shape != base.shape:
+                return None
+            found.append(differing(base, after[index].query).flatten(1).any(1).nonzero().flatten())
+        shared = sorted(torch.cat(found).tolist()) == list(range(len(base)))
+        return found if shared else None
+
+    @cached_property
+    def is_causal(self) -> bool:
+        """Whether no output of the sample depends on a later token."""
+        return not self.influence[0, :, 0].triu(1).any()
 
     @cached_property
     def influence(self) -> Tensor:

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from heedful.conformance.cores import FUSED, fused_arguments
-from heedful.conformance.subject import Observation, Subject
+from heedful.conformance.inputs import Observation
+from heedful.conformance.signatures import of_transformers
+from heedful.conformance.subject import Subject
 
 CAUSAL_NAMES = ("is_causal", "causal")
 WINDOW_NAMES = ("window", "window_size", "sliding_window", "local_window", "attention_window")
@@ -57,17 +59,15 @@ def _causal(told: Told, subject: Subject, base: Observation) -> tuple[bool | Non
     if told.causal is not None:
         return told.causal, "it was said to be" if told.causal else "it was said not to be"
     for module in () if subject.module is None else subject.module.modules():
-        if type(module).__module__.startswith("transformers."):
+        if of_transformers(module):
             continue  # there, is_causal tells SDPA what the mask from outside tells all others
         for name in CAUSAL_NAMES:
             if isinstance(declared := getattr(module, name, None), bool):
                 return declared or None, f"its attribute {name} says so"
     if any(it.operation == FUSED and fused_arguments(it)["is_causal"] for it in base.trace):
         return True, "it calls PyTorch's attention with is_causal"
-    foreign = type(subject.module).__module__.startswith(
-        "transformers."
-    )  # gets its masks from outside
-    if not foreign and any(is_triangular(tensor) for tensor in _tensors(base)):
+    told_from_outside = of_transformers(subject.module)
+    if not told_from_outside and any(is_triangular(tensor) for tensor in _tensors(base)):
         return True, "it makes a triangular mask"
     if "causal" in subject.name.lower():
         return True, "its name says so"

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 if TYPE_CHECKING:
-    from heedful.conformance.calling import Called
+    from heedful.conformance.subject import Subject
 
 NAMES = (
     *("context_length", "block_size", "max_seq_len", "max_len", "n_positions", "n_ctx"),
@@ -19,7 +19,7 @@ NAMES = (
 TRIED = 256  # longer inputs take too long to try
 
 
-def longest_input(subject: Called) -> int | None:
+def longest_input(subject: Subject) -> int | None:
     """The most tokens that a subject takes; None where there seems to be no limit.
 
     That is the size of a table of its, be it a mask, of positions, a cache, or a number with one of the usual names, if
@@ -37,7 +37,7 @@ def longest_input(subject: Called) -> int | None:
     return min(said, default=None)
 
 
-def _runs(subject: Called, T: int) -> bool:
+def _runs(subject: Subject, T: int) -> bool:
     try:
         with torch.no_grad():
             subject.run(subject.draw(1, T))

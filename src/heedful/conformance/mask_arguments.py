@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from heedful.conformance.changes import differing
+from heedful.conformance.inputs import Inputs, MaskArgument
 from heedful.conformance.mask_forms import (
     ATTENDING_FORMS,
     DECLARED,
@@ -18,11 +19,10 @@ from heedful.conformance.mask_forms import (
     as_given,
 )
 from heedful.conformance.signatures import of_torch
-from heedful.conformance.subject import Inputs, MaskArgument
 from heedful.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from heedful.conformance.calling import Called
+    from heedful.conformance.subject import Subject
 
 PADDING_NAMES = (
     *("key_padding_mask", "src_key_padding_mask", "tgt_key_padding_mask", "padding_mask"),
@@ -48,7 +48,7 @@ class _Trial(NamedTuple):
     hidden: float
 
 
-def find_masks(subject: Called) -> tuple[MaskArgument | None, MaskArgument | None]:
+def find_masks(subject: Subject) -> tuple[MaskArgument | None, MaskArgument | None]:
     """How a subject is told which tokens are real, and how which query may see which key; None if it is not."""
     if subject.longest is not None and subject.longest < TOKENS:
         return None, None
@@ -86,7 +86,7 @@ def _forms(
                     yield MaskArgument(name, form, kind, keeps, declared)
 
 
-def _first_fitting(subject: Called, forms: Iterator[MaskArgument]) -> MaskArgument | None:
+def _first_fitting(subject: Subject, forms: Iterator[MaskArgument]) -> MaskArgument | None:
     """The first that hides a token, be it imperfectly; else the first with any effect; else the first that runs."""
     running: list[_Trial] = []
     for argument in forms:
@@ -99,7 +99,7 @@ def _first_fitting(subject: Called, forms: Iterator[MaskArgument]) -> MaskArgume
     return running[0].argument if running else None
 
 
-def _tried(subject: Called, argument: MaskArgument) -> _Trial | None:
+def _tried(subject: Subject, argument: MaskArgument) -> _Trial | None:
     """Hide one token, change it, and look at a row that should not notice; None if the form does not run."""
     B = 2 if subject.batched else 1
     inputs = subject.draw(B, TOKENS)
@@ -140,7 +140,7 @@ def _all_seen(argument: MaskArgument, B: int) -> Tensor:
     return seen
 
 
-def _run(subject: Called, inputs: Inputs, argument: MaskArgument, visible: Tensor) -> Tensor:
+def _run(subject: Subject, inputs: Inputs, argument: MaskArgument, visible: Tensor) -> Tensor:
     """The last batch entry's rows (T, …)."""
     B = inputs.sizes[0]
     mask = as_given(argument, visible, B, subject.dtype)
@@ -148,7 +148,7 @@ def _run(subject: Called, inputs: Inputs, argument: MaskArgument, visible: Tenso
 
 
 def masks_told(
-    subject: Called, sizes: tuple[int, int], keep: Tensor | None, attend: Tensor | None
+    subject: Subject, sizes: tuple[int, int], keep: Tensor | None, attend: Tensor | None
 ) -> dict[str, Tensor]:
     """The arguments that tell a subject which tokens are real and which key each query may see, by name.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from heedful.conformance.subject import MaskArgument
+from heedful.conformance.inputs import MaskArgument
 
 PADDING_FORMS = ("(B, T)", "(B, 1, 1, T)", "(B, 1, T)", "(B, T, T)", "(B, 1, T, T)")
 ATTENDING_FORMS = ("(T, T)", "(1, 1, T, T)", "(B, T, T)", "(B, 1, T, T)")

@@ -158,7 +158,7 @@ def needed_mask(target: Target, causal: bool | None) -> Attends | None:
     parameters = inspect.signature(target.forward).parameters
     if causal and of_torch(target.module):
         return causal_band()
-    if type(target.module).__module__.startswith("transformers."):
+    if of_transformers(target.module):
         if "attention_mask" not in parameters or not getattr(target.module, "is_causal", False):
             return None
         configured = getattr(getattr(target.module, "config", None), "sliding_window", None)
@@ -170,6 +170,11 @@ def needed_mask(target: Target, causal: bool | None) -> Attends | None:
 def of_torch(module: nn.Module | None) -> bool:
     """Whether a module is one of PyTorch's own."""
     return type(module).__module__.startswith("torch.")
+
+
+def of_transformers(module: nn.Module | None) -> bool:
+    """Whether a module is one of transformers' own: its models tell it masks, and its weights set its conventions."""
+    return type(module).__module__.startswith("transformers.")
 
 
 def causal_band(window: int | None = None) -> Attends:

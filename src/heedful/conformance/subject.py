@@ -2,122 +2,108 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from heedful.observation import Trace
+from heedful.conformance import caching
+from heedful.conformance.changes import differing
+from heedful.conformance.inputs import CacheUse, Inputs, MaskArgument, Observation
+from heedful.conformance.longest import longest_input
+from heedful.conformance.mask_arguments import find_masks, masks_told
+from heedful.conformance.raising import attempt
+from heedful.conformance.runs import restored, seeded
+from heedful.conformance.signatures import POSITIONS
+from heedful.conformance.target import Target, TargetError, target_of
+from heedful.conformance.ways import Way, drawn, way_of
+from heedful.observation import Trace, record
+from heedful.observation.surroundings import Surroundings
 
 
-@dataclass(frozen=True, eq=False)
-class Inputs:
-    """Sequences of tokens, in one layout for all targets.
+def subject_of(
+    target: Any,
+    *,
+    example: Any = None,
+    causal: bool | None = None,
+    cache: Any = None,
+    arguments: Mapping[str, Any] = {},
+) -> Subject:
+    """Find out how a target is called.
 
-    Attributes:
-        arguments: the arguments that have a row for each token: x alone, or query, key and value. Each is (B, T, …), or
-            (B, T) int64 for a model that reads token ids.
-        vocabulary: of how many ids; 0 where tokens are vectors.
+    Args:
+        target: a module, the class of one, or a function.
+        example: inputs to learn it from; None: conventional ones are tried.
+        causal: whether it is to be causal, where an argument of its calls decides; None: as it is by default.
+        cache: makes an empty cache, called with (batch, capacity); None: the usual ones are tried.
+        arguments: the constructor's, where the target is a class.
+
+    Raises:
+        TargetError: every way to call it fails within its own code.
+        ArgumentError: it cannot be built, copied or called.
     """
-
-    arguments: Mapping[str, Tensor]
-    vocabulary: int = 0
-
-    @property
-    def sizes(self) -> tuple[int, int]:
-        """B and T."""
-        B, T = next(iter(self.arguments.values())).shape[:2]
-        return B, T
-
-    def changed(self, b: int, t: int, only: Sequence[str] | None = None) -> Inputs:
-        """With another token at t of batch entry b: other vectors, or another id; in all arguments, or in some."""
-
-        def change(tensor: Tensor) -> Tensor:
-            tensor = tensor.clone()
-            if self.vocabulary:
-                tensor[b, t] = (tensor[b, t] + 1 + t) % self.vocabulary
-            else:
-                noise = torch.Generator().manual_seed(7919 * b + t)
-                new = torch.randn(tensor[b, t].shape, generator=noise, dtype=torch.float64)
-                tensor[b, t] = new.to(tensor.dtype)
-            return tensor
-
-        names = self.arguments if only is None else only
-        return self._with({name: change(self.arguments[name]) for name in names})
-
-    def tokens(self, start: int, stop: int) -> Inputs:
-        """Tokens `start` to `stop` of every batch entry."""
-        return self._with({name: it[:, start:stop].clone() for name, it in self.arguments.items()})
-
-    def entry(self, b: int) -> Inputs:
-        """Batch entry b alone: B = 1."""
-        return self._with({name: it[b : b + 1].clone() for name, it in self.arguments.items()})
-
-    def scaled(self, factor: float) -> Inputs:
-        """With longer vectors; ids stay."""
-        if self.vocabulary:
-            return self
-        return self._with({name: it * factor for name, it in self.arguments.items()})
-
-    def _with(self, arguments: Mapping[str, Tensor]) -> Inputs:
-        return replace(self, arguments={**self.arguments, **arguments})
+    found = target_of(target, arguments)
+    way, dtype = way_of(found, example, causal)
+    subject = Subject(found, way, dtype, found.copied(dtype))
+    subject.longest = longest_input(subject)
+    subject.padding, subject.attending = find_masks(subject)
+    subject.positions = _positions(subject)
+    subject.cached, subject.make_cache = caching.find_cache(subject, cache)
+    return subject
 
 
-@dataclass(frozen=True, eq=False)
-class Observation:
-    """One recorded run.
+@dataclass(eq=False)
+class Subject:
+    """A target, and how to call it; made by `subject_of`. Its methods leave the copy that they run as it was.
 
     Attributes:
-        inputs: what it was run on.
-        output: (B, T, …), one row a token.
-        trace: its steps.
-        values: tensors that no step made, by (kind, name) of their `Source`: inputs, parameters, buffers, attributes.
-        before: how many tokens a cache held already.
-    """
-
-    inputs: Inputs
-    output: Tensor
-    trace: Trace
-    values: Mapping[tuple[str, str], Tensor] = field(default_factory=dict)
-    before: int = 0
-
-
-class Subject(Protocol):
-    """A target, and how to call it. Made by `calling.subject_of`; every method leaves the target's state as it was.
-
-    Attributes:
-        name: the class's or function's.
-        module: a copy of the target in eval mode, cast to `dtype`; None for a function.
-        function: the target, if it is one; None for a module.
-        layout: how the target itself takes tokens: "(B, T, C)", "(T, B, C)", "(T, C)", "(B, H, T, D)", "(B, T) ids".
-        batched: whether it takes more than one sequence at a time.
+        target: as it was given.
+        way: how it takes tokens and gives rows.
         dtype: of its vectors: float64 wherever it runs in that, otherwise float32.
-        only: the B and T that it runs with, where a tensor left over in its file ties it to some; None: any.
-        longest: the most tokens it takes, as far as it says so; None if there is no limit.
+        callee: the copy that is run.
+        longest: the most tokens it takes; None if there is no limit.
         padding: how it is told which tokens are real; None if it cannot be.
         attending: how it is told which query may see which key; None if it cannot be.
         cached: how it is given a cache; None if it has none.
+        make_cache: makes an empty cache of (batch, capacity), where it is given one.
+        positions: the argument that takes positions, (B, T) int64; None if there is none.
+        seed: of the random numbers that a run meets.
+        lasting: whether what a run leaves behind is there for the next one.
+        name: the class's or function's.
+        layout: how the target takes tokens: "(B, T, C)", "(T, B, C)", "(T, C)", "(B, H, T, D)", "(B, T) ids".
+        only: the B and T that it runs with, where a tensor left over in its file ties it to some; None: any.
+        batched: whether it takes more than one sequence at a time.
+        module, function: the copy that is run, as what it is; None for the other.
         parameters: the names of its arguments.
     """
 
-    name: str
-    module: nn.Module | None
-    function: Callable[..., Any] | None
-    layout: str
-    batched: bool
+    target: Target
+    way: Way
     dtype: torch.dtype
-    only: tuple[int, int] | None
-    longest: int | None
-    padding: MaskArgument | None
-    attending: MaskArgument | None
-    cached: CacheUse | None
-    parameters: tuple[str, ...]
+    callee: Any
+    longest: int | None = None
+    padding: MaskArgument | None = None
+    attending: MaskArgument | None = None
+    cached: CacheUse | None = None
+    make_cache: Any = None
+    positions: str | None = None
+    seed: int = 0
+    lasting: bool = False
+
+    def __post_init__(self) -> None:
+        self.name, self.layout, self.only = self.target.name, self.way.layout, self.way.only
+        self.batched = self.layout != "(T, C)"
+        self.module: nn.Module | None = self.callee if isinstance(self.callee, nn.Module) else None
+        self.function: Callable[..., Any] | None = self.callee if self.module is None else None
+        self.parameters = tuple(inspect.signature(self.target.forward).parameters)
 
     def draw(self, B: int, T: int, *, seed: int = 0, dtype: torch.dtype | None = None) -> Inputs:
         """Random tokens: standard normal vectors, or ids."""
-        ...
+        return drawn(self.way, B, T, dtype or self.dtype, seed)
 
     def run(
         self, inputs: Inputs, *, keep: Tensor | None = None, attend: Tensor | None = None
@@ -125,16 +111,31 @@ class Subject(Protocol):
         """The output (B, T, …) in the module's current mode, with gradients.
 
         Args:
+            inputs: what it is run on.
             keep: (B, T) Boolean, which tokens are real, given by `padding`.
             attend: (T, T) Boolean, which keys each query may see, given by `attending`.
+
+        Raises:
+            ArgumentError: a mask that it cannot be told.
+            TargetError: the result has no row for each token.
         """
-        ...
+        return self.called(self.given(inputs, keep, attend), inputs)
+
+    def called(self, given: Mapping[str, Any], inputs: Inputs) -> Tensor:
+        """The output of a call, given its arguments by name."""
+        args, keywords = self.target.bound(given)
+        with self._comparable():
+            return self.rows(self.callee(*args, **keywords), inputs)
 
     def record(
         self, inputs: Inputs, *, keep: Tensor | None = None, attend: Tensor | None = None
     ) -> Observation:
         """The same, each step recorded."""
-        ...
+        given = self.given(inputs, keep, attend)
+        with self._comparable():
+            args, keywords = self.target.bound(given)
+            trace = record(self.callee, *args, **keywords)
+        return self.observation(inputs, given, trace)
 
     def chunks(
         self,
@@ -144,7 +145,7 @@ class Subject(Protocol):
         keep: Tensor | None = None,
         unused: float | None = None,
     ) -> list[Observation]:
-        """Run the tokens with a cache: so many first, so many next, … An observation each; needs `cached`.
+        """Run the tokens with a cache: so many first, so many next, …; needs `cached`.
 
         Args:
             inputs: all the tokens.
@@ -152,7 +153,8 @@ class Subject(Protocol):
             keep: (B, T) Boolean, which tokens are real, given by `padding`.
             unused: what to fill the cache's slots with first; None: they are as they come.
         """
-        ...
+        with self._comparable():
+            return caching.run_chunks(self, inputs, sizes, keep=keep, unused=unused)
 
     def fresh(
         self,
@@ -170,44 +172,71 @@ class Subject(Protocol):
             seed: of the random numbers that every run of the copy meets.
             lasting: whether what a run leaves in the copy is there for the next one; otherwise each finds it pristine.
         """
-        ...
+        dtype = dtype or self.dtype
+        callee = self.target.copied(dtype, train=train)
+        return replace(self, dtype=dtype, callee=callee, seed=seed, lasting=lasting)
+
+    @contextmanager
+    def _comparable(self) -> Iterator[None]:
+        with seeded(self.seed), nullcontext() if self.lasting else restored(self.module):
+            yield
+
+    def given(
+        self, inputs: Inputs, keep: Tensor | None = None, attend: Tensor | None = None
+    ) -> dict[str, Any]:
+        """What the target is given, by name.
+
+        Raises:
+            ArgumentError: a mask that it cannot be told.
+        """
+        given = self.way.arguments(inputs)
+        if attend is None and self.way.attends is not None and self.attending is not None:
+            attend = self.way.attends(inputs.sizes[1], inputs.sizes[1])
+        given |= masks_told(self, inputs.sizes, keep, attend)
+        if keep is not None and self.positions is not None:
+            given[self.positions] = (keep.long().cumsum(-1) - 1).clamp_min(0)
+        return given
+
+    def rows(self, result: object, inputs: Inputs) -> Tensor:
+        """The output (B, T, …) in a result.
+
+        Raises:
+            TargetError: there is no row for each token.
+        """
+        rows = self.way.rows(result, *inputs.sizes)
+        if rows is None:
+            raise TargetError(f"the result has no row for each of {inputs.sizes[1]} tokens")
+        return rows
+
+    def observation(
+        self, inputs: Inputs, given: Mapping[str, Any], trace: Trace, before: int = 0
+    ) -> Observation:
+        """What a recorded run showed; `before` counts the tokens that were in its cache already."""
+        output = self.rows(trace.result, inputs).detach()
+        return Observation(inputs, output, trace, self._values(given), before)
+
+    def _values(self, given: Mapping[str, Any]) -> dict[tuple[str, str], Tensor]:
+        """What no step made, under the names that the trace has for it."""
+        args, keywords = self.target.bound(given)
+        tensors = Surroundings(self.callee, args, keywords).tensors
+        return {(source.kind, source.name): it.detach() for it, source in reversed(tensors)}
 
 
-@dataclass(frozen=True)
-class MaskArgument:
-    """An argument that is a mask.
-
-    Attributes:
-        name: as the target calls it.
-        form: its shape in letters: "(B, T)", "(T, T)", "(B, 1, 1, T)", …
-        dtype: torch.bool, or a floating dtype: 0 and −inf are added to the scores; int64: 1 and 0.
-        true_keeps: whether True (or 1) means that a token is seen.
-        declared: the polarity that its name promises by convention (key_padding_mask: True hides; attention_mask:
-            1 keeps); None where the field has no one meaning.
-        effective: whether it changes the output at all.
-        hides: whether a token that it hides changes nothing any more.
-    """
-
-    name: str
-    form: str
-    dtype: torch.dtype
-    true_keeps: bool
-    declared: bool | None = None
-    effective: bool = True
-    hides: bool = True
-
-
-@dataclass(frozen=True)
-class CacheUse:
-    """How a target is given a cache.
-
-    Attributes:
-        kind: "object" (made first and passed in; it comes back, or is changed in place), "grown" (None at first, then
-            what came back), "buffers" (kept in the module, which is told a position or a flag).
-        argument: the name of the argument: the cache's, the position's or the flag's.
-        capacity: whether there are slots beyond those used.
-    """
-
-    kind: str
-    argument: str
-    capacity: bool = False
+def _positions(subject: Subject) -> str | None:
+    """The argument that takes positions for every token, such that 0, 1, 2, … change nothing."""
+    inputs = subject.draw(2 if subject.batched else 1, 4)
+    B, T = inputs.sizes
+    for name in (it for it in POSITIONS if it in subject.parameters):
+        with torch.no_grad():
+            given = subject.given(inputs)
+            told = given | {name: torch.arange(T).expand(B, T)}
+            plain, told = (
+                attempt(lambda it=it: subject.called(it, inputs)) for it in (given, told)
+            )
+        if (
+            isinstance(plain, Tensor)
+            and isinstance(told, Tensor)
+            and not differing(plain, told).any()
+        ):
+            return name
+    return None

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from heedful.conformance.construction import HEAD_SIZE, HEADS, WIDTH
 from heedful.conformance.dataflow import made_from_tokens
+from heedful.conformance.inputs import Inputs
 from heedful.conformance.layouts import heads_come_last, tokens_come_first
 from heedful.conformance.leftovers import tied_sizes
 from heedful.conformance.runs import restored, seeded
@@ -26,7 +27,6 @@ from heedful.conformance.signatures import (
     with_masks,
     with_targets,
 )
-from heedful.conformance.subject import Inputs
 from heedful.conformance.target import Target, TargetError
 from heedful.observation import Trace, record
 

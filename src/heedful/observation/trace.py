@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from heedful import drawing
+from heedful.shapes import times
 
 SourceKind = Literal["step", "input", "parameter", "buffer", "attribute", "constant"]
 
@@ -228,7 +229,7 @@ class Trace:
                 str(step.index),
                 step.name,
                 step.operation,
-                _times(step.shape),
+                times(step.shape),
                 "unused" if step.unused else "",
                 _where(step, several_files),
                 _shortened(step.source),
@@ -246,10 +247,6 @@ class Trace:
         return f"<style>{drawing.STYLE}</style><div>{''.join(drawn)}{''.join(paragraphs)}</div>"
 
 
-def _times(shape: tuple[int, ...]) -> str:
-    return " × ".join(map(str, shape)) or "scalar"
-
-
 def _where(step: Step, several_files: bool) -> str:
     if step.file is None:
         return ""
@@ -262,7 +259,7 @@ def _shortened(source: str) -> str:
 
 
 def _step_as_html(step: Step) -> str:
-    facts = [step.operation, _times(step.shape)]
+    facts = [step.operation, times(step.shape)]
     if step.file is not None:
         facts.append(_where(step, several_files=True))
     if step.unused:
@@ -280,7 +277,7 @@ def _value_as_html(value: Tensor | Summary) -> str:
     if value.sample is None:
         return "<p>The entries of this tensor cannot be read.</p>"
     caption = (
-        f"A sample of {_times(value.shape)} entries, every {_times(value.strides)}th; all lie "
+        f"A sample of {times(value.shape)} entries, every {times(value.strides)}th; all lie "
         f"from {value.minimum:.4g} to {value.maximum:.4g}, mean {value.mean:.4g}, "
         f"standard deviation {value.std:.4g}, {value.nans} NaN"
     )

@@ -49,7 +49,3 @@ def step_title(step: Step) -> str:
 def short_path(file: str) -> str:
     """A file with its folder, which is enough to tell it: "textbook/causal.py"."""
     return "/".join(PurePath(file).parts[-2:])
-
-
-def times(shape: tuple[int, ...]) -> str:
-    return " × ".join(map(str, shape))

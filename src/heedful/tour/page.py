@@ -15,7 +15,8 @@ from pygments.lexers import PythonLexer
 import heedful
 from heedful.drawing import STYLE, heat_map
 from heedful.observation import Step
-from heedful.tour.arranging import arrange, short_path, step_title, times
+from heedful.shapes import times
+from heedful.tour.arranging import arrange, short_path, step_title
 from heedful.tour.inputs import Tokens
 from heedful.tour.report import Report
 from heedful.tour.walks import Walk

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from heedful.drawing import DIVERGING, SEQUENTIAL
 from heedful.screen import console_for, printed
-from heedful.tour.arranging import Arranged, arrange, short_path, step_title, times
+from heedful.shapes import times
+from heedful.tour.arranging import Arranged, arrange, short_path, step_title
 from heedful.tour.comparison import Comparison
 from heedful.tour.inputs import Tokens
 from heedful.tour.ladder import Rung

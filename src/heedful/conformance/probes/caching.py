@@ -16,11 +16,11 @@ from heedful.conformance.counterparts import Excerpt
 from heedful.conformance.dataflow import is_projection, tensor, way_back
 from heedful.conformance.evidence import Evidence
 from heedful.conformance.finding import Fact, Finding, Place
+from heedful.conformance.inputs import Observation
 from heedful.conformance.mask_forms import LENGTHS
 from heedful.conformance.probes.causality import masking_step
 from heedful.conformance.probing import probe
 from heedful.conformance.raising import attempt, said, where_raised
-from heedful.conformance.subject import Observation
 from heedful.observation import Source, Step
 
 LARGE = 1e4  # finite: a right target may read unused slots, as long as it gives them a weight of 0

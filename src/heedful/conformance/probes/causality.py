@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
-from heedful.conformance.cores import FAINT, FUSED, Core, find_cores, value_of
+from heedful.conformance.cores import FAINT, Core, find_cores, value_of
 from heedful.conformance.dataflow import made_where, tensor
 from heedful.conformance.evidence import Evidence
 from heedful.conformance.expectations import is_triangular
 from heedful.conformance.finding import Fact, Finding, Place
+from heedful.conformance.inputs import Inputs, Observation
 from heedful.conformance.probing import probe
-from heedful.conformance.subject import Observation
 from heedful.observation import Source, Step
 
 MASKING = (
@@ -21,7 +21,6 @@ MASKING = (
     "masked_fill_",
     "where",
     "setitem",
-    "masked_fill",
     "add",
     "iadd",
     "add_",
@@ -29,13 +28,12 @@ MASKING = (
     "imul",
 )
 UNMASKED = -1e5  # a finite fill below this no score outweighs; −65504, float16's least, is a convention of its own
-LARGE = 30_000.0
 
 
 @probe("mask-unused", "mask-inverted", "future-leak", "mask-fill-too-small")
 def causality(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Changes each token in turn: no earlier output of a causal target may change."""
-    influence = _own_influence(evidence)
+    influence = evidence.influence[0, :, 0]
     T = len(influence)
     future = torch.ones(T, T, dtype=torch.bool).triu(1)
     leaks = influence & future
@@ -55,11 +53,6 @@ def causality(evidence: Evidence) -> Iterator[Finding | Fact]:
         f"B = {evidence.inputs.sizes[0]}, T = {T}; {int(leaks.sum())} of {int(future.sum())} pairs leak",
         place,
     )
-
-
-def _own_influence(evidence: Evidence) -> Tensor:
-    """(T, T): within batch entry 0."""
-    return evidence.influence[0, :, 0, :]
 
 
 def _named(evidence: Evidence, future: Tensor) -> tuple[str, str, Place | None]:
@@ -90,12 +83,12 @@ def _named(evidence: Evidence, future: Tensor) -> tuple[str, str, Place | None]:
             )
     if not cores:
         return _by_influence(evidence, future)
-    return "future-leak", "", _first_leak(evidence)
+    return "future-leak", "", Place.of(cores[-1].context_step)  # from there on tokens mix otherwise
 
 
 def _by_influence(evidence: Evidence, future: Tensor) -> tuple[str, str, Place | None]:
     """What influence alone can tell, of an attention whose inside was not seen."""
-    influence, T = _own_influence(evidence), len(future)
+    influence, T = evidence.influence[0, :, 0], len(future)
     within = next(
         (it for it in evidence.base.trace if it.operation == "multi_head_attention_forward"), None
     )
@@ -106,28 +99,14 @@ def _by_influence(evidence: Evidence, future: Tensor) -> tuple[str, str, Place |
             "The mask keeps what it should hide: queries see later keys and no earlier ones.",
             place,
         )
-    unused = unused_masking(evidence.base)
-    if unused is not None:
-        return (
-            "mask-unused",
-            f"The result of {unused.operation} is used by nothing.",
-            Place.of(unused),
-        )
-    return "future-leak", "", place
+    return unused_masking(evidence.base) or ("future-leak", "", place)
 
 
 def _without_effect(evidence: Evidence, core: Core) -> tuple[str, str, Place | None]:
     """The mask hides nothing: it is not used, too weak, or not there."""
-    unused = unused_masking(evidence.base)
-    if unused is not None:
-        return (
-            "mask-unused",
-            f"The result of {unused.operation} is used by nothing.",
-            Place.of(unused),
-        )
-    weak = _weak_fill(evidence, core)
-    if weak is not None:
-        return weak
+    known = unused_masking(evidence.base) or _weak_fill(evidence, core)
+    if known is not None:
+        return known
     if core.fused:
         return (
             "future-leak",
@@ -144,10 +123,14 @@ def _without_effect(evidence: Evidence, core: Core) -> tuple[str, str, Place | N
     )
 
 
-def unused_masking(observation: Observation) -> Step | None:
-    """A step that applies or makes a mask, and whose result nothing uses."""
+def unused_masking(observation: Observation) -> tuple[str, str, Place | None] | None:
+    """A step that applies or makes a mask, and whose result nothing uses, as what it is to be named."""
     masking = ("masked_fill", "where", "add", "mul", "triu", "tril", "sub", "and")
-    return next((it for it in observation.trace if it.unused and it.operation in masking), None)
+    for step in observation.trace:
+        if step.unused and step.operation in masking:
+            why = f"The result of {step.operation} is used by nothing."
+            return "mask-unused", why, Place.of(step)
+    return None
 
 
 def _weak_fill(evidence: Evidence, core: Core) -> tuple[str, str, Place | None] | None:
@@ -228,13 +211,6 @@ def masking_step(core: Core) -> Step | None:
     return next((it for it in core.chain if it.operation in MASKING), None)
 
 
-def _first_leak(evidence: Evidence) -> Place | None:
-    """The first step at which a change of the last token reaches an earlier one, after the last attention."""
-    if not evidence.cores:
-        return None
-    return Place.of(evidence.cores[-1].context_step)
-
-
 @probe("mask-unused")
 def unused_mask(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Looks for a masking whose result nothing uses."""
@@ -255,35 +231,45 @@ def unused_mask(evidence: Evidence) -> Iterator[Finding | Fact]:
 @probe("mask-fill-too-small")
 def fill(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Lengthens queries and keys until scores outweigh a finite fill: hidden keys must stay hidden."""
-    for core in evidence.cores:
+    yield from outweighed(
+        evidence.base, evidence.subject.record, lambda core, hidden: Place.of(masking_step(core))
+    )
+
+
+def outweighed(
+    observation: Observation,
+    record: Callable[[Inputs], Observation],
+    applied_where: Callable[[Core, Tensor], Place | None],
+) -> Iterator[Finding]:
+    """What hidden keys' scores are set to, if longer tokens make scores that outweigh it.
+
+    Args:
+        observation: a run in which keys are hidden.
+        record: runs the same on other tokens.
+        applied_where: the line of a core's mask, given which keys it hides, (L, Tq, Tk).
+    """
+    if observation.inputs.vocabulary:
+        return
+    for core in find_cores(observation):
         hidden = (core.weights < FAINT) & core.logits.isfinite()
-        if core.fused and core.context_step.operation == FUSED and not hidden.any():
-            continue
-        if not hidden.any() or evidence.inputs.vocabulary:
-            continue
-        level = core.logits[hidden].max().item()
-        if level < UNMASKED:
+        if not hidden.any() or (level := core.logits[hidden].max().item()) < UNMASKED:
             continue
         size = core.logits[core.visible].abs().max().clamp_min(1e-6).item()
-        factor = (4 * abs(level) / size) ** 0.5
-        loud = find_cores(evidence.subject.record(evidence.inputs.scaled(factor)))
-        leaking = next(
-            (it for it in loud if it.visible.shape == hidden.shape and (it.visible & hidden).any()),
-            None,
-        )
-        if leaking is None:
-            continue
-        l, i, j = (int(it) for it in (leaking.visible & hidden).nonzero()[0])
-        scores = leaking.scores.abs().max().item()
-        yield Finding(
-            "mask-fill-too-small",
-            "bug",
-            f"Hidden scores are set to about {level:.3g}, not to −∞: with products up to {scores:.3g}, query {i} gives "
-            f"{leaking.used[l, i, j]:.3g} of its weight to key {j}, which is hidden.",
-            f"tokens × {factor:.0f}",
-            Place.of(masking_step(core)),
-        )
-        return
+        factor = (16 * abs(level) / size) ** 0.5
+        for loud in find_cores(record(observation.inputs.scaled(factor))):
+            if loud.visible.shape != hidden.shape or not (loud.visible & hidden).any():
+                continue
+            l, i, j = (int(it) for it in (loud.visible & hidden).nonzero()[0])
+            yield Finding(
+                "mask-fill-too-small",
+                "bug",
+                f"Hidden scores are set to about {level:.3g}, not to −∞: with products up to "
+                f"{loud.scores.abs().max():.3g}, query {i} gives {loud.used[l, i, j]:.3g} of its weight to key {j}, "
+                "which is hidden.",
+                f"tokens × {factor:.0f}",
+                applied_where(core, hidden),
+            )
+            return
 
 
 @probe("self-hidden")

@@ -14,9 +14,9 @@ from heedful.conformance.cores import FUSED, Core, find_cores, fused_arguments, 
 from heedful.conformance.dataflow import made_from_tokens, tensor, way_back, way_on
 from heedful.conformance.evidence import Evidence
 from heedful.conformance.finding import Fact, Finding, Place
+from heedful.conformance.inputs import Observation
 from heedful.conformance.lines import last_assignment
 from heedful.conformance.probing import probe
-from heedful.conformance.subject import Observation
 from heedful.observation import Step
 
 ENOUGH, MOST_RUNS = 800, 30  # weights that tell p to a few percent, and runs to get as many

@@ -14,10 +14,11 @@ from torch.utils import _pytree as pytree
 
 from heedful.conformance.evidence import Evidence
 from heedful.conformance.finding import Fact, Finding, Place
+from heedful.conformance.inputs import Inputs
 from heedful.conformance.lines import last_return
 from heedful.conformance.probing import probe
 from heedful.conformance.raising import attempt, said
-from heedful.conformance.subject import Inputs, Subject
+from heedful.conformance.subject import Subject
 from heedful.observation.place import find_place
 
 

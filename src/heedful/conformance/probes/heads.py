@@ -8,15 +8,13 @@ import torch
 from torch import Tensor
 
 from heedful.conformance.changes import ancestors, changed_entries, differing, touched
-from heedful.conformance.cores import Core, find_cores
+from heedful.conformance.cores import Core
 from heedful.conformance.dataflow import VIEWS, parameters_behind, tensor, way_back, way_on
-from heedful.conformance.evidence import Evidence
+from heedful.conformance.evidence import CHANGED, Evidence
 from heedful.conformance.finding import Fact, Finding, Place
+from heedful.conformance.inputs import Observation
 from heedful.conformance.probing import probe
-from heedful.conformance.subject import Observation
 from heedful.observation import Source, Step
-
-CHANGED = 2  # the token that is changed: neither the first nor the last
 
 
 @probe("heads-mixed-split", "batch-mixed")
@@ -25,10 +23,8 @@ def splitting(evidence: Evidence) -> Iterator[Finding | Fact]:
     _, T = evidence.inputs.sizes
     if T <= CHANGED:
         return
-    t = CHANGED
-    after = evidence.after(0, t)
-    cores = evidence.cores
-    for core, other in zip(cores, find_cores(after), strict=False):
+    after = evidence.after(0, CHANGED)
+    for core, other in zip(evidence.cores, evidence.cores_after(0, CHANGED), strict=False):
         if _comes_later(evidence, core):
             continue
         for role in ("query", "key", "value"):
@@ -36,7 +32,7 @@ def splitting(evidence: Evidence) -> Iterator[Finding | Fact]:
             if before.shape != changed.shape:
                 continue
             rows = touched(differing(before, changed), 1)
-            kept = rows in ([t], []) and before.shape[1] == T
+            kept = rows in ([CHANGED], []) and before.shape[1] == T
             if kept or (len(rows) <= 1 and role != "query"):  # keys may come in blocks
                 continue
             yield _mixed(evidence, core, role, after, rows)
@@ -171,10 +167,10 @@ def merging(evidence: Evidence) -> Iterator[Finding | Fact]:
     B, T = evidence.inputs.sizes
     if T < 3:
         return
-    for core in evidence.cores:
+    for index, core in enumerate(evidence.cores):
         if core.used.shape[1] != T or len(core.context) % B:
             continue
-        entries = _entries(evidence, core)
+        entries = evidence.rows_of_entries(index)
         if entries is None:
             continue
         expected = torch.stack(
@@ -193,22 +189,6 @@ def merging(evidence: Evidence) -> Iterator[Finding | Fact]:
                     Place.of(step),
                 )
                 return
-
-
-def _entries(evidence: Evidence, core: Core) -> list[Tensor] | None:
-    """Which leading indices of a core belong to which batch entry."""
-    B, _ = evidence.inputs.sizes
-    found = []
-    position = evidence.cores.index(core)
-    for b in range(B):
-        others = find_cores(evidence.after(b, CHANGED))
-        if position >= len(others) or others[position].query.shape != core.query.shape:
-            return None
-        lead = differing(core.query, others[position].query).flatten(1).any(1)
-        found.append(lead.nonzero().flatten())
-    if sorted(torch.cat(found).tolist()) != list(range(len(core.context))):
-        return None
-    return found
 
 
 def _rows_agree(value: Tensor, expected: Tensor) -> bool | None:
@@ -251,8 +231,8 @@ def _rows_agree(value: Tensor, expected: Tensor) -> bool | None:
 @probe("group-order")
 def groups(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Finds which query heads share a key head: neighbours must, h // (heads per key head)."""
-    for core in evidence.cores:
-        entries = _entries(evidence, core) if evidence.inputs.sizes[1] > CHANGED else None
+    for index, core in enumerate(evidence.cores if evidence.inputs.sizes[1] > CHANGED else []):
+        entries = evidence.rows_of_entries(index)
         if entries is None:
             continue
         H = len(entries[0])

@@ -14,9 +14,9 @@ from heedful.conformance.cores import Core, find_cores
 from heedful.conformance.dataflow import made_from_tokens, tensor
 from heedful.conformance.evidence import Evidence
 from heedful.conformance.finding import Fact, Finding, Place
+from heedful.conformance.inputs import Inputs, Observation
 from heedful.conformance.probing import probe
 from heedful.conformance.raising import attempt, said, where_raised
-from heedful.conformance.subject import Inputs, Observation
 from heedful.conformance.target import TargetError
 from heedful.observation import Step
 
@@ -50,7 +50,7 @@ def lengths(evidence: Evidence) -> Iterator[Finding | Fact]:
                 where_raised(error),
             )
             return
-    if _is_causal(evidence):
+    if evidence.is_causal:
         beginnings = _of_beginnings(evidence, tokens, works)
         finding = beginnings or _of_weights(evidence, tokens, [max(works)])
     else:
@@ -107,11 +107,6 @@ def _limit(evidence: Evidence, tokens: Inputs, outputs: Mapping[int, Tensor | Ex
         if evidence.subject.longest
         else f"no limit seen up to {works} tokens"
     )
-
-
-def _is_causal(evidence: Evidence) -> bool:
-    """Whether no output of the sample depends on a later token."""
-    return not evidence.influence[0, :, 0, :].triu(1).any()
 
 
 # --- causal: the beginning of a sequence is as if it were all --------------------------------------

@@ -9,15 +9,16 @@ import torch
 from torch import Tensor
 
 from heedful.conformance.changes import ancestors, differing
-from heedful.conformance.cores import FAINT, FUSED, Core, find_cores, fused_arguments
+from heedful.conformance.cores import FUSED, Core, find_cores, fused_arguments
 from heedful.conformance.counterparts import Excerpt
 from heedful.conformance.dataflow import tensor
 from heedful.conformance.evidence import Evidence
 from heedful.conformance.finding import Fact, Finding, Place
+from heedful.conformance.inputs import Inputs, MaskArgument, Observation
 from heedful.conformance.mask_forms import LENGTHS
-from heedful.conformance.probes.causality import UNMASKED, masking_step, unused_masking
+from heedful.conformance.probes.causality import UNMASKED, masking_step, outweighed, unused_masking
 from heedful.conformance.probing import probe
-from heedful.conformance.subject import Inputs, MaskArgument, Observation, Subject
+from heedful.conformance.subject import Subject
 from heedful.observation import Source, Step
 
 PADDED = (2, 3, 5)  # how many tokens of each sequence are padding
@@ -85,14 +86,13 @@ def padding_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
     yield Fact("padding mask", f"{argument.name} {argument.form}, {keeps}")
     observation = subject.record(evidence.inputs, keep=_kept(evidence, "right"))
     if not _has_effect(evidence, subject):
-        unused = unused_masking(observation)
-        why = f"The result of {unused.operation} is used by nothing: " if unused else ""
+        _, why, place = unused_masking(observation) or ("", "", _given_no_mask(observation))
         yield Finding(
             "mask-unused",
             "bug",
-            f"{why}with padding hidden by {argument.name} the output is the same.",
+            f"{why} With padding hidden by {argument.name} the output is the same.".strip(),
             _sizes(evidence),
-            Place.of(unused) or _given_no_mask(observation),
+            place,
         )
     elif argument.declared is not None and _is_inverted(evidence, subject):
         wanted = "1 keeps a token" if argument.declared else "True hides a token"
@@ -131,7 +131,7 @@ def padding(evidence: Evidence) -> Iterator[Finding | Fact]:
                 _counted_where(subject, evidence.inputs.entry(b), kept[b]),
             )
             why = "Positions are counted from the padding on."
-        unsure = name == "left-padding-positions" and not _is_causal(evidence)
+        unsure = name == "left-padding-positions" and not evidence.is_causal
         proof = f"{why} {proof}".strip()
         yield Finding(name, "suspicious" if unsure else "bug", proof, _sizes(evidence), place)
         return
@@ -141,10 +141,6 @@ def _sides(subject: Subject) -> tuple[str, ...]:
     """Where padding may be: lengths say that the real tokens come first."""
     assert subject.padding is not None
     return ("right",) if subject.padding.form == LENGTHS else ("right", "left")
-
-
-def _is_causal(evidence: Evidence) -> bool:
-    return not evidence.influence[0, :, 0].triu(1).any()
 
 
 def _given_no_mask(observation: Observation) -> Place | None:
@@ -206,7 +202,8 @@ def _cause(
     unpadded = find_cores(subject.record(evidence.inputs, keep=torch.ones_like(kept)))
     cores = find_cores(padded)
     for index, (core, without) in enumerate(zip(cores, unpadded, strict=False)):
-        rows = _rows_of_entries(evidence, index, len(core.used))
+        same = index < len(evidence.cores) and len(evidence.cores[index].used) == len(core.used)
+        rows = evidence.rows_of_entries(index) if same else None
         if rows is None or core.used.shape[1] != kept.shape[1]:
             continue
         why = _weak(core, without, rows[b], kept[b])
@@ -221,27 +218,7 @@ def _cause(
         why = _misdirected(core, without, rows, kept, b)
         if why:
             return "mask-broadcast", why, taken
-    unused = unused_masking(padded)
-    if unused is not None:
-        return (
-            "mask-unused",
-            f"The result of {unused.operation} is used by nothing.",
-            Place.of(unused),
-        )
-    return "padding-leak", "", taken
-
-
-def _rows_of_entries(evidence: Evidence, index: int, L: int) -> list[Tensor] | None:
-    """The rows of a core that belong to each batch entry: those whose queries change with its tokens."""
-    if index >= len(evidence.cores) or len(evidence.cores[index].used) != L:
-        return None
-    base, found = evidence.cores[index].query, []
-    for b in range(evidence.inputs.sizes[0]):
-        after = find_cores(evidence.after(b, 0))
-        if index >= len(after) or after[index].query.shape != base.shape:
-            return None
-        found.append(differing(base, after[index].query).flatten(1).any(1).nonzero().flatten())
-    return found
+    return unused_masking(padded) or ("padding-leak", "", taken)
 
 
 def _weak(core: Core, without: Core, rows: Tensor, kept: Tensor) -> str:
@@ -358,29 +335,15 @@ def _taken_where(observation: Observation, argument: MaskArgument) -> Place | No
 def padding_fill(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Lengthens queries and keys until scores outweigh what padded keys' are set to: they must stay hidden."""
     subject = _told(evidence)
-    if subject is None or evidence.inputs.vocabulary:
+    if subject is None:
         return
     kept = _kept(evidence, "right")
     padded = subject.record(evidence.inputs, keep=kept)
-    for core in find_cores(padded):
-        hidden = (core.weights < FAINT) & core.logits.isfinite()
-        if not hidden.any() or (level := core.logits[hidden].max().item()) < UNMASKED:
-            continue
-        size = core.logits[core.visible].abs().max().clamp_min(1e-6).item()
-        factor = (16 * abs(level) / size) ** 0.5
-        loud = find_cores(subject.record(evidence.inputs.scaled(factor), keep=kept))
-        for it in loud:
-            if it.visible.shape == hidden.shape and (it.visible & hidden).any():
-                l, i, j = (int(n) for n in (it.visible & hidden).nonzero()[0])
-                yield Finding(
-                    "mask-fill-too-small",
-                    "bug",
-                    f"Scores of padded keys are set to about {level:.3g}, not to −∞: with products up to "
-                    f"{it.scores.abs().max():.3g}, query {i} gives {it.used[l, i, j]:.3g} of its weight to key {j}.",
-                    f"tokens × {factor:.0f}",
-                    _lowered_where(padded, core, hidden),
-                )
-                return
+    yield from outweighed(
+        padded,
+        lambda inputs: subject.record(inputs, keep=kept),
+        lambda core, hidden: _lowered_where(padded, core, hidden),
+    )
 
 
 @probe("nan-on-masked-rows")
@@ -389,7 +352,7 @@ def masked_rows(evidence: Evidence) -> Iterator[Finding | Fact]:
     subject = _told(evidence)
     if subject is None or _is_inverted(evidence, subject):
         return
-    causal = _is_causal(evidence)
+    causal = evidence.is_causal
     if causal and "left" not in _sides(subject):
         return
     kept = _kept(evidence, "left")

@@ -14,9 +14,11 @@ from heedful.conformance.counterparts import call_of
 from heedful.conformance.dataflow import tensor, way_back
 from heedful.conformance.evidence import Evidence
 from heedful.conformance.finding import Fact, Finding, Level, Place
+from heedful.conformance.inputs import Observation
 from heedful.conformance.probing import probe
 from heedful.conformance.raising import attempt
-from heedful.conformance.subject import Observation, Subject
+from heedful.conformance.signatures import of_transformers
+from heedful.conformance.subject import Subject
 from heedful.observation import Source, Step
 
 RUNS = 24  # at most, for as many samples as a head has features
@@ -447,4 +449,4 @@ def _cosine(observation: Observation, core: Core) -> Step | None:
 
 def _is_of_transformers(module: nn.Module) -> bool:
     """Whether a module is cast by from_pretrained, which leaves frequencies as they are, and not by .to()."""
-    return any(type(it).__module__.startswith("transformers.") for it in module.modules())
+    return any(of_transformers(it) for it in module.modules())

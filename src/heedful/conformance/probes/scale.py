@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Iterator
 
 import torch
 
 from heedful.conformance.changes import ancestors
-from heedful.conformance.cores import Core, find_cores, fused_arguments, value_of
+from heedful.conformance.cores import FUSED, Core, find_cores, fused_arguments, value_of
 from heedful.conformance.dataflow import made_where, tensor, way_back
 from heedful.conformance.evidence import Evidence
 from heedful.conformance.finding import Fact, Finding, Place
+from heedful.conformance.inputs import Observation
 from heedful.conformance.probes.softmax import has_sink
 from heedful.conformance.probing import probe
-from heedful.conformance.subject import Observation
+from heedful.conformance.signatures import of_transformers
 from heedful.observation import Source, Step
 
 SMALL = 1e-2  # tokens this short keep soft-caps in their linear part
@@ -35,7 +37,7 @@ def scale(evidence: Evidence) -> Iterator[Finding | Fact]:
         if slope is None:
             continue
         steps = _scalings(observation, core)
-        whole = slope * _product([factor for _, factor in steps])
+        whole = slope * math.prod(factor for _, factor in steps)
         D = core.query.shape[-1]
         meaning = _meaning(whole, core, evidence)
         if (whole, D) not in said:
@@ -90,13 +92,6 @@ def _factor(observation: Observation, step: Step) -> float | None:
     return (out.norm() / before).item() if before > 0 else None
 
 
-def _product(factors: list[float]) -> float:
-    result = 1.0
-    for factor in factors:
-        result *= factor
-    return result
-
-
 def _meaning(scale: float, core: Core, evidence: Evidence) -> str:
     """What a scale equals, in the field's terms."""
     D, H = core.query.shape[-1], evidence.expected.num_heads or 1
@@ -136,9 +131,7 @@ def _finding(
     steps: list[Step],
 ) -> Finding:
     D = core.query.shape[-1]
-    made_so = type(evidence.subject.module).__module__.startswith(
-        "transformers."
-    )  # as its weights were trained
+    made_so = of_transformers(evidence.subject.module)  # as its weights were trained
     name = "scale-missing" if abs(scale - 1) <= NEAR else "scale-wrong"
     at = [it for it in core.chain if it.operation in SCALINGS and it is not core.scores_step]
     step = (steps + [it for it in at if _is_before(it, core)] + [core.scores_step])[0]
@@ -174,17 +167,15 @@ def _is_before(step: Step, core: Core) -> bool:
 
 def _origin(evidence: Evidence, step: Step) -> Place | None:
     """Where the number was made, if the line that multiplies takes it from an attribute."""
-    names = [step.source] if step.source else []
-    if step.operation == "scaled_dot_product_attention" and fused_arguments(step)["scale"] is None:
+    if step.operation == FUSED and fused_arguments(step)["scale"] is None:
         return None
-    for text in names:
-        try:
-            tree = ast.parse(text)
-        except SyntaxError:
-            return None
-        for node in ast.walk(tree):
-            match node:
-                case ast.Attribute(value=ast.Name(id="self"), attr=name) if "scal" in name.lower():
-                    path = f"{step.module}.{name}" if step.module else name
-                    return made_where(evidence.subject.module, path)
+    try:
+        tree = ast.parse(step.source)
+    except SyntaxError:  # the head of a statement with a body
+        return None
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self"), attr=name) if "scal" in name.lower():
+                path = f"{step.module}.{name}" if step.module else name
+                return made_where(evidence.subject.module, path)
     return None

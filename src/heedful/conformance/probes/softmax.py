@@ -12,9 +12,10 @@ from heedful.conformance.cores import Core
 from heedful.conformance.dataflow import tensor
 from heedful.conformance.evidence import Evidence
 from heedful.conformance.finding import Fact, Finding, Place
+from heedful.conformance.inputs import Observation
 from heedful.conformance.probing import probe
-from heedful.conformance.subject import Observation
 from heedful.observation import Step
+from heedful.shapes import times
 
 NEAR = 1e-4
 DIVISIONS = ("div", "div_", "truediv", "true_divide", "itruediv")
@@ -66,8 +67,8 @@ def _wrong_softmax(core: Core) -> Finding | None:
                 return Finding(
                     "softmax-wrong-dim",
                     "bug",
-                    f"The weights sum to 1 along dimension {axis} of {_times(whole)}, not over the keys that a query "
-                    f"sees: the first query's sum to {core.weights[0, 0].sum():.3g}.",
+                    f"The weights sum to 1 along dimension {axis} of {times(whole.shape)}, not over the keys that a "
+                    f"query sees: the first query's sum to {core.weights[0, 0].sum():.3g}.",
                     f"{Tq} queries, {Tk} keys",
                     Place.of(step),
                 )
@@ -136,7 +137,3 @@ def _is_normalised(weights: Tensor, outside: Tensor | float = 0.0) -> bool:
 def _worst(weights: Tensor) -> float:
     sums = weights.sum(-1).flatten()
     return sums[(sums - 1).abs().nan_to_num(0).argmax()].item()
-
-
-def _times(tensor: Tensor) -> str:
-    return " × ".join(map(str, tensor.shape))

@@ -14,11 +14,13 @@ from heedful.conformance.dataflow import VIEWS, made_from_tokens, made_where
 from heedful.conformance.evidence import Evidence
 from heedful.conformance.expectations import is_triangular
 from heedful.conformance.finding import Fact, Finding, Place
+from heedful.conformance.inputs import Inputs, Observation
 from heedful.conformance.lines import change_of, functions_of, last_assignment
 from heedful.conformance.probing import probe
 from heedful.conformance.raising import attempt, said, where_raised
-from heedful.conformance.subject import Inputs, Observation, Subject
+from heedful.conformance.subject import Subject
 from heedful.observation import Source, Step
+from heedful.shapes import times
 
 ALIKE = 0.6  # difflib's: "attn_scores" and "scores" are 0.71 alike
 
@@ -140,7 +142,7 @@ def names(evidence: Evidence) -> Iterator[Finding | Fact]:
             yield Finding(
                 "undefined-or-global-name",
                 "bug",
-                f"{source.name!r} is a global of {' × '.join(map(str, held.shape))} numbers, the same for all tokens; "
+                f"{source.name!r} is a global of {times(held.shape)} numbers, the same for all tokens; "
                 f"what the call computes itself is {own!r}.",
                 "",
                 Place.of(step),
@@ -190,7 +192,7 @@ def buffers(evidence: Evidence) -> Iterator[Finding | Fact]:
         yield Finding(
             "mask-not-a-buffer" if _is_mask(tensor) else "table-not-a-buffer",
             "bug",
-            f"After .to('meta') {name!r} ({' × '.join(map(str, tensor.shape))}) is still on {tensor.device}.",
+            f"After .to('meta') {name!r} ({times(tensor.shape)}) is still on {tensor.device}.",
             "",
             made_where(pristine, name, held=True),
         )

@@ -12,9 +12,10 @@ from torch import Tensor
 from heedful.conformance.changes import EXACT, aligned, changed_entries, differing
 from heedful.conformance.evidence import Evidence
 from heedful.conformance.finding import Fact, Finding, Place
+from heedful.conformance.inputs import Inputs
 from heedful.conformance.probing import probe
 from heedful.conformance.raising import attempt, said, where_raised
-from heedful.conformance.subject import Inputs, Subject
+from heedful.conformance.subject import Subject
 
 
 def _transposed(tokens: Tensor) -> Tensor:

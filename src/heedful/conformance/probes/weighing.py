@@ -12,6 +12,7 @@ from heedful.conformance.evidence import Evidence
 from heedful.conformance.finding import Fact, Finding, Place
 from heedful.conformance.probing import probe
 from heedful.observation import Source, Step
+from heedful.shapes import times
 
 NEAR = 1e-4
 
@@ -38,8 +39,8 @@ def _wrong(weights: Tensor) -> str:
     if not axes or weights.dim() - 1 in axes:
         return ""
     return (
-        f"The weights sum to 1 along dimension {axes[0]} of {_times(weights)}, and over the last, whose entries weigh "
-        f"the values, to {_first_sum(weights):.3g}."
+        f"The weights sum to 1 along dimension {axes[0]} of {times(weights.shape)}, and over the last, whose entries "
+        f"weigh the values, to {_first_sum(weights):.3g}."
     )
 
 
@@ -55,8 +56,8 @@ def _wrong_for_own_scores(evidence: Evidence, softmax: Step, weights: Tensor) ->
             continue
         if scores.shape[-2:] == (T, T) and dim < scores.dim() - 1:
             return (
-                f"Dimension {dim} is the keys' in {_times(weights)}, a global's, but not in {step.name!r} "
-                f"({_times(scores)}): of these a query's weights sum to {_first_sum(scores.softmax(dim)):.3g}."
+                f"Dimension {dim} is the keys' in {times(weights.shape)}, a global's, but not in {step.name!r} "
+                f"({times(scores.shape)}): of these a query's weights sum to {_first_sum(scores.softmax(dim)):.3g}."
             )
     return ""
 
@@ -68,10 +69,6 @@ def _dimension(softmax: Step) -> int | None:
 
 def _first_sum(weights: Tensor) -> float:
     return weights.sum(-1).flatten()[0].item()
-
-
-def _times(tensor: Tensor) -> str:
-    return " × ".join(map(str, tensor.shape))
 
 
 def _sums_to_one(weights: Tensor, axis: int) -> bool:
