@@ -200,7 +200,7 @@ def check(
 
     Exits with 1 if there are bugs, and with 2 if the target cannot be imported, built or called.
     """
-    from heedful.conformance import check_command
+    from heedful.conformance import command as check_command
     from heedful.errors import HeedfulError
 
     try:

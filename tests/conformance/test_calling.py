@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import heedful
-from heedful.conformance.isolation import undisturbed, within
-from heedful.conformance.loading import loaded
-from heedful.conformance.subject import Subject, subject_of
-from heedful.conformance.target import TargetError
+from heedful.conformance.calling.isolation import undisturbed, within
+from heedful.conformance.calling.loading import loaded
+from heedful.conformance.calling.subject import Subject, find_subject
+from heedful.conformance.calling.target import TargetError
 from heedful.errors import ArgumentError
 from heedful.gpt.config import GPTConfig
 from heedful.gpt.model import GPT
@@ -158,7 +158,7 @@ class Misspelt(Projected):
     ids=lambda it: it if isinstance(it, str) else getattr(it, "__name__", type(it).__name__),
 )
 def test_the_layout_is_found(target, layout, width):
-    subject = subject_of(target)
+    subject = find_subject(target)
     assert subject.layout == layout
     B = 2 if subject.batched else 1
     inputs = subject.draw(B, 7)
@@ -177,7 +177,7 @@ def test_heads_that_come_last_are_read_off_the_source():
         q, k, v = (it.transpose(1, 2) for it in (query, key, value))
         return attend(q, k, v).transpose(1, 2)
 
-    subject = subject_of(attention)
+    subject = find_subject(attention)
     assert subject.layout == HEADS_LAST
     inputs = subject.draw(2, 7)
     given = [it.transpose(1, 2) for it in inputs.arguments.values()]
@@ -187,19 +187,19 @@ def test_heads_that_come_last_are_read_off_the_source():
 
 def test_batches_agree_with_their_entries_in_every_layout():
     for target in (Projected, TokensFirst, nn.MultiheadAttention(12, 4), attend):
-        subject = subject_of(target)
+        subject = find_subject(target)
         inputs = subject.draw(2, 7)
         alone = [subject.run(inputs.entry(b)) for b in range(2)]
         torch.testing.assert_close(subject.run(inputs), torch.cat(alone))
 
 
 def test_a_target_that_computes_in_float32_is_run_in_float32():
-    assert subject_of(Projected).dtype == torch.float64
-    assert subject_of(Turned).dtype == torch.float32
+    assert find_subject(Projected).dtype == torch.float64
+    assert find_subject(Turned).dtype == torch.float32
 
 
 def test_complex_tables_stay_complex():
-    module = subject_of(Turned).module
+    module = find_subject(Turned).module
     assert module is not None
     assert module.get_buffer("turns").is_complex()
 
@@ -209,10 +209,10 @@ def test_an_example_tells_what_names_do_not():
         return (a @ matrix @ a.mT / divisor).softmax(-1) @ a
 
     with pytest.raises(ArgumentError, match=r"matrix.*example"):
-        subject_of(unusual)
-    subject = subject_of(unusual, example=(torch.randn(2, 5, 8), torch.randn(8, 8), 3.0))
+        find_subject(unusual)
+    subject = find_subject(unusual, example=(torch.randn(2, 5, 8), torch.randn(8, 8), 3.0))
     assert subject.run(subject.draw(2, 7)).shape == (2, 7, 8)
-    tokens_first = subject_of(nn.MultiheadAttention(12, 4), example=torch.randn(5, 3, 12))
+    tokens_first = find_subject(nn.MultiheadAttention(12, 4), example=torch.randn(5, 3, 12))
     assert tokens_first.layout == TOKENS_FIRST
 
 
@@ -230,14 +230,14 @@ class LastAlone(nn.Module):
 
 
 def test_a_model_is_brought_to_give_the_logits_of_every_token():
-    subject = subject_of(LastAlone)
+    subject = find_subject(LastAlone)
     assert subject.layout == IDS
     assert subject.run(subject.draw(2, 7)).shape == (2, 7, 37)
 
 
 def test_an_error_within_the_target_is_told_from_a_call_that_does_not_fit():
     with pytest.raises(TargetError) as raised:
-        subject_of(Misspelt)
+        find_subject(Misspelt)
     assert isinstance(raised.value.__cause__, NameError)
 
 
@@ -271,13 +271,13 @@ class OfNames(Projected):
 
 
 def test_constructors_get_conventional_values_and_dropout_that_can_be_seen():
-    subject = subject_of(multi_head.MultiHeadAttention)
+    subject = find_subject(multi_head.MultiHeadAttention)
     module = subject.module
     assert isinstance(module, multi_head.MultiHeadAttention)
     assert module.dropout.p > 0
     assert len({module.d_in, module.num_heads, module.head_dim, module.context_length}) == 4
-    assert subject_of(OfDataclass).module.drop.p > 0  # pyright: ignore
-    assert subject_of(OfDict).module.drop.p > 0  # pyright: ignore
+    assert find_subject(OfDataclass).module.drop.p > 0  # pyright: ignore
+    assert find_subject(OfDict).module.drop.p > 0  # pyright: ignore
 
 
 @pytest.mark.parametrize(
@@ -285,17 +285,17 @@ def test_constructors_get_conventional_values_and_dropout_that_can_be_seen():
     [({"d_out": 10}, 2, 10), ({"num_heads": 5}, 5, 30), ({"d_in": 3, "d_out": 4}, 4, 4)],
 )
 def test_what_is_not_given_fits_what_is(arguments, heads, width):
-    module = subject_of(multi_head.MultiHeadAttention, arguments=arguments).module
+    module = find_subject(multi_head.MultiHeadAttention, arguments=arguments).module
     assert isinstance(module, multi_head.MultiHeadAttention)
     assert (module.num_heads, module.d_out) == (heads, width)
 
 
 def test_what_cannot_be_guessed_is_asked_for_by_name():
     with pytest.raises(ArgumentError, match=r"flavour.*--with flavour=VALUE"):
-        subject_of(OfNames)
-    assert subject_of(OfNames, arguments={"flavour": "sweet"}).module.flavour == "sweet"  # pyright: ignore
+        find_subject(OfNames)
+    assert find_subject(OfNames, arguments={"flavour": "sweet"}).module.flavour == "sweet"  # pyright: ignore
     with pytest.raises(ArgumentError, match=r"colour.*d_model"):
-        subject_of(Projected, arguments={"colour": 1})
+        find_subject(Projected, arguments={"colour": 1})
 
 
 @pytest.mark.parametrize(
@@ -311,17 +311,17 @@ def test_what_cannot_be_guessed_is_asked_for_by_name():
 )
 def test_what_cannot_be_checked_is_refused(target, arguments):
     with pytest.raises(ArgumentError):
-        subject_of(target, arguments=arguments)
+        find_subject(target, arguments=arguments)
 
 
 def test_what_is_compiled_is_checked_as_it_was_written():
-    assert subject_of(torch.compile(Projected(4))).name == "Projected"
+    assert find_subject(torch.compile(Projected(4))).name == "Projected"
 
 
 def test_projections_of_zeros_are_drawn_anew_and_norms_stay():
     module = nn.TransformerEncoderLayer(12, 4, 20, batch_first=True)
     nn.init.zeros_(module.self_attn.out_proj.weight)
-    copy = subject_of(module).module
+    copy = find_subject(module).module
     assert isinstance(copy, nn.TransformerEncoderLayer)
     assert copy.self_attn.out_proj.weight.all()
     assert (copy.norm1.weight == 1).all()
@@ -430,7 +430,7 @@ def padding_of(subject: Subject):
     ids=lambda it: getattr(it, "__name__", type(it).__name__),
 )  # fmt: skip
 def test_padding_is_told_so_that_a_padded_batch_equals_each_sample_alone(target, padding):
-    subject = subject_of(target)
+    subject = find_subject(target)
     assert padding_of(subject) == padding
     if padding is None:
         return
@@ -454,7 +454,7 @@ def test_padding_is_told_so_that_a_padded_batch_equals_each_sample_alone(target,
     ids=lambda it: getattr(it, "__name__", type(it).__name__),
 )
 def test_queries_are_told_which_keys_they_see(target):
-    subject = subject_of(target)
+    subject = find_subject(target)
     inputs = subject.draw(2, 6)
     told = subject.run(inputs, attend=CAUSAL)
     later = subject.run(inputs.changed(0, 4), attend=CAUSAL)
@@ -467,14 +467,14 @@ def test_queries_are_told_which_keys_they_see(target):
 
 
 def test_a_mask_that_is_accepted_and_ignored_is_known_as_such():
-    padding = subject_of(Deaf).padding
+    padding = find_subject(Deaf).padding
     assert padding is not None
     assert not padding.effective
     assert padding.declared is True
 
 
 def test_lengths_cannot_say_that_padding_is_on_the_left():
-    subject = subject_of(Lengths)
+    subject = find_subject(Lengths)
     keep = torch.tensor([[True] * 6, [False] * 2 + [True] * 4])
     with pytest.raises(ArgumentError, match="first"):
         subject.run(subject.draw(2, 6), keep=keep)
@@ -494,7 +494,7 @@ def switchable(query, key, value, is_causal=False):
 )
 @pytest.mark.parametrize("causal", [None, False, True])
 def test_a_target_is_made_causal_if_it_is_to_be(target, causal):
-    subject = subject_of(target, causal=causal)
+    subject = find_subject(target, causal=causal)
     inputs = subject.draw(2, 6)
     earlier, later = (subject.run(it)[0, :5] for it in (inputs, inputs.changed(0, 5)))
     assert torch.allclose(earlier, later) == bool(causal)
@@ -583,7 +583,7 @@ class Passed(Projected):
         return causal_with(q, k, v).transpose(1, 2).reshape(B, T, C)
 
 
-class Told(Slots):
+class Expected(Slots):
     """As Llama's first code: slots in the module, and a mask that the caller makes."""
 
     def forward(self, x, start_pos, mask):
@@ -619,7 +619,7 @@ def small_gpt(family):
         (Slots, "buffers", "start_pos"),
         (Flagged, "buffers", "use_cache"),
         (Passed, "object", "k_cache, v_cache"),
-        (Told, "buffers", "start_pos"),
+        (Expected, "buffers", "start_pos"),
         (MultiHeadAttention(12, 2, rotary=RotaryEmbedding(6)), "object", "cache"),
         (MultiHeadAttention(12, 2, window=3), "object", "cache"),
         (small_gpt(GPTConfig.gpt2), "object", "caches"),
@@ -628,7 +628,7 @@ def small_gpt(family):
     ids=lambda it: it if isinstance(it, str) else getattr(it, "__name__", type(it).__name__),
 )
 def test_chunks_with_a_cache_equal_one_run(target, kind, argument):
-    subject = subject_of(target)
+    subject = find_subject(target)
     assert subject.cached is not None
     assert (subject.cached.kind, subject.cached.argument) == (kind, argument)
     inputs = subject.draw(2, 7)
@@ -642,7 +642,7 @@ def test_chunks_with_a_cache_equal_one_run(target, kind, argument):
 
 @pytest.mark.parametrize("target", [Slots, Passed, MultiHeadAttention(12, 2)], ids=repr)
 def test_unused_slots_are_filled_with_what_is_asked_for(target):
-    subject = subject_of(target)
+    subject = find_subject(target)
     inputs = subject.draw(2, 7)
     filled = subject.chunks(inputs, [4, 3], unused=float("nan"))
     torch.testing.assert_close(torch.cat([it.output for it in filled], 1), subject.run(inputs))
@@ -651,11 +651,11 @@ def test_unused_slots_are_filled_with_what_is_asked_for(target):
 
 
 def test_what_sees_later_tokens_has_no_use_for_a_cache():
-    assert subject_of(MultiHeadAttention(12, 2, causal=False)).cached is None
+    assert find_subject(MultiHeadAttention(12, 2, causal=False)).cached is None
 
 
 def test_a_cache_that_breaks_is_a_cache():
-    subject = subject_of(Broken)
+    subject = find_subject(Broken)
     assert subject.cached is not None
     with pytest.raises(RuntimeError):
         subject.chunks(subject.draw(2, 6), [4, 2])
@@ -674,7 +674,7 @@ def test_a_cache_of_the_callers_own_making():
                 k, v = cache.k, cache.v
             return causal_with(q, k, v)
 
-    subject = subject_of(Own, cache=Pair)
+    subject = find_subject(Own, cache=Pair)
     inputs = subject.draw(2, 6)
     pieces = [it.output for it in subject.chunks(inputs, [4, 2])]
     torch.testing.assert_close(torch.cat(pieces, 1), subject.run(inputs))
@@ -703,7 +703,7 @@ class Learned(Projected):
     ],
 )
 def test_the_longest_input_is_known(target, longest):
-    assert subject_of(target).longest == longest
+    assert find_subject(target).max_length == longest
 
 
 # -- the attentions of the corpus, and of transformers -------------------------------------------------------------
@@ -713,7 +713,7 @@ def test_the_longest_input_is_known(target, longest):
 def test_attentions_as_people_write_them_are_called(file):
     chosen = ":MultiHead" if file == "listed" else ""  # of the two modules in it
     with loaded(f"{BASES / file}.py{chosen}") as target:
-        subject = subject_of(target)
+        subject = find_subject(target)
         inputs = subject.draw(2, 7)
         observed = subject.record(inputs)
     named = {(it.kind, it.name) for step in observed.trace for it in step.inputs}
@@ -763,7 +763,7 @@ def of_transformers(name, implementation):
 @pytest.mark.parametrize("part", ["attention", "model"])
 @pytest.mark.parametrize("family", ["llama", "mistral", "gpt2", "bert"])
 def test_transformers(family, part, implementation):
-    subject = subject_of(of_transformers(f"{family} {part}", implementation))
+    subject = find_subject(of_transformers(f"{family} {part}", implementation))
     assert subject.layout == (IDS if part == "model" else BATCH_FIRST)
     inputs = subject.draw(2, 6)
     whole = subject.run(inputs)
@@ -801,7 +801,7 @@ def test_the_original_is_never_run_and_stays_as_it_was():
 
     module = Counting(24, 3, 11).train()
     before = {name: it.clone() for name, it in module.state_dict().items()}
-    subject = subject_of(module)
+    subject = find_subject(module)
     subject.chunks(subject.draw(2, 6), [4, 2])
     subject.run(subject.draw(2, 6)).sum().backward()
     assert module.calls == 0
@@ -825,7 +825,7 @@ class Counting(Projected):
 
 
 def test_every_run_begins_with_the_same_state_unless_it_is_to_last():
-    subject = subject_of(Counting)
+    subject = find_subject(Counting)
     inputs = subject.draw(2, 5)
     torch.testing.assert_close(subject.run(inputs), subject.run(inputs))
     lasting = subject.fresh(lasting=True)
@@ -835,11 +835,11 @@ def test_every_run_begins_with_the_same_state_unless_it_is_to_last():
 def test_a_module_that_was_run_and_kept_its_result_is_copied():
     module = Weighted(24)
     module(torch.randn(2, 5, 24))
-    assert subject_of(module).run(subject_of(module).draw(2, 4)).shape == (2, 4, 24)
+    assert find_subject(module).run(find_subject(module).draw(2, 4)).shape == (2, 4, 24)
 
 
 def test_fresh_copies_are_pristine_cast_and_train_if_asked():
-    subject = subject_of(multi_head.MultiHeadAttention)
+    subject = find_subject(multi_head.MultiHeadAttention)
     inputs = subject.draw(2, 7)
     torch.testing.assert_close(subject.fresh().run(inputs), subject.run(inputs))
     training = subject.fresh(train=True)
@@ -875,7 +875,7 @@ def test_global_state_is_as_before(capsys):
 def test_finding_out_draws_nothing_from_the_callers_generator():
     before = torch.get_rng_state()
     with undisturbed():
-        subject_of(multi_head.MultiHeadAttention)
+        find_subject(multi_head.MultiHeadAttention)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -895,6 +895,6 @@ def test_a_time_limit_ends_what_would_not_end():
 
 
 def test_masks_of_our_own_function_are_kept_apart_from_its_causality():
-    subject = subject_of(lambda query, key, value: heedful.attention(query, key, value, Causal()))
+    subject = find_subject(lambda query, key, value: heedful.attention(query, key, value, Causal()))
     assert subject.padding is None
     assert subject.attending is None

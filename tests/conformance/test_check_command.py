@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from heedful.cli import app
-from heedful.conformance.loading import loaded
+from heedful.conformance.calling.loading import loaded
 from heedful.errors import ArgumentError
 
 RIGHT = """
@@ -299,7 +299,7 @@ def test_list_prints_all_names():
 # --- in pytest ---------------------------------------------------------------------------------------
 
 SUITE = """
-from heedful.conformance.testing import parametrize
+from heedful.conformance.pytest import parametrize
 from right import Attention
 import unscaled
 

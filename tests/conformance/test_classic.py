@@ -3,7 +3,7 @@
 import pytest
 
 from heedful.conformance import Report, check
-from heedful.conformance.loading import loaded
+from heedful.conformance.calling.loading import loaded
 
 SOURCE = """
 import torch

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.conformance.cores import find_cores
-from heedful.conformance.subject import subject_of
+from heedful.conformance.calling.subject import find_subject
+from heedful.conformance.evidence.attention import find_attentions
 
 B, T, H, D = 3, 7, 4, 6
 
@@ -56,17 +56,20 @@ def fused(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     "attend", [plain, named, other_order, folded, keys_first, written_out, fused]
 )
 def test_found_and_laid_out(attend: Callable[..., Tensor]) -> None:
-    subject = subject_of(attend)
+    subject = find_subject(attend)
     observation = subject.record(subject.draw(B, T))
-    (core,) = find_cores(observation)
+    (attention,) = find_attentions(observation)
     arguments = observation.inputs.arguments  # (B, T, H, D)
     query, key, value = (it.transpose(1, 2).reshape(B * H, T, D) for it in arguments.values())
     weights = (query @ key.mT / D**0.5).softmax(-1)
-    ours, theirs = torch.cat([core.query, core.key], dim=1), torch.cat([query, key], dim=1)
+    ours, theirs = (
+        torch.cat([attention.query, attention.key], dim=1),
+        torch.cat([query, key], dim=1),
+    )
     torch.testing.assert_close(ours, theirs)
-    torch.testing.assert_close(core.value, value)
-    torch.testing.assert_close(core.used, weights)
-    torch.testing.assert_close(core.context, weights @ value)
+    torch.testing.assert_close(attention.value, value)
+    torch.testing.assert_close(attention.used, weights)
+    torch.testing.assert_close(attention.context, weights @ value)
 
 
 def test_groups_in_an_einsum_are_heads() -> None:
@@ -76,21 +79,21 @@ def test_groups_in_an_einsum_are_heads() -> None:
         context = torch.einsum("bkgij,bkjd->bkgid", scores.softmax(-1), value[:, :2])
         return context.flatten(1, 2)
 
-    subject = subject_of(grouped)
-    (core,) = find_cores(subject.record(subject.draw(B, T)))
-    assert core.used.shape == (B * H, T, T)
-    torch.testing.assert_close(core.key[0], core.key[1])
-    assert not torch.allclose(core.key[1], core.key[2])
+    subject = find_subject(grouped)
+    (attention,) = find_attentions(subject.record(subject.draw(B, T)))
+    assert attention.used.shape == (B * H, T, T)
+    torch.testing.assert_close(attention.key[0], attention.key[1])
+    assert not torch.allclose(attention.key[1], attention.key[2])
 
 
 def test_a_product_with_a_parameter_is_no_attention() -> None:
-    subject = subject_of(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)))
-    assert find_cores(subject.record(subject.draw(B, T))) == []
+    subject = find_subject(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)))
+    assert find_attentions(subject.record(subject.draw(B, T))) == []
 
 
 def test_layers_have_a_core_each() -> None:
     def twice(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return F.layer_norm(plain(F.layer_norm(plain(query, key, value), (D,)), key, value), (D,))
 
-    subject = subject_of(twice)
-    assert len(find_cores(subject.record(subject.draw(B, T)))) == 2
+    subject = find_subject(twice)
+    assert len(find_attentions(subject.record(subject.draw(B, T)))) == 2

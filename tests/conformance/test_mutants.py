@@ -8,7 +8,7 @@ from correct import CORRECT
 from mutants import BASES, MUTANTS, OPTIONS, Mutant, bugs, built, load
 from torch import Tensor, nn
 
-from heedful.conformance.catalogue import CATALOGUE
+from heedful.conformance.reporting.catalogue import CATALOGUE
 
 B, T, C, H, LONGEST = 3, 7, 24, 4, 80
 

@@ -11,12 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from heedful.conformance.causes import causes
-from heedful.conformance.checking import check, evidence_of, run_probe
-from heedful.conformance.expectations import Told
-from heedful.conformance.finding import Fact, Finding
-from heedful.conformance.loading import loaded
+from heedful.conformance.calling.loading import loaded
+from heedful.conformance.check import check, evidence_of, run_probe
+from heedful.conformance.evidence.expectations import Expected
 from heedful.conformance.probes import (
+    PROBES,
     crashes,
     dropout,
     gradients,
@@ -25,7 +24,8 @@ from heedful.conformance.probes import (
     state,
     strides,
 )
-from heedful.conformance.probing import PROBES
+from heedful.conformance.reporting.finding import Fact, Finding
+from heedful.conformance.reporting.root_causes import root_causes
 from heedful.nn import MultiHeadAttention, RotaryEmbedding
 from heedful.textbook import causal, multi_head, self_attention
 
@@ -298,9 +298,9 @@ class Right(torch.autograd.Function):
 def found(target: object) -> list[Finding | Fact]:
     """What the probes of this file's subject find, consequences apart."""
     torch.manual_seed(0)
-    evidence = evidence_of(target, example=None, told=Told(), cache=None, arguments={})
+    evidence = evidence_of(target, example=None, told=Expected(), cache=None, arguments={})
     runs = [run_probe(evidence, it) for it in PROBES if it.ask.__module__ in OWN]
-    findings = causes(it for run in runs for it in run.findings)
+    findings = root_causes(it for run in runs for it in run.findings)
     return [*findings, *(it for run in runs for it in run.facts)]
 
 

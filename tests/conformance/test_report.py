@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from heedful.conformance import probes  # noqa: F401 - enters every probe
-from heedful.conformance.catalogue import CATALOGUE
-from heedful.conformance.causes import EXPLAINS
-from heedful.conformance.finding import LEVELS, Fact, Finding, Place
-from heedful.conformance.junit import as_junit
-from heedful.conformance.probing import PROBES
-from heedful.conformance.report import ProbeRun, Report
+from heedful.conformance.probes import PROBES
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.reporting.catalogue import CATALOGUE
+from heedful.conformance.reporting.finding import LEVELS, Fact, Finding
+from heedful.conformance.reporting.junit import as_junit
+from heedful.conformance.reporting.report import ProbeRun, Report
+from heedful.conformance.reporting.root_causes import EXPLAINS
 from heedful.errors import ArgumentError
 
 SOURCE = """import torch
@@ -26,11 +27,11 @@ PROOF = "The weights sum to 1 along dimension 1."
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch) -> Place:
+def place(tmp_path, monkeypatch) -> SourceLine:
     """Line 5 of a file in the working folder."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(SOURCE)
-    return Place(str(tmp_path / "mine.py"), 5, "weights = scores.softmax(1)")
+    return SourceLine(str(tmp_path / "mine.py"), 5, "weights = scores.softmax(1)")
 
 
 @pytest.fixture
@@ -128,7 +129,7 @@ def test_a_long_statement_is_cut_and_a_packages_file_is_named_from_the_package(
 ):
     monkeypatch.chdir(tmp_path)
     statement = "context, weights = attend(" + "query, " * 40 + ")"
-    place = Place(torch.nn.modules.activation.__file__, 7, statement)
+    place = SourceLine(torch.nn.modules.activation.__file__, 7, statement)
     said = str(report(Finding("crashes", "bug", "It raises.", place=place)))
     where = next(line for line in said.splitlines() if line.startswith("    line"))
     assert "line    torch/nn/modules/activation.py:7" in where
@@ -143,7 +144,7 @@ def test_text_keeps_to_100_columns(softmax):
 
 def test_brackets_are_no_markup():
     finding = Finding(
-        "crashes", "bug", "It raises KeyError: [bold]", place=Place("x.py", 1, "a[i]")
+        "crashes", "bug", "It raises KeyError: [bold]", place=SourceLine("x.py", 1, "a[i]")
     )
     said = str(report(finding))
     assert "KeyError: [bold]" in said
@@ -199,7 +200,7 @@ def test_html_marks_the_line_among_its_neighbours(softmax):
 
 
 def test_html_of_a_file_that_is_gone_shows_the_line_alone():
-    place = Place("<notebook cell>", 3, "scores < 1")
+    place = SourceLine("<notebook cell>", 3, "scores < 1")
     html = report(Finding("future-leak", "bug", "It leaks.", place=place))._repr_html_()
     assert "<mark>3  scores &lt; 1</mark>" in html
 

@@ -1,14 +1,13 @@
-"""Is an attention module right, and if not, which bug has it, on which line?
+"""Check whether an attention module is correct, and if not, which bug it has and on which line.
 
-    print(heedful.check(MyAttention(…), causal=True))
-
-`subject` finds out how the target is called and makes it a subject. `evidence` holds what was observed of it: outputs,
-influences, and the attentions (`cores`) in its recordings. Every probe in `probes` puts one question to the evidence.
-`causes` keeps the findings that no other one explains, and `report` says them.
+`recording` holds recorded runs and reads them. `calling` finds out how a target is called and makes it a subject.
+`evidence` holds the runs of a subject, the attentions found in them, and what the subject should do.
+Each probe in `probes` puts one question to the evidence. `reporting` keeps the findings that no other finding explains.
 """
 
-from heedful.conformance.checking import check
-from heedful.conformance.finding import Fact, Finding, Place
-from heedful.conformance.report import Report
+from heedful.conformance.check import check
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.reporting.finding import Fact, Finding
+from heedful.conformance.reporting.report import Report
 
-__all__ = ["Fact", "Finding", "Place", "Report", "check"]
+__all__ = ["Fact", "Finding", "Report", "SourceLine", "check"]

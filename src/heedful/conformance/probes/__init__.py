@@ -1,19 +1,60 @@
-"""The probes, each a question of its own; imported in the order in which they are asked."""
+"""The probes, each one question to the evidence, in the order in which a check asks them."""
 
-# ruff: noqa: I001 - the order is meant
+from __future__ import annotations
 
-from heedful.conformance.probes import causality as causality
-from heedful.conformance.probes import softmax as softmax
-from heedful.conformance.probes import weighing as weighing
-from heedful.conformance.probes import scale as scale
-from heedful.conformance.probes import heads as heads
-from heedful.conformance.probes import dropout as dropout
-from heedful.conformance.probes import state as state
-from heedful.conformance.probes import gradients as gradients
-from heedful.conformance.probes import strides as strides
-from heedful.conformance.probes import projections as projections
-from heedful.conformance.probes import lengths as lengths
-from heedful.conformance.probes import crashes as crashes
-from heedful.conformance.probes import caching as caching
-from heedful.conformance.probes import padding as padding
-from heedful.conformance.probes import rotary as rotary
+from heedful.conformance.probes import (
+    caches,
+    causality,
+    crashes,
+    dropout,
+    global_weights,
+    gradients,
+    heads,
+    lengths,
+    padding,
+    projections,
+    rotary,
+    scale,
+    softmax,
+    state,
+    strides,
+)
+from heedful.conformance.probes.probe import Probe
+
+PROBES: tuple[Probe, ...] = (
+    causality.causality,
+    causality.unused_mask,
+    causality.fill,
+    causality.diagonal,
+    causality.window,
+    softmax.softmax,
+    global_weights.weighing,
+    scale.scale,
+    heads.splitting,
+    heads.batch,
+    heads.merging,
+    heads.groups,
+    heads.roles,
+    dropout.evaluation,
+    dropout.dropout,
+    state.history,
+    state.padding_history,
+    state.names,
+    state.buffers,
+    gradients.gradient,
+    gradients.repetition,
+    strides.strides,
+    projections.projections,
+    lengths.lengths,
+    lengths.batches,
+    crashes.running,
+    caches.cache,
+    caches.padded_cache,
+    caches.unused_slots,
+    padding.padding_argument,
+    padding.padding,
+    padding.padding_fill,
+    padding.masked_rows,
+    rotary.rotary,
+    rotary.precision,
+)

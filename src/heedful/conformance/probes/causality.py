@@ -7,13 +7,19 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from heedful.conformance.cores import FAINT, Core, find_cores, value_of
-from heedful.conformance.dataflow import made_where, tensor
-from heedful.conformance.evidence import Evidence
-from heedful.conformance.expectations import is_triangular
-from heedful.conformance.finding import Fact, Finding, Place
-from heedful.conformance.inputs import Inputs, Observation
-from heedful.conformance.probing import probe
+from heedful.conformance.evidence.attention import (
+    FAINT,
+    RecordedAttention,
+    find_attentions,
+    value_of,
+)
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.evidence.expectations import is_triangular
+from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.dataflow import tensor
+from heedful.conformance.recording.inputs import Inputs, Observation
+from heedful.conformance.recording.source import SourceLine, made_where
+from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 
 MASKING = (
@@ -55,12 +61,14 @@ def causality(evidence: Evidence) -> Iterator[Finding | Fact]:
     )
 
 
-def _named(evidence: Evidence, future: Tensor) -> tuple[str, str, Place | None]:
+def _named(evidence: Evidence, future: Tensor) -> tuple[str, str, SourceLine | None]:
     """Which of the ways to see the future it is."""
     T = len(future)
-    cores = [core for core in evidence.cores if core.used.shape[1:] == future.shape]
-    for core in cores:
-        seen = core.visible.any(0)
+    attentions = [
+        attention for attention in evidence.attentions if attention.used.shape[1:] == future.shape
+    ]
+    for attention in attentions:
+        seen = attention.visible.any(0)
         inner = slice(0, T - 1)  # the last query's row: nothing comes after it
         before = torch.ones_like(future).tril(-1)
         if evidence.expected.window is not None:
@@ -70,29 +78,33 @@ def _named(evidence: Evidence, future: Tensor) -> tuple[str, str, Place | None]:
             return (
                 "mask-inverted",
                 "The mask keeps what it should hide: queries see later keys and no earlier ones.",
-                _mask_place(evidence, core, built=not flipped),
+                _mask_place(evidence, attention, built=not flipped),
             )
         if seen[future].all():
-            return _without_effect(evidence, core)
+            return _without_effect(evidence, attention)
         if (seen & future).any():
             most = int((seen & future).nonzero().diff(dim=1).max())
             return (
                 "future-leak",
                 f"The mask lets a query see {most} key{'s' if most > 1 else ''} too many.",
-                _mask_place(evidence, core, built=True),
+                _mask_place(evidence, attention, built=True),
             )
-    if not cores:
+    if not attentions:
         return _by_influence(evidence, future)
-    return "future-leak", "", Place.of(cores[-1].context_step)  # from there on tokens mix otherwise
+    return (
+        "future-leak",
+        "",
+        SourceLine.of(attentions[-1].context_step),
+    )  # from there on tokens mix otherwise
 
 
-def _by_influence(evidence: Evidence, future: Tensor) -> tuple[str, str, Place | None]:
+def _by_influence(evidence: Evidence, future: Tensor) -> tuple[str, str, SourceLine | None]:
     """What influence alone can tell, of an attention whose inside was not seen."""
     influence, T = evidence.influence[0, :, 0], len(future)
     within = next(
         (it for it in evidence.base.trace if it.operation == "multi_head_attention_forward"), None
     )
-    place = Place.of(within)
+    place = SourceLine.of(within)
     if not influence[: T - 1].tril(-1).any():
         return (
             "mask-inverted",
@@ -102,16 +114,18 @@ def _by_influence(evidence: Evidence, future: Tensor) -> tuple[str, str, Place |
     return unused_masking(evidence.base) or ("future-leak", "", place)
 
 
-def _without_effect(evidence: Evidence, core: Core) -> tuple[str, str, Place | None]:
+def _without_effect(
+    evidence: Evidence, attention: RecordedAttention
+) -> tuple[str, str, SourceLine | None]:
     """The mask hides nothing: it is not used, too weak, or not there."""
-    known = unused_masking(evidence.base) or _weak_fill(evidence, core)
+    known = unused_masking(evidence.base) or _weak_fill(evidence, attention)
     if known is not None:
         return known
-    if core.fused:
+    if attention.fused:
         return (
             "future-leak",
             "PyTorch's attention is called without is_causal and without a mask.",
-            Place.of(core.context_step),
+            SourceLine.of(attention.context_step),
         )
     made = _triangle(evidence)
     if made is not None:
@@ -119,25 +133,27 @@ def _without_effect(evidence: Evidence, core: Core) -> tuple[str, str, Place | N
     return (
         "future-leak",
         "No mask is applied to the scores.",
-        Place.of(core.softmax_step or core.scores_step),
+        SourceLine.of(attention.softmax_step or attention.scores_step),
     )
 
 
-def unused_masking(observation: Observation) -> tuple[str, str, Place | None] | None:
+def unused_masking(observation: Observation) -> tuple[str, str, SourceLine | None] | None:
     """A step that applies or makes a mask, and whose result nothing uses, as what it is to be named."""
     masking = ("masked_fill", "where", "add", "mul", "triu", "tril", "sub", "and")
     for step in observation.trace:
         if step.unused and step.operation in masking:
             why = f"The result of {step.operation} is used by nothing."
-            return "mask-unused", why, Place.of(step)
+            return "mask-unused", why, SourceLine.of(step)
     return None
 
 
-def _weak_fill(evidence: Evidence, core: Core) -> tuple[str, str, Place | None] | None:
+def _weak_fill(
+    evidence: Evidence, attention: RecordedAttention
+) -> tuple[str, str, SourceLine | None] | None:
     """A mask that changes the scores, but not enough to hide anything."""
-    softmax = core.softmax_step
-    steps = [it for it in core.chain[1:] if softmax is None or it.index < softmax.index]
-    future = torch.ones(core.logits.shape[1:], dtype=torch.bool).triu(1)
+    softmax = attention.softmax_step
+    steps = [it for it in attention.chain[1:] if softmax is None or it.index < softmax.index]
+    future = torch.ones(attention.logits.shape[1:], dtype=torch.bool).triu(1)
     for step in steps:
         value = tensor(step)
         masks = (value_of(evidence.base, source) for source in step.inputs)
@@ -151,15 +167,15 @@ def _weak_fill(evidence: Evidence, core: Core) -> tuple[str, str, Place | None] 
             found = found or bool((ahead == ahead.flatten()[0]).all())
         if found:
             why = f"The mask changes hidden scores by {step.operation}, which leaves them weight."
-            return "mask-fill-too-small", why, Place.of(step)
+            return "mask-fill-too-small", why, SourceLine.of(step)
     return None
 
 
-def _triangle(evidence: Evidence) -> Place | None:
+def _triangle(evidence: Evidence) -> SourceLine | None:
     for step in evidence.base.trace:
         value = tensor(step)
         if value is not None and is_triangular(value):
-            return Place.of(step)
+            return SourceLine.of(step)
     module = evidence.subject.module
     for name, buffer in () if module is None else module.named_buffers():
         if is_triangular(buffer):
@@ -167,19 +183,21 @@ def _triangle(evidence: Evidence) -> Place | None:
     return None
 
 
-def _mask_place(evidence: Evidence, core: Core, *, built: bool) -> Place | None:
+def _mask_place(
+    evidence: Evidence, attention: RecordedAttention, *, built: bool
+) -> SourceLine | None:
     """Where the mask is made, if that is what is wrong with it; otherwise, where it is applied."""
-    applied = masking_step(core)
+    applied = masking_step(attention)
     if built and applied is not None:
-        made = _made(evidence, applied, core)
+        made = _made(evidence, applied, attention)
         if made is not None:
             return made
-    return Place.of(applied or core.softmax_step or core.context_step)
+    return SourceLine.of(applied or attention.softmax_step or attention.context_step)
 
 
-def _made(evidence: Evidence, applied: Step, core: Core) -> Place | None:
+def _made(evidence: Evidence, applied: Step, attention: RecordedAttention) -> SourceLine | None:
     steps = evidence.base.trace.steps
-    chain = {it.index for it in core.chain}
+    chain = {it.index for it in attention.chain}
     todo: list[Source] = [it for it in applied.inputs if it.step not in chain]
     while todo:
         source = todo.pop()
@@ -188,27 +206,27 @@ def _made(evidence: Evidence, applied: Step, core: Core) -> Place | None:
         if source.step is not None:
             step = steps[source.step]
             if step.operation in ("triu", "tril", "triu_", "tril_", "ge", "gt", "le", "lt"):
-                return Place.of(step)
+                return SourceLine.of(step)
             todo += step.inputs
     return None
 
 
-def masking_step(core: Core) -> Step | None:
+def masking_step(attention: RecordedAttention) -> Step | None:
     """The step at which hidden scores cease to be what they were; the fused step where that does it all."""
-    if core.fused:
-        return core.context_step
-    L, Tq, Tk = core.used.shape
-    hidden = core.weights < FAINT  # before dropout, which hides nothing
-    hidden = hidden if hidden.any() else ~core.visible
-    for step in core.chain[1:]:
+    if attention.fused:
+        return attention.context_step
+    L, Tq, Tk = attention.used.shape
+    hidden = attention.weights < FAINT  # before dropout, which hides nothing
+    hidden = hidden if hidden.any() else ~attention.visible
+    for step in attention.chain[1:]:
         value = tensor(step)
-        if value is None or value.numel() != core.used.numel() or value.shape[-2:] != (Tq, Tk):
+        if value is None or value.numel() != attention.used.numel() or value.shape[-2:] != (Tq, Tk):
             continue
         value = value.reshape(L, Tq, Tk)
         usual = value[~hidden].median() if (~hidden).any() else value.new_zeros(())
         if hidden.any() and ((value[hidden] < usual - 100) | (value[hidden] == 0)).all():
             return step
-    return next((it for it in core.chain if it.operation in MASKING), None)
+    return next((it for it in attention.chain if it.operation in MASKING), None)
 
 
 @probe("mask-unused")
@@ -221,7 +239,7 @@ def unused_mask(evidence: Evidence) -> Iterator[Finding | Fact]:
                 "bug",
                 f"The result of {step.operation} is used by nothing, so that the mask has no effect.",
                 f"step {step.index} of the recording",
-                Place.of(step),
+                SourceLine.of(step),
                 f"{step.operation} returns a new tensor: use that"
                 + ("." if step.operation == "where" else f", or call {step.operation}_ instead."),
             )
@@ -232,31 +250,33 @@ def unused_mask(evidence: Evidence) -> Iterator[Finding | Fact]:
 def fill(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Lengthens queries and keys until scores outweigh a finite fill: hidden keys must stay hidden."""
     yield from outweighed(
-        evidence.base, evidence.subject.record, lambda core, hidden: Place.of(masking_step(core))
+        evidence.base,
+        evidence.subject.record,
+        lambda attention, hidden: SourceLine.of(masking_step(attention)),
     )
 
 
 def outweighed(
     observation: Observation,
     record: Callable[[Inputs], Observation],
-    applied_where: Callable[[Core, Tensor], Place | None],
+    applied_where: Callable[[RecordedAttention, Tensor], SourceLine | None],
 ) -> Iterator[Finding]:
     """What hidden keys' scores are set to, if longer tokens make scores that outweigh it.
 
     Args:
         observation: a run in which keys are hidden.
         record: runs the same on other tokens.
-        applied_where: the line of a core's mask, given which keys it hides, (L, Tq, Tk).
+        applied_where: the line of a attention's mask, given which keys it hides, (L, Tq, Tk).
     """
     if observation.inputs.vocabulary:
         return
-    for core in find_cores(observation):
-        hidden = (core.weights < FAINT) & core.logits.isfinite()
-        if not hidden.any() or (level := core.logits[hidden].max().item()) < UNMASKED:
+    for attention in find_attentions(observation):
+        hidden = (attention.weights < FAINT) & attention.logits.isfinite()
+        if not hidden.any() or (level := attention.logits[hidden].max().item()) < UNMASKED:
             continue
-        size = core.logits[core.visible].abs().max().clamp_min(1e-6).item()
+        size = attention.logits[attention.visible].abs().max().clamp_min(1e-6).item()
         factor = (16 * abs(level) / size) ** 0.5
-        for loud in find_cores(record(observation.inputs.scaled(factor))):
+        for loud in find_attentions(record(observation.inputs.scaled(factor))):
             if loud.visible.shape != hidden.shape or not (loud.visible & hidden).any():
                 continue
             l, i, j = (int(it) for it in (loud.visible & hidden).nonzero()[0])
@@ -267,7 +287,7 @@ def outweighed(
                 f"{loud.scores.abs().max():.3g}, query {i} gives {loud.used[l, i, j]:.3g} of its weight to key {j}, "
                 "which is hidden.",
                 f"tokens × {factor:.0f}",
-                applied_where(core, hidden),
+                applied_where(attention, hidden),
             )
             return
 
@@ -275,39 +295,39 @@ def outweighed(
 @probe("self-hidden")
 def diagonal(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Looks whether any query sees its own key."""
-    for core in evidence.cores:
-        _, Tq, Tk = core.used.shape
-        if Tq != Tk or Tq < 3 or core.visible.all():
+    for attention in evidence.attentions:
+        _, Tq, Tk = attention.used.shape
+        if Tq != Tk or Tq < 3 or attention.visible.all():
             continue
-        own = core.visible.diagonal(dim1=1, dim2=2)
-        others = core.visible[:, 1:].any(-1)
-        if not own[:, 1:].any() and others.all() and not _is_inverted(core):
+        own = attention.visible.diagonal(dim1=1, dim2=2)
+        others = attention.visible[:, 1:].any(-1)
+        if not own[:, 1:].any() and others.all() and not _is_inverted(attention):
             yield Finding(
                 "self-hidden",
                 "bug",
                 "No query sees its own key: the diagonal is hidden, too"
                 + (
                     ", and the first query sees nothing at all."
-                    if not core.visible[0, 0].any()
+                    if not attention.visible[0, 0].any()
                     else "."
                 ),
                 f"T = {Tq}",
-                _mask_place(evidence, core, built=True),
+                _mask_place(evidence, attention, built=True),
             )
             return
 
 
-def _is_inverted(core: Core) -> bool:
-    return not core.visible.any(0)[:-1].tril(-1).any()
+def _is_inverted(attention: RecordedAttention) -> bool:
+    return not attention.visible.any(0)[:-1].tril(-1).any()
 
 
 @probe("window-off-by-one", "window-missing")
 def window(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Counts the keys that a late query sees: its window's, its own included."""
     expected = evidence.expected.window
-    for core in evidence.cores:
-        _, Tq, Tk = core.used.shape
-        width = int(core.visible.any(0)[-1].sum())
+    for attention in evidence.attentions:
+        _, Tq, Tk = attention.used.shape
+        width = int(attention.visible.any(0)[-1].sum())
         if Tq != Tk or (width == Tk and expected is None):
             continue
         if width < Tk:
@@ -320,6 +340,6 @@ def window(evidence: Evidence) -> Iterator[Finding | Fact]:
             "bug",
             f"The last query sees {width} keys; its window is {expected}, its own included.",
             f"T = {Tk}",
-            _mask_place(evidence, core, built=True),
+            _mask_place(evidence, attention, built=True),
         )
         return

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import torch
 
-from heedful.conformance.evidence import Evidence
-from heedful.conformance.finding import Fact, Finding
-from heedful.conformance.probing import probe
-from heedful.conformance.raising import attempt, said, where_raised
+from heedful.conformance.calling.exceptions import attempt, said, where_raised
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.probes.probe import probe
+from heedful.conformance.reporting.finding import Fact, Finding
 
 
 @probe("crashes")

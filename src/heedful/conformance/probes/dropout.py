@@ -9,14 +9,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from heedful.conformance.changes import aligned, ancestors, changed_entries, differing
-from heedful.conformance.cores import FUSED, Core, find_cores, fused_arguments, value_of
-from heedful.conformance.dataflow import made_from_tokens, tensor, way_back, way_on
-from heedful.conformance.evidence import Evidence
-from heedful.conformance.finding import Fact, Finding, Place
-from heedful.conformance.inputs import Observation
-from heedful.conformance.lines import last_assignment
-from heedful.conformance.probing import probe
+from heedful.conformance.evidence.attention import (
+    FUSED,
+    RecordedAttention,
+    find_attentions,
+    fused_arguments,
+    value_of,
+)
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.dataflow import made_from_tokens, tensor, way_back, way_on
+from heedful.conformance.recording.differences import aligned, ancestors, changed_entries, differing
+from heedful.conformance.recording.inputs import Observation
+from heedful.conformance.recording.source import SourceLine, last_assignment
+from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step
 
 ENOUGH, MOST_RUNS = 800, 30  # weights that tell p to a few percent, and runs to get as many
@@ -44,11 +50,11 @@ def evaluation(evidence: Evidence) -> Iterator[Finding | Fact]:
     )
 
 
-def _declared(evidence: Evidence, drop: Step) -> Place | None:
+def _declared(evidence: Evidence, drop: Step) -> SourceLine | None:
     """Where a step's dropout is said to act: of PyTorch's fused attention, the line that its argument comes from."""
     variable = re.search(r"\bdropout_p=([a-z_]\w*)\b(?!\.)", drop.source)
-    assigned = variable and last_assignment(evidence.subject, drop, variable.group(1))
-    return assigned or Place.of(drop)
+    assigned = variable and last_assignment(evidence.subject.callee, drop, variable.group(1))
+    return assigned or SourceLine.of(drop)
 
 
 @probe("dropout-misplaced", "dropout-rescale")
@@ -57,8 +63,8 @@ def dropout(evidence: Evidence) -> Iterator[Finding | Fact]:
     subject, inputs = evidence.subject, evidence.inputs
     one, other = (subject.fresh(train=True, seed=seed).record(inputs) for seed in (1, 2))
     drops = _drops(one, other)
-    cores = find_cores(one)
-    acting = [_Acting(drop, _where(drop, cores, one)) for drop in drops]
+    attentions = find_attentions(one)
+    acting = [_Acting(drop, _where(drop, attentions, one)) for drop in drops]
     said = dict.fromkeys(f"on the {it.where}{_said_probability(it.drop)}" for it in acting)
     if said or aligned(one, other):
         yield Fact("dropout", "; ".join(said) or "none")
@@ -70,9 +76,9 @@ def dropout(evidence: Evidence) -> Iterator[Finding | Fact]:
             "suspicious" if where == "values" else "bug",
             f"In training {_share(one, drop)} of the {where} are set to 0{CONSEQUENCES[where]}",
             f"B = {one.inputs.sizes[0]}, T = {one.inputs.sizes[1]}",
-            Place.of(drop),
+            SourceLine.of(drop),
         )
-    misscaled = _misscaled(evidence, cores, drops)
+    misscaled = _misscaled(evidence, attentions, drops)
     if misscaled is not None:
         yield misscaled
 
@@ -102,52 +108,58 @@ def _misplaced(acting: list[_Acting]) -> _Acting | None:
     return next(iter(wrong), None)
 
 
-def _where(drop: Step, cores: list[Core], observation: Observation) -> str:
+def _where(drop: Step, attentions: list[RecordedAttention], observation: Observation) -> str:
     """What a step drops, in the field's terms."""
-    for core in cores:
-        if drop in core.chain:
-            softmax = core.softmax_step
+    for attention in attentions:
+        if drop in attention.chain:
+            softmax = attention.softmax_step
             before = softmax is not None and drop.index < softmax.index
             return "scores" if before else "weights"
         for role in ("query", "key", "value"):
-            if drop in way_back(observation, getattr(core, f"{role}_source"))[1:]:
+            if drop in way_back(observation, getattr(attention, f"{role}_source"))[1:]:
                 return {"query": "queries", "key": "keys", "value": "values"}[role]
-        rearranged = {step.index for step in way_on(observation, core.context_step)}
+        rearranged = {step.index for step in way_on(observation, attention.context_step)}
         if any(it.step in rearranged for it in drop.inputs):
             return "context"
     if drop.operation == "multi_head_attention_forward":
         return "weights"
     behind = ancestors(observation.trace.steps, drop)
-    attended = any(core.context_step.index in behind for core in cores)
-    return "output" if attended or not cores else "tokens"
+    attended = any(attention.context_step.index in behind for attention in attentions)
+    return "output" if attended or not attentions else "tokens"
 
 
-def _misscaled(evidence: Evidence, cores: list[Core], drops: list[Step]) -> Finding | None:
+def _misscaled(
+    evidence: Evidence, attentions: list[RecordedAttention], drops: list[Step]
+) -> Finding | None:
     """Divides weights after dropout by those before: what is kept must grow by 1 / (1 − p)."""
-    runs = [cores]
-    for position, core in enumerate(cores):
-        dropped = [it for it in drops if it in core.chain and not core.fused]
-        if not dropped or core.softmax_step is None or dropped[0].index < core.softmax_step.index:
+    runs = [attentions]
+    for position, attention in enumerate(attentions):
+        dropped = [it for it in drops if it in attention.chain and not attention.fused]
+        if (
+            not dropped
+            or attention.softmax_step is None
+            or dropped[0].index < attention.softmax_step.index
+        ):
             continue
         p = _probability(dropped[0]) if len(dropped) == 1 else None
-        while p is None and len(runs) * core.visible.sum() < ENOUGH and len(runs) < MOST_RUNS:
+        while p is None and len(runs) * attention.visible.sum() < ENOUGH and len(runs) < MOST_RUNS:
             again = evidence.subject.fresh(train=True, seed=2 + len(runs))
-            runs.append(find_cores(again.record(evidence.inputs)))
+            runs.append(find_attentions(again.record(evidence.inputs)))
         ratios = torch.cat([_ratios(run[position]) for run in runs])
-        finding = _wrong_factor(core, dropped, ratios, p)
+        finding = _wrong_factor(attention, dropped, ratios, p)
         if finding is not None:
             return finding
     return None
 
 
-def _ratios(core: Core) -> Tensor:
+def _ratios(attention: RecordedAttention) -> Tensor:
     """By what each weight was multiplied."""
-    seen = core.weights > 0
-    return core.used[seen] / core.weights[seen]
+    seen = attention.weights > 0
+    return attention.used[seen] / attention.weights[seen]
 
 
 def _wrong_factor(
-    core: Core, dropped: list[Step], ratios: Tensor, p: float | None
+    attention: RecordedAttention, dropped: list[Step], ratios: Tensor, p: float | None
 ) -> Finding | None:
     kept = ratios[ratios != 0]
     n, share = len(ratios), len(kept) / max(len(ratios), 1)
@@ -166,13 +178,15 @@ def _wrong_factor(
         f"In training {share:.3g} of the weights are kept and multiplied by {factor:.3g}, so that a row's "
         f"expected sum is {factor * keep:.3g}; multiplied by 1 / (1 − p) = {1 / keep:.3g} it would be 1.",
         f"{n} weights",
-        Place.of(_last_scaling(core, dropped[-1])),
+        SourceLine.of(_last_scaling(attention, dropped[-1])),
     )
 
 
-def _last_scaling(core: Core, drop: Step) -> Step:
+def _last_scaling(attention: RecordedAttention, drop: Step) -> Step:
     """The last multiplication from a dropout on: what is wrong with the factor is wrong there."""
-    after = [it for it in core.chain if it.index > drop.index and it is not core.context_step]
+    after = [
+        it for it in attention.chain if it.index > drop.index and it is not attention.context_step
+    ]
     scalings = [
         it
         for it in after

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from heedful.conformance.evidence import Evidence
-from heedful.conformance.finding import Fact, Finding, Place
-from heedful.conformance.inputs import Inputs
-from heedful.conformance.lines import last_return
-from heedful.conformance.probing import probe
-from heedful.conformance.raising import attempt, said
-from heedful.conformance.subject import Subject
+from heedful.conformance.calling.exceptions import attempt, said
+from heedful.conformance.calling.subject import Subject
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.inputs import Inputs
+from heedful.conformance.recording.source import SourceLine, last_return
+from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation.place import find_place
 
 
@@ -177,7 +177,7 @@ def _noise(like: Tensor, name: str) -> Tensor:
 # --- where ----------------------------------------------------------------------------------------
 
 
-def _cut(evidence: Evidence) -> Place | None:
+def _cut(evidence: Evidence) -> SourceLine | None:
     """Where a gradient is cut off or made by hand: a detached tensor, a Function of the target's own, a no_grad."""
     point = _point(evidence)
     watch = _Watch()
@@ -200,8 +200,8 @@ class _Watch(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.cuts: list[tuple[str, Place]] = []
-        self.written: list[Place] = []
+        self.cuts: list[tuple[str, SourceLine]] = []
+        self.written: list[SourceLine] = []
         self._largest: list[Tensor] = []  # subtracting a row's largest score needs no gradient
 
     def __torch_function__(
@@ -231,7 +231,7 @@ class _Watch(TorchFunctionMode):
         place = find_place(frame, _cut.__code__)
         if place is None:
             return
-        found = Place(place.file, place.line, " ".join(place.source.split()))
+        found = SourceLine(place.file, place.line, " ".join(place.source.split()))
         if name:
             self.cuts.append((name, found))
         else:

@@ -7,13 +7,20 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from heedful.conformance.changes import ancestors, changed_entries, differing, touched
-from heedful.conformance.cores import Core
-from heedful.conformance.dataflow import VIEWS, parameters_behind, tensor, way_back, way_on
-from heedful.conformance.evidence import CHANGED, Evidence
-from heedful.conformance.finding import Fact, Finding, Place
-from heedful.conformance.inputs import Observation
-from heedful.conformance.probing import probe
+from heedful.conformance.evidence.attention import RecordedAttention
+from heedful.conformance.evidence.evidence import CHANGED, Evidence
+from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.dataflow import (
+    VIEWS,
+    parameters_behind,
+    tensor,
+    way_back,
+    way_on,
+)
+from heedful.conformance.recording.differences import ancestors, changed_entries, differing, touched
+from heedful.conformance.recording.inputs import Observation
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 
 
@@ -24,34 +31,38 @@ def splitting(evidence: Evidence) -> Iterator[Finding | Fact]:
     if T <= CHANGED:
         return
     after = evidence.after(0, CHANGED)
-    for core, other in zip(evidence.cores, evidence.cores_after(0, CHANGED), strict=False):
-        if _comes_later(evidence, core):
+    for attention, other in zip(
+        evidence.attentions, evidence.attentions_after(0, CHANGED), strict=False
+    ):
+        if _comes_later(evidence, attention):
             continue
         for role in ("query", "key", "value"):
-            before, changed = getattr(core, role), getattr(other, role)
+            before, changed = getattr(attention, role), getattr(other, role)
             if before.shape != changed.shape:
                 continue
             rows = touched(differing(before, changed), 1)
             kept = rows in ([CHANGED], []) and before.shape[1] == T
             if kept or (len(rows) <= 1 and role != "query"):  # keys may come in blocks
                 continue
-            yield _mixed(evidence, core, role, after, rows)
+            yield _mixed(evidence, attention, role, after, rows)
             return
 
 
-def _comes_later(evidence: Evidence, core: Core) -> bool:
+def _comes_later(evidence: Evidence, attention: RecordedAttention) -> bool:
     """Whether an attention takes what another one has mixed."""
-    behind = ancestors(evidence.base.trace.steps, core.scores_step) - {core.scores_step.index}
-    return any(it.context_step.index in behind for it in evidence.cores)
+    behind = ancestors(evidence.base.trace.steps, attention.scores_step) - {
+        attention.scores_step.index
+    }
+    return any(it.context_step.index in behind for it in evidence.attentions)
 
 
 def _mixed(
-    evidence: Evidence, core: Core, role: str, after: Observation, rows: list[int]
+    evidence: Evidence, attention: RecordedAttention, role: str, after: Observation, rows: list[int]
 ) -> Finding:
     B, T = evidence.inputs.sizes
-    source: Source = getattr(core, f"{role}_source")
+    source: Source = getattr(attention, f"{role}_source")
     way = way_back(evidence.base, source)
-    n = getattr(core, role).shape[1]
+    n = getattr(attention, role).shape[1]
     step = _first_spread(evidence.base, after, way, (B, T))
     if n == B and n != T:
         return Finding(
@@ -59,7 +70,7 @@ def _mixed(
             "bug",
             f"Scores compare the {n} batch entries with each other, not the {T} tokens.",
             f"B = {B}, T = {T}",
-            Place.of(step or _last_view(way) or core.scores_step),
+            SourceLine.of(step or _last_view(way) or attention.scores_step),
         )
     if n != T:
         proof = (
@@ -76,7 +87,7 @@ def _mixed(
         "bug",
         proof,
         f"B = {B}, T = {T}",
-        Place.of(step or _last_view(way) or core.scores_step),
+        SourceLine.of(step or _last_view(way) or attention.scores_step),
     )
 
 
@@ -132,7 +143,7 @@ def batch(evidence: Evidence) -> Iterator[Finding | Fact]:
                 "bug",
                 f"Changing token {j} of sequence {c} changes output {i} of sequence {b}.",
                 f"B = {B}, T = {T}",
-                Place.of(_first_crossing(evidence)),
+                SourceLine.of(_first_crossing(evidence)),
             )
             return
 
@@ -167,16 +178,16 @@ def merging(evidence: Evidence) -> Iterator[Finding | Fact]:
     B, T = evidence.inputs.sizes
     if T < 3:
         return
-    for index, core in enumerate(evidence.cores):
-        if core.used.shape[1] != T or len(core.context) % B:
+    for index, attention in enumerate(evidence.attentions):
+        if attention.used.shape[1] != T or len(attention.context) % B:
             continue
         entries = evidence.rows_of_entries(index)
         if entries is None:
             continue
         expected = torch.stack(
-            [core.context[lead].transpose(0, 1).reshape(T, -1) for lead in entries]
+            [attention.context[lead].transpose(0, 1).reshape(T, -1) for lead in entries]
         )
-        for step in way_on(evidence.base, core.context_step)[1:]:
+        for step in way_on(evidence.base, attention.context_step)[1:]:
             value = tensor(step)
             if value is None or value.numel() != expected.numel() or not value.is_floating_point():
                 continue
@@ -185,8 +196,8 @@ def merging(evidence: Evidence) -> Iterator[Finding | Fact]:
                     "heads-mixed-merge",
                     "bug",
                     "After the heads are put together, a token's row holds contexts of other tokens.",
-                    f"B = {B}, T = {T}, {len(core.context) // B} heads",
-                    Place.of(step),
+                    f"B = {B}, T = {T}, {len(attention.context) // B} heads",
+                    SourceLine.of(step),
                 )
                 return
 
@@ -231,14 +242,16 @@ def _rows_agree(value: Tensor, expected: Tensor) -> bool | None:
 @probe("group-order")
 def groups(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Finds which query heads share a key head: neighbours must, h // (heads per key head)."""
-    for index, core in enumerate(evidence.cores if evidence.inputs.sizes[1] > CHANGED else []):
+    for index, attention in enumerate(
+        evidence.attentions if evidence.inputs.sizes[1] > CHANGED else []
+    ):
         entries = evidence.rows_of_entries(index)
         if entries is None:
             continue
         H = len(entries[0])
-        order = _head_order(evidence, core, entries[0])
+        order = _head_order(evidence, attention, entries[0])
         for role in ("key", "value"):
-            heads = getattr(core, role)[entries[0]][order]
+            heads = getattr(attention, role)[entries[0]][order]
             labels = _labels(heads)
             if role == "key":
                 yield Fact(
@@ -250,14 +263,14 @@ def groups(evidence: Evidence) -> Iterator[Finding | Fact]:
                 )
             if max(labels) + 1 == H or labels == sorted(labels):
                 continue
-            way = way_back(evidence.base, getattr(core, f"{role}_source"))
+            way = way_back(evidence.base, getattr(attention, f"{role}_source"))
             yield Finding(
                 "group-order",
                 "bug",
                 f"Query heads 0 … {H - 1} read {role} heads {', '.join(map(str, labels))}; neighbours should share: "
                 f"{', '.join(str(h * (max(labels) + 1) // H) for h in range(H))}.",
                 f"{H} heads on {max(labels) + 1}",
-                Place.of(_repeating(way) or core.scores_step),
+                SourceLine.of(_repeating(way) or attention.scores_step),
             )
             return
         return
@@ -275,14 +288,14 @@ def _labels(heads: Tensor) -> list[int]:
     return labels
 
 
-def _head_order(evidence: Evidence, core: Core, lead: Tensor) -> Tensor:
+def _head_order(evidence: Evidence, attention: RecordedAttention, lead: Tensor) -> Tensor:
     """The heads in the order in which their contexts stand in a token's row; as they are if that cannot be told."""
-    way = way_on(evidence.base, core.context_step)
+    way = way_on(evidence.base, attention.context_step)
     row = None if len(way) < 2 else tensor(way[-1])
-    if row is None or row.numel() != core.context.numel():
+    if row is None or row.numel() != attention.context.numel():
         return torch.arange(len(lead))
     numbers = row.flatten()  # of the last token, for in the first one's heads of a group are alike
-    places = torch.stack([(numbers - core.context[l, -1, 0]).abs().argmin() for l in lead])
+    places = torch.stack([(numbers - attention.context[l, -1, 0]).abs().argmin() for l in lead])
     return places.argsort()
 
 
@@ -344,15 +357,18 @@ VALUE_NAMES = frozenset(
 @probe("keys-values-swapped")
 def roles(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Compares what the tensors in the two products are called with what they do."""
-    for core in evidence.cores:
+    for attention in evidence.attentions:
         key_way, value_way = (
-            way_back(evidence.base, it) for it in (core.key_source, core.value_source)
+            way_back(evidence.base, it) for it in (attention.key_source, attention.value_source)
         )
-        of_key, of_value = _called(key_way, core.key_source), _called(value_way, core.value_source)
+        of_key, of_value = (
+            _called(key_way, attention.key_source),
+            _called(value_way, attention.value_source),
+        )
         made_key, made_value = (_words(parameters_behind(way[:1])) for way in (key_way, value_way))
         crossed = made_key & VALUE_NAMES and made_value & KEY_NAMES and made_key != made_value
         if crossed or of_key in VALUE_NAMES or of_value in KEY_NAMES:
-            wrong = core.context_step if of_value in KEY_NAMES else core.scores_step
+            wrong = attention.context_step if of_value in KEY_NAMES else attention.scores_step
             at = key_way[0] if crossed and of_key not in VALUE_NAMES else wrong
             yield Finding(
                 "keys-values-swapped",
@@ -361,7 +377,7 @@ def roles(evidence: Evidence) -> Iterator[Finding | Fact]:
                 + (f", made by {parameters_behind(key_way[:1])[0]}" if crossed else "")
                 + f", and the weights by {of_value!r}.",
                 "",
-                Place.of(at),
+                SourceLine.of(at),
             )
             return
 

@@ -9,15 +9,16 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from heedful.conformance.changes import differing
-from heedful.conformance.cores import Core, find_cores
-from heedful.conformance.dataflow import made_from_tokens, tensor
-from heedful.conformance.evidence import Evidence
-from heedful.conformance.finding import Fact, Finding, Place
-from heedful.conformance.inputs import Inputs, Observation
-from heedful.conformance.probing import probe
-from heedful.conformance.raising import attempt, said, where_raised
-from heedful.conformance.target import TargetError
+from heedful.conformance.calling.exceptions import attempt, said, where_raised
+from heedful.conformance.calling.target import TargetError
+from heedful.conformance.evidence.attention import RecordedAttention, find_attentions
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.dataflow import made_from_tokens, tensor
+from heedful.conformance.recording.differences import differing
+from heedful.conformance.recording.inputs import Inputs, Observation
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step
 
 # Where blocks of code, or of memory, end.
@@ -38,7 +39,7 @@ def lengths(evidence: Evidence) -> Iterator[Finding | Fact]:
     works = {n: it for n, it in outputs.items() if not isinstance(it, Exception)}
     if not works:
         return
-    longest = evidence.subject.longest or 0
+    longest = evidence.subject.max_length or 0
     yield Fact("largest context", _limit(evidence, tokens, outputs))
     for n, error in outputs.items():
         if isinstance(error, Exception) and not _is_limit(n, outputs, longest):
@@ -67,7 +68,7 @@ def _tokens(evidence: Evidence) -> Inputs:
 
 
 def _sizes(evidence: Evidence) -> list[int]:
-    longest = evidence.subject.longest or max(LENGTHS)
+    longest = evidence.subject.max_length or max(LENGTHS)
     return sorted({n for n in LENGTHS if n < longest} | {min(longest, max(LENGTHS))})
 
 
@@ -79,7 +80,7 @@ def _happens(error: Exception) -> str:
     return str(error) if isinstance(error, TargetError) else f"it raises {said(error)}"
 
 
-def _is_limit(n: int, outputs: Mapping[int, Tensor | Exception], longest: int) -> bool:
+def _is_limit(n: int, outputs: Mapping[int, Tensor | Exception], max_length: int) -> bool:
     """Whether it is all right that a length raises: the target says so itself, or it is too long for its tables."""
     error = outputs[n]
     if isinstance(error, ValueError | AssertionError | NotImplementedError):
@@ -88,7 +89,7 @@ def _is_limit(n: int, outputs: Mapping[int, Tensor | Exception], longest: int) -
     if isinstance(error, TargetError):  # rows are missing, and nobody said anything
         return all(isinstance(it, TargetError) for it in longer)
     places = {where_raised(it) if isinstance(it, Exception) else None for it in (error, *longer)}
-    return n > longest and None not in places and len(places) == 1
+    return n > max_length and None not in places and len(places) == 1
 
 
 def _limit(evidence: Evidence, tokens: Inputs, outputs: Mapping[int, Tensor | Exception]) -> str:
@@ -100,11 +101,11 @@ def _limit(evidence: Evidence, tokens: Inputs, outputs: Mapping[int, Tensor | Ex
         middle = (works + fails) // 2
         outcome = attempt(lambda n=middle: evidence.subject.run(tokens.tokens(0, n)))
         works, fails = (works, middle) if isinstance(outcome, Exception) else (middle, fails)
-    if above or works == evidence.subject.longest:
+    if above or works == evidence.subject.max_length:
         return f"{works} tokens"
     return (
-        f"{evidence.subject.longest} tokens"
-        if evidence.subject.longest
+        f"{evidence.subject.max_length} tokens"
+        if evidence.subject.max_length
         else f"no limit seen up to {works} tokens"
     )
 
@@ -135,7 +136,7 @@ def _of_beginnings(
         f"The first {a} outputs for {b} tokens differ from those for these {a} alone by {distance:.3g}, though no "
         f"output depends on later tokens when there are {evidence.inputs.sizes[1]}.",
         f"T = {a} and T = {b}",
-        Place.of(_first_apart(one, other)),
+        SourceLine.of(_first_apart(one, other)),
     )
 
 
@@ -167,21 +168,21 @@ def _alike(step: Step, other: Step) -> bool:
 
 def _of_weights(evidence: Evidence, tokens: Inputs, lengths: Iterable[int]) -> Finding | None:
     """Recomputes the weights from the scores of every length."""
-    usual = [_traits(core, evidence.inputs.sizes[1]) for core in evidence.cores]
+    usual = [_traits(attention, evidence.inputs.sizes[1]) for attention in evidence.attentions]
     for n in lengths:
         observation = evidence.subject.record(tokens.tokens(0, n))
-        cores = find_cores(observation)
-        if len(cores) != len(usual):
+        attentions = find_attentions(observation)
+        if len(attentions) != len(usual):
             continue
-        for core, traits in zip(cores, usual, strict=True):
-            lost = traits - _traits(core, n)
+        for attention, traits in zip(attentions, usual, strict=True):
+            lost = traits - _traits(attention, n)
             if lost:
                 return Finding(
                     "length-dependent",
                     "suspicious" if lost == {SEEN} else "bug",  # a window may be meant
                     f"With {n} tokens {next(iter(sorted(lost)))} no longer, as with {evidence.inputs.sizes[1]}.",
                     f"T = {n}",
-                    _place(core, lost),
+                    _place(attention, lost),
                 )
     return None
 
@@ -191,26 +192,28 @@ SOFTMAX = "the weights are the softmax of the scores"
 SEEN = "every query sees all keys, or all that came before"
 
 
-def _traits(core: Core, T: int) -> set[str]:
+def _traits(attention: RecordedAttention, T: int) -> set[str]:
     """What is true of an attention over T tokens."""
     found = set()
-    if core.used.shape[1:] == (T, T):
+    if attention.used.shape[1:] == (T, T):
         found.add(KEYS)
-    softmax = core.logits.softmax(-1)
-    if softmax.shape == core.used.shape and torch.allclose(core.used, softmax, atol=NEAR):
+    softmax = attention.logits.softmax(-1)
+    if softmax.shape == attention.used.shape and torch.allclose(attention.used, softmax, atol=NEAR):
         found.add(SOFTMAX)
-    if core.visible.all() or torch.equal(
-        core.visible, core.visible.new_ones(core.visible.shape).tril()
+    if attention.visible.all() or torch.equal(
+        attention.visible, attention.visible.new_ones(attention.visible.shape).tril()
     ):
         found.add(SEEN)
     return found
 
 
-def _place(core: Core, lost: set[str]) -> Place | None:
+def _place(attention: RecordedAttention, lost: set[str]) -> SourceLine | None:
     if KEYS in lost:
-        T = core.query.shape[1]
-        return Place.of(next((it for it in core.chain if T not in it.shape[-1:]), core.scores_step))
-    return Place.of(core.softmax_step or core.scores_step)
+        T = attention.query.shape[1]
+        return SourceLine.of(
+            next((it for it in attention.chain if T not in it.shape[-1:]), attention.scores_step)
+        )
+    return SourceLine.of(attention.softmax_step or attention.scores_step)
 
 
 def _of_repetition(evidence: Evidence, outputs: Mapping[int, Tensor]) -> Finding | None:
@@ -244,14 +247,16 @@ def _of_order(evidence: Evidence, tokens: Inputs, outputs: Mapping[int, Tensor])
         if not apart(output, turned):
             continue
         one, other = (evidence.subject.record(it) for it in (tokens.tokens(0, n), turned))
-        cores = find_cores(one)
+        attentions = find_attentions(one)
         return Finding(
             "length-dependent",
-            "bug" if cores and all(core.visible[:, -1].all() for core in cores) else "suspicious",
+            "bug"
+            if attentions and all(attention.visible[:, -1].all() for attention in attentions)
+            else "suspicious",
             f"With {n} tokens the last output changes when those before are turned round; with "
             f"{evidence.inputs.sizes[1]} their order does not count.",
             f"T = {n}",
-            Place.of(_last_token_apart(one, other, cores)),
+            SourceLine.of(_last_token_apart(one, other, attentions)),
         )
     return None
 
@@ -262,10 +267,12 @@ def _turned(inputs: Inputs) -> Inputs:
     return replace(inputs, arguments={name: it[:, order] for name, it in inputs.arguments.items()})
 
 
-def _last_token_apart(one: Observation, other: Observation, cores: list[Core]) -> Step | None:
+def _last_token_apart(
+    one: Observation, other: Observation, attentions: list[RecordedAttention]
+) -> Step | None:
     """The first step from a context on that holds something else for the last token."""
     T = one.inputs.sizes[1]
-    for step in one.trace.steps[cores[0].context_step.index if cores else 0 :]:
+    for step in one.trace.steps[attentions[0].context_step.index if attentions else 0 :]:
         value, its = tensor(step), tensor(other.trace[step.index])
         axes = [axis for axis, size in enumerate(step.shape) if size == T]
         if value is None or its is None or value.shape != its.shape or len(axes) != 1:
@@ -302,7 +309,7 @@ def batches(evidence: Evidence) -> Iterator[Finding | Fact]:
             apart = (alone[0] - whole[b]).abs().max()
             proof = f"One sequence alone gives another output than within a batch of {len(whole)}, by {apart:.3g}."
             place = (
-                Place.of(_first_apart(subject.record(inputs.entry(b)), evidence.base))
+                SourceLine.of(_first_apart(subject.record(inputs.entry(b)), evidence.base))
                 if b == 0
                 else None
             )

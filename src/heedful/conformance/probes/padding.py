@@ -8,17 +8,23 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from heedful.conformance.changes import ancestors, differing
-from heedful.conformance.cores import FUSED, Core, find_cores, fused_arguments
-from heedful.conformance.counterparts import Excerpt
-from heedful.conformance.dataflow import tensor
-from heedful.conformance.evidence import Evidence
-from heedful.conformance.finding import Fact, Finding, Place
-from heedful.conformance.inputs import Inputs, MaskArgument, Observation
-from heedful.conformance.mask_forms import LENGTHS
+from heedful.conformance.calling.mask_forms import LENGTHS
+from heedful.conformance.calling.subject import Subject
+from heedful.conformance.evidence.alignment import PartialRun
+from heedful.conformance.evidence.attention import (
+    FUSED,
+    RecordedAttention,
+    find_attentions,
+    fused_arguments,
+)
+from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.causality import UNMASKED, masking_step, outweighed, unused_masking
-from heedful.conformance.probing import probe
-from heedful.conformance.subject import Subject
+from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.dataflow import tensor
+from heedful.conformance.recording.differences import ancestors, differing
+from heedful.conformance.recording.inputs import Inputs, MaskArgument, Observation
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 
 PADDED = (2, 3, 5)  # how many tokens of each sequence are padding
@@ -143,17 +149,19 @@ def _sides(subject: Subject) -> tuple[str, ...]:
     return ("right",) if subject.padding.form == LENGTHS else ("right", "left")
 
 
-def _given_no_mask(observation: Observation) -> Place | None:
+def _given_no_mask(observation: Observation) -> SourceLine | None:
     """Where PyTorch's attention is called without one."""
     fused = (it for it in observation.trace if it.operation == FUSED)
-    return Place.of(next((it for it in fused if fused_arguments(it)["attn_mask"] is None), None))
+    return SourceLine.of(
+        next((it for it in fused if fused_arguments(it)["attn_mask"] is None), None)
+    )
 
 
-def _counted_where(subject: Subject, inputs: Inputs, kept: Tensor) -> Place | None:
+def _counted_where(subject: Subject, inputs: Inputs, kept: Tensor) -> SourceLine | None:
     """Where what depends on positions is made: the real tokens, run alone, part from those behind padding."""
     start = int(kept.nonzero()[0])
     padded = subject.record(inputs, keep=kept[None])
-    alone = Excerpt(subject.record(inputs.tokens(start, len(kept))), padded, start)
+    alone = PartialRun(subject.record(inputs.tokens(start, len(kept))), padded, start)
     apart = [it for it in alone.part.trace if alone.differs(it)]
     return alone.place(alone.origin(apart[-1])) if apart else None
 
@@ -196,35 +204,39 @@ def _leak(evidence: Evidence, subject: Subject, padded: Observation, kept: Tenso
 
 def _cause(
     evidence: Evidence, subject: Subject, padded: Observation, kept: Tensor, b: int
-) -> tuple[str, str, Place | None]:
+) -> tuple[str, str, SourceLine | None]:
     assert subject.padding is not None
     taken = _taken_where(padded, subject.padding)
-    unpadded = find_cores(subject.record(evidence.inputs, keep=torch.ones_like(kept)))
-    cores = find_cores(padded)
-    for index, (core, without) in enumerate(zip(cores, unpadded, strict=False)):
-        same = index < len(evidence.cores) and len(evidence.cores[index].used) == len(core.used)
+    unpadded = find_attentions(subject.record(evidence.inputs, keep=torch.ones_like(kept)))
+    attentions = find_attentions(padded)
+    for index, (attention, without) in enumerate(zip(attentions, unpadded, strict=False)):
+        same = index < len(evidence.attentions) and len(evidence.attentions[index].used) == len(
+            attention.used
+        )
         rows = evidence.rows_of_entries(index) if same else None
-        if rows is None or core.used.shape[1] != kept.shape[1]:
+        if rows is None or attention.used.shape[1] != kept.shape[1]:
             continue
-        why = _weak(core, without, rows[b], kept[b])
+        why = _weak(attention, without, rows[b], kept[b])
         if why:
-            hidden = torch.zeros_like(core.visible)
+            hidden = torch.zeros_like(attention.visible)
             hidden[rows[b]] = kept[b][:, None] & ~kept[b] & (without.weights[rows[b]] > 0)
-            return "mask-fill-too-small", why, _lowered_where(padded, core, hidden)
-        late = _after_softmax(core, rows[b], kept[b])
+            return "mask-fill-too-small", why, _lowered_where(padded, attention, hidden)
+        late = _after_softmax(attention, rows[b], kept[b])
         if late is not None:
             why = "Padded keys get their share of the softmax, and only then a weight of 0."
-            return "mask-after-softmax", why, Place.of(late)
-        why = _misdirected(core, without, rows, kept, b)
+            return "mask-after-softmax", why, SourceLine.of(late)
+        why = _misdirected(attention, without, rows, kept, b)
         if why:
             return "mask-broadcast", why, taken
     return unused_masking(padded) or ("padding-leak", "", taken)
 
 
-def _weak(core: Core, without: Core, rows: Tensor, kept: Tensor) -> str:
+def _weak(
+    attention: RecordedAttention, without: RecordedAttention, rows: Tensor, kept: Tensor
+) -> str:
     """Whether padded keys' scores are set to one number, or lowered by one, and still have weight."""
     logits, before, weights = (
-        it[rows][:, kept] for it in (core.logits, without.logits, core.weights)
+        it[rows][:, kept] for it in (attention.logits, without.logits, attention.weights)
     )
     padded = logits[:, :, ~kept]
     if not (weights[:, :, ~kept] > 0).any():
@@ -241,35 +253,37 @@ def _weak(core: Core, without: Core, rows: Tensor, kept: Tensor) -> str:
     )
 
 
-def _lowered_where(padded: Observation, core: Core, hidden: Tensor) -> Place | None:
+def _lowered_where(
+    padded: Observation, attention: RecordedAttention, hidden: Tensor
+) -> SourceLine | None:
     """The first step at which hidden scores are what they stay; of the fused attention, what made its mask."""
-    if core.fused:
-        mask = fused_arguments(core.context_step)["attn_mask"]
+    if attention.fused:
+        mask = fused_arguments(attention.context_step)["attn_mask"]
         made = mask.step if isinstance(mask, Source) else None
-        return Place.of(core.context_step if made is None else padded.trace[made])
-    final = core.logits[hidden]
-    for step in core.chain:
+        return SourceLine.of(attention.context_step if made is None else padded.trace[made])
+    final = attention.logits[hidden]
+    for step in attention.chain:
         value = tensor(step)
         if value is None or value.numel() != hidden.numel():
             continue
         scores = value.reshape(hidden.shape)[hidden]
         if (scores == scores[0]).all() or torch.equal(scores, final):
-            return Place.of(step)
+            return SourceLine.of(step)
     return None
 
 
-def _after_softmax(core: Core, rows: Tensor, kept: Tensor) -> Step | None:
+def _after_softmax(attention: RecordedAttention, rows: Tensor, kept: Tensor) -> Step | None:
     """The step that sets padded keys' weights to 0, if the softmax gave them some."""
-    L, Tq, Tk = core.used.shape
-    weights, used = (it[rows][:, kept][:, :, ~kept] for it in (core.weights, core.used))
-    if core.softmax_step is None or used.any() or not weights.any():
+    L, Tq, Tk = attention.used.shape
+    weights, used = (it[rows][:, kept][:, :, ~kept] for it in (attention.weights, attention.used))
+    if attention.softmax_step is None or used.any() or not weights.any():
         return None
-    for step in core.chain:
+    for step in attention.chain:
         value = tensor(step)
         if (
             value is None
-            or value.numel() != core.used.numel()
-            or step.index <= core.softmax_step.index
+            or value.numel() != attention.used.numel()
+            or step.index <= attention.softmax_step.index
         ):
             continue
         if not value.reshape(L, Tq, Tk)[rows][:, kept][:, :, ~kept].any():
@@ -277,10 +291,16 @@ def _after_softmax(core: Core, rows: Tensor, kept: Tensor) -> Step | None:
     return None
 
 
-def _misdirected(core: Core, without: Core, rows: list[Tensor], kept: Tensor, b: int) -> str:
+def _misdirected(
+    attention: RecordedAttention,
+    without: RecordedAttention,
+    rows: list[Tensor],
+    kept: Tensor,
+    b: int,
+) -> str:
     """Whether what the padding hides is another's: rows for columns, or another entry's padding."""
     seen = ~_hidden(without)[rows[b]]
-    own = _hidden(core)[rows[b]] & seen
+    own = _hidden(attention)[rows[b]] & seen
     unhidden = seen[:, kept[b]][:, :, ~kept[b]].any() and not own[:, kept[b]].any()
     if unhidden and own[:, ~kept[b]].any():
         return "The mask hides queries that are padding, and no keys: it is broadcast along the wrong dimension."
@@ -294,19 +314,21 @@ def _misdirected(core: Core, without: Core, rows: list[Tensor], kept: Tensor, b:
     return ""
 
 
-def _hidden(core: Core) -> Tensor:
+def _hidden(attention: RecordedAttention) -> Tensor:
     """(L, Tq, Tk) Boolean: whose score a mask has replaced, be it that the whole row is."""
-    usual = core.scores.abs().max() * 2 + 100
-    return (core.logits < -usual) | core.logits.isnan()
+    usual = attention.scores.abs().max() * 2 + 100
+    return (attention.logits < -usual) | attention.logits.isnan()
 
 
-def _masked_where(cores: list[Core]) -> Place | None:
+def _masked_where(attentions: list[RecordedAttention]) -> SourceLine | None:
     """Where a mask is applied."""
-    step = next((found for core in cores if (found := masking_step(core)) is not None), None)
-    return Place.of(step)
+    step = next(
+        (found for attention in attentions if (found := masking_step(attention)) is not None), None
+    )
+    return SourceLine.of(step)
 
 
-def _taken_where(observation: Observation, argument: MaskArgument) -> Place | None:
+def _taken_where(observation: Observation, argument: MaskArgument) -> SourceLine | None:
     """The first line that makes of the argument what meets the scores; else the first one that takes it."""
     steps = observation.trace.steps
     taken = [
@@ -314,21 +336,21 @@ def _taken_where(observation: Observation, argument: MaskArgument) -> Place | No
         for it in steps
         if any(source.kind == "input" and source.name == argument.name for source in it.inputs)
     ]
-    for core in find_cores(observation):
-        chain = {it.index for it in core.chain}
-        beside = [it for step in core.chain[1:] for it in step.inputs]
-        if core.fused:
+    for attention in find_attentions(observation):
+        chain = {it.index for it in attention.chain}
+        beside = [it for step in attention.chain[1:] for it in step.inputs]
+        if attention.fused:
             beside = [
                 it
-                for it in [fused_arguments(core.context_step)["attn_mask"]]
+                for it in [fused_arguments(attention.context_step)["attn_mask"]]
                 if isinstance(it, Source)
             ]
         made = [it.step for it in beside if it.step is not None and it.step not in chain]
         behind = {index for it in made for index in ancestors(steps, steps[it])}
         met = sorted(behind & set(taken)) + sorted(chain & set(taken))
         if met:
-            return Place.of(steps[met[0]])
-    return Place.of(steps[taken[0]]) if taken else None
+            return SourceLine.of(steps[met[0]])
+    return SourceLine.of(steps[taken[0]]) if taken else None
 
 
 @probe("mask-fill-too-small")
@@ -342,7 +364,7 @@ def padding_fill(evidence: Evidence) -> Iterator[Finding | Fact]:
     yield from outweighed(
         padded,
         lambda inputs: subject.record(inputs, keep=kept),
-        lambda core, hidden: _lowered_where(padded, core, hidden),
+        lambda attention, hidden: _lowered_where(padded, attention, hidden),
     )
 
 
@@ -386,14 +408,14 @@ def _gradients(evidence: Evidence, loss: Tensor) -> list[Tensor]:
     return [it for it in found if it is not None]
 
 
-def _hidden_where(observation: Observation) -> Place | None:
+def _hidden_where(observation: Observation) -> SourceLine | None:
     """The step that leaves a whole row of scores at −∞, or the first with NaN."""
-    for core in find_cores(observation):
-        for step in core.chain:
+    for attention in find_attentions(observation):
+        for step in attention.chain:
             value = tensor(step)
             if value is not None and (value == -torch.inf).all(-1).any():
-                return Place.of(step)
+                return SourceLine.of(step)
     values = ((it, tensor(it)) for it in observation.trace)
-    return Place.of(
+    return SourceLine.of(
         next((it for it, value in values if value is not None and value.isnan().any()), None)
     )

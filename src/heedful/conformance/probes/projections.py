@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import torch
 
-from heedful.conformance.changes import ancestors, dead, differing
-from heedful.conformance.cores import Core
-from heedful.conformance.dataflow import is_projection, made_where, way_back
-from heedful.conformance.evidence import Evidence
-from heedful.conformance.finding import Fact, Finding, Place
-from heedful.conformance.lines import last_return
-from heedful.conformance.probing import probe
+from heedful.conformance.evidence.attention import RecordedAttention
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.dataflow import is_projection, way_back
+from heedful.conformance.recording.differences import ancestors, dead, differing
+from heedful.conformance.recording.source import SourceLine, last_return, made_where
+from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 
 ROLES = {
@@ -46,8 +46,8 @@ def projections(evidence: Evidence) -> Iterator[Finding | Fact]:
             _in_its_stead(evidence, name, lost),
         )
         return
-    for core in evidence.cores:
-        twice = _read_twice(evidence, core)
+    for attention in evidence.attentions:
+        twice = _read_twice(evidence, attention)
         piece = None if twice is None else _lost_piece(evidence, lost)
         if twice is not None and piece is not None:
             yield Finding(
@@ -55,7 +55,7 @@ def projections(evidence: Evidence) -> Iterator[Finding | Fact]:
                 "bug",
                 f"{piece.name!r} is split off the projection and used by nothing; {twice[0]!r} is used twice.",
                 "",
-                Place.of(twice[1]),
+                SourceLine.of(twice[1]),
             )
             return
 
@@ -97,14 +97,14 @@ def _has_a_busy_sibling(evidence: Evidence, name: str, shape: torch.Size) -> boo
     return max(uses) > 1
 
 
-def _in_its_stead(evidence: Evidence, name: str, lost: set[int]) -> Place | None:
+def _in_its_stead(evidence: Evidence, name: str, lost: set[int]) -> SourceLine | None:
     """The line that uses something else where a projection should be used."""
     steps = evidence.base.trace.steps
     role = _role(_own_name(name))
-    for core in evidence.cores:
-        twice = _read_twice(evidence, core)
+    for attention in evidence.attentions:
+        twice = _read_twice(evidence, attention)
         if twice is not None and any(_reads(steps[it], name) for it in lost):
-            return Place.of(twice[1])
+            return SourceLine.of(twice[1])
     uses: dict[str, list[Step]] = {}
     for step in steps:
         for source in step.inputs:
@@ -112,24 +112,28 @@ def _in_its_stead(evidence: Evidence, name: str, lost: set[int]) -> Place | None
                 uses.setdefault(source.name, []).append(step)
     for user in uses.values():
         if len(user) > 1:
-            return Place.of(next((it for it in user if _role(it.name) == role), user[-1]))
+            return SourceLine.of(next((it for it in user if _role(it.name) == role), user[-1]))
     computed = next((it for it in steps if it.index in lost and _reads(it, name)), None)
     if computed is None and role == "output":
         assert evidence.subject.module is not None
         return last_return(evidence.subject.module.get_submodule(_parent(name)).forward)
-    return Place.of(computed) or made_where(evidence.subject.module, name.removesuffix(".weight"))
+    return SourceLine.of(computed) or made_where(
+        evidence.subject.module, name.removesuffix(".weight")
+    )
 
 
-def _read_twice(evidence: Evidence, core: Core) -> tuple[str, Step] | None:
-    """A tensor that a core takes in two roles, and the step that takes it the second time."""
+def _read_twice(evidence: Evidence, attention: RecordedAttention) -> tuple[str, Step] | None:
+    """A tensor that a attention takes in two roles, and the step that takes it the second time."""
 
     def same(one: Source, other: Source) -> bool:
         return _piece(way_back(evidence.base, one)) == _piece(way_back(evidence.base, other))
 
-    if same(core.query_source, core.key_source):
-        return core.query_source.name, core.scores_step
-    if same(core.value_source, core.query_source) or same(core.value_source, core.key_source):
-        return core.value_source.name, core.context_step
+    if same(attention.query_source, attention.key_source):
+        return attention.query_source.name, attention.scores_step
+    if same(attention.value_source, attention.query_source) or same(
+        attention.value_source, attention.key_source
+    ):
+        return attention.value_source.name, attention.context_step
     return None
 
 

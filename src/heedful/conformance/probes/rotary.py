@@ -8,17 +8,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from heedful.conformance.changes import ancestors
-from heedful.conformance.cores import Core
-from heedful.conformance.counterparts import call_of
-from heedful.conformance.dataflow import tensor, way_back
-from heedful.conformance.evidence import Evidence
-from heedful.conformance.finding import Fact, Finding, Level, Place
-from heedful.conformance.inputs import Observation
-from heedful.conformance.probing import probe
-from heedful.conformance.raising import attempt
-from heedful.conformance.signatures import of_transformers
-from heedful.conformance.subject import Subject
+from heedful.conformance.calling.arguments import of_transformers
+from heedful.conformance.calling.exceptions import attempt
+from heedful.conformance.calling.subject import Subject
+from heedful.conformance.evidence.attention import RecordedAttention
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.dataflow import tensor, way_back
+from heedful.conformance.recording.differences import ancestors
+from heedful.conformance.recording.inputs import Observation
+from heedful.conformance.recording.source import SourceLine, call_of
+from heedful.conformance.reporting.finding import Fact, Finding, Level
 from heedful.observation import Source, Step
 
 RUNS = 24  # at most, for as many samples as a head has features
@@ -73,11 +73,11 @@ def rotary(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Recovers the matrices that turn queries and keys: scores must depend on how far apart two tokens stand."""
     if evidence.subject.only is not None:
         return
-    for core in evidence.cores:
-        turned = _turned(evidence, core)
+    for attention in evidence.attentions:
+        turned = _turned(evidence, attention)
         if turned is None:
             continue
-        finding = _judged(evidence.base, core, *turned) or _further_on(evidence, *turned)
+        finding = _judged(evidence.base, attention, *turned) or _further_on(evidence, *turned)
         if finding is not None:
             yield finding
             return
@@ -90,19 +90,21 @@ def rotary(evidence: Evidence) -> Iterator[Finding | Fact]:
                 "convention",
                 f"Features are turned in pairs {PAIRS[query.layout]}, as in {USERS[query.layout]}.",
                 f"head size {D}",
-                Place.of(query.way[-1]),
+                SourceLine.of(query.convention[-1]),
                 "None is needed, unless weights come from the other layout.",
             )
             return
 
 
-def _turned(evidence: Evidence, core: Core) -> tuple[Rotation | None, Rotation | None] | None:
+def _turned(
+    evidence: Evidence, attention: RecordedAttention
+) -> tuple[Rotation | None, Rotation | None] | None:
     """What is done to queries and to keys; None if nothing is."""
-    D = core.query.shape[-1]
-    if D < 2 or core.key.shape[-1] != D:
+    D = attention.query.shape[-1]
+    if D < 2 or attention.key.shape[-1] != D:
         return None
     observations = [evidence.base]
-    sides = [_way(evidence.base, it, D) for it in (core.query_source, core.key_source)]
+    sides = [_way(evidence.base, it, D) for it in (attention.query_source, attention.key_source)]
     if not any(sides):
         return None
     while len(observations) < RUNS and _samples(sides, observations) < D + 3:
@@ -184,7 +186,10 @@ def _near(a: Tensor, b: Tensor) -> bool:
 
 
 def _judged(
-    observation: Observation, core: Core, query: Rotation | None, key: Rotation | None
+    observation: Observation,
+    attention: RecordedAttention,
+    query: Rotation | None,
+    key: Rotation | None,
 ) -> Finding | None:
     """What is wrong with how queries are turned against keys."""
     if query is None or key is None:
@@ -192,9 +197,11 @@ def _judged(
         done = query or key
         assert done is not None
         proof = f"The {one} are turned to their positions, and the {other} are not."
-        last = done.way[-1]
-        call = call_of(observation, last) if last.function != core.scores_step.function else None
-        return _mismatch(proof, done, call or Place.of(last))
+        last = done.convention[-1]
+        call = (
+            call_of(observation, last) if last.function != attention.scores_step.function else None
+        )
+        return _mismatch(proof, done, call or SourceLine.of(last))
     products = query.maps.mT.unsqueeze(1) @ key.maps  # (T, T, D, D): what scores are made with
     by_distance = _near(products[1:, 1:], products[:-1, :-1])
     own = products.diagonal(dim1=0, dim2=1).permute(2, 0, 1)
@@ -208,7 +215,7 @@ def _judged(
             "bug",
             "Queries and keys are turned to different positions: a query and the key of the same token stand apart.",
             f"head size {own.shape[-1]}",
-            Place.of(key.way[-1]),
+            SourceLine.of(key.convention[-1]),
         )
     if by_distance or (query.preserves_lengths and _near(query.maps, key.maps)):
         return None  # or the positions are none in a row, as those of images are
@@ -218,18 +225,18 @@ def _judged(
         return _mismatch(
             f"Queries and keys are turned in different layouts: {pairs}.",
             key,
-            Place.of(key.way[-1]),
+            SourceLine.of(key.convention[-1]),
         )
     apart = (products[1:, 1:] - products[:-1, :-1]).abs().max()
     proof = f"Tokens 1 and 2 do not meet as tokens 0 and 1 do: what their scores are made with differs by {apart:.3g}"
     wrong = next((it for it in (key, query) if not it.preserves_lengths), None)
     if wrong is None:
-        return _mismatch(f"{proof}.", key, Place.of(key.way[-1]))
-    step = _wrong_partner(wrong) or _doubled(observation, wrong) or wrong.way[-1]
-    return _mismatch(f"{proof}, and lengths change.", wrong, Place.of(step))
+        return _mismatch(f"{proof}.", key, SourceLine.of(key.convention[-1]))
+    step = _wrong_partner(wrong) or _doubled(observation, wrong) or wrong.convention[-1]
+    return _mismatch(f"{proof}, and lengths change.", wrong, SourceLine.of(step))
 
 
-def _mismatch(proof: str, rotation: Rotation, place: Place | None) -> Finding:
+def _mismatch(proof: str, rotation: Rotation, place: SourceLine | None) -> Finding:
     case = f"head size {rotation.maps.shape[-1]}"
     return Finding("rotary-mismatch", "bug", proof, case, place)
 
@@ -239,9 +246,9 @@ def _wrong_partner(rotation: Rotation) -> Step | None:
 
     Done twice it must change every sign: turned by 90° and by 90° again.
     """
-    before = tensor(rotation.way[0])
+    before = tensor(rotation.convention[0])
     assert before is not None
-    for step in rotation.way[1:-1]:
+    for step in rotation.convention[1:-1]:
         value = tensor(step)
         if value is None or value.shape != before.shape:
             continue
@@ -259,8 +266,8 @@ def _wrong_partner(rotation: Rotation) -> Step | None:
 def _doubled(observation: Observation, rotation: Rotation) -> Step | None:
     """The step that makes a table of angles which is not the same for both features of a pair."""
     D, T = rotation.maps.shape[-1], observation.inputs.sizes[1]
-    steps, (first, *_, last) = observation.trace.steps, rotation.way
-    turned = {it.index for it in rotation.way} | ancestors(steps, first)
+    steps, (first, *_, last) = observation.trace.steps, rotation.convention
+    turned = {it.index for it in rotation.convention} | ancestors(steps, first)
     for index in sorted(ancestors(steps, last) - turned):
         table = tensor(observation.trace[index])
         if table is None or table.shape[-1:] != (D,) or T not in table.shape[:-1]:
@@ -280,10 +287,10 @@ def _further_on(evidence: Evidence, query: Rotation | None, key: Rotation | None
     subject, (B, T) = evidence.subject, evidence.inputs.sizes
     if query is None or key is None:
         return None
-    longer = min(subject.longest or LONGER, LONGER)
+    longer = min(subject.max_length or LONGER, LONGER)
     D, heads = (
         key.maps.shape[-1],
-        torch.Size(key.way[0].shape).numel() // (B * T * key.maps.shape[-1]),
+        torch.Size(key.convention[0].shape).numel() // (B * T * key.maps.shape[-1]),
     )
     runs = D // (B * heads) + 1
     if longer <= T or runs > FEW:
@@ -307,27 +314,27 @@ def _further_on(evidence: Evidence, query: Rotation | None, key: Rotation | None
         "bug",
         f"Tokens {t - 1} and {t} are turned against each other as tokens 0 and 1 are not: positions break off.",
         f"T = {longer}",
-        Place.of(_bent(observations[0], query, t)),
+        SourceLine.of(_bent(observations[0], query, t)),
     )
 
 
 def _maps_of(observations: Sequence[Observation], rotation: Rotation) -> Tensor | None:
     """The same rotation's matrices in longer runs; None if these take other steps."""
     steps = observations[0].trace.steps
-    for it in rotation.way:
+    for it in rotation.convention:
         if it.index >= len(steps) or (steps[it.index].line, steps[it.index].operation) != (
             it.line,
             it.operation,
         ):
             return None
-    first, last = (steps[it.index] for it in (rotation.way[0], rotation.way[-1]))
+    first, last = (steps[it.index] for it in (rotation.convention[0], rotation.convention[-1]))
     return _maps(observations, first, last)
 
 
 def _bent(observation: Observation, rotation: Rotation, t: int) -> Step | None:
     """The first step behind a rotation that counts on up to token t, and no further."""
     steps, T = observation.trace.steps, observation.inputs.sizes[1]
-    first, last = (steps[it.index] for it in (rotation.way[0], rotation.way[-1]))
+    first, last = (steps[it.index] for it in (rotation.convention[0], rotation.convention[-1]))
     for index in sorted(ancestors(steps, last) - ancestors(steps, first)):
         value = tensor(steps[index])
         if value is None or T not in value.shape or value.dtype == torch.bool:
@@ -346,14 +353,14 @@ def _bent(observation: Observation, rotation: Rotation, t: int) -> Step | None:
 def precision(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Casts the target to bfloat16, as models are run: angles must be computed in float32 or better."""
     subject, (_, T) = evidence.subject, evidence.inputs.sizes
-    cosines = (_cosine(evidence.base, core) for core in evidence.cores)
+    cosines = (_cosine(evidence.base, attention) for attention in evidence.attentions)
     made = next((it for it in cosines if it is not None), None)
     if made is None or subject.module is None or subject.only is not None:
         return
     cast = subject.fresh(dtype=torch.bfloat16)
     error = _error(subject, cast, made, T)
     if error is not None and error.rounded:
-        T = min(subject.longest or FAR, FAR)
+        T = min(subject.max_length or FAR, FAR)
         error = _error(subject, cast, made, T) or error
         if error.size > LEAST:
             yield _finding(error, T, "bug", f"are computed in {error.step.dtype}")
@@ -386,7 +393,7 @@ def _finding(error: Error, T: int, level: Level, why: str) -> Finding:
         level,
         f"In bfloat16 the angles {why}: at position {error.position} they are off by {error.size:.3g} rad.",
         f"T = {T}, after .bfloat16()",
-        Place.of(error.step),
+        SourceLine.of(error.step),
         "" if error.rounded else "Keep the frequencies in float32 whatever the module is cast to.",
     )
 
@@ -438,12 +445,12 @@ def _angles(subject: Subject, made: Step, T: int) -> Angles | None:
     return Angles(rows, [trace[it] for it in sorted(ancestors(trace.steps, trace[index]))])
 
 
-def _cosine(observation: Observation, core: Core) -> Step | None:
+def _cosine(observation: Observation, attention: RecordedAttention) -> Step | None:
     """The cosine that queries were turned by."""
-    if core.query_source.step is None:
+    if attention.query_source.step is None:
         return None
     steps = observation.trace.steps
-    behind = (steps[it] for it in sorted(ancestors(steps, steps[core.query_source.step])))
+    behind = (steps[it] for it in sorted(ancestors(steps, steps[attention.query_source.step])))
     return next((it for it in behind if it.operation in ("cos", "cos_", "polar")), None)
 
 

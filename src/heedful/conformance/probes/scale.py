@@ -8,15 +8,22 @@ from collections.abc import Iterator
 
 import torch
 
-from heedful.conformance.changes import ancestors
-from heedful.conformance.cores import FUSED, Core, find_cores, fused_arguments, value_of
-from heedful.conformance.dataflow import made_where, tensor, way_back
-from heedful.conformance.evidence import Evidence
-from heedful.conformance.finding import Fact, Finding, Place
-from heedful.conformance.inputs import Observation
+from heedful.conformance.calling.arguments import of_transformers
+from heedful.conformance.evidence.attention import (
+    FUSED,
+    RecordedAttention,
+    find_attentions,
+    fused_arguments,
+    value_of,
+)
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.softmax import has_sink
-from heedful.conformance.probing import probe
-from heedful.conformance.signatures import of_transformers
+from heedful.conformance.recording.dataflow import tensor, way_back
+from heedful.conformance.recording.differences import ancestors
+from heedful.conformance.recording.inputs import Observation
+from heedful.conformance.recording.source import SourceLine, made_where
+from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 
 SMALL = 1e-2  # tokens this short keep soft-caps in their linear part
@@ -29,36 +36,38 @@ def scale(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Regresses the logits on the products of queries and keys: the slope is the scale in use."""
     observation = evidence.subject.record(evidence.inputs.scaled(SMALL))
     others = evidence.subject.draw(*evidence.inputs.sizes, seed=1).scaled(SMALL)
-    other = find_cores(evidence.subject.record(others))
+    other = find_attentions(evidence.subject.record(others))
     said = set()
-    for core, changed in zip(find_cores(observation), other, strict=False):
-        unseen = core.softmax_step is None or has_sink(core)
-        slope = None if unseen else _slope(core, changed)
+    for attention, changed in zip(find_attentions(observation), other, strict=False):
+        unseen = attention.softmax_step is None or has_sink(attention)
+        slope = None if unseen else _slope(attention, changed)
         if slope is None:
             continue
-        steps = _scalings(observation, core)
+        steps = _scalings(observation, attention)
         whole = slope * math.prod(factor for _, factor in steps)
-        D = core.query.shape[-1]
-        meaning = _meaning(whole, core, evidence)
+        D = attention.query.shape[-1]
+        meaning = _meaning(whole, attention, evidence)
         if (whole, D) not in said:
             said.add((whole, D))
             yield Fact("scale", f"{whole:.4g}{meaning and f' = {meaning}'} (head size {D})")
         wrong = abs(whole - D**-0.5) > NEAR * D**-0.5
-        if wrong and D > 1 and not _is_meant(core, observation, whole):
-            yield _finding(evidence, observation, core, whole, meaning, [it for it, _ in steps])
+        if wrong and D > 1 and not _is_meant(attention, observation, whole):
+            yield _finding(
+                evidence, observation, attention, whole, meaning, [it for it, _ in steps]
+            )
             return
 
 
-def _slope(core: Core, other: Core) -> float | None:
+def _slope(attention: RecordedAttention, other: RecordedAttention) -> float | None:
     """How fast the logits grow with the products of queries and keys; None where they do not do so in a line.
 
     Two runs are compared, so that a bias that depends on positions alone cancels; within a row, for the softmax does
     not see what all its logits have in common.
     """
-    if core.scores.shape != other.scores.shape:
+    if attention.scores.shape != other.scores.shape:
         return None
-    seen = core.visible & other.visible & core.logits.isfinite() & other.logits.isfinite()
-    x, y = (a - b for a, b in ((core.scores, other.scores), (core.logits, other.logits)))
+    seen = attention.visible & other.visible & attention.logits.isfinite() & other.logits.isfinite()
+    x, y = (a - b for a, b in ((attention.scores, other.scores), (attention.logits, other.logits)))
     count = seen.sum(-1, keepdim=True).clamp_min(1)
     x, y = (
         torch.where(seen, it - it.masked_fill(~seen, 0).sum(-1, keepdim=True) / count, 0)
@@ -71,10 +80,10 @@ def _slope(core: Core, other: Core) -> float | None:
     return slope if straight and slope != 0 else None
 
 
-def _scalings(observation: Observation, core: Core) -> list[tuple[Step, float]]:
+def _scalings(observation: Observation, attention: RecordedAttention) -> list[tuple[Step, float]]:
     """The multiplications by one number that queries and keys went through before they met."""
     found = []
-    for source in (core.query_source, core.key_source):
+    for source in (attention.query_source, attention.key_source):
         for step in way_back(observation, source):
             if step.operation in SCALINGS and (factor := _factor(observation, step)) is not None:
                 found.append((step, factor))
@@ -92,9 +101,9 @@ def _factor(observation: Observation, step: Step) -> float | None:
     return (out.norm() / before).item() if before > 0 else None
 
 
-def _meaning(scale: float, core: Core, evidence: Evidence) -> str:
+def _meaning(scale: float, attention: RecordedAttention, evidence: Evidence) -> str:
     """What a scale equals, in the field's terms."""
-    D, H = core.query.shape[-1], evidence.expected.num_heads or 1
+    D, H = attention.query.shape[-1], evidence.expected.num_heads or 1
     named = {
         "1/√head_dim": D**-0.5,
         "1, none at all": 1.0,
@@ -104,19 +113,19 @@ def _meaning(scale: float, core: Core, evidence: Evidence) -> str:
         "1/head_dim": 1 / D,
         "head_dim, inverted": float(D),
         "1/head_dim^¼": D**-0.25,
-        "1/√(number of tokens)": core.key.shape[1] ** -0.5,
+        "1/√(number of tokens)": attention.key.shape[1] ** -0.5,
         "1/√batch": evidence.inputs.sizes[0] ** -0.5,
         "1/d_model": 1 / (D * H),
     }
     return next((name for name, it in named.items() if abs(scale - it) <= NEAR * it), "")
 
 
-def _is_meant(core: Core, observation: Observation, scale: float) -> bool:
+def _is_meant(attention: RecordedAttention, observation: Observation, scale: float) -> bool:
     """Whether another scale than 1/√head_dim is right: of normalised queries and keys, or folded into a projection."""
-    norms = [it.norm(dim=-1) for it in (core.query, core.key)]
+    norms = [it.norm(dim=-1) for it in (attention.query, attention.key)]
     if all(it.std() <= 1e-3 * it.mean() for it in norms):
         return True
-    D = core.query.shape[-1]
+    D = attention.query.shape[-1]
     if abs(scale - 1) > NEAR:
         return False
     return (norms[0].mean() / norms[1].mean()).item() < 1.3 * D**-0.5
@@ -125,33 +134,37 @@ def _is_meant(core: Core, observation: Observation, scale: float) -> bool:
 def _finding(
     evidence: Evidence,
     observation: Observation,
-    core: Core,
+    attention: RecordedAttention,
     scale: float,
     meaning: str,
     steps: list[Step],
 ) -> Finding:
-    D = core.query.shape[-1]
+    D = attention.query.shape[-1]
     made_so = of_transformers(evidence.subject.module)  # as its weights were trained
     name = "scale-missing" if abs(scale - 1) <= NEAR else "scale-wrong"
-    at = [it for it in core.chain if it.operation in SCALINGS and it is not core.scores_step]
-    step = (steps + [it for it in at if _is_before(it, core)] + [core.scores_step])[0]
+    at = [
+        it for it in attention.chain if it.operation in SCALINGS and it is not attention.scores_step
+    ]
+    step = (steps + [it for it in at if _is_before(it, attention)] + [attention.scores_step])[0]
     return Finding(
         name,
-        "convention" if made_so or _is_biased(observation, core) else "bug",
+        "convention" if made_so or _is_biased(observation, attention) else "bug",
         f"The logits grow by {scale:.4g} with each unit of query · key{meaning and f' ({meaning})'}; "
         f"1/√head_dim is {D**-0.5:.4g}.",
-        f"head size {D}, {core.query.shape[1]} tokens",
-        Place.of(steps[-1]) if len(steps) > 1 else _origin(evidence, step) or Place.of(step),
+        f"head size {D}, {attention.query.shape[1]} tokens",
+        SourceLine.of(steps[-1])
+        if len(steps) > 1
+        else _origin(evidence, step) or SourceLine.of(step),
     )
 
 
-def _is_biased(observation: Observation, core: Core) -> bool:
+def _is_biased(observation: Observation, attention: RecordedAttention) -> bool:
     """Whether something trained is added to the scores: their scale may be left to training (Raffel et al. 2020)."""
     steps = observation.trace.steps
-    chain = {it.index for it in core.chain}
+    chain = {it.index for it in attention.chain}
     added = [
         source
-        for step in core.chain[1:]
+        for step in attention.chain[1:]
         if step.operation in ("add", "add_", "iadd")
         for source in step.inputs
         if source.step not in chain
@@ -161,11 +174,11 @@ def _is_biased(observation: Observation, core: Core) -> bool:
     return any(it.kind == "parameter" for it in trained)
 
 
-def _is_before(step: Step, core: Core) -> bool:
-    return core.softmax_step is None or step.index < core.softmax_step.index
+def _is_before(step: Step, attention: RecordedAttention) -> bool:
+    return attention.softmax_step is None or step.index < attention.softmax_step.index
 
 
-def _origin(evidence: Evidence, step: Step) -> Place | None:
+def _origin(evidence: Evidence, step: Step) -> SourceLine | None:
     """Where the number was made, if the line that multiplies takes it from an attribute."""
     if step.operation == FUSED and fused_arguments(step)["scale"] is None:
         return None

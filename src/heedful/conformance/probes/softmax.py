@@ -7,13 +7,14 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from heedful.conformance.changes import ancestors
-from heedful.conformance.cores import Core
-from heedful.conformance.dataflow import tensor
-from heedful.conformance.evidence import Evidence
-from heedful.conformance.finding import Fact, Finding, Place
-from heedful.conformance.inputs import Observation
-from heedful.conformance.probing import probe
+from heedful.conformance.evidence.attention import RecordedAttention
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.dataflow import tensor
+from heedful.conformance.recording.differences import ancestors
+from heedful.conformance.recording.inputs import Observation
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step
 from heedful.shapes import times
 
@@ -24,36 +25,42 @@ DIVISIONS = ("div", "div_", "truediv", "true_divide", "itruediv")
 @probe("softmax-wrong-dim", "rows-not-normalised", "mask-after-softmax")
 def softmax(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Sums each query's weights over the keys: the sum is 1 where any key is seen."""
-    if not evidence.cores and not any("attention" in it.operation for it in evidence.base.trace):
+    if not evidence.attentions and not any(
+        "attention" in it.operation for it in evidence.base.trace
+    ):
         yield Fact("attention", "none seen inside: judged by its outputs alone")
-    for core in evidence.cores:
-        if _is_divided_later(evidence.base, core):
+    for attention in evidence.attentions:
+        if _is_divided_later(evidence.base, attention):
             continue
-        finding = _wrong_softmax(core) or _changed_after(core)
+        finding = _wrong_softmax(attention) or _changed_after(attention)
         if finding is not None:
             yield finding
             return
 
 
-def _is_divided_later(observation: Observation, core: Core) -> bool:
+def _is_divided_later(observation: Observation, attention: RecordedAttention) -> bool:
     """Whether exponentials weigh the values, and the context is divided by their sum: keys may come in blocks."""
     steps = observation.trace.steps
-    exponentials = {it.index for it in core.chain if it.operation in ("exp", "exp_", "exp2")}
-    if core.softmax_step is not None or not exponentials:
+    exponentials = {it.index for it in attention.chain if it.operation in ("exp", "exp_", "exp2")}
+    if attention.softmax_step is not None or not exponentials:
         return False
-    for step in steps[core.context_step.index + 1 :]:
+    for step in steps[attention.context_step.index + 1 :]:
         made_of = [ancestors(steps, steps[it.step]) for it in step.inputs if it.step is not None]
-        if step.operation in DIVISIONS and any(core.context_step.index in it for it in made_of):
-            return any(core.context_step.index not in it and exponentials & it for it in made_of)
+        if step.operation in DIVISIONS and any(
+            attention.context_step.index in it for it in made_of
+        ):
+            return any(
+                attention.context_step.index not in it and exponentials & it for it in made_of
+            )
     return False
 
 
-def _wrong_softmax(core: Core) -> Finding | None:
+def _wrong_softmax(attention: RecordedAttention) -> Finding | None:
     """What is wrong as the softmax leaves it."""
-    if _is_normalised(core.weights, core.outside) or has_sink(core):
+    if _is_normalised(attention.weights, attention.outside) or has_sink(attention):
         return None
-    _, Tq, Tk = core.weights.shape
-    step = core.softmax_step
+    _, Tq, Tk = attention.weights.shape
+    step = attention.softmax_step
     whole = None if step is None else tensor(step)
     if step is not None and whole is not None:
         for axis in range(whole.dim()):
@@ -68,34 +75,35 @@ def _wrong_softmax(core: Core) -> Finding | None:
                     "softmax-wrong-dim",
                     "bug",
                     f"The weights sum to 1 along dimension {axis} of {times(whole.shape)}, not over the keys that a "
-                    f"query sees: the first query's sum to {core.weights[0, 0].sum():.3g}.",
+                    f"query sees: the first query's sum to {attention.weights[0, 0].sum():.3g}.",
                     f"{Tq} queries, {Tk} keys",
-                    Place.of(step),
+                    SourceLine.of(step),
                 )
     at = step or next(
-        (it for it in reversed(core.chain) if it.operation != "dropout"), core.context_step
+        (it for it in reversed(attention.chain) if it.operation != "dropout"),
+        attention.context_step,
     )
     return Finding(
         "rows-not-normalised",
         "bug",
-        f"The weights of a query sum to {_worst(core.weights):.3g}, not to 1"
+        f"The weights of a query sum to {_worst(attention.weights):.3g}, not to 1"
         + ("." if step is not None else ": scores reach the values without a softmax."),
         f"{Tq} queries, {Tk} keys",
-        Place.of(at),
+        SourceLine.of(at),
     )
 
 
-def _changed_after(core: Core) -> Finding | None:
+def _changed_after(attention: RecordedAttention) -> Finding | None:
     """What was done to right weights before they met the values."""
     if (
-        _is_normalised(core.used, core.outside)
-        or core.softmax_step is None
-        or not _is_normalised(core.weights, core.outside)
+        _is_normalised(attention.used, attention.outside)
+        or attention.softmax_step is None
+        or not _is_normalised(attention.weights, attention.outside)
     ):
         return None
-    hidden = (core.used == 0) & (core.weights != 0)
-    after = [it for it in core.chain if it.index > core.softmax_step.index]
-    step = next((it for it in after if _breaks(it, core)), core.context_step)
+    hidden = (attention.used == 0) & (attention.weights != 0)
+    after = [it for it in attention.chain if it.index > attention.softmax_step.index]
+    step = next((it for it in after if _breaks(it, attention)), attention.context_step)
     name = "mask-after-softmax" if hidden.any() else "rows-not-normalised"
     what = (
         f"{int(hidden[0].sum())} weights are set to 0 after the softmax, so that a query's no longer sum to 1"
@@ -105,24 +113,26 @@ def _changed_after(core: Core) -> Finding | None:
     return Finding(
         name,
         "bug",
-        f"{what} (but to {_worst(core.used):.3g}).",
-        f"{core.used.shape[1]} queries, {core.used.shape[2]} keys",
-        Place.of(step),
+        f"{what} (but to {_worst(attention.used):.3g}).",
+        f"{attention.used.shape[1]} queries, {attention.used.shape[2]} keys",
+        SourceLine.of(step),
     )
 
 
-def _breaks(step: Step, core: Core) -> bool:
+def _breaks(step: Step, attention: RecordedAttention) -> bool:
     value = tensor(step)
-    if value is None or value.numel() != core.used.numel():
+    if value is None or value.numel() != attention.used.numel():
         return False
-    return not _is_normalised(value.reshape(core.used.shape))
+    return not _is_normalised(value.reshape(attention.used.shape))
 
 
-def has_sink(core: Core) -> bool:
+def has_sink(attention: RecordedAttention) -> bool:
     """Whether the softmax also counted a logit that belongs to no key."""
-    value = None if core.softmax_step is None else tensor(core.softmax_step)
+    value = None if attention.softmax_step is None else tensor(attention.softmax_step)
     return (
-        value is not None and value.shape[-1] == core.used.shape[-1] + 1 and _is_normalised(value)
+        value is not None
+        and value.shape[-1] == attention.used.shape[-1] + 1
+        and _is_normalised(value)
     )
 
 

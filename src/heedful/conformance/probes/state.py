@@ -9,16 +9,22 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from heedful.conformance.changes import changed_entries, dead, differing
-from heedful.conformance.dataflow import VIEWS, made_from_tokens, made_where
-from heedful.conformance.evidence import Evidence
-from heedful.conformance.expectations import is_triangular
-from heedful.conformance.finding import Fact, Finding, Place
-from heedful.conformance.inputs import Inputs, Observation
-from heedful.conformance.lines import change_of, functions_of, last_assignment
-from heedful.conformance.probing import probe
-from heedful.conformance.raising import attempt, said, where_raised
-from heedful.conformance.subject import Subject
+from heedful.conformance.calling.exceptions import attempt, said, where_raised
+from heedful.conformance.calling.subject import Subject
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.evidence.expectations import is_triangular
+from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.dataflow import VIEWS, made_from_tokens
+from heedful.conformance.recording.differences import changed_entries, dead, differing
+from heedful.conformance.recording.inputs import Inputs, Observation
+from heedful.conformance.recording.source import (
+    SourceLine,
+    change_of,
+    functions_of,
+    last_assignment,
+    made_where,
+)
+from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 from heedful.shapes import times
 
@@ -53,13 +59,13 @@ def _histories(evidence: Evidence) -> Iterator[list[Inputs]]:
     subject = evidence.subject
     others = subject.draw(B, T, seed=1)
     yield [others]
-    for seed, t in ((2, max(T - 3, 1)), (3, min(T + 2, subject.longest or T + 2))):
+    for seed, t in ((2, max(T - 3, 1)), (3, min(T + 2, subject.max_length or T + 2))):
         first = subject.draw(B, t, seed=seed)
         if not isinstance(attempt(lambda first=first: subject.fresh().run(first)), Exception):
             yield [first, others]
 
 
-def _kept(evidence: Evidence, earlier: list[Inputs]) -> Place | None:
+def _kept(evidence: Evidence, earlier: list[Inputs]) -> SourceLine | None:
     """Where what is left behind is made, if it is an attribute; otherwise where it is first used."""
     subject = evidence.subject
     before, after = subject.fresh(lasting=True), subject.fresh(lasting=True)
@@ -72,10 +78,10 @@ def _kept(evidence: Evidence, earlier: list[Inputs]) -> Place | None:
     return _source_of(subject, step)
 
 
-def _source_of(subject: Subject, step: Step | None) -> Place | None:
+def _source_of(subject: Subject, step: Step | None) -> SourceLine | None:
     """The line that keeps, or changes, what a step reads; the step's own if there is none."""
     if step is None or step.module is None:
-        return Place.of(step)
+        return SourceLine.of(step)
     assert subject.module is not None
     owner = subject.module.get_submodule(step.module)
     read = re.findall(
@@ -85,8 +91,8 @@ def _source_of(subject: Subject, step: Step | None) -> Place | None:
     kept = [
         it.name.rpartition(".")[2] for it in step.inputs if it.kind in ("constant", "attribute")
     ]
-    takings = (last_assignment(subject, step, name) for name in kept)
-    return next((it for it in (*changes, *takings) if it is not None), Place.of(step))
+    takings = (last_assignment(subject.callee, step, name) for name in kept)
+    return next((it for it in (*changes, *takings) if it is not None), SourceLine.of(step))
 
 
 def _first_apart(one: Observation, other: Observation) -> Step | None:
@@ -145,14 +151,14 @@ def names(evidence: Evidence) -> Iterator[Finding | Fact]:
                 f"{source.name!r} is a global of {times(held.shape)} numbers, the same for all tokens; "
                 f"what the call computes itself is {own!r}.",
                 "",
-                Place.of(step),
+                SourceLine.of(step),
             )
             return
 
 
 def _global(evidence: Evidence, step: Step, source: Source) -> Tensor | None:
     """The tensor of more than one entry that a name stands for among the globals of the code around a step."""
-    for function in functions_of(evidence.subject):
+    for function in functions_of(evidence.subject.callee):
         held = function.__globals__.get(source.name)
         if (
             function.__code__.co_filename == step.file

@@ -9,13 +9,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from heedful.conformance.changes import EXACT, aligned, changed_entries, differing
-from heedful.conformance.evidence import Evidence
-from heedful.conformance.finding import Fact, Finding, Place
-from heedful.conformance.inputs import Inputs
-from heedful.conformance.probing import probe
-from heedful.conformance.raising import attempt, said, where_raised
-from heedful.conformance.subject import Subject
+from heedful.conformance.calling.exceptions import attempt, said, where_raised
+from heedful.conformance.calling.subject import Subject
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.differences import EXACT, aligned, changed_entries, differing
+from heedful.conformance.recording.inputs import Inputs
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.reporting.finding import Fact, Finding
 
 
 def _transposed(tokens: Tensor) -> Tensor:
@@ -129,7 +130,7 @@ def _outcome(subject: Subject, inputs: Inputs) -> dict[str, Tensor]:
     return found
 
 
-def _parting(subject: Subject, plain: Inputs, strided: Inputs) -> Place | None:
+def _parting(subject: Subject, plain: Inputs, strided: Inputs) -> SourceLine | None:
     """The line at which two runs on equal tokens part."""
     one, other = subject.fresh().record(plain), subject.fresh().record(strided)
     if not aligned(one, other):
@@ -137,5 +138,5 @@ def _parting(subject: Subject, plain: Inputs, strided: Inputs) -> Place | None:
     for step in one.trace:
         changed = changed_entries(one, other, step)
         if changed is not None and changed.any() and not step.operation.startswith("empty"):
-            return Place.of(step)
+            return SourceLine.of(step)
     return None

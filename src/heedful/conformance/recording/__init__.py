@@ -1,0 +1,1 @@
+"""Recorded runs of a target: inputs, differences between runs, dataflow, source lines."""

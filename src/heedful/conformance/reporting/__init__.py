@@ -1,0 +1,1 @@
+"""Findings, their catalogue, and reports as text, HTML, JSON and JUnit XML."""
