@@ -62,10 +62,10 @@ class Subject:
 
     Attributes:
         target: as it was given.
-        way: how it takes tokens and gives rows.
+        convention: how it takes tokens and gives rows.
         dtype: of its vectors: float64 wherever it runs in that, otherwise float32.
         callee: the copy that is run.
-        longest: the most tokens it takes; None if there is no limit.
+        max_length: the most tokens it takes; None if there is no limit.
         padding: how it is told which tokens are real; None if it cannot be.
         attending: how it is told which query may see which key; None if it cannot be.
         cached: how it is given a cache; None if it has none.
@@ -82,7 +82,7 @@ class Subject:
     """
 
     target: Target
-    way: CallingConvention
+    convention: CallingConvention
     dtype: torch.dtype
     callee: Any
     max_length: int | None = None
