@@ -41,11 +41,11 @@ class Rotation:
 
     Attributes:
         maps: (T, D, D), the matrix for each position: after = map @ before.
-        way: the steps from the features as projected to the ones turned, both included.
+        steps: the steps from the features as projected to the ones turned, both included.
     """
 
     maps: Tensor
-    way: tuple[Step, ...]
+    steps: tuple[Step, ...]
 
     @property
     def layout(self) -> str | None:
@@ -90,7 +90,7 @@ def rotary(evidence: Evidence) -> Iterator[Finding | Fact]:
                 "convention",
                 f"Features are turned in pairs {PAIRS[query.layout]}, as in {USERS[query.layout]}.",
                 f"head size {D}",
-                SourceLine.of(query.convention[-1]),
+                SourceLine.of(query.steps[-1]),
                 "None is needed, unless weights come from the other layout.",
             )
             return
@@ -197,7 +197,7 @@ def _judged(
         done = query or key
         assert done is not None
         proof = f"The {one} are turned to their positions, and the {other} are not."
-        last = done.convention[-1]
+        last = done.steps[-1]
         call = (
             call_of(observation, last) if last.function != attention.scores_step.function else None
         )
@@ -215,7 +215,7 @@ def _judged(
             "bug",
             "Queries and keys are turned to different positions: a query and the key of the same token stand apart.",
             f"head size {own.shape[-1]}",
-            SourceLine.of(key.convention[-1]),
+            SourceLine.of(key.steps[-1]),
         )
     if by_distance or (query.preserves_lengths and _near(query.maps, key.maps)):
         return None  # or the positions are none in a row, as those of images are
@@ -225,14 +225,14 @@ def _judged(
         return _mismatch(
             f"Queries and keys are turned in different layouts: {pairs}.",
             key,
-            SourceLine.of(key.convention[-1]),
+            SourceLine.of(key.steps[-1]),
         )
     apart = (products[1:, 1:] - products[:-1, :-1]).abs().max()
     proof = f"Tokens 1 and 2 do not meet as tokens 0 and 1 do: what their scores are made with differs by {apart:.3g}"
     wrong = next((it for it in (key, query) if not it.preserves_lengths), None)
     if wrong is None:
-        return _mismatch(f"{proof}.", key, SourceLine.of(key.convention[-1]))
-    step = _wrong_partner(wrong) or _doubled(observation, wrong) or wrong.convention[-1]
+        return _mismatch(f"{proof}.", key, SourceLine.of(key.steps[-1]))
+    step = _wrong_partner(wrong) or _doubled(observation, wrong) or wrong.steps[-1]
     return _mismatch(f"{proof}, and lengths change.", wrong, SourceLine.of(step))
 
 
@@ -246,9 +246,9 @@ def _wrong_partner(rotation: Rotation) -> Step | None:
 
     Done twice it must change every sign: turned by 90° and by 90° again.
     """
-    before = tensor(rotation.convention[0])
+    before = tensor(rotation.steps[0])
     assert before is not None
-    for step in rotation.convention[1:-1]:
+    for step in rotation.steps[1:-1]:
         value = tensor(step)
         if value is None or value.shape != before.shape:
             continue
@@ -266,8 +266,8 @@ def _wrong_partner(rotation: Rotation) -> Step | None:
 def _doubled(observation: Observation, rotation: Rotation) -> Step | None:
     """The step that makes a table of angles which is not the same for both features of a pair."""
     D, T = rotation.maps.shape[-1], observation.inputs.sizes[1]
-    steps, (first, *_, last) = observation.trace.steps, rotation.convention
-    turned = {it.index for it in rotation.convention} | ancestors(steps, first)
+    steps, (first, *_, last) = observation.trace.steps, rotation.steps
+    turned = {it.index for it in rotation.steps} | ancestors(steps, first)
     for index in sorted(ancestors(steps, last) - turned):
         table = tensor(observation.trace[index])
         if table is None or table.shape[-1:] != (D,) or T not in table.shape[:-1]:
@@ -290,7 +290,7 @@ def _further_on(evidence: Evidence, query: Rotation | None, key: Rotation | None
     longer = min(subject.max_length or LONGER, LONGER)
     D, heads = (
         key.maps.shape[-1],
-        torch.Size(key.convention[0].shape).numel() // (B * T * key.maps.shape[-1]),
+        torch.Size(key.steps[0].shape).numel() // (B * T * key.maps.shape[-1]),
     )
     runs = D // (B * heads) + 1
     if longer <= T or runs > FEW:
@@ -321,20 +321,20 @@ def _further_on(evidence: Evidence, query: Rotation | None, key: Rotation | None
 def _maps_of(observations: Sequence[Observation], rotation: Rotation) -> Tensor | None:
     """The same rotation's matrices in longer runs; None if these take other steps."""
     steps = observations[0].trace.steps
-    for it in rotation.convention:
+    for it in rotation.steps:
         if it.index >= len(steps) or (steps[it.index].line, steps[it.index].operation) != (
             it.line,
             it.operation,
         ):
             return None
-    first, last = (steps[it.index] for it in (rotation.convention[0], rotation.convention[-1]))
+    first, last = (steps[it.index] for it in (rotation.steps[0], rotation.steps[-1]))
     return _maps(observations, first, last)
 
 
 def _bent(observation: Observation, rotation: Rotation, t: int) -> Step | None:
     """The first step behind a rotation that counts on up to token t, and no further."""
     steps, T = observation.trace.steps, observation.inputs.sizes[1]
-    first, last = (steps[it.index] for it in (rotation.convention[0], rotation.convention[-1]))
+    first, last = (steps[it.index] for it in (rotation.steps[0], rotation.steps[-1]))
     for index in sorted(ancestors(steps, last) - ancestors(steps, first)):
         value = tensor(steps[index])
         if value is None or T not in value.shape or value.dtype == torch.bool:
