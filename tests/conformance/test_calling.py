@@ -629,12 +629,12 @@ def small_gpt(family):
 )
 def test_chunks_with_a_cache_equal_one_run(target, kind, argument):
     subject = find_subject(target)
-    assert subject.cached is not None
-    assert (subject.cached.kind, subject.cached.argument) == (kind, argument)
+    assert subject.cache_use is not None
+    assert (subject.cache_use.kind, subject.cache_use.argument) == (kind, argument)
     inputs = subject.draw(2, 7)
     whole = subject.run(inputs)
     for sizes in ([6, 1], [3, 3, 1], [1] * 7):
-        pieces = [it.output for it in subject.chunks(inputs, sizes)]
+        pieces = [it.output for it in subject.run_in_chunks(inputs, sizes)]
         assert [it.shape[1] for it in pieces] == sizes
         torch.testing.assert_close(torch.cat(pieces, dim=1), whole)
     torch.testing.assert_close(subject.run(inputs), whole)  # nothing stayed behind
@@ -644,21 +644,21 @@ def test_chunks_with_a_cache_equal_one_run(target, kind, argument):
 def test_unused_slots_are_filled_with_what_is_asked_for(target):
     subject = find_subject(target)
     inputs = subject.draw(2, 7)
-    filled = subject.chunks(inputs, [4, 3], unused=float("nan"))
+    filled = subject.run_in_chunks(inputs, [4, 3], unused=float("nan"))
     torch.testing.assert_close(torch.cat([it.output for it in filled], 1), subject.run(inputs))
     seen = [it for it in filled[0].values.values() if it.is_floating_point() and it.isnan().any()]
     assert seen, "no slot was NaN"
 
 
 def test_what_sees_later_tokens_has_no_use_for_a_cache():
-    assert find_subject(MultiHeadAttention(12, 2, causal=False)).cached is None
+    assert find_subject(MultiHeadAttention(12, 2, causal=False)).cache_use is None
 
 
 def test_a_cache_that_breaks_is_a_cache():
     subject = find_subject(Broken)
-    assert subject.cached is not None
+    assert subject.cache_use is not None
     with pytest.raises(RuntimeError):
-        subject.chunks(subject.draw(2, 6), [4, 2])
+        subject.run_in_chunks(subject.draw(2, 6), [4, 2])
 
 
 def test_a_cache_of_the_callers_own_making():
@@ -676,7 +676,7 @@ def test_a_cache_of_the_callers_own_making():
 
     subject = find_subject(Own, cache=Pair)
     inputs = subject.draw(2, 6)
-    pieces = [it.output for it in subject.chunks(inputs, [4, 2])]
+    pieces = [it.output for it in subject.run_in_chunks(inputs, [4, 2])]
     torch.testing.assert_close(torch.cat(pieces, 1), subject.run(inputs))
 
 
@@ -781,10 +781,10 @@ def test_transformers(family, part, implementation):
         if part == "model" or start == 0 or family in ("gpt2", "bert"):
             torch.testing.assert_close(padded[1:, start : start + 4], alone, atol=1e-5, rtol=1e-4)
     if family == "bert":
-        assert subject.cached is None
+        assert subject.cache_use is None
         return
     for sizes in ([4, 2], [1] * 6):
-        pieces = [it.output for it in subject.chunks(inputs, sizes)]
+        pieces = [it.output for it in subject.run_in_chunks(inputs, sizes)]
         torch.testing.assert_close(torch.cat(pieces, 1), whole, atol=1e-5, rtol=1e-4)
 
 
@@ -802,7 +802,7 @@ def test_the_original_is_never_run_and_stays_as_it_was():
     module = Counting(24, 3, 11).train()
     before = {name: it.clone() for name, it in module.state_dict().items()}
     subject = find_subject(module)
-    subject.chunks(subject.draw(2, 6), [4, 2])
+    subject.run_in_chunks(subject.draw(2, 6), [4, 2])
     subject.run(subject.draw(2, 6)).sum().backward()
     assert module.calls == 0
     assert module.training
@@ -828,7 +828,7 @@ def test_every_run_begins_with_the_same_state_unless_it_is_to_last():
     subject = find_subject(Counting)
     inputs = subject.draw(2, 5)
     torch.testing.assert_close(subject.run(inputs), subject.run(inputs))
-    lasting = subject.fresh(lasting=True)
+    lasting = subject.fresh(keep_state=True)
     assert not torch.equal(lasting.run(inputs), lasting.run(inputs))
 
 
@@ -897,4 +897,4 @@ def test_a_time_limit_ends_what_would_not_end():
 def test_masks_of_our_own_function_are_kept_apart_from_its_causality():
     subject = find_subject(lambda query, key, value: heedful.attention(query, key, value, Causal()))
     assert subject.padding is None
-    assert subject.attending is None
+    assert subject.attention_mask is None

@@ -68,7 +68,7 @@ def test_found_and_laid_out(attend: Callable[..., Tensor]) -> None:
     )
     torch.testing.assert_close(ours, theirs)
     torch.testing.assert_close(attention.value, value)
-    torch.testing.assert_close(attention.used, weights)
+    torch.testing.assert_close(attention.applied_weights, weights)
     torch.testing.assert_close(attention.context, weights @ value)
 
 
@@ -81,7 +81,7 @@ def test_groups_in_an_einsum_are_heads() -> None:
 
     subject = find_subject(grouped)
     (attention,) = find_attentions(subject.record(subject.draw(B, T)))
-    assert attention.used.shape == (B * H, T, T)
+    assert attention.applied_weights.shape == (B * H, T, T)
     torch.testing.assert_close(attention.key[0], attention.key[1])
     assert not torch.allclose(attention.key[1], attention.key[2])
 

@@ -13,7 +13,7 @@ from torch import nn
 from heedful.conformance.calling.loading import loaded
 from heedful.conformance.check import evidence_of, run_probe
 from heedful.conformance.evidence.expectations import Expected
-from heedful.conformance.probes import PROBES, caching, padding, rotary
+from heedful.conformance.probes import PROBES, padding, rotary
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.conformance.reporting.root_causes import root_causes
 from heedful.nn import MultiHeadAttention, RotaryEmbedding

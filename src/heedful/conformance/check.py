@@ -8,7 +8,11 @@ from typing import Any
 
 from torch import nn
 
-from heedful.conformance.calling.exceptions import global_read, said, where_raised
+from heedful.conformance.calling.exceptions import (
+    describe_exception,
+    global_tensor_read,
+    raising_line,
+)
 from heedful.conformance.calling.isolation import undisturbed, within
 from heedful.conformance.calling.subject import find_subject
 from heedful.conformance.calling.target import TargetError
@@ -82,12 +86,12 @@ def _uncallable(error: TargetError) -> ProbeRun:
         ArgumentError: nothing says that it is the target's fault.
     """
     cause = error.__cause__
-    place = None if cause is None else where_raised(cause)
+    place = None if cause is None else raising_line(cause)
     if cause is None or place is None:
         raise ArgumentError(
             "target",
             expected="a call that works and gives one row for each token",
-            received=f"from {error}: {cause and said(cause)}",
+            received=f"from {error}: {cause and describe_exception(cause)}",
             remedy="Give an example of its arguments: example=….",
         ) from error
     return ProbeRun("calling", 0.0, (_crash(cause, place),))
@@ -129,19 +133,19 @@ def _raised(probe: Probe, error: Exception) -> Finding:
     if isinstance(error, TimeoutError):
         proof = f"The probe {probe.name!r} was not done after {SECONDS:.0f} s."
         return Finding(probe.finds[0], "not-testable", proof)
-    place = where_raised(error)
+    place = raising_line(error)
     if place is None:
-        proof = f"The probe {probe.name!r} could not be carried out: {said(error)}"
+        proof = f"The probe {probe.name!r} could not be carried out: {describe_exception(error)}"
         return Finding(probe.finds[0], "not-testable", proof)
     return _crash(error, place)
 
 
 def _crash(error: BaseException, place: SourceLine) -> Finding:
     """A finding on what a target raises, whatever it is given."""
-    read = global_read(error)
+    read = global_tensor_read(error)
     if read is not None:
         name, line = read
-        proof = f"It reads the global tensor {name!r}, the same for all tokens, and raises {said(error)}"
+        proof = f"It reads the global tensor {name!r}, the same for all tokens, and raises {describe_exception(error)}"
         return Finding("undefined-or-global-name", "bug", proof, "", line)
     name = "undefined-or-global-name" if isinstance(error, NameError) else "crashes"
-    return Finding(name, "bug", f"It raises {said(error)}", "", place)
+    return Finding(name, "bug", f"It raises {describe_exception(error)}", "", place)

@@ -39,7 +39,7 @@ CAUSAL_FLAGS = ("is_causal", "causal")
 MEMORY = object()
 
 Constants = dict[str, Any]
-Attends = Callable[[int, int], Tensor]
+VisibleKeys = Callable[[int, int], Tensor]
 
 
 def token_arguments(target: Target) -> tuple[tuple[str, ...], Constants]:
@@ -154,7 +154,7 @@ def _all_seen(name: str, form: str, kind: torch.dtype) -> Callable[..., Tensor]:
     return made
 
 
-def needed_mask(target: Target, causal: bool | None) -> Attends | None:
+def needed_mask(target: Target, causal: bool | None) -> VisibleKeys | None:
     """Which keys queries must be told to see, where a target leaves that to its caller.
 
     So do torch's layers, if they are to be causal, transformers' attentions, whose models make the mask, and what has
@@ -182,7 +182,7 @@ def of_transformers(module: nn.Module | None) -> bool:
     return type(module).__module__.startswith("transformers.")
 
 
-def causal_band(window: int | None = None) -> Attends:
+def causal_band(window: int | None = None) -> VisibleKeys:
     """Which keys queries see who are the newest tokens: themselves and those before, as many as the window has."""
 
     def attends(queries: int, keys: int) -> Tensor:

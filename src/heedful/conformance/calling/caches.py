@@ -14,7 +14,7 @@ from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.mask_forms import as_given
 from heedful.conformance.calling.masks import known
 from heedful.conformance.calling.runs import restored, seeded
-from heedful.conformance.recording.differences import differing
+from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.inputs import CacheUse, Inputs, Observation
 from heedful.nn import KVCache, MultiHeadAttention
 from heedful.observation import record
@@ -45,7 +45,7 @@ def find_cache(subject: Subject, maker: Maker | None) -> tuple[CacheUse | None, 
     broken = None, None
     inputs = subject.draw(2 if subject.batched else 1, 4)
     for use, make in _candidates(subject, maker):
-        subject.cached, subject.make_cache = use, make
+        subject.cache_use, subject.make_cache = use, make
         with torch.no_grad(), seeded():
             begun, done = (_tried(subject, inputs, sizes) for sizes in ((2,), (2, 1, 1)))
         if not isinstance(done, Exception):
@@ -68,7 +68,11 @@ def _is_causal(subject: Subject) -> bool:
             attempt(lambda given=it: subject.run(given)[0, 0])
             for it in (inputs, inputs.changed(0, 3))
         )
-    return isinstance(one, Tensor) and isinstance(other, Tensor) and not differing(one, other).any()
+    return (
+        isinstance(one, Tensor)
+        and isinstance(other, Tensor)
+        and not differing_entries(one, other).any()
+    )
 
 
 def run_chunks(
@@ -88,7 +92,7 @@ def run_chunks(
         keep: (B, T) Boolean, which tokens are real; each call is told of those so far.
         unused: what to fill the cache's slots with first; None: they are as they come.
     """
-    use = subject.cached
+    use = subject.cache_use
     assert use is not None, "ask `cached` first"
     B, T = inputs.sizes
     cache = subject.make_cache(B, T + SLACK) if subject.make_cache is not None else None
@@ -211,9 +215,9 @@ def _told(subject: Subject, chunk: Inputs, start: int) -> dict[str, Any]:
             told[name] = pytree.tree_map(
                 lambda it: it[..., start:, :], constant(B, start + T, dtype)
             )
-    if subject.convention.attends is not None and subject.attending is not None:
-        visible = subject.convention.attends(T, start + T)[None]
-        told[subject.attending.name] = as_given(subject.attending, visible, B, dtype)
+    if subject.convention.visible_keys is not None and subject.attention_mask is not None:
+        visible = subject.convention.visible_keys(T, start + T)[None]
+        told[subject.attention_mask.name] = as_given(subject.attention_mask, visible, B, dtype)
     for name in subject.parameters:
         if name in STARTS:
             told[name] = start

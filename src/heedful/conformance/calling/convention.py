@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from heedful.conformance.calling.arguments import (
     IDS,
     MEMORY,
-    Attends,
+    VisibleKeys,
     arguments_of_example,
     needed_mask,
     optional_contexts,
@@ -26,7 +26,7 @@ from heedful.conformance.calling.globals import tied_sizes
 from heedful.conformance.calling.layouts import heads_come_last, tokens_come_first
 from heedful.conformance.calling.runs import restored, seeded
 from heedful.conformance.calling.target import Target, TargetError
-from heedful.conformance.recording.dataflow import made_from_tokens
+from heedful.conformance.recording.dataflow import steps_from_tokens
 from heedful.conformance.recording.inputs import Inputs
 from heedful.observation import Trace, record
 
@@ -54,14 +54,14 @@ class CallingConvention:
     features: tuple[int, ...]
     vocabulary: int = 0
     constants: Mapping[str, Any] = field(default_factory=dict)
-    alike: bool = False
-    attends: Attends | None = None
-    only: tuple[int, int] | None = None
+    same_tokens: bool = False
+    visible_keys: VisibleKeys | None = None
+    fixed_sizes: tuple[int, int] | None = None
 
     def arguments(self, inputs: Inputs) -> dict[str, Any]:
         """What the target is given, by name."""
         B, T = inputs.sizes
-        given: dict[str, Any] = {name: self.laid_out(it) for name, it in inputs.arguments.items()}
+        given: dict[str, Any] = {name: self.to_layout(it) for name, it in inputs.arguments.items()}
         dtype = next(iter(inputs.arguments.values())).dtype
         for name, constant in self.constants.items():
             if constant is MEMORY:
@@ -74,11 +74,11 @@ class CallingConvention:
         """Three tokens that are the same for all."""
         noise = torch.Generator().manual_seed(1)
         memory = torch.randn(1, 3, *self.features, generator=noise, dtype=torch.float64)
-        return self.laid_out(
+        return self.to_layout(
             self.contiguous(memory.to(dtype).repeat(B, 1, *(1 for _ in self.features)))
         )
 
-    def laid_out(self, tokens: Tensor) -> Tensor:
+    def to_layout(self, tokens: Tensor) -> Tensor:
         """Tokens (B, T, …) as the target takes them."""
         return tokens[0] if self.layout == "(T, C)" else self._swapped(tokens)
 
@@ -142,7 +142,7 @@ def find_convention(
     """
     errors: list[BaseException] = []
     for only in (None, *tied_sizes(target.callee)):
-        ways = [replace(way, only=only) for way in _ways(target, example, causal)]
+        ways = [replace(way, fixed_sizes=only) for way in _ways(target, example, causal)]
         found = _first_that_works(target, ways, errors)
         if found is not None:
             return found
@@ -177,7 +177,7 @@ def _tried(
     Raises:
         TypeError: the result has no row for each token.
     """
-    B, T = way.only or TRIAL
+    B, T = way.fixed_sizes or TRIAL
     B = 1 if way.layout == "(T, C)" else B
     args, keywords = target.bound(way.arguments(drawn(way, B, T, dtype)))
     module = callee if isinstance(callee, nn.Module) else None
@@ -190,7 +190,7 @@ def _tried(
 
 def _is_less_exact(trace: Trace) -> bool:
     """Whether any step on the way from the tokens has fewer digits than float64."""
-    alive = made_from_tokens(trace.steps)
+    alive = steps_from_tokens(trace.steps)
     return any(trace[index].dtype in LESS_EXACT for index in alive)
 
 
@@ -216,7 +216,7 @@ def drawn(way: CallingConvention, B: int, T: int, dtype: torch.dtype, seed: int 
         return way.contiguous(numbers.to(dtype))
 
     first = draw()
-    others = {name: first if way.alike else draw() for name in way.names[1:]}
+    others = {name: first if way.same_tokens else draw() for name in way.names[1:]}
     return Inputs({way.names[0]: first, **others})
 
 
@@ -238,7 +238,7 @@ def _ways(target: Target, example: Any, causal: bool | None) -> Iterator[Calling
     for way in ways:
         for more in (*([flag] if flag else ()), {}, *([targets] if targets else ())):
             for constants in with_masks(needed | more):
-                yield replace(way, constants=constants, attends=attends)
+                yield replace(way, constants=constants, visible_keys=attends)
 
 
 def _plain_ways(target: Target, names: tuple[str, ...]) -> Iterator[CallingConvention]:
@@ -252,7 +252,7 @@ def _plain_ways(target: Target, names: tuple[str, ...]) -> Iterator[CallingConve
     likely, unlikely = _layouts(target)
     for layout in (likely, "(T, C)", unlikely):
         for width in _widths(module):
-            yield CallingConvention(layout, names, (width,), alike=True)
+            yield CallingConvention(layout, names, (width,), same_tokens=True)
 
 
 def _ways_of_function(target: Target, names: tuple[str, ...]) -> Iterator[CallingConvention]:
@@ -279,10 +279,10 @@ def _ways_of_example(
         yield CallingConvention("(B, T) ids", names[:1], (), int(first.max()) + 1)
     elif first.dim() == 4:
         for layout, heads in (("(B, H, T, D)", first.shape[1]), ("(B, T, H, D)", first.shape[2])):
-            yield CallingConvention(layout, names, (heads, first.shape[3]), alike=alike)
+            yield CallingConvention(layout, names, (heads, first.shape[3]), same_tokens=alike)
     else:
         for layout in ("(T, C)",) if first.dim() == 2 else _layouts(target):
-            yield CallingConvention(layout, names, (first.shape[-1],), alike=alike)
+            yield CallingConvention(layout, names, (first.shape[-1],), same_tokens=alike)
 
 
 def _layouts(target: Target) -> tuple[str, str]:

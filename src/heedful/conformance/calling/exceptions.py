@@ -29,7 +29,7 @@ def attempt(run: Callable[[], Any]) -> Any:
         return error
 
 
-def where_raised(error: BaseException) -> SourceLine | None:
+def raising_line(error: BaseException) -> SourceLine | None:
     """The innermost line of a target's own code that an exception passed through."""
     found = None
     for frame, line in traceback.walk_tb(error.__traceback__):
@@ -44,12 +44,12 @@ def _carries_out(module: str) -> bool:
     return any(module == it or module.startswith(f"{it}.") for it in NOT_THE_TARGETS)
 
 
-def said(error: BaseException) -> str:
+def describe_exception(error: BaseException) -> str:
     """An exception's class and the first line of what it says."""
     return traceback.format_exception_only(error)[0].strip().partition("\n")[0].rstrip(".")
 
 
-def global_read(error: BaseException) -> tuple[str, SourceLine] | None:
+def global_tensor_read(error: BaseException) -> tuple[str, SourceLine] | None:
     """The first global tensor that the code which raised reads, and where: what came of it may be what did not fit."""
     for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
         if _carries_out(str(frame.f_globals.get("__name__", ""))):

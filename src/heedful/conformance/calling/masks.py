@@ -17,7 +17,7 @@ from heedful.conformance.calling.mask_forms import (
     PADDING_FORMS,
     as_given,
 )
-from heedful.conformance.recording.differences import differing
+from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.inputs import Inputs, MaskArgument
 from heedful.errors import ArgumentError
 
@@ -59,15 +59,17 @@ def find_masks(subject: Subject) -> tuple[MaskArgument | None, MaskArgument | No
             MaskArgument(it, LENGTHS, torch.int64, True) for it in LENGTH_NAMES if it in names
         )
         padding = _first_fitting(subject, lengths) or padding
-    by_caller = subject.convention.attends is not None and not of_torch(subject.module)
+    by_caller = subject.convention.visible_keys is not None and not of_torch(subject.module)
     shapes = ATTENDING_FORMS[::-1] if by_caller else ATTENDING_FORMS  # made for all heads at once
     forms = _forms(names, ATTENDING_NAMES, shapes, subject.dtype)
-    attending = _first_fitting(subject, forms)
-    if padding is None or attending is None or padding.name != attending.name:
-        return padding, attending
-    if padding.effective == attending.effective:
-        return padding, attending
-    return (padding, None) if padding.effective else (None, attending)  # a mask of one kind alone
+    attention_mask = _first_fitting(subject, forms)
+    if padding is None or attention_mask is None or padding.name != attention_mask.name:
+        return padding, attention_mask
+    if padding.effective == attention_mask.effective:
+        return padding, attention_mask
+    return (
+        (padding, None) if padding.effective else (None, attention_mask)
+    )  # a mask of one kind alone
 
 
 def _forms(
@@ -123,8 +125,8 @@ def _tried(subject: Subject, argument: MaskArgument) -> _Trial | None:
     effect = (seen_changed - all_seen)[looking].abs().max().item()
     left = (hidden_changed - one_hidden)[looking].abs().max().item()
     share = left / effect if effect > 0 else float("nan")
-    hides = not differing(one_hidden[looking], hidden_changed[looking]).any()
-    effective = bool(differing(all_seen, one_hidden).any())
+    hides = not differing_entries(one_hidden[looking], hidden_changed[looking]).any()
+    effective = bool(differing_entries(all_seen, one_hidden).any())
     return _Trial(replace(argument, effective=effective, hides=hides and effect > 0), share)
 
 
@@ -144,7 +146,7 @@ def _run(subject: Subject, inputs: Inputs, argument: MaskArgument, visible: Tens
     """The last batch entry's rows (T, …)."""
     B = inputs.sizes[0]
     mask = as_given(argument, visible, B, subject.dtype)
-    return subject.called(subject.given(inputs) | {argument.name: mask}, inputs)[-1]
+    return subject.call(subject.arguments(inputs) | {argument.name: mask}, inputs)[-1]
 
 
 def masks_told(
@@ -167,13 +169,13 @@ def masks_told(
         _check_lengths(argument, keep)
         told[argument.name] = argument, keep[:, None].expand(-1, sizes[1], -1)
     if attend is not None:
-        argument = known(subject.attending, "attending", "which query may see which key")
+        argument = known(subject.attention_mask, "attention_mask", "which query may see which key")
         if argument.name in told:
             padding, visible = told[argument.name]
             told[argument.name] = _joint(padding, argument), visible & attend
         else:
             told[argument.name] = argument, attend[None]
-    for argument in (subject.padding, subject.attending):
+    for argument in (subject.padding, subject.attention_mask):
         if argument is not None and argument.name in subject.convention.constants:
             all_seen = torch.ones(1, sizes[1], sizes[1], dtype=torch.bool)
             told.setdefault(argument.name, (argument, all_seen))  # it has to be given
@@ -183,12 +185,12 @@ def masks_told(
     }
 
 
-def _joint(padding: MaskArgument, attending: MaskArgument) -> MaskArgument:
+def _joint(padding: MaskArgument, attention_mask: MaskArgument) -> MaskArgument:
     """How one argument takes a mask of its own for every sequence and every query."""
-    if attending.form.startswith("(B"):
-        return attending
-    by_heads = "(1, 1, T, T)" in (padding.form, attending.form) or padding.form.count(",") == 3
-    return replace(attending, form="(B, 1, T, T)" if by_heads else "(B, T, T)")
+    if attention_mask.form.startswith("(B"):
+        return attention_mask
+    by_heads = "(1, 1, T, T)" in (padding.form, attention_mask.form) or padding.form.count(",") == 3
+    return replace(attention_mask, form="(B, 1, T, T)" if by_heads else "(B, T, T)")
 
 
 def known(argument: MaskArgument | None, name: str, what: str) -> MaskArgument:

@@ -19,7 +19,7 @@ from heedful.conformance.calling.masks import find_masks, masks_told
 from heedful.conformance.calling.max_length import find_max_length
 from heedful.conformance.calling.runs import restored, seeded
 from heedful.conformance.calling.target import Target, TargetError, target_of
-from heedful.conformance.recording.differences import differing
+from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.inputs import CacheUse, Inputs, MaskArgument, Observation
 from heedful.observation import Trace, record
 from heedful.observation.surroundings import Surroundings
@@ -50,9 +50,9 @@ def find_subject(
     way, dtype = find_convention(found, example, causal)
     subject = Subject(found, way, dtype, found.copied(dtype))
     subject.max_length = find_max_length(subject)
-    subject.padding, subject.attending = find_masks(subject)
+    subject.padding, subject.attention_mask = find_masks(subject)
     subject.positions = _positions(subject)
-    subject.cached, subject.make_cache = caching.find_cache(subject, cache)
+    subject.cache_use, subject.make_cache = caching.find_cache(subject, cache)
     return subject
 
 
@@ -67,12 +67,12 @@ class Subject:
         callee: the copy that is run.
         max_length: the most tokens it takes; None if there is no limit.
         padding: how it is told which tokens are real; None if it cannot be.
-        attending: how it is told which query may see which key; None if it cannot be.
+        attention_mask: how it is told which query may see which key; None if it cannot be.
         cached: how it is given a cache; None if it has none.
         make_cache: makes an empty cache of (batch, capacity), where it is given one.
         positions: the argument that takes positions, (B, T) int64; None if there is none.
         seed: of the random numbers that a run meets.
-        lasting: whether what a run leaves behind is there for the next one.
+        keep_state: whether what a run leaves behind is there for the next one.
         name: the class's or function's.
         layout: how the target takes tokens: "(B, T, C)", "(T, B, C)", "(T, C)", "(B, H, T, D)", "(B, T) ids".
         only: the B and T that it runs with, where a tensor left over in its file ties it to some; None: any.
@@ -87,18 +87,18 @@ class Subject:
     callee: Any
     max_length: int | None = None
     padding: MaskArgument | None = None
-    attending: MaskArgument | None = None
-    cached: CacheUse | None = None
+    attention_mask: MaskArgument | None = None
+    cache_use: CacheUse | None = None
     make_cache: Any = None
     positions: str | None = None
     seed: int = 0
-    lasting: bool = False
+    keep_state: bool = False
 
     def __post_init__(self) -> None:
-        self.name, self.layout, self.only = (
+        self.name, self.layout, self.fixed_sizes = (
             self.target.name,
             self.convention.layout,
-            self.convention.only,
+            self.convention.fixed_sizes,
         )
         self.batched = self.layout != "(T, C)"
         self.module: nn.Module | None = self.callee if isinstance(self.callee, nn.Module) else None
@@ -117,15 +117,15 @@ class Subject:
         Args:
             inputs: what it is run on.
             keep: (B, T) Boolean, which tokens are real, given by `padding`.
-            attend: (T, T) Boolean, which keys each query may see, given by `attending`.
+            attend: (T, T) Boolean, which keys each query may see, given by `attention_mask`.
 
         Raises:
             ArgumentError: a mask that it cannot be told.
             TargetError: the result has no row for each token.
         """
-        return self.called(self.given(inputs, keep, attend), inputs)
+        return self.call(self.arguments(inputs, keep, attend), inputs)
 
-    def called(self, given: Mapping[str, Any], inputs: Inputs) -> Tensor:
+    def call(self, given: Mapping[str, Any], inputs: Inputs) -> Tensor:
         """The output of a call, given its arguments by name."""
         args, keywords = self.target.bound(given)
         with self._comparable():
@@ -135,13 +135,13 @@ class Subject:
         self, inputs: Inputs, *, keep: Tensor | None = None, attend: Tensor | None = None
     ) -> Observation:
         """The same, each step recorded."""
-        given = self.given(inputs, keep, attend)
+        given = self.arguments(inputs, keep, attend)
         with self._comparable():
             args, keywords = self.target.bound(given)
             trace = record(self.callee, *args, **keywords)
         return self.observation(inputs, given, trace)
 
-    def chunks(
+    def run_in_chunks(
         self,
         inputs: Inputs,
         sizes: Sequence[int],
@@ -166,7 +166,7 @@ class Subject:
         dtype: torch.dtype | None = None,
         train: bool = False,
         seed: int = 0,
-        lasting: bool = False,
+        keep_state: bool = False,
     ) -> Subject:
         """The same on another copy of the module as it was given: pristine state; cast, or in train mode, if asked.
 
@@ -174,18 +174,18 @@ class Subject:
             dtype: of its vectors; None: as before.
             train: whether in train mode.
             seed: of the random numbers that every run of the copy meets.
-            lasting: whether what a run leaves in the copy is there for the next one; otherwise each finds it pristine.
+            keep_state: whether the next run sees the state that a run leaves; otherwise each finds it pristine.
         """
         dtype = dtype or self.dtype
         callee = self.target.copied(dtype, train=train)
-        return replace(self, dtype=dtype, callee=callee, seed=seed, lasting=lasting)
+        return replace(self, dtype=dtype, callee=callee, seed=seed, keep_state=keep_state)
 
     @contextmanager
     def _comparable(self) -> Iterator[None]:
-        with seeded(self.seed), nullcontext() if self.lasting else restored(self.module):
+        with seeded(self.seed), nullcontext() if self.keep_state else restored(self.module):
             yield
 
-    def given(
+    def arguments(
         self, inputs: Inputs, keep: Tensor | None = None, attend: Tensor | None = None
     ) -> dict[str, Any]:
         """What the target is given, by name.
@@ -194,8 +194,12 @@ class Subject:
             ArgumentError: a mask that it cannot be told.
         """
         given = self.convention.arguments(inputs)
-        if attend is None and self.convention.attends is not None and self.attending is not None:
-            attend = self.convention.attends(inputs.sizes[1], inputs.sizes[1])
+        if (
+            attend is None
+            and self.convention.visible_keys is not None
+            and self.attention_mask is not None
+        ):
+            attend = self.convention.visible_keys(inputs.sizes[1], inputs.sizes[1])
         given |= masks_told(self, inputs.sizes, keep, attend)
         if keep is not None and self.positions is not None:
             given[self.positions] = (keep.long().cumsum(-1) - 1).clamp_min(0)
@@ -232,15 +236,13 @@ def _positions(subject: Subject) -> str | None:
     B, T = inputs.sizes
     for name in (it for it in POSITIONS if it in subject.parameters):
         with torch.no_grad():
-            given = subject.given(inputs)
+            given = subject.arguments(inputs)
             told = given | {name: torch.arange(T).expand(B, T)}
-            plain, told = (
-                attempt(lambda it=it: subject.called(it, inputs)) for it in (given, told)
-            )
+            plain, told = (attempt(lambda it=it: subject.call(it, inputs)) for it in (given, told))
         if (
             isinstance(plain, Tensor)
             and isinstance(told, Tensor)
-            and not differing(plain, told).any()
+            and not differing_entries(plain, told).any()
         ):
             return name
     return None

@@ -9,10 +9,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from heedful.conformance.recording.dataflow import tensor
-from heedful.conformance.recording.differences import differing
+from heedful.conformance.recording.dataflow import tensor_of
+from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.inputs import Observation
-from heedful.conformance.recording.source import SourceLine, call_of
+from heedful.conformance.recording.source import SourceLine, call_site
 from heedful.observation import Step
 
 HUGE = 1e30
@@ -39,19 +39,19 @@ class PartialRun:
 
     def differs(self, step: Step) -> bool | None:
         """Whether a step of `part` gave other rows than `whole` did; None where that cannot be told."""
-        value, expected = tensor(step), self.expected(step)
+        value, expected = tensor_of(step), self.expected(step)
         if value is None or expected is None:
             return None
-        return bool(differing(*(_unfilled(it) for it in (value, expected))).any())
+        return bool(differing_entries(*(_unfilled(it) for it in (value, expected))).any())
 
-    def counterpart(self, step: Step) -> Step | None:
+    def matching_step(self, step: Step) -> Step | None:
         """The step of `whole` at the same line, met as often before."""
         return self._counterparts.get(self._keys[step.index])
 
     def expected(self, step: Step) -> Tensor | None:
         """What `whole` had in place of a step's value; None if nothing, or nothing that has tokens."""
-        counterpart = self.counterpart(step)
-        value = None if counterpart is None else tensor(counterpart)
+        matching_step = self.matching_step(step)
+        value = None if matching_step is None else tensor_of(matching_step)
         if value is None or value.dim() != len(step.shape) or value.dtype != step.dtype:
             return None
         T = self.whole.inputs.sizes[1]
@@ -80,7 +80,7 @@ class PartialRun:
         """
         same = (it for it in self.part.trace if it is not step and _place(it) == _place(step))
         if any(self.differs(it) is False for it in same):
-            return call_of(self.part, step) or SourceLine.of(step)
+            return call_site(self.part, step) or SourceLine.of(step)
         return SourceLine.of(step)
 
     def _behind(self, step: Step, seen: set[int]) -> Iterator[Step]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from heedful.conformance.evidence.axes import Product, product_of, token_letter
-from heedful.conformance.recording.dataflow import PRODUCTS, is_projection, made_from_tokens
+from heedful.conformance.recording.dataflow import PRODUCTS, is_projection, steps_from_tokens
 from heedful.conformance.recording.differences import ancestors
 from heedful.conformance.recording.inputs import Observation
 from heedful.observation import Source, Step
@@ -56,9 +56,9 @@ class RecordedAttention:
     scores: Tensor
     logits: Tensor
     weights: Tensor
-    used: Tensor
+    applied_weights: Tensor
     context: Tensor
-    outside: Tensor
+    empty_slot_weight: Tensor
 
     @property
     def fused(self) -> bool:
@@ -68,7 +68,7 @@ class RecordedAttention:
     @cached_property
     def visible(self) -> Tensor:
         """(L, Tq, Tk) Boolean: which keys have a weight to speak of; NaN counts as one."""
-        return ~(self.used.abs() < FAINT)
+        return ~(self.applied_weights.abs() < FAINT)
 
 
 def find_attentions(observation: Observation) -> list[RecordedAttention]:
@@ -83,21 +83,27 @@ def find_attentions(observation: Observation) -> list[RecordedAttention]:
             found.append(_fused_attention(observation, step))
         elif (product := finder.product(step)) is not None:
             found += finder.attentions_ending_in(product)
-    tokens = observation.before + observation.inputs.sizes[1]
+    tokens = observation.cached_tokens + observation.inputs.sizes[1]
     return [_without_slots(attention, tokens) for attention in found]
 
 
 def _without_slots(attention: RecordedAttention, tokens: int) -> RecordedAttention:
     """A attention without the keys behind the last token, if these are empty slots or have no weight."""
-    keys, weights = attention.key[:, tokens:], attention.used[..., tokens:]
-    if attention.used.shape[1] > tokens or not keys.numel() or (keys.any() and weights.any()):
+    keys, weights = attention.key[:, tokens:], attention.applied_weights[..., tokens:]
+    if (
+        attention.applied_weights.shape[1] > tokens
+        or not keys.numel()
+        or (keys.any() and weights.any())
+    ):
         return attention
     cut = {
         name: getattr(attention, name)[..., :tokens]
-        for name in ("scores", "logits", "weights", "used")
+        for name in ("scores", "logits", "weights", "applied_weights")
     }
     rows = {name: getattr(attention, name)[:, :tokens] for name in ("key", "value")}
-    return replace(attention, **cut, **rows, outside=attention.weights[..., tokens:].sum(-1))
+    return replace(
+        attention, **cut, **rows, empty_slot_weight=attention.weights[..., tokens:].sum(-1)
+    )
 
 
 def value_of(observation: Observation, source: object) -> Tensor | None:
@@ -116,7 +122,7 @@ class _Finder:
     def __init__(self, observation: Observation) -> None:
         self._observation = observation
         self._steps = observation.trace.steps
-        self._alive = made_from_tokens(self._steps)
+        self._alive = steps_from_tokens(self._steps)
         self._scores: dict[int, Product] = {}
 
     def product(self, step: Step) -> Product | None:
@@ -225,9 +231,9 @@ def _attention(
         scores=plain,
         logits=plain if logits is None else logits,
         weights=used if weights is None else weights,
-        used=used,
+        applied_weights=used,
         context=used @ value,
-        outside=used.new_zeros(L, Tq),
+        empty_slot_weight=used.new_zeros(L, Tq),
     )
 
 
@@ -326,9 +332,9 @@ def _fused_attention(observation: Observation, step: Step) -> RecordedAttention:
         scores=flat(scores),
         logits=flat(logits),
         weights=flat(weights),
-        used=flat(weights),
+        applied_weights=flat(weights),
         context=flat(cast(Tensor, step.value)),
-        outside=flat(weights).new_zeros(flat(weights).shape[:2]),
+        empty_slot_weight=flat(weights).new_zeros(flat(weights).shape[:2]),
     )
 
 

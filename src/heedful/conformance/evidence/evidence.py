@@ -10,7 +10,7 @@ from torch import Tensor
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.attention import RecordedAttention, find_attentions
 from heedful.conformance.evidence.expectations import Expectations, Expected, expectations
-from heedful.conformance.recording.differences import differing
+from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.inputs import Inputs, Observation
 
 CHANGED = 2  # the token that is changed where one is enough: neither the first nor the last
@@ -36,7 +36,7 @@ class Evidence:
         """Three sequences of seven tokens: one if the subject takes but one, fewer or more tokens if it must be."""
         window = self.subject_window
         T = TOKENS if window is None or window < TOKENS - 2 else window + 3
-        B, T = self.subject.only or (3, min(T, self.subject.max_length or T))
+        B, T = self.subject.fixed_sizes or (3, min(T, self.subject.max_length or T))
         return self.subject.draw(B if self.subject.batched else 1, T)
 
     @property
@@ -45,7 +45,7 @@ class Evidence:
         return self._told.window_of(self.subject.module)
 
     @cached_property
-    def base(self) -> Observation:
+    def baseline(self) -> Observation:
         """The sample as it is."""
         return self.subject.record(self.inputs)
 
@@ -56,12 +56,12 @@ class Evidence:
     @cached_property
     def expected(self) -> Expectations:
         """What the subject should do."""
-        return expectations(self._told, self.subject, self.base)
+        return expectations(self._told, self.subject, self.baseline)
 
     @cached_property
     def attentions(self) -> list[RecordedAttention]:
         """The attentions in `base`, in order."""
-        return find_attentions(self.base)
+        return find_attentions(self.baseline)
 
     def _cores_after(self, b: int, t: int) -> list[RecordedAttention]:
         """The attentions in `after(b, t)`."""
@@ -77,7 +77,9 @@ class Evidence:
             after = self.attentions_after(b, CHANGED)
             if index >= len(after) or after[index].query.shape != base.shape:
                 return None
-            found.append(differing(base, after[index].query).flatten(1).any(1).nonzero().flatten())
+            found.append(
+                differing_entries(base, after[index].query).flatten(1).any(1).nonzero().flatten()
+            )
         shared = sorted(torch.cat(found).tolist()) == list(range(len(base)))
         return found if shared else None
 
@@ -101,4 +103,4 @@ class Evidence:
     @staticmethod
     def differs(a: Tensor, b: Tensor) -> Tensor:
         """(B, T) Boolean: which rows of two outputs (B, T, …) are others, rounding apart; NaN is no number's equal."""
-        return differing(a, b).flatten(2).any(-1)
+        return differing_entries(a, b).flatten(2).any(-1)

@@ -10,15 +10,15 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from heedful.conformance.calling.exceptions import attempt, said, where_raised
+from heedful.conformance.calling.exceptions import attempt, describe_exception, raising_line
 from heedful.conformance.calling.mask_forms import LENGTHS
 from heedful.conformance.evidence.alignment import PartialRun
 from heedful.conformance.evidence.attention import FAINT, RecordedAttention, find_attentions
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.causality import masking_step
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import is_projection, tensor, way_back
-from heedful.conformance.recording.differences import ancestors, changed_entries, differing
+from heedful.conformance.recording.dataflow import is_projection, steps_from_projection, tensor_of
+from heedful.conformance.recording.differences import ancestors, changed_entries, differing_entries
 from heedful.conformance.recording.inputs import Observation
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -39,8 +39,8 @@ Cause = tuple[str, str, SourceLine | None]
 @probe("cache-mismatch", "causal-alignment", "rotary-offset")
 def cache(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Runs the tokens in several calls with a cache: each output must be that of one call for all."""
-    use = evidence.subject.cached
-    if use is None or evidence.subject.only is not None:
+    use = evidence.subject.cache_use
+    if use is None or evidence.subject.fixed_sizes is not None:
         return
     yield Fact("cache", KINDS[use.kind].format(argument=use.argument))
     for sizes in _splits(evidence.inputs.sizes[1]):
@@ -58,12 +58,12 @@ def _splits(T: int) -> list[tuple[int, ...]]:
 
 def _of_split(evidence: Evidence, sizes: Sequence[int]) -> Finding | None:
     inputs = evidence.inputs.tokens(0, sum(sizes))
-    outcome = attempt(lambda: evidence.subject.chunks(inputs, sizes))
+    outcome = attempt(lambda: evidence.subject.run_in_chunks(inputs, sizes))
     if isinstance(outcome, Exception):
         return _of_error(outcome, sizes)
     for part, start in zip(outcome, [0, *accumulate(sizes)], strict=False):
-        excerpt = PartialRun(part, evidence.base, start)
-        rows = evidence.base.output[:, start : excerpt.stop]
+        excerpt = PartialRun(part, evidence.baseline, start)
+        rows = evidence.baseline.output[:, start : excerpt.stop]
         if evidence.differs(part.output, rows).any():
             if start == 0 and _differs_anyway(evidence, part):
                 return None
@@ -98,9 +98,9 @@ def _of_error(error: Exception, sizes: Sequence[int]) -> Finding | None:
     return Finding(
         "causal-alignment" if square else "cache-mismatch",
         "not-testable" if misused else "bug",
-        f"{what} raises {said(error)}",
+        f"{what} raises {describe_exception(error)}",
         f"calls of {' + '.join(map(str, sizes))} tokens",
-        where_raised(error),
+        raising_line(error),
     )
 
 
@@ -131,7 +131,7 @@ def _missing(evidence: Evidence, excerpt: PartialRun, attention: RecordedAttenti
     Tk, total = attention.key.shape[1], excerpt.stop
     if Tk >= min(total, evidence.expected.window or total):
         return None
-    way = way_back(excerpt.part, attention.key_source)
+    way = steps_from_projection(excerpt.part, attention.key_source)
     joined = [it for it in way if it.operation in JOINING]
     joined = joined or [it for it in way if it.operation in CUTTING]
     return (
@@ -145,7 +145,7 @@ def _of_queries(
     excerpt: PartialRun, attention: RecordedAttention, whole: RecordedAttention
 ) -> Cause | None:
     expected = whole.query[:, excerpt.start : excerpt.stop]
-    if not differing(attention.query, expected).any():
+    if not differing_entries(attention.query, expected).any():
         return None
     turned = _of_turned(excerpt, attention.query_source, "queries", attention.query, expected)
     place = _place(excerpt, _step(excerpt, attention.query_source))
@@ -160,7 +160,7 @@ def _of_keys(
         total - attention.key.shape[1], 0
     )  # a cache of a window's size holds the newest keys
     found, expected = attention.key[:, : total - first], whole.key[:, first:total]
-    wrong = differing(found, expected).any(0).any(-1)
+    wrong = differing_entries(found, expected).any(0).any(-1)
     if not wrong.any():
         return None
     if wrong[excerpt.start - first :].any():
@@ -177,7 +177,7 @@ def _of_values(
 ) -> Cause | None:
     first = max(excerpt.stop - attention.value.shape[1], 0)
     expected = whole.value[:, first : excerpt.stop]
-    if not differing(attention.value[:, : excerpt.stop - first], expected).any():
+    if not differing_entries(attention.value[:, : excerpt.stop - first], expected).any():
         return None
     return _of_cached(excerpt, attention.value_source, "values")
 
@@ -186,7 +186,7 @@ def _of_turned(
     excerpt: PartialRun, source: Source, what: str, value: Tensor, expected: Tensor
 ) -> Cause | None:
     """This call's own rows are as long as they should be, and not the same: turned to another position."""
-    way = way_back(excerpt.part, source)
+    way = steps_from_projection(excerpt.part, source)
     if not way or excerpt.differs(way[0]) or not _as_long(value, expected):
         return None
     which = f"The {what} of the call that begins with token {excerpt.start}"
@@ -196,7 +196,7 @@ def _of_turned(
 
 def _as_long(a: Tensor, b: Tensor) -> bool:
     """Whether the rows of two tensors are equally long, as they are when one is the other, turned."""
-    return not differing(a.norm(dim=-1), b.norm(dim=-1)).any()
+    return not differing_entries(a.norm(dim=-1), b.norm(dim=-1)).any()
 
 
 def _of_visible(
@@ -245,7 +245,7 @@ def _of_cached(excerpt: PartialRun, source: Source, what: str) -> Cause:
     """Rows that do not come out of the cache as they were computed: written wrong, or read wrong."""
     told = f"The {what} do not come out of the cache as they were computed."
     written = _wrongly_written(excerpt, source)
-    joined = [it for it in way_back(excerpt.part, source) if it.operation in JOINING]
+    joined = [it for it in steps_from_projection(excerpt.part, source) if it.operation in JOINING]
     joined = [it for it in joined if excerpt.differs(it) is not False]
     if written is None and not joined:
         return "cache-mismatch", told, _place(excerpt, _step(excerpt, source))
@@ -254,7 +254,7 @@ def _of_cached(excerpt: PartialRun, source: Source, what: str) -> Cause:
 
 def _wrongly_written(excerpt: PartialRun, source: Source) -> Step | None:
     """The write into a cache, on the way to an operand, that puts the wrong rows in, or into the wrong slots."""
-    way = way_back(excerpt.part, source)
+    way = steps_from_projection(excerpt.part, source)
     direct = _not_through_writes(excerpt.part, source)
     new = any(is_projection(it) for it in way if it.index in direct)
     for step in (it for it in way if it.in_place):
@@ -280,8 +280,8 @@ def _not_through_writes(observation: Observation, source: Source) -> set[int]:
 
 def _holds(excerpt: PartialRun, written: Step, put_in: Step) -> bool:
     """Whether a cache, after a write, begins with all rows that were put in so far; True where that cannot be told."""
-    counterpart, held = excerpt.counterpart(put_in), tensor(written)
-    expected = None if counterpart is None else tensor(counterpart)
+    matching_step, held = excerpt.matching_step(put_in), tensor_of(written)
+    expected = None if matching_step is None else tensor_of(matching_step)
     T = excerpt.whole.inputs.sizes[1]
     if expected is None or held is None or expected.dim() != held.dim() or T not in expected.shape:
         return True
@@ -290,21 +290,27 @@ def _holds(excerpt: PartialRun, written: Step, put_in: Step) -> bool:
         return True
     held, expected = (it.narrow(axis, 0, excerpt.stop) for it in (held, expected))
     held = held[: len(expected)]  # there may be room for more sequences
-    return held.shape != expected.shape or not differing(held, expected).any()
+    return held.shape != expected.shape or not differing_entries(held, expected).any()
 
 
 @probe("left-padding-positions", "cache-mismatch")
 def padded_cache(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Runs a left-padded batch with a cache: each real token's output must be that of one call for all."""
     subject, (B, T) = evidence.subject, evidence.inputs.sizes
-    padding, attends = subject.padding, subject.attending
+    padding, attends = subject.padding, subject.attention_mask
     told_alike = padding is not None and attends is not None and padding.name == attends.name
-    if subject.cached is None or padding is None or padding.form == LENGTHS or told_alike or T < 4:
+    if (
+        subject.cache_use is None
+        or padding is None
+        or padding.form == LENGTHS
+        or told_alike
+        or T < 4
+    ):
         return
     sizes = (T - 1, 1)
     kept = torch.arange(T) >= torch.arange(B).clamp_max(T - 2)[:, None]
     whole = attempt(lambda: subject.record(evidence.inputs, keep=kept))
-    parts = attempt(lambda: subject.chunks(evidence.inputs, sizes, keep=kept))
+    parts = attempt(lambda: subject.run_in_chunks(evidence.inputs, sizes, keep=kept))
     if isinstance(whole, Exception) or isinstance(parts, Exception):
         return  # it takes no such mask beside a cache
     rows = whole.output[:, -1:]
@@ -321,8 +327,8 @@ def padded_cache(evidence: Evidence) -> Iterator[Finding | Fact]:
 def unused_slots(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Fills a cache's slots with large numbers before anything is in them: no output may change."""
     subject, inputs = evidence.subject, evidence.inputs
-    use = subject.cached
-    if use is None or subject.only is not None:
+    use = subject.cache_use
+    if use is None or subject.fixed_sizes is not None:
         return
     empty_seen = _empty_seen(evidence)
     if empty_seen is not None:
@@ -332,7 +338,8 @@ def unused_slots(evidence: Evidence) -> Iterator[Finding | Fact]:
         return
     sizes = _splits(inputs.sizes[1])[0]
     outcomes = [
-        attempt(lambda it=it: subject.chunks(inputs, sizes, unused=it)) for it in (0.0, LARGE)
+        attempt(lambda it=it: subject.run_in_chunks(inputs, sizes, unused=it))
+        for it in (0.0, LARGE)
     ]
     if any(isinstance(it, Exception) for it in outcomes):
         return  # the probe before this tells
@@ -345,7 +352,7 @@ def unused_slots(evidence: Evidence) -> Iterator[Finding | Fact]:
                 f"{LARGE:.0f} in the slots that no token was written to yet changes the outputs from token {start} on "
                 f"by {distance:.3g}.",
                 _case(evidence, sizes),
-                _where_read(PartialRun(full, evidence.base, start), empty),
+                _where_read(PartialRun(full, evidence.baseline, start), empty),
             )
             return
 
@@ -353,13 +360,13 @@ def unused_slots(evidence: Evidence) -> Iterator[Finding | Fact]:
 def _empty_seen(evidence: Evidence) -> Finding | None:
     """Weight on slots of a cache that was made within the call."""
     for attention in evidence.attentions:
-        if (attention.outside > FAINT).any():
+        if (attention.empty_slot_weight > FAINT).any():
             return Finding(
                 "cache-garbage-read",
                 "bug",
-                f"Slots that hold no token yet get up to {attention.outside.max():.3g} of a query's weight.",
+                f"Slots that hold no token yet get up to {attention.empty_slot_weight.max():.3g} of a query's weight.",
                 "B = {}, T = {}".format(*evidence.inputs.sizes),
-                SourceLine.of(_masked_by(evidence.base, attention)),
+                SourceLine.of(_masked_by(evidence.baseline, attention)),
             )
     return None
 
@@ -384,9 +391,9 @@ def _where_read(excerpt: PartialRun, empty: Observation) -> SourceLine | None:
             written = _wrongly_written(excerpt, source)
             if written is not None:
                 return SourceLine.of(written)
-            if (quiet.outside > FAINT).any():
+            if (quiet.empty_slot_weight > FAINT).any():
                 return SourceLine.of(_masked_by(empty, quiet))
-            for step in way_back(excerpt.part, source):
+            for step in steps_from_projection(excerpt.part, source):
                 changed = changed_entries(empty, excerpt.part, step)
                 if not step.in_place and changed is not None and changed.any():
                     return SourceLine.of(step)

@@ -16,9 +16,9 @@ from heedful.conformance.evidence.attention import (
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.expectations import is_triangular
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import tensor
+from heedful.conformance.recording.dataflow import tensor_of
 from heedful.conformance.recording.inputs import Inputs, Observation
-from heedful.conformance.recording.source import SourceLine, made_where
+from heedful.conformance.recording.source import SourceLine, attribute_definition
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 
@@ -65,7 +65,9 @@ def _named(evidence: Evidence, future: Tensor) -> tuple[str, str, SourceLine | N
     """Which of the ways to see the future it is."""
     T = len(future)
     attentions = [
-        attention for attention in evidence.attentions if attention.used.shape[1:] == future.shape
+        attention
+        for attention in evidence.attentions
+        if attention.applied_weights.shape[1:] == future.shape
     ]
     for attention in attentions:
         seen = attention.visible.any(0)
@@ -102,7 +104,8 @@ def _by_influence(evidence: Evidence, future: Tensor) -> tuple[str, str, SourceL
     """What influence alone can tell, of an attention whose inside was not seen."""
     influence, T = evidence.influence[0, :, 0], len(future)
     within = next(
-        (it for it in evidence.base.trace if it.operation == "multi_head_attention_forward"), None
+        (it for it in evidence.baseline.trace if it.operation == "multi_head_attention_forward"),
+        None,
     )
     place = SourceLine.of(within)
     if not influence[: T - 1].tril(-1).any():
@@ -111,14 +114,14 @@ def _by_influence(evidence: Evidence, future: Tensor) -> tuple[str, str, SourceL
             "The mask keeps what it should hide: queries see later keys and no earlier ones.",
             place,
         )
-    return unused_masking(evidence.base) or ("future-leak", "", place)
+    return unused_masking(evidence.baseline) or ("future-leak", "", place)
 
 
 def _without_effect(
     evidence: Evidence, attention: RecordedAttention
 ) -> tuple[str, str, SourceLine | None]:
     """The mask hides nothing: it is not used, too weak, or not there."""
-    known = unused_masking(evidence.base) or _weak_fill(evidence, attention)
+    known = unused_masking(evidence.baseline) or _weak_fill(evidence, attention)
     if known is not None:
         return known
     if attention.fused:
@@ -155,8 +158,8 @@ def _weak_fill(
     steps = [it for it in attention.chain[1:] if softmax is None or it.index < softmax.index]
     future = torch.ones(attention.logits.shape[1:], dtype=torch.bool).triu(1)
     for step in steps:
-        value = tensor(step)
-        masks = (value_of(evidence.base, source) for source in step.inputs)
+        value = tensor_of(step)
+        masks = (value_of(evidence.baseline, source) for source in step.inputs)
         found = any(it is not None and it.dim() >= 2 and is_triangular(it) for it in masks)
         if (
             value is not None
@@ -172,14 +175,14 @@ def _weak_fill(
 
 
 def _triangle(evidence: Evidence) -> SourceLine | None:
-    for step in evidence.base.trace:
-        value = tensor(step)
+    for step in evidence.baseline.trace:
+        value = tensor_of(step)
         if value is not None and is_triangular(value):
             return SourceLine.of(step)
     module = evidence.subject.module
     for name, buffer in () if module is None else module.named_buffers():
         if is_triangular(buffer):
-            return made_where(module, name)
+            return attribute_definition(module, name)
     return None
 
 
@@ -196,13 +199,13 @@ def _mask_place(
 
 
 def _made(evidence: Evidence, applied: Step, attention: RecordedAttention) -> SourceLine | None:
-    steps = evidence.base.trace.steps
+    steps = evidence.baseline.trace.steps
     chain = {it.index for it in attention.chain}
     todo: list[Source] = [it for it in applied.inputs if it.step not in chain]
     while todo:
         source = todo.pop()
         if source.kind in ("buffer", "attribute"):
-            return made_where(evidence.subject.module, source.name)
+            return attribute_definition(evidence.subject.module, source.name)
         if source.step is not None:
             step = steps[source.step]
             if step.operation in ("triu", "tril", "triu_", "tril_", "ge", "gt", "le", "lt"):
@@ -215,12 +218,16 @@ def masking_step(attention: RecordedAttention) -> Step | None:
     """The step at which hidden scores cease to be what they were; the fused step where that does it all."""
     if attention.fused:
         return attention.context_step
-    L, Tq, Tk = attention.used.shape
+    L, Tq, Tk = attention.applied_weights.shape
     hidden = attention.weights < FAINT  # before dropout, which hides nothing
     hidden = hidden if hidden.any() else ~attention.visible
     for step in attention.chain[1:]:
-        value = tensor(step)
-        if value is None or value.numel() != attention.used.numel() or value.shape[-2:] != (Tq, Tk):
+        value = tensor_of(step)
+        if (
+            value is None
+            or value.numel() != attention.applied_weights.numel()
+            or value.shape[-2:] != (Tq, Tk)
+        ):
             continue
         value = value.reshape(L, Tq, Tk)
         usual = value[~hidden].median() if (~hidden).any() else value.new_zeros(())
@@ -232,7 +239,7 @@ def masking_step(attention: RecordedAttention) -> Step | None:
 @probe("mask-unused")
 def unused_mask(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Looks for a masking whose result nothing uses."""
-    for step in evidence.base.trace:
+    for step in evidence.baseline.trace:
         if step.unused and step.operation in ("masked_fill", "where", "masked_scatter"):
             yield Finding(
                 "mask-unused",
@@ -250,7 +257,7 @@ def unused_mask(evidence: Evidence) -> Iterator[Finding | Fact]:
 def fill(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Lengthens queries and keys until scores outweigh a finite fill: hidden keys must stay hidden."""
     yield from outweighed(
-        evidence.base,
+        evidence.baseline,
         evidence.subject.record,
         lambda attention, hidden: SourceLine.of(masking_step(attention)),
     )
@@ -284,8 +291,8 @@ def outweighed(
                 "mask-fill-too-small",
                 "bug",
                 f"Hidden scores are set to about {level:.3g}, not to −∞: with products up to "
-                f"{loud.scores.abs().max():.3g}, query {i} gives {loud.used[l, i, j]:.3g} of its weight to key {j}, "
-                "which is hidden.",
+                f"{loud.scores.abs().max():.3g}, query {i} gives {loud.applied_weights[l, i, j]:.3g} "
+                f"of its weight to key {j}, which is hidden.",
                 f"tokens × {factor:.0f}",
                 applied_where(attention, hidden),
             )
@@ -296,7 +303,7 @@ def outweighed(
 def diagonal(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Looks whether any query sees its own key."""
     for attention in evidence.attentions:
-        _, Tq, Tk = attention.used.shape
+        _, Tq, Tk = attention.applied_weights.shape
         if Tq != Tk or Tq < 3 or attention.visible.all():
             continue
         own = attention.visible.diagonal(dim1=1, dim2=2)
@@ -326,7 +333,7 @@ def window(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Counts the keys that a late query sees: its window's, its own included."""
     expected = evidence.expected.window
     for attention in evidence.attentions:
-        _, Tq, Tk = attention.used.shape
+        _, Tq, Tk = attention.applied_weights.shape
         width = int(attention.visible.any(0)[-1].sum())
         if Tq != Tk or (width == Tk and expected is None):
             continue

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from heedful.conformance.calling.exceptions import attempt, said, where_raised
+from heedful.conformance.calling.exceptions import attempt, describe_exception, raising_line
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -24,9 +24,9 @@ def running(evidence: Evidence) -> Iterator[Finding | Fact]:
                     "undefined-or-global-name" if isinstance(error, NameError) else "crashes",
                     "bug",
                     f"In {'train' if train else 'eval'} mode with {str(dtype).removeprefix('torch.')} tokens it raises "
-                    f"{said(error)}",
+                    f"{describe_exception(error)}",
                     f"B = {evidence.inputs.sizes[0]}, T = {evidence.inputs.sizes[1]}",
-                    where_raised(error),
+                    raising_line(error),
                 )
                 return
 

@@ -18,8 +18,18 @@ from heedful.conformance.evidence.attention import (
 )
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import made_from_tokens, tensor, way_back, way_on
-from heedful.conformance.recording.differences import aligned, ancestors, changed_entries, differing
+from heedful.conformance.recording.dataflow import (
+    steps_from_projection,
+    steps_from_tokens,
+    steps_to_next_projection,
+    tensor_of,
+)
+from heedful.conformance.recording.differences import (
+    ancestors,
+    changed_entries,
+    differing_entries,
+    same_steps,
+)
 from heedful.conformance.recording.inputs import Observation
 from heedful.conformance.recording.source import SourceLine, last_assignment
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -35,7 +45,7 @@ def evaluation(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Runs twice in eval mode with other random numbers: the outputs must be equal."""
     subject, inputs = evidence.subject, evidence.inputs
     outputs = [subject.fresh(seed=seed).run(inputs).detach() for seed in (1, 2)]
-    if not differing(*outputs).any():
+    if not differing_entries(*outputs).any():
         return
     one, other = (subject.fresh(seed=seed).record(inputs) for seed in (1, 2))
     drop = next(iter(_drops(one, other)), None)
@@ -66,7 +76,7 @@ def dropout(evidence: Evidence) -> Iterator[Finding | Fact]:
     attentions = find_attentions(one)
     acting = [_Acting(drop, _where(drop, attentions, one)) for drop in drops]
     said = dict.fromkeys(f"on the {it.where}{_said_probability(it.drop)}" for it in acting)
-    if said or aligned(one, other):
+    if said or same_steps(one, other):
         yield Fact("dropout", "; ".join(said) or "none")
     misplaced = _misplaced(acting)
     if misplaced is not None:
@@ -116,9 +126,11 @@ def _where(drop: Step, attentions: list[RecordedAttention], observation: Observa
             before = softmax is not None and drop.index < softmax.index
             return "scores" if before else "weights"
         for role in ("query", "key", "value"):
-            if drop in way_back(observation, getattr(attention, f"{role}_source"))[1:]:
+            if drop in steps_from_projection(observation, getattr(attention, f"{role}_source"))[1:]:
                 return {"query": "queries", "key": "keys", "value": "values"}[role]
-        rearranged = {step.index for step in way_on(observation, attention.context_step)}
+        rearranged = {
+            step.index for step in steps_to_next_projection(observation, attention.context_step)
+        }
         if any(it.step in rearranged for it in drop.inputs):
             return "context"
     if drop.operation == "multi_head_attention_forward":
@@ -155,7 +167,7 @@ def _misscaled(
 def _ratios(attention: RecordedAttention) -> Tensor:
     """By what each weight was multiplied."""
     seen = attention.weights > 0
-    return attention.used[seen] / attention.weights[seen]
+    return attention.applied_weights[seen] / attention.weights[seen]
 
 
 def _wrong_factor(
@@ -197,10 +209,10 @@ def _last_scaling(attention: RecordedAttention, drop: Step) -> Step:
 
 def _drops(one: Observation, other: Observation) -> list[Step]:
     """The steps at which chance enters what is made of the tokens, in order."""
-    if not aligned(one, other):
+    if not same_steps(one, other):
         return []
     steps = one.trace.steps
-    alive, parted, found = made_from_tokens(steps), set(), []
+    alive, parted, found = steps_from_tokens(steps), set(), []
     for step in steps:
         changed = changed_entries(one, other, step)
         if (
@@ -221,7 +233,7 @@ def _drops_weights(step: Step, one: Observation, other: Observation) -> bool:
     """Whether a step sets other positive numbers to 0 in one run than in another: dropout written by hand."""
     dropped = []
     for run in (one, other):
-        value = tensor(run.trace[step.index])
+        value = tensor_of(run.trace[step.index])
         given = next(
             (it for source in step.inputs if (it := value_of(run, source)) is not None), None
         )
@@ -235,12 +247,12 @@ def _drops_by_itself(step: Step, observation: Observation) -> bool:
     if not _probability(step):
         return False
     given = value_of(observation, step.inputs[0])
-    value = tensor(step)
+    value = tensor_of(step)
     return (
         given is None
         or value is None
         or given.shape != value.shape
-        or bool(differing(given, value).any())
+        or bool(differing_entries(given, value).any())
     )
 
 
@@ -268,6 +280,6 @@ def _said_probability(step: Step) -> str:
 
 def _share(observation: Observation, drop: Step) -> str:
     """How many entries a step sets to 0."""
-    value = tensor(drop)
+    value = tensor_of(drop)
     zeros: Tensor | None = None if value is None else value == 0
     return "some" if zeros is None else f"{int(zeros.sum())} of {zeros.numel()}"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import PRODUCTS, made_from_tokens, tensor
+from heedful.conformance.recording.dataflow import PRODUCTS, steps_from_tokens, tensor_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
@@ -22,8 +22,8 @@ NEAR = 1e-4
 def weighing(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Looks at softmaxes outside of any attention: where they weigh values, the sum over the keys must be 1."""
     known = {attention.softmax_step for attention in evidence.attentions}
-    for step in evidence.base.trace:
-        weights = tensor(step)
+    for step in evidence.baseline.trace:
+        weights = tensor_of(step)
         if step.operation != "softmax" or step in known or weights is None or weights.dim() < 2:
             continue
         if not _weighs(evidence, step):
@@ -47,12 +47,12 @@ def _wrong(weights: Tensor) -> str:
 
 def _wrong_for_own_scores(evidence: Evidence, softmax: Step, weights: Tensor) -> str:
     """What is wrong of a softmax that is right for a global's scores alone, which have fewer dimensions."""
-    alive = made_from_tokens(evidence.base.trace.steps)
+    alive = steps_from_tokens(evidence.baseline.trace.steps)
     dim, T = _dimension(softmax), evidence.inputs.sizes[1]
     if softmax.index in alive or dim is None or dim < 0:
         return ""
-    for step in evidence.base.trace.steps[: softmax.index]:
-        scores = tensor(step)
+    for step in evidence.baseline.trace.steps[: softmax.index]:
+        scores = tensor_of(step)
         if step.index not in alive or step.operation not in PRODUCTS or scores is None:
             continue
         if scores.shape[-2:] == (T, T) and dim < scores.dim() - 1:
@@ -82,7 +82,7 @@ def _weighs(evidence: Evidence, softmax: Step) -> bool:
     if softmax.shape[-1] != evidence.inputs.sizes[1]:
         return False
     alike = {softmax.index}
-    for step in evidence.base.trace.steps[softmax.index + 1 :]:
+    for step in evidence.baseline.trace.steps[softmax.index + 1 :]:
         if not alike & {it.step for it in step.inputs}:
             continue
         if step.operation in PRODUCTS:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from heedful.conformance.calling.exceptions import attempt, said
+from heedful.conformance.calling.exceptions import attempt, describe_exception
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
@@ -57,7 +57,7 @@ def gradient(evidence: Evidence) -> Iterator[Finding | Fact]:
         yield Finding(
             "gradient-wrong",
             "bug",
-            f"The backward pass raises {said(slopes)}",
+            f"The backward pass raises {describe_exception(slopes)}",
             "",
             _cut(evidence),
         )

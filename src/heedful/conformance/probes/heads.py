@@ -12,12 +12,17 @@ from heedful.conformance.evidence.evidence import CHANGED, Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import (
     VIEWS,
-    parameters_behind,
-    tensor,
-    way_back,
-    way_on,
+    parameter_names,
+    steps_from_projection,
+    steps_to_next_projection,
+    tensor_of,
 )
-from heedful.conformance.recording.differences import ancestors, changed_entries, differing, touched
+from heedful.conformance.recording.differences import (
+    ancestors,
+    changed_entries,
+    differing_entries,
+    indices_with_any,
+)
 from heedful.conformance.recording.inputs import Observation
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -40,7 +45,7 @@ def splitting(evidence: Evidence) -> Iterator[Finding | Fact]:
             before, changed = getattr(attention, role), getattr(other, role)
             if before.shape != changed.shape:
                 continue
-            rows = touched(differing(before, changed), 1)
+            rows = indices_with_any(differing_entries(before, changed), 1)
             kept = rows in ([CHANGED], []) and before.shape[1] == T
             if kept or (len(rows) <= 1 and role != "query"):  # keys may come in blocks
                 continue
@@ -50,7 +55,7 @@ def splitting(evidence: Evidence) -> Iterator[Finding | Fact]:
 
 def _comes_later(evidence: Evidence, attention: RecordedAttention) -> bool:
     """Whether an attention takes what another one has mixed."""
-    behind = ancestors(evidence.base.trace.steps, attention.scores_step) - {
+    behind = ancestors(evidence.baseline.trace.steps, attention.scores_step) - {
         attention.scores_step.index
     }
     return any(it.context_step.index in behind for it in evidence.attentions)
@@ -61,9 +66,9 @@ def _mixed(
 ) -> Finding:
     B, T = evidence.inputs.sizes
     source: Source = getattr(attention, f"{role}_source")
-    way = way_back(evidence.base, source)
+    way = steps_from_projection(evidence.baseline, source)
     n = getattr(attention, role).shape[1]
-    step = _first_spread(evidence.base, after, way, (B, T))
+    step = _first_spread(evidence.baseline, after, way, (B, T))
     if n == B and n != T:
         return Finding(
             "batch-mixed",
@@ -101,7 +106,7 @@ def _first_spread(
         if changed is None or not changed.any() or changed.dim() < 2:
             continue
         in_place = any(
-            size == T and touched(changed, axis) == [CHANGED]
+            size == T and indices_with_any(changed, axis) == [CHANGED]
             for axis, size in enumerate(changed.shape)
         )
         if not in_place and not _flattened(changed, sizes):
@@ -113,7 +118,7 @@ def _flattened(changed: Tensor, sizes: tuple[int, int]) -> bool:
     """Whether tokens and batch entries lie along one axis."""
     B, T = sizes
     return any(
-        size == B * T and len(touched(changed, axis)) == 1
+        size == B * T and len(indices_with_any(changed, axis)) == 1
         for axis, size in enumerate(changed.shape)
     )
 
@@ -152,8 +157,8 @@ def _first_crossing(evidence: Evidence) -> Step | None:
     """The first step at which a change of one batch entry reaches the others."""
     B, _ = evidence.inputs.sizes
     after = evidence.after(0, min(CHANGED, evidence.inputs.sizes[1] - 1))
-    for step in evidence.base.trace:
-        changed = changed_entries(evidence.base, after, step)
+    for step in evidence.baseline.trace:
+        changed = changed_entries(evidence.baseline, after, step)
         if changed is None or not changed.any():
             continue
         axes = [axis for axis, size in enumerate(changed.shape) if size % B == 0]
@@ -164,7 +169,7 @@ def _first_crossing(evidence: Evidence) -> Step | None:
 
 def _is_first_entrys(changed: Tensor, axis: int, B: int) -> bool:
     """Whether what changed along an axis belongs to the first batch entry: alone on it, or with heads folded in."""
-    indices, size = touched(changed, axis), changed.shape[axis]
+    indices, size = indices_with_any(changed, axis), changed.shape[axis]
     return all(it < size // B for it in indices) or all(it % B == 0 for it in indices)
 
 
@@ -179,7 +184,7 @@ def merging(evidence: Evidence) -> Iterator[Finding | Fact]:
     if T < 3:
         return
     for index, attention in enumerate(evidence.attentions):
-        if attention.used.shape[1] != T or len(attention.context) % B:
+        if attention.applied_weights.shape[1] != T or len(attention.context) % B:
             continue
         entries = evidence.rows_of_entries(index)
         if entries is None:
@@ -187,8 +192,8 @@ def merging(evidence: Evidence) -> Iterator[Finding | Fact]:
         expected = torch.stack(
             [attention.context[lead].transpose(0, 1).reshape(T, -1) for lead in entries]
         )
-        for step in way_on(evidence.base, attention.context_step)[1:]:
-            value = tensor(step)
+        for step in steps_to_next_projection(evidence.baseline, attention.context_step)[1:]:
+            value = tensor_of(step)
             if value is None or value.numel() != expected.numel() or not value.is_floating_point():
                 continue
             if _rows_agree(value, expected) is False:
@@ -234,7 +239,7 @@ def _rows_agree(value: Tensor, expected: Tensor) -> bool | None:
     if not candidates:
         return None
     return any(
-        it.shape == want.shape and not differing(it.sort(-1).values, want).any()
+        it.shape == want.shape and not differing_entries(it.sort(-1).values, want).any()
         for it in candidates
     )
 
@@ -263,7 +268,7 @@ def groups(evidence: Evidence) -> Iterator[Finding | Fact]:
                 )
             if max(labels) + 1 == H or labels == sorted(labels):
                 continue
-            way = way_back(evidence.base, getattr(attention, f"{role}_source"))
+            way = steps_from_projection(evidence.baseline, getattr(attention, f"{role}_source"))
             yield Finding(
                 "group-order",
                 "bug",
@@ -281,7 +286,9 @@ def _labels(heads: Tensor) -> list[int]:
     found: list[Tensor] = []
     labels = []
     for head in heads:
-        same = next((n for n, it in enumerate(found) if not differing(it, head).any()), None)
+        same = next(
+            (n for n, it in enumerate(found) if not differing_entries(it, head).any()), None
+        )
         labels.append(len(found) if same is None else same)
         if same is None:
             found.append(head)
@@ -290,8 +297,8 @@ def _labels(heads: Tensor) -> list[int]:
 
 def _head_order(evidence: Evidence, attention: RecordedAttention, lead: Tensor) -> Tensor:
     """The heads in the order in which their contexts stand in a token's row; as they are if that cannot be told."""
-    way = way_on(evidence.base, attention.context_step)
-    row = None if len(way) < 2 else tensor(way[-1])
+    way = steps_to_next_projection(evidence.baseline, attention.context_step)
+    row = None if len(way) < 2 else tensor_of(way[-1])
     if row is None or row.numel() != attention.context.numel():
         return torch.arange(len(lead))
     numbers = row.flatten()  # of the last token, for in the first one's heads of a group are alike
@@ -359,13 +366,14 @@ def roles(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Compares what the tensors in the two products are called with what they do."""
     for attention in evidence.attentions:
         key_way, value_way = (
-            way_back(evidence.base, it) for it in (attention.key_source, attention.value_source)
+            steps_from_projection(evidence.baseline, it)
+            for it in (attention.key_source, attention.value_source)
         )
         of_key, of_value = (
             _called(key_way, attention.key_source),
             _called(value_way, attention.value_source),
         )
-        made_key, made_value = (_words(parameters_behind(way[:1])) for way in (key_way, value_way))
+        made_key, made_value = (_words(parameter_names(way[:1])) for way in (key_way, value_way))
         crossed = made_key & VALUE_NAMES and made_value & KEY_NAMES and made_key != made_value
         if crossed or of_key in VALUE_NAMES or of_value in KEY_NAMES:
             wrong = attention.context_step if of_value in KEY_NAMES else attention.scores_step
@@ -374,7 +382,7 @@ def roles(evidence: Evidence) -> Iterator[Finding | Fact]:
                 "keys-values-swapped",
                 "bug",
                 f"Queries are multiplied by {of_key!r}"
-                + (f", made by {parameters_behind(key_way[:1])[0]}" if crossed else "")
+                + (f", made by {parameter_names(key_way[:1])[0]}" if crossed else "")
                 + f", and the weights by {of_value!r}.",
                 "",
                 SourceLine.of(at),

@@ -9,13 +9,13 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from heedful.conformance.calling.exceptions import attempt, said, where_raised
+from heedful.conformance.calling.exceptions import attempt, describe_exception, raising_line
 from heedful.conformance.calling.target import TargetError
 from heedful.conformance.evidence.attention import RecordedAttention, find_attentions
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import made_from_tokens, tensor
-from heedful.conformance.recording.differences import differing
+from heedful.conformance.recording.dataflow import steps_from_tokens, tensor_of
+from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.inputs import Inputs, Observation
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -29,7 +29,7 @@ NEAR = 1e-6
 @probe("length-dependent")
 def lengths(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Runs ever longer beginnings of one sequence: a length that raises, or changes what came before, is wrong."""
-    if evidence.subject.only is not None:
+    if evidence.subject.fixed_sizes is not None:
         return
     tokens = _tokens(evidence)
     outputs = {
@@ -48,7 +48,7 @@ def lengths(evidence: Evidence) -> Iterator[Finding | Fact]:
                 "bug",
                 f"With {n} tokens {_happens(error)}; that is not so with {_nearest(n, works)}.",
                 f"T = {n}",
-                where_raised(error),
+                raising_line(error),
             )
             return
     if evidence.is_causal:
@@ -77,7 +77,9 @@ def _nearest(n: int, lengths: Iterable[int]) -> int:
 
 
 def _happens(error: Exception) -> str:
-    return str(error) if isinstance(error, TargetError) else f"it raises {said(error)}"
+    return (
+        str(error) if isinstance(error, TargetError) else f"it raises {describe_exception(error)}"
+    )
 
 
 def _is_limit(n: int, outputs: Mapping[int, Tensor | Exception], max_length: int) -> bool:
@@ -88,7 +90,7 @@ def _is_limit(n: int, outputs: Mapping[int, Tensor | Exception], max_length: int
     longer = [it for m, it in outputs.items() if m > n]
     if isinstance(error, TargetError):  # rows are missing, and nobody said anything
         return all(isinstance(it, TargetError) for it in longer)
-    places = {where_raised(it) if isinstance(it, Exception) else None for it in (error, *longer)}
+    places = {raising_line(it) if isinstance(it, Exception) else None for it in (error, *longer)}
     return n > max_length and None not in places and len(places) == 1
 
 
@@ -120,7 +122,7 @@ def _of_beginnings(
     apart = [
         (a, b)
         for a, b in combinations(sorted(outputs), 2)
-        if differing(outputs[b][:, :a], outputs[a]).any()
+        if differing_entries(outputs[b][:, :a], outputs[a]).any()
     ]
     if not apart:
         return None
@@ -142,18 +144,18 @@ def _of_beginnings(
 
 def _first_apart(one: Observation, other: Observation) -> Step | None:
     """The first step of a run made from tokens that another run does not take, or takes with other results."""
-    alive = made_from_tokens(one.trace.steps)
-    for step, counterpart in zip(one.trace, other.trace, strict=False):
-        if not _alike(step, counterpart):
+    alive = steps_from_tokens(one.trace.steps)
+    for step, matching_step in zip(one.trace, other.trace, strict=False):
+        if not _alike(step, matching_step):
             skipped = any(_alike(step, it) for it in other.trace.steps[step.index :])
-            return counterpart if skipped else step
+            return matching_step if skipped else step
         if step.index not in alive or step.operation.startswith("empty"):
             continue
-        value, its = tensor(step), tensor(counterpart)
+        value, its = tensor_of(step), tensor_of(matching_step)
         if value is None or its is None or value.dim() != its.dim():
             continue
         common = tuple(slice(0, min(sizes)) for sizes in zip(value.shape, its.shape, strict=True))
-        if differing(value[common], its[common]).any():
+        if differing_entries(value[common], its[common]).any():
             return step
     rest = [*one.trace.steps[len(other.trace) :], *other.trace.steps[len(one.trace) :]]
     return next(iter(rest), None)
@@ -195,10 +197,12 @@ SEEN = "every query sees all keys, or all that came before"
 def _traits(attention: RecordedAttention, T: int) -> set[str]:
     """What is true of an attention over T tokens."""
     found = set()
-    if attention.used.shape[1:] == (T, T):
+    if attention.applied_weights.shape[1:] == (T, T):
         found.add(KEYS)
     softmax = attention.logits.softmax(-1)
-    if softmax.shape == attention.used.shape and torch.allclose(attention.used, softmax, atol=NEAR):
+    if softmax.shape == attention.applied_weights.shape and torch.allclose(
+        attention.applied_weights, softmax, atol=NEAR
+    ):
         found.add(SOFTMAX)
     if attention.visible.all() or torch.equal(
         attention.visible, attention.visible.new_ones(attention.visible.shape).tril()
@@ -221,7 +225,7 @@ def _of_repetition(evidence: Evidence, outputs: Mapping[int, Tensor]) -> Finding
     one = evidence.subject.draw(1, 1, seed=5)
     rows = {n: evidence.subject.run(_repeated(one, n)).detach()[0] for n in outputs}
     usual = rows[_nearest(evidence.inputs.sizes[1], rows)]
-    wrong = [n for n, it in rows.items() if differing(it, usual[:1].expand_as(it)).any()]
+    wrong = [n for n, it in rows.items() if differing_entries(it, usual[:1].expand_as(it)).any()]
     if len(wrong) > 2 or len(rows) - len(wrong) < 4:  # positions count, too
         return None
     for n in wrong:
@@ -238,9 +242,9 @@ def _of_order(evidence: Evidence, tokens: Inputs, outputs: Mapping[int, Tensor])
 
     def apart(before: Tensor, turned: Inputs) -> bool:
         after = evidence.subject.run(turned).detach()
-        return bool(differing(before[:, -1], after[:, -1]).any())
+        return bool(differing_entries(before[:, -1], after[:, -1]).any())
 
-    if apart(evidence.base.output, _turned(evidence.inputs)):
+    if apart(evidence.baseline.output, _turned(evidence.inputs)):
         return None
     for n, output in outputs.items():
         turned = _turned(tokens.tokens(0, n))
@@ -273,11 +277,11 @@ def _last_token_apart(
     """The first step from a context on that holds something else for the last token."""
     T = one.inputs.sizes[1]
     for step in one.trace.steps[attentions[0].context_step.index if attentions else 0 :]:
-        value, its = tensor(step), tensor(other.trace[step.index])
+        value, its = tensor_of(step), tensor_of(other.trace[step.index])
         axes = [axis for axis, size in enumerate(step.shape) if size == T]
         if value is None or its is None or value.shape != its.shape or len(axes) != 1:
             continue
-        if differing(*(it.select(axes[0], T - 1) for it in (value, its))).any():
+        if differing_entries(*(it.select(axes[0], T - 1) for it in (value, its))).any():
             return step
     return None
 
@@ -302,14 +306,14 @@ def batches(evidence: Evidence) -> Iterator[Finding | Fact]:
     for b in range(len(whole)):
         alone = attempt(lambda b=b: subject.run(inputs.entry(b)).detach())
         if isinstance(alone, Exception):
-            proof = f"With one sequence alone it raises {said(alone)}; with two it does not."
-            yield Finding("length-dependent", "bug", proof, "B = 1", where_raised(alone))
+            proof = f"With one sequence alone it raises {describe_exception(alone)}; with two it does not."
+            yield Finding("length-dependent", "bug", proof, "B = 1", raising_line(alone))
             return
-        if differing(alone[0], whole[b]).any():
+        if differing_entries(alone[0], whole[b]).any():
             apart = (alone[0] - whole[b]).abs().max()
             proof = f"One sequence alone gives another output than within a batch of {len(whole)}, by {apart:.3g}."
             place = (
-                SourceLine.of(_first_apart(subject.record(inputs.entry(b)), evidence.base))
+                SourceLine.of(_first_apart(subject.record(inputs.entry(b)), evidence.baseline))
                 if b == 0
                 else None
             )

@@ -20,8 +20,8 @@ from heedful.conformance.evidence.attention import (
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.causality import UNMASKED, masking_step, outweighed, unused_masking
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import tensor
-from heedful.conformance.recording.differences import ancestors, differing
+from heedful.conformance.recording.dataflow import tensor_of
+from heedful.conformance.recording.differences import ancestors, differing_entries
 from heedful.conformance.recording.inputs import Inputs, MaskArgument, Observation
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -178,7 +178,7 @@ def _unlike_alone(evidence: Evidence, padded: Observation, kept: Tensor) -> Harm
         start, stop = int(real[0]), int(real[-1]) + 1
         alone = evidence.subject.run(evidence.inputs.entry(b).tokens(start, stop)).detach()[0]
         beside = padded.output[b, start:stop]
-        if alone.shape == beside.shape and differing(alone, beside).any():
+        if alone.shape == beside.shape and differing_entries(alone, beside).any():
             side = "left" if start else "right"
             apart = (alone - beside).abs().max()
             proof = (
@@ -210,11 +210,11 @@ def _cause(
     unpadded = find_attentions(subject.record(evidence.inputs, keep=torch.ones_like(kept)))
     attentions = find_attentions(padded)
     for index, (attention, without) in enumerate(zip(attentions, unpadded, strict=False)):
-        same = index < len(evidence.attentions) and len(evidence.attentions[index].used) == len(
-            attention.used
-        )
+        same = index < len(evidence.attentions) and len(
+            evidence.attentions[index].applied_weights
+        ) == len(attention.applied_weights)
         rows = evidence.rows_of_entries(index) if same else None
-        if rows is None or attention.used.shape[1] != kept.shape[1]:
+        if rows is None or attention.applied_weights.shape[1] != kept.shape[1]:
             continue
         why = _weak(attention, without, rows[b], kept[b])
         if why:
@@ -263,7 +263,7 @@ def _lowered_where(
         return SourceLine.of(attention.context_step if made is None else padded.trace[made])
     final = attention.logits[hidden]
     for step in attention.chain:
-        value = tensor(step)
+        value = tensor_of(step)
         if value is None or value.numel() != hidden.numel():
             continue
         scores = value.reshape(hidden.shape)[hidden]
@@ -274,15 +274,17 @@ def _lowered_where(
 
 def _after_softmax(attention: RecordedAttention, rows: Tensor, kept: Tensor) -> Step | None:
     """The step that sets padded keys' weights to 0, if the softmax gave them some."""
-    L, Tq, Tk = attention.used.shape
-    weights, used = (it[rows][:, kept][:, :, ~kept] for it in (attention.weights, attention.used))
+    L, Tq, Tk = attention.applied_weights.shape
+    weights, used = (
+        it[rows][:, kept][:, :, ~kept] for it in (attention.weights, attention.applied_weights)
+    )
     if attention.softmax_step is None or used.any() or not weights.any():
         return None
     for step in attention.chain:
-        value = tensor(step)
+        value = tensor_of(step)
         if (
             value is None
-            or value.numel() != attention.used.numel()
+            or value.numel() != attention.applied_weights.numel()
             or step.index <= attention.softmax_step.index
         ):
             continue
@@ -412,10 +414,10 @@ def _hidden_where(observation: Observation) -> SourceLine | None:
     """The step that leaves a whole row of scores at −∞, or the first with NaN."""
     for attention in find_attentions(observation):
         for step in attention.chain:
-            value = tensor(step)
+            value = tensor_of(step)
             if value is not None and (value == -torch.inf).all(-1).any():
                 return SourceLine.of(step)
-    values = ((it, tensor(it)) for it in observation.trace)
+    values = ((it, tensor_of(it)) for it in observation.trace)
     return SourceLine.of(
         next((it for it, value in values if value is not None and value.isnan().any()), None)
     )

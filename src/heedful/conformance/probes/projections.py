@@ -10,9 +10,9 @@ import torch
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import is_projection, way_back
-from heedful.conformance.recording.differences import ancestors, dead, differing
-from heedful.conformance.recording.source import SourceLine, last_return, made_where
+from heedful.conformance.recording.dataflow import is_projection, steps_from_projection
+from heedful.conformance.recording.differences import ancestors, differing_entries, unused_steps
+from heedful.conformance.recording.source import SourceLine, attribute_definition, last_return
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 
@@ -28,8 +28,8 @@ PIECES = ("getitem", "split", "chunk", "unbind", "tensor_split", "unsafe_chunk",
 @probe("projection-unused")
 def projections(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Changes the parameters that no used step depends on: the output stays, though their module is at work."""
-    steps = evidence.base.trace.steps
-    lost = dead(steps)
+    steps = evidence.baseline.trace.steps
+    lost = unused_steps(steps)
     alive = {
         it.name
         for step in steps
@@ -78,7 +78,9 @@ def _idle(evidence: Evidence, alive: set[str]) -> Iterator[str]:
         assert changed.module is not None
         with torch.no_grad():
             changed.module.get_parameter(name).add_(1.0)
-        if not differing(changed.run(evidence.inputs).detach(), evidence.base.output).any():
+        if not differing_entries(
+            changed.run(evidence.inputs).detach(), evidence.baseline.output
+        ).any():
             yield name
 
 
@@ -93,13 +95,13 @@ def _has_a_busy_sibling(evidence: Evidence, name: str, shape: torch.Size) -> boo
         for it, other in module.named_parameters()
         if _parent(it) == _parent(name) and other.shape == shape
     ]
-    uses = [sum(_reads(step, it) for step in evidence.base.trace) for it in kin]
+    uses = [sum(_reads(step, it) for step in evidence.baseline.trace) for it in kin]
     return max(uses) > 1
 
 
 def _in_its_stead(evidence: Evidence, name: str, lost: set[int]) -> SourceLine | None:
     """The line that uses something else where a projection should be used."""
-    steps = evidence.base.trace.steps
+    steps = evidence.baseline.trace.steps
     role = _role(_own_name(name))
     for attention in evidence.attentions:
         twice = _read_twice(evidence, attention)
@@ -117,7 +119,7 @@ def _in_its_stead(evidence: Evidence, name: str, lost: set[int]) -> SourceLine |
     if computed is None and role == "output":
         assert evidence.subject.module is not None
         return last_return(evidence.subject.module.get_submodule(_parent(name)).forward)
-    return SourceLine.of(computed) or made_where(
+    return SourceLine.of(computed) or attribute_definition(
         evidence.subject.module, name.removesuffix(".weight")
     )
 
@@ -126,7 +128,9 @@ def _read_twice(evidence: Evidence, attention: RecordedAttention) -> tuple[str, 
     """A tensor that a attention takes in two roles, and the step that takes it the second time."""
 
     def same(one: Source, other: Source) -> bool:
-        return _piece(way_back(evidence.base, one)) == _piece(way_back(evidence.base, other))
+        return _piece(steps_from_projection(evidence.baseline, one)) == _piece(
+            steps_from_projection(evidence.baseline, other)
+        )
 
     if same(attention.query_source, attention.key_source):
         return attention.query_source.name, attention.scores_step
@@ -145,7 +149,7 @@ def _piece(way: list[Step]) -> int | None:
 
 def _lost_piece(evidence: Evidence, lost: set[int]) -> Step | None:
     """A piece of a packed projection that comes to nothing."""
-    steps = evidence.base.trace.steps
+    steps = evidence.baseline.trace.steps
     for step in steps:
         is_piece = step.index in lost and step.operation in PIECES
         if is_piece and any(is_projection(steps[it]) for it in ancestors(steps, step)):

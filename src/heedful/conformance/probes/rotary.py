@@ -14,10 +14,10 @@ from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import tensor, way_back
+from heedful.conformance.recording.dataflow import steps_from_projection, tensor_of
 from heedful.conformance.recording.differences import ancestors
 from heedful.conformance.recording.inputs import Observation
-from heedful.conformance.recording.source import SourceLine, call_of
+from heedful.conformance.recording.source import SourceLine, call_site
 from heedful.conformance.reporting.finding import Fact, Finding, Level
 from heedful.observation import Source, Step
 
@@ -71,13 +71,13 @@ class Rotation:
 @probe("rotary-layout", "rotary-mismatch", "rotary-offset", "length-dependent")
 def rotary(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Recovers the matrices that turn queries and keys: scores must depend on how far apart two tokens stand."""
-    if evidence.subject.only is not None:
+    if evidence.subject.fixed_sizes is not None:
         return
     for attention in evidence.attentions:
         turned = _turned(evidence, attention)
         if turned is None:
             continue
-        finding = _judged(evidence.base, attention, *turned) or _further_on(evidence, *turned)
+        finding = _judged(evidence.baseline, attention, *turned) or _further_on(evidence, *turned)
         if finding is not None:
             yield finding
             return
@@ -103,8 +103,10 @@ def _turned(
     D = attention.query.shape[-1]
     if D < 2 or attention.key.shape[-1] != D:
         return None
-    observations = [evidence.base]
-    sides = [_way(evidence.base, it, D) for it in (attention.query_source, attention.key_source)]
+    observations = [evidence.baseline]
+    sides = [
+        _way(evidence.baseline, it, D) for it in (attention.query_source, attention.key_source)
+    ]
     if not any(sides):
         return None
     while len(observations) < RUNS and _samples(sides, observations) < D + 3:
@@ -118,7 +120,7 @@ def _way(
     observation: Observation, source: Source, D: int
 ) -> list[tuple[Step, Step, tuple[Step, ...]]]:
     """The pairs of steps of one shape, with an axis of tokens, between which a rotation may lie; the widest first."""
-    way, T = way_back(observation, source), observation.inputs.sizes[1]
+    way, T = steps_from_projection(observation, source), observation.inputs.sizes[1]
     steps = [it for it in way if len(it.shape) > 1 and it.shape[-1] == D and T in it.shape[:-1]]
     return [
         (before, after, tuple(it for it in way if before.index <= it.index <= after.index))
@@ -151,7 +153,7 @@ def _rotation(
 
 
 def _same(step: Step, other: Step) -> bool:
-    one, another = tensor(step), tensor(other)
+    one, another = tensor_of(step), tensor_of(other)
     return one is not None and another is not None and torch.equal(one, another)
 
 
@@ -170,7 +172,7 @@ def _rows(observations: Sequence[Observation], step: Step) -> Tensor | None:
     """(T, samples, D) of all runs."""
     found: list[Tensor] = []
     for observation in observations:
-        value, T = tensor(observation.trace[step.index]), observation.inputs.sizes[1]
+        value, T = tensor_of(observation.trace[step.index]), observation.inputs.sizes[1]
         if value is None or value.shape != step.shape or not value.is_floating_point():
             return None
         axis = value.shape[:-1].index(T)
@@ -199,7 +201,9 @@ def _judged(
         proof = f"The {one} are turned to their positions, and the {other} are not."
         last = done.steps[-1]
         call = (
-            call_of(observation, last) if last.function != attention.scores_step.function else None
+            call_site(observation, last)
+            if last.function != attention.scores_step.function
+            else None
         )
         return _mismatch(proof, done, call or SourceLine.of(last))
     products = query.maps.mT.unsqueeze(1) @ key.maps  # (T, T, D, D): what scores are made with
@@ -246,10 +250,10 @@ def _wrong_partner(rotation: Rotation) -> Step | None:
 
     Done twice it must change every sign: turned by 90° and by 90° again.
     """
-    before = tensor(rotation.steps[0])
+    before = tensor_of(rotation.steps[0])
     assert before is not None
     for step in rotation.steps[1:-1]:
-        value = tensor(step)
+        value = tensor_of(step)
         if value is None or value.shape != before.shape:
             continue
         x, y = (it.flatten(0, -2).double() for it in (before, value))
@@ -269,7 +273,7 @@ def _doubled(observation: Observation, rotation: Rotation) -> Step | None:
     steps, (first, *_, last) = observation.trace.steps, rotation.steps
     turned = {it.index for it in rotation.steps} | ancestors(steps, first)
     for index in sorted(ancestors(steps, last) - turned):
-        table = tensor(observation.trace[index])
+        table = tensor_of(observation.trace[index])
         if table is None or table.shape[-1:] != (D,) or T not in table.shape[:-1]:
             continue
         halves = table.unflatten(-1, (2, -1) if rotation.layout == "half" else (-1, 2))
@@ -336,7 +340,7 @@ def _bent(observation: Observation, rotation: Rotation, t: int) -> Step | None:
     steps, T = observation.trace.steps, observation.inputs.sizes[1]
     first, last = (steps[it.index] for it in (rotation.steps[0], rotation.steps[-1]))
     for index in sorted(ancestors(steps, last) - ancestors(steps, first)):
-        value = tensor(steps[index])
+        value = tensor_of(steps[index])
         if value is None or T not in value.shape or value.dtype == torch.bool:
             continue
         counted = value.double().movedim(value.shape.index(T), 0).reshape(T, -1)
@@ -353,9 +357,9 @@ def _bent(observation: Observation, rotation: Rotation, t: int) -> Step | None:
 def precision(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Casts the target to bfloat16, as models are run: angles must be computed in float32 or better."""
     subject, (_, T) = evidence.subject, evidence.inputs.sizes
-    cosines = (_cosine(evidence.base, attention) for attention in evidence.attentions)
+    cosines = (_cosine(evidence.baseline, attention) for attention in evidence.attentions)
     made = next((it for it in cosines if it is not None), None)
-    if made is None or subject.module is None or subject.only is not None:
+    if made is None or subject.module is None or subject.fixed_sizes is not None:
         return
     cast = subject.fresh(dtype=torch.bfloat16)
     error = _error(subject, cast, made, T)
@@ -438,7 +442,7 @@ def _angles(subject: Subject, made: Step, T: int) -> Angles | None:
     same = (it for it in trace if (it.line, it.operation) == (made.line, made.operation))
     cosine = next(same, None)
     index = None if cosine is None else cosine.inputs[-1].step
-    value = None if index is None else tensor(trace[index])
+    value = None if index is None else tensor_of(trace[index])
     if index is None or value is None or T not in value.shape:
         return None
     rows = value.double().movedim(value.shape.index(T), 0).reshape(T, -1)

@@ -19,10 +19,10 @@ from heedful.conformance.evidence.attention import (
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.softmax import has_sink
-from heedful.conformance.recording.dataflow import tensor, way_back
+from heedful.conformance.recording.dataflow import steps_from_projection, tensor_of
 from heedful.conformance.recording.differences import ancestors
 from heedful.conformance.recording.inputs import Observation
-from heedful.conformance.recording.source import SourceLine, made_where
+from heedful.conformance.recording.source import SourceLine, attribute_definition
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 
@@ -84,7 +84,7 @@ def _scalings(observation: Observation, attention: RecordedAttention) -> list[tu
     """The multiplications by one number that queries and keys went through before they met."""
     found = []
     for source in (attention.query_source, attention.key_source):
-        for step in way_back(observation, source):
+        for step in steps_from_projection(observation, source):
             if step.operation in SCALINGS and (factor := _factor(observation, step)) is not None:
                 found.append((step, factor))
     return found
@@ -94,7 +94,7 @@ def _factor(observation: Observation, step: Step) -> float | None:
     """The one number by which a step multiplies a tensor."""
     tensors = [value_of(observation, it) for it in step.arguments if isinstance(it, Source)]
     large = [it for it in tensors if it is not None and it.numel() > 1]
-    out = tensor(step)
+    out = tensor_of(step)
     if len(large) != 1 or out is None or out.numel() != large[0].numel():
         return None
     before = large[0].norm()
@@ -190,5 +190,5 @@ def _origin(evidence: Evidence, step: Step) -> SourceLine | None:
         match node:
             case ast.Attribute(value=ast.Name(id="self"), attr=name) if "scal" in name.lower():
                 path = f"{step.module}.{name}" if step.module else name
-                return made_where(evidence.subject.module, path)
+                return attribute_definition(evidence.subject.module, path)
     return None

@@ -10,7 +10,7 @@ from torch import Tensor
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import tensor
+from heedful.conformance.recording.dataflow import tensor_of
 from heedful.conformance.recording.differences import ancestors
 from heedful.conformance.recording.inputs import Observation
 from heedful.conformance.recording.source import SourceLine
@@ -26,11 +26,11 @@ DIVISIONS = ("div", "div_", "truediv", "true_divide", "itruediv")
 def softmax(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Sums each query's weights over the keys: the sum is 1 where any key is seen."""
     if not evidence.attentions and not any(
-        "attention" in it.operation for it in evidence.base.trace
+        "attention" in it.operation for it in evidence.baseline.trace
     ):
         yield Fact("attention", "none seen inside: judged by its outputs alone")
     for attention in evidence.attentions:
-        if _is_divided_later(evidence.base, attention):
+        if _is_divided_later(evidence.baseline, attention):
             continue
         finding = _wrong_softmax(attention) or _changed_after(attention)
         if finding is not None:
@@ -57,11 +57,11 @@ def _is_divided_later(observation: Observation, attention: RecordedAttention) ->
 
 def _wrong_softmax(attention: RecordedAttention) -> Finding | None:
     """What is wrong as the softmax leaves it."""
-    if _is_normalised(attention.weights, attention.outside) or has_sink(attention):
+    if _is_normalised(attention.weights, attention.empty_slot_weight) or has_sink(attention):
         return None
     _, Tq, Tk = attention.weights.shape
     step = attention.softmax_step
-    whole = None if step is None else tensor(step)
+    whole = None if step is None else tensor_of(step)
     if step is not None and whole is not None:
         for axis in range(whole.dim()):
             sums = whole.sum(axis)
@@ -96,12 +96,12 @@ def _wrong_softmax(attention: RecordedAttention) -> Finding | None:
 def _changed_after(attention: RecordedAttention) -> Finding | None:
     """What was done to right weights before they met the values."""
     if (
-        _is_normalised(attention.used, attention.outside)
+        _is_normalised(attention.applied_weights, attention.empty_slot_weight)
         or attention.softmax_step is None
-        or not _is_normalised(attention.weights, attention.outside)
+        or not _is_normalised(attention.weights, attention.empty_slot_weight)
     ):
         return None
-    hidden = (attention.used == 0) & (attention.weights != 0)
+    hidden = (attention.applied_weights == 0) & (attention.weights != 0)
     after = [it for it in attention.chain if it.index > attention.softmax_step.index]
     step = next((it for it in after if _breaks(it, attention)), attention.context_step)
     name = "mask-after-softmax" if hidden.any() else "rows-not-normalised"
@@ -113,25 +113,25 @@ def _changed_after(attention: RecordedAttention) -> Finding | None:
     return Finding(
         name,
         "bug",
-        f"{what} (but to {_worst(attention.used):.3g}).",
-        f"{attention.used.shape[1]} queries, {attention.used.shape[2]} keys",
+        f"{what} (but to {_worst(attention.applied_weights):.3g}).",
+        f"{attention.applied_weights.shape[1]} queries, {attention.applied_weights.shape[2]} keys",
         SourceLine.of(step),
     )
 
 
 def _breaks(step: Step, attention: RecordedAttention) -> bool:
-    value = tensor(step)
-    if value is None or value.numel() != attention.used.numel():
+    value = tensor_of(step)
+    if value is None or value.numel() != attention.applied_weights.numel():
         return False
-    return not _is_normalised(value.reshape(attention.used.shape))
+    return not _is_normalised(value.reshape(attention.applied_weights.shape))
 
 
 def has_sink(attention: RecordedAttention) -> bool:
     """Whether the softmax also counted a logit that belongs to no key."""
-    value = None if attention.softmax_step is None else tensor(attention.softmax_step)
+    value = None if attention.softmax_step is None else tensor_of(attention.softmax_step)
     return (
         value is not None
-        and value.shape[-1] == attention.used.shape[-1] + 1
+        and value.shape[-1] == attention.applied_weights.shape[-1] + 1
         and _is_normalised(value)
     )
 

@@ -9,20 +9,24 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from heedful.conformance.calling.exceptions import attempt, said, where_raised
+from heedful.conformance.calling.exceptions import attempt, describe_exception, raising_line
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.expectations import is_triangular
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import VIEWS, made_from_tokens
-from heedful.conformance.recording.differences import changed_entries, dead, differing
+from heedful.conformance.recording.dataflow import VIEWS, steps_from_tokens
+from heedful.conformance.recording.differences import (
+    changed_entries,
+    differing_entries,
+    unused_steps,
+)
 from heedful.conformance.recording.inputs import Inputs, Observation
 from heedful.conformance.recording.source import (
     SourceLine,
-    change_of,
+    attribute_definition,
+    attribute_mutation,
     functions_of,
     last_assignment,
-    made_where,
 )
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
@@ -37,16 +41,16 @@ def history(evidence: Evidence) -> Iterator[Finding | Fact]:
     inputs = evidence.inputs
     expected = evidence.subject.fresh().run(inputs).detach()
     for earlier in _histories(evidence):
-        used = evidence.subject.fresh(lasting=True)
+        used = evidence.subject.fresh(keep_state=True)
         outcome = attempt(
             lambda used=used, earlier=earlier: [used.run(it).detach() for it in (*earlier, inputs)]
         )
         case = ", then ".join("B = {}, T = {}".format(*it.sizes) for it in (*earlier, inputs))
         if isinstance(outcome, Exception):
-            proof = f"After a call with other tokens it raises {said(outcome)}"
-            yield Finding("stale-state", "bug", proof, case, where_raised(outcome))
+            proof = f"After a call with other tokens it raises {describe_exception(outcome)}"
+            yield Finding("stale-state", "bug", proof, case, raising_line(outcome))
             return
-        if differing(outcome[-1], expected).any():
+        if differing_entries(outcome[-1], expected).any():
             apart = (outcome[-1] - expected).abs().max()
             proof = f"After a call with other tokens the output is another than on a fresh module, by {apart:.3g}."
             yield Finding("stale-state", "bug", proof, case, _kept(evidence, earlier))
@@ -68,7 +72,7 @@ def _histories(evidence: Evidence) -> Iterator[list[Inputs]]:
 def _kept(evidence: Evidence, earlier: list[Inputs]) -> SourceLine | None:
     """Where what is left behind is made, if it is an attribute; otherwise where it is first used."""
     subject = evidence.subject
-    before, after = subject.fresh(lasting=True), subject.fresh(lasting=True)
+    before, after = subject.fresh(keep_state=True), subject.fresh(keep_state=True)
     for inputs in earlier[:-1]:
         before.run(inputs)
     one = before.record(evidence.inputs)
@@ -87,7 +91,7 @@ def _source_of(subject: Subject, step: Step | None) -> SourceLine | None:
     read = re.findall(
         r"\bself(?:\.|, *['\"])(\w+)", step.source
     )  # self.name, getattr(self, "name")
-    changes = (change_of(owner, name) for name in read)
+    changes = (attribute_mutation(owner, name) for name in read)
     kept = [
         it.name.rpartition(".")[2] for it in step.inputs if it.kind in ("constant", "attribute")
     ]
@@ -97,11 +101,11 @@ def _source_of(subject: Subject, step: Step | None) -> SourceLine | None:
 
 def _first_apart(one: Observation, other: Observation) -> Step | None:
     """The first step of a run that another one on the same tokens does not take, or takes with another result."""
-    for step, counterpart in zip(one.trace, other.trace, strict=False):
+    for step, matching_step in zip(one.trace, other.trace, strict=False):
         if (step.operation, step.line, step.shape) != (
-            counterpart.operation,
-            counterpart.line,
-            counterpart.shape,
+            matching_step.operation,
+            matching_step.line,
+            matching_step.shape,
         ):
             return step
         changed = changed_entries(one, other, step)
@@ -120,10 +124,10 @@ def padding_history(evidence: Evidence) -> Iterator[Finding | Fact]:
     early, late = (torch.ones(B, T, dtype=torch.bool) for _ in range(2))
     early[:, T - 1], late[:, T - 2 :] = False, False
     expected = subject.fresh().run(inputs, keep=late).detach()
-    used = subject.fresh(lasting=True)
+    used = subject.fresh(keep_state=True)
     used.run(inputs, keep=early)
     after = used.run(inputs, keep=late).detach()
-    if differing(after, expected)[late].any():
+    if differing_entries(after, expected)[late].any():
         one, other = used.record(inputs, keep=late), subject.fresh().record(inputs, keep=late)
         yield Finding(
             "stale-state",
@@ -138,7 +142,7 @@ def padding_history(evidence: Evidence) -> Iterator[Finding | Fact]:
 @probe("undefined-or-global-name")
 def names(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Looks for steps that read a global tensor where the function has one of its own by nearly that name."""
-    for step in evidence.base.trace:
+    for step in evidence.baseline.trace:
         for source in step.inputs:
             if source.kind != "constant" or (held := _global(evidence, step, source)) is None:
                 continue
@@ -171,8 +175,8 @@ def _global(evidence: Evidence, step: Step, source: Source) -> Tensor | None:
 
 def _own_name(evidence: Evidence, step: Step, held: Tensor, name: str) -> str | None:
     """The local variable that a global is used in place of: made from the tokens, and in vain."""
-    steps = evidence.base.trace.steps
-    in_vain = made_from_tokens(steps) & dead(steps)
+    steps = evidence.baseline.trace.steps
+    in_vain = steps_from_tokens(steps) & unused_steps(steps)
     own = [it for it in steps[: step.index] if it.index in in_vain and it.name.isidentifier()]
     close = difflib.get_close_matches(name, [it.name for it in own], n=1, cutoff=ALIKE)
     alike = [it.name for it in own if it.shape[-2:] == held.shape[-2:]]
@@ -185,7 +189,7 @@ def buffers(evidence: Evidence) -> Iterator[Finding | Fact]:
     pristine = evidence.subject.fresh().module
     if pristine is None:
         return
-    steps = evidence.base.trace.steps
+    steps = evidence.baseline.trace.steps
     before = {
         name: tensor
         for name, tensor in _attributes(pristine)
@@ -200,7 +204,7 @@ def buffers(evidence: Evidence) -> Iterator[Finding | Fact]:
             "bug",
             f"After .to('meta') {name!r} ({times(tensor.shape)}) is still on {tensor.device}.",
             "",
-            made_where(pristine, name, held=True),
+            attribute_definition(pristine, name, held=True),
         )
 
 

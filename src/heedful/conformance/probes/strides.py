@@ -9,11 +9,16 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from heedful.conformance.calling.exceptions import attempt, said, where_raised
+from heedful.conformance.calling.exceptions import attempt, describe_exception, raising_line
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.differences import EXACT, aligned, changed_entries, differing
+from heedful.conformance.recording.differences import (
+    EXACT,
+    changed_entries,
+    differing_entries,
+    same_steps,
+)
 from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -74,15 +79,17 @@ def _judged(
     strides = tuple(next(iter(strided.arguments.values())).stride())
     case = f"B = {plain.sizes[0]}, T = {plain.sizes[1]}, strides {strides}"
     if isinstance(outcome, Exception):
-        proof = f"Tokens that lie {name} in memory make it raise {said(outcome)}"
-        place = where_raised(outcome)
+        proof = f"Tokens that lie {name} in memory make it raise {describe_exception(outcome)}"
+        place = raising_line(outcome)
         own = place is not None and place.file == _file(evidence.subject)
         return Finding("stride-dependent", "bug" if own else "suspicious", proof, case, place)
     for what, value in expected.items():
         sizes = [it.abs().max() for it in expected.values() if it.numel()]
         apart = (value - outcome[what]).abs().max()
         # What is 0 but for rounding, as the gradient of a key's bias, differs by rounding, too.
-        if differing(value, outcome[what]).any() and apart > EXACT[value.dtype] * max(sizes):
+        if differing_entries(value, outcome[what]).any() and apart > EXACT[value.dtype] * max(
+            sizes
+        ):
             proof = (
                 f"With equal tokens that lie {name} in memory {what} is another, by {apart:.3g}."
             )
@@ -133,7 +140,7 @@ def _outcome(subject: Subject, inputs: Inputs) -> dict[str, Tensor]:
 def _parting(subject: Subject, plain: Inputs, strided: Inputs) -> SourceLine | None:
     """The line at which two runs on equal tokens part."""
     one, other = subject.fresh().record(plain), subject.fresh().record(strided)
-    if not aligned(one, other):
+    if not same_steps(one, other):
         return None
     for step in one.trace:
         changed = changed_entries(one, other, step)

@@ -41,7 +41,7 @@ def is_projection(step: Step) -> bool:
     )
 
 
-def made_from_tokens(steps: Sequence[Step]) -> set[int]:
+def steps_from_tokens(steps: Sequence[Step]) -> set[int]:
     """The indices of the steps whose results depend on what was put in."""
     alive: set[int] = set()
     for step in steps:
@@ -50,13 +50,13 @@ def made_from_tokens(steps: Sequence[Step]) -> set[int]:
     return alive
 
 
-def way_back(observation: Observation, source: Source) -> list[Step]:
+def steps_from_projection(observation: Observation, source: Source) -> list[Step]:
     """The steps from an operand back to the projection that made it, which is the first; in order of the trace.
 
     Where tokens come in unprojected, the way begins at the first step made from them.
     """
     steps = observation.trace.steps
-    alive = made_from_tokens(steps)
+    alive = steps_from_tokens(steps)
     found: set[int] = set()
     todo = [] if source.step is None else [source.step]
     while todo:
@@ -69,7 +69,7 @@ def way_back(observation: Observation, source: Source) -> list[Step]:
     return [steps[index] for index in sorted(found)]
 
 
-def way_on(observation: Observation, start: Step) -> list[Step]:
+def steps_to_next_projection(observation: Observation, start: Step) -> list[Step]:
     """The steps that only rearrange a result, up to the next projection, in order; the start is the first."""
     found = {start.index}
     for step in observation.trace.steps[start.index + 1 :]:
@@ -79,11 +79,11 @@ def way_on(observation: Observation, start: Step) -> list[Step]:
     return [observation.trace.steps[index] for index in sorted(found)]
 
 
-def parameters_behind(way: list[Step]) -> list[str]:
+def parameter_names(way: list[Step]) -> list[str]:
     """The names of the parameters that a way back began with."""
     return [it.name for step in way for it in step.inputs if it.kind == "parameter"]
 
 
-def tensor(step: Step) -> Tensor | None:
+def tensor_of(step: Step) -> Tensor | None:
     """A step's value, if it was kept whole."""
     return step.value if isinstance(step.value, Tensor) else None

@@ -13,7 +13,7 @@ from heedful.observation import Step
 EXACT = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
 
 
-def differing(a: Tensor, b: Tensor) -> Tensor:
+def differing_entries(a: Tensor, b: Tensor) -> Tensor:
     """Which entries of two tensors of one shape are others, rounding apart: Boolean.
 
     NaN differs from every number, and infinities from finite ones.
@@ -27,7 +27,7 @@ def differing(a: Tensor, b: Tensor) -> Tensor:
     return ~same
 
 
-def aligned(a: Observation, b: Observation) -> bool:
+def same_steps(a: Observation, b: Observation) -> bool:
     """Whether two runs took the same steps."""
     return [(step.operation, step.shape) for step in a.trace] == [
         (step.operation, step.shape) for step in b.trace
@@ -41,10 +41,10 @@ def changed_entries(before: Observation, after: Observation, step: Step) -> Tens
         return None
     if not isinstance(step.value, Tensor) or not isinstance(other.value, Tensor):
         return None
-    return differing(step.value, other.value)
+    return differing_entries(step.value, other.value)
 
 
-def touched(mask: Tensor, axis: int) -> list[int]:
+def indices_with_any(mask: Tensor, axis: int) -> list[int]:
     """The indices along an axis at which a Boolean tensor is True anywhere."""
     others = [d for d in range(mask.dim()) if d != axis % mask.dim()]
     return torch.nonzero(mask.any(dim=others) if others else mask).flatten().tolist()
@@ -62,7 +62,7 @@ def ancestors(steps: Sequence[Step], start: Step) -> set[int]:
     return found
 
 
-def dead(steps: Sequence[Step]) -> set[int]:
+def unused_steps(steps: Sequence[Step]) -> set[int]:
     """The indices of the steps that come to nothing: they, and all that is made of them, are used by nothing."""
     readers: dict[int, list[int]] = {}
     for step in steps:

@@ -80,7 +80,7 @@ class Observation:
     output: Tensor
     trace: Trace
     values: Mapping[tuple[str, str], Tensor] = field(default_factory=dict)
-    before: int = 0
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def last_assignment(target: Callable[..., object], step: Step, variable: str) ->
     return max(found, key=lambda it: it.line, default=None)
 
 
-def change_of(module: nn.Module, attribute: str) -> SourceLine | None:
+def attribute_mutation(module: nn.Module, attribute: str) -> SourceLine | None:
     """The line outside the constructor that assigns a module's attribute, or writes into it."""
     for function in methods_of(module):
         for node, place in () if function.__name__ == "__init__" else _statements(function):
@@ -109,7 +109,9 @@ def _changes(node: ast.stmt, attribute: str) -> bool:
     return False
 
 
-def made_where(module: nn.Module | None, name: str, *, held: bool = False) -> SourceLine | None:
+def attribute_definition(
+    module: nn.Module | None, name: str, *, held: bool = False
+) -> SourceLine | None:
     """The line of a module's class that makes one of its attributes: `self.name = …`, or registers it as a buffer.
 
     Args:
@@ -188,7 +190,7 @@ def _parsed(kind: type) -> tuple[str, ast.Module, int] | None:
     return (file or "", ast.parse(textwrap.dedent("".join(lines))), max(first, 1))
 
 
-def call_of(observation: Observation, step: Step) -> SourceLine | None:
+def call_site(observation: Observation, step: Step) -> SourceLine | None:
     """The line `name = function(…)` of the call that a step was made in: the function's last step has that name."""
     last = step
     for following in observation.trace.steps[step.index + 1 :]:
