@@ -13,14 +13,14 @@ from torch import nn
 from heedful.conformance.calling.loading import loaded
 from heedful.conformance.check import evidence_of, run_probe
 from heedful.conformance.evidence.expectations import Expected
-from heedful.conformance.probes import PROBES, padding, rotary
+from heedful.conformance.probes import PROBES, caches, padding, rotary
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.conformance.reporting.root_causes import root_causes
 from heedful.nn import MultiHeadAttention, RotaryEmbedding
 from heedful.textbook import causal, multi_head, self_attention
 
 INTERLEAVED = RotaryEmbedding(6, layout="interleaved")
-OWN = {it.__name__ for it in (caching, padding, rotary)}
+OWN = {it.__name__ for it in (caches, padding, rotary)}
 
 # Queries and keys turned by halves, positions counted over real tokens, a cache that grows.
 GROWING = """
