@@ -329,8 +329,8 @@ def generate(
     be used.
     """
     from heedful.errors import HeedfulError
-    from heedful.gpt.choosing import Choice
-    from heedful.gpt.generate_command import speak
+    from heedful.gpt.sampling import Choice
+    from heedful.gpt.command import speak
 
     try:
         choice = Choice(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)

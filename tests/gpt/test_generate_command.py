@@ -10,7 +10,7 @@ pytest.importorskip(
 
 from heedful.cli import app
 from heedful.gpt import GPT, GPTConfig, checkpoint, tokenizer
-from heedful.gpt.choosing import GREEDY
+from heedful.gpt.sampling import GREEDY
 from heedful.gpt.generation import generate
 
 PROMPTS = ["Shall I compare", "é", "no"]

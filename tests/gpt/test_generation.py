@@ -7,7 +7,7 @@ import torch
 
 from heedful.errors import ArgumentError
 from heedful.gpt import GPT, GPTConfig
-from heedful.gpt.choosing import GREEDY, Choice
+from heedful.gpt.sampling import GREEDY, Choice
 from heedful.gpt.generation import generate, stream, window_start
 
 SMALL = {

@@ -10,7 +10,7 @@ from hypothesis import example, given
 
 from heedful.errors import ArgumentError, MissingExtraError
 from heedful.gpt import tokenizer as module
-from heedful.gpt.corpus import sonnets
+from heedful.gpt.data.corpus import sonnets
 from heedful.gpt.tokenizer import END_OF_TEXT, GPT2, Bytes, Tokenizer, Trained, load, make
 
 tokenizers = pytest.importorskip("tokenizers", reason="pip install 'heedful[train]'")

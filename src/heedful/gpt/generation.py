@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import ArgumentError
-from heedful.gpt.choosing import Choice
+from heedful.gpt.sampling import Choice
 from heedful.gpt.model import GPT
 from heedful.masks import Padding
 from heedful.nn import KVCache

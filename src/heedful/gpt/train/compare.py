@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from heedful.gpt.clock import Clock
-from heedful.gpt.corpus import Book
-from heedful.gpt.preparation import steps_in_budget, tokenize
-from heedful.gpt.run_folder import new_trainer
-from heedful.gpt.training import Trainer
-from heedful.gpt.training_config import TrainingConfig
+from heedful.gpt.train.clock import Clock
+from heedful.gpt.data.corpus import Book
+from heedful.gpt.train.plan import steps_in_budget, tokenize
+from heedful.gpt.train.run import new_trainer
+from heedful.gpt.train.trainer import Trainer
+from heedful.gpt.train.config import TrainingConfig
 
 OURS = "native"
 STEPS = 200

@@ -22,15 +22,15 @@ import torch
 from heedful.errors import ArgumentError
 from heedful.gpt import checkpoint, losses, state_file
 from heedful.gpt import tokenizer as tokenizers
-from heedful.gpt.batches import Batches
-from heedful.gpt.clock import Clock
+from heedful.gpt.data.batches import Batches
+from heedful.gpt.train.clock import Clock
 from heedful.gpt.config import GPTConfig
-from heedful.gpt.corpus import Book, Corpus
-from heedful.gpt.losses import Losses
+from heedful.gpt.data.corpus import Book, Corpus
+from heedful.gpt.train.history import Losses
 from heedful.gpt.model import GPT
 from heedful.gpt.tokenizer import Tokenizer
-from heedful.gpt.training import Trainer
-from heedful.gpt.training_config import TrainingConfig, check_keys
+from heedful.gpt.train.trainer import Trainer
+from heedful.gpt.train.config import TrainingConfig, check_keys
 from heedful.writing import reserved
 
 RECORD, STATE, TABLE = "run.json", "training.safetensors", "losses.csv"

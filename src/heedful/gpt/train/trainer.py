@@ -11,10 +11,10 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from heedful.errors import ArgumentError
-from heedful.gpt.batches import IGNORED, Batch, Batches
+from heedful.gpt.data.batches import IGNORED, Batch, Batches
 from heedful.gpt.model import GPT
-from heedful.gpt.schedule import learning_rate
-from heedful.gpt.training_config import TrainingConfig
+from heedful.gpt.train.schedule import learning_rate
+from heedful.gpt.train.config import TrainingConfig
 from heedful.masks import Documents
 
 MOST_LOGITS = 2**24  # held at a time, of a large vocabulary: 64 MiB

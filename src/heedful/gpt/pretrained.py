@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from heedful.conversion.certificate import largest_difference
 from heedful.gpt.checkpoint import CONFIG, WEIGHTS, assemble, read_json, read_tensors, unusable
-from heedful.gpt.families import translate
+from heedful.gpt.pretrained_families import translate
 from heedful.gpt.model import GPT
 
 if TYPE_CHECKING:

@@ -2,10 +2,10 @@
 
 import torch
 
-from heedful.gpt.batches import IGNORED, sweep
-from heedful.gpt.corpus import Split
+from heedful.gpt.data.batches import IGNORED, sweep
+from heedful.gpt.data.corpus import Split
 from heedful.gpt.model import GPT
-from heedful.gpt.training import summed_loss
+from heedful.gpt.train.trainer import summed_loss
 
 
 @torch.no_grad()

@@ -8,14 +8,14 @@ from typing import Any
 
 from heedful.errors import ArgumentError, MissingExtraError
 from heedful.gpt import kernel_comparison, training_config
-from heedful.gpt.clock import Clock
-from heedful.gpt.corpus import Book, read_books, sonnets
-from heedful.gpt.display import display
-from heedful.gpt.preparation import prepare
-from heedful.gpt.run_folder import Record, Run, digests, open_run
-from heedful.gpt.run_report import report
-from heedful.gpt.running import go_on
-from heedful.gpt.training_config import BUDGETS, TrainingConfig
+from heedful.gpt.train.clock import Clock
+from heedful.gpt.data.corpus import Book, read_books, sonnets
+from heedful.gpt.train.progress import display
+from heedful.gpt.train.plan import prepare
+from heedful.gpt.train.run import Record, Run, digests, open_run
+from heedful.gpt.train.report import report
+from heedful.gpt.train.loop import go_on
+from heedful.gpt.train.config import BUDGETS, TrainingConfig
 from heedful.screen import print_out
 
 

@@ -17,13 +17,13 @@ from typer.testing import CliRunner
 from heedful.cli import app
 from heedful.gpt import checkpoint, preparation, running, state_file
 from heedful.gpt import tokenizer as tokenizers
-from heedful.gpt.bigram import Bigram
-from heedful.gpt.clock import Clock
-from heedful.gpt.corpus import Corpus
-from heedful.gpt.evaluation import mean_loss
-from heedful.gpt.kernel_comparison import KernelComparison, Turn
-from heedful.gpt.run_folder import open_run
-from heedful.gpt.training import Trainer
+from heedful.gpt.train.bigram import Bigram
+from heedful.gpt.train.clock import Clock
+from heedful.gpt.data.corpus import Corpus
+from heedful.gpt.train.loss import mean_loss
+from heedful.gpt.train.compare import KernelComparison, Turn
+from heedful.gpt.train.run import open_run
+from heedful.gpt.train.trainer import Trainer
 
 pytest.importorskip("safetensors", reason="pip install -e '.[train]'")
 pytest.importorskip("tokenizers", reason="pip install -e '.[train]'")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 
 from heedful.errors import ArgumentError
-from heedful.gpt.corpus import Book, Corpus, read_books, sonnets
+from heedful.gpt.data.corpus import Book, Corpus, read_books, sonnets
 from heedful.gpt.tokenizer import Bytes
 
 END = Bytes.end_of_text

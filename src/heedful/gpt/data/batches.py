@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from heedful.errors import ArgumentError
-from heedful.gpt.corpus import Split
+from heedful.gpt.data.corpus import Split
 
 IGNORED = -100  # the target that F.cross_entropy leaves out
 

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event
 
-from heedful.gpt.choosing import Choice
-from heedful.gpt.display import Display
-from heedful.gpt.evaluation import mean_loss
+from heedful.gpt.sampling import Choice
+from heedful.gpt.train.progress import Display
+from heedful.gpt.train.loss import mean_loss
 from heedful.gpt.generation import generate
-from heedful.gpt.losses import Losses
-from heedful.gpt.run_folder import Run
+from heedful.gpt.train.history import Losses
+from heedful.gpt.train.run import Run
 
 LAST_CALL = (
     0.95  # of the minutes: what is planned too tightly stops here, and has time for its report

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from heedful.gpt.bigram import Bigram
-from heedful.gpt.evaluation import mean_loss
-from heedful.gpt.losses import write_curve
-from heedful.gpt.run_folder import Run
+from heedful.gpt.train.bigram import Bigram
+from heedful.gpt.train.loss import mean_loss
+from heedful.gpt.train.history import write_curve
+from heedful.gpt.train.run import Run
 from heedful.writing import reserved
 
 REPORT, CURVE = "report.txt", "losses.png"

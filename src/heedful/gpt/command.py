@@ -10,7 +10,7 @@ from typing import Any
 from heedful.errors import ArgumentError
 from heedful.gpt import checkpoint, foreign
 from heedful.gpt import tokenizer as tokenizers
-from heedful.gpt.choosing import Choice
+from heedful.gpt.sampling import Choice
 from heedful.gpt.generation import generate, stream
 from heedful.gpt.model import GPT
 from heedful.gpt.tokenizer import TextStream, Tokenizer

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 
 from heedful.errors import ArgumentError
-from heedful.gpt.batches import IGNORED, Batches, sweep
-from heedful.gpt.corpus import Book, Corpus, Split
+from heedful.gpt.data.batches import IGNORED, Batches, sweep
+from heedful.gpt.data.corpus import Book, Corpus, Split
 from heedful.gpt.tokenizer import Bytes
 from heedful.masks import Causal, Documents, Grid
 

@@ -11,13 +11,13 @@ import torch
 
 from heedful.errors import ArgumentError
 from heedful.gpt import GPT, GPTConfig, training
-from heedful.gpt.batches import Batch, Batches
-from heedful.gpt.corpus import Book, Corpus
-from heedful.gpt.evaluation import mean_loss
-from heedful.gpt.schedule import learning_rate
+from heedful.gpt.data.batches import Batch, Batches
+from heedful.gpt.data.corpus import Book, Corpus
+from heedful.gpt.train.loss import mean_loss
+from heedful.gpt.train.schedule import learning_rate
 from heedful.gpt.tokenizer import Bytes
-from heedful.gpt.training import Trainer, summed_loss
-from heedful.gpt.training_config import LARGE, SMALL, TrainingConfig, preset
+from heedful.gpt.train.trainer import Trainer, summed_loss
+from heedful.gpt.train.config import LARGE, SMALL, TrainingConfig, preset
 
 TINY = {
     "vocab_size": 257,

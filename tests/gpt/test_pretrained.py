@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from heedful.errors import ArgumentError
-from heedful.gpt.foreign import certify, from_folder, from_transformers
+from heedful.gpt.pretrained import certify, from_folder, from_transformers
 from test_real_models import folder_of, transformers
 
 GPT2 = {"n_embd": 48, "n_head": 4, "n_layer": 2, "vocab_size": 99, "n_positions": 64}

@@ -9,12 +9,12 @@ from pathlib import Path
 from statistics import median
 
 from heedful.gpt import tokenizer as tokenizers
-from heedful.gpt.clock import Clock
-from heedful.gpt.corpus import Book, Corpus
-from heedful.gpt.run_folder import Record, digests, new_trainer, tokens_per_step
+from heedful.gpt.train.clock import Clock
+from heedful.gpt.data.corpus import Book, Corpus
+from heedful.gpt.train.run import Record, digests, new_trainer, tokens_per_step
 from heedful.gpt.tokenizer import Tokenizer
-from heedful.gpt.training import Trainer
-from heedful.gpt.training_config import TrainingConfig
+from heedful.gpt.train.trainer import Trainer
+from heedful.gpt.train.config import TrainingConfig
 from heedful.kernels.native import library
 from heedful.writing import new_folder
 
