@@ -136,7 +136,7 @@ def changed(folder, **fields):
         (unknown_field, "depth"),
         (wrong_type, "d_model"),
         (foreign, "heedful did not write"),
-        (no_json, "no JSON"),
+        (no_json, "not JSON"),
         (no_object, "a JSON list"),
         (no_weights, "No such file"),
         (no_config, "No such file"),

@@ -10,8 +10,7 @@ pytest.importorskip(
 
 from heedful.cli import app
 from heedful.gpt import GPT, GPTConfig, checkpoint, tokenizer
-from heedful.gpt.sampling import GREEDY
-from heedful.gpt.generation import generate
+from heedful.gpt.generation import GREEDY, generate
 
 PROMPTS = ["Shall I compare", "é", "no"]
 
@@ -37,15 +36,15 @@ def folder(tmp_path):
         for parameter in model.parameters():
             parameter.mul_(10.0)
     checkpoint.save(model, tmp_path)
-    tokenizer.Bytes().save(tmp_path)
+    tokenizer.ByteTokenizer().save(tmp_path)
     return tmp_path
 
 
 def said(folder, prompt: str, tokens: int) -> str:
     """Greedy, by the functions."""
-    model, bytes_ = checkpoint.load(folder), tokenizer.Bytes()
+    model, bytes_ = checkpoint.load(folder), tokenizer.ByteTokenizer()
     ids = bytes_.encode(prompt) or [bytes_.end_of_text]
-    (text,) = generate(model, [ids], tokens=tokens, choice=GREEDY, stop=bytes_.end_of_text)
+    (text,) = generate(model, [ids], tokens=tokens, sampling=GREEDY, stop=bytes_.end_of_text)
     return prompt + bytes_.decode(text) + "\n"
 
 
@@ -98,7 +97,7 @@ def test_a_model_of_transformers_with_its_tokenizer(tmp_path):
         "transformers",
         reason="transformers is missing; install it with: pip install -e '.[models]'",
     )
-    words = tokenizer.make("bpe", ["to be or not to be that is the question"] * 3, 280)
+    words = tokenizer.make_tokenizer("bpe", ["to be or not to be that is the question"] * 3, 280)
     source = transformers.GPT2LMHeadModel(
         transformers.GPT2Config(
             n_embd=32,

@@ -7,8 +7,7 @@ import torch
 
 from heedful.errors import ArgumentError
 from heedful.gpt import GPT, GPTConfig
-from heedful.gpt.sampling import GREEDY, Choice
-from heedful.gpt.generation import generate, stream, window_start
+from heedful.gpt.generation import GREEDY, Sampling, generate, stream, window_start
 
 SMALL = {
     "vocab_size": 61,
@@ -56,22 +55,22 @@ def without_caches(model: GPT, prompt: list[int], tokens: int) -> list[int]:
 def test_greedy_is_what_the_model_says_without_caches(model):
     said = set()
     for prompt in PROMPTS:
-        (text,) = generate(model, [prompt], tokens=40, choice=GREEDY)
+        (text,) = generate(model, [prompt], tokens=40, sampling=GREEDY)
         assert text == without_caches(model, prompt, 40)
         said.update(text)
     assert len(said) > 20  # not one thing over and over
 
 
 def test_each_of_a_batch_says_what_it_says_alone(model):
-    together = generate(model, PROMPTS, tokens=40, choice=GREEDY)
+    together = generate(model, PROMPTS, tokens=40, sampling=GREEDY)
     for prompt, text in zip(PROMPTS, together, strict=True):
-        assert text == generate(model, [prompt], tokens=40, choice=GREEDY)[0]
+        assert text == generate(model, [prompt], tokens=40, sampling=GREEDY)[0]
 
 
 def test_prompts_and_what_follows_are_one_text(model):
     """Where the prompt ended makes no difference to what comes later, beyond the context too."""
-    (text,) = generate(model, [[1, 2, 3]], tokens=40, choice=GREEDY)
-    (later,) = generate(model, [[1, 2, 3, *text[:25]]], tokens=15, choice=GREEDY)
+    (text,) = generate(model, [[1, 2, 3]], tokens=40, sampling=GREEDY)
+    (later,) = generate(model, [[1, 2, 3, *text[:25]]], tokens=15, sampling=GREEDY)
     assert later == text[25:]
 
 
@@ -93,43 +92,45 @@ def test_nothing_is_read_twice_before_the_context_is_full(model, monkeypatch):
         return read(self, tokens, *arguments)
 
     monkeypatch.setattr(GPT, "read", counted)
-    generate(model, [[1, 2, 3]], tokens=21, choice=GREEDY)
+    generate(model, [[1, 2, 3]], tokens=21, sampling=GREEDY)
     assert lengths == [3] + [1] * 13 + [9] + [1] * 6  # 17 tokens: of the newest 9 on, again
 
 
 def test_a_text_ends_at_its_stop_token(model):
-    texts = generate(model, PROMPTS, tokens=30, choice=GREEDY)
+    texts = generate(model, PROMPTS, tokens=30, sampling=GREEDY)
     stop = texts[0][5]
-    stopped = generate(model, PROMPTS, tokens=30, choice=GREEDY, stop=stop)
+    stopped = generate(model, PROMPTS, tokens=30, sampling=GREEDY, stop=stop)
     for text, short in zip(texts, stopped, strict=True):
         assert short == text[: text.index(stop) if stop in text else None]
-    steps = list(stream(model, PROMPTS[:1], tokens=30, choice=GREEDY, stop=stop))
+    steps = list(stream(model, PROMPTS[:1], tokens=30, sampling=GREEDY, stop=stop))
     assert steps == [[token] for token in stopped[0]]
 
 
 def test_streams_come_step_by_step(model):
-    steps = stream(model, PROMPTS, tokens=10**9, choice=GREEDY)
+    steps = stream(model, PROMPTS, tokens=10**9, sampling=GREEDY)
     first = [next(steps) for _ in range(3)]
     assert list(zip(*first, strict=True)) == [
-        tuple(text) for text in generate(model, PROMPTS, tokens=3, choice=GREEDY)
+        tuple(text) for text in generate(model, PROMPTS, tokens=3, sampling=GREEDY)
     ]
 
 
 def test_modes_and_random_state_stay():
     model = confident(GPTConfig.gpt2(**SMALL, dropout=0.9)).train()
     random_state = torch.get_rng_state()
-    first, second = (generate(model, PROMPTS, tokens=9, choice=Choice(seed=3)) for _ in range(2))
+    first, second = (
+        generate(model, PROMPTS, tokens=9, sampling=Sampling(seed=3)) for _ in range(2)
+    )
     assert first == second
     assert model.training
     assert model.blocks[0].attention.training
     assert torch.equal(torch.get_rng_state(), random_state)
-    assert generate(model, PROMPTS, tokens=9, choice=Choice(seed=4)) != first
+    assert generate(model, PROMPTS, tokens=9, sampling=Sampling(seed=4)) != first
 
 
 def test_trained_on_in_between():
     """Nothing that generation leaves behind is in the way of a backward pass."""
     model = confident(GPTConfig.llama(**SMALL, num_kv_heads=2)).train()
-    generate(model, [[1, 2, 3]], tokens=3, choice=GREEDY)
+    generate(model, [[1, 2, 3]], tokens=3, sampling=GREEDY)
     model(torch.tensor([[1, 2, 3]])).sum().backward()
     assert model.token_embedding.weight.grad.isfinite().all()
 
@@ -137,33 +138,33 @@ def test_trained_on_in_between():
 # --- choosing ----------------------------------------------------------------------------------------
 
 
-def drawn(choice: Choice, probabilities: list[float], times: int = 20_000) -> list[float]:
+def drawn(sampling: Sampling, probabilities: list[float], times: int = 20_000) -> list[float]:
     """How often each token is chosen."""
     logits = torch.tensor(probabilities).log().expand(times, -1)
-    chosen = choice.tokens(logits, torch.Generator().manual_seed(0))
+    chosen = sampling.sample(logits, torch.Generator().manual_seed(0))
     return (chosen.bincount(minlength=len(probabilities)) / times).tolist()
 
 
 @pytest.mark.parametrize(
-    ("choice", "expected"),
+    ("sampling", "expected"),
     [
-        (Choice(), [0.1, 0.4, 0.2, 0.3]),
-        (Choice(temperature=0.5), [0.01 / 0.3, 0.16 / 0.3, 0.04 / 0.3, 0.09 / 0.3]),
-        (Choice(temperature=1e-3), [0, 1, 0, 0]),
+        (Sampling(), [0.1, 0.4, 0.2, 0.3]),
+        (Sampling(temperature=0.5), [0.01 / 0.3, 0.16 / 0.3, 0.04 / 0.3, 0.09 / 0.3]),
+        (Sampling(temperature=1e-3), [0, 1, 0, 0]),
         (GREEDY, [0, 1, 0, 0]),
-        (Choice(top_k=2), [0, 4 / 7, 0, 3 / 7]),
-        (Choice(top_k=99), [0.1, 0.4, 0.2, 0.3]),
-        (Choice(top_p=0.65), [0, 4 / 7, 0, 3 / 7]),
-        (Choice(top_p=0.75), [0, 4 / 9, 2 / 9, 3 / 9]),
-        (Choice(top_p=1e-6), [0, 1, 0, 0]),
+        (Sampling(top_k=2), [0, 4 / 7, 0, 3 / 7]),
+        (Sampling(top_k=99), [0.1, 0.4, 0.2, 0.3]),
+        (Sampling(top_p=0.65), [0, 4 / 7, 0, 3 / 7]),
+        (Sampling(top_p=0.75), [0, 4 / 9, 2 / 9, 3 / 9]),
+        (Sampling(top_p=1e-6), [0, 1, 0, 0]),
         (
-            Choice(top_k=3, top_p=0.5),
+            Sampling(top_k=3, top_p=0.5),
             [0, 4 / 7, 0, 3 / 7],
         ),  # of 4/9, 3/9, 2/9, those that reach half
     ],
 )
-def test_tokens_are_drawn_as_often_as_they_should(choice, expected):
-    assert drawn(choice, [0.1, 0.4, 0.2, 0.3]) == pytest.approx(
+def test_tokens_are_drawn_as_often_as_they_should(sampling, expected):
+    assert drawn(sampling, [0.1, 0.4, 0.2, 0.3]) == pytest.approx(
         expected, abs=4 * math.sqrt(0.25 / 20_000)
     )
 
@@ -181,7 +182,7 @@ def test_tokens_are_drawn_as_often_as_they_should(choice, expected):
 )
 def test_choices_that_are_refused(name, options):
     with pytest.raises(ArgumentError) as caught:
-        Choice(**options)
+        Sampling(**options)
     assert caught.value.argument == name
 
 

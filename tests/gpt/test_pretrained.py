@@ -100,7 +100,7 @@ def test_an_index_reads_nothing_outside_its_folder(tmp_path):
     (tmp_path / "config.json").rename(tmp_path / "inside" / "config.json")
     index = {"weight_map": {"model.norm.weight": "../elsewhere.safetensors"}}
     (tmp_path / "inside" / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(ArgumentError, match="names no files beside it"):
+    with pytest.raises(ArgumentError, match="names files outside its folder"):
         from_folder(tmp_path / "inside")
 
 

@@ -1,4 +1,4 @@
-"""`heedful generate` as the command line gives it: prompts in, the texts that they grow into out."""
+"""The command `heedful generate`."""
 
 from __future__ import annotations
 
@@ -8,76 +8,83 @@ from pathlib import Path
 from typing import Any
 
 from heedful.errors import ArgumentError
-from heedful.gpt import checkpoint, foreign
-from heedful.gpt import tokenizer as tokenizers
-from heedful.gpt.sampling import Choice
-from heedful.gpt.generation import generate, stream
+from heedful.gpt import checkpoint, pretrained
+from heedful.gpt.generation import Sampling, generate, stream
 from heedful.gpt.model import GPT
-from heedful.gpt.tokenizer import TextStream, Tokenizer
+from heedful.gpt.tokenizer import TextStream, Tokenizer, load_tokenizer
 
 SEPARATOR = "\n---\n"  # between the texts of several prompts
 STDIN = "-"
 
 
-def speak(folder: Path, prompts: Sequence[str], *, tokens: int, choice: Choice) -> None:
-    """Print each prompt and what the model says after it; of one prompt token by token, of several once all are done.
+def print_continuations(
+    folder: Path, prompts: Sequence[str], *, tokens: int, sampling: Sampling
+) -> None:
+    """Print each prompt with its continuation: token by token for one prompt, all at the end for several.
 
     Args:
-        folder: what `heedful train` wrote, or a transformers model of GPT-2's or Llama's kind with its tokenizer.json.
-        prompts: texts; "-" is what stands in stdin, an empty one begins a new text.
-        tokens: the most new ones for each; a text may end before.
-        choice: how they are chosen.
+        folder: a folder that `heedful train` wrote, or a transformers model of GPT-2's or Llama's family with its
+            tokenizer.json.
+        prompts: texts; "-" stands for the text in stdin, and an empty prompt begins a new text.
+        tokens: the maximum number of new tokens for each prompt.
+        sampling: how tokens are chosen.
 
     Raises:
-        ArgumentError: the folder holds no model, or one that ours cannot be; a prompt is no text.
+        ArgumentError: the folder holds no supported model, or a prompt is not valid text.
         MissingExtraError: the extra "train" is not installed.
     """
     texts = [_read_stdin() if prompt == STDIN else prompt for prompt in prompts]
-    model, tokenizer = open_model(folder)
+    model, tokenizer = load_model(folder)
     ids = [_encode(tokenizer, text) for text in texts]
-    growing = [_text_after(tokenizer, prompt) for prompt in ids]
-    options: dict[str, Any] = {"tokens": tokens, "choice": choice, "stop": tokenizer.end_of_text}
+    streams = [_stream_after(tokenizer, prompt) for prompt in ids]
+    options: dict[str, Any] = {
+        "tokens": tokens,
+        "sampling": sampling,
+        "stop": tokenizer.end_of_text,
+    }
     if len(texts) == 1:
-        _say(texts[0])
+        _print(texts[0])
         for (id,) in stream(model, ids, **options):
-            assert id is not None  # a single text that has ended ends the stream
-            _say(growing[0].push(id))
-        _say(growing[0].end() + "\n")
+            assert id is not None  # the end of the only text ends the stream
+            _print(streams[0].push(id))
+        _print(streams[0].end() + "\n")
     else:
-        for number, end in enumerate(generate(model, ids, **options)):
-            texts[number] += "".join(map(growing[number].push, end)) + growing[number].end()
-        _say(SEPARATOR.join(texts) + "\n")
+        for number, continuation in enumerate(generate(model, ids, **options)):
+            pieces = [streams[number].push(id) for id in continuation]
+            texts[number] += "".join(pieces) + streams[number].end()
+        _print(SEPARATOR.join(texts) + "\n")
 
 
-def open_model(folder: Path) -> tuple[GPT, Tokenizer]:
-    """The model and the tokenizer in a folder, our own or of transformers.
+def load_model(folder: Path) -> tuple[GPT, Tokenizer]:
+    """Load the model and the tokenizer in a folder that heedful or transformers wrote.
 
     Raises:
-        ArgumentError: one of them is missing, damaged, or of a kind that ours cannot be.
+        ArgumentError: one of them is missing, damaged or not supported.
         MissingExtraError: the extra "train" is not installed.
     """
-    kind = checkpoint.read_json(folder / checkpoint.CONFIG).get("model_type")
-    load = checkpoint.load if kind == checkpoint.KIND else foreign.from_folder
-    return load(folder), tokenizers.load(folder)
+    model_type = checkpoint.read_json(folder / checkpoint.CONFIG).get("model_type")
+    load = checkpoint.load if model_type == checkpoint.MODEL_TYPE else pretrained.from_folder
+    return load(folder), load_tokenizer(folder)
 
 
 def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Return the ids of a prompt; an empty one becomes the end of a text, which precedes each text in training."""
     ids = tokenizer.encode(text)
     if not ids and tokenizer.end_of_text is not None:
-        return [tokenizer.end_of_text]  # what stands before a text's beginning in training
+        return [tokenizer.end_of_text]
     return ids
 
 
-def _text_after(tokenizer: Tokenizer, prompt: Sequence[int]) -> TextStream:
-    """For what follows the prompt: some tokenizers take a space from whatever they decode first."""
-    following = tokenizer.stream()
+def _stream_after(tokenizer: Tokenizer, prompt: Sequence[int]) -> TextStream:
+    """Return a decoder that has read the prompt, because some tokenizers strip the space from the first token."""
+    text_stream = tokenizer.stream()
     for id in prompt:
-        following.push(id)
-    return following
+        text_stream.push(id)
+    return text_stream
 
 
 def _read_stdin() -> str:
-    """What was piped in, without the line's end that `echo` adds."""
+    """Return the text in stdin, without the final newline that `echo` adds."""
     try:
         return sys.stdin.buffer.read().decode().removesuffix("\n")
     except UnicodeDecodeError as error:
@@ -89,7 +96,7 @@ def _read_stdin() -> str:
         ) from error
 
 
-def _say(text: str) -> None:
-    """Print at once, with what stdout's encoding has not as question marks."""
+def _print(text: str) -> None:
+    """Print without a newline and without delay; a character that stdout cannot encode becomes a question mark."""
     encoding = sys.stdout.encoding
     print(text.encode(encoding, "replace").decode(encoding), end="", flush=True)

@@ -1,4 +1,4 @@
-"""GPT-2 and Llama-type checkpoints in our `GPT`: from a folder, or from a transformers model, proved equal to it."""
+"""Pretrained models of transformers as a `GPT`, from a folder or from a model in memory, with a proof of equality."""
 
 from __future__ import annotations
 
@@ -14,34 +14,33 @@ from torch import Tensor, nn
 
 from heedful.conversion.certificate import largest_difference
 from heedful.gpt.checkpoint import CONFIG, WEIGHTS, assemble, read_json, read_tensors, unusable
-from heedful.gpt.pretrained_families import translate
 from heedful.gpt.model import GPT
+from heedful.gpt.pretrained_families import translate
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel  # pyright: ignore[reportMissingImports] - an extra
 
-INDEX = (
-    "model.safetensors.index.json"  # which file holds which tensor, where one would be too large
-)
+INDEX = "model.safetensors.index.json"  # of weights that are split into several files
 
-# transformers computes RMSNorm and rotary angles in float32 whatever the dtype, which costs about 1e-7 of the
-# logits' size. GELU for its approximation costs about 1e-4, an epsilon or base of another family more.
+# Relative to the largest logit. transformers computes RMSNorm and rotary angles in float32 whatever the dtype, which
+# causes a difference of about 1e-7. Exact GELU instead of its approximation causes about 1e-4, and another family's
+# epsilon or rotary base causes more.
 TOLERANCE = 1e-5
-BATCH, LONGEST = 2, 64
+BATCH, MAX_TOKENS = 2, 64
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """How far the logits of our GPT are from those of the transformers model that it was made of.
+    """The difference between a GPT's logits and those of the transformers model that it was made from.
 
-    Both are compared in eval mode, on random tokens from a generator of the certificate's own, as copies: neither a
-    mode nor the global random state is touched.
+    Copies of both models are compared in eval mode, on random tokens from a generator of the certificate's own, so that
+    neither a mode nor the global random state changes.
 
     Attributes:
-        source: the transformers class.
-        difference: the largest absolute difference of logits, both computed in float64 on the CPU; NaN if one is NaN.
-        scale: the source's largest absolute logit.
-        inputs: the tokens' shapes (B, T): 1 token, and as many as the context holds, 64 at most.
+        source: the name of the transformers class.
+        difference: the largest absolute difference of logits, computed in float64 on the CPU; NaN if a logit is NaN.
+        scale: the largest absolute logit of the source.
+        inputs: the shapes (B, T) of the tokens: T is 1, and the context length up to 64.
     """
 
     source: str
@@ -51,7 +50,7 @@ class Certificate:
 
     @property
     def exact(self) -> bool:
-        """Whether logits differ by rounding alone: by at most 1e-5 of the source's largest."""
+        """Whether the logits differ by rounding only: by at most 1e-5 of the largest logit of the source."""
         return self.difference <= TOLERANCE * self.scale
 
     def __str__(self) -> str:
@@ -64,26 +63,52 @@ class Certificate:
 
 
 def from_folder(folder: str | Path) -> GPT:
-    """The model in a folder with config.json and model.safetensors, or its shards and their index.
+    """Load a model that transformers saved; transformers itself is not needed.
 
-    It is in eval mode on the CPU, of the files' dtype, without dropout. Needs safetensors, not transformers.
+    Args:
+        folder: has config.json and model.safetensors, or the parts of these weights and their index. The model is
+            GPT-2, Llama, Mistral or Qwen 2.
+
+    Returns:
+        The model in eval mode, on the CPU, with weights of the saved dtype and without dropout.
 
     Raises:
-        ArgumentError: files are missing or damaged, or the model does what ours does not; the text says what.
+        ArgumentError: files are missing or damaged, or the model computes something that `GPT` does not.
         MissingExtraError: the extra "train" is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> from transformers import GPT2Config, GPT2LMHeadModel
+        >>> source = GPT2LMHeadModel(GPT2Config(vocab_size=99, n_embd=32, n_head=2, n_layer=1))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     source.save_pretrained(folder)
+        ...     gpt = from_folder(folder)
+        >>> gpt.config.d_model
+        32
     """
     folder = Path(folder)
-    return _build(read_json(folder / CONFIG), _read_shards(folder), folder)
+    return _build(read_json(folder / CONFIG), _read_weights(folder), folder)
 
 
 def from_transformers(model: PreTrainedModel) -> tuple[GPT, Certificate]:
-    """A transformers model as ours, of its dtype and device and with weights of its own, and the proof.
+    """Convert a transformers model, and compare the two.
 
     Args:
-        model: `GPT2LMHeadModel`, `LlamaForCausalLM`, `MistralForCausalLM` or `Qwen2ForCausalLM`.
+        model: a `GPT2LMHeadModel`, `LlamaForCausalLM`, `MistralForCausalLM` or `Qwen2ForCausalLM`.
+
+    Returns:
+        The model in eval mode, of the same dtype and device, with a copy of the weights; and the certificate that both
+        compute the same logits.
 
     Raises:
-        ArgumentError: it is of another kind, or does what ours does not; the text says what.
+        ArgumentError: the model is of another class, or computes something that `GPT` does not.
+
+    Example:
+        >>> from transformers import GPT2Config, GPT2LMHeadModel
+        >>> source = GPT2LMHeadModel(GPT2Config(vocab_size=99, n_embd=32, n_head=2, n_layer=1))
+        >>> gpt, certificate = from_transformers(source)
+        >>> certificate.exact
+        True
     """
     tensors = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
     gpt = _build(model.config.to_dict(), tensors, type(model).__name__)
@@ -92,15 +117,23 @@ def from_transformers(model: PreTrainedModel) -> tuple[GPT, Certificate]:
 
 @torch.no_grad()
 def certify(gpt: GPT, source: PreTrainedModel) -> Certificate:
-    """Compare our GPT with a transformers model."""
+    """Compare the logits of a GPT with those of a transformers model.
+
+    Args:
+        gpt: the GPT.
+        source: the transformers model.
+
+    Returns:
+        The certificate, whether the logits agree or not.
+    """
     tokens = _random_tokens(gpt)
     ours, theirs = _in_float64(gpt), _in_float64(source)
-    expected = [theirs(it).logits.double() for it in tokens]
+    expected = [theirs(batch).logits.double() for batch in tokens]
     return Certificate(
         source=type(source).__name__,
-        difference=largest_difference(expected, [ours(it) for it in tokens]),
+        difference=largest_difference(expected, [ours(batch) for batch in tokens]),
         scale=max(logits.abs().max().item() for logits in expected),
-        inputs=tuple(tuple(it.shape) for it in tokens),
+        inputs=tuple(tuple(batch.shape) for batch in tokens),
     )
 
 
@@ -109,11 +142,11 @@ def _in_float64(model: nn.Module) -> nn.Module:
 
 
 def _random_tokens(gpt: GPT) -> list[Tensor]:
-    longest = min(LONGEST, gpt.config.context_length)
+    max_tokens = min(MAX_TOKENS, gpt.config.context_length)
     generator = torch.Generator().manual_seed(0)
     return [
         torch.randint(gpt.config.vocab_size, (BATCH, T), generator=generator)
-        for T in sorted({1, longest})
+        for T in sorted({1, max_tokens})
     ]
 
 
@@ -125,13 +158,14 @@ def _build(fields: Mapping[str, Any], tensors: Mapping[str, Tensor], origin: obj
     )
 
 
-def _read_shards(folder: Path) -> dict[str, Tensor]:
+def _read_weights(folder: Path) -> dict[str, Tensor]:
+    """Read the weights from one file, or from the files that an index names."""
     if (folder / WEIGHTS).exists() or not (folder / INDEX).exists():
         return read_tensors(folder / WEIGHTS)
-    shards = read_json(folder / INDEX).get("weight_map")
-    if not isinstance(shards, dict) or any(Path(name).name != name for name in shards.values()):
-        raise unusable(folder / INDEX, "an index that names no files beside it")
+    files = read_json(folder / INDEX).get("weight_map")
+    if not isinstance(files, dict) or any(Path(name).name != name for name in files.values()):
+        raise unusable(folder / INDEX, "an index that names files outside its folder, or none")
     tensors = {}
-    for name in sorted(set(shards.values())):
+    for name in sorted(set(files.values())):
         tensors |= read_tensors(folder / name)
     return tensors

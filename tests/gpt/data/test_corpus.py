@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 
 from heedful.errors import ArgumentError
-from heedful.gpt.data.corpus import Book, Corpus, read_books, sonnets
-from heedful.gpt.tokenizer import Bytes
+from heedful.gpt.data.books import Book, read_books, sonnets
+from heedful.gpt.data.corpus import Corpus
+from heedful.gpt.tokenizer import ByteTokenizer
 
-END = Bytes.end_of_text
+END = ByteTokenizer.end_of_text
 BOOKS = [Book("first", "a" * 19 + "A"), Book("second", "b" * 38 + "BB")]
 
 
@@ -92,7 +93,7 @@ def test_sonnets_come_with_the_package():
 
 
 def test_documents_stand_between_ends_of_text_and_sides_apart(tmp_path):
-    corpus = Corpus.build(BOOKS, Bytes(), tmp_path)
+    corpus = Corpus.build(BOOKS, ByteTokenizer(), tmp_path)
     assert numbers(corpus) == [
         [END, *b"a" * 19, END, *b"b" * 38, END],
         [END, *b"A", END, *b"BB", END],
@@ -103,14 +104,14 @@ def test_documents_stand_between_ends_of_text_and_sides_apart(tmp_path):
 
 
 def test_books_of_one_name_are_two_documents(tmp_path):
-    corpus = Corpus.build([BOOKS[0], Book("first", "c" * 40)], Bytes(), tmp_path)
+    corpus = Corpus.build([BOOKS[0], Book("first", "c" * 40)], ByteTokenizer(), tmp_path)
     assert corpus.train.names == ("first", "first")
     assert corpus.train.starts == (0, 20)
 
 
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(2**16, np.uint16), (2**16 + 1, np.uint32)])
 def test_a_token_takes_two_bytes_where_they_suffice(tmp_path, vocab_size, dtype):
-    tokenizer = Bytes()
+    tokenizer = ByteTokenizer()
     tokenizer.vocab_size, tokenizer.end_of_text = vocab_size, vocab_size - 1
     corpus = Corpus.build(BOOKS, tokenizer, tmp_path)
     assert corpus.train.tokens.dtype == dtype
@@ -118,7 +119,7 @@ def test_a_token_takes_two_bytes_where_they_suffice(tmp_path, vocab_size, dtype)
 
 
 def test_loading_maps_the_file_and_reads_none_of_it(tmp_path):
-    Corpus.build([Book("long", "some text\n" * 200_000)], Bytes(), tmp_path)
+    Corpus.build([Book("long", "some text\n" * 200_000)], ByteTokenizer(), tmp_path)
     size = (tmp_path / "tokens.npy").stat().st_size
     tracemalloc.start()
     corpus = Corpus.load(tmp_path)
@@ -129,8 +130,8 @@ def test_loading_maps_the_file_and_reads_none_of_it(tmp_path):
     assert not corpus.train.tokens.flags.writeable
 
 
-class Counting(Bytes):
-    """Bytes that count how many texts they encode."""
+class Counting(ByteTokenizer):
+    """ByteTokenizer that count how many texts they encode."""
 
     encoded = 0
 
@@ -147,7 +148,7 @@ def test_the_same_books_and_tokenizer_are_not_encoded_again(tmp_path):
 
 
 def test_another_text_or_tokenizer_is_encoded_anew(tmp_path):
-    Corpus.build(BOOKS, Bytes(), tmp_path)
+    Corpus.build(BOOKS, ByteTokenizer(), tmp_path)
     tokenizer = Counting()
     Corpus.build([BOOKS[1], BOOKS[0]], tokenizer, tmp_path)
     assert tokenizer.encoded == 4
@@ -158,8 +159,8 @@ def test_another_text_or_tokenizer_is_encoded_anew(tmp_path):
 
 def test_what_has_no_two_sides_or_no_end_is_refused(tmp_path):
     with pytest.raises(ArgumentError, match="a character or two"):
-        Corpus.build([Book("short", "a")], Bytes(), tmp_path)
-    endless = Bytes()
+        Corpus.build([Book("short", "a")], ByteTokenizer(), tmp_path)
+    endless = ByteTokenizer()
     endless.end_of_text = None
     with pytest.raises(ArgumentError, match="end_of_text"):
         Corpus.build(BOOKS, endless, tmp_path)
@@ -167,7 +168,7 @@ def test_what_has_no_two_sides_or_no_end_is_refused(tmp_path):
 
 
 def test_a_full_disk_leaves_the_corpus_that_was_there(tmp_path, monkeypatch):
-    before = numbers(Corpus.build(BOOKS, Bytes(), tmp_path))
+    before = numbers(Corpus.build(BOOKS, ByteTokenizer(), tmp_path))
     write_bytes = Path.write_bytes
 
     def full(path, content):
@@ -177,14 +178,14 @@ def test_a_full_disk_leaves_the_corpus_that_was_there(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(ArgumentError, match="No space left"):
-        Corpus.build(BOOKS[:1], Bytes(), tmp_path)
+        Corpus.build(BOOKS[:1], ByteTokenizer(), tmp_path)
     assert numbers(Corpus.load(tmp_path)) == before
     assert len(list(tmp_path.iterdir())) == 2
 
 
 @pytest.mark.parametrize("renamed", [0, 1])
 def test_a_kill_while_files_take_their_names_leaves_no_mixed_corpus(tmp_path, monkeypatch, renamed):
-    Corpus.build(BOOKS, Bytes(), tmp_path)
+    Corpus.build(BOOKS, ByteTokenizer(), tmp_path)
     replace, done = Path.replace, []
 
     def killed(path, target):
@@ -196,15 +197,15 @@ def test_a_kill_while_files_take_their_names_leaves_no_mixed_corpus(tmp_path, mo
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", killed)
         with pytest.raises(KeyboardInterrupt):
-            Corpus.build(BOOKS[:1], Bytes(), tmp_path)
+            Corpus.build(BOOKS[:1], ByteTokenizer(), tmp_path)
     with pytest.raises(ArgumentError, match="corpus"):
         Corpus.load(tmp_path)
-    assert len(Corpus.build(BOOKS[:1], Bytes(), tmp_path).train.names) == 1
+    assert len(Corpus.build(BOOKS[:1], ByteTokenizer(), tmp_path).train.names) == 1
 
 
 def test_a_damaged_corpus_is_refused(tmp_path):
     index, tokens = tmp_path / "corpus.json", tmp_path / "tokens.npy"
-    Corpus.build(BOOKS, Bytes(), tmp_path)
+    Corpus.build(BOOKS, ByteTokenizer(), tmp_path)
     sound, whole = index.read_bytes(), tokens.read_bytes()
     fewer = json.loads(sound)
     fewer["train"]["length"] -= 1

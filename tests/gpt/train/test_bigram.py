@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 
 from heedful.errors import ArgumentError
+from heedful.gpt.data.books import sonnets
 from heedful.gpt.train.bigram import Bigram, _discounted
-from heedful.gpt.data.corpus import sonnets
 
 
 def table(model: Bigram, V: int) -> np.ndarray:

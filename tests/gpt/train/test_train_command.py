@@ -15,14 +15,17 @@ import torch
 from typer.testing import CliRunner
 
 from heedful.cli import app
-from heedful.gpt import checkpoint, preparation, running, state_file
-from heedful.gpt import tokenizer as tokenizers
-from heedful.gpt.train.bigram import Bigram
-from heedful.gpt.train.clock import Clock
+from heedful.gpt import checkpoint
 from heedful.gpt.data.corpus import Corpus
+from heedful.gpt.tokenizer import load_tokenizer
+from heedful.gpt.train import plan
+from heedful.gpt.train.bigram import Bigram
+from heedful.gpt.train.compare import ComparedStep, KernelComparison
+from heedful.gpt.train.loop import interruption
 from heedful.gpt.train.loss import mean_loss
-from heedful.gpt.train.compare import KernelComparison, Turn
+from heedful.gpt.train.progress import Clock
 from heedful.gpt.train.run import open_run
+from heedful.gpt.train.state import load_state, save_state
 from heedful.gpt.train.trainer import Trainer
 
 pytest.importorskip("safetensors", reason="pip install -e '.[train]'")
@@ -84,7 +87,7 @@ def assert_same_runs(first: str, second: str) -> None:
     for one, other in zip(weights(first).items(), weights(second).items(), strict=True):
         assert one[0] == other[0]
         assert torch.equal(one[1], other[1]), one[0]
-    states = [state_file.load(Path(out) / "training.safetensors")[0] for out in (first, second)]
+    states = [load_state(Path(out) / "training.safetensors")[0] for out in (first, second)]
     assert states[0].keys() == states[1].keys()
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
     assert (Path(first) / "losses.csv").read_text() == (Path(second) / "losses.csv").read_text()
@@ -139,7 +142,7 @@ def test_the_report_says_what_the_model_and_the_bigram_model_lose_on_the_same_to
     result = start("out")
     report = Path("out/report.txt").read_text()
     assert report in result.output
-    corpus, tokenizer = Corpus.load("out"), tokenizers.load("out")
+    corpus, tokenizer = Corpus.load("out"), load_tokenizer("out")
     loss = mean_loss(checkpoint.load("out"), corpus.validation, 3, "float32")
     bigram = Bigram(corpus.train.tokens, tokenizer.vocab_size).loss(corpus.validation.tokens)
     assert f"validation loss   {loss:.3f} nats per token" in report
@@ -165,7 +168,7 @@ def test_tokens_and_minutes_are_budgets_too():
 
 
 def test_a_run_ends_when_its_time_is_up(monkeypatch):
-    monkeypatch.setattr(preparation, "_seconds_per_step", lambda trainer: 1e-6)  # far too hopeful
+    monkeypatch.setattr(plan, "_seconds_per_step", lambda trainer: 1e-6)  # far too hopeful
     result = run("one.txt", "--config", "tiny.toml", "--out", "out", "--minutes", "0.01")
     assert result.exit_code == 0, result.output
     assert "the time was up" in result.output
@@ -196,7 +199,7 @@ def test_ctrl_c_saves_and_resume_ends_as_without_a_break(broken_off):
     assert broken_off.exit_code == 130
     assert "saved after step 13" in broken_off.output
     assert "heedful train --resume --out out" in broken_off.output
-    assert state_file.load(Path("out/training.safetensors"))[1]["step"] == 13
+    assert load_state(Path("out/training.safetensors"))[1]["step"] == 13
     torch.manual_seed(123)  # another process stands elsewhere
     resumed = run("--resume", "--out", "out")
     assert resumed.exit_code == 0, resumed.output
@@ -208,7 +211,7 @@ def test_ctrl_c_saves_and_resume_ends_as_without_a_break(broken_off):
 KILLED = """
 import os, signal, sys
 from heedful.cli import app
-from heedful.gpt import {module} as module
+from heedful.gpt.train import {module} as module
 original = module.{function}
 def deadly(*arguments, **options):
     result = original(*arguments, **options)
@@ -226,7 +229,7 @@ app(sys.argv[1:])
         # after a step, between two checkpoints
         (
             {
-                "module": "training",
+                "module": "trainer",
                 "function": "Trainer.take_step",
                 "condition": "arguments[0].step == 13",
             },
@@ -234,18 +237,18 @@ app(sys.argv[1:])
         ),
         # while a checkpoint is written: the table is there, the state is not yet
         (
-            {"module": "losses", "function": "write_table", "condition": "len(arguments[1]) == 16"},
+            {"module": "run", "function": "write_history", "condition": "len(arguments[1]) == 16"},
             8,
         ),
         # the state is there, the model is not yet
         (
-            {"module": "state_file", "function": "save", "condition": "arguments[2]['step'] == 16"},
+            {"module": "run", "function": "save_state", "condition": "arguments[2]['step'] == 16"},
             16,
         ),
         # before the first checkpoint
         (
             {
-                "module": "training",
+                "module": "trainer",
                 "function": "Trainer.take_step",
                 "condition": "arguments[0].step == 5",
             },
@@ -283,7 +286,7 @@ def test_resuming_a_finished_run_reports_again():
 
 
 def test_a_second_ctrl_c_interrupts_at_once():
-    with running.interruption() as interrupted:
+    with interruption() as interrupted:
         assert not interrupted()
         signal.raise_signal(signal.SIGINT)
         assert interrupted()
@@ -372,9 +375,9 @@ def another_program(path: Path) -> None:
 
 
 def another_model(path: Path) -> None:
-    tensors, facts = state_file.load(path)
+    tensors, facts = load_state(path)
     del tensors["weight.blocks.0.mlp.up.weight"]
-    state_file.save(path, tensors, facts)
+    save_state(path, tensors, facts)
 
 
 @pytest.mark.parametrize(
@@ -383,7 +386,7 @@ def another_model(path: Path) -> None:
         (damage_end, "damaged"),
         (damage_byte, "checksum"),
         (damage_all, "damaged"),
-        (another_program, "no run of heedful"),
+        (another_program, "heedful train did not write"),
         (another_model, "other tensors"),
     ],
 )
@@ -412,8 +415,8 @@ def test_resume_needs_a_run():
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["one.txt"], "others than one, two"),
-        (["two.txt", "one.txt"], "others than one, two"),
+        (["one.txt"], "books other than one, two"),
+        (["two.txt", "one.txt"], "books other than one, two"),
         (["--steps", "30"], "steps=24"),
         (["--minutes", "3"], "minutes=None"),
         (["--config", "other.toml"], "d_model"),
@@ -439,7 +442,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(monkeypatch):
         patch.setattr(Path, "write_bytes", full)
         refused(start("out"), "No space left on device", "training.safetensors")
     assert leftovers() == []
-    assert state_file.load(Path("out/training.safetensors"))[1]["step"] == 8
+    assert load_state(Path("out/training.safetensors"))[1]["step"] == 8
     assert run("--resume", "--out", "out").exit_code == 0
     assert_same_runs("whole", "out")
 
@@ -484,7 +487,7 @@ def test_an_unknown_kernel_is_refused():
 
 
 def test_the_speed_up_is_of_steps_taken_in_turn():
-    turns = [Turn((1.0, 1.0), (1.0, 2.0))] * 20 + [Turn((1.0, 1.0), (9.0, 3.0))]
+    turns = [ComparedStep((1.0, 1.0), (1.0, 2.0))] * 20 + [ComparedStep((1.0, 1.0), (9.0, 3.0))]
     assert KernelComparison("torch_sdpa", turns).speedup == 2.0
 
 

@@ -10,14 +10,15 @@ import pytest
 import torch
 
 from heedful.errors import ArgumentError
-from heedful.gpt import GPT, GPTConfig, training
+from heedful.gpt import GPT, GPTConfig
 from heedful.gpt.data.batches import Batch, Batches
-from heedful.gpt.data.corpus import Book, Corpus
-from heedful.gpt.train.loss import mean_loss
-from heedful.gpt.train.schedule import learning_rate
-from heedful.gpt.tokenizer import Bytes
-from heedful.gpt.train.trainer import Trainer, summed_loss
+from heedful.gpt.data.books import Book
+from heedful.gpt.data.corpus import Corpus
+from heedful.gpt.tokenizer import ByteTokenizer
+from heedful.gpt.train import loss as loss_module
 from heedful.gpt.train.config import LARGE, SMALL, TrainingConfig, preset
+from heedful.gpt.train.loss import mean_loss, summed_loss
+from heedful.gpt.train.trainer import Trainer, learning_rate
 
 TINY = {
     "vocab_size": 257,
@@ -39,7 +40,7 @@ def config(**changes) -> TrainingConfig:
 
 
 def corpus(folder, text: str = "so it goes, " * 100) -> Corpus:
-    return Corpus.build([Book("book", text)], Bytes(), folder)
+    return Corpus.build([Book("book", text)], ByteTokenizer(), folder)
 
 
 def trainer(folder, batch_size: int = 4, **changes) -> Trainer:
@@ -57,7 +58,7 @@ def batch(ids: torch.Tensor, documents: torch.Tensor | None = None) -> Batch:
 
 
 def test_the_rate_warms_up_and_falls_along_a_cosine():
-    rates = [learning_rate(n, 101, peak=2.0, least=0.2, warmup=10) for n in range(101)]
+    rates = [learning_rate(n, 101, peak=2.0, final=0.2, warmup=10) for n in range(101)]
     assert rates[:10] == pytest.approx([0.2 * n for n in range(1, 11)])
     assert rates[10] == 2.0
     assert rates[55] == pytest.approx(1.1)  # half-way
@@ -66,7 +67,7 @@ def test_the_rate_warms_up_and_falls_along_a_cosine():
 
 
 def test_the_rate_of_very_short_runs():
-    assert learning_rate(0, 1, peak=2.0, least=0.2, warmup=0) == 2.0
+    assert learning_rate(0, 1, peak=2.0, final=0.2, warmup=0) == 2.0
 
 
 # --- the configuration -------------------------------------------------------------------------------
@@ -89,7 +90,7 @@ def test_the_models_changes_are_added():
     ("changes", "text"),
     [
         ({"learning_rat": 1e-3}, "'learning_rate'"),
-        ({"wholly_unknown_key_of_mine": 1}, "none like it"),
+        ({"wholly_unknown_key_of_mine": 1}, "No key resembles it"),
         ({"learning_rate": "fast"}, "str 'fast'"),
         ({"batch_size": 2.5}, "float 2.5"),
         ({"batch_size": 0}, "at least 1"),
@@ -165,7 +166,7 @@ def test_dropout_acts_in_steps_and_not_in_evaluation(tmp_path):
     learner.model = model(dropout=0.5)
     windows = next(learner.batches)
     first, second = (
-        learner.learn_from(windows, 1.0) for _ in range(2) if learner.model.train() is not None
+        learner.accumulate(windows, 1.0) for _ in range(2) if learner.model.train() is not None
     )
     assert first != second
     state = torch.get_rng_state()
@@ -193,7 +194,7 @@ def test_a_large_vocabularys_loss_comes_in_parts(monkeypatch):
     windows = batch(torch.randint(257, (3, 17)))
     losses, gradients = [], []
     for most in (2**24, 257 * 5):
-        monkeypatch.setattr(training, "MOST_LOGITS", most)
+        monkeypatch.setattr(loss_module, "MAX_LOGITS", most)
         learner = model()
         loss = summed_loss(learner, windows, "float32")
         loss.backward()

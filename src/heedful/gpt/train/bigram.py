@@ -1,14 +1,19 @@
-"""An interpolated bigram model: the loss that a GPT must beat to have learned more than pairs of tokens.
+"""An interpolated bigram model, whose loss a GPT must beat to have learned more than pairs of tokens.
 
-Modified Kneser–Ney smoothing (Chen & Goodman 1999, section 3), the strongest of the standard ones:
+Modified Kneser–Ney smoothing (Chen & Goodman 1999, section 3), the strongest of the standard methods:
 
     p(w | v) = (c(v w) − D(c(v w))) / c(v)  +  (sum of the discounts D taken after v) / c(v) × p(w)
 
-where p(w) says not how often w occurs but after how many different tokens, discounted in the same way in favour of the
-uniform distribution.
+Here p(w) counts after how many different tokens w occurs, not how often. These counts are discounted in the same way,
+in favour of the uniform distribution.
 """
 
+from __future__ import annotations
+
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from heedful.errors import ArgumentError
 
@@ -17,16 +22,21 @@ class Bigram:
     """A bigram model of a sequence of tokens.
 
     Args:
-        tokens: what to count, as a `Split` has it: integers (N,).
-        vocab_size: V; probabilities are over the ids from 0 to below it.
+        tokens: the sequence to count, integers (N,).
+        vocab_size: V; the model predicts the ids from 0 to V - 1.
 
     Raises:
-        ArgumentError: fewer than two tokens.
+        ArgumentError: there are fewer than two tokens.
+
+    Example:
+        >>> model = Bigram(np.array([0, 1, 0, 1, 0, 2]), 3)
+        >>> model.probability(np.array([0]), np.array([0, 1, 2])).sum().round(6)
+        np.float64(1.0)
     """
 
-    def __init__(self, tokens: np.ndarray, vocab_size: int) -> None:
+    def __init__(self, tokens: NDArray[np.integer[Any]], vocab_size: int) -> None:
         V = self._vocab_size = vocab_size
-        _check_pairs(tokens)
+        _check_length(tokens)
         self._pairs, counts = np.unique(self._pair(tokens[:-1], tokens[1:]), return_counts=True)
         before, after = np.divmod(self._pairs, V)
         self._kept, taken = _discounted(counts)
@@ -35,55 +45,73 @@ class Bigram:
 
         predecessors = np.bincount(after, minlength=V)
         kept, taken = _discounted(predecessors)
-        self._lower = (kept + taken.sum() / V) / predecessors.sum()
+        self._unigram = (kept + taken.sum() / V) / predecessors.sum()
 
-    def probability(self, before: np.ndarray, after: np.ndarray) -> np.ndarray:
-        """Of each token after each: two integer arrays that broadcast, float64 of their common shape."""
-        pairs = self._pair(before, after)
-        place = np.searchsorted(self._pairs, pairs).clip(max=len(self._pairs) - 1)
-        kept = np.where(self._pairs[place] == pairs, self._kept[place], 0.0)
-        total, taken = self._totals[before], self._taken[before]
-        seen = np.maximum(
-            total, 1
-        )  # after a token that was never followed, only the lower order is left
-        return kept / seen + np.where(total > 0, taken / seen, 1.0) * self._lower[after]
-
-    def loss(self, tokens: np.ndarray) -> float:
-        """The mean negative log-probability of each token after the one before it, in nats.
+    def probability(
+        self, before: NDArray[np.integer[Any]], after: NDArray[np.integer[Any]]
+    ) -> NDArray[np.float64]:
+        """Return the probability of each token after each other token.
 
         Args:
-            tokens: integers (N,); all but the first are predicted, as by `batches.sweep`.
+            before: the preceding tokens, integers.
+            after: the predicted tokens, integers of a shape that broadcasts with that of `before`.
+
+        Returns:
+            The probabilities, float64 of the common shape.
+        """
+        pairs = self._pair(before, after)
+        index = np.searchsorted(self._pairs, pairs).clip(max=len(self._pairs) - 1)
+        kept = np.where(self._pairs[index] == pairs, self._kept[index], 0.0)
+        total, taken = self._totals[before], self._taken[before]
+        divisor = np.maximum(total, 1)
+        # After a token that was never followed by any, only p(w) is left.
+        weight = np.where(total > 0, taken / divisor, 1.0)
+        return kept / divisor + weight * self._unigram[after]
+
+    def loss(self, tokens: NDArray[np.integer[Any]]) -> float:
+        """Return the mean negative log-probability of each token after the one before it.
+
+        Args:
+            tokens: integers (N,); all but the first are predicted, as in `batches.sweep`.
+
+        Returns:
+            The loss in nats per token.
 
         Raises:
-            ArgumentError: fewer than two tokens.
+            ArgumentError: there are fewer than two tokens.
         """
-        _check_pairs(tokens)
+        _check_length(tokens)
         return float(-np.log(self.probability(tokens[:-1], tokens[1:])).mean())
 
-    def _pair(self, before: np.ndarray, after: np.ndarray) -> np.ndarray:
-        """One number for two tokens."""
+    def _pair(
+        self, before: NDArray[np.integer[Any]], after: NDArray[np.integer[Any]]
+    ) -> NDArray[np.int64]:
+        """Encode two tokens as one number."""
         return np.asarray(before, np.int64) * self._vocab_size + after
 
 
-def _discounted(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What the discounts leave of each count, and what they take.
+def _discounted(
+    counts: NDArray[np.integer[Any]],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Split each count into what remains after the discount, and the discount.
 
-    The discounts follow from how many counts are 1, 2, 3 and 4. Little text may have none of them: each number is taken
-    to be one more, and no larger count loses less than a 1 does, so that something is left for what was not seen.
+    The discounts depend on how many counts are 1, 2, 3 and 4 (Chen & Goodman 1999, section 3). A short text may have
+    none of these, so each number is increased by one. No larger count is discounted by less than a count of 1, so that
+    some probability is left for unseen pairs.
     """
     n1, n2, n3, n4 = (np.count_nonzero(counts == times) + 1 for times in (1, 2, 3, 4))
     Y = n1 / (n1 + 2 * n2)
-    of_1, of_2, of_more = 1 - 2 * Y * n2 / n1, 2 - 3 * Y * n3 / n2, 3 - 4 * Y * n4 / n3
-    discounts = np.array([0, of_1, max(of_1, of_2), max(of_1, of_more)])
+    D1, D2, D3 = 1 - 2 * Y * n2 / n1, 2 - 3 * Y * n3 / n2, 3 - 4 * Y * n4 / n3
+    discounts = np.array([0, D1, max(D1, D2), max(D1, D3)], np.float64)
     taken = discounts[np.minimum(counts, 3)]
-    return counts - taken, taken
+    return np.asarray(counts - taken, np.float64), taken
 
 
-def _check_pairs(tokens: np.ndarray) -> None:
+def _check_length(tokens: NDArray[np.integer[Any]]) -> None:
     if len(tokens) < 2:
         raise ArgumentError(
             "tokens",
-            expected="at least two, which make a pair",
+            expected="at least two tokens, which form a pair",
             received=str(len(tokens)),
-            remedy="Give it more text.",
+            remedy="Pass a longer text.",
         )

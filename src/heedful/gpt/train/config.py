@@ -1,4 +1,4 @@
-"""How a GPT is trained: one dataclass, its defaults by the size of the corpus, and the TOML file that changes it."""
+"""The training configuration: one dataclass, its presets by size of the corpus, and the TOML file that changes it."""
 
 from __future__ import annotations
 
@@ -11,49 +11,79 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from heedful.errors import ArgumentError
+from heedful.gpt.config import GPTConfig
 
-BUDGETS = ("steps", "tokens", "minutes")
-COUNTS = (
+BUDGETS: tuple[str, ...] = ("steps", "tokens", "minutes")
+COUNTS: tuple[str, ...] = (
     *("vocab_size", "batch_size", "accumulation"),
     *("evaluations", "evaluation_batches", "sample_tokens"),
 )
-PRECISIONS = ("auto", "float32", "bfloat16")
+PRECISIONS: tuple[str, ...] = ("auto", "float32", "bfloat16")
+MODEL_KEYS: tuple[str, ...] = tuple(  # the tokenizer decides on the vocabulary's size
+    field.name for field in dataclasses.fields(GPTConfig) if field.name != "vocab_size"
+)
+
+
+def check_keys(keys: Iterable[str], known: Iterable[str]) -> None:
+    """Raise `ArgumentError` for an unknown key, and suggest the closest known one."""
+    known = list(known)
+    for key in keys:
+        if key not in known:
+            closest = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+            raise ArgumentError(
+                "--config",
+                expected=f"keys among {', '.join(known)}",
+                received=repr(key),
+                remedy=f"Did you mean {closest[0]!r}?" if closest else "No key resembles it.",
+            )
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """What a run does, apart from the books.
+    """Everything that determines a training run, apart from the books.
+
+    The comments beside the fields give the reason for each default.
 
     Raises:
-        ArgumentError: a value out of range, or not exactly one budget of steps, tokens and minutes.
+        ArgumentError: a value is out of range, or there is not exactly one budget of steps, tokens and minutes.
+
+    Example:
+        >>> config = TrainingConfig(steps=100)
+        >>> config.batch_size
+        2
+        >>> config.changed({"minutes": 5.0}).steps is None
+        True
     """
 
-    model: dict = field(default_factory=dict)  # what differs from GPTConfig.llama's shape
+    model: dict[str, Any] = field(default_factory=dict)  # differences from GPTConfig.llama's shape
 
-    tokenizer: str = "bpe"  # trained on the books themselves; "bytes" needs no training, but reads twice the tokens
-    vocab_size: int = 1024  # small, for few books: a token must be met often to be learnt
+    tokenizer: str = "bpe"  # trained on the books; "bytes" needs no training, but twice the tokens
+    vocab_size: int = 1024  # small for few books: a token must occur often to be learned
 
-    steps: int | None = None  # the budget, one of three: steps,
-    tokens: int | None = None  # tokens read, validation not counted,
-    minutes: float | None = None  # or time: a few steps are timed, and the run planned to fit
+    steps: int | None = None  # the budget, one of three: optimizer steps,
+    tokens: int | None = None  # training tokens, without those of validation,
+    minutes: float | None = None  # or time: some steps are timed, and the run is planned to fit
 
-    batch_size: int = 2  # windows a pass: enough to keep products fast; more would cost steps
-    accumulation: int = 1  # passes a step: larger batches than memory holds
-    learning_rate: float = 1e-3  # the peak; half and twice as much learnt worse on the shelf
-    least_learning_rate: float = 0.1  # of the peak, at the last step (Hoffmann et al. 2022)
-    warmup: float = 0.2  # of all steps: Adam's moments mean little at first; a steeper rise makes rounding errors grow
-    weight_decay: float = 0.1  # on matrices only: norms and biases are no capacity to be kept small
-    beta1: float = 0.9  # AdamW's own
-    beta2: float = 0.95  # forgets faster than 0.999, which outlasts a short run (Brown et al. 2020)
-    clip: float = 1.0  # of the gradients' norm: one bad batch moves no further than others (Brown et al. 2020)
-    precision: str = "auto"  # bfloat16 where the processor multiplies it
+    batch_size: int = 2  # windows per pass: large enough for fast products; more would cost steps
+    accumulation: int = 1  # passes per step, for batches larger than the memory
+    learning_rate: float = 1e-3  # at the peak; half and twice as much trained worse on the shelf
+    least_learning_rate: float = 0.1  # share of the peak at the last step (Hoffmann et al. 2022)
+    warmup: float = 0.2  # share of all steps: Adam's first moments are noisy; a steeper rise amplifies rounding errors
+    weight_decay: float = 0.1  # on matrices only: small norms and biases would not limit capacity
+    beta1: float = 0.9  # AdamW's default
+    beta2: float = 0.95  # 0.999 remembers longer than a short run lasts (Brown et al. 2020)
+    clip: float = (
+        1.0  # norm of the gradients: limits the effect of one bad batch (Brown et al. 2020)
+    )
+    precision: str = "auto"  # bfloat16 where the processor multiplies it natively, else float32
 
-    evaluations: int = 20  # in a run, evenly: validation loss, sample, checkpoint
-    evaluation_batches: int = 8  # for each of them; the last one takes all validation tokens
-    sample_tokens: int = 48  # of the sample's text: what two lines of a terminal hold
-    seed: int = 0  # weights, order of windows, dropout and samples all come from it
+    evaluations: int = 20  # per run, evenly spaced: validation loss, sample and checkpoint
+    evaluation_batches: int = 8  # per evaluation; the final report uses all validation tokens
+    sample_tokens: int = 48  # length of a sample: about two lines of a terminal
+    seed: int = 0  # of the weights, the order of windows, dropout and samples
 
     def __post_init__(self) -> None:
+        check_keys(self.model, MODEL_KEYS)
         for name in COUNTS:
             self._require(name, getattr(self, name) >= 1, "at least 1")
         for name in ("learning_rate", "clip"):
@@ -66,41 +96,48 @@ class TrainingConfig:
         self._check_budget()
 
     def _check_budget(self) -> None:
-        given = [name for name in BUDGETS if getattr(self, name) is not None]
-        if len(given) != 1:
+        budgets = [name for name in BUDGETS if getattr(self, name) is not None]
+        if len(budgets) != 1:
             raise ArgumentError(
                 ", ".join(BUDGETS),
-                expected="one of them",
-                received=" and ".join(given) or "none",
-                remedy="A run ends after so many steps, so many tokens or so many minutes.",
+                expected="exactly one of them",
+                received=" and ".join(budgets) or "none",
+                remedy="A run ends after a number of steps, of tokens or of minutes.",
             )
-        self._require(given[0], getattr(self, given[0]) > 0, "a number above 0")
+        self._require(budgets[0], getattr(self, budgets[0]) > 0, "a number above 0")
 
-    def _require(self, name: str, right: bool, expected: str) -> None:
-        if not right:
+    def _require(self, name: str, valid: bool, expected: str) -> None:
+        if not valid:
             raise ArgumentError(
                 name,
                 expected=expected,
                 received=repr(getattr(self, name)),
-                remedy="TrainingConfig gives a reason beside each of its values.",
+                remedy="The comments in TrainingConfig explain each of its values.",
             )
 
     def changed(self, changes: Mapping[str, Any]) -> TrainingConfig:
-        """With other values; a budget takes the place of another, and the model's changes are added to its own.
+        """Return a copy with other values.
+
+        Args:
+            changes: values by field name; None leaves a field alone. A budget replaces the present one, and the entries
+                of `model` are added to the present ones.
+
+        Returns:
+            The changed configuration.
 
         Raises:
-            ArgumentError: a key that there is none of, a value of the wrong type or out of range.
+            ArgumentError: a key is unknown, or a value has the wrong type or is out of range.
         """
         changes = {key: value for key, value in changes.items() if value is not None}
-        check_keys(changes, [f.name for f in dataclasses.fields(self)])
+        check_keys(changes, [field.name for field in dataclasses.fields(self)])
         for key, value in changes.items():
             _check_type(key, value)
-        budget = dict.fromkeys(BUDGETS) if any(name in changes for name in BUDGETS) else {}
+        no_budget = dict.fromkeys(BUDGETS) if any(name in changes for name in BUDGETS) else {}
         model = self.model | changes.get("model", {})
-        return dataclasses.replace(self, **budget | changes | {"model": model})
+        return dataclasses.replace(self, **no_budget | changes | {"model": model})
 
 
-SMALL = TrainingConfig(  # a poem or a play: a minute or two on two cores
+SMALL: TrainingConfig = TrainingConfig(  # a poem or a play: a minute or two on two cores
     model={
         "tied": False,
         "d_model": 192,
@@ -115,9 +152,9 @@ SMALL = TrainingConfig(  # a poem or a play: a minute or two on two cores
     batch_size=8,
     steps=400,
 )
-LARGE = TrainingConfig(  # a shelf of books: 10 million parameters, and as many steps as fit into the time
+LARGE: TrainingConfig = TrainingConfig(  # a shelf of books: 10 million parameters in 15 minutes
     model={
-        "tied": False,  # a matrix more to predict by: few weights where the vocabulary is small, much learnt
+        "tied": False,  # one more matrix: few weights for a small vocabulary, and a clearly lower loss
         "d_model": 384,
         "num_layers": 6,
         "num_heads": 6,
@@ -128,20 +165,35 @@ LARGE = TrainingConfig(  # a shelf of books: 10 million parameters, and as many 
     },
     minutes=15,
 )
-SHELF = 1_000_000  # bytes of text: from here on, 10 million parameters do not learn it by heart in one run
+SHELF = 1_000_000  # bytes of text; 10 million parameters do not memorise more than that in one run
 
 
 def preset(text_bytes: int) -> TrainingConfig:
-    """What suits a corpus of so many bytes."""
+    """Return the default configuration for a corpus of this size in bytes."""
     return SMALL if text_bytes < SHELF else LARGE
 
 
-def read(path: Path) -> dict[str, Any]:
-    """The changes in a TOML file: keys of TrainingConfig, and of GPTConfig in its table [model].
+def read_changes(path: Path | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the changes to a preset that a TOML file and the command line ask for.
+
+    Args:
+        path: the TOML file, if there is one.
+        options: values from the command line, which take precedence; None means that an option was not used.
+
+    Returns:
+        Values by field name, for `TrainingConfig.changed`.
 
     Raises:
-        ArgumentError: no file, or no TOML.
+        ArgumentError: the file is missing or is not TOML.
     """
+    changes = {} if path is None else _read_toml(path)
+    options = {key: value for key, value in options.items() if value is not None}
+    if any(name in options for name in BUDGETS):
+        changes = {key: value for key, value in changes.items() if key not in BUDGETS}
+    return changes | options
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -149,32 +201,20 @@ def read(path: Path) -> dict[str, Any]:
             "--config",
             expected="a TOML file",
             received=f"{path}: {error}",
-            remedy="Its keys are the names in TrainingConfig, and in a table [model] those in GPTConfig.",
+            remedy="Its keys are the fields of TrainingConfig, and in the table [model] those of GPTConfig.",
         ) from error
 
 
-def check_keys(given: Iterable[str], known: Iterable[str]) -> None:
-    """Raise ArgumentError for a key that there is none of, with the nearest that there is."""
-    known = list(known)
-    for key in given:
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-            raise ArgumentError(
-                "--config",
-                expected=f"keys among {', '.join(known)}",
-                received=repr(key),
-                remedy=f"Did you mean {near[0]!r}?" if near else "There is none like it.",
-            )
-
-
 def _check_type(key: str, value: Any) -> None:
-    """Raise ArgumentError where a value is of another type than the field's."""
-    kinds = get_type_hints(TrainingConfig)[key]
-    kinds = tuple(get_origin(kind) or kind for kind in get_args(kinds) or (kinds,))
-    if isinstance(value, bool) or not isinstance(value, (*kinds, int) if float in kinds else kinds):
+    """Raise `ArgumentError` unless the value has the type of the field."""
+    hint = get_type_hints(TrainingConfig)[key]
+    union = get_args(hint) if get_origin(hint) is not dict else ()
+    types = tuple(get_origin(member) or member for member in union or (hint,))
+    accepted = (*types, int) if float in types else types
+    if isinstance(value, bool) or not isinstance(value, accepted):
         raise ArgumentError(
             key,
-            expected=" or ".join(kind.__name__ for kind in kinds if kind is not type(None)),
+            expected=" or ".join(kind.__name__ for kind in types if kind is not type(None)),
             received=f"{type(value).__name__} {value!r}",
-            remedy="In TOML, text stands in quotes and numbers do not.",
+            remedy="In TOML, strings are quoted and numbers are not.",
         )

@@ -1,7 +1,7 @@
-"""The losses of a run, as a table that any program reads and as a curve."""
+"""The history of a run: the losses of each step, in a CSV file."""
 
-# What is imported here comes with the extra:
-# pyright: reportMissingImports=false
+from __future__ import annotations
+
 import csv
 import dataclasses
 import io
@@ -14,48 +14,60 @@ from heedful.writing import reserved
 
 
 @dataclass(frozen=True)
-class Losses:
-    """What one step cost: a line of the table."""
+class StepLosses:
+    """The losses of one step: a row of the file.
 
-    step: int  # counted from 1
-    tokens: int  # read so far
+    Attributes:
+        step: the number of the step, counted from 1.
+        tokens: the number of training tokens read so far.
+        learning_rate: the rate of the step.
+        training: the loss of the step's own batch before it, in nats per token.
+        validation: the loss of validation tokens after the step, in nats per token, if it was measured.
+    """
+
+    step: int
+    tokens: int
     learning_rate: float
-    training: float  # nats per token, of the step's own batch before it
-    validation: float | None = None  # nats per token, where it was measured after the step
+    training: float
+    validation: float | None = None
 
 
-def write_table(path: Path, history: Sequence[Losses]) -> None:
-    """Write a CSV file with a line a step.
+def write_history(path: Path, history: Sequence[StepLosses]) -> None:
+    """Write a CSV file with one row per step.
 
     Raises:
-        ArgumentError: it cannot be written.
+        ArgumentError: the file cannot be written.
     """
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(field.name for field in dataclasses.fields(Losses))
+    writer.writerow(field.name for field in dataclasses.fields(StepLosses))
     writer.writerows(dataclasses.astuple(losses) for losses in history)
     with reserved(path, "--out") as write:
         write(table.getvalue())
 
 
-def read_table(path: Path, steps: int) -> list[Losses]:
-    """The first lines of a table of `write_table`, one for each of `steps`.
+def read_history(path: Path, steps: int) -> list[StepLosses]:
+    """Read the first rows of a file that `write_history` wrote.
+
+    Args:
+        path: the file.
+        steps: the number of rows to read; the file may have more.
 
     Raises:
-        ArgumentError: they are not all there.
+        ArgumentError: the file cannot be read, or has fewer rows.
     """
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            history = [_losses(row) for row in csv.DictReader(file)][:steps]
+            history = [_parse(row) for row in csv.DictReader(file)][:steps]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _unusable(path, steps, str(error)) from error
     if [losses.step for losses in history] != list(range(1, steps + 1)):
-        raise _unusable(path, steps, f"{len(history)} of them")
+        raise _unusable(path, steps, f"{len(history)} rows")
     return history
 
 
-def _losses(row: dict[str, str]) -> Losses:
-    return Losses(
+def _parse(row: dict[str, str]) -> StepLosses:
+    return StepLosses(
         int(row["step"]),
         int(row["tokens"]),
         float(row["learning_rate"]),
@@ -69,42 +81,5 @@ def _unusable(path: Path, steps: int, received: str) -> ArgumentError:
         "--resume",
         expected=f"the losses of {steps} steps in {path}",
         received=received,
-        remedy="Put back a copy of it, or start anew in another folder with --out.",
+        remedy="Restore a copy of the file, or start a new run in another folder with --out.",
     )
-
-
-def write_curve(path: Path, history: Sequence[Losses], bigram: float) -> None:
-    """Draw training and validation loss over the tokens read, beside the bigram model's, as PNG.
-
-    Raises:
-        ArgumentError: it cannot be written.
-    """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.subplots()
-    axes.plot(
-        [row.tokens for row in history],
-        [row.training for row in history],
-        linewidth=0.6,
-        alpha=0.5,
-        label="training, each step's batch",
-    )
-    measured = [(row.tokens, row.validation) for row in history if row.validation is not None]
-    axes.plot(
-        *zip(*measured, strict=True),
-        "o-",
-        markersize=3,
-        label="validation",
-    )
-    axes.axhline(
-        bigram, color="gray", linestyle="--", label="interpolated bigram model, validation"
-    )
-    axes.set_xlabel("tokens read")
-    axes.set_ylabel("loss, nats per token")
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format="png", dpi=150)
-    with reserved(path, "--out") as write:
-        write(drawn.getvalue())

@@ -1,63 +1,70 @@
-"""A run, from where it stands to its end: steps, and now and then an evaluation, a sample and a checkpoint."""
+"""The training loop: steps, with an evaluation, a sample and a checkpoint at regular intervals."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import signal
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event
+from typing import Any
 
-from heedful.gpt.sampling import Choice
-from heedful.gpt.train.progress import Display
+from heedful.gpt.generation import Sampling, generate
+from heedful.gpt.train.history import StepLosses
 from heedful.gpt.train.loss import mean_loss
-from heedful.gpt.generation import generate
-from heedful.gpt.train.history import Losses
+from heedful.gpt.train.progress import Display
 from heedful.gpt.train.run import Run
 
-LAST_CALL = (
-    0.95  # of the minutes: what is planned too tightly stops here, and has time for its report
-)
-TEMPERATURE = 0.8  # of samples: as varied as the model's text is, less its worst guesses
+# The share of the minutes after which the loop stops, planned steps or not, so that time is left for the report.
+SHARE_OF_TIME = 0.95
+TEMPERATURE = 0.8  # of samples: varied, but without the model's least likely guesses
 
 
-def go_on(run: Run, display: Display) -> bool:
-    """Train until the run's last step, saving as it goes; False if Ctrl-C came first, which saves too.
+def train_to_end(run: Run, display: Display) -> bool:
+    """Train until the last step of a run, and save checkpoints on the way.
+
+    Args:
+        run: the run, which is changed.
+        display: shows each step and each evaluation.
+
+    Returns:
+        True if the run is finished, False if Ctrl-C ended it early; both save a checkpoint.
 
     Raises:
-        ArgumentError: something cannot be written; the last checkpoint stays whole.
+        ArgumentError: a file cannot be written; the last checkpoint stays intact.
     """
-    every = math.ceil(run.record.steps / run.record.config.evaluations)
+    interval = math.ceil(run.record.steps / run.record.config.evaluations)
     with interruption() as interrupted:
-        while not over(run) and not interrupted():
+        while not is_finished(run) and not interrupted():
             _step(run, display)
-            if run.trainer.step % every == 0 or over(run):
+            if run.trainer.step % interval == 0 or is_finished(run):
                 _evaluate(run, display)
                 _save(run)
-        if not over(run):
+        if not is_finished(run):
             _save(run)
             return False
     return True
 
 
-def over(run: Run) -> bool:
-    """Whether its last step is done, or its time is up."""
+def is_finished(run: Run) -> bool:
+    """Check whether a run has taken its last step or used up its time."""
     minutes = run.record.config.minutes
-    late = minutes is not None and run.clock.seconds > minutes * 60 * LAST_CALL
+    late = minutes is not None and run.clock.seconds > minutes * 60 * SHARE_OF_TIME
     return late or run.trainer.step >= run.record.steps
 
 
 def _step(run: Run, display: Display) -> None:
-    rate = run.trainer.rate
+    rate = run.trainer.learning_rate
     with run.clock.spending("steps"):
         loss = run.trainer.take_step()
-    run.history.append(Losses(run.trainer.step, run.tokens, rate, loss))
-    display.stepped(loss, run.tokens / run.clock.spent["steps"])
+    run.history.append(StepLosses(run.trainer.step, run.tokens, rate, loss))
+    display.advance(loss, run.tokens / run.clock.spent["steps"])
 
 
 def _evaluate(run: Run, display: Display) -> None:
-    """Measure the validation loss of some of its tokens, and show what the model writes."""
+    """Measure the loss on a part of the validation tokens, and show it with a sample."""
     trainer, config = run.trainer, run.trainer.config
     with run.clock.spending("validation"):
         validation = mean_loss(
@@ -67,8 +74,7 @@ def _evaluate(run: Run, display: Display) -> None:
             config.precision,
             config.evaluation_batches,
         )
-    last = run.history[-1]
-    run.history[-1] = Losses(last.step, last.tokens, last.learning_rate, last.training, validation)
+    last = run.history[-1] = dataclasses.replace(run.history[-1], validation=validation)
     with run.clock.spending("samples"):
         text = sample(run)
     display.print(
@@ -79,15 +85,15 @@ def _evaluate(run: Run, display: Display) -> None:
 
 
 def sample(run: Run) -> str:
-    """How the model begins a text; torch's random state is left alone, for the next step depends on it."""
-    config, end = run.trainer.config, run.tokenizer.end_of_text
-    assert end is not None  # the corpus has it between books
+    """Return the beginning of a text by the model, without touching torch's random state, which steps depend on."""
+    config, end_of_text = run.trainer.config, run.tokenizer.end_of_text
+    assert end_of_text is not None  # Corpus.build requires it
     (ids,) = generate(
         run.trainer.model,
-        [[end]],
+        [[end_of_text]],
         tokens=config.sample_tokens,
-        choice=Choice(TEMPERATURE, seed=config.seed + run.trainer.step),
-        stop=end,
+        sampling=Sampling(TEMPERATURE, seed=config.seed + run.trainer.step),
+        stop=end_of_text,
     )
     return run.tokenizer.decode(ids)
 
@@ -99,16 +105,20 @@ def _save(run: Run) -> None:
 
 @contextmanager
 def interruption() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C is noted, to be heeded between two steps; a second one interrupts at once."""
-    noted = Event()
+    """Postpone Ctrl-C inside the block, so that it takes effect between two steps; a second one interrupts at once.
 
-    def note(*_) -> None:
-        if noted.is_set():
+    Yields:
+        A function that returns whether Ctrl-C was pressed.
+    """
+    pressed = Event()
+
+    def note(*_: Any) -> None:
+        if pressed.is_set():
             raise KeyboardInterrupt
-        noted.set()
+        pressed.set()
 
-    before = signal.signal(signal.SIGINT, note)
+    previous = signal.signal(signal.SIGINT, note)
     try:
-        yield noted.is_set
+        yield pressed.is_set
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous)

@@ -1,12 +1,15 @@
-"""What came of a run: its validation loss beside the bigram model's, its speed, and where the time went."""
+"""The final report of a run: its validation loss beside a bigram model's, its speed, and a picture of its losses."""
 
 from __future__ import annotations
 
+import io
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from heedful.gpt.train.bigram import Bigram
+from heedful.gpt.train.history import StepLosses
 from heedful.gpt.train.loss import mean_loss
-from heedful.gpt.train.history import write_curve
 from heedful.gpt.train.run import Run
 from heedful.writing import reserved
 
@@ -14,8 +17,20 @@ REPORT, CURVE = "report.txt", "losses.png"
 
 
 @dataclass(frozen=True)
-class RunReport:
-    """Losses in nats per token, of the same validation tokens."""
+class TrainingReport:
+    """The results of a run.
+
+    Attributes:
+        parameters: the number of the model's parameters.
+        validation: the model's loss in nats per token, of all validation tokens.
+        bigram: the bigram model's loss of the same tokens.
+        validation_tokens: the number of these tokens.
+        steps: the number of steps taken.
+        planned: the number of steps planned.
+        tokens: the number of training tokens read.
+        precision: the precision of training.
+        spent: seconds by purpose.
+    """
 
     parameters: int
     validation: float
@@ -25,11 +40,13 @@ class RunReport:
     planned: int
     tokens: int
     precision: str
-    spent: dict[str, float]  # seconds by what they were spent on
+    spent: dict[str, float]
 
     def __str__(self) -> str:
-        seconds, gain = sum(self.spent.values()), self.bigram - self.validation
-        shares = ", ".join(f"{what} {s / seconds:.0%}" for what, s in self.spent.items())
+        total, gain = sum(self.spent.values()), self.bigram - self.validation
+        shares = ", ".join(
+            f"{purpose} {seconds / total:.0%}" for purpose, seconds in self.spent.items()
+        )
         early = "" if self.steps == self.planned else f" of {self.planned}: the time was up"
         return "\n".join(
             [
@@ -39,16 +56,16 @@ class RunReport:
                 f"parameters        {self.parameters:,}",
                 f"steps             {self.steps:,}{early}, {self.tokens:,} tokens, in {self.precision}",
                 f"speed             {self.tokens / self.spent['steps']:,.0f} tokens/s",
-                f"time              {int(seconds // 60)}:{int(seconds % 60):02d} minutes: {shares}",
+                f"time              {int(total // 60)}:{int(total % 60):02d} minutes: {shares}",
             ]
         )
 
 
-def report(run: Run) -> RunReport:
-    """Take all validation tokens, beside the bigram model; write the report and the curve into the run's folder.
+def write_report(run: Run) -> TrainingReport:
+    """Evaluate a finished run on all validation tokens, and write the report and the picture into its folder.
 
     Raises:
-        ArgumentError: they cannot be written.
+        ArgumentError: a file cannot be written.
     """
     trainer, config, validation = run.trainer, run.trainer.config, run.corpus.validation
     with run.clock.spending("validation"):
@@ -57,9 +74,9 @@ def report(run: Run) -> RunReport:
         model = Bigram(run.corpus.train.tokens, run.tokenizer.vocab_size)
         bigram = model.loss(validation.tokens)
     with run.clock.spending("saving"):
-        write_curve(run.folder / CURVE, run.history, bigram)
-    found = RunReport(
-        parameters=sum(parameter.numel() for parameter in trainer.model.parameters()),
+        draw_losses(run.folder / CURVE, run.history, bigram)
+    report = TrainingReport(
+        parameters=trainer.model.parameter_count,
         validation=loss,
         bigram=bigram,
         validation_tokens=len(validation) - 1,
@@ -70,5 +87,37 @@ def report(run: Run) -> RunReport:
         spent=dict(run.clock.spent),
     )
     with reserved(run.folder / REPORT, "--out") as write:
-        write(f"{found}\n")
-    return found
+        write(f"{report}\n")
+    return report
+
+
+def draw_losses(path: Path, history: Sequence[StepLosses], bigram: float) -> None:
+    """Draw the training and validation losses against the tokens read, with the bigram model's loss, as PNG.
+
+    Raises:
+        ArgumentError: the file cannot be written.
+    """
+    from matplotlib.figure import Figure  # pyright: ignore[reportMissingImports] - an extra
+
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(
+        [row.tokens for row in history],
+        [row.training for row in history],
+        linewidth=0.6,
+        alpha=0.5,
+        label="training, each step's batch",
+    )
+    measured = [(row.tokens, row.validation) for row in history if row.validation is not None]
+    axes.plot(*zip(*measured, strict=True), "o-", markersize=3, label="validation")
+    axes.axhline(
+        bigram, color="gray", linestyle="--", label="interpolated bigram model, validation"
+    )
+    axes.set_xlabel("tokens read")
+    axes.set_ylabel("loss, nats per token")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=150)
+    with reserved(path, "--out") as write:
+        write(content.getvalue())
