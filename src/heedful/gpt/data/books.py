@@ -28,7 +28,7 @@ class Book:
     Example:
         >>> book = Book("numbers", "one\\ntwo\\n" * 20)
         >>> len(book.training), len(book.validation)
-        (148, 12)
+        (152, 8)
     """
 
     name: str

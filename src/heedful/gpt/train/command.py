@@ -57,7 +57,7 @@ def train(
         finished = train_to_end(run, progress)
     if not finished:
         print_out(
-            f"Interrupted. Saved after step {run.trainer.step}; continue with: heedful train --resume --out {out}"
+            f"Interrupted, and saved after step {run.trainer.step}. Continue with: heedful train --resume --out {out}"
         )
         return False
     print_out(

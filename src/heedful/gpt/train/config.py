@@ -68,13 +68,13 @@ class TrainingConfig:
     accumulation: int = 1  # passes per step, for batches larger than the memory
     learning_rate: float = 1e-3  # at the peak; half and twice as much trained worse on the shelf
     least_learning_rate: float = 0.1  # share of the peak at the last step (Hoffmann et al. 2022)
-    warmup: float = 0.2  # share of all steps: Adam's first moments are noisy; a steeper rise amplifies rounding errors
+    warmup: float = (
+        0.2  # share of all steps; steeper, Adam's noisy first moments amplify rounding errors
+    )
     weight_decay: float = 0.1  # on matrices only: small norms and biases would not limit capacity
     beta1: float = 0.9  # AdamW's default
     beta2: float = 0.95  # 0.999 remembers longer than a short run lasts (Brown et al. 2020)
-    clip: float = (
-        1.0  # norm of the gradients: limits the effect of one bad batch (Brown et al. 2020)
-    )
+    clip: float = 1.0  # largest norm of the gradients: limits one bad batch (Brown et al. 2020)
     precision: str = "auto"  # bfloat16 where the processor multiplies it natively, else float32
 
     evaluations: int = 20  # per run, evenly spaced: validation loss, sample and checkpoint
