@@ -68,9 +68,7 @@ class TrainingConfig:
     accumulation: int = 1  # passes per step, for batches larger than the memory
     learning_rate: float = 1e-3  # at the peak; half and twice as much trained worse on the shelf
     least_learning_rate: float = 0.1  # share of the peak at the last step (Hoffmann et al. 2022)
-    warmup: float = (
-        0.2  # share of all steps; steeper, Adam's noisy first moments amplify rounding errors
-    )
+    warmup: float = 0.2  # share of all steps; a steeper rise would amplify rounding errors
     weight_decay: float = 0.1  # on matrices only: small norms and biases would not limit capacity
     beta1: float = 0.9  # AdamW's default
     beta2: float = 0.95  # 0.999 remembers longer than a short run lasts (Brown et al. 2020)
