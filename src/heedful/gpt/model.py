@@ -29,11 +29,11 @@ class MLP(nn.Module):
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
         C, M = config.d_model, config.d_mlp
-        self.activation = config.activation
+        self.activation: str = config.activation
         if self.activation == "swiglu":
-            self.gate = nn.Linear(C, M, bias=config.bias)
-        self.up = nn.Linear(C, M, bias=config.bias)
-        self.down = nn.Linear(M, C, bias=config.bias)
+            self.gate: nn.Linear = nn.Linear(C, M, bias=config.bias)
+        self.up: nn.Linear = nn.Linear(C, M, bias=config.bias)
+        self.down: nn.Linear = nn.Linear(M, C, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         widened = self.up(x)  # (…, d_mlp)
@@ -58,8 +58,8 @@ class Block(nn.Module):
 
     def __init__(self, config: GPTConfig, rotary: RotaryEmbedding | None) -> None:
         super().__init__()
-        self.attention_norm = build_norm(config)
-        self.attention = MultiHeadAttention(
+        self.attention_norm: nn.Module = build_norm(config)
+        self.attention: MultiHeadAttention = MultiHeadAttention(
             config.d_model,
             config.num_heads,
             num_kv_heads=config.num_kv_heads,
@@ -70,9 +70,9 @@ class Block(nn.Module):
             window=config.window,
             kernel=config.kernel,
         )
-        self.mlp_norm = build_norm(config)
-        self.mlp = MLP(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.mlp_norm: nn.Module = build_norm(config)
+        self.mlp: MLP = MLP(config)
+        self.dropout: nn.Dropout = nn.Dropout(config.dropout)
 
     def forward(
         self, x: Tensor, mask: Mask | Tensor | None, positions: Tensor, cache: KVCache | None
@@ -104,16 +104,20 @@ class GPT(nn.Module):
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
-        self.config = config
+        self.config: GPTConfig = config
         V, C = config.vocab_size, config.d_model
         learned = config.positions == "learned"
         rotary = None if learned else RotaryEmbedding(config.head_dim, base=config.rotary_base)
-        self.token_embedding = nn.Embedding(V, C)
-        self.position_embedding = nn.Embedding(config.context_length, C) if learned else None
-        self.dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(Block(config, rotary) for _ in range(config.num_layers))
-        self.norm = build_norm(config)
-        self.head = nn.Linear(C, V, bias=False)
+        self.token_embedding: nn.Embedding = nn.Embedding(V, C)
+        self.position_embedding: nn.Embedding | None = (
+            nn.Embedding(config.context_length, C) if learned else None
+        )
+        self.dropout: nn.Dropout = nn.Dropout(config.dropout)
+        self.blocks: nn.ModuleList = nn.ModuleList(
+            Block(config, rotary) for _ in range(config.num_layers)
+        )
+        self.norm: nn.Module = build_norm(config)
+        self.head: nn.Linear = nn.Linear(C, V, bias=False)
         if config.tied:
             self.head.weight = self.token_embedding.weight
         self._initialise()
