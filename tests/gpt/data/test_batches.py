@@ -1,4 +1,4 @@
-"""Windows: what follows what, which document it is of, each token once, and the same again after a resume."""
+"""Batches: their windows and documents, each token once per epoch, and the same batches after a resume."""
 
 import json
 from itertools import islice
@@ -20,7 +20,7 @@ lengths = st.lists(st.integers(1, 12), min_size=1, max_size=6)
 
 
 def counted(*lengths: int) -> Split:
-    """Documents whose tokens are their own positions."""
+    """Return documents whose tokens are their own positions."""
     starts = np.cumsum([0, *lengths])[:-1]
     tokens = np.arange(sum(lengths) + 1, dtype=np.uint16)
     return Split(tokens, tuple(starts.tolist()), tuple(f"{n}" for n in range(len(lengths))))
@@ -31,7 +31,7 @@ def document(split: Split, position: int) -> int:
 
 
 @given(lengths=lengths, B=st.integers(1, 5), T=st.integers(1, 9))
-def test_targets_follow_inputs_and_documents_are_those_of_the_inputs(lengths, B, T):
+def test_targets_are_the_next_tokens_and_documents_those_of_the_inputs(lengths, B, T):
     split = counted(*lengths)
     T = min(T, len(split) - 1)
     batches = Batches(split, B, T, seed=3)
@@ -47,7 +47,7 @@ def test_targets_follow_inputs_and_documents_are_those_of_the_inputs(lengths, B,
 
 
 @given(lengths=lengths, B=st.integers(1, 5), T=st.integers(1, 100))
-def test_a_sweep_has_every_token_but_the_first_as_a_target_once(lengths, B, T):
+def test_a_sweep_predicts_every_token_but_the_first_once(lengths, B, T):
     split = counted(*lengths)
     targets = torch.cat([batch.targets.flatten() for batch in sweep(split, B, T)])
     assert targets[targets != IGNORED].tolist() == list(range(1, len(split)))
@@ -69,7 +69,7 @@ def test_the_windows_of_an_epoch_lie_side_by_side(length, T):
     assert len(split) - T - starts[-1] <= 2 * T  # no more than one window is left over
 
 
-def test_epochs_differ_in_order_and_in_where_windows_begin():
+def test_epochs_differ_in_their_order_and_in_their_first_token():
     batches = Batches(counted(1000), 1, 10)
     epochs = [
         [int(batch.inputs[0, 0]) for batch in islice(batches, batches.windows_per_epoch)]
@@ -80,7 +80,7 @@ def test_epochs_differ_in_order_and_in_where_windows_begin():
     assert len({tuple(np.argsort(epoch)) for epoch in epochs}) == 4
 
 
-def test_seeds_give_other_orders_and_the_same_seed_the_same():
+def test_the_seed_determines_the_order():
     def drawn(seed: int) -> list[int]:
         batches = Batches(counted(500), 4, 10, seed=seed)
         return torch.cat([batch.inputs[:, 0] for batch in islice(batches, 5)]).tolist()
@@ -90,7 +90,7 @@ def test_seeds_give_other_orders_and_the_same_seed_the_same():
 
 
 @pytest.mark.parametrize("steps", [0, 1, 5, 17, 40])
-def test_resumed_batches_are_those_that_would_have_come(steps):
+def test_resumed_batches_continue_the_sequence(steps):
     split = counted(60, 60)
     batches = Batches(split, 3, 7, seed=11)
     for _ in range(steps):
@@ -98,7 +98,9 @@ def test_resumed_batches_are_those_that_would_have_come(steps):
     state = json.loads(json.dumps(batches.state_dict()))
     resumed = Batches(split, 3, 7, seed=11)
     resumed.load_state_dict(state)
-    for expected, got in islice(zip(batches, resumed, strict=True), 30):  # beyond an epoch's end
+    for expected, got in islice(
+        zip(batches, resumed, strict=True), 30
+    ):  # beyond the end of an epoch
         assert all(map(torch.equal, expected, got))
     assert resumed.state_dict() == batches.state_dict()
 
@@ -129,7 +131,7 @@ def test_the_state_of_another_run_is_refused(other):
         batches.load_state_dict({})
 
 
-def test_what_makes_no_window_is_refused():
+def test_sizes_without_a_window_are_refused():
     with pytest.raises(ArgumentError, match=r"at most 10, .* 11 tokens for training; received 11"):
         Batches(counted(10), 1, 11)
     assert next(Batches(counted(10), 1, 10)).inputs.tolist() == [list(range(10))]
@@ -141,8 +143,8 @@ def test_what_makes_no_window_is_refused():
             make()
 
 
-def test_no_window_sees_both_sides(tmp_path):
-    """Training text is all small letters, validation text all capitals."""
+def test_no_window_mixes_training_and_validation_text(tmp_path):
+    """The training text consists of small letters, the validation text of capitals."""
     books = [Book(name, name * 95 + name.upper() * 5) for name in "abc"]
     corpus = Corpus.build(books, ByteTokenizer(), tmp_path)
     capitals = set(b"ABC")
@@ -153,8 +155,8 @@ def test_no_window_sees_both_sides(tmp_path):
         assert set(batch.inputs.flatten().tolist()) <= capitals | {ByteTokenizer.end_of_text}
 
 
-def test_tokens_attend_to_their_own_document_alone():
-    """A window over 3 + 2 tokens of two documents: the second's first token sees itself only."""
+def test_tokens_attend_to_their_own_document_only():
+    """A window covers 3 and 2 tokens of two documents; the first token of the second sees only itself."""
     (batch,) = sweep(counted(3, 2), 1, 5)
     mask = Causal() & Documents(batch.documents)
     seen = mask.dense_on(Grid(1, 5, 5, 0, torch.device("cpu"))).squeeze()

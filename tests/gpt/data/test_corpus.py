@@ -1,17 +1,15 @@
-"""Books in, tokens on disk out: what is refused, where documents lie, and what a crash leaves."""
+"""The corpus on disk: the order of documents, its reuse, and what remains after a crash."""
 
 import errno
 import json
 import tracemalloc
 from pathlib import Path
 
-import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given
 
 from heedful.errors import ArgumentError
-from heedful.gpt.data.books import Book, read_books, sonnets
+from heedful.gpt.data.books import Book
 from heedful.gpt.data.corpus import Corpus
 from heedful.gpt.tokenizer import ByteTokenizer
 
@@ -19,82 +17,13 @@ END = ByteTokenizer.end_of_text
 BOOKS = [Book("first", "a" * 19 + "A"), Book("second", "b" * 38 + "BB")]
 
 
-def written(path: Path, content: bytes | str) -> Path:
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return path
-
-
-def numbers(corpus: Corpus) -> list[list[int]]:
+def token_lists(corpus: Corpus) -> list[list[int]]:
     return [corpus.train.tokens.tolist(), corpus.validation.tokens.tolist()]
 
 
-def test_a_folder_means_its_text_files_in_order_of_name(tmp_path):
-    for name in ("b.txt", "a.txt", "README.md", "c.TXT.bak"):
-        written(tmp_path / name, name)
-    (tmp_path / "deeper").mkdir()
-    written(tmp_path / "deeper" / "d.txt", "d")
-    other = written(tmp_path / "other.text", "named by itself")
-    books = read_books([tmp_path, other])
-    assert [(book.name, book.text) for book in books] == [
-        ("a", "a.txt"),
-        ("b", "b.txt"),
-        ("other", "named by itself"),
-    ]
-
-
-def test_byte_order_marks_and_windows_line_ends_are_no_text(tmp_path):
-    (book,) = read_books([written(tmp_path / "a.txt", "\ufeffone\r\ntwo é\r\n")])
-    assert book.text == "one\ntwo é\n"
-
-
-@pytest.mark.parametrize("content", ["", " \n\t", "\ufeff"])
-def test_an_empty_book_is_named(tmp_path, content):
-    path = written(tmp_path / "empty.txt", content)
-    with pytest.raises(ArgumentError, match=rf"empty file: {path}"):
-        read_books([path])
-
-
-def test_a_book_that_is_no_utf8_is_named_with_the_byte(tmp_path):
-    path = written(tmp_path / "latin.txt", "é naïve".encode() + "é".encode("latin-1"))
-    with pytest.raises(ArgumentError, match=rf"byte 0xe9 at offset 9 of {path}.*iconv"):
-        read_books([path])
-
-
-def test_what_is_no_book_is_named(tmp_path):
-    for paths, received in [
-        ([], "no book"),
-        ([tmp_path / "missing.txt"], "No such file or directory: .*missing.txt"),
-        ([tmp_path], f"no .txt file in the folder {tmp_path}"),
-    ]:
-        with pytest.raises(ArgumentError, match=received):
-            read_books(paths)
-    book = written(tmp_path / "a.txt", "text")
-    with pytest.raises(ArgumentError, match=r"a.txt twice"):
-        read_books([book, tmp_path])
-
-
-@given(text=st.text(min_size=200) | st.text(alphabet="ab\n", min_size=200))
-def test_a_book_is_cut_once_near_its_end(text):
-    book = Book("", text)
-    assert book.training + book.validation == text
-    assert 0.05 <= len(book.validation) / len(text) <= 0.11
-
-
-def test_the_cut_is_at_a_line_break_if_one_is_near():
-    line = "x" * 9 + "\n"
-    assert Book("", line * 30).training.endswith("\n")
-    one_line = Book("", "title\n" + "x" * 1000)
-    assert len(one_line.validation) == pytest.approx(0.05 * 1006, abs=1)
-
-
-def test_sonnets_come_with_the_package():
-    assert sonnets().training.startswith("THE SONNETS")
-    assert len(sonnets().text) > 90_000
-
-
-def test_documents_stand_between_ends_of_text_and_sides_apart(tmp_path):
+def test_each_document_begins_with_the_end_of_text(tmp_path):
     corpus = Corpus.build(BOOKS, ByteTokenizer(), tmp_path)
-    assert numbers(corpus) == [
+    assert token_lists(corpus) == [
         [END, *b"a" * 19, END, *b"b" * 38, END],
         [END, *b"A", END, *b"BB", END],
     ]
@@ -110,7 +39,7 @@ def test_books_of_one_name_are_two_documents(tmp_path):
 
 
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(2**16, np.uint16), (2**16 + 1, np.uint32)])
-def test_a_token_takes_two_bytes_where_they_suffice(tmp_path, vocab_size, dtype):
+def test_tokens_take_two_bytes_if_the_vocabulary_allows(tmp_path, vocab_size, dtype):
     tokenizer = ByteTokenizer()
     tokenizer.vocab_size, tokenizer.end_of_text = vocab_size, vocab_size - 1
     corpus = Corpus.build(BOOKS, tokenizer, tmp_path)
@@ -118,7 +47,7 @@ def test_a_token_takes_two_bytes_where_they_suffice(tmp_path, vocab_size, dtype)
     assert corpus.train.tokens[0] == vocab_size - 1
 
 
-def test_loading_maps_the_file_and_reads_none_of_it(tmp_path):
+def test_loading_maps_the_file_without_reading_it(tmp_path):
     Corpus.build([Book("long", "some text\n" * 200_000)], ByteTokenizer(), tmp_path)
     size = (tmp_path / "tokens.npy").stat().st_size
     tracemalloc.start()
@@ -131,7 +60,7 @@ def test_loading_maps_the_file_and_reads_none_of_it(tmp_path):
 
 
 class Counting(ByteTokenizer):
-    """ByteTokenizer that count how many texts they encode."""
+    """A byte tokenizer that counts the texts it encodes."""
 
     encoded = 0
 
@@ -142,12 +71,12 @@ class Counting(ByteTokenizer):
 
 def test_the_same_books_and_tokenizer_are_not_encoded_again(tmp_path):
     tokenizer = Counting()
-    first = numbers(Corpus.build(BOOKS, tokenizer, tmp_path))
-    assert numbers(Corpus.build(BOOKS, tokenizer, tmp_path)) == first
+    first = token_lists(Corpus.build(BOOKS, tokenizer, tmp_path))
+    assert token_lists(Corpus.build(BOOKS, tokenizer, tmp_path)) == first
     assert tokenizer.encoded == 4
 
 
-def test_another_text_or_tokenizer_is_encoded_anew(tmp_path):
+def test_other_books_or_another_tokenizer_are_encoded_again(tmp_path):
     Corpus.build(BOOKS, ByteTokenizer(), tmp_path)
     tokenizer = Counting()
     Corpus.build([BOOKS[1], BOOKS[0]], tokenizer, tmp_path)
@@ -157,7 +86,7 @@ def test_another_text_or_tokenizer_is_encoded_anew(tmp_path):
     assert tokenizer.encoded == 8
 
 
-def test_what_has_no_two_sides_or_no_end_is_refused(tmp_path):
+def test_books_too_short_and_tokenizers_without_an_end_of_text_are_refused(tmp_path):
     with pytest.raises(ArgumentError, match="a character or two"):
         Corpus.build([Book("short", "a")], ByteTokenizer(), tmp_path)
     endless = ByteTokenizer()
@@ -167,24 +96,24 @@ def test_what_has_no_two_sides_or_no_end_is_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_full_disk_leaves_the_corpus_that_was_there(tmp_path, monkeypatch):
-    before = numbers(Corpus.build(BOOKS, ByteTokenizer(), tmp_path))
+def test_a_full_disk_leaves_the_old_corpus_intact(tmp_path, monkeypatch):
+    before = token_lists(Corpus.build(BOOKS, ByteTokenizer(), tmp_path))
     write_bytes = Path.write_bytes
 
     def full(path, content):
-        if "corpus.json" in path.name:  # which is written last
+        if "corpus.json" in path.name:  # written last
             raise OSError(errno.ENOSPC, "No space left on device")
         return write_bytes(path, content)
 
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(ArgumentError, match="No space left"):
         Corpus.build(BOOKS[:1], ByteTokenizer(), tmp_path)
-    assert numbers(Corpus.load(tmp_path)) == before
+    assert token_lists(Corpus.load(tmp_path)) == before
     assert len(list(tmp_path.iterdir())) == 2
 
 
 @pytest.mark.parametrize("renamed", [0, 1])
-def test_a_kill_while_files_take_their_names_leaves_no_mixed_corpus(tmp_path, monkeypatch, renamed):
+def test_a_kill_while_files_are_renamed_leaves_no_mixed_corpus(tmp_path, monkeypatch, renamed):
     Corpus.build(BOOKS, ByteTokenizer(), tmp_path)
     replace, done = Path.replace, []
 
@@ -209,7 +138,7 @@ def test_a_damaged_corpus_is_refused(tmp_path):
     sound, whole = index.read_bytes(), tokens.read_bytes()
     fewer = json.loads(sound)
     fewer["train"]["length"] -= 1
-    for told, held in [
+    for index_content, tokens_content in [
         (sound, whole[:-2]),
         (sound, b""),
         (sound, b"no numbers"),
@@ -218,8 +147,8 @@ def test_a_damaged_corpus_is_refused(tmp_path):
         (b'{"train": 1}', whole),
         (json.dumps(fewer).encode(), whole),
     ]:
-        index.write_bytes(told)
-        tokens.write_bytes(held)
+        index.write_bytes(index_content)
+        tokens.write_bytes(tokens_content)
         with pytest.raises(ArgumentError, match=r"corpus: .*build the corpus again"):
             Corpus.load(tmp_path)
     with pytest.raises(ArgumentError, match="No such file"):
