@@ -81,7 +81,7 @@ def read_books(paths: Iterable[str | Path]) -> list[Book]:
         The books, each with its file's name without the suffix.
 
     Raises:
-        ArgumentError: a path is missing, unreadable or given twice; a folder has no .txt file; a file is empty or is
+        ArgumentError: a path is missing, unreadable or named twice; a folder has no .txt file; a file is empty or is
             not UTF-8; or there is no path at all.
     """
     files = [file for path in paths for file in _files_in(Path(path))]

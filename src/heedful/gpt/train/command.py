@@ -44,8 +44,8 @@ def train(
     """
     _check_extra()
     clock = Clock()
-    changes = read_changes(config, options)
     texts = read_books(books) if books else []
+    changes = read_changes(config, options)
     if resume:
         RunRecord.load(out).check_unchanged(texts, changes)
     else:
@@ -86,8 +86,8 @@ def compare(
         MissingExtraError: the extra "train" is not installed.
     """
     steps = options.get("steps") or DEFAULT_STEPS
-    changes = read_changes(config, {**options, "steps": None})
     texts = read_books(books) if books else [sonnets()]
+    changes = read_changes(config, {**options, "steps": None})
     settings = preset(sum(book.size for book in texts)).changed(changes)
     with display(0, steps) as progress:
         comparison = compare_kernels(
