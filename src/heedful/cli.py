@@ -270,16 +270,14 @@ def train(
     other losses, with 2 if something given cannot be used, and with 130 after Ctrl-C.
     """
     from heedful.errors import HeedfulError
-    from heedful.gpt import train_command
+    from heedful.gpt.train import command
 
     options = {"steps": steps, "tokens": tokens, "minutes": minutes}
     try:
         if against is None:
-            done = train_command.train(
-                books or [], out, config=config, options=options, resume=resume
-            )
+            done = command.train(books or [], out, config=config, options=options, resume=resume)
         else:
-            done = train_command.compare(books or [], against, config=config, options=options)
+            done = command.compare(books or [], against, config=config, options=options)
     except HeedfulError as error:
         print(f"heedful train: {error}", file=sys.stderr)
         raise typer.Exit(UNUSABLE) from error
@@ -329,12 +327,12 @@ def generate(
     be used.
     """
     from heedful.errors import HeedfulError
-    from heedful.gpt.choosing import Choice
-    from heedful.gpt.generate_command import speak
+    from heedful.gpt.command import print_continuations
+    from heedful.gpt.generation import Sampling
 
     try:
-        choice = Choice(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-        speak(folder, prompt or [""], tokens=tokens, choice=choice)
+        sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+        print_continuations(folder, prompt or [""], tokens=tokens, sampling=sampling)
     except HeedfulError as error:
         print(f"heedful generate: {error}", file=sys.stderr)
         raise typer.Exit(UNUSABLE) from error

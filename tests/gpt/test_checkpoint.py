@@ -1,4 +1,4 @@
-"""Our own checkpoints: what comes back, what is refused, and that nothing is overwritten by accident."""
+"""Checkpoints: what is restored, what is refused, and that nothing is overwritten by accident."""
 
 import json
 
@@ -27,7 +27,7 @@ def contents(folder) -> dict[str, bytes]:
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_what_was_saved_comes_back(tmp_path, family, tied, dtype):
+def test_a_saved_model_is_loaded_unchanged(tmp_path, family, tied, dtype):
     model = small(family, tied=tied, window=5).to(dtype).eval()
     save(model, tmp_path)
     random_state = torch.get_rng_state()
@@ -41,7 +41,7 @@ def test_what_was_saved_comes_back(tmp_path, family, tied, dtype):
     assert torch.equal(again(tokens), model(tokens))
 
 
-def test_newer_weights_take_the_place_of_older_ones(tmp_path):
+def test_newer_weights_replace_older_ones(tmp_path):
     save(small(), tmp_path)
     newer = small()
     save(newer, tmp_path)
@@ -49,12 +49,12 @@ def test_newer_weights_take_the_place_of_older_ones(tmp_path):
     assert sorted(contents(tmp_path)) == ["config.json", "model.safetensors"]
 
 
-@pytest.mark.parametrize("there", ["another", "foreign", "weights alone"])
-def test_nothing_else_is_overwritten(tmp_path, there):
+@pytest.mark.parametrize("existing", ["another", "transformers", "weights alone"])
+def test_other_models_are_not_overwritten(tmp_path, existing):
     save(small(num_layers=1), tmp_path)
-    if there == "foreign":
+    if existing == "transformers":
         (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    if there == "weights alone":
+    if existing == "weights alone":
         (tmp_path / "config.json").unlink()
     before = contents(tmp_path)
     with pytest.raises(ArgumentError, match="nothing was overwritten"):
@@ -62,7 +62,7 @@ def test_nothing_else_is_overwritten(tmp_path, there):
     assert contents(tmp_path) == before
 
 
-def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
+def test_a_full_disk_leaves_the_old_checkpoint_intact(tmp_path, monkeypatch):
     model = small()
     save(model, tmp_path)
     before = contents(tmp_path)
@@ -101,7 +101,7 @@ def wrong_type(folder):
     changed(folder, d_model="32")
 
 
-def foreign(folder):
+def other_model_type(folder):
     changed(folder, model_type="bert")
 
 
@@ -127,7 +127,7 @@ def changed(folder, **fields):
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         (cut_short, "damaged"),
         (no_safetensors, "damaged"),
@@ -135,17 +135,17 @@ def changed(folder, **fields):
         (other_layers, r"tensors that differ, the first .*blocks\.2"),
         (unknown_field, "depth"),
         (wrong_type, "d_model"),
-        (foreign, "heedful did not write"),
-        (no_json, "no JSON"),
+        (other_model_type, "heedful did not write"),
+        (no_json, "not JSON"),
         (no_object, "a JSON list"),
         (no_weights, "No such file"),
         (no_config, "No such file"),
     ],
 )
-def test_what_cannot_be_read_is_said(tmp_path, damage, said):
+def test_damaged_checkpoints_are_refused(tmp_path, damage, message):
     save(small(), tmp_path)
     damage(tmp_path)
     before = contents(tmp_path)
-    with pytest.raises(ArgumentError, match=said):
+    with pytest.raises(ArgumentError, match=message):
         load(tmp_path)
     assert contents(tmp_path) == before

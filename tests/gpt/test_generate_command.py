@@ -1,4 +1,4 @@
-"""`heedful generate` as people use it: what is printed, where, and with which exit code."""
+"""`heedful generate` on the command line: its output and its exit codes."""
 
 import pytest
 import torch
@@ -10,8 +10,7 @@ pytest.importorskip(
 
 from heedful.cli import app
 from heedful.gpt import GPT, GPTConfig, checkpoint, tokenizer
-from heedful.gpt.choosing import GREEDY
-from heedful.gpt.generation import generate
+from heedful.gpt.generation import GREEDY, generate
 
 PROMPTS = ["Shall I compare", "é", "no"]
 
@@ -22,7 +21,7 @@ def run(*arguments, input=None):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A model of bytes that was never trained."""
+    """Return a folder with an untrained model of bytes."""
     config = GPTConfig.llama(
         vocab_size=257,
         context_length=32,
@@ -37,47 +36,47 @@ def folder(tmp_path):
         for parameter in model.parameters():
             parameter.mul_(10.0)
     checkpoint.save(model, tmp_path)
-    tokenizer.Bytes().save(tmp_path)
+    tokenizer.ByteTokenizer().save(tmp_path)
     return tmp_path
 
 
-def said(folder, prompt: str, tokens: int) -> str:
-    """Greedy, by the functions."""
-    model, bytes_ = checkpoint.load(folder), tokenizer.Bytes()
+def continued(folder, prompt: str, tokens: int) -> str:
+    """Return the greedy continuation by `generate`."""
+    model, bytes_ = checkpoint.load(folder), tokenizer.ByteTokenizer()
     ids = bytes_.encode(prompt) or [bytes_.end_of_text]
-    (text,) = generate(model, [ids], tokens=tokens, choice=GREEDY, stop=bytes_.end_of_text)
+    (text,) = generate(model, [ids], tokens=tokens, sampling=GREEDY, stop=bytes_.end_of_text)
     return prompt + bytes_.decode(text) + "\n"
 
 
 @pytest.mark.parametrize("prompt", [*PROMPTS, ""])
-def test_one_prompt_goes_on(folder, prompt):
+def test_one_prompt_is_continued(folder, prompt):
     result = run("--from", folder, "--prompt", prompt, "--tokens", 50, "--temperature", 0)
     assert result.exit_code == 0, result.stderr
-    assert result.stdout == said(folder, prompt, 50)
+    assert result.stdout == continued(folder, prompt, 50)
     assert len(result.stdout) > len(prompt) + 20
 
 
-def test_several_prompts_go_on_as_each_alone(folder):
+def test_several_prompts_are_continued_as_each_alone(folder):
     options = [option for prompt in PROMPTS for option in ("--prompt", prompt)]
     result = run("--from", folder, *options, "--tokens", 50, "--temperature", 0)
-    assert result.stdout == "---\n".join(said(folder, prompt, 50) for prompt in PROMPTS)
+    assert result.stdout == "---\n".join(continued(folder, prompt, 50) for prompt in PROMPTS)
 
 
-def test_a_prompt_from_stdin(folder):
+def test_a_prompt_is_read_from_stdin(folder):
     options = ("--from", folder, "--prompt", "-", "--tokens", 9, "--temperature", 0)
-    assert run(*options, input="é\n").stdout == said(folder, "é", 9)
+    assert run(*options, input="é\n").stdout == continued(folder, "é", 9)
     refused = run(*options, input=b"\xff")
     assert refused.exit_code == 2
     assert "UTF-8" in refused.stderr
 
 
-def test_seeds_decide(folder):
+def test_the_seed_determines_the_text(folder):
     texts = [run("--from", folder, "--seed", seed, "--top-p", 0.95).stdout for seed in (1, 1, 2)]
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_text_comes_as_it_is_made(folder, monkeypatch):
-    """Not all at the end: what was printed before the model failed is there."""
+def test_text_is_printed_as_it_is_generated(folder, monkeypatch):
+    """The text before a failure of the model has been printed."""
     read, times = GPT.read, []
 
     def failing(*arguments):
@@ -89,16 +88,16 @@ def test_text_comes_as_it_is_made(folder, monkeypatch):
     monkeypatch.setattr(GPT, "read", failing)
     result = run("--from", folder, "--prompt", "Shall", "--temperature", 0)
     assert result.exit_code == 130
-    assert result.stdout.startswith(said_so_far := "Shall")
-    assert len(result.stdout) > len(said_so_far)
+    assert result.stdout.startswith("Shall")
+    assert len(result.stdout) > len("Shall")
 
 
-def test_a_model_of_transformers_with_its_tokenizer(tmp_path):
+def test_a_transformers_model_with_its_tokenizer(tmp_path):
     transformers = pytest.importorskip(
         "transformers",
         reason="transformers is missing; install it with: pip install -e '.[models]'",
     )
-    words = tokenizer.make("bpe", ["to be or not to be that is the question"] * 3, 280)
+    words = tokenizer.make_tokenizer("bpe", ["to be or not to be that is the question"] * 3, 280)
     source = transformers.GPT2LMHeadModel(
         transformers.GPT2Config(
             n_embd=32,
@@ -128,7 +127,7 @@ def test_a_model_of_transformers_with_its_tokenizer(tmp_path):
         ("seed", ["--seed", -1]),
     ],
 )
-def test_what_cannot_be_used_is_said(folder, named, arguments):
+def test_invalid_arguments_are_named(folder, named, arguments):
     result = run("--from", folder, *arguments)
     assert result.exit_code == 2
     assert result.stdout == ""
@@ -136,7 +135,7 @@ def test_what_cannot_be_used_is_said(folder, named, arguments):
     assert result.stderr.startswith("heedful generate: ")
 
 
-def test_a_model_without_its_tokenizer(folder):
+def test_a_missing_tokenizer_is_named(folder):
     (folder / "tokenizer_config.json").unlink()
     result = run("--from", folder)
     assert result.exit_code == 2

@@ -1,4 +1,4 @@
-"""Generation: token for token what the model says without caches, alone or in a batch, within its context or beyond."""
+"""Generation: the same tokens as without caches, alone or in a batch, within the context or beyond it."""
 
 import math
 
@@ -7,8 +7,7 @@ import torch
 
 from heedful.errors import ArgumentError
 from heedful.gpt import GPT, GPTConfig
-from heedful.gpt.choosing import GREEDY, Choice
-from heedful.gpt.generation import generate, stream, window_start
+from heedful.gpt.generation import GREEDY, Sampling, generate, stream, window_start
 
 SMALL = {
     "vocab_size": 61,
@@ -16,7 +15,7 @@ SMALL = {
     "d_model": 48,
     "num_layers": 2,
     "num_heads": 4,
-    "tied": False,  # a tied one of random weights says what it was told last
+    "tied": False,  # a tied model of random weights repeats the last token
 }
 SHAPES = {
     "gpt2": GPTConfig.gpt2(**SMALL),
@@ -27,7 +26,7 @@ PROMPTS = [[5, 9, 2], [7], [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5], list(range(40))]
 
 
 def confident(config: GPTConfig) -> GPT:
-    """With larger weights than training begins with, so that its logits are far apart and depend on all tokens."""
+    """Return a model with weights so large that its logits are far apart and depend on all tokens."""
     torch.manual_seed(0)
     model = GPT(config).eval()
     with torch.no_grad():
@@ -43,7 +42,7 @@ def model(request):
 
 @torch.no_grad()
 def without_caches(model: GPT, prompt: list[int], tokens: int) -> list[int]:
-    """Greedy, as one would write it: the whole window read for every token."""
+    """Generate greedily in the simplest way, and read the whole window for each token."""
     C, text = model.config.context_length, list(prompt)
     for _ in range(tokens):
         start = 0
@@ -53,36 +52,38 @@ def without_caches(model: GPT, prompt: list[int], tokens: int) -> list[int]:
     return text[len(prompt) :]
 
 
-def test_greedy_is_what_the_model_says_without_caches(model):
-    said = set()
+def test_greedy_sampling_equals_generation_without_caches(model):
+    chosen = set()
     for prompt in PROMPTS:
-        (text,) = generate(model, [prompt], tokens=40, choice=GREEDY)
+        (text,) = generate(model, [prompt], tokens=40, sampling=GREEDY)
         assert text == without_caches(model, prompt, 40)
-        said.update(text)
-    assert len(said) > 20  # not one thing over and over
+        chosen.update(text)
+    assert len(chosen) > 20  # not the same token all the time
 
 
-def test_each_of_a_batch_says_what_it_says_alone(model):
-    together = generate(model, PROMPTS, tokens=40, choice=GREEDY)
+def test_each_prompt_of_a_batch_continues_as_it_does_alone(model):
+    together = generate(model, PROMPTS, tokens=40, sampling=GREEDY)
     for prompt, text in zip(PROMPTS, together, strict=True):
-        assert text == generate(model, [prompt], tokens=40, choice=GREEDY)[0]
+        assert text == generate(model, [prompt], tokens=40, sampling=GREEDY)[0]
 
 
-def test_prompts_and_what_follows_are_one_text(model):
-    """Where the prompt ended makes no difference to what comes later, beyond the context too."""
-    (text,) = generate(model, [[1, 2, 3]], tokens=40, choice=GREEDY)
-    (later,) = generate(model, [[1, 2, 3, *text[:25]]], tokens=15, choice=GREEDY)
+def test_a_longer_prompt_continues_the_same_text(model):
+    """The end of the prompt does not affect later tokens, even beyond the context."""
+    (text,) = generate(model, [[1, 2, 3]], tokens=40, sampling=GREEDY)
+    (later,) = generate(model, [[1, 2, 3, *text[:25]]], tokens=15, sampling=GREEDY)
     assert later == text[25:]
 
 
 @pytest.mark.parametrize("C", [1, 2, 3, 7, 16])
-def test_windows_hold_between_half_the_context_and_all(C):
+def test_windows_have_between_half_a_context_and_a_whole_one(C):
     starts = [window_start(length, C) for length in range(1, 100)]
     sizes = [length - start for length, start in enumerate(starts, 1)]
     assert max(sizes) == min(C, 99)
     assert min(sizes[C:]) > (C - 1) // 2
     assert starts == sorted(starts)
-    assert len(set(starts)) <= 100 / max(C // 2, 1) + 1  # else every token would cost a context
+    assert (
+        len(set(starts)) <= 100 / max(C // 2, 1) + 1
+    )  # else every token would read a context again
 
 
 def test_nothing_is_read_twice_before_the_context_is_full(model, monkeypatch):
@@ -93,77 +94,79 @@ def test_nothing_is_read_twice_before_the_context_is_full(model, monkeypatch):
         return read(self, tokens, *arguments)
 
     monkeypatch.setattr(GPT, "read", counted)
-    generate(model, [[1, 2, 3]], tokens=21, choice=GREEDY)
-    assert lengths == [3] + [1] * 13 + [9] + [1] * 6  # 17 tokens: of the newest 9 on, again
+    generate(model, [[1, 2, 3]], tokens=21, sampling=GREEDY)
+    assert lengths == [3] + [1] * 13 + [9] + [1] * 6  # the 17th token: the newest 9 are read again
 
 
-def test_a_text_ends_at_its_stop_token(model):
-    texts = generate(model, PROMPTS, tokens=30, choice=GREEDY)
+def test_a_text_ends_before_its_stop_token(model):
+    texts = generate(model, PROMPTS, tokens=30, sampling=GREEDY)
     stop = texts[0][5]
-    stopped = generate(model, PROMPTS, tokens=30, choice=GREEDY, stop=stop)
+    stopped = generate(model, PROMPTS, tokens=30, sampling=GREEDY, stop=stop)
     for text, short in zip(texts, stopped, strict=True):
         assert short == text[: text.index(stop) if stop in text else None]
-    steps = list(stream(model, PROMPTS[:1], tokens=30, choice=GREEDY, stop=stop))
+    steps = list(stream(model, PROMPTS[:1], tokens=30, sampling=GREEDY, stop=stop))
     assert steps == [[token] for token in stopped[0]]
 
 
-def test_streams_come_step_by_step(model):
-    steps = stream(model, PROMPTS, tokens=10**9, choice=GREEDY)
+def test_a_stream_yields_one_step_at_a_time(model):
+    steps = stream(model, PROMPTS, tokens=10**9, sampling=GREEDY)
     first = [next(steps) for _ in range(3)]
     assert list(zip(*first, strict=True)) == [
-        tuple(text) for text in generate(model, PROMPTS, tokens=3, choice=GREEDY)
+        tuple(text) for text in generate(model, PROMPTS, tokens=3, sampling=GREEDY)
     ]
 
 
-def test_modes_and_random_state_stay():
+def test_modes_and_the_random_state_are_restored():
     model = confident(GPTConfig.gpt2(**SMALL, dropout=0.9)).train()
     random_state = torch.get_rng_state()
-    first, second = (generate(model, PROMPTS, tokens=9, choice=Choice(seed=3)) for _ in range(2))
+    first, second = (
+        generate(model, PROMPTS, tokens=9, sampling=Sampling(seed=3)) for _ in range(2)
+    )
     assert first == second
     assert model.training
     assert model.blocks[0].attention.training
     assert torch.equal(torch.get_rng_state(), random_state)
-    assert generate(model, PROMPTS, tokens=9, choice=Choice(seed=4)) != first
+    assert generate(model, PROMPTS, tokens=9, sampling=Sampling(seed=4)) != first
 
 
-def test_trained_on_in_between():
-    """Nothing that generation leaves behind is in the way of a backward pass."""
+def test_training_continues_after_generation():
+    """Generation leaves nothing behind that prevents a backward pass."""
     model = confident(GPTConfig.llama(**SMALL, num_kv_heads=2)).train()
-    generate(model, [[1, 2, 3]], tokens=3, choice=GREEDY)
+    generate(model, [[1, 2, 3]], tokens=3, sampling=GREEDY)
     model(torch.tensor([[1, 2, 3]])).sum().backward()
     assert model.token_embedding.weight.grad.isfinite().all()
 
 
-# --- choosing ----------------------------------------------------------------------------------------
+# --- sampling ----------------------------------------------------------------------------------------
 
 
-def drawn(choice: Choice, probabilities: list[float], times: int = 20_000) -> list[float]:
-    """How often each token is chosen."""
+def drawn(sampling: Sampling, probabilities: list[float], times: int = 20_000) -> list[float]:
+    """Return the relative frequency of each token."""
     logits = torch.tensor(probabilities).log().expand(times, -1)
-    chosen = choice.tokens(logits, torch.Generator().manual_seed(0))
+    chosen = sampling.sample(logits, torch.Generator().manual_seed(0))
     return (chosen.bincount(minlength=len(probabilities)) / times).tolist()
 
 
 @pytest.mark.parametrize(
-    ("choice", "expected"),
+    ("sampling", "expected"),
     [
-        (Choice(), [0.1, 0.4, 0.2, 0.3]),
-        (Choice(temperature=0.5), [0.01 / 0.3, 0.16 / 0.3, 0.04 / 0.3, 0.09 / 0.3]),
-        (Choice(temperature=1e-3), [0, 1, 0, 0]),
+        (Sampling(), [0.1, 0.4, 0.2, 0.3]),
+        (Sampling(temperature=0.5), [0.01 / 0.3, 0.16 / 0.3, 0.04 / 0.3, 0.09 / 0.3]),
+        (Sampling(temperature=1e-3), [0, 1, 0, 0]),
         (GREEDY, [0, 1, 0, 0]),
-        (Choice(top_k=2), [0, 4 / 7, 0, 3 / 7]),
-        (Choice(top_k=99), [0.1, 0.4, 0.2, 0.3]),
-        (Choice(top_p=0.65), [0, 4 / 7, 0, 3 / 7]),
-        (Choice(top_p=0.75), [0, 4 / 9, 2 / 9, 3 / 9]),
-        (Choice(top_p=1e-6), [0, 1, 0, 0]),
+        (Sampling(top_k=2), [0, 4 / 7, 0, 3 / 7]),
+        (Sampling(top_k=99), [0.1, 0.4, 0.2, 0.3]),
+        (Sampling(top_p=0.65), [0, 4 / 7, 0, 3 / 7]),
+        (Sampling(top_p=0.75), [0, 4 / 9, 2 / 9, 3 / 9]),
+        (Sampling(top_p=1e-6), [0, 1, 0, 0]),
         (
-            Choice(top_k=3, top_p=0.5),
+            Sampling(top_k=3, top_p=0.5),
             [0, 4 / 7, 0, 3 / 7],
-        ),  # of 4/9, 3/9, 2/9, those that reach half
+        ),  # the first of 4/9, 3/9, 2/9 that reach one half
     ],
 )
-def test_tokens_are_drawn_as_often_as_they_should(choice, expected):
-    assert drawn(choice, [0.1, 0.4, 0.2, 0.3]) == pytest.approx(
+def test_tokens_are_sampled_with_the_right_frequencies(sampling, expected):
+    assert drawn(sampling, [0.1, 0.4, 0.2, 0.3]) == pytest.approx(
         expected, abs=4 * math.sqrt(0.25 / 20_000)
     )
 
@@ -179,9 +182,9 @@ def test_tokens_are_drawn_as_often_as_they_should(choice, expected):
         ("seed", {"seed": -1}),
     ],
 )
-def test_choices_that_are_refused(name, options):
+def test_invalid_sampling_is_refused(name, options):
     with pytest.raises(ArgumentError) as caught:
-        Choice(**options)
+        Sampling(**options)
     assert caught.value.argument == name
 
 
@@ -189,7 +192,7 @@ def test_choices_that_are_refused(name, options):
     ("name", "prompts", "tokens"),
     [("prompts", [], 3), ("prompts", [[1], []], 3), ("tokens", [[61]], 3), ("tokens", [[1]], 0)],
 )
-def test_prompts_that_are_refused(name, prompts, tokens):
+def test_invalid_prompts_are_refused(name, prompts, tokens):
     with pytest.raises(ArgumentError) as caught:
         generate(GPT(SHAPES["gpt2"]), prompts, tokens=tokens)
     assert caught.value.argument == name

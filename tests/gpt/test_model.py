@@ -1,4 +1,4 @@
-"""The GPT itself: what it sees, how it begins, and that caches, compilation and tracing change nothing."""
+"""The GPT: what tokens see, its initialisation, and that caches, compilation and recording change nothing."""
 
 import math
 
@@ -26,7 +26,7 @@ SHAPES = {
 
 @pytest.fixture(params=SHAPES)
 def model(request):
-    """In eval mode, with larger weights than training begins with, so that attention is far from uniform."""
+    """Return a model in eval mode with weights so large that attention is far from uniform."""
     torch.manual_seed(0)
     gpt = GPT(SHAPES[request.param]).eval()
     with torch.no_grad():
@@ -39,7 +39,7 @@ def random_tokens(B: int, T: int) -> torch.Tensor:
     return torch.randint(SMALL["vocab_size"], (B, T), generator=torch.Generator().manual_seed(1))
 
 
-def test_tokens_see_what_is_before_them_alone(model):
+def test_tokens_see_only_earlier_tokens(model):
     tokens = random_tokens(2, 20)
     changed = tokens.clone()
     changed[:, 12] = (changed[:, 12] + 1) % SMALL["vocab_size"]
@@ -48,7 +48,7 @@ def test_tokens_see_what_is_before_them_alone(model):
     assert (before[:, 12:] - after[:, 12:]).abs().amax(-1).min() > 1e-4
 
 
-def test_documents_are_read_as_if_alone(model):
+def test_packed_documents_are_read_as_if_alone(model):
     tokens = random_tokens(1, 20)
     ids = torch.tensor([[0] * 8 + [1] * 12])
     positions = torch.cat([torch.arange(8), torch.arange(12)])
@@ -66,7 +66,7 @@ def test_padding_on_the_left_changes_nothing(model):
     assert logits.isfinite().all()
 
 
-def test_reading_by_parts_into_caches_is_reading_at_once(model):
+def test_reading_in_parts_with_caches_equals_reading_at_once(model):
     tokens, caches, parts = random_tokens(2, 20), model.new_caches(2, 20), []
     for part in tokens.split([11, 1, 1, 7], dim=1):
         logits, caches = model(part, caches=caches)
@@ -87,49 +87,54 @@ def test_a_mask_is_lowered_once_for_all_layers(model, monkeypatch):
     assert len(times) == 1
 
 
-def test_a_boolean_tensor_is_a_mask_too(model):
+def test_a_boolean_tensor_is_accepted_as_mask(model):
     ids = torch.tensor([[0] * 8 + [1] * 12])
     same = (ids.unsqueeze(-1) == ids.unsqueeze(-2)).unsqueeze(1)
     documents, dense = (model(random_tokens(1, 20), mask=mask) for mask in (Documents(ids), same))
     torch.testing.assert_close(documents, dense, atol=1e-5, rtol=1e-5)
 
 
-def test_the_head_makes_logits_of_hidden_states(model):
+def test_the_head_computes_logits_from_hidden_states(model):
     tokens = random_tokens(2, 9)
     torch.testing.assert_close(model.head(model.hidden(tokens)[:, -1]), model(tokens)[:, -1])
 
 
-def test_it_begins_as_gpt2s_paper_says():
+def test_weights_are_initialised_as_in_gpt2s_paper():
     torch.manual_seed(0)
     config = GPTConfig.gpt2(vocab_size=500, context_length=100, num_layers=8)
     model = GPT(config)
     residual = 0.02 / math.sqrt(16)
-    deviations = {name: it.std().item() for name, it in model.named_parameters() if it.dim() == 2}
+    deviations = {
+        name: parameter.std().item()
+        for name, parameter in model.named_parameters()
+        if parameter.dim() == 2
+    }
     for name, deviation in deviations.items():
-        adds = name.endswith(("out_proj.weight", "down.weight"))
-        assert deviation == pytest.approx(residual if adds else 0.02, rel=0.02), name
-    assert all((it == 0).all() for name, it in model.named_parameters() if name.endswith("bias"))
+        is_residual = name.endswith(("out_proj.weight", "down.weight"))
+        assert deviation == pytest.approx(residual if is_residual else 0.02, rel=0.02), name
+    assert all(
+        (parameter == 0).all()
+        for name, parameter in model.named_parameters()
+        if name.endswith("bias")
+    )
     logits = model(torch.randint(500, (2, 50)))
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.randint(500, (100,)))
     assert loss.item() == pytest.approx(math.log(500), abs=0.3)
 
 
-def test_tied_models_have_one_matrix():
+def test_a_tied_model_has_one_matrix_for_embedding_and_head():
     tied, untied = (GPT(GPTConfig.llama(**SMALL, tied=tied)) for tied in (True, False))
     assert tied.head.weight is tied.token_embedding.weight
-    difference = sum(it.numel() for it in untied.parameters()) - sum(
-        it.numel() for it in tied.parameters()
-    )
-    assert difference == 61 * 48
+    assert untied.parameter_count - tied.parameter_count == 61 * 48
 
 
-def test_llamas_shape_has_as_many_parameters_as_smollm2():
+def test_the_default_llama_has_as_many_parameters_as_smollm2():
     with torch.device("meta"):
         model = GPT(GPTConfig.llama())
-    assert sum(it.numel() for it in model.parameters()) == 134_515_008
+    assert model.parameter_count == 134_515_008
 
 
-def test_dropout_acts_in_training_alone():
+def test_dropout_acts_in_training_only():
     torch.manual_seed(0)
     model, tokens = GPT(GPTConfig.gpt2(**SMALL, dropout=0.5)), random_tokens(2, 9)
     assert not torch.equal(model(tokens), model(tokens))
@@ -138,7 +143,7 @@ def test_dropout_acts_in_training_alone():
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_compiled_in_one_graph(family):
+def test_the_model_compiles_to_one_graph(family):
     torch.manual_seed(0)
     model, tokens = GPT(getattr(GPTConfig, family)(**SMALL, dropout=0.0)), random_tokens(2, 12)
     mask = Documents(torch.arange(12) // 5)
@@ -146,14 +151,14 @@ def test_compiled_in_one_graph(family):
     logits = compiled(tokens, mask=mask)
     torch.testing.assert_close(logits, model(tokens, mask=mask), atol=1e-5, rtol=1e-5)
     gradients = []
-    for it in (logits, model(tokens, mask=mask)):
+    for output in (logits, model(tokens, mask=mask)):
         gradients.append(
-            torch.autograd.grad(it.logsumexp(-1).sum(), model.blocks[0].mlp.up.weight)[0]
+            torch.autograd.grad(output.logsumexp(-1).sum(), model.blocks[0].mlp.up.weight)[0]
         )
     torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-4)
 
 
-def test_record_names_its_steps(model):
+def test_record_names_the_steps(model):
     trace = record(model, random_tokens(1, 6))
     names = {step.name for step in trace}
     assert {
@@ -180,7 +185,7 @@ def test_record_names_its_steps(model):
         ("caches", {"tokens": torch.zeros(1, 3, dtype=torch.int64), "caches": []}),
     ],
 )
-def test_what_is_refused_is_named(name, arguments):
+def test_an_invalid_argument_is_named(name, arguments):
     with pytest.raises(ArgumentError) as caught:
         GPT(SHAPES["gpt2"])(**arguments)
     assert caught.value.argument == name

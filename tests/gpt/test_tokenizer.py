@@ -1,6 +1,5 @@
-"""Tokenizers: text comes back as it went in, also token by token, after saving, and from foreign files."""
+"""Tokenizers: text survives a round trip, also token by token, after saving, and with files of other programs."""
 
-import hashlib
 import json
 import sys
 
@@ -10,8 +9,16 @@ from hypothesis import example, given
 
 from heedful.errors import ArgumentError, MissingExtraError
 from heedful.gpt import tokenizer as module
-from heedful.gpt.corpus import sonnets
-from heedful.gpt.tokenizer import END_OF_TEXT, GPT2, Bytes, Tokenizer, Trained, load, make
+from heedful.gpt.data.books import sonnets
+from heedful.gpt.tokenizer import (
+    END_OF_TEXT,
+    ByteTokenizer,
+    GPT2Tokenizer,
+    SubwordTokenizer,
+    Tokenizer,
+    load_tokenizer,
+    make_tokenizer,
+)
 
 tokenizers = pytest.importorskip("tokenizers", reason="pip install 'heedful[train]'")
 tiktoken = pytest.importorskip("tiktoken", reason="pip install 'heedful[train]'")
@@ -20,8 +27,8 @@ ODD = "\r\n\t  two  spaces \u00a0\u2003 \x00 naïve — 🎉👩‍👩‍👧 �
 texts = st.text() | st.text(alphabet=" \n\t\r\u00a0\u200b🎉é€a'")
 
 
-def gpt2_of_bytes() -> GPT2:
-    """Our GPT2 around an encoding of single bytes, for tiktoken's own files cannot be shipped."""
+def gpt2_of_bytes() -> GPT2Tokenizer:
+    """Return a GPT2Tokenizer with an encoding of single bytes, because tiktoken's own files cannot be shipped."""
     encoding = tiktoken.Encoding(
         "bytes",
         pat_str=r"\s+|\S+",
@@ -29,14 +36,13 @@ def gpt2_of_bytes() -> GPT2:
         special_tokens={END_OF_TEXT: 256},
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_check_gpt2_files", lambda: None)
         patch.setattr(tiktoken, "get_encoding", {"gpt2": encoding}.__getitem__)
-        return GPT2()
+        return GPT2Tokenizer()
 
 
 KINDS = {
-    "bytes": Bytes(),
-    "bpe": make("bpe", [sonnets().training], 600),
+    "bytes": ByteTokenizer(),
+    "bpe": make_tokenizer("bpe", [sonnets().training], 600),
     "gpt2": gpt2_of_bytes(),
 }
 
@@ -49,7 +55,7 @@ def tokenizer(request) -> Tokenizer:
 @given(text=texts)
 @example(text=ODD)
 @pytest.mark.parametrize("kind", KINDS)
-def test_text_comes_back_as_it_went_in(kind, text):
+def test_decoding_restores_the_text(kind, text):
     tokenizer = KINDS[kind]
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids) == text
@@ -60,7 +66,7 @@ def test_text_comes_back_as_it_went_in(kind, text):
 @example(text=ODD)
 @example(text="\ufffd")
 @pytest.mark.parametrize("kind", KINDS)
-def test_streamed_pieces_join_to_the_text_and_hold_whole_characters(kind, text):
+def test_streamed_pieces_form_the_text_and_contain_whole_characters(kind, text):
     tokenizer = KINDS[kind]
     stream = tokenizer.stream()
     pieces = [stream.push(id) for id in tokenizer.encode(text)]
@@ -70,7 +76,7 @@ def test_streamed_pieces_join_to_the_text_and_hold_whole_characters(kind, text):
 
 @given(data=st.data())
 @pytest.mark.parametrize("kind", KINDS)
-def test_streaming_says_what_decoding_says_of_any_ids(kind, data):
+def test_streaming_equals_decoding_for_any_ids(kind, data):
     tokenizer = KINDS[kind]
     some = st.integers(0, tokenizer.vocab_size - 1) | st.just(tokenizer.end_of_text)
     ids = data.draw(st.lists(some))
@@ -83,8 +89,8 @@ def test_a_character_appears_with_its_last_byte(tokenizer):
     assert [stream.push(id) for id in tokenizer.encode("🎉")] == ["", "", "", "🎉"]
 
 
-def test_bytes_that_never_become_a_character_hold_back_at_most_three():
-    stream = Bytes().stream()
+def test_invalid_bytes_are_held_back_by_at_most_three():
+    stream = ByteTokenizer().stream()
     assert [stream.push(0xFF) for _ in range(5)] == ["", "", "", "\ufffd", "\ufffd"]
     assert stream.end() == "\ufffd\ufffd\ufffd"
 
@@ -105,35 +111,35 @@ def test_half_a_surrogate_pair_is_named(tokenizer):
         tokenizer.encode("ab\udcff")
 
 
-def test_training_is_quiet_and_gives_the_same_pairs_every_time(capfd):
+def test_training_is_silent_and_reproducible(capfd):
     texts = [sonnets().training] * 2
-    assert len({make("bpe", texts, 700).fingerprint for _ in range(3)}) == 1
+    assert len({make_tokenizer("bpe", texts, 700).fingerprint for _ in range(3)}) == 1
     assert capfd.readouterr() == ("", "")
 
 
-def test_pairs_shorten_text_and_the_vocabulary_is_as_large_as_asked():
+def test_pairs_shorten_text_and_the_vocabulary_has_the_requested_size():
     text = sonnets().validation
     assert KINDS["bpe"].vocab_size == 600
     assert len(KINDS["bpe"].encode(text)) < 0.6 * len(text)
 
 
-def test_a_text_too_short_for_the_vocabulary_gives_a_smaller_one():
-    tokenizer = make("bpe", ["abab"], 1000)
+def test_a_short_text_gives_a_smaller_vocabulary():
+    tokenizer = make_tokenizer("bpe", ["abab"], 1000)
     assert tokenizer.vocab_size < 300
     assert tokenizer.decode(tokenizer.encode("never seen: é")) == "never seen: é"
 
 
-def test_what_cannot_be_made_is_refused():
+def test_small_vocabularies_and_unknown_kinds_are_refused():
     with pytest.raises(ArgumentError, match="at least 257"):
-        make("bpe", ["text"], 256)
+        make_tokenizer("bpe", ["text"], 256)
     with pytest.raises(ArgumentError, match=r'"bytes" or "bpe" or "gpt2"; received \'words\''):
-        make("words", [], 300)
+        make_tokenizer("words", [], 300)
 
 
-def test_saved_and_loaded_it_is_the_same(tokenizer, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "GPT2", gpt2_of_bytes)
+def test_a_saved_tokenizer_is_loaded_unchanged(tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "GPT2Tokenizer", gpt2_of_bytes)
     tokenizer.save(tmp_path)
-    loaded = load(tmp_path)
+    loaded = load_tokenizer(tmp_path)
     assert type(loaded) is type(tokenizer)
     assert loaded.encode(ODD) == tokenizer.encode(ODD)
     assert (loaded.vocab_size, loaded.end_of_text, loaded.fingerprint) == (
@@ -143,7 +149,7 @@ def test_saved_and_loaded_it_is_the_same(tokenizer, tmp_path, monkeypatch):
     )
 
 
-def test_transformers_reads_what_was_saved(tmp_path):
+def test_transformers_reads_a_saved_tokenizer(tmp_path):
     transformers = pytest.importorskip("transformers", reason="pip install 'heedful[transformers]'")
     ours = KINDS["bpe"]
     ours.save(tmp_path)
@@ -153,8 +159,8 @@ def test_transformers_reads_what_was_saved(tmp_path):
 
 
 @pytest.fixture
-def foreign(tmp_path):
-    """A folder as Llama's: words with their spaces, single bytes for the rest, a start token, padding, truncation."""
+def llama_folder(tmp_path):
+    """Return a folder like Llama's: words with their spaces, bytes as a fallback, a start token, and padding."""
     words = ["<unk>", "<s>", "</s>", "▁to", "▁be", "▁", *(f"<0x{byte:02X}>" for byte in range(256))]
     theirs = tokenizers.Tokenizer(
         tokenizers.models.BPE(
@@ -182,32 +188,32 @@ def foreign(tmp_path):
     return tmp_path
 
 
-def test_a_foreign_models_tokenizer_is_taken_whole_with_its_start_and_its_end(foreign):
-    tokenizer = load(foreign)
+def test_a_tokenizer_json_keeps_its_start_and_end_tokens(llama_folder):
+    tokenizer = load_tokenizer(llama_folder)
     ids = tokenizer.encode("to be €uro")
     assert (ids[0], tokenizer.end_of_text) == (1, 2)
     assert len(ids) > 4
     assert tokenizer.decode(ids) == "to be €uro"
 
 
-def test_a_foreign_models_stream_keeps_spaces_between_words_and_bytes_together(foreign):
-    tokenizer = load(foreign)
+def test_streaming_with_a_tokenizer_json_keeps_spaces_and_joins_bytes(llama_folder):
+    tokenizer = load_tokenizer(llama_folder)
     stream = tokenizer.stream()
     pieces = [stream.push(id) for id in [3, 4, *tokenizer.encode("€")[2:], 4]]
     assert pieces == ["to", " be", "", "", "€", " be"]
 
 
-def test_a_tokenizer_json_by_itself_has_no_end(foreign):
-    (foreign / "tokenizer_config.json").unlink()
-    assert load(foreign / "tokenizer.json").end_of_text is None
+def test_a_tokenizer_json_alone_has_no_end_of_text(llama_folder):
+    (llama_folder / "tokenizer_config.json").unlink()
+    assert load_tokenizer(llama_folder / "tokenizer.json").end_of_text is None
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe"])
-def test_damaged_files_are_named(foreign, name, content):
-    (foreign / name).write_bytes(content)
-    with pytest.raises(ArgumentError, match=f"readable {name}.*{foreign}"):
-        load(foreign)
+def test_damaged_files_are_named(llama_folder, name, content):
+    (llama_folder / name).write_bytes(content)
+    with pytest.raises(ArgumentError, match=f"readable {name}.*{llama_folder}"):
+        load_tokenizer(llama_folder)
 
 
 def test_a_folder_without_a_tokenizer_is_named(tmp_path):
@@ -215,31 +221,28 @@ def test_a_folder_without_a_tokenizer_is_named(tmp_path):
         if config:
             (tmp_path / "tokenizer_config.json").write_text(config)
         with pytest.raises(ArgumentError, match=str(tmp_path)):
-            load(tmp_path)
+            load_tokenizer(tmp_path)
 
 
-def test_gpt2s_files_are_never_downloaded(tmp_path, monkeypatch):
-    def download(url: str) -> bytes:
-        raise AssertionError(url)
+@pytest.mark.parametrize("error", [ConnectionError("no network"), ValueError("Hash mismatch")])
+def test_gpt2s_vocabulary_that_cannot_be_loaded_is_named(monkeypatch, error):
+    def failing(name: str):
+        raise error
 
-    monkeypatch.setattr("tiktoken.load.read_file", download)
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
-    with pytest.raises(ArgumentError, match=r"no whole vocab.bpe in .*TIKTOKEN_CACHE_DIR"):
-        GPT2()
-    url = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe"
-    damaged = tmp_path / hashlib.sha1(url.encode()).hexdigest()
-    damaged.write_text("half a file")
-    with pytest.raises(ArgumentError, match=r"no whole vocab.bpe"):
-        GPT2()
-    assert damaged.read_text() == "half a file"
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", "")
-    with pytest.raises(ArgumentError, match="TIKTOKEN_CACHE_DIR is empty"):
-        GPT2()
+    monkeypatch.setattr(tiktoken, "get_encoding", failing)
+    with pytest.raises(
+        ArgumentError, match=rf"received {type(error).__name__}: {error}\. .*TIKTOKEN"
+    ):
+        GPT2Tokenizer()
 
 
-def test_a_missing_package_is_named_with_its_extra(foreign, monkeypatch):
+def test_a_missing_package_is_named_with_its_extra(llama_folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     monkeypatch.setitem(sys.modules, "tiktoken", None)
-    for needs in (lambda: Trained.train([], 300), GPT2, lambda: load(foreign)):
+    for needs in (
+        lambda: SubwordTokenizer.train([], 300),
+        GPT2Tokenizer,
+        lambda: load_tokenizer(llama_folder),
+    ):
         with pytest.raises(MissingExtraError, match=r"heedful\[train\]"):
             needs()

@@ -1,4 +1,4 @@
-"""A GPT of our own: its model, checkpoints, corpus, training and generation."""
+"""A GPT: its model, checkpoints, data, training and generation."""
 
 from heedful.gpt.config import GPTConfig
 from heedful.gpt.model import GPT

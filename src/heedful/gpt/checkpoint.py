@@ -1,4 +1,4 @@
-"""Our own checkpoints: a folder with the model's configuration as JSON and its weights as safetensors."""
+"""Checkpoints of a GPT: a folder with its configuration as JSON and its weights as safetensors."""
 
 from __future__ import annotations
 
@@ -17,22 +17,35 @@ from heedful.gpt.model import GPT
 from heedful.writing import reserved
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"  # transformers' names
-KIND = "heedful_gpt"  # what its config.json says of the model's type
+MODEL_TYPE = "heedful_gpt"
 
 
 def save(model: GPT, folder: str | Path) -> None:
-    """Write a model's configuration and weights into a folder, each file whole or not at all.
+    """Write a model's configuration and weights into a folder, each file completely or not at all.
 
-    Weights that were there before are replaced if they are a model's of the same configuration, so the two files fit
-    together whenever writing stops.
+    Existing weights are replaced only if they belong to a model of the same configuration. So the two files fit
+    together at any time.
+
+    Args:
+        model: the model.
+        folder: an existing folder.
 
     Raises:
-        ArgumentError: something else is there, or it cannot be written, as on a full disk; what was there stays.
+        ArgumentError: the folder holds another model or cannot be written; its files stay as they are.
         MissingExtraError: the extra "train" is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> model = GPT(GPTConfig.gpt2(vocab_size=50, d_model=16, num_layers=1, num_heads=2))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save(model, folder)
+        ...     same = load(folder).config == model.config
+        >>> same
+        True
     """
     safetensors = _safetensors()
     folder = Path(folder)
-    config = json.dumps({"model_type": KIND} | asdict(model.config), indent=2) + "\n"
+    config = json.dumps({"model_type": MODEL_TYPE} | asdict(model.config), indent=2) + "\n"
     _check_free(folder, config)
     tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     if model.config.tied:
@@ -43,45 +56,51 @@ def save(model: GPT, folder: str | Path) -> None:
 
 
 def load(folder: str | Path) -> GPT:
-    """The model that `save` wrote, in eval mode, its weights of the saved dtype and on the CPU.
+    """Load a model that `save` wrote.
+
+    Args:
+        folder: the folder.
+
+    Returns:
+        The model in eval mode, on the CPU, with weights of the saved dtype.
 
     Raises:
-        ArgumentError: there is none, or its files are damaged or another program's.
+        ArgumentError: there is no model, or its files are damaged or come from another program.
         MissingExtraError: the extra "train" is not installed.
     """
     folder = Path(folder)
     fields = read_json(folder / CONFIG)
-    if fields.pop("model_type", None) != KIND:
+    if fields.pop("model_type", None) != MODEL_TYPE:
         raise unusable(folder / CONFIG, "a configuration that heedful did not write")
     try:
         config = GPTConfig(**fields)
-    except TypeError as error:  # fields that there are not, or numbers that are none
+    except TypeError as error:  # an unknown field, or a string where a number is expected
         raise unusable(folder / CONFIG, str(error)) from error
     return assemble(config, read_tensors(folder / WEIGHTS), folder / WEIGHTS)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file.
+    """Return the object in a JSON file.
 
     Raises:
-        ArgumentError: it is missing, or no JSON object.
+        ArgumentError: the file is missing or does not contain a JSON object.
     """
     try:
         fields = json.loads(path.read_bytes())
     except OSError as error:
         raise unusable(path, error.strerror or str(error)) from error
     except ValueError as error:
-        raise unusable(path, f"text that is no JSON: {error}") from error
+        raise unusable(path, f"text that is not JSON: {error}") from error
     if not isinstance(fields, dict):
         raise unusable(path, f"a JSON {type(fields).__name__}")
     return fields
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Every tensor of a safetensors file, on the CPU.
+    """Return the tensors in a safetensors file, by name.
 
     Raises:
-        ArgumentError: it is missing or damaged.
+        ArgumentError: the file is missing or damaged.
         MissingExtraError: the extra "train" is not installed.
     """
     safetensors = _safetensors()
@@ -94,12 +113,20 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def assemble(config: GPTConfig, tensors: Mapping[str, Tensor], origin: object) -> GPT:
-    """A model of these very tensors, named as in its `state_dict`; a tied head needs none of its own.
+    """Build a model from these tensors, without copying them.
+
+    Args:
+        config: the configuration.
+        tensors: the weights by their names in the model's `state_dict`, without a tied head.
+        origin: where they come from, for the error.
+
+    Returns:
+        The model in eval mode.
 
     Raises:
-        ArgumentError: a tensor is missing, left over, or of another shape; `origin` says whose they are.
+        ArgumentError: a tensor is missing, superfluous or of a wrong shape.
     """
-    with torch.device("meta"):  # no memory, and no numbers drawn, for weights that are replaced
+    with torch.device("meta"):  # no memory and no random numbers for weights that are replaced
         model = GPT(config)
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     if config.tied:
@@ -115,35 +142,35 @@ def assemble(config: GPTConfig, tensors: Mapping[str, Tensor], origin: object) -
 
 
 def unusable(origin: object, received: str) -> ArgumentError:
-    """The error for a file that holds no checkpoint."""
+    """Build the error for files that are not a checkpoint."""
     return ArgumentError(
         "checkpoint",
-        expected=f"a folder with {CONFIG} and {WEIGHTS} that fit together",
+        expected=f"a folder with a {CONFIG} and {WEIGHTS} that fit together",
         received=f"{received} ({origin})",
-        remedy="Name the folder that heedful train wrote, or a transformers model of GPT-2's or Llama's kind.",
+        remedy="Name a folder that heedful train wrote, or a transformers model of GPT-2's or Llama's family.",
     )
 
 
 def _check_free(folder: Path, config: str) -> None:
-    """Raise unless the folder holds no model, or one of this configuration."""
+    """Raise `ArgumentError` unless the folder holds no model, or one of this configuration."""
     if not folder.is_dir():
         raise ArgumentError(
             "folder",
             expected="a folder that exists",
             received=str(folder),
-            remedy="Make it first.",
+            remedy="Create it first.",
         )
-    there = [name for name in (CONFIG, WEIGHTS) if (folder / name).exists()]
-    if there and (CONFIG not in there or (folder / CONFIG).read_bytes() != config.encode()):
+    existing = [name for name in (CONFIG, WEIGHTS) if (folder / name).exists()]
+    if existing and (CONFIG not in existing or (folder / CONFIG).read_bytes() != config.encode()):
         raise ArgumentError(
             "folder",
             expected="a folder without a model, or with one of the same configuration",
-            received=f"{folder} with another model's {' and '.join(there)}",
+            received=f"{folder} with another model's {' and '.join(existing)}",
             remedy="Name another folder; nothing was overwritten.",
         )
 
 
-def _safetensors():
+def _safetensors() -> Any:
     try:
         import safetensors.torch  # pyright: ignore[reportMissingImports] - an extra
     except ImportError as error:

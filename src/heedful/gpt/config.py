@@ -1,4 +1,4 @@
-"""A GPT's shape: every size and choice that its weights depend on, GPT-2's unless said otherwise."""
+"""The configuration of a GPT: every size and choice that its weights depend on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from heedful.errors import ArgumentError
 from heedful.textbook.checks import check_dropout, check_sizes
 
-CHOICES = {
+CHOICES: dict[str, tuple[str, ...]] = {
     "positions": ("learned", "rotary"),
     "norm": ("layer", "rms"),
     "activation": ("gelu", "gelu_tanh", "swiglu"),
@@ -17,47 +17,62 @@ CHOICES = {
 
 @dataclass(frozen=True, kw_only=True)
 class GPTConfig:
-    """The shape of a `GPT`: GPT-2's family, Llama's, or what lies between.
+    """The shape of a `GPT`: GPT-2's family, Llama's, or a mixture of both.
+
+    The defaults are GPT-2's; the comments beside the fields explain them.
 
     Raises:
-        ArgumentError: a size below 1, heads that do not divide, a choice that there is not.
+        ArgumentError: a size is below 1, the heads do not divide the features, or a choice is unknown.
+
+    Example:
+        >>> config = GPTConfig(d_model=96, num_heads=6)
+        >>> config.num_kv_heads, config.head_dim, config.d_mlp
+        (6, 16, 384)
     """
 
-    vocab_size: int = 50_257  # byte pairs, and the end of text
-    context_length: int = 1024  # the most tokens it is trained on; learned positions end there
+    vocab_size: int = 50_257  # byte pairs and the end of a text
+    context_length: int = 1024  # maximum number of tokens in training, and of learned positions
     d_model: int = 768  # features of a token between blocks
     num_layers: int = 12
     num_heads: int = 12
-    num_kv_heads: int = 0  # 0: num_heads; fewer make caches smaller (grouped heads)
+    num_kv_heads: int = 0  # 0: num_heads; fewer make caches smaller (grouped-query attention)
     head_dim: int = 0  # 0: d_model / num_heads
-    d_mlp: int = 0  # 0: 4 d_model; with SwiGLU's third matrix 8/3 d_model: as many weights
-    positions: str = (
-        "learned"  # an embedding each; "rotary": queries and keys turned by their angles
-    )
-    rotary_base: float = 10_000.0  # longer contexts need slower angles, so a larger base
-    norm: str = "layer"  # LayerNorm; "rms": no mean taken away, no bias, cheaper
-    norm_eps: float = 1e-5  # what keeps the norm of a zero vector finite
+    d_mlp: int = 0  # 0: 4 d_model, or 8/3 d_model with SwiGLU, whose third matrix adds the rest
+    positions: str = "learned"  # one embedding each; "rotary": queries and keys are rotated
+    rotary_base: float = 10_000.0  # a longer context needs slower angles, hence a larger base
+    norm: str = "layer"  # LayerNorm; "rms": RMSNorm, cheaper, without mean and bias
+    norm_eps: float = 1e-5  # keeps the norm of a zero vector finite
     activation: str = "gelu_tanh"  # GPT-2's approximation; "gelu": exact; "swiglu": gated (Llama)
-    bias: bool = True  # of linear layers and LayerNorm; Llama does without
-    tied: bool = (
-        True  # one matrix embeds tokens and predicts them: a third of GPT-2's weights saved
-    )
-    window: int | None = (
-        None  # how many of the newest tokens each sees (Mistral); None: all before it
-    )
-    dropout: float = (
-        0.0  # of embeddings, attention weights and what blocks add; for more epochs than one
-    )
+    bias: bool = True  # of linear layers and LayerNorm; Llama has none
+    tied: bool = True  # embedding and head share a matrix, which saves a third of GPT-2's weights
+    window: int | None = None  # newest tokens that each token sees (Mistral); None: all before it
+    dropout: float = 0.0  # of embeddings, attention weights and residuals, for several epochs
     kernel: str = "auto"  # the attention kernel, as `heedful.attention` takes it
 
     @classmethod
     def gpt2(cls, **changes: Any) -> GPTConfig:
-        """GPT-2's smallest, 124 million parameters (Radford et al. 2019), with changes."""
+        """Return the shape of the smallest GPT-2, with 124 million parameters (Radford et al. 2019, Table 2).
+
+        Args:
+            changes: other values, by field name.
+
+        Example:
+            >>> GPTConfig.gpt2(num_layers=2).d_model
+            768
+        """
         return cls(**{"dropout": 0.1, **changes})
 
     @classmethod
     def llama(cls, **changes: Any) -> GPTConfig:
-        """Llama's family (Touvron et al. 2023) at the size of SmolLM2's smallest, 135 million, with changes."""
+        """Return the shape of Llama's family (Touvron et al. 2023, section 2.2) in the size of SmolLM2-135M.
+
+        Args:
+            changes: other values, by field name.
+
+        Example:
+            >>> GPTConfig.llama(d_model=96, num_heads=6, num_kv_heads=2).head_dim
+            16
+        """
         smollm2: dict[str, Any] = {
             "vocab_size": 49_152,
             "context_length": 8192,
@@ -87,13 +102,13 @@ class GPTConfig:
                 "d_model",
                 expected=f"a multiple of num_heads={self.num_heads}",
                 received=repr(self.d_model),
-                remedy="Or name head_dim, which frees d_model of the heads.",
+                remedy="Or pass head_dim, which makes d_model independent of the heads.",
             )
         return self.d_model // self.num_heads
 
     def _d_mlp(self) -> int:
         if self.activation == "swiglu":
-            return -(-8 * self.d_model // (3 * 64)) * 64  # whole vectors of 64
+            return -(-8 * self.d_model // (3 * 64)) * 64  # rounded up to a multiple of 64
         return 4 * self.d_model
 
     def _check(self) -> None:
@@ -110,19 +125,19 @@ class GPTConfig:
                     name,
                     expected=" or ".join(map(repr, choices)),
                     received=repr(getattr(self, name)),
-                    remedy="GPTConfig.gpt2() and GPTConfig.llama() show two families' choices.",
+                    remedy="GPTConfig.gpt2() and GPTConfig.llama() show the choices of two families.",
                 )
         if self.num_heads % self.num_kv_heads:
             raise ArgumentError(
                 "num_kv_heads",
                 expected=f"a divisor of num_heads={self.num_heads}",
                 received=repr(self.num_kv_heads),
-                remedy="Each key/value head serves a group of query heads, all groups of one size.",
+                remedy="Each key/value head serves a group of query heads, and all groups have the same size.",
             )
         if self.positions == "rotary" and self.head_dim % 2:
             raise ArgumentError(
                 "head_dim",
-                expected="an even number, for rotary positions turn pairs of features",
+                expected="an even number, because rotary positions rotate pairs of features",
                 received=repr(self.head_dim),
                 remedy='Choose another head_dim, or positions="learned".',
             )
@@ -134,5 +149,5 @@ def _check_positive(name: str, number: float) -> None:
             name,
             expected="a finite number above 0",
             received=repr(number),
-            remedy="GPT-2's is the default.",
+            remedy="The default is GPT-2's value.",
         )

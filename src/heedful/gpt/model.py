@@ -1,4 +1,4 @@
-"""A GPT: tokens become vectors, blocks of attention and MLP add to them, and each predicts the next token."""
+"""A GPT: token embeddings, blocks of attention and MLP, and a head that predicts the next token."""
 
 from __future__ import annotations
 
@@ -17,19 +17,23 @@ from heedful.nn import KVCache, MultiHeadAttention, RotaryEmbedding
 
 
 class MLP(nn.Module):
-    """What each token computes by itself: wider, bent, and back. SwiGLU (Shazeer 2020) has a gate instead of a bend.
+    """The feed-forward layer of a block (Vaswani et al. 2017, section 3.3), or SwiGLU (Shazeer 2020, equation 6).
 
-    Takes and gives x (…, d_model).
+    Args:
+        config: the GPT's configuration.
+
+    Shape:
+        x (…, d_model) → (…, d_model)
     """
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
         C, M = config.d_model, config.d_mlp
-        self.activation = config.activation
+        self.activation: str = config.activation
         if self.activation == "swiglu":
-            self.gate = nn.Linear(C, M, bias=config.bias)
-        self.up = nn.Linear(C, M, bias=config.bias)
-        self.down = nn.Linear(M, C, bias=config.bias)
+            self.gate: nn.Linear = nn.Linear(C, M, bias=config.bias)
+        self.up: nn.Linear = nn.Linear(C, M, bias=config.bias)
+        self.down: nn.Linear = nn.Linear(M, C, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         widened = self.up(x)  # (…, d_mlp)
@@ -42,16 +46,20 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then an MLP, each on normalised input and added to what came in: pre-norm, as GPT-2 and Llama.
+    """A block of a GPT: attention and an MLP, each with normalised inputs and a residual connection (pre-norm).
 
-    Takes x (B, T, d_model) and what `MultiHeadAttention` takes, gives (B, T, d_model) and the cache with x's keys in
-    it, or None without one.
+    Args:
+        config: the GPT's configuration.
+        rotary: the rotary embedding of all blocks; None with learned positions.
+
+    Shape:
+        x (B, T, d_model) → (B, T, d_model), with the extended cache, or None without a cache
     """
 
     def __init__(self, config: GPTConfig, rotary: RotaryEmbedding | None) -> None:
         super().__init__()
-        self.attention_norm = norm(config)
-        self.attention = MultiHeadAttention(
+        self.attention_norm: nn.Module = build_norm(config)
+        self.attention: MultiHeadAttention = MultiHeadAttention(
             config.d_model,
             config.num_heads,
             num_kv_heads=config.num_kv_heads,
@@ -62,9 +70,9 @@ class Block(nn.Module):
             window=config.window,
             kernel=config.kernel,
         )
-        self.mlp_norm = norm(config)
-        self.mlp = MLP(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.mlp_norm: nn.Module = build_norm(config)
+        self.mlp: MLP = MLP(config)
+        self.dropout: nn.Dropout = nn.Dropout(config.dropout)
 
     def forward(
         self, x: Tensor, mask: Mask | Tensor | None, positions: Tensor, cache: KVCache | None
@@ -80,27 +88,36 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """A decoder-only transformer (Radford et al. 2019), of GPT-2's family or Llama's (Touvron et al. 2023).
+    """A decoder-only transformer of GPT-2's family (Radford et al. 2019) or Llama's (Touvron et al. 2023).
 
-    Weights begin as GPT-2's: normal with deviation 0.02, biases 0; what blocks add is scaled by 1/√(2 · layers),
-    because that many terms add up.
+    Weights are initialised as in GPT-2 (section 2.3): normal with a standard deviation of 0.02, and biases with 0. The
+    projections that add to the residual stream are scaled by 1/√(2 · num_layers), because that many terms are summed.
 
     Args:
-        config: its shape.
+        config: the shape.
+
+    Example:
+        >>> model = GPT(GPTConfig.gpt2(vocab_size=50, d_model=16, num_layers=1, num_heads=2))
+        >>> model(torch.tensor([[1, 2, 3]])).shape
+        torch.Size([1, 3, 50])
     """
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
-        self.config = config
+        self.config: GPTConfig = config
         V, C = config.vocab_size, config.d_model
         learned = config.positions == "learned"
         rotary = None if learned else RotaryEmbedding(config.head_dim, base=config.rotary_base)
-        self.token_embedding = nn.Embedding(V, C)
-        self.position_embedding = nn.Embedding(config.context_length, C) if learned else None
-        self.dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(Block(config, rotary) for _ in range(config.num_layers))
-        self.norm = norm(config)
-        self.head = nn.Linear(C, V, bias=False)
+        self.token_embedding: nn.Embedding = nn.Embedding(V, C)
+        self.position_embedding: nn.Embedding | None = (
+            nn.Embedding(config.context_length, C) if learned else None
+        )
+        self.dropout: nn.Dropout = nn.Dropout(config.dropout)
+        self.blocks: nn.ModuleList = nn.ModuleList(
+            Block(config, rotary) for _ in range(config.num_layers)
+        )
+        self.norm: nn.Module = build_norm(config)
+        self.head: nn.Linear = nn.Linear(C, V, bias=False)
         if config.tied:
             self.head.weight = self.token_embedding.weight
         self._initialise()
@@ -113,20 +130,22 @@ class GPT(nn.Module):
         positions: Tensor | None = None,
         caches: list[KVCache] | None = None,
     ) -> Tensor | tuple[Tensor, list[KVCache]]:
-        """The logits of each next token.
+        """Compute the logits of each next token.
 
         Args:
             tokens: (B, T), int64.
-            mask: what each token may see beside those up to it: `Documents(ids)` for packed sequences,
-                `Padding(lengths, side="left")`; or a Boolean tensor, True = attend. It covers the cache's keys too.
-            positions: (T,) or (B, T), int64: where each token stands; None: from the caches' length on.
-            caches: one `KVCache` a layer, as `new_caches` makes them.
+            mask: restricts causal attention further: `Documents(ids)` for packed sequences,
+                `Padding(lengths, side="left")` for prompts of different lengths, or a Boolean tensor, True = attend. It
+                covers the keys in the caches as well.
+            positions: (T,) or (B, T), int64; by default they continue after the tokens in the caches.
+            caches: one `KVCache` per layer, as `new_caches` returns them.
 
         Returns:
-            Logits (B, T, vocab_size), or (logits, caches) when caches were given.
+            Logits (B, T, vocab_size); with caches, a pair of these logits and the extended caches.
 
         Raises:
-            ArgumentError: tokens of another rank, dtype or vocabulary; more than positions or caches hold.
+            ArgumentError: the tokens have another rank or dtype or are outside the vocabulary, or there are more tokens
+                than positions or than the caches can hold.
         """
         hidden, extended = self.read(tokens, mask, positions, caches)
         logits = self.head(hidden)
@@ -139,7 +158,19 @@ class GPT(nn.Module):
         mask: Mask | Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """What `head` makes logits of: (B, T, d_model). For a loss in chunks, whose logits never stand all at once."""
+        """Compute the input of `head`, for a loss that does not need all logits at once.
+
+        Args:
+            tokens: (B, T), int64.
+            mask: as in `forward`.
+            positions: as in `forward`.
+
+        Returns:
+            (B, T, d_model).
+
+        Raises:
+            ArgumentError: as in `forward`.
+        """
         return self.read(tokens, mask, positions, None)[0]
 
     def read(
@@ -149,13 +180,26 @@ class GPT(nn.Module):
         positions: Tensor | None,
         caches: Sequence[KVCache] | None,
     ) -> tuple[Tensor, list[KVCache]]:
-        """As `forward`, but (B, T, d_model) before the head: generation needs the logits of the last token alone."""
+        """Compute the input of `head` and extend the caches, for generation, which needs the last token's logits only.
+
+        Args:
+            tokens: (B, T), int64.
+            mask: as in `forward`.
+            positions: as in `forward`.
+            caches: as in `forward`.
+
+        Returns:
+            The input of `head`, (B, T, d_model), and one extended cache per layer, or None for each without caches.
+
+        Raises:
+            ArgumentError: as in `forward`.
+        """
         self._check(tokens, caches)
         T, past = tokens.shape[1], caches[0].length if caches else 0
         if positions is None:
             positions = torch.arange(past, past + T, device=tokens.device)
         if isinstance(mask, Mask):
-            mask = lowered(mask, tokens, past)
+            mask = lower(mask, tokens, past)
         x = self.token_embedding(tokens)  # (B, T, C)
         if self.position_embedding is not None:
             self._check_positions(positions)
@@ -168,8 +212,24 @@ class GPT(nn.Module):
         hidden = self.norm(x)
         return hidden, extended
 
+    @property
+    def parameter_count(self) -> int:
+        """The number of parameters; a tied matrix counts once."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
     def new_caches(self, batch: int, capacity: int) -> list[KVCache]:
-        """An empty cache for each layer, of the model's dtype and device, for `capacity` tokens."""
+        """Create an empty cache for each layer, with the model's dtype and device.
+
+        Args:
+            batch: the number of sequences.
+            capacity: the maximum number of tokens of each.
+
+        Example:
+            >>> model = GPT(GPTConfig.gpt2(vocab_size=50, d_model=16, num_layers=2, num_heads=2))
+            >>> logits, caches = model(torch.tensor([[1, 2, 3]]), caches=model.new_caches(1, capacity=8))
+            >>> [cache.length for cache in caches]
+            [3, 3]
+        """
         H, D, weight = self.config.num_kv_heads, self.config.head_dim, self.head.weight
         return [
             KVCache.empty(batch, H, capacity, D, dtype=weight.dtype, device=weight.device)
@@ -181,54 +241,54 @@ class GPT(nn.Module):
         for name, parameter in self.named_parameters():
             if name.endswith("bias"):
                 parameter.zero_()
-            elif parameter.dim() == 2:  # norms' weights stay 1
-                adds = name.endswith(("out_proj.weight", "down.weight"))
-                parameter.normal_(std=0.02 / math.sqrt(2 * len(self.blocks)) if adds else 0.02)
+            elif parameter.dim() == 2:  # the weights of norms stay 1
+                residual = name.endswith(("out_proj.weight", "down.weight"))
+                parameter.normal_(std=0.02 / math.sqrt(2 * len(self.blocks)) if residual else 0.02)
 
     def _check(self, tokens: Tensor, caches: Sequence[KVCache] | None) -> None:
         V = self.config.vocab_size
-        if tokens.dim() != 2 or tokens.dtype != torch.int64 or outside(tokens, V):
+        if tokens.dim() != 2 or tokens.dtype != torch.int64 or any_outside(tokens, V):
             raise ArgumentError(
                 "tokens",
                 expected=f"int64 (B, T) from 0 to {V - 1}",
                 received=f"{tokens.dtype} {tuple(tokens.shape)}"
                 + (f" from {tokens.min()} to {tokens.max()}" if tokens.numel() else ""),
-                remedy="Encode the text by the tokenizer that the model was trained with.",
+                remedy="Encode the text with the tokenizer that the model was trained with.",
             )
         if caches is not None and len(caches) != len(self.blocks):
             raise ArgumentError(
                 "caches",
-                expected=f"one for each of the {len(self.blocks)} layers",
+                expected=f"one cache for each of the {len(self.blocks)} layers",
                 received=f"{len(caches)}",
-                remedy="Begin with model.new_caches(batch, capacity).",
+                remedy="Create them with model.new_caches(batch, capacity).",
             )
 
     def _check_positions(self, positions: Tensor) -> None:
-        most = self.config.context_length
-        if outside(positions, most):
+        context_length = self.config.context_length
+        if any_outside(positions, context_length):
             raise ArgumentError(
                 "positions",
-                expected=f"0 to {most - 1}: positions are learned for context_length={most} tokens",
+                expected=f"0 to {context_length - 1}, because {context_length=} positions are learned",
                 received=f"{positions.min()} to {positions.max()}",
-                remedy="Pass fewer tokens; generate() keeps to a window of the newest.",
+                remedy="Pass fewer tokens; generate() reads a window of the newest ones.",
             )
 
 
-def lowered(mask: Mask, tokens: Tensor, past: int) -> Mask:
-    """The mask's runs, worked out once for all layers; what has none stays as it is."""
+def lower(mask: Mask, tokens: Tensor, past: int) -> Mask:
+    """Lower a mask once for all layers; a mask that is not made of key ranges is returned as it is."""
     B, T = tokens.shape
     seen = mask & Causal(align="end")
     runs = seen.intervals(T, past + T, batch=B, device=tokens.device)
     return mask if runs is None else Runs(runs)
 
 
-def outside(indices: Tensor, size: int) -> bool:
-    """Whether any index is not in 0 … size - 1; looked at only where nothing watches or compiles."""
+def any_outside(indices: Tensor, size: int) -> bool:
+    """Check in eager mode whether any index is outside 0 … size - 1; otherwise return False without looking."""
     return eager(indices) and bool(((indices < 0) | (indices >= size)).any())
 
 
-def norm(config: GPTConfig) -> nn.Module:
-    """LayerNorm (Ba et al. 2016) or RMSNorm (Zhang & Sennrich 2019), over d_model."""
+def build_norm(config: GPTConfig) -> nn.Module:
+    """Build a LayerNorm (Ba et al. 2016) or an RMSNorm (Zhang & Sennrich 2019) over d_model."""
     if config.norm == "rms":
         return nn.RMSNorm(config.d_model, eps=config.norm_eps)
     return nn.LayerNorm(config.d_model, eps=config.norm_eps, bias=config.bias)

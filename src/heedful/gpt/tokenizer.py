@@ -1,37 +1,34 @@
-"""Text to token ids and back: bytes, byte pairs trained on the books, GPT-2's, or a foreign model's tokenizer.json.
+"""Tokenizers: bytes, byte pairs trained on the books, GPT-2's, and any tokenizer.json.
 
-Text is always text: whatever a book says, also the letters "<|endoftext|>", `encode` takes as letters. What stands
-between texts is the id `end_of_text`, which no text encodes to and which decodes to nothing.
+`encode` treats all text as text, even if it contains the letters "<|endoftext|>". Texts are separated by the id
+`end_of_text`, which no text encodes to and which decodes to nothing.
 """
+
+from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from heedful.errors import ArgumentError, MissingExtraError
 from heedful.writing import reserved
 
-KINDS = ("bytes", "bpe", "gpt2")
+KINDS: tuple[str, ...] = ("bytes", "bpe", "gpt2")
 END_OF_TEXT = "<|endoftext|>"
 CONFIG, VOCABULARY = "tokenizer_config.json", "tokenizer.json"  # transformers' names
-UNFINISHED = "\ufffd"  # what bytes that are no character, or not yet, decode to
-GPT2_FILES = {  # as tiktoken names them in its cache, with the SHA-256 of what they hold
-    "gpt-2/encodings/main/vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
-    "gpt-2/encodings/main/encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
-}
+REPLACEMENT = "\ufffd"  # the character that decoding puts in place of invalid or incomplete bytes
 
 
 class Tokenizer(ABC):
-    """What every kind can do.
+    """The interface of all tokenizers.
 
     Attributes:
-        vocab_size: ids are from 0 to below it.
-        end_of_text: the id that stands between texts; None where a foreign model has none.
-        fingerprint: the same for tokenizers that give the same ids.
+        vocab_size: the number of ids, which are 0 to vocab_size - 1.
+        end_of_text: the id that separates texts; None if the tokenizer has none.
+        fingerprint: a string that is the same for tokenizers with the same ids.
     """
 
     vocab_size: int
@@ -39,10 +36,20 @@ class Tokenizer(ABC):
     fingerprint: str
 
     def encode(self, text: str) -> list[int]:
-        """The text's ids. A foreign model's own start tokens come with them, where its file asks for them.
+        """Return the ids of a text, with the start token that some tokenizer.json files ask for.
+
+        Args:
+            text: any Unicode text.
+
+        Returns:
+            The ids.
 
         Raises:
-            ArgumentError: half a surrogate pair, which no encoding of text can hold.
+            ArgumentError: the text contains half a surrogate pair, which UTF-8 cannot represent.
+
+        Example:
+            >>> ByteTokenizer().encode("hé")
+            [104, 195, 169]
         """
         try:
             text.encode()
@@ -51,15 +58,25 @@ class Tokenizer(ABC):
                 "text",
                 expected="Unicode text",
                 received=f"{text[error.start]!r} at character {error.start}",
-                remedy='Decode what was read as UTF-8 with errors="replace".',
+                remedy='Decode the input as UTF-8 with errors="replace".',
             ) from error
-        return self._ids(text)
+        return self._encode(text)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The ids' text, special tokens left out; bytes that are no UTF-8 become U+FFFD.
+        """Return the text of ids, without special tokens; bytes that are not UTF-8 become U+FFFD.
+
+        Args:
+            ids: the ids.
+
+        Returns:
+            The text.
 
         Raises:
-            ArgumentError: an id outside the vocabulary.
+            ArgumentError: an id is outside the vocabulary.
+
+        Example:
+            >>> ByteTokenizer().decode([104, 195, 169])
+            'hé'
         """
         for id in ids:
             if not 0 <= id < self.vocab_size:
@@ -69,83 +86,107 @@ class Tokenizer(ABC):
                     received=str(id),
                     remedy="Decode with the tokenizer that the model was trained with.",
                 )
-        return self._text(ids)
+        return self._decode(ids)
 
-    def stream(self) -> "TextStream":
-        """Decodes ids that come one by one."""
+    def stream(self) -> TextStream:
+        """Return a decoder for ids that arrive one at a time."""
         return TextStream(self)
 
     @abstractmethod
     def save(self, folder: Path) -> None:
-        """Write what `load` needs into an existing folder."""
+        """Write the files that `load_tokenizer` reads into an existing folder.
+
+        Raises:
+            ArgumentError: a file cannot be written.
+        """
 
     @abstractmethod
-    def _ids(self, text: str) -> list[int]: ...
+    def _encode(self, text: str) -> list[int]: ...
 
     @abstractmethod
-    def _text(self, ids: Sequence[int]) -> str: ...
+    def _decode(self, ids: Sequence[int]) -> str: ...
 
 
 class TextStream:
-    """Text out of ids that come one by one; a character is given out once all its bytes are there."""
+    """A decoder for ids that arrive one at a time; it returns a character once all of its bytes are there.
+
+    Args:
+        tokenizer: the tokenizer of the ids.
+
+    Example:
+        >>> stream = TextStream(ByteTokenizer())
+        >>> [stream.push(id) for id in [104, 195, 169]]
+        ['h', '', 'é']
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._ids: list[int] = []  # the newest: from the one that last completed the text
-        self._given = ""  # how much of their text was given out
+        self._ids: list[int] = []  # from the id that last completed the text
+        self._returned = ""  # the part of their text that was returned
 
     def push(self, id: int) -> str:
-        """What the id adds to the text: empty while a character is unfinished."""
+        """Return the text that an id adds, which is empty while a character is incomplete."""
         self._ids.append(id)
         text = self._tokenizer.decode(self._ids)
-        certain = text[: len(text) - _unfinished(text)]
-        added = certain[len(self._given) :]
-        if certain == text:
-            self._ids = [id]  # kept, for some tokenizers strip the space from a first token
-            self._given = self._tokenizer.decode(self._ids)
+        complete = text[: len(text) - _incomplete(text)]
+        added = complete[len(self._returned) :]
+        if complete == text:
+            self._ids = [id]  # kept, because some tokenizers strip the space from the first token
+            self._returned = self._tokenizer.decode(self._ids)
         else:
-            self._given = max(self._given, certain, key=len)
+            self._returned = max(self._returned, complete, key=len)
         return added
 
     def end(self) -> str:
-        """What was still held back: U+FFFD for the bytes of an unfinished character."""
+        """Return the text held back: U+FFFD for the bytes of an incomplete character."""
         text = self._tokenizer.decode(self._ids)
-        return text[len(self._given) :]
+        return text[len(self._returned) :]
 
 
-def _unfinished(text: str) -> int:
-    """How many of the last characters may yet become another: a character has at most 3 bytes before its last."""
+def _incomplete(text: str) -> int:
+    """Return how many of the last characters may still change: a character has at most 3 bytes before its last."""
     last = text[-3:]
-    return len(last) - len(last.rstrip(UNFINISHED))
+    return len(last) - len(last.rstrip(REPLACEMENT))
 
 
-class Bytes(Tokenizer):
-    """One id for each byte of UTF-8, and 256 for the end of a text. Needs no training and no package."""
+class ByteTokenizer(Tokenizer):
+    """One id per byte of UTF-8, and 256 for the end of a text; needs neither training nor a package.
 
-    vocab_size = 257
-    end_of_text = 256
-    fingerprint = "bytes"
+    Example:
+        >>> tokenizer = ByteTokenizer()
+        >>> tokenizer.encode("to be"), tokenizer.end_of_text
+        ([116, 111, 32, 98, 101], 256)
+    """
+
+    vocab_size: int = 257
+    end_of_text: int | None = 256
+    fingerprint: str = "bytes"
 
     def save(self, folder: Path) -> None:
+        """Write the kind of the tokenizer into tokenizer_config.json."""
         _save_config(folder, {"kind": "bytes"})
 
-    def _ids(self, text: str) -> list[int]:
+    def _encode(self, text: str) -> list[int]:
         return list(text.encode())
 
-    def _text(self, ids: Sequence[int]) -> str:
+    def _decode(self, ids: Sequence[int]) -> str:
         return bytes(id for id in ids if id != self.end_of_text).decode(errors="replace")
 
 
-class Trained(Tokenizer):
-    """A tokenizer of the `tokenizers` package: byte pairs of our own training, or a foreign model's.
+class SubwordTokenizer(Tokenizer):
+    """A tokenizer of the `tokenizers` package: byte pairs trained here, or any tokenizer.json.
 
     Args:
-        tokenizer: a `tokenizers.Tokenizer`; it is changed to neither pad nor truncate, and to take special tokens'
-            names in a text as letters.
-        end_of_text: the token that ends a text; None if it has none.
+        tokenizer: a `tokenizers.Tokenizer`; padding, truncation and special tokens inside texts are turned off.
+        end_of_text: the token that ends a text; None if there is none.
+
+    Example:
+        >>> tokenizer = SubwordTokenizer.train(["to be or not to be"] * 3, vocab_size=260)
+        >>> tokenizer.decode(tokenizer.encode("to be"))
+        'to be'
     """
 
-    def __init__(self, tokenizer, end_of_text: str | None) -> None:
+    def __init__(self, tokenizer: Any, end_of_text: str | None) -> None:
         tokenizer.no_padding()
         tokenizer.no_truncation()
         tokenizer.encode_special_tokens = True
@@ -156,37 +197,40 @@ class Trained(Tokenizer):
         self.end_of_text = None if end_of_text is None else tokenizer.token_to_id(end_of_text)
 
     @classmethod
-    def train(cls, texts: Iterable[str], vocab_size: int) -> "Trained":
-        """Byte-level byte-pair encoding (Sennrich et al. 2016; over bytes as in GPT-2), the same for the same texts.
+    def train(cls, texts: Iterable[str], vocab_size: int) -> SubwordTokenizer:
+        """Train byte-level byte-pair encoding (Sennrich et al. 2016, Algorithm 1; over bytes as in GPT-2).
 
         Args:
-            texts: what the pairs are counted in.
-            vocab_size: at least 257: the bytes and the end of a text. Few texts may give fewer pairs.
+            texts: the texts in which pairs are counted.
+            vocab_size: at least 257, for the bytes and the end of a text. Short texts may yield fewer ids.
+
+        Returns:
+            A tokenizer that is the same for the same texts.
 
         Raises:
-            ArgumentError: a vocabulary too small for the bytes.
+            ArgumentError: the vocabulary is too small for the bytes.
             MissingExtraError: the extra "train" is not installed.
         """
-        if vocab_size < Bytes.vocab_size:
+        if vocab_size < ByteTokenizer.vocab_size:
             raise ArgumentError(
                 "vocab_size",
-                expected=f"at least {Bytes.vocab_size}: 256 bytes and the end of a text",
+                expected=f"at least {ByteTokenizer.vocab_size}: 256 bytes and the end of a text",
                 received=str(vocab_size),
-                remedy='Take more, or the tokenizer "bytes".',
+                remedy='Choose a larger vocabulary, or the tokenizer "bytes".',
             )
         try:
             import tokenizers  # pyright: ignore[reportMissingImports] - an extra
         except ImportError as error:
             raise MissingExtraError("A byte-pair tokenizer", "train") from error
 
-        bytes_as_letters = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        byte_level = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
-        tokenizer.pre_tokenizer = bytes_as_letters
+        tokenizer.pre_tokenizer = byte_level
         tokenizer.decoder = tokenizers.decoders.ByteLevel()
         trainer = tokenizers.trainers.BpeTrainer(
             vocab_size=vocab_size,
-            min_frequency=2,  # a pair seen once teaches nothing
-            initial_alphabet=bytes_as_letters.alphabet(),
+            min_frequency=2,  # a pair that occurs once does not generalise
+            initial_alphabet=byte_level.alphabet(),
             special_tokens=[END_OF_TEXT],
             show_progress=False,
         )
@@ -194,84 +238,109 @@ class Trained(Tokenizer):
         return cls(tokenizer, END_OF_TEXT)
 
     def save(self, folder: Path) -> None:
-        """Write tokenizer.json and tokenizer_config.json, which transformers reads too."""
+        """Write tokenizer.json and tokenizer_config.json, which transformers can read as well."""
         with reserved(folder / VOCABULARY, "folder") as write:
             write(self._tokenizer.to_str(pretty=True))
         _save_config(folder, {"eos_token": self._end})
 
-    def _ids(self, text: str) -> list[int]:
+    def _encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text).ids
 
-    def _text(self, ids: Sequence[int]) -> str:
+    def _decode(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(ids)
 
 
-class GPT2(Tokenizer):
-    """GPT-2's byte pairs, by `tiktoken`, from files that tiktoken has downloaded before; nothing is downloaded here.
+class GPT2Tokenizer(Tokenizer):
+    """GPT-2's byte pairs from `tiktoken`, which keeps the vocabulary in its cache and downloads it on first use.
 
     Raises:
-        ArgumentError: the two files are not in tiktoken's cache.
+        ArgumentError: the vocabulary is not in the cache and cannot be downloaded.
         MissingExtraError: the extra "train" is not installed.
     """
 
-    fingerprint = "gpt2"
+    fingerprint: str = "gpt2"
 
     def __init__(self) -> None:
         try:
             import tiktoken  # pyright: ignore[reportMissingImports] - an extra
         except ImportError as error:
             raise MissingExtraError("GPT-2's tokenizer", "train") from error
-        _check_gpt2_files()
-        self._encoding = tiktoken.get_encoding("gpt2")
+        try:
+            self._encoding = tiktoken.get_encoding("gpt2")
+        except (OSError, ValueError) as error:  # a network that fails, a file with a wrong checksum
+            raise ArgumentError(
+                "tokenizer",
+                expected="GPT-2's vocabulary in tiktoken's cache, or a network to download it from",
+                received=f"{type(error).__name__}: {error}",
+                remedy="Copy a cache from another machine, and set TIKTOKEN_CACHE_DIR to its folder.",
+            ) from error
         self.vocab_size = self._encoding.n_vocab
         self.end_of_text = self._encoding.eot_token
 
     def save(self, folder: Path) -> None:
-        """Write only that it is GPT-2's: its files stay in tiktoken's cache."""
+        """Write the kind of the tokenizer into tokenizer_config.json; the vocabulary stays in tiktoken's cache."""
         _save_config(folder, {"kind": "gpt2"})
 
-    def _ids(self, text: str) -> list[int]:
+    def _encode(self, text: str) -> list[int]:
         return self._encoding.encode_ordinary(text)
 
-    def _text(self, ids: Sequence[int]) -> str:
+    def _decode(self, ids: Sequence[int]) -> str:
         return self._encoding.decode([id for id in ids if id != self.end_of_text])
 
 
-def make(kind: str, texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    """A tokenizer of a kind: "bytes", "bpe" (trained on the texts, with that vocabulary) or "gpt2".
+def make_tokenizer(kind: str, texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    """Make a tokenizer of a kind.
+
+    Args:
+        kind: "bytes", "bpe" or "gpt2".
+        texts: the texts to train "bpe" on.
+        vocab_size: the vocabulary of "bpe".
+
+    Returns:
+        The tokenizer.
 
     Raises:
-        ArgumentError: another kind, or what the kind itself refuses.
-        MissingExtraError: the kind's package is not installed.
+        ArgumentError: the kind is unknown, or the tokenizer cannot be made.
+        MissingExtraError: the package of the kind is not installed.
+
+    Example:
+        >>> make_tokenizer("bytes", texts=[], vocab_size=0).vocab_size
+        257
     """
     if kind not in KINDS:
         raise ArgumentError(
             "tokenizer",
             expected=" or ".join(f'"{known}"' for known in KINDS),
             received=repr(kind),
-            remedy='Take "bpe", unless you have a reason for another.',
+            remedy='Use "bpe", unless there is a reason for another.',
         )
     if kind == "bpe":
-        return Trained.train(texts, vocab_size)
-    return Bytes() if kind == "bytes" else GPT2()
+        return SubwordTokenizer.train(texts, vocab_size)
+    return ByteTokenizer() if kind == "bytes" else GPT2Tokenizer()
 
 
-def load(folder: str | Path) -> Tokenizer:
-    """The tokenizer that was saved into a folder, or a foreign model's: a folder with tokenizer.json, or that file.
+def load_tokenizer(folder: str | Path) -> Tokenizer:
+    """Load a tokenizer that was saved into a folder, or the one in a tokenizer.json.
 
-    A foreign model's end of text is the `eos_token` of its tokenizer_config.json, where there is one.
+    The end of a text is the `eos_token` in the tokenizer_config.json beside tokenizer.json, if there is one.
+
+    Args:
+        folder: a folder, or a tokenizer.json itself.
+
+    Returns:
+        The tokenizer.
 
     Raises:
-        ArgumentError: there is none, or its files cannot be read.
+        ArgumentError: there is no tokenizer, or its files cannot be read.
         MissingExtraError: its package is not installed.
     """
     path = Path(folder)
     folder, vocabulary = (path.parent, path) if path.is_file() else (path, path / VOCABULARY)
     config = _read_config(folder / CONFIG) if (folder / CONFIG).exists() else {}
     if vocabulary.exists():
-        return Trained(_read_vocabulary(vocabulary), _name_of(config.get("eos_token")))
+        return SubwordTokenizer(_read_vocabulary(vocabulary), _token_text(config.get("eos_token")))
     if config.get("kind") in ("bytes", "gpt2"):
-        return Bytes() if config["kind"] == "bytes" else GPT2()
+        return ByteTokenizer() if config["kind"] == "bytes" else GPT2Tokenizer()
     raise ArgumentError(
         "tokenizer",
         expected=f"a folder with a {VOCABULARY}, or one that a tokenizer of heedful was saved into",
@@ -280,12 +349,12 @@ def load(folder: str | Path) -> Tokenizer:
     )
 
 
-def _save_config(folder: Path, config: dict) -> None:
+def _save_config(folder: Path, config: dict[str, Any]) -> None:
     with reserved(folder / CONFIG, "folder") as write:
         write(json.dumps(config, indent=2) + "\n")
 
 
-def _read_config(path: Path) -> dict:
+def _read_config(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_bytes())
     except ValueError as error:
@@ -295,7 +364,8 @@ def _read_config(path: Path) -> dict:
     return config
 
 
-def _read_vocabulary(path: Path):
+def _read_vocabulary(path: Path) -> Any:
+    """Return the `tokenizers.Tokenizer` in a file."""
     try:
         import tokenizers  # pyright: ignore[reportMissingImports] - an extra
     except ImportError as error:
@@ -307,8 +377,8 @@ def _read_vocabulary(path: Path):
         raise _unreadable(path, error) from error
 
 
-def _name_of(token: str | dict | None) -> str | None:
-    """A special token's letters; tokenizer_config.json has them bare or among its other properties."""
+def _token_text(token: str | dict[str, Any] | None) -> str | None:
+    """Return a special token's text; tokenizer_config.json holds it alone or among other properties."""
     return token["content"] if isinstance(token, dict) else token
 
 
@@ -317,27 +387,5 @@ def _unreadable(path: Path, received: object) -> ArgumentError:
         "tokenizer",
         expected=f"a readable {path.name}",
         received=f"{received} ({path})",
-        remedy="The file is damaged or of another kind; save or download it again.",
+        remedy="The file is damaged or has another format; save or download it again.",
     )
-
-
-def _check_gpt2_files() -> None:
-    """Raise unless tiktoken would find both files, whole: it downloads what it misses."""
-    cache = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR"))
-    if cache is None:
-        cache = str(Path(tempfile.gettempdir()) / "data-gym-cache")
-    for name, digest in GPT2_FILES.items():
-        url = f"https://openaipublic.blob.core.windows.net/{name}"
-        file = Path(cache) / hashlib.sha1(url.encode()).hexdigest()
-        if not cache or not file.is_file() or _sha256(file) != digest:
-            raise ArgumentError(
-                "tokenizer",
-                expected="GPT-2's vocab.bpe and encoder.json in tiktoken's cache",
-                received=f"no whole {Path(name).name} in {cache or 'it: TIKTOKEN_CACHE_DIR is empty'}",
-                remedy='Where there is a network: python -c "import tiktoken; '
-                "tiktoken.get_encoding('gpt2')\", with TIKTOKEN_CACHE_DIR naming a folder that stays.",
-            )
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

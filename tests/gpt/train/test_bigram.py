@@ -1,4 +1,4 @@
-"""The bigram model: a proper distribution, the numbers that a hand gets, and better than simpler models."""
+"""The bigram model: a probability distribution, equal to hand calculations, and better than simpler models."""
 
 import hypothesis.strategies as st
 import numpy as np
@@ -6,19 +6,17 @@ import pytest
 from hypothesis import example, given
 
 from heedful.errors import ArgumentError
-from heedful.gpt.bigram import Bigram, _discounted
-from heedful.gpt.corpus import sonnets
+from heedful.gpt.data.books import sonnets
+from heedful.gpt.train.bigram import Bigram, _discounted
 
 
 def table(model: Bigram, V: int) -> np.ndarray:
-    """Every p(w | v): (V, V)."""
+    """Return every p(w | v): (V, V)."""
     return model.probability(np.arange(V)[:, None], np.arange(V))
 
 
 @given(tokens=st.lists(st.integers(0, 5), min_size=2, max_size=60))
-@example(
-    tokens=[*range(30)] * 3
-)  # far more threes than twos: the formula's discount of 2 is below 0
+@example(tokens=[*range(30)] * 3)  # many threes and no twos make the discount of 2 negative
 @example(tokens=[*range(30)] * 4)
 def test_probabilities_sum_to_one_after_every_token_and_none_is_zero(tokens):
     V = max(tokens) + 2
@@ -27,13 +25,13 @@ def test_probabilities_sum_to_one_after_every_token_and_none_is_zero(tokens):
     assert (p > 0).all()
 
 
-def test_the_numbers_that_a_hand_gets():
-    """Of 0 1 0 1 0 2, with ids up to 3.
+def test_probabilities_equal_those_calculated_by_hand():
+    """The text is 0 1 0 1 0 2, with ids up to 3.
 
-    Pairs: 01 twice, 10 twice, 02 once. So n1, n2, n3 = 1, 2, 0, and one more each: 2, 3, 1; Y = 2/8;
-    D(1) = 1 − 2·¼·3/2 = ¼, D(2) = 2 − 3·¼·⅓ = 7/4. After 0, that leaves ¼ of 01 and ¾ of 02, and takes 2 of 3.
-    Predecessors: 0, 1 and 2 have one each. n1, n2 = 4, 1; Y = 4/6; D(1) = ⅔: ⅓ of each is left, and 2 of 3 are taken,
-    ½ for each of the four ids: p(0) = p(1) = p(2) = (⅓ + ½)/3 = 5/18, p(3) = ½/3 = 1/6.
+    Pairs: 01 twice, 10 twice, 02 once. So n1, n2, n3 = 1, 2, 0; each increased by one: 2, 3, 1. Y = 2/8,
+    D(1) = 1 − 2·¼·3/2 = ¼, D(2) = 2 − 3·¼·⅓ = 7/4. After 0, ¼ of 01 and ¾ of 02 remain, and 2 of 3 are discounted.
+    Predecessors: 0, 1 and 2 have one each. So n1, n2 = 4, 1, Y = 4/6, D(1) = ⅔. Of each count ⅓ remains, and 2 of 3 are
+    discounted, which is ½ for each of the four ids: p(0) = p(1) = p(2) = (⅓ + ½)/3 = 5/18, p(3) = ½/3 = 1/6.
     """
     tokens = np.array([0, 1, 0, 1, 0, 2])
     model = Bigram(tokens, 4)
@@ -41,7 +39,7 @@ def test_the_numbers_that_a_hand_gets():
     by_hand = [
         [20 / 108, 29 / 108, 47 / 108, 12 / 108],
         [53 / 144, 35 / 144, 35 / 144, 21 / 144],
-        lower,  # after 2 and 3 nothing was seen
+        lower,  # nothing follows 2 or 3
         lower,
     ]
     np.testing.assert_allclose(table(model, 4), by_hand, rtol=1e-14)
@@ -50,14 +48,14 @@ def test_the_numbers_that_a_hand_gets():
 
 
 def test_discounts_are_those_of_the_paper():
-    """n1 … n4 = 9, 4, 2, 1, and one more each: Y = 10/20, D = 1 − 5/10, 2 − 1.5 · 3/5, 3 − 2 · 2/3."""
+    """n1 … n4 = 9, 4, 2, 1, each increased by one: Y = 10/20, D = 1 − 5/10, 2 − 1.5 · 3/5, 3 − 2 · 2/3."""
     counts = np.repeat([1, 2, 3, 4, 7], [9, 4, 2, 1, 1])
     kept, taken = _discounted(counts)
     np.testing.assert_allclose(taken, np.repeat([1 / 2, 11 / 10, 5 / 3], [9, 4, 4]), rtol=1e-14)
     np.testing.assert_allclose(kept + taken, counts)
 
 
-def test_it_beats_add_one_counts_and_single_tokens_on_real_text():
+def test_the_loss_is_below_those_of_simpler_models_on_real_text():
     V = 256
     train, validation = (
         np.frombuffer(text.encode(), np.uint8)
@@ -73,24 +71,26 @@ def test_it_beats_add_one_counts_and_single_tokens_on_real_text():
     assert loss < single - 0.5
 
 
-def test_what_has_no_structure_costs_its_entropy_and_what_repeats_nearly_nothing():
+def test_the_loss_of_noise_is_its_entropy_and_that_of_a_cycle_is_close_to_zero():
     noise = np.random.default_rng(0).integers(0, 32, 200_000)
     assert Bigram(noise[:150_000], 32).loss(noise[150_000:]) == pytest.approx(np.log(32), abs=0.01)
     cycle = np.tile(np.arange(10), 1000)
     assert Bigram(cycle, 10).loss(cycle) < 0.01
 
 
-def test_tokens_as_they_lie_on_disk_do_not_overflow():
+def test_tokens_of_two_bytes_do_not_overflow():
     V = 60_000
     tokens = np.random.default_rng(0).integers(V - 5, V, 1000)
     small = Bigram(tokens - (V - 5), 5)
     large = Bigram(tokens.astype(np.uint16), V)
     last = np.arange(V - 5, V, dtype=np.uint16)
     got = large.probability(last[:, None], last)
-    np.testing.assert_allclose(got, table(small, 5), rtol=0.03)  # V counts in the lowest order
+    np.testing.assert_allclose(
+        got, table(small, 5), rtol=0.03
+    )  # V occurs in the uniform distribution
 
 
-def test_a_single_token_makes_no_pair():
+def test_a_single_token_is_refused():
     with pytest.raises(ArgumentError, match="at least two"):
         Bigram(np.array([1]), 4)
     with pytest.raises(ArgumentError, match="at least two"):

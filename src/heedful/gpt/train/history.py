@@ -1,0 +1,85 @@
+"""The history of a run: the losses of each step, in a CSV file."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from heedful.errors import ArgumentError
+from heedful.writing import reserved
+
+
+@dataclass(frozen=True)
+class StepLosses:
+    """The losses of one step: a row of the file.
+
+    Attributes:
+        step: the number of the step, counted from 1.
+        tokens: the number of training tokens read so far.
+        learning_rate: the rate of the step.
+        training: the loss of the step's own batch before it, in nats per token.
+        validation: the loss of validation tokens after the step, in nats per token, if it was measured.
+    """
+
+    step: int
+    tokens: int
+    learning_rate: float
+    training: float
+    validation: float | None = None
+
+
+def write_history(path: Path, history: Sequence[StepLosses]) -> None:
+    """Write a CSV file with one row per step.
+
+    Raises:
+        ArgumentError: the file cannot be written.
+    """
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(field.name for field in dataclasses.fields(StepLosses))
+    writer.writerows(dataclasses.astuple(losses) for losses in history)
+    with reserved(path, "--out") as write:
+        write(table.getvalue())
+
+
+def read_history(path: Path, steps: int) -> list[StepLosses]:
+    """Read the first rows of a file that `write_history` wrote.
+
+    Args:
+        path: the file.
+        steps: the number of rows to read; the file may have more.
+
+    Raises:
+        ArgumentError: the file cannot be read, or has fewer rows.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            history = [_parse(row) for row in csv.DictReader(file)][:steps]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _unusable(path, steps, str(error)) from error
+    if [losses.step for losses in history] != list(range(1, steps + 1)):
+        raise _unusable(path, steps, f"{len(history)} rows")
+    return history
+
+
+def _parse(row: dict[str, str]) -> StepLosses:
+    return StepLosses(
+        int(row["step"]),
+        int(row["tokens"]),
+        float(row["learning_rate"]),
+        float(row["training"]),
+        float(row["validation"]) if row["validation"] else None,
+    )
+
+
+def _unusable(path: Path, steps: int, received: str) -> ArgumentError:
+    return ArgumentError(
+        "--resume",
+        expected=f"the losses of {steps} steps in {path}",
+        received=received,
+        remedy="Restore a copy of the file, or start a new run in another folder with --out.",
+    )

@@ -1,0 +1,183 @@
+"""A training run on disk: how it begins, what it saves, and how it is opened again.
+
+run.json                                  the configuration, the books and the number of steps
+tokenizer.json, tokenizer_config.json     the tokenizer, as `Tokenizer.save` writes it
+corpus.json, tokens.npy                   the tokens, as `Corpus.build` writes them
+training.safetensors                      everything that the next step depends on, weights included
+config.json, model.safetensors            the model, as `checkpoint.save` writes it and `heedful generate` reads it
+losses.csv, losses.png, report.txt        the results
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heedful.errors import ArgumentError
+from heedful.gpt import checkpoint
+from heedful.gpt.data.books import Book
+from heedful.gpt.data.corpus import Corpus
+from heedful.gpt.tokenizer import Tokenizer, load_tokenizer, make_tokenizer
+from heedful.gpt.train.config import TrainingConfig
+from heedful.gpt.train.history import StepLosses, read_history, write_history
+from heedful.gpt.train.plan import plan_steps
+from heedful.gpt.train.progress import Clock
+from heedful.gpt.train.state import load_state, save_state
+from heedful.gpt.train.trainer import Trainer, build_trainer, resolve_precision
+from heedful.writing import new_folder, reserved
+
+RECORD, STATE, HISTORY = "run.json", "training.safetensors", "losses.csv"
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What a run was started with; it does not change when the run is resumed.
+
+    Attributes:
+        config: the configuration as requested.
+        precision: the precision that "auto" stands for on the machine that began the run.
+        steps: the number of steps that the budget allows.
+        books: the SHA-256 digest and the name of each book, in the format of sha256sum.
+    """
+
+    config: TrainingConfig
+    precision: str
+    steps: int
+    books: list[str]
+
+    def save(self, folder: Path) -> None:
+        """Write the record into the run's folder.
+
+        Raises:
+            ArgumentError: the file cannot be written.
+        """
+        with reserved(folder / RECORD, "--out") as write:
+            write(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
+
+    @classmethod
+    def load(cls, folder: Path) -> RunRecord:
+        """Read the record in a run's folder.
+
+        Raises:
+            ArgumentError: there is no record, or the file is damaged.
+        """
+        try:
+            fields = json.loads((folder / RECORD).read_bytes())
+            return cls(**fields | {"config": TrainingConfig(**fields["config"])})
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise ArgumentError(
+                "--resume",
+                expected="a folder that heedful train wrote",
+                received=f"{folder}: {error}",
+                remedy="Name it with --out, or start a new run without --resume.",
+            ) from error
+
+    def check_unchanged(self, books: Sequence[Book], changes: Mapping[str, Any]) -> None:
+        """Raise `ArgumentError` if the books or the changes, where there are any, differ from the run's own."""
+        if books and [book.digest for book in books] != self.books:
+            raise ArgumentError(
+                "BOOK",
+                expected="with --resume, either no book or exactly the books that the run was started with",
+                received=f"books other than {', '.join(line.split()[1] for line in self.books)}",
+                remedy="To train on other books, start a new run in another folder with --out.",
+            )
+        requested = self.config.changed(changes)
+        differing = [key for key in changes if getattr(requested, key) != getattr(self.config, key)]
+        if differing:
+            raise ArgumentError(
+                ", ".join(differing),
+                expected="with --resume, the run's own values: "
+                + ", ".join(f"{key}={getattr(self.config, key)!r}" for key in differing),
+                received=", ".join(f"{getattr(requested, key)!r}" for key in differing),
+                remedy="Leave the option out, or start a new run in another folder with --out.",
+            )
+
+
+def begin_run(folder: Path, books: Sequence[Book], config: TrainingConfig, clock: Clock) -> None:
+    """Create the folder of a run before its first step, completely or not at all.
+
+    Args:
+        folder: must not exist yet, or be empty.
+        books: the texts to train on.
+        config: the configuration as requested.
+        clock: records the time that this takes.
+
+    Raises:
+        ArgumentError: the folder exists or cannot be written, or the model or its context does not fit.
+        MissingExtraError: the tokenizer needs an extra that is not installed.
+    """
+    with new_folder(folder, "--out") as unfinished:
+        with clock.spending("preparing"):
+            training_texts = [book.training for book in books]
+            tokenizer = make_tokenizer(config.tokenizer, training_texts, config.vocab_size)
+            tokenizer.save(unfinished)
+            corpus = Corpus.build(books, tokenizer, unfinished)
+        precision = resolve_precision(config.precision)
+        trial = build_trainer(
+            dataclasses.replace(config, precision=precision),
+            tokenizer.vocab_size,
+            corpus.train,
+            steps=1,
+        )
+        steps = plan_steps(config, trial, clock)
+        RunRecord(config, precision, steps, [book.digest for book in books]).save(unfinished)
+
+
+def open_run(folder: Path, clock: Clock) -> Run:
+    """Open a run at its last checkpoint, or at its beginning.
+
+    Args:
+        folder: the run's folder.
+        clock: receives the time that earlier processes have spent.
+
+    Returns:
+        The run; its next step is the same to the bit as without the interruption.
+
+    Raises:
+        ArgumentError: the folder holds no run, or its files are damaged or inconsistent.
+    """
+    record = RunRecord.load(folder)
+    config = dataclasses.replace(record.config, precision=record.precision)
+    tokenizer, corpus = load_tokenizer(folder), Corpus.load(folder)
+    trainer = build_trainer(config, tokenizer.vocab_size, corpus.train, record.steps)
+    history: list[StepLosses] = []
+    if (folder / STATE).exists():
+        tensors, facts = load_state(folder / STATE)
+        trainer.load_state(tensors, facts)
+        history = read_history(folder / HISTORY, trainer.step)
+        clock.add(facts["spent"])
+    return Run(folder, record, tokenizer, corpus, trainer, clock, history)
+
+
+@dataclass
+class Run:
+    """A run and its progress so far."""
+
+    folder: Path
+    record: RunRecord
+    tokenizer: Tokenizer
+    corpus: Corpus
+    trainer: Trainer
+    clock: Clock
+    history: list[StepLosses]
+
+    @property
+    def tokens(self) -> int:
+        """The number of training tokens read so far."""
+        return self.trainer.step * self.trainer.tokens_per_step
+
+    def save(self) -> None:
+        """Write everything that a resumed run needs, and then the model.
+
+        Raises:
+            ArgumentError: a file cannot be written, for example on a full disk; the last checkpoint stays intact.
+        """
+        # The history comes first: a reader ignores surplus lines, but cannot do without missing ones.
+        write_history(self.folder / HISTORY, self.history)
+        tensors, facts = self.trainer.state()
+        save_state(self.folder / STATE, tensors, facts | {"spent": self.clock.spent})
+        checkpoint.save(self.trainer.model, self.folder)

@@ -1,0 +1,198 @@
+"""The optimizer steps of a training run, and the state that the next step depends on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from heedful.errors import ArgumentError
+from heedful.gpt.config import GPTConfig
+from heedful.gpt.data.batches import Batch, Batches
+from heedful.gpt.data.corpus import Split
+from heedful.gpt.model import GPT
+from heedful.gpt.train.config import TrainingConfig
+from heedful.gpt.train.loss import summed_loss
+from heedful.kernels.native import library
+
+
+def resolve_precision(precision: str) -> str:
+    """Replace "auto" by bfloat16 where the processor multiplies it natively; elsewhere float32 is faster."""
+    if precision != "auto":
+        return precision
+    return "bfloat16" if library.isa == "avx512bf16" else "float32"
+
+
+def build_trainer(
+    config: TrainingConfig, vocab_size: int, split: Split, steps: int, **changes: Any
+) -> Trainer:
+    """Build the trainer of a run before its first step.
+
+    Args:
+        config: the configuration, with a precision other than "auto".
+        vocab_size: the tokenizer's.
+        split: the tokens to train on.
+        steps: the number of steps of the run.
+        changes: changes to the model's configuration.
+
+    Returns:
+        A trainer that is the same for the same arguments.
+
+    Raises:
+        ArgumentError: the model's configuration is invalid, or its context is longer than the split.
+    """
+    torch.manual_seed(config.seed)
+    model = GPT(GPTConfig.llama(vocab_size=vocab_size, **config.model | changes))
+    batches = Batches(split, config.batch_size, model.config.context_length, seed=config.seed)
+    return Trainer(model, batches, config, steps)
+
+
+class Trainer:
+    """A model with its optimizer and its batches.
+
+    The optimizer is AdamW with decoupled weight decay (Loshchilov & Hutter 2019, Algorithm 2); gradients are clipped.
+
+    Args:
+        model: the model to train.
+        batches: its training data.
+        config: the configuration, with a precision other than "auto".
+        steps: the number of steps of the run, which the learning rate depends on.
+
+    Attributes:
+        step: the number of steps taken so far.
+    """
+
+    def __init__(self, model: GPT, batches: Batches, config: TrainingConfig, steps: int) -> None:
+        self.model: GPT = model
+        self.batches: Batches = batches
+        self.config: TrainingConfig = config
+        self.steps: int = steps
+        self.step: int = 0
+        self._optimizer = _optimizer(model, config)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """The number of tokens that a step reads."""
+        config = self.config
+        return config.batch_size * config.accumulation * self.model.config.context_length
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of the next step."""
+        peak = self.config.learning_rate
+        return learning_rate(
+            self.step,
+            self.steps,
+            peak=peak,
+            final=peak * self.config.least_learning_rate,
+            warmup=round(self.steps * self.config.warmup),
+        )
+
+    def take_step(self) -> float:
+        """Take one optimizer step on `accumulation` batches.
+
+        Returns:
+            The loss before the step, in nats per token.
+        """
+        self.model.train()
+        for group in self._optimizer.param_groups:
+            group["lr"] = self.learning_rate
+        passes = self.config.accumulation
+        loss = sum(self.accumulate(next(self.batches), 1 / passes) for _ in range(passes))
+        nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        self.step += 1
+        return loss
+
+    def accumulate(self, batch: Batch, weight: float) -> float:
+        """Add the gradients of a batch's weighted mean loss.
+
+        Args:
+            batch: the batch.
+            weight: the factor of the mean loss, in nats per token.
+
+        Returns:
+            The weighted mean loss.
+        """
+        summed = summed_loss(self.model, batch, self.config.precision)
+        loss = weight * summed / batch.targets.numel()
+        loss.backward()
+        return loss.item()
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return everything that the next step depends on: tensors, and facts that JSON can represent."""
+        tensors = {"random": torch.get_rng_state()}
+        for name, parameter in self.model.named_parameters():  # lists tied parameters once
+            tensors[f"weight.{name}"] = parameter
+            for key, tensor in self._optimizer.state[parameter].items():
+                tensors[f"{key}.{name}"] = tensor
+        return tensors, {"step": self.step, "batches": self.batches.state_dict()}
+
+    def load_state(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Continue where `state` was called; the next step is the same to the bit.
+
+        Args:
+            tensors: as `state` returned them.
+            facts: as `state` returned them.
+
+        Raises:
+            ArgumentError: the state belongs to another model or to other batches.
+        """
+        keys = {name.split(".", 1)[0] for name in tensors} - {"random", "weight"}
+        parameters = dict(self.model.named_parameters())
+        expected = {
+            f"{key}.{name}": () if key == "step" else tuple(parameter.shape)
+            for key in ("weight", *keys)
+            for name, parameter in parameters.items()
+        } | {"random": tuple(torch.get_rng_state().shape)}
+        if expected != {name: tuple(tensor.shape) for name, tensor in tensors.items()}:
+            raise ArgumentError(
+                "--resume",
+                expected="the checkpoint of a model of this shape",
+                received="other tensors",
+                remedy="Start a new run in another folder with --out.",
+            )
+        with torch.no_grad():
+            for name, parameter in parameters.items():
+                parameter.copy_(tensors[f"weight.{name}"])
+                self._optimizer.state[parameter] = {key: tensors[f"{key}.{name}"] for key in keys}
+        self.batches.load_state_dict(facts["batches"])
+        self.step = facts["step"]
+        torch.set_rng_state(tensors["random"])
+
+
+def learning_rate(step: int, steps: int, *, peak: float, final: float, warmup: int) -> float:
+    """Return the learning rate of a step: a linear warm-up, then half a cosine.
+
+    The cosine is that of Loshchilov & Hutter (2017, equation 5) without restarts.
+
+    Args:
+        step: the number of steps taken before.
+        steps: the number of steps of the run.
+        peak: the rate after the warm-up.
+        final: the rate of the last step.
+        warmup: the number of steps of the warm-up.
+
+    Example:
+        >>> [round(learning_rate(n, 6, peak=1.0, final=0.0, warmup=2), 2) for n in range(6)]
+        [0.5, 1.0, 1.0, 0.75, 0.25, 0.0]
+    """
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    progress = min((step - warmup) / max(steps - 1 - warmup, 1), 1.0)
+    return final + (peak - final) * (1 + math.cos(math.pi * progress)) / 2
+
+
+def _optimizer(model: GPT, config: TrainingConfig) -> torch.optim.AdamW:
+    parameters = list(model.parameters())
+    groups = [
+        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        groups, lr=config.learning_rate, betas=(config.beta1, config.beta2), fused=True
+    )
