@@ -1,41 +1,54 @@
-"""Turns, medians, ratios: on clocks of our own."""
+"""Turns, medians and ratios, on simulated clocks."""
 
 import pytest
 
-from heedful.bench.measuring import MOST_TURNS, Budget, Spread, Times, take_turns, time_runs
+from heedful.timing import Budget, Spread, Times, iterate_turns, take_turns, time_runs
 
 
-def test_contenders_take_turns_and_change_who_begins():
+def test_contenders_take_turns_in_alternating_order():
     order = []
 
     def contender(name, seconds):
-        def timed(repeats):
+        def timed_run(repeats):
             order.append(name)
             return seconds
 
-        return timed
+        return timed_run
 
     times = take_turns(
-        {name: contender(name, 0.01) for name in "AB"}, Budget(seconds=0.0, least_turns=4)
+        {name: contender(name, 0.01) for name in "AB"}, Budget(seconds=0.0, min_turns=4)
     )
-    assert order == list("AB") + list("ABBAABBA")  # once each to learn how long it takes
+    assert order == list("AB") + list("ABBAABBA")  # the first AB determines the repeats
     assert times.turns == 4
 
 
-def test_what_is_quick_runs_often_in_a_turn():
-    asked = []
+def test_quick_runs_are_repeated_within_a_turn():
+    repeats_of_calls = []
 
-    def timed(repeats):
-        asked.append(repeats)
+    def timed_run(repeats):
+        repeats_of_calls.append(repeats)
         return 1e-5
 
-    take_turns({"quick": timed}, Budget(seconds=0.0, least_turns=3))
-    assert asked == [1, 200, 200, 200]
+    take_turns({"quick": timed_run}, Budget(seconds=0.0, min_turns=3))
+    assert repeats_of_calls == [1, 200, 200, 200]
 
 
-def test_the_budget_ends_the_turns_and_so_does_their_number():
-    times = take_turns({"A": lambda repeats: 1.0}, Budget(seconds=60.0, least_turns=1))
-    assert times.turns == MOST_TURNS
+def test_iterated_turns_run_each_contender_once():
+    repeats_of_calls = []
+
+    def timed_run(repeats):
+        repeats_of_calls.append(repeats)
+        return 1e-5
+
+    turns = list(iterate_turns({"quick": timed_run}, Budget(seconds=9.0, min_turns=2, max_turns=2)))
+    assert turns == [{"quick": 1e-5}] * 2
+    assert repeats_of_calls == [1, 1]
+
+
+def test_the_maximum_number_of_turns_ends_the_timing():
+    budget = Budget(seconds=60.0, min_turns=1)
+    times = take_turns({"A": lambda repeats: 1.0}, budget)
+    assert times.turns == budget.max_turns
 
 
 def test_ratios_are_of_medians_with_quartiles_of_turns():
@@ -45,7 +58,7 @@ def test_ratios_are_of_medians_with_quartiles_of_turns():
     assert times.spread("ours") == Spread(1.0, 1.0, 1.0)
 
 
-def test_runs_in_a_row_are_one_time():
+def test_repeated_runs_are_averaged():
     runs = []
     seconds = time_runs(lambda: runs.append(1), 10)
     assert len(runs) == 10
@@ -53,6 +66,6 @@ def test_runs_in_a_row_are_one_time():
 
 
 @pytest.mark.parametrize("numbers", [[2.0, 1.0, 3.0], [1.0, 2.0, 2.0, 3.0]])
-def test_a_spread_is_in_order(numbers):
+def test_a_spread_is_ordered(numbers):
     spread = Spread.of(numbers)
     assert spread.low <= spread.median == 2.0 <= spread.high
