@@ -1,4 +1,4 @@
-"""One attention as data: sizes, mask, what is computed; and the tensors to compute it on."""
+"""Workloads: the attention or model that all contenders of a case compute, and its input tensors."""
 
 from __future__ import annotations
 
@@ -11,26 +11,40 @@ from torch import Tensor
 from heedful.masks import Causal, Mask, Padding, Window
 from heedful.problem import AttentionProblem
 
-WINDOW = 256
-SHORTEST = 64  # of the padded batch's lengths
-QUICK = 128  # tokens, at most, where only the machinery is tried
-SEED = 0
+SEED: int = 0
+DTYPES: dict[str, torch.dtype] = {
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+}
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+WINDOW: int = 256
+MIN_LENGTH: int = 64  # of the sequences in a padded batch
+MAX_QUICK_TOKENS: int = 128
+
+GPT2: str = "GPT-2 small"
+SMOLLM2: str = "SmolLM2-135M"
+MINILM: str = "MiniLM-L6"
+TINY_LLAMA: str = "a tiny Llama"
+MAX_QUICK_MODEL_TOKENS: int = 32
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What every contender of a case computes.
+class AttentionWorkload:
+    """One attention.
 
     Attributes:
-        B, Hq, Tq, D: batch entries, query heads, queries, head size.
-        Hkv, Tk: key/value heads and keys; 0: as many as query heads and queries.
-        mask: "full", "causal", "window" (causal, the `WINDOW` newest keys) or "padding" (lengths from
-            `SHORTEST` to Tk).
-        dropout_p: the probability of dropping a weight.
-        backward: whether the gradients of query, key and value are computed too.
-        dtype: a key of `DTYPES`.
+        B: The batch size.
+        Hq: The number of query heads.
+        Tq: The number of queries.
+        D: The head size.
+        Hkv: The number of key/value heads. 0: the same as `Hq`.
+        Tk: The number of keys. 0: the same as `Tq`.
+        mask: "full", "causal", "window" (causal, limited to the newest `WINDOW` keys) or "padding" (lengths from
+            `MIN_LENGTH` to `Tk`).
+        dropout_p: The dropout probability.
+        backward: Whether the gradients of query, key and value are computed too.
+        dtype: A key of `DTYPES`.
     """
 
     B: int
@@ -46,22 +60,27 @@ class Setting:
 
     @property
     def key_heads(self) -> int:
+        """The number of key/value heads."""
         return self.Hkv or self.Hq
 
     @property
     def keys(self) -> int:
+        """The number of keys."""
         return self.Tk or self.Tq
 
-    def quick(self) -> Setting:
-        """The same, small."""
+    def quick(self) -> AttentionWorkload:
+        """Return a small workload of the same kind."""
         return replace(
-            self, B=min(self.B, 2), Tq=min(self.Tq, QUICK), Tk=self.Tk and min(self.Tk, QUICK)
+            self,
+            B=min(self.B, 2),
+            Tq=min(self.Tq, MAX_QUICK_TOKENS),
+            Tk=self.Tk and min(self.Tk, MAX_QUICK_TOKENS),
         )
 
     def build_mask(self) -> Mask | None:
-        """The mask as a value; None: every query sees every key."""
+        """Return the mask, or None if every query sees every key."""
         if self.mask == "padding":
-            shortest = min(SHORTEST, self.keys)
+            shortest = min(MIN_LENGTH, self.keys)
             return Padding(torch.linspace(shortest, self.keys, self.B).long())
         return {"full": None, "causal": Causal(), "window": Causal() & Window(WINDOW)}[self.mask]
 
@@ -73,18 +92,62 @@ class Setting:
         return f"{self.mask} {shape}{dropout}{', with gradients' if self.backward else ''}"
 
 
-@dataclass(frozen=True, eq=False)
-class Inputs:
-    """A setting's tensors, the same in every process.
+@dataclass(frozen=True)
+class ModelWorkload:
+    """A task of a whole model.
 
     Attributes:
-        setting: what they are for.
-        query, key, value: (B, Hq, Tq, D), (B, Hkv, Tk, D) twice; they require gradients where those are wanted.
-        grad_output: (B, Hq, Tq, D), what the backward pass starts from.
-        mask: the mask as a value.
+        model: The model's name. `GPT2` and `TINY_LLAMA` have random weights.
+        work: "forward" (language models compute the last token's logits only), "generate" or "train".
+        B: The number of sequences.
+        T: The number of tokens in each sequence.
+        generated: The number of tokens to generate.
+        padded: Whether the sequences contain T/4 to T real tokens. Language models are padded on the left.
+        dtype: A key of `DTYPES`.
     """
 
-    setting: Setting
+    model: str
+    work: Literal["forward", "generate", "train"]
+    B: int
+    T: int
+    generated: int = 0
+    padded: bool = False
+    dtype: str = "fp32"
+
+    def quick(self) -> ModelWorkload:
+        """Return the same task of a tiny model on a few tokens."""
+        return replace(
+            self,
+            model=TINY_LLAMA,
+            T=min(self.T, MAX_QUICK_MODEL_TOKENS),
+            generated=min(self.generated, 3),
+            B=2,
+        )
+
+    def __str__(self) -> str:
+        work = {
+            "forward": "forward pass",
+            "generate": f"{self.generated} tokens generated after a forward pass",
+            "train": "forward and backward pass",
+        }[self.work]
+        padded = f", {self.T // 4} to {self.T} of them real" if self.padded else ""
+        return f"{self.model}, {work}: batch {self.B}, tokens {self.T}{padded}"
+
+
+@dataclass(frozen=True, eq=False)
+class WorkloadInputs:
+    """The input tensors of an attention workload.
+
+    Attributes:
+        workload: The workload.
+        query: (B, Hq, Tq, D). Query, key and value require gradients if the workload has a backward pass.
+        key: (B, Hkv, Tk, D).
+        value: (B, Hkv, Tk, D).
+        grad_output: (B, Hq, Tq, D), the gradient that the backward pass starts from.
+        mask: The mask, or None.
+    """
+
+    workload: AttentionWorkload
     query: Tensor
     key: Tensor
     value: Tensor
@@ -93,38 +156,39 @@ class Inputs:
 
     @property
     def sdpa_arguments(self) -> dict[str, Tensor | bool]:
-        """The mask as PyTorch's SDPA takes it."""
+        """The mask as arguments of PyTorch's `scaled_dot_product_attention`."""
         if self.mask is None:
             return {}
-        setting = self.setting
-        arguments = self.mask.sdpa_arguments(setting.Tq, setting.keys, batch=setting.B)
+        workload = self.workload
+        arguments = self.mask.sdpa_arguments(workload.Tq, workload.keys, batch=workload.B)
         return {
-            name: it.clone() if isinstance(it, Tensor) else it for name, it in arguments.items()
+            name: argument.clone() if isinstance(argument, Tensor) else argument
+            for name, argument in arguments.items()
         }
 
     @property
     def flops(self) -> int:
-        """Floating-point operations that the pairs of queries and keys that see each other need, forward."""
-        return (
-            4 * self.setting.D * AttentionProblem(self.query, self.key, self.value, self.mask).pairs
-        )
+        """The floating-point operations that the forward pass needs for the visible pairs of query and key."""
+        problem = AttentionProblem(self.query, self.key, self.value, self.mask)
+        return 4 * self.workload.D * problem.pairs
 
     @property
     def bytes_read(self) -> int:
-        """Key and value: what must be read once, if nothing is read twice."""
+        """The bytes of key and value, which must be read at least once."""
         return (self.key.numel() + self.value.numel()) * self.key.element_size()
 
 
-def make(setting: Setting) -> Inputs:
-    """Normal random tensors, drawn from a seed; torch's own random state stays as it is."""
-    dtype = DTYPES[setting.dtype]
-    draws = torch.Generator().manual_seed(SEED)
+def make_inputs(workload: AttentionWorkload) -> WorkloadInputs:
+    """Draw normally distributed inputs from a fixed seed, so that they are the same in every process."""
+    dtype = DTYPES[workload.dtype]
+    generator = torch.Generator().manual_seed(SEED)
 
     def normal(heads: int, tokens: int) -> Tensor:
-        return torch.randn(setting.B, heads, tokens, setting.D, generator=draws).to(dtype)
+        shape = workload.B, heads, tokens, workload.D
+        return torch.randn(shape, generator=generator).to(dtype)
 
-    query, grad_output = (normal(setting.Hq, setting.Tq) for _ in range(2))
-    key, value = (normal(setting.key_heads, setting.keys) for _ in range(2))
+    query, grad_output = (normal(workload.Hq, workload.Tq) for _ in range(2))
+    key, value = (normal(workload.key_heads, workload.keys) for _ in range(2))
     for tensor in (query, key, value):
-        tensor.requires_grad_(setting.backward)
-    return Inputs(setting, query, key, value, grad_output, setting.build_mask())
+        tensor.requires_grad_(workload.backward)
+    return WorkloadInputs(workload, query, key, value, grad_output, workload.build_mask())

@@ -1,6 +1,6 @@
-"""How the attention of other frameworks is called. Each runs in a process of its own, on torch's number of threads."""
+"""Attention of other frameworks. Each runs in a process of its own, with torch's number of threads."""
 
-# What is imported here comes with the extra:
+# These imports come with the extra "bench":
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heedful.bench.contender import Contender
-from heedful.bench.settings import Inputs
+from heedful.bench.peers.contender import Contender
+from heedful.bench.workload import WorkloadInputs
 
 
-def onnxruntime(inputs: Inputs) -> Contender:
-    """Its fused MultiHeadAttention, which takes (B, T, heads · head size)."""
+def onnxruntime(inputs: WorkloadInputs) -> Contender:
+    """Prepare its fused MultiHeadAttention, whose inputs are (B, T, heads · head size)."""
     import onnx
     import onnxruntime
     from onnx import TensorProto, helper
 
-    setting = inputs.setting
-    shape = [setting.B, setting.Tq, setting.Hq * setting.D]
+    workload = inputs.workload
+    shape = [workload.B, workload.Tq, workload.Hq * workload.D]
     names = ["query", "key", "value"]
     node = helper.make_node(
         "MultiHeadAttention",
         names,
         ["output"],
         domain="com.microsoft",
-        num_heads=setting.Hq,
-        unidirectional=int(setting.mask == "causal"),
+        num_heads=workload.Hq,
+        unidirectional=int(workload.mask == "causal"),
     )
     tensors = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in [*names, "output"]
@@ -50,22 +50,24 @@ def onnxruntime(inputs: Inputs) -> Contender:
 
     def tensors_of(raw: Any) -> tuple[Tensor, ...]:
         output = torch.from_numpy(raw[0])
-        return (output.view(setting.B, setting.Tq, setting.Hq, setting.D).transpose(1, 2),)
+        return (output.view(workload.B, workload.Tq, workload.Hq, workload.D).transpose(1, 2),)
 
     return Contender(lambda: session.run(None, arrays), tensors_of)
 
 
-def openvino(inputs: Inputs) -> Contender:
-    """Its scaled_dot_product_attention, compiled for latency in the setting's own precision."""
+def openvino(inputs: WorkloadInputs) -> Contender:
+    """Prepare its scaled_dot_product_attention, compiled for latency in the workload's precision."""
     import openvino
     from openvino import opset13
 
     precision = {"fp32": openvino.Type.f32, "bf16": openvino.Type.bf16, "fp16": openvino.Type.f16}[
-        inputs.setting.dtype
+        inputs.workload.dtype
     ]
-    queries = (inputs.query, inputs.key, inputs.value)
-    parameters = [opset13.parameter(list(tensor.shape), precision) for tensor in queries]
-    node = opset13.scaled_dot_product_attention(*parameters, causal=inputs.setting.mask == "causal")
+    tensors = (inputs.query, inputs.key, inputs.value)
+    parameters = [opset13.parameter(list(tensor.shape), precision) for tensor in tensors]
+    node = opset13.scaled_dot_product_attention(
+        *parameters, causal=inputs.workload.mask == "causal"
+    )
     compiled = openvino.Core().compile_model(
         openvino.Model([node], parameters, "attention"),  # pyright: ignore[reportGeneralTypeIssues]
         "CPU",
@@ -76,7 +78,7 @@ def openvino(inputs: Inputs) -> Contender:
         },
     )
     request = compiled.create_infer_request()
-    shared = [_openvino_tensor(openvino, tensor, precision) for tensor in queries]
+    shared = [_openvino_tensor(openvino, tensor, precision) for tensor in tensors]
 
     def tensors_of(_: Any) -> tuple[Tensor, ...]:
         output = request.get_output_tensor(0)
@@ -87,10 +89,11 @@ def openvino(inputs: Inputs) -> Contender:
 
 
 def _openvino_tensor(openvino: Any, tensor: Tensor, precision: Any) -> Any:
-    if tensor.dtype == torch.bfloat16:  # numpy has none: as bits
-        held = openvino.Tensor(precision, list(tensor.shape))
-        held.data[:] = tensor.view(torch.int16).numpy().view(held.data.dtype)
-        return held
+    """Return an OpenVINO tensor with the same values."""
+    if tensor.dtype == torch.bfloat16:  # numpy has no bfloat16, so the bits are copied
+        copy = openvino.Tensor(precision, list(tensor.shape))
+        copy.data[:] = tensor.view(torch.int16).numpy().view(copy.data.dtype)
+        return copy
     return openvino.Tensor(tensor.numpy())
 
 
@@ -99,18 +102,18 @@ def _dtype_of(output: Any) -> torch.dtype:
     return names[output.element_type.get_type_name()]
 
 
-def jax(inputs: Inputs) -> Contender:
-    """jax.nn.dot_product_attention under jit, which takes (B, T, heads, head size)."""
+def jax(inputs: WorkloadInputs) -> Contender:
+    """Prepare jax.nn.dot_product_attention under jit, whose inputs are (B, T, heads, head size)."""
     import jax
     import jax.numpy as jnp
     import numpy
 
-    dtype = {"fp32": jnp.float32, "bf16": jnp.bfloat16, "fp16": jnp.float16}[inputs.setting.dtype]
+    dtype = {"fp32": jnp.float32, "bf16": jnp.bfloat16, "fp16": jnp.float16}[inputs.workload.dtype]
     arrays = [
         jnp.asarray(tensor.transpose(1, 2).float().contiguous().numpy(), dtype=dtype)
         for tensor in (inputs.query, inputs.key, inputs.value)
     ]
-    causal = inputs.setting.mask == "causal"
+    causal = inputs.workload.mask == "causal"
     attend = jax.jit(
         lambda query, key, value: jax.nn.dot_product_attention(query, key, value, is_causal=causal)
     )

@@ -8,64 +8,66 @@ from dataclasses import asdict
 from typing import Any
 
 import heedful
-from heedful.bench.checking import Check
-from heedful.bench.measuring import Spread
-from heedful.bench.report import Report
-from heedful.bench.running import Found
+from heedful.bench.accuracy import AccuracyCheck
+from heedful.bench.report.report import BenchReport
+from heedful.bench.results import CaseResult
 
 
-def as_json(report: Report) -> str:
-    """Everything the report holds: seconds, units per second, ratios with their quartiles. No number: null."""
+def as_json(report: BenchReport) -> str:
+    """Return the whole report as JSON: seconds, units per second, ratios with their quartiles. NaN becomes null."""
     document = {
         "heedful": heedful.__version__,
         "machine": asdict(report.machine),
-        "peaks_per_second": report.limits,
+        "peaks_per_second": report.peaks,
         "quick": report.quick,
-        "right": not report.wrong,
-        "cases": [_case(found) for found in report.found],
+        "right": report.right,
+        "cases": [_case(result) for result in report.results],
     }
     return json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1)
 
 
-def _case(found: Found) -> dict[str, Any]:
+def _case(result: CaseResult) -> dict[str, Any]:
+    share = None if result.share is None else {"of": result.peak, **asdict(result.share)}
     return {
-        "name": found.case.name,
-        "group": found.case.group,
-        "setting": asdict(found.setting),
-        "isa": found.case.isa or None,
-        "kernel": found.kernel,
-        "verdict": found.verdict or None,
-        "seconds": _seconds(found),
-        "ratios": {peer: asdict(found.ratio(peer)) for peer in found.peers},
-        "share": None if found.share is None else {"of": found.limit, **asdict(found.share)},
+        "name": result.case.name,
+        "group": result.case.group,
+        "setting": asdict(result.workload),
+        "isa": result.case.isa or None,
+        "kernel": result.kernel,
+        "verdict": result.verdict or None,
+        "seconds": _seconds(result),
+        "ratios": {peer: asdict(result.ratio(peer)) for peer in result.peers},
+        "share": share,
+        "memory": result.memory,
+        "thread_dependent": result.thread_dependent,
         "requirements": [
             {
-                **asdict(judgement.requirement),
+                **asdict(judgement.target),
                 "required": judgement.required,
                 "measured": judgement.measured,
                 "verdict": judgement.verdict,
             }
-            for judgement in found.judgements
+            for judgement in result.judgements
         ],
-        "checks": [_check(check) for check in found.checks],
-        "left_out": found.left_out,
+        "checks": [_check(check) for check in result.checks],
+        "left_out": result.left_out,
     }
 
 
-def _seconds(found: Found) -> dict[str, Any]:
-    """The median of each contender's seconds with quartiles, and the number of turns."""
-    if found.times is None:
+def _seconds(result: CaseResult) -> dict[str, Any]:
+    """Return the median and quartiles of each contender's seconds, and the number of turns."""
+    if result.times is None:
         return {}
-    names = (found.case.ours, *found.peers)
-    spreads: dict[str, Spread] = {name: found.times.spread(name) for name in names}
+    turns = result.times.turns
     return {
-        name: {**asdict(spread), "turns": found.times.turns} for name, spread in spreads.items()
+        name: {**asdict(result.times.spread(name)), "turns": turns}
+        for name in (result.case.ours, *result.peers)
     }
 
 
-def _check(check: Check) -> dict[str, Any]:
-    numbers = {
-        name: it if isinstance(it, str) or math.isfinite(it) else None
-        for name, it in asdict(check).items()
+def _check(check: AccuracyCheck) -> dict[str, Any]:
+    fields = {
+        name: entry if isinstance(entry, str) or math.isfinite(entry) else None
+        for name, entry in asdict(check).items()
     }
-    return {**numbers, "right": check.right}
+    return {**fields, "right": check.right}

@@ -1,140 +1,60 @@
-"""All cases, and the machine they were measured on."""
+"""The report of a benchmark run."""
 
 from __future__ import annotations
 
-import os
-import platform
-import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-import torch
-
-from heedful.bench import measuring, peaks
-from heedful.bench.cases import Case
-from heedful.bench.judging import MISSED, WRONG
-from heedful.bench.running import Conditions, Found, run
-from heedful.kernels.native import library
-
-QUICK_BYTES = 2**20
+from heedful.bench.machine import Machine
+from heedful.bench.results import HOLDS, MISSED, WRONG, CaseResult
 
 
 @dataclass(frozen=True)
-class Machine:
-    """What the numbers belong to.
+class BenchReport:
+    """The results of all cases.
 
     Attributes:
-        processor, cores: its model and how many cores this process may use.
-        threads: how many torch computes with; so do the others.
-        torch: its version.
-        isa: the instruction set of our kernel; None without one.
-        missing: why there is none.
-    """
-
-    processor: str
-    cores: int
-    threads: int
-    torch: str
-    isa: str | None
-    missing: str | None
-
-
-@dataclass(frozen=True)
-class Report:
-    """All that a bench found; `terminal`, `document` and `page` show it.
-
-    Attributes:
-        machine: what it was measured on.
-        limits: the highest measured of each peak, in units per second.
-        found: each case with what came of it.
-        quick: whether the shapes were made small; then speed is not judged.
+        machine: The machine that they were measured on.
+        peaks: The highest measured value of each peak, in units per second.
+        results: The results of the cases.
+        judged: Whether there were targets to judge the results by.
+        quick: Whether the workloads were made small. Then speed is not judged.
     """
 
     machine: Machine
-    limits: dict[str, float]
-    found: tuple[Found, ...]
+    peaks: dict[str, float]
+    results: tuple[CaseResult, ...]
+    judged: bool
     quick: bool
 
     @property
-    def wrong(self) -> tuple[Found, ...]:
-        return tuple(found for found in self.found if found.verdict == WRONG)
+    def right(self) -> bool:
+        """Whether all results are right."""
+        return not self.wrong
 
     @property
-    def missed(self) -> tuple[Found, ...]:
-        return tuple(found for found in self.found if found.verdict == MISSED)
+    def wrong(self) -> tuple[CaseResult, ...]:
+        """The cases with wrong results."""
+        return self._with_verdict(WRONG)
 
     @property
-    def left_out(self) -> dict[str, str]:
-        """Who could not be compared at all for want of a package, and the command that changes that."""
+    def missed(self) -> tuple[CaseResult, ...]:
+        """The cases that missed a target."""
+        return self._with_verdict(MISSED)
+
+    @property
+    def held(self) -> tuple[CaseResult, ...]:
+        """The cases that reached all their targets."""
+        return self._with_verdict(HOLDS)
+
+    def _with_verdict(self, verdict: str) -> tuple[CaseResult, ...]:
+        return tuple(result for result in self.results if result.verdict == verdict)
+
+    @property
+    def not_installed(self) -> dict[str, str]:
+        """The contenders that could not be compared because a package is missing, with the command to install it."""
         return {
-            name: why
-            for found in self.found
-            for name, why in found.left_out.items()
-            if "pip install" in why
+            name: reason
+            for result in self.results
+            for name, reason in result.left_out.items()
+            if "pip install" in reason
         }
-
-
-def take(
-    cases: tuple[Case, ...],
-    peers: tuple[str, ...],
-    *,
-    quick: bool = False,
-    announce: Callable[[str], None] = lambda _: None,
-) -> Report:
-    """Measure the machine, then every case.
-
-    Args:
-        cases: some of `cases.CASES`.
-        peers: names of `peers.PEERS`, to be compared with where a case has them.
-        quick: small shapes and few turns, to try the machinery.
-        announce: told what begins.
-    """
-    announce("the machine's peaks")
-    probes = peaks.available(QUICK_BYTES if quick else peaks.READ_BYTES)
-    conditions = Conditions(
-        peers=peers,
-        budget=measuring.QUICK if quick else measuring.FULL,
-        peaks=probes,
-        limits=peaks.measure(probes),
-        quick=quick,
-    )
-    found = []
-    for case in cases:
-        announce(case.name)
-        found.append(run(case, conditions))
-    return Report(machine(), _best(conditions.limits, found), tuple(found), quick)
-
-
-def _best(limits: dict[str, float], found: list[Found]) -> dict[str, float]:
-    """The peaks at their highest: those of the start, or what a probe reached in turns with a case."""
-    timed = [case.times.seconds for case in found if case.times is not None]
-    return {
-        name: max([limit, *(1 / min(seconds[name]) for seconds in timed if name in seconds)])
-        for name, limit in limits.items()
-    }
-
-
-def machine() -> Machine:
-    """This one."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return Machine(
-        processor=_processor(),
-        cores=len(affinity(0)) if affinity else os.cpu_count() or 1,
-        threads=torch.get_num_threads(),
-        torch=torch.__version__,
-        isa=library.isa,
-        missing=library.missing,
-    )
-
-
-def _processor() -> str:
-    """The model's name, where the system tells it."""
-    cpuinfo = Path("/proc/cpuinfo")
-    text = cpuinfo.read_text() if cpuinfo.exists() else ""
-    facts = dict(re.findall(r"^(model name|cpu family|model)\s*: (.+)$", text, re.M))
-    if "model name" not in facts:
-        return platform.processor() or platform.machine()
-    if "cpu family" not in facts:
-        return facts["model name"]
-    return f"{facts['model name']} (family {facts['cpu family']}, model {facts['model']})"

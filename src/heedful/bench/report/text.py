@@ -8,80 +8,83 @@ from typing import TextIO
 from rich.table import Table
 from rich.text import Text
 
-from heedful.bench import wording
-from heedful.bench.judging import HOLDS, MISSED, WRONG
-from heedful.bench.report import Report
-from heedful.bench.running import Found
-from heedful.screen import console_for, printed
+from heedful.bench.peaks import DESCRIPTIONS
+from heedful.bench.report.report import BenchReport
+from heedful.bench.report.rows import faults, rate, share_of_peak, table_rows
+from heedful.bench.results import HOLDS, MISSED, WRONG, CaseResult
+from heedful.screen import console_for, plain_table, printed
 
-WIDTH = 120
-STYLES = {HOLDS: "green", MISSED: "bold yellow", WRONG: "bold red"}
+WIDTH: int = 120
+STYLES: dict[str, str] = {HOLDS: "green", MISSED: "bold yellow", WRONG: "bold red"}
 
 
-def as_text(report: Report, stream: TextIO) -> str:
-    """The whole report, in the colours that the stream can show: none unless it is a terminal."""
+def as_text(report: BenchReport, stream: TextIO) -> str:
+    """Return the whole report as text.
+
+    Args:
+        report: The report.
+        stream: Where the text will be printed. There are no colours unless it is a terminal.
+    """
     console = console_for(stream, WIDTH)
     console.print(_machine(report))
-    for group, rows in itertools.groupby(report.found, key=lambda found: found.case.group):
+    for group, results in itertools.groupby(report.results, key=lambda result: result.case.group):
         console.print(Text.assemble("\n", (group, "bold")))
-        console.print(_table(list(rows)))
+        console.print(_table(list(results), judged=report.judged))
     console.print(_verdict(report))
     return printed(console)
 
 
-def _machine(report: Report) -> Text:
+def _machine(report: BenchReport) -> Text:
     machine = report.machine
-    ours = (
+    kernel = (
         f"our kernel on {machine.isa}" if machine.isa else f"without our kernel: {machine.missing}"
     )
     peaks = ", ".join(
-        f"{wording.PEAKS[name]} {wording.rate(name, limit)}"
-        for name, limit in report.limits.items()
+        f"{DESCRIPTIONS[name]} {rate(name, peak)}" for name, peak in report.peaks.items()
     )
+    quick = "\nSmall workloads (--quick): results are checked, but speed means little."
     return Text.assemble(
         ("heedful bench", "bold"),
-        f" on {machine.processor}, {machine.cores} cores, {machine.threads} threads, torch {machine.torch}; {ours}",
+        f" on {machine.processor}, {machine.cores} cores, {machine.threads} threads, "
+        f"torch {machine.torch}; {kernel}",
         f"\nPeaks: {peaks}" if peaks else "",
-        "\nSmall shapes (--quick): results are checked, speed is not judged."
-        if report.quick
-        else "",
+        quick if report.quick else "",
     )
 
 
-def _table(rows: list[Found]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+def _table(results: list[CaseResult], *, judged: bool) -> Table:
+    verdicts = judged or not all(result.right for result in results)
+    table = plain_table()
     table.add_column("case", no_wrap=True)
     table.add_column("dtype")
     table.add_column("against")
-    for title in ("ours ms", "theirs ms", "times as fast", "required"):
+    for title in ("ours ms", "theirs ms", "times as fast", *(("required",) if judged else ())):
         table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("verdict")
+    if verdicts:
+        table.add_column("verdict")
     table.add_column("of peak", justify="right")
-    for found in rows:
-        _add(table, found)
+    for result in results:
+        # What all rows of a case have in common stands in its first row.
+        name, dtype, share = result.case.name, result.workload.dtype, share_of_peak(result)
+        for row in table_rows(result):
+            cells = [name, dtype, row.against, row.ours, row.theirs, row.measured]
+            cells += [row.required] if judged else []
+            verdict = [Text(row.verdict, style=STYLES.get(row.verdict, "dim"))] if verdicts else []
+            table.add_row(*cells, *verdict, share)
+            name = dtype = share = ""
     return table
 
 
-def _add(table: Table, found: Found) -> None:
-    """What is said once of a case stands in its first row."""
-    name, dtype, share = found.case.name, found.setting.dtype, wording.share(found)
-    for row in wording.rows(found):
-        verdict = Text(row.verdict, style=STYLES.get(row.verdict, "dim"))
-        numbers = (row.ours, row.theirs, row.reached, row.required)
-        table.add_row(name, dtype, row.against, *numbers, verdict, share)
-        name = dtype = share = ""
-
-
-def _verdict(report: Report) -> Text:
+def _verdict(report: BenchReport) -> Text:
     lines = [Text("")]
-    for found in (*report.wrong, *report.missed):
-        lines += [Text(fault, style=STYLES[found.verdict]) for fault in wording.faults(found)]
-    for peer, why in report.left_out.items():
-        lines.append(Text(f"Not compared: {peer}, because {why}", style="dim"))
-    if not report.wrong:
-        lines.append(Text("All results are as close to float64 as they must be.", style="green"))
-    held = sum(found.verdict == HOLDS for found in report.found)
+    for result in (*report.wrong, *report.missed):
+        lines += [Text(fault, style=STYLES[result.verdict]) for fault in faults(result)]
+    for peer, reason in report.not_installed.items():
+        lines.append(Text(f"Not compared: {peer}, because {reason}", style="dim"))
+    if report.right:
+        lines.append(Text("All results are accurate, compared with float64.", style="green"))
+    held = len(report.held)
     judged = held + len(report.missed) + len(report.wrong)
-    if judged:
-        lines.append(Text(f"{held} of {judged} cases judged reach what they must.", style="bold"))
+    if report.judged and judged:
+        lines.append(Text(f"{held} of {judged} judged cases reach their targets.", style="bold"))
     return Text("\n").join(lines)
