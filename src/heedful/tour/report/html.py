@@ -1,4 +1,4 @@
-"""The tour as one HTML page that needs nothing else: heat maps of every step, beside the code that made it."""
+"""The report as one self-contained HTML page: heat maps of every step, beside its source code."""
 
 import ast
 import inspect
@@ -16,59 +16,60 @@ import heedful
 from heedful.drawing import STYLE, heat_map
 from heedful.observation import Step
 from heedful.shapes import times
-from heedful.tour.arranging import arrange, short_path, step_title
 from heedful.tour.inputs import Tokens
-from heedful.tour.report import Report
-from heedful.tour.walks import Walk
+from heedful.tour.recordings import RecordedRun
+from heedful.tour.report.matrices import labelled_matrix, short_path, step_title
+from heedful.tour.report.report import TourReport
 
-TEMPLATE = "page.html.j2"
-WIDE = 16  # columns; a card with more takes a whole row
+TEMPLATE: str = "page.html.j2"
+MAX_NARROW_COLUMNS: int = 16  # a card with more columns takes a whole row
 
 
-def as_html(report: Report) -> str:
+def as_html(report: TourReport) -> str:
+    """Return the whole report as an HTML page."""
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     template = environment.from_string(
-        resources.files("heedful.tour").joinpath(TEMPLATE).read_text("utf-8")
+        resources.files("heedful.tour.report").joinpath(TEMPLATE).read_text("utf-8")
     )
     return template.render(
         report=report,
         version=heedful.__version__,
         style=Markup(STYLE),
         tokens_map=_tokens_map(report.tokens),
-        steps_of=lambda walk: [_card(step, walk, report.tokens) for step in walk.steps],
-        listings_of=lambda walk: [_listing(code) for code in walk.code],
-        largest_speedup=max(report.timing.speedups.values()),
+        cards_of=lambda run: [_card(step, run, report.tokens) for step in run.steps],
+        listings_of=lambda run: [_listing(code) for code in run.code],
+        largest_speedup=max(report.speed.speedups.values()),
     )
 
 
 @dataclass(frozen=True)
-class Card:
+class StepCard:
     """A step as the page shows it."""
 
     title: str
     shape: str
-    meaning: str
+    description: str
     file: str
     line: int
     wide: bool
     picture: Markup
 
 
-def _card(step: Step, walk: Walk, tokens: Tokens) -> Card:
+def _card(step: Step, run: RecordedRun, tokens: Tokens) -> StepCard:
     assert step.file is not None
     assert step.line is not None
-    meaning = walk.meanings[step.name]
-    arranged = arrange(step, meaning, tokens.labels)
-    picture = heat_map(arranged.tensor, row_labels=arranged.rows, column_labels=arranged.columns)
-    return Card(
+    description = run.descriptions[step.name]
+    matrix = labelled_matrix(step, description, tokens.labels)
+    picture = heat_map(matrix.tensor, row_labels=matrix.rows, column_labels=matrix.columns)
+    return StepCard(
         title=step_title(step),
         shape=times(step.shape),
-        meaning=meaning.text,
+        description=description.text,
         file=short_path(step.file),
         line=step.line,
-        wide=len(arranged.columns) > WIDE,
+        wide=len(matrix.columns) > MAX_NARROW_COLUMNS,
         picture=Markup(picture),
     )
 
@@ -79,30 +80,29 @@ def _tokens_map(tokens: Tokens) -> Markup:
 
 
 @dataclass(frozen=True)
-class Listing:
-    """Some source: its file, and its lines, numbered and highlighted."""
+class CodeListing:
+    """The source of a function or class: its file, and its numbered and highlighted lines."""
 
     name: str
     file: str
     lines: tuple[tuple[int, Markup], ...]
 
 
-def _listing(code: Callable[..., object]) -> Listing:
+def _listing(code: Callable[..., object]) -> CodeListing:
     lines, first = inspect.getsourcelines(code)
-    highlighted = highlight(
-        "".join(lines), PythonLexer(stripnl=False), HtmlFormatter(nowrap=True)
-    ).splitlines()
-    left_out = _docstring_lines("".join(lines))
+    source = "".join(lines)
+    highlighted = highlight(source, PythonLexer(stripnl=False), HtmlFormatter(nowrap=True))
+    docstring = _docstring_lines(source)
     numbered = [
         (first + index, Markup(line))
-        for index, line in enumerate(highlighted)
-        if index not in left_out
+        for index, line in enumerate(highlighted.splitlines())
+        if index not in docstring
     ]
-    return Listing(code.__qualname__, short_path(inspect.getfile(code)), tuple(numbered))
+    return CodeListing(code.__qualname__, short_path(inspect.getfile(code)), tuple(numbered))
 
 
 def _docstring_lines(source: str) -> range:
-    """Which lines hold the docstring: the page says in its own words what a rung means."""
+    """Return the lines of the docstring, which the page omits because it explains each rung itself."""
     definition = ast.parse(source).body[0]
     assert isinstance(definition, ast.ClassDef | ast.FunctionDef)
     if ast.get_docstring(definition) is None:

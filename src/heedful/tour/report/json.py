@@ -1,4 +1,4 @@
-"""The tour as one JSON document."""
+"""The report as one JSON document."""
 
 import json
 import math
@@ -9,14 +9,14 @@ from torch import Tensor
 import heedful
 from heedful.observation import Step
 from heedful.tour.comparison import Comparison
-from heedful.tour.report import Report
-from heedful.tour.walks import Climb, Walk, tensor_of
+from heedful.tour.recordings import RecordedRun, RungResult, tensor_of
+from heedful.tour.report.report import TourReport
 
-MOST_VALUES = 4096  # of a larger tensor, a summary
+MAX_VALUES: int = 4096  # larger tensors are summarized
 
 
-def as_json(report: Report) -> str:
-    """Everything the report holds. What JSON has no number for is a string: "-inf", "inf", "nan"."""
+def as_json(report: TourReport) -> str:
+    """Return the whole report as JSON. Numbers that JSON cannot represent become "-inf", "inf" and "nan"."""
     document = {
         "heedful": heedful.__version__,
         "agrees": not report.disagreements,
@@ -26,39 +26,44 @@ def as_json(report: Report) -> str:
             **_tensor(report.tokens.matrix),
         },
         "rungs": [
-            {"name": rung.name, "title": rung.title, "meaning": rung.meaning, **_climb(climb)}
-            for rung, climb in report.climbs
+            {
+                "name": rung.name,
+                "title": rung.title,
+                "meaning": rung.explanation,
+                **_rung_result(result),
+            }
+            for rung, result in report.results
         ],
         "timing": {
-            "setting": report.timing.setting,
-            "dtype": report.timing.dtype,
-            "threads": report.timing.threads,
-            "kernel": report.timing.kernel,
-            "runs": report.timing.runs,
-            "median_seconds": report.timing.medians,
-            "speedups": report.timing.speedups,
-            "comparisons": [_comparison(found) for found in report.timing.comparisons],
+            "setting": report.speed.workload,
+            "dtype": report.speed.dtype,
+            "threads": report.speed.threads,
+            "kernel": report.speed.kernel,
+            "runs": report.speed.runs,
+            "median_seconds": report.speed.medians,
+            "speedups": report.speed.speedups,
+            "comparisons": [_comparison(comparison) for comparison in report.speed.comparisons],
         },
     }
     return json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1)
 
 
-def _climb(climb: Climb) -> dict[str, Any]:
+def _rung_result(result: RungResult) -> dict[str, Any]:
     return {
         "walks": [
-            {"title": walk.title, "steps": [_step(step, walk) for step in walk.steps]}
-            for walk in climb.walks
+            {"title": run.title, "steps": [_step(step, run) for step in run.steps]}
+            for run in result.runs
         ],
-        "comparisons": [_comparison(found) for found in climb.comparisons],
-        "findings": climb.findings,
+        "comparisons": [_comparison(comparison) for comparison in result.comparisons],
+        "findings": result.findings,
     }
 
 
-def _step(step: Step, walk: Walk) -> dict[str, Any]:
+def _step(step: Step, run: RecordedRun) -> dict[str, Any]:
     return {
         "name": step.name,
         "module": step.module,
-        "meaning": walk.meanings[step.name].text,
+        "meaning": run.descriptions[step.name].text,
         "operation": step.operation,
         "source": step.source,
         "line": step.line,
@@ -66,21 +71,21 @@ def _step(step: Step, walk: Walk) -> dict[str, Any]:
     }
 
 
-def _comparison(found: Comparison) -> dict[str, Any]:
+def _comparison(comparison: Comparison) -> dict[str, Any]:
     return {
-        "quantity": found.quantity,
-        "route": found.route,
-        "against": found.against,
-        "difference": _plain(found.difference),
-        "tolerance": found.tolerance,
-        "agrees": found.agrees,
+        "quantity": comparison.quantity,
+        "route": comparison.route,
+        "against": comparison.against,
+        "difference": _replace_non_finite(comparison.difference),
+        "tolerance": comparison.tolerance,
+        "agrees": comparison.agrees,
     }
 
 
 def _tensor(tensor: Tensor) -> dict[str, Any]:
-    """Shape and values; of a large tensor, shape and summary."""
-    if tensor.numel() <= MOST_VALUES:
-        return {"shape": tuple(tensor.shape), "values": _plain(tensor.tolist())}
+    """Return the shape and the values, or a summary of more than `MAX_VALUES` values."""
+    if tensor.numel() <= MAX_VALUES:
+        return {"shape": tuple(tensor.shape), "values": _replace_non_finite(tensor.tolist())}
     finite = tensor[tensor.isfinite()].double()
     return {
         "shape": tuple(tensor.shape),
@@ -93,8 +98,8 @@ def _tensor(tensor: Tensor) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any) -> Any:
-    """Nested lists of numbers without what JSON cannot hold."""
+def _replace_non_finite(value: Any) -> Any:
+    """Replace infinities and NaN in nested lists of numbers by strings."""
     if isinstance(value, list):
-        return [_plain(entry) for entry in value]
+        return [_replace_non_finite(entry) for entry in value]
     return value if math.isfinite(value) else str(value)

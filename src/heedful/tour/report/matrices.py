@@ -1,4 +1,4 @@
-"""A step's value as rows and columns with labels, heads before them: what terminal and page draw."""
+"""Labelled matrices: the values of steps as the text and the page show them."""
 
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -6,23 +6,37 @@ from pathlib import PurePath
 from torch import Tensor
 
 from heedful.observation import Step
-from heedful.tour.meanings import HEAD, SINGLE, TOKEN, Meaning
-from heedful.tour.walks import tensor_of
+from heedful.tour.descriptions import HEAD, SINGLE, TOKEN, StepDescription
+from heedful.tour.recordings import tensor_of
 
 
 @dataclass(frozen=True, eq=False)
-class Arranged:
-    """A tensor (rows, columns), or (heads, rows, columns), and what its rows and columns are called."""
+class LabelledMatrix:
+    """A matrix, or one per head, with labels.
+
+    Attributes:
+        tensor: (rows, columns) or (heads, rows, columns).
+        rows: The labels of the rows.
+        columns: The labels of the columns.
+    """
 
     tensor: Tensor
     rows: tuple[str, ...]
     columns: tuple[str, ...]
 
 
-def arrange(step: Step, meaning: Meaning, token_labels: tuple[str, ...]) -> Arranged:
-    """Bring a step's value into the order (heads, rows, columns); one dimension is one row."""
+def labelled_matrix(
+    step: Step, description: StepDescription, token_labels: tuple[str, ...]
+) -> LabelledMatrix:
+    """Return the value of a step with its heads first. A one-dimensional value becomes one row.
+
+    Args:
+        step: The step.
+        description: Its description, which says what its dimensions count.
+        token_labels: The labels of the tokens.
+    """
     tensor = tensor_of(step)
-    axes = meaning.axes[-tensor.dim() :]
+    axes = description.axes[-tensor.dim() :]
     if HEAD in axes:
         tensor = tensor.movedim(axes.index(HEAD), 0)
         axes = tuple(axis for axis in axes if axis != HEAD)
@@ -32,7 +46,7 @@ def arrange(step: Step, meaning: Meaning, token_labels: tuple[str, ...]) -> Arra
         _labels(axis, size, token_labels)
         for axis, size in zip(axes, tensor.shape[-2:], strict=True)
     )
-    return Arranged(tensor, rows, columns)
+    return LabelledMatrix(tensor, rows, columns)
 
 
 def _labels(axis: str, size: int, token_labels: tuple[str, ...]) -> tuple[str, ...]:
@@ -42,10 +56,14 @@ def _labels(axis: str, size: int, token_labels: tuple[str, ...]) -> tuple[str, .
 
 
 def step_title(step: Step) -> str:
-    """The variable's name, after the module's that held it: "heads.1 scores"."""
+    """Return the variable's name, preceded by that of its submodule if there is one: "heads.1 scores"."""
     return f"{step.module} {step.name}" if step.module else step.name
 
 
 def short_path(file: str) -> str:
-    """A file with its folder, which is enough to tell it: "textbook/causal.py"."""
+    """Return a file with its folder.
+
+    >>> short_path("/site-packages/heedful/textbook/causal.py")
+    'textbook/causal.py'
+    """
     return "/".join(PurePath(file).parts[-2:])

@@ -1,55 +1,41 @@
-"""The tour as a whole: the chosen rungs climbed, this machine timed, and the verdict."""
+"""The report of a tour."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-
-from heedful.tour import timing
 from heedful.tour.comparison import Comparison
 from heedful.tour.inputs import Tokens
 from heedful.tour.ladder import Rung
-from heedful.tour.walks import SEED, Climb
+from heedful.tour.recordings import RungResult
+from heedful.tour.speed import SpeedComparison
 
 
 @dataclass(frozen=True, eq=False)
-class Report:
-    """All that a tour found; `terminal`, `page` and `document` show it."""
+class TourReport:
+    """The results of a tour.
+
+    Attributes:
+        tokens: The tokens that it attended to.
+        results: The rungs with their results.
+        speed: The speed of this machine.
+    """
 
     tokens: Tokens
-    climbs: tuple[tuple[Rung, Climb], ...]
-    timing: timing.Timing
+    results: tuple[tuple[Rung, RungResult], ...]
+    speed: SpeedComparison
 
     @property
     def comparisons(self) -> tuple[tuple[str, Comparison], ...]:
-        """Every comparison, with the name of the rung it was made on."""
-        climbed = [(rung.name, found) for rung, climb in self.climbs for found in climb.comparisons]
-        return (*climbed, *(("timing", found) for found in self.timing.comparisons))
+        """All comparisons, each with the name of its rung, or "timing"."""
+        of_rungs = [
+            (rung.name, comparison)
+            for rung, result in self.results
+            for comparison in result.comparisons
+        ]
+        return (*of_rungs, *(("timing", comparison) for comparison in self.speed.comparisons))
 
     @property
     def disagreements(self) -> tuple[tuple[str, Comparison], ...]:
-        return tuple(found for found in self.comparisons if not found[1].agrees)
-
-
-def take(
-    tokens: Tokens, rungs: tuple[Rung, ...], announce: Callable[[str], None] = lambda _: None
-) -> Report:
-    """Climb the rungs and time the machine.
-
-    Every rung begins at the same random state, so that its numbers do not depend on what was climbed before;
-    the caller's random state stays as it is.
-
-    Args:
-        tokens: what to attend to.
-        rungs: some of the ladder's.
-        announce: told what begins: each rung's title, then the timing.
-    """
-    climbs = []
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        for rung in rungs:
-            announce(rung.title)
-            torch.manual_seed(SEED)
-            climbs.append((rung, rung.climb(tokens)))
-        announce("Timing this machine")
-        torch.manual_seed(SEED)
-        return Report(tokens, tuple(climbs), timing.measure())
+        """The comparisons of routes that do not agree."""
+        return tuple(
+            (place, comparison) for place, comparison in self.comparisons if not comparison.agrees
+        )
