@@ -126,7 +126,7 @@ def test_every_step_assigned_to_a_variable_has_a_description():
 WRONG = {
     "loops": (simplified, "scores_by_loops", "simplified", "nested loops"),
     "naive softmax": (simplified, "weights_by_naive_softmax", "simplified", "naive softmax"),
-    "renormalising": (causal, "weights_by_renormalising", "causal-weights", "renormalizing"),
+    "renormalising": (causal, "weights_by_renormalising", "causal-weights", "renormalising"),
     "ours": (routes, "attention", "multi-head", "heedful.attention()"),
     "ours with dropout": (routes, "attention", "dropout", "dropout_p"),
 }

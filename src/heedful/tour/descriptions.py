@@ -35,7 +35,7 @@ DESCRIPTIONS: dict[str, StepDescription] = {
     "keys_by_head": StepDescription("the keys, split into heads", TOKENS_BY_FEATURES),
     "values_by_head": StepDescription("the values, split into heads", TOKENS_BY_FEATURES),
     "scores": StepDescription(
-        "how well each query matches each key: their dot products, one row per query",
+        "dot products of queries and keys, one row per query",
         TOKENS_BY_TOKENS,
     ),
     "scaled_scores": StepDescription(
@@ -60,11 +60,11 @@ DESCRIPTIONS: dict[str, StepDescription] = {
     ),
     "row_sums": StepDescription("the sum of the remaining weights of each row", (TOKEN, SINGLE)),
     "weights": StepDescription(
-        "how each query distributes its attention over the keys: rows add up to 1",
+        "how each query divides its attention: rows add up to 1",
         TOKENS_BY_TOKENS,
     ),
     "dropped_weights": StepDescription(
-        "the weights after dropout: in training, some are 0 and the others larger",
+        "the weights after dropout, which sets some to 0 in training",
         TOKENS_BY_TOKENS,
     ),
     "weighted_tokens": StepDescription("each token multiplied by its weight", TOKENS_BY_FEATURES),

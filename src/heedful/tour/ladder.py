@@ -47,7 +47,7 @@ LADDER: tuple[Rung, ...] = (
     Rung(
         "self-attention-v2",
         "Self-attention with linear layers",
-        "This is the same function with its matrices in nn.Linear, which initializes them at a scale suitable for "
+        "This is the same function with its matrices in nn.Linear, which initialises them at a scale suitable for "
         "training and can add a bias. From here on, all rungs use the same weights, so that you can follow the "
         "numbers from rung to rung.",
         rungs.self_attention_v2,

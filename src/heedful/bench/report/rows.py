@@ -38,6 +38,11 @@ def table_rows(result: CaseResult) -> list[TableRow]:
     ]
 
 
+def measured_title(results: list[CaseResult]) -> str:
+    """Return the heading of the column `TableRow.measured`, for one table."""
+    return "times as fast" if any(result.times for result in results) else "measured"
+
+
 def judgements_without_peer(result: CaseResult) -> list[Judgement]:
     """Return the judgements that stand in no peer's row."""
     in_rows = [result.judgement_against(peer) for peer in result.peers]

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from heedful.bench.peaks import DESCRIPTIONS
 from heedful.bench.report.report import BenchReport
-from heedful.bench.report.rows import faults, rate, share_of_peak, table_rows
+from heedful.bench.report.rows import faults, measured_title, rate, share_of_peak, table_rows
 from heedful.bench.results import HOLDS, MISSED, WRONG, CaseResult
 from heedful.screen import console_for, plain_table, printed
 
@@ -58,7 +58,12 @@ def _table(results: list[CaseResult], *, judged: bool) -> Table:
     table.add_column("case", no_wrap=True)
     table.add_column("dtype")
     table.add_column("against")
-    for title in ("ours ms", "theirs ms", "times as fast", *(("required",) if judged else ())):
+    for title in (
+        "ours ms",
+        "theirs ms",
+        measured_title(results),
+        *(("required",) if judged else ()),
+    ):
         table.add_column(title, justify="right", no_wrap=True)
     if verdicts:
         table.add_column("verdict")

@@ -12,7 +12,7 @@ from heedful.tour.comparison import Comparison
 from heedful.tour.recordings import RecordedRun, RungResult, tensor_of
 from heedful.tour.report.report import TourReport
 
-MAX_VALUES: int = 4096  # larger tensors are summarized
+MAX_VALUES: int = 4096  # larger tensors are summarised
 
 
 def as_json(report: TourReport) -> str:

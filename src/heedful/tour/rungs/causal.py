@@ -25,8 +25,8 @@ def causal_weights(tokens: Tokens) -> RungResult:
     """Record both routes to causal weights, and compare them with the weights of our attention."""
     projected = _project(tokens.matrix)
     scaled_scores = last_value(projected, "scaled_scores")
-    renormalized = record_run(
-        "First route: remove later keys, then renormalize",
+    renormalised = record_run(
+        "First route: remove later keys, then renormalise",
         causal.weights_by_renormalising,
         scaled_scores,
     )
@@ -34,14 +34,14 @@ def causal_weights(tokens: Tokens) -> RungResult:
         "Second route: −∞ before softmax", causal.weights_by_minus_infinity, scaled_scores
     )
     weights = last_value(infinite.trace, "weights")
-    row_sums = last_value(renormalized.trace, "row_sums").squeeze(-1)
+    row_sums = last_value(renormalised.trace, "row_sums").squeeze(-1)
     accurate = _keeps_precision(row_sums)
     tolerance = rounding_tolerance(tokens.matrix.shape[1], score=largest_absolute(scaled_scores))
     comparisons = [
         *compare(
             "weights",
             ("−∞ before softmax", weights[accurate]),
-            ("renormalizing", last_value(renormalized.trace, "weights")[accurate]),
+            ("renormalising", last_value(renormalised.trace, "weights")[accurate]),
             tolerance=tolerance,
         ),
         *compare(
@@ -62,7 +62,7 @@ def causal_weights(tokens: Tokens) -> RungResult:
         f"{int((~accurate).sum())} of {len(row_sums)} rows the sum is too small to divide by. The second route has no "
         "such rows."
     )
-    return RungResult((renormalized, infinite), tuple(comparisons), (finding,))
+    return RungResult((renormalised, infinite), tuple(comparisons), (finding,))
 
 
 def dropout(tokens: Tokens) -> RungResult:
@@ -127,14 +127,14 @@ def causal_attention(tokens: Tokens) -> RungResult:
     values, context = last_value(run.trace, "values"), last_value(run.trace, "context")
     scaled_scores = last_value(run.trace, "scaled_scores")
     accurate = _keeps_precision(torch.softmax(scaled_scores, dim=-1).tril().sum(dim=-1))
-    renormalized = causal.weights_by_renormalising(scaled_scores)[accurate] @ values
+    renormalised = causal.weights_by_renormalising(scaled_scores)[accurate] @ values
     another_future = torch.cat([x[:-1], -x[-1:]])
     tolerance = trace_tolerance(run.trace, d)
     comparisons = [
         *compare(
             "context",
             ("CausalAttention", context[accurate]),
-            ("renormalized weights @ values", renormalized),
+            ("renormalised weights @ values", renormalised),
             tolerance=tolerance,
         ),
         *compare_with_fused(run, "CausalAttention", d, causal=True),

@@ -50,7 +50,7 @@ def simplified_attention(tokens: Tokens) -> RungResult:
             tolerance=_tolerance(x),
         ),
     ]
-    findings = _raw_normalization(scores), _naive_softmax(scores)
+    findings = _raw_normalisation(scores), _naive_softmax(scores)
     return RungResult((one, all_queries), tuple(comparisons), findings)
 
 
@@ -135,7 +135,7 @@ def _naive_softmax(scores: Tensor) -> str:
     )
 
 
-def _raw_normalization(scores: Tensor) -> str:
+def _raw_normalisation(scores: Tensor) -> str:
     """Describe how division by the sum differs from softmax."""
     raw = simplified.weights_by_sum(scores)
     difference = largest_absolute(raw - torch.softmax(scores, dim=-1))
