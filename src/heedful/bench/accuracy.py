@@ -49,7 +49,7 @@ class AccuracyCheck:
 
     @property
     def right(self) -> bool:
-        """Whether the errors are within their limits. NaN is not."""
+        """True if the errors are within their limits. NaN is not."""
         return self.error <= self.allowed and self.elsewhere <= self.elsewhere_allowed
 
 

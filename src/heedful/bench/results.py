@@ -73,7 +73,7 @@ class CaseResult:
 
     @property
     def right(self) -> bool:
-        """Whether all our results are accurate enough."""
+        """True if all our results are accurate enough."""
         return all(check.right for check in self.checks)
 
     @property

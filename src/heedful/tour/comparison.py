@@ -26,7 +26,7 @@ class Comparison:
 
     @property
     def agrees(self) -> bool:
-        """Whether the difference is within the tolerance. NaN is not."""
+        """True if the difference is within the tolerance. NaN is not."""
         return self.difference <= self.tolerance
 
 

@@ -9,6 +9,7 @@ from heedful.bench.report.report import BenchReport
 from heedful.bench.report.rows import (
     faults,
     judgements_without_peer,
+    measured_title,
     rate,
     share_of_peak,
     table_rows,
@@ -58,9 +59,8 @@ def _table(results: list[CaseResult], *, judged: bool) -> str:
     workloads = {result.case.name.rpartition("-")[0]: _workload(result) for result in results}
     legend = "".join(f"- `{name}`: {workload}\n" for name, workload in workloads.items())
     judging = ("required | | ", "--:|---|") if judged else ("", "")
-    head = (
-        f"| case | against | ours ms | theirs ms | times as fast | {judging[0]}of peak | error |\n"
-    )
+    measured = measured_title(results)
+    head = f"| case | against | ours ms | theirs ms | {measured} | {judging[0]}of peak | error |\n"
     head += f"|---|---|--:|--:|--:|{judging[1]}--:|--:|\n"
     return f"{legend}\n{head}{''.join(_lines(result, judged=judged) for result in results)}"
 

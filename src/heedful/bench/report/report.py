@@ -28,7 +28,7 @@ class BenchReport:
 
     @property
     def right(self) -> bool:
-        """Whether all results are right."""
+        """True if all results are right."""
         return not self.wrong
 
     @property
@@ -42,7 +42,7 @@ class BenchReport:
         return self._with_verdict(MISSED)
 
     @property
-    def held(self) -> tuple[CaseResult, ...]:
+    def holding(self) -> tuple[CaseResult, ...]:
         """The cases that reached all their targets."""
         return self._with_verdict(HOLDS)
 

@@ -88,8 +88,8 @@ def _verdict(report: BenchReport) -> Text:
         lines.append(Text(f"Not compared: {peer}, because {reason}", style="dim"))
     if report.right:
         lines.append(Text("All results are accurate, compared with float64.", style="green"))
-    held = len(report.held)
-    judged = held + len(report.missed) + len(report.wrong)
+    reached = len(report.holding)
+    judged = reached + len(report.missed) + len(report.wrong)
     if report.judged and judged:
-        lines.append(Text(f"{held} of {judged} judged cases reach their targets.", style="bold"))
+        lines.append(Text(f"{reached} of {judged} judged cases reach their targets.", style="bold"))
     return Text("\n").join(lines)
