@@ -165,7 +165,11 @@ def _status(field: str) -> int:
     return int(match[1]) * 1024
 
 
-if __name__ == "__main__":
+def _main() -> None:
     with os.fdopen(os.dup(1), "wb") as answers:
         os.dup2(2, 1)  # keeps what libraries print out of the stream of answers
         _serve(sys.stdin.buffer, answers)
+
+
+if __name__ == "__main__":
+    _main()

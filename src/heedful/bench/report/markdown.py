@@ -27,11 +27,14 @@ brackets. Before anything is timed, every result and gradient is compared with f
 that of PyTorch's kernel on the same inputs. The column “error” shows this factor, the largest of output and gradients.
 “Of peak” is the share of the machine's limit that the necessary work reaches. The limits are measured in the same run.
 """
+JUDGED: str = """\
+“Required” is the target that the case should reach, from the file that `--targets` names.
+"""
 
 
 def as_markdown(report: BenchReport) -> str:
     """Return the whole report as Markdown: the machine, every case, and the targets that were missed."""
-    parts = [HEAD, _machine(report)]
+    parts = [HEAD, *((JUDGED,) if report.judged else ()), _machine(report)]
     for group, results in itertools.groupby(report.results, key=lambda result: result.case.group):
         table = _table(list(results), judged=report.judged)
         parts.append(f"## {group[0].upper()}{group[1:]}\n\n{table}")
