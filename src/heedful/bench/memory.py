@@ -8,7 +8,6 @@ from torch.nn import functional as F
 from heedful.bench.accuracy import check_whole
 from heedful.bench.cases import BenchCase
 from heedful.bench.results import CaseResult
-from heedful.bench.speed import chosen_kernel
 from heedful.bench.worker import Worker
 from heedful.bench.workload import AttentionWorkload, make_inputs
 from heedful.functional import attention
@@ -37,4 +36,4 @@ def measure_memory(case: BenchCase, workload: AttentionWorkload) -> CaseResult:
     visible = mask.dense(query.shape[2], workload.keys)
     baseline = F.scaled_dot_product_attention(query, key, value, attn_mask=visible)
     check = check_whole(output[:, :, -CHECKED_QUERIES:], right, baseline, workload.dtype)
-    return CaseResult(case, workload, chosen_kernel(inputs), checks=(check,), memory=added)
+    return CaseResult(case, workload, inputs.kernel, checks=(check,), memory=added)

@@ -16,7 +16,6 @@ from heedful.bench.peers import OURS, PEERS, Peer
 from heedful.bench.results import CaseResult
 from heedful.bench.worker import Worker, WorkerError
 from heedful.bench.workload import AttentionWorkload, WorkloadInputs, make_inputs
-from heedful.dispatch import explain
 from heedful.kernels.native import library
 from heedful.timing import Spread, TimedRun, Times, take_turns, time_runs
 
@@ -35,7 +34,7 @@ def measure_time(
         conditions: The conditions of the run.
     """
     inputs = make_inputs(workload)
-    result = CaseResult(case, workload, chosen_kernel(inputs))
+    result = CaseResult(case, workload, inputs.kernel)
     reason = _missing_isa(case)
     if reason:
         return replace(result, not_measured=reason, left_out={case.ours: reason})
@@ -43,7 +42,7 @@ def measure_time(
         baseline = case.peers[0]
         our_run, our_results = _prepare(OURS[case.ours], workload, workers, case.isa)
         baseline_run, baseline_results = _prepare(PEERS[baseline], workload, workers)
-        checks = _check(case, inputs, result.kernel, our_results, baseline_results)
+        checks = _check(case, inputs, our_results, baseline_results)
         result = replace(result, checks=checks)
         if not result.right:
             return result
@@ -67,12 +66,6 @@ def measure_time(
         peak=case.peak,
         left_out=left_out,
     )
-
-
-def chosen_kernel(inputs: WorkloadInputs) -> str:
-    """Return the name of the kernel that `attention` chooses."""
-    tensors = inputs.query, inputs.key, inputs.value
-    return explain(*tensors, inputs.mask, dropout_p=inputs.workload.dropout_p).kernel
 
 
 def _missing_isa(case: BenchCase) -> str:
@@ -121,7 +114,6 @@ def _prepare_peer(
 def _check(
     case: BenchCase,
     inputs: WorkloadInputs,
-    kernel: str,
     ours: tuple[Tensor, ...],
     baseline: tuple[Tensor, ...],
 ) -> tuple[AccuracyCheck, ...]:
@@ -130,7 +122,7 @@ def _check(
         right = accuracy.module_reference(inputs)
         return (accuracy.check_whole(ours[0], right, baseline[0], inputs.workload.dtype),)
     if inputs.workload.dropout_p > 0:
-        if kernel == "torch_sdpa":
+        if inputs.kernel == "torch_sdpa":
             return ()
         baseline = accuracy.dropout_baseline(inputs)
     return accuracy.check_heads(inputs, ours, baseline)

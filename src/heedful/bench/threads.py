@@ -8,7 +8,6 @@ from heedful.bench import accuracy
 from heedful.bench.cases import BenchCase
 from heedful.bench.peers import OURS, PEERS
 from heedful.bench.results import CaseResult
-from heedful.bench.speed import chosen_kernel
 from heedful.bench.workload import AttentionWorkload, make_inputs
 
 THREADS: tuple[int, ...] = (1, 2, 4)
@@ -39,7 +38,7 @@ def compare_threads(case: BenchCase, workload: AttentionWorkload) -> CaseResult:
     return CaseResult(
         case,
         workload,
-        chosen_kernel(inputs),
+        inputs.kernel,
         checks=accuracy.check_heads(inputs, results[0], baseline),
         thread_dependent=tuple(thread_dependent),
     )

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from heedful.dispatch import explain
 from heedful.masks import Causal, Mask, Padding, Window
 from heedful.problem import AttentionProblem
 
@@ -165,6 +166,12 @@ class WorkloadInputs:
             name: argument.clone() if isinstance(argument, Tensor) else argument
             for name, argument in arguments.items()
         }
+
+    @property
+    def kernel(self) -> str:
+        """The name of the kernel that `heedful.attention` chooses."""
+        tensors = self.query, self.key, self.value
+        return explain(*tensors, self.mask, dropout_p=self.workload.dropout_p).kernel
 
     @property
     def flops(self) -> int:
