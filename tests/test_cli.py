@@ -15,8 +15,10 @@ import heedful
 from heedful import screen
 from heedful.cli import app
 from heedful.textbook import simplified
-from heedful.tour import guide as guide_module
-from heedful.tour import inputs, ladder, report, terminal
+from heedful.tour import command as tour_command
+from heedful.tour import inputs, ladder
+from heedful.tour.report.text import as_text
+from heedful.tour.run import run_tour
 
 D = json.loads((Path(__file__).parent / "data" / "figures.json").read_text())["inputs"]["D"]
 X = np.array(D["values"])
@@ -26,8 +28,8 @@ X = np.array(D["values"])
 def elsewhere(tmp_path, monkeypatch):
     """An empty working folder, and a timing that is over soon."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("heedful.tour.timing.SECONDS", 0.0)
-    monkeypatch.setattr("heedful.tour.timing.TOKENS", 32)
+    monkeypatch.setattr("heedful.tour.speed.SECONDS", 0.0)
+    monkeypatch.setattr("heedful.tour.speed.TOKENS", 32)
 
 
 def run(*arguments: str):
@@ -130,9 +132,9 @@ def test_colours_on_a_terminal_only(monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
-    found = report.take(inputs.sentence(), ladder.choose("simplified"))
-    assert "\x1b[" in terminal.as_text(found, Terminal(), None)
-    assert "\x1b[" not in terminal.as_text(found, io.StringIO(), None)
+    found = run_tour(inputs.sentence(), ladder.choose_rungs("simplified"))
+    assert "\x1b[" in as_text(found, Terminal(), None)
+    assert "\x1b[" not in as_text(found, io.StringIO(), None)
 
 
 def test_version():
@@ -150,7 +152,7 @@ def test_a_wrong_route_is_the_exit_code(monkeypatch):
     result = run("--rung", "simplified")
     assert result.exit_code == 1
     assert "DIFFERS" in result.stdout
-    assert "scores by 'nested loops' is 1.0e-02 from 'one matrix product'" in result.stdout
+    assert "scores by 'nested loops' and by 'one matrix product' differ by 1.0e-02" in result.stdout
     assert json.loads(run("--rung", "simplified", "--json").stdout)["agrees"] is False
 
 
@@ -183,7 +185,7 @@ def test_an_interruption_leaves_no_file(tmp_path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(guide_module, "take", interrupted)
+    monkeypatch.setattr(tour_command, "run_tour", interrupted)
     assert run().exit_code != 0
     assert list(tmp_path.iterdir()) == []
 
@@ -220,7 +222,7 @@ def test_piped_output_is_plain():
     assert result.stderr == ""
     assert "\x1b" not in result.stdout
     assert "Several heads, one by one" in result.stdout
-    assert "heedful.attention() took the kernel" in result.stdout
+    assert "heedful.attention() used the kernel" in result.stdout
 
 
 def test_a_reader_who_leaves_early_is_no_error(tmp_path):

@@ -67,12 +67,12 @@ def tour(
     Exits with 1 if two routes disagree, and with 2 if something given cannot be used.
     """
     from heedful.errors import HeedfulError
-    from heedful.tour.guide import guide
+    from heedful.tour.command import tour
 
     if html is None and not json:
         html = Path("tour.html")
     try:
-        agrees = guide(rung=rung, input=input, text=text, html=html, json=json)
+        agrees = tour(rung=rung, input=input, text=text, html=html, json=json)
     except HeedfulError as error:
         print(f"heedful tour: {error}", file=sys.stderr)
         raise typer.Exit(UNUSABLE) from error
@@ -118,14 +118,18 @@ def bench(
     page: Annotated[
         Path | None, typer.Option(metavar="OUT", help="Write the report as Markdown, too.")
     ] = None,
+    targets: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Judge the results by the targets in a TOML file."),
+    ] = None,
     quick: Annotated[
         bool,
         typer.Option(
-            "--quick", help="Small shapes and few turns: results checked, speed not judged."
+            "--quick", help="Use small workloads and few turns, to check the results only."
         ),
     ] = False,
 ) -> None:
-    """Time attention beside PyTorch's and others', check every result, and say what reaches what it must.
+    """Time attention beside PyTorch's and that of other libraries, and check every result.
 
     Exits with 1 if a result is wrong, and with 2 if something given cannot be used.
     """
@@ -139,6 +143,7 @@ def bench(
             json=json,
             picture=plot,
             markdown=page,
+            targets=targets,
             quick=quick,
         )
     except HeedfulError as error:

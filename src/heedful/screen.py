@@ -1,4 +1,4 @@
-"""What commands print: in colour on a terminal, plain where it is piped."""
+"""Printing of reports and progress: in colour on a terminal, plain where the output is piped."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO, cast
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # rich takes a tenth of a second to import, so only commands that print import it
     from rich.console import Console
+    from rich.table import Table
 
-WIDTH = 100
-ERASE_LINE = "\r\x1b[2K"
+WIDTH: int = 100
 
 
 def console_for(stream: TextIO, width: int = WIDTH) -> Console:
-    """A console that keeps what it is given (`printed` has it), in the colours that the stream can show.
+    """Return a console that collects its output for `printed`.
 
     Args:
-        stream: where the text will go; no colours unless it is a terminal.
-        width: the most columns; a narrower terminal gets its own.
+        stream: Where the text will be written. The console uses the colours that this stream supports, and none
+            unless it is a terminal.
+        width: The maximum number of columns. A narrower terminal's width takes precedence.
     """
     from rich.console import Console
 
@@ -36,35 +37,58 @@ def console_for(stream: TextIO, width: int = WIDTH) -> Console:
 
 
 def printed(console: Console) -> str:
-    """What was printed on a console of `console_for`, without spaces at the ends of lines."""
+    """Return the text printed on a console of `console_for`, without trailing spaces."""
     text = cast(io.StringIO, console.file).getvalue()
     return "\n".join(line.rstrip() for line in text.splitlines())
 
 
+def plain_table() -> Table:
+    """Return an empty table without borders and with dim headers."""
+    from rich.table import Table
+
+    return Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+
+
 @contextmanager
 def progress(stages: int) -> Iterator[Callable[[str], None]]:
-    """Say on stderr what is being done, where that is a terminal; nothing spins, for it would slow a timing."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    begun = 0
+    """Show a progress bar on stderr while the block runs, if stderr is a terminal.
 
-    def announce(stage: str) -> None:
-        nonlocal begun
-        begun += 1
-        print(f"{ERASE_LINE}{begun}/{stages} {stage} …", end="", file=sys.stderr, flush=True)
+    The bar is drawn only when a stage begins: a spinner would disturb what is being timed.
 
-    try:
+    Args:
+        stages: The number of stages.
+
+    Yields:
+        A function to call with the description of each stage as it begins.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (MofNCompleteColumn(), BarColumn(), TextColumn("{task.description} …", markup=False))
+    bar = Progress(
+        *columns,
+        console=Console(stderr=True),
+        auto_refresh=False,
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
+    with bar:
+        task = bar.add_task("starting", total=stages)
+        begun = 0
+
+        def announce(stage: str) -> None:
+            nonlocal begun
+            begun += 1
+            bar.update(task, completed=begun, description=stage, refresh=True)
+
         yield announce
-    finally:
-        print(ERASE_LINE, end="", file=sys.stderr, flush=True)
 
 
 def print_out(text: str) -> None:
-    """Print to stdout, quietly where the reader has gone (`heedful tour | head`)."""
+    """Print to stdout, replacing unsupported characters and ignoring a closed pipe (`heedful tour | head`)."""
     encoding = sys.stdout.encoding
     try:
         print(text.encode(encoding, "replace").decode(encoding), flush=True)
     except BrokenPipeError:
-        # Python flushes stdout once more as it ends, and that must not fail again.
+        # Python flushes stdout again when it exits, and that flush must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

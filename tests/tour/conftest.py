@@ -1,11 +1,11 @@
-"""A tour that times a small attention only once: the tests look at everything else."""
+"""A short timing of a small attention: the tests check everything but speed."""
 
 import pytest
 
-from heedful.tour import timing
+from heedful.tour import speed
 
 
 @pytest.fixture(autouse=True)
 def short_timing(monkeypatch):
-    monkeypatch.setattr(timing, "SECONDS", 0.0)
-    monkeypatch.setattr(timing, "TOKENS", 32)
+    monkeypatch.setattr(speed, "SECONDS", 0.0)
+    monkeypatch.setattr(speed, "TOKENS", 32)

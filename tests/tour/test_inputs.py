@@ -1,4 +1,4 @@
-"""Where the tour's matrix comes from: what is taken, and what is refused in words that help."""
+"""Token matrices: the accepted files, and the messages about unusable ones."""
 
 import json
 import zipfile
@@ -30,7 +30,7 @@ def array_saved(path: Path, array: np.ndarray) -> Path:
     return path
 
 
-def test_the_sentence_is_that_of_the_documents():
+def test_the_sentence_has_the_embeddings_of_the_documents():
     tokens = inputs.sentence()
     assert list(tokens.labels) == D["tokens"]
     assert torch.equal(tokens.matrix, torch.tensor(D["values"]))
@@ -39,14 +39,16 @@ def test_the_sentence_is_that_of_the_documents():
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int8, np.uint16])
 def test_npy_of_every_real_dtype_becomes_float32(tmp_path, dtype):
     whole = np.array([[1, 2, 3], [4, 5, 6]], dtype=dtype)
-    tokens = inputs.read(array_saved(tmp_path / "m.npy", whole))
+    tokens = inputs.read_tokens(array_saved(tmp_path / "m.npy", whole))
     assert tokens.matrix.dtype == torch.float32
     assert tokens.matrix.tolist() == [[1, 2, 3], [4, 5, 6]]
     assert tokens.labels == ("0", "1")
 
 
 def test_npy_in_fortran_order_and_in_the_other_byte_order(tmp_path):
-    tokens = inputs.read(array_saved(tmp_path / "m.npy", np.asfortranarray(MATRIX).astype(">f8")))
+    tokens = inputs.read_tokens(
+        array_saved(tmp_path / "m.npy", np.asfortranarray(MATRIX).astype(">f8"))
+    )
     assert tokens.matrix.tolist() == MATRIX.tolist()
 
 
@@ -61,21 +63,21 @@ def test_npy_in_fortran_order_and_in_the_other_byte_order(tmp_path):
     ],
     ids=["plain", "header", "byte order mark", "blank lines", "quoted"],
 )
-def test_csv_as_people_write_it(tmp_path, text):
-    assert inputs.read(written(tmp_path / "m.csv", text)).matrix.tolist() == MATRIX.tolist()
+def test_csv_in_common_styles(tmp_path, text):
+    assert inputs.read_tokens(written(tmp_path / "m.csv", text)).matrix.tolist() == MATRIX.tolist()
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64])
 def test_pt_of_every_real_dtype_becomes_float32(tmp_path, dtype):
     tensor = torch.tensor([[1, 2], [3, 4]], dtype=dtype)
-    tokens = inputs.read(saved(tmp_path / "m.pt", tensor))
+    tokens = inputs.read_tokens(saved(tmp_path / "m.pt", tensor))
     assert tokens.matrix.dtype == torch.float32
     assert tokens.matrix.tolist() == [[1, 2], [3, 4]]
 
 
-def test_pt_of_a_parameter_is_taken_without_its_gradient(tmp_path):
+def test_pt_of_a_parameter_is_detached(tmp_path):
     parameter = torch.nn.Parameter(torch.ones(2, 2))
-    assert not inputs.read(saved(tmp_path / "m.pt", parameter)).matrix.requires_grad
+    assert not inputs.read_tokens(saved(tmp_path / "m.pt", parameter)).matrix.requires_grad
 
 
 def npz_called_npy(folder: Path) -> Path:
@@ -108,8 +110,8 @@ BAD = {
     "not found": (lambda f: f / "none.npy", "No such file"),
     "a folder": (folder_called_csv, "directory"),
     "unknown suffix": (lambda f: written(f / "m.txt", "1,2"), "'.txt'"),
-    "empty csv": (lambda f: written(f / "m.csv", ""), "without a number"),
-    "a header alone": (lambda f: written(f / "m.csv", "a,b\n"), "without a number"),
+    "empty csv": (lambda f: written(f / "m.csv", ""), "the empty shape"),
+    "a header alone": (lambda f: written(f / "m.csv", "a,b\n"), "the empty shape"),
     "a word in csv": (lambda f: written(f / "m.csv", "1,2\n3,x\n"), "'x' in row 2, column 2"),
     "a word in the first row": (
         lambda f: written(f / "m.csv", "1,x\n3,4\n"),
@@ -117,11 +119,11 @@ BAD = {
     ),
     "a gap in csv": (lambda f: written(f / "m.csv", "1,\n3,4\n"), "'' in row 1, column 2"),
     "ragged csv": (lambda f: written(f / "m.csv", "1,2\n3\n"), "1 cells in row 2 and 2 in row 1"),
-    "no text": (lambda f: array_saved(f / "m.npy", MATRIX).rename(f / "m.csv"), "no CSV"),
-    "empty npy": (lambda f: written(f / "m.npy", ""), "NumPy refuses"),
-    "npz": (npz_called_npy, "NumPy refuses"),
-    "truncated npy": (truncated_npy, "NumPy refuses"),
-    "objects": (lambda f: array_saved(f / "m.npy", np.array([[{}]])), "NumPy refuses"),
+    "no text": (lambda f: array_saved(f / "m.npy", MATRIX).rename(f / "m.csv"), "not CSV"),
+    "empty npy": (lambda f: written(f / "m.npy", ""), "NumPy cannot read"),
+    "npz": (npz_called_npy, "NumPy cannot read"),
+    "truncated npy": (truncated_npy, "NumPy cannot read"),
+    "objects": (lambda f: array_saved(f / "m.npy", np.array([[{}]])), "NumPy cannot read"),
     "words": (lambda f: array_saved(f / "m.npy", np.array([["a"]])), "<U1"),
     "complex": (lambda f: array_saved(f / "m.npy", MATRIX + 1j), "complex"),
     "complex pt": (lambda f: saved(f / "m.pt", torch.ones(2, 2) + 1j), "complex"),
@@ -135,22 +137,22 @@ BAD = {
     "too many features": (lambda f: array_saved(f / "m.npy", np.ones((1, 16385))), "16385"),
     "no tensor": (lambda f: saved(f / "m.pt", {"x": torch.ones(2)}), "a dict"),
     "a module": (lambda f: saved(f / "m.pt", torch.nn.Linear(1, 1)), "torch.load refuses"),
-    "no archive": (lambda f: written(f / "m.pt", "junk"), "something else"),
+    "no archive": (lambda f: written(f / "m.pt", "junk"), "a different kind of file"),
     "a foreign archive": (foreign_zip_called_pt, "torch.load refuses"),
     "sparse": (lambda f: saved(f / "m.pt", torch.eye(2).to_sparse()), "sparse"),
     "meta": (lambda f: saved(f / "m.pt", torch.ones(2, 2, device="meta")), "meta"),
 }
 
 
-@pytest.mark.parametrize(("make", "said"), BAD.values(), ids=BAD.keys())
-def test_what_cannot_be_used_says_why(tmp_path, make, said):
+@pytest.mark.parametrize(("make", "message"), BAD.values(), ids=BAD.keys())
+def test_an_unusable_file_gives_the_reason(tmp_path, make, message):
     with pytest.raises(ArgumentError) as caught:
-        inputs.read(make(tmp_path))
-    assert said in str(caught.value)
+        inputs.read_tokens(make(tmp_path))
+    assert message in str(caught.value)
     assert "--input" in str(caught.value)
 
 
-def test_text_without_the_extra_names_the_command(monkeypatch):
+def test_text_without_the_extra_names_the_command_that_installs_it(monkeypatch):
     monkeypatch.setattr(minilm, "PACKAGE", "no_such_package_anywhere")
     with pytest.raises(MissingExtraError, match=r"pip install 'heedful\[demo\]'"):
         minilm.embed("hello")

@@ -1,4 +1,4 @@
-"""The page: complete in itself, well-formed, with a heat map for every step and its line of code."""
+"""The page is self-contained and well-formed, with a heat map and a line of code for every step."""
 
 from html.parser import HTMLParser
 
@@ -6,14 +6,16 @@ import pytest
 import torch
 
 from heedful.errors import ArgumentError
-from heedful.tour import inputs, ladder, page, report
+from heedful.tour import inputs, ladder
+from heedful.tour.report.html import as_html
+from heedful.tour.run import run_tour
 from heedful.writing import reserved
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 
 
 class Page(HTMLParser):
-    """Collects the elements, and notices those that are not closed in order."""
+    """Collects the elements, and checks that they are closed in order."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -51,10 +53,10 @@ def drawn(request):
         ),
     }[request.param]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("heedful.tour.timing.SECONDS", 0.0)
-        patch.setattr("heedful.tour.timing.TOKENS", 32)
-        found = report.take(tokens, ladder.LADDER)
-    return found, page.as_html(found)
+        patch.setattr("heedful.tour.speed.SECONDS", 0.0)
+        patch.setattr("heedful.tour.speed.TOKENS", 32)
+        report = run_tour(tokens, ladder.LADDER)
+    return report, as_html(report)
 
 
 def test_well_formed(drawn):
@@ -63,15 +65,15 @@ def test_well_formed(drawn):
 
 
 def test_a_heat_map_for_every_step(drawn):
-    found, text = drawn
-    steps = [step for _, climb in found.climbs for walk in climb.walks for step in walk.steps]
+    report, text = drawn
+    steps = [step for _, result in report.results for run in result.runs for step in run.steps]
     parsed = Page(text)
     assert len(steps) > 80
     assert len(parsed.having("step")) == len(steps)
-    assert len(parsed.having("heat-map")) == len(steps) + 1  # and the tokens
+    assert len(parsed.having("heat-map")) == len(steps) + 1  # including that of the tokens
 
 
-def test_every_step_stands_on_a_line_that_is_shown(drawn):
+def test_the_line_of_every_step_is_shown(drawn):
     _, text = drawn
     parsed = Page(text)
     ids = [attributes["id"] for _, attributes in parsed.elements if "id" in attributes]
@@ -89,7 +91,7 @@ def test_links_lead_somewhere(drawn):
     assert all(link.startswith("#") and link[1:] in ids for link in links)
 
 
-def test_nothing_is_loaded_from_elsewhere(drawn):
+def test_nothing_is_loaded_from_other_files(drawn):
     _, text = drawn
     for tag, attributes in Page(text).elements:
         assert tag not in {"img", "iframe", "object", "embed"}
@@ -100,8 +102,8 @@ def test_nothing_is_loaded_from_elsewhere(drawn):
 
 
 def test_every_comparison_is_shown(drawn):
-    found, text = drawn
-    assert text.count("✓ agrees") == len(found.comparisons)
+    report, text = drawn
+    assert text.count("✓ agrees") == len(report.comparisons)
     assert "✗" not in text
 
 
@@ -121,7 +123,7 @@ def test_a_reserved_file_appears_at_the_end(tmp_path):
 
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, ValueError])
-def test_an_interrupted_file_leaves_nothing(tmp_path, interruption):
+def test_an_interruption_leaves_no_file(tmp_path, interruption):
     def write_half() -> None:
         with reserved(tmp_path / "page.html", "--html") as write:
             write("half")
@@ -143,6 +145,6 @@ def test_a_link_keeps_pointing_at_the_file(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["/dev/null", "missing/page.html", "."])
-def test_what_cannot_be_written_is_said_before_the_work(tmp_path, name):
+def test_an_unwritable_file_is_found_before_the_work_begins(tmp_path, name):
     with pytest.raises(ArgumentError, match="--html"), reserved(tmp_path / name, "--html"):
         pytest.fail("the work began")

@@ -1,11 +1,12 @@
-"""`heedful bench`: attention timed beside PyTorch's and others', and held to what it must reach.
+"""`heedful bench`: attention timed beside PyTorch's and that of other libraries, on checked results.
 
-cases.py       what is measured, and what each case must reach: a table
-settings.py    one attention as data, and the tensors it is computed on
-peers.py       who is compared, and how each is called        worker.py  the same in a process of its own
-models.py      whole models of transformers, with their attention replaced
-checking.py    is the result right? float64 says                peaks.py   what the machine could do at most
-measuring.py   runs that take turns, medians, ratios            judging.py held, missed, or wrong
-running.py     one case, from tensors to verdict                report.py  all of them, and the machine
-terminal.py, document.py, page.py, plot.py: what becomes of a report        command.py: the command
+command.py    the command
+run.py        all cases, one after another
+cases.py      the table of cases                        workload.py   what a case computes, and its inputs
+peers/        our attention and the others'             worker.py     contenders in processes of their own
+accuracy.py   comparison of results with float64        peaks.py      the machine's maximum rates
+speed.py, memory.py, threads.py, models.py              the measurement of one case, by its kind
+results.py    the result of a case                      conditions.py what all cases of a run share
+targets.py    what cases should reach, from a file      judging.py    whether they do
+report/       the report as text, JSON, Markdown and plot             machine.py  where it was measured
 """

@@ -1,4 +1,4 @@
-"""What is measured, and what each case must reach."""
+"""The table of benchmark cases."""
 
 from __future__ import annotations
 
@@ -6,238 +6,218 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from heedful.bench.models import GPT2, MINILM, SMOLLM2, ModelSetting
-from heedful.bench.settings import Setting
+from heedful.bench.workload import GPT2, MINILM, SMOLLM2, AttentionWorkload, ModelWorkload
 from heedful.errors import ArgumentError
 
 
 @dataclass(frozen=True)
-class Requirement:
-    """A number to reach.
+class BenchCase:
+    """One case.
 
     Attributes:
-        quantity: "speed": `against`'s time divided by ours;
-            "share": of the peak named `against`;
-            "small": `bound` times SDPA's speed where SDPA takes `SMALL_SECONDS` or more, else at most
-            `MOST_ADDED` seconds more than SDPA;
-            "memory": bytes that one call adds, at most;
-            "equal": the results on 1, 2 and 4 threads, to the last bit.
-        bound: the number.
-        against: a peer or a peak.
-    """
-
-    quantity: Literal["speed", "share", "small", "memory", "equal"]
-    bound: float = 0.0
-    against: str = ""
-
-
-@dataclass(frozen=True)
-class Case:
-    """One row of the table.
-
-    Attributes:
-        name: what `--case` calls it.
-        group: the rows it belongs to, in words.
-        setting: what all contenders compute: one attention, or a whole model with its attention replaced.
-        requirements: what ours must reach.
-        peers: who is timed beside ours, where installed; the first is the baseline.
-        isa: the instruction set that ours is told to use, in a process of its own; "": the machine's best.
-        ours: which contender is ours.
+        name: The name for `--case`. It ends in the dtype.
+        group: The heading under which reports list the case.
+        workload: What all contenders compute: one attention, or a whole model with its attention replaced.
+        peers: The peers that are timed if they are installed. The first one is the baseline.
+        measures: "time"; "memory" that one call adds; or "threads": whether results depend on their number.
+        peak: The name of the peak that limits the workload. "": none.
+        probe_in_turn: Whether the peak is measured in turns with the contenders, for a more accurate share.
+        isa: The instruction set that our kernel uses, in a process of its own. "": the best available one.
+        ours: The name of our contender.
     """
 
     name: str
     group: str
-    setting: Setting | ModelSetting
-    requirements: tuple[Requirement, ...] = ()
+    workload: AttentionWorkload | ModelWorkload
     peers: tuple[str, ...] = ("sdpa",)
+    measures: Literal["time", "memory", "threads"] = "time"
+    peak: str = ""
+    probe_in_turn: bool = False
     isa: str = ""
     ours: str = "heedful"
 
 
-SMALL_SECONDS, MOST_ADDED = 50e-6, 12e-6
-LONGEST = Setting(1, 1, 65536, 64, mask="causal")
-MOST_MEMORY = 64 * 2**20
-EVERYONE = ("sdpa", "textbook", "onnxruntime", "openvino", "jax", "x-transformers")
+ALL_PEERS: tuple[str, ...] = (
+    "sdpa",
+    "textbook",
+    "onnxruntime",
+    "openvino",
+    "jax",
+    "x-transformers",
+)
+PEAKS: dict[str, str] = {"fp32": "fma", "bf16": "bf16", "fp16": "fma"}  # that limit the arithmetic
 
-PREFILL = {
-    "12x1024x64": Setting(1, 12, 1024, 64),
-    "12x2048x64": Setting(1, 12, 2048, 64),
-    "12x4096x64": Setting(1, 12, 4096, 64),
-    "8x2048x128": Setting(1, 8, 2048, 128),
+PREFILL: dict[str, AttentionWorkload] = {
+    "12x1024x64": AttentionWorkload(1, 12, 1024, 64),
+    "12x2048x64": AttentionWorkload(1, 12, 2048, 64),
+    "12x4096x64": AttentionWorkload(1, 12, 4096, 64),
+    "8x2048x128": AttentionWorkload(1, 8, 2048, 128),
 }
-COMPARED = "12x1024x64"  # the shape on which everyone is timed; on the others, SDPA and OpenVINO
-
-# What each dtype must reach, against SDPA if nothing else is named.
-FULL = {"fp32": 2.2, "bf16": 3.8, "fp16": 2.0}
-CAUSAL = {"fp32": 2.5, "bf16": 4.5, "fp16": 2.0}
-OPENVINO = {"full": 1.15, "causal": 2.0}
-SHARE = {"fp32": 0.80, "bf16": 0.72}
-PEAK = {"fp32": "fma", "bf16": "bf16"}
-WINDOW = {"fp32": (20, 3), "bf16": (30, 4)}  # SDPA with the dense mask, compiled FlexAttention
-DECODE = {"fp32": 3, "bf16": 25}
-BANDWIDTH = 0.75
-TRAINING = {"fp32": 2.5, "bf16": 3.0}
-DROPOUT = {"fp32": 8.0, "bf16": 8.0}
-PADDED = {"fp32": 3.5, "bf16": 6.0}
-MODELS = {  # what is done, and what it must reach against SDPA
-    "prefill-bf16": (ModelSetting(SMOLLM2, "forward", 1, 2048, dtype="bf16"), 2.0),
-    "prefill-fp32": (ModelSetting(SMOLLM2, "forward", 1, 2048), 1.2),
-    "generate-bf16": (ModelSetting(SMOLLM2, "generate", 1, 1024, generated=32, dtype="bf16"), 1.3),
-    "batch-bf16": (ModelSetting(SMOLLM2, "forward", 8, 1024, padded=True, dtype="bf16"), 2.0),
-    "embed-fp32": (ModelSetting(MINILM, "forward", 8, 256, padded=True), None),
-    "train-fp32": (ModelSetting(GPT2, "train", 1, 1024), None),
+ALL_PEERS_SHAPE: str = "12x1024x64"  # the other shapes are timed beside SDPA and OpenVINO only
+MODELS: dict[str, ModelWorkload] = {
+    "prefill-bf16": ModelWorkload(SMOLLM2, "forward", 1, 2048, dtype="bf16"),
+    "prefill-fp32": ModelWorkload(SMOLLM2, "forward", 1, 2048),
+    "generate-bf16": ModelWorkload(SMOLLM2, "generate", 1, 1024, generated=32, dtype="bf16"),
+    "batch-bf16": ModelWorkload(SMOLLM2, "forward", 8, 1024, padded=True, dtype="bf16"),
+    "embed-fp32": ModelWorkload(MINILM, "forward", 8, 256, padded=True),
+    "train-fp32": ModelWorkload(GPT2, "train", 1, 1024),
 }
 
 
-def _table() -> Iterator[Case]:
-    yield from _prefill("full", FULL)
-    yield from _prefill("causal", CAUSAL)
-    for dtype, share in SHARE.items():
-        yield Case(
-            f"peak-{dtype}",
-            "share of the measured peak",
-            Setting(1, 8, 4096, 128, dtype=dtype),
-            (Requirement("share", share, PEAK[dtype]),),
-        )
-    for dtype, (sdpa, flex) in WINDOW.items():
-        yield Case(
-            f"window-{dtype}",
-            "causal & window 256",
-            Setting(1, 12, 4096, 64, mask="window", dtype=dtype),
-            (Requirement("speed", sdpa, "sdpa"), Requirement("speed", flex, "flex")),
-            ("sdpa", "flex"),
-        )
+def _all_cases() -> Iterator[BenchCase]:
+    yield from _prefill("full")
+    yield from _prefill("causal")
+    yield from _peak()
+    yield from _window()
     yield from _decode()
-    yield from _against_sdpa(
-        "training", TRAINING, Setting(1, 12, 2048, 64, mask="causal", backward=True)
-    )
-    yield from _against_sdpa(
-        "dropout", DROPOUT, Setting(1, 12, 2048, 64, mask="causal", dropout_p=0.1, backward=True)
-    )
-    yield from _against_sdpa("padded", PADDED, Setting(8, 12, 512, 64, mask="padding"))
+    causal = AttentionWorkload(1, 12, 2048, 64, mask="causal", backward=True)
+    yield from _dtypes("training", "forward and backward", causal)
+    dropout = replace(causal, dropout_p=0.1)
+    yield from _dtypes("dropout", "forward and backward with dropout", dropout)
+    yield from _dtypes("padded", "padded batch", AttentionWorkload(8, 12, 512, 64, mask="padding"))
     yield from _small()
-    yield from _others()
-    for name, (setting, ratio) in MODELS.items():
-        yield Case(
+    yield from _avx2()
+    yield BenchCase(
+        "module-fp32",
+        "a whole module: projections, 12 heads, projection",
+        AttentionWorkload(4, 12, 512, 64),
+        peers=("nn.MultiheadAttention",),
+        ours="heedful module",
+    )
+    yield from _memory()
+    yield from _threads()
+    for name, workload in MODELS.items():
+        yield BenchCase(
             f"models-{name}",
             "whole models of transformers",
-            setting,
-            () if ratio is None else (Requirement("speed", ratio, "sdpa"),),
+            workload,
             peers=("sdpa", "accelerate"),
         )
 
 
-def _against_sdpa(name: str, required: dict[str, float], setting: Setting) -> Iterator[Case]:
-    group = {
-        "training": "forward and backward",
-        "dropout": "forward and backward with dropout",
-        "padded": "padded batch",
-    }[name]
-    for dtype, ratio in required.items():
-        yield Case(
-            f"{name}-{dtype}",
-            group,
-            replace(setting, dtype=dtype),
-            (Requirement("speed", ratio, "sdpa"),),
+def _prefill(mask: Literal["full", "causal"]) -> Iterator[BenchCase]:
+    for shape, workload in PREFILL.items():
+        peers = ALL_PEERS if shape == ALL_PEERS_SHAPE else ("sdpa", "openvino")
+        for dtype in ("fp32", "bf16", "fp16"):
+            yield BenchCase(
+                f"{mask}-{shape}-{dtype}",
+                f"{mask} forward",
+                replace(workload, mask=mask, dtype=dtype),
+                peers if dtype != "fp16" else ("sdpa",),
+                peak=PEAKS[dtype],
+            )
+
+
+def _peak() -> Iterator[BenchCase]:
+    for dtype in ("fp32", "bf16"):
+        yield BenchCase(
+            f"peak-{dtype}",
+            "share of the measured peak",
+            AttentionWorkload(1, 8, 4096, 128, dtype=dtype),
+            peak=PEAKS[dtype],
+            probe_in_turn=True,
         )
 
 
-def _prefill(mask: Literal["full", "causal"], required: dict[str, float]) -> Iterator[Case]:
-    for shape, setting in PREFILL.items():
-        for dtype, ratio in required.items():
-            requirements = (Requirement("speed", ratio, "sdpa"),)
-            peers = EVERYONE if shape == COMPARED else ("sdpa", "openvino")
-            if dtype != "fp16":
-                requirements += (Requirement("speed", OPENVINO[mask], "openvino"),)
-            yield Case(
-                f"{mask}-{shape}-{dtype}",
-                f"{mask} forward",
-                replace(setting, mask=mask, dtype=dtype),
-                requirements,
-                peers if dtype != "fp16" else ("sdpa",),
-            )
+def _window() -> Iterator[BenchCase]:
+    for dtype in ("fp32", "bf16"):
+        yield BenchCase(
+            f"window-{dtype}",
+            "causal & window 256",
+            AttentionWorkload(1, 12, 4096, 64, mask="window", dtype=dtype),
+            ("sdpa", "flex"),
+            peak=PEAKS[dtype],
+        )
 
 
-def _decode() -> Iterator[Case]:
+def _decode() -> Iterator[BenchCase]:
     for B in (1, 8):
-        for dtype, ratio in DECODE.items():
-            yield Case(
+        for dtype in ("fp32", "bf16"):
+            yield BenchCase(
                 f"decode-b{B}-{dtype}",
                 "decode: one query on 4096 keys",
-                Setting(B, 32, 1, 128, Hkv=8, Tk=4096, dtype=dtype),
-                (Requirement("speed", ratio, "sdpa"), Requirement("share", BANDWIDTH, "read")),
+                AttentionWorkload(B, 32, 1, 128, Hkv=8, Tk=4096, dtype=dtype),
+                peak="read",
+                probe_in_turn=True,
             )
 
 
-def _small() -> Iterator[Case]:
+def _dtypes(name: str, group: str, workload: AttentionWorkload) -> Iterator[BenchCase]:
+    """Yield one case in fp32 and one in bf16."""
+    for dtype in ("fp32", "bf16"):
+        yield BenchCase(f"{name}-{dtype}", group, replace(workload, dtype=dtype), peak=PEAKS[dtype])
+
+
+def _small() -> Iterator[BenchCase]:
     for B in (1, 4, 16):
         for T in (1, 8, 32, 128):
             for dtype in ("fp32", "bf16"):
-                yield Case(
+                yield BenchCase(
                     f"small-b{B}-t{T}-{dtype}",
                     "small calls",
-                    Setting(B, 12, T, 64, dtype=dtype),
-                    (Requirement("small", 0.95, "sdpa"),),
+                    AttentionWorkload(B, 12, T, 64, dtype=dtype),
                 )
 
 
-def _others() -> Iterator[Case]:
+def _avx2() -> Iterator[BenchCase]:
     for dtype in ("fp32", "bf16"):
         for mask in ("full", "causal"):
-            yield Case(
+            yield BenchCase(
                 f"avx2-{mask}-{dtype}",
                 "on AVX2 alone",
-                Setting(1, 12, 1024, 64, mask=mask, dtype=dtype),
-                (Requirement("speed", 1.0, "sdpa"),),
+                AttentionWorkload(1, 12, 1024, 64, mask=mask, dtype=dtype),
                 isa="avx2",
             )
-    yield Case(
-        "module-fp32",
-        "a whole module: projections, 12 heads, projection",
-        Setting(4, 12, 512, 64),
-        peers=("nn.MultiheadAttention",),
-        ours="heedful module",
-    )
+
+
+def _memory() -> Iterator[BenchCase]:
     for dtype in ("fp32", "bf16"):
-        yield Case(
+        yield BenchCase(
             f"memory-{dtype}",
             "memory that one call adds",
-            replace(LONGEST, dtype=dtype),
-            (Requirement("memory", MOST_MEMORY),),
+            AttentionWorkload(1, 1, 65536, 64, mask="causal", dtype=dtype),
             peers=(),
+            measures="memory",
         )
+
+
+def _threads() -> Iterator[BenchCase]:
     for dtype in ("fp32", "bf16", "fp16"):
-        yield Case(
+        yield BenchCase(
             f"threads-{dtype}",
             "the same bits on 1, 2 and 4 threads",
-            Setting(1, 8, 300, 64, Hkv=4, mask="causal", backward=True, dtype=dtype),
-            (Requirement("equal"),),
+            AttentionWorkload(1, 8, 300, 64, Hkv=4, mask="causal", backward=True, dtype=dtype),
             peers=(),
+            measures="threads",
         )
 
 
-CASES = tuple(_table())
+CASES: tuple[BenchCase, ...] = tuple(_all_cases())
 
 
-def choose(names: Sequence[str]) -> tuple[Case, ...]:
-    """The cases named, in the table's order; a name stands for all that begin with it: "decode", "full-8x2048x128".
+def choose_cases(names: Sequence[str]) -> tuple[BenchCase, ...]:
+    """Return the cases with the given names, in the order of the table.
+
+    Args:
+        names: Names of cases, or their beginnings up to a dash: "decode", "full-8x2048x128". Empty: all cases.
 
     Raises:
-        ArgumentError: a name stands for none; the text has all of them.
+        ArgumentError: A name matches no case.
+
+    >>> [case.name for case in choose_cases(["padded", "peak-fp32"])]
+    ['peak-fp32', 'padded-fp32', 'padded-bf16']
     """
     for name in names:
-        if not any(_stands_for(name, case) for case in CASES):
-            firsts = dict.fromkeys(case.name.split("-")[0] for case in CASES)
+        if not any(_matches(name, case) for case in CASES):
+            beginnings = dict.fromkeys(case.name.split("-")[0] for case in CASES)
             raise ArgumentError(
                 "--case",
-                expected=f"the beginning of a case's name, up to a dash: {', '.join(firsts)}",
+                expected=f"the beginning of a case's name, up to a dash: {', '.join(beginnings)}",
                 received=repr(name),
-                remedy=f"In full they are {', '.join(case.name for case in CASES)}.",
+                remedy=f"The full names are {', '.join(case.name for case in CASES)}.",
             )
-    return tuple(
-        case for case in CASES if not names or any(_stands_for(name, case) for name in names)
-    )
+    return tuple(case for case in CASES if not names or any(_matches(name, case) for name in names))
 
 
-def _stands_for(name: str, case: Case) -> bool:
+def _matches(name: str, case: BenchCase) -> bool:
     return case.name == name or case.name.startswith(f"{name}-")

@@ -1,89 +1,98 @@
-"""Held, missed, or not measured: what a case measured against what it must reach."""
+"""Judging of results by the targets of their cases."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from heedful.bench.cases import MOST_ADDED, SMALL_SECONDS, Requirement
+from heedful.bench.results import CaseResult, Judgement
+from heedful.bench.targets import BenchTarget
+from heedful.kernels.native import library
 
-HOLDS, MISSED, WRONG, OPEN = "holds", "MISSED", "WRONG", "not measured"
+# A call that SDPA finishes sooner is too short for a ratio: it is judged by the seconds that ours takes longer.
+SMALL_SECONDS: float = 50e-6
+MAX_ADDED_SECONDS: float = 12e-6
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """A requirement and what came of it.
+def judge(
+    result: CaseResult, targets: Sequence[BenchTarget], *, quick: bool
+) -> tuple[Judgement, ...]:
+    """Judge a result by the targets of its case.
 
-    Attributes:
-        requirement: what was to be reached.
-        required, measured: in words; measured is why not, where it was not.
-        holds: None: not measured.
+    Args:
+        result: The result.
+        targets: The targets.
+        quick: Whether the workload is small. Its speed is not judged.
     """
-
-    requirement: Requirement
-    required: str
-    measured: str
-    holds: bool | None
-
-    @property
-    def verdict(self) -> str:
-        return {True: HOLDS, False: MISSED, None: OPEN}[self.holds]
-
-
-def ratio(requirement: Requirement, measured: float | None, why: str = "") -> Judgement:
-    """How many times as fast as a peer."""
-    return _at_least(requirement, f"{requirement.bound:g} ×", measured, ".2f", " ×", why)
-
-
-def share(requirement: Requirement, measured: float | None, why: str = "") -> Judgement:
-    """The share of a peak."""
-    return _at_least(
-        requirement, f"{requirement.bound:.0%} of {requirement.against}", measured, ".0%", "", why
+    if result.not_measured:
+        return tuple(Judgement(target, "", result.not_measured, None) for target in targets)
+    return tuple(
+        _judge(result, target)
+        for target in targets
+        if target.quantity in ("memory", "equal") or (result.times is not None and not quick)
     )
 
 
-def small(requirement: Requirement, sdpa_seconds: float, our_seconds: float) -> Judgement:
-    """A small call: by its ratio where SDPA takes `SMALL_SECONDS` or more, else by what it adds."""
-    if sdpa_seconds >= SMALL_SECONDS:
-        return ratio(requirement, sdpa_seconds / our_seconds)
-    added = our_seconds - sdpa_seconds
+def _judge(result: CaseResult, target: BenchTarget) -> Judgement:
+    match target.quantity:
+        case "memory":
+            return judge_memory(target, result.memory)
+        case "equal":
+            return judge_equality(target, result.thread_dependent)
+        case "share":
+            missing = library.missing or f"no instruction for {target.against}"
+            if result.share is None or result.peak != target.against:
+                return judge_share(target, None, missing)
+            return judge_share(target, result.share.median)
+    times = result.times
+    if times is None or target.against not in times.seconds:
+        missing = result.left_out.get(target.against, "it is not a peer of this case")
+        return judge_ratio(target, None, missing)
+    ours, theirs = times.median(result.case.ours), times.median(target.against)
+    if target.quantity == "small":
+        return judge_small(target, theirs, ours)
+    return judge_ratio(target, theirs / ours)
+
+
+def judge_ratio(target: BenchTarget, ratio: float | None, missing: str = "") -> Judgement:
+    """Judge a ratio of times. None: it is missing for the given reason."""
+    required = f"≥ {target.bound:g} ×"
+    if ratio is None:
+        return Judgement(target, required, missing, None)
+    return Judgement(target, required, f"{ratio:.2f} ×", ratio >= target.bound)
+
+
+def judge_share(target: BenchTarget, share: float | None, missing: str = "") -> Judgement:
+    """Judge a share of a peak. None: it is missing for the given reason."""
+    required = f"≥ {target.bound:.0%} of {target.against}"
+    if share is None:
+        return Judgement(target, required, missing, None)
+    return Judgement(target, required, f"{share:.0%}", share >= target.bound)
+
+
+def judge_small(target: BenchTarget, peer_seconds: float, our_seconds: float) -> Judgement:
+    """Judge a small call by its ratio, or below `SMALL_SECONDS` by the seconds that ours takes longer."""
+    if peer_seconds >= SMALL_SECONDS:
+        return judge_ratio(target, peer_seconds / our_seconds)
+    added = our_seconds - peer_seconds
     return Judgement(
-        requirement,
-        f"≤ +{MOST_ADDED * 1e6:.0f} µs",
+        target,
+        f"≤ +{MAX_ADDED_SECONDS * 1e6:.0f} µs",
         f"{added * 1e6:+.1f} µs",
-        added <= MOST_ADDED,
+        added <= MAX_ADDED_SECONDS,
     )
 
 
-def memory(requirement: Requirement, added: int) -> Judgement:
-    """Bytes that one call adds."""
-    return Judgement(
-        requirement,
-        f"≤ {requirement.bound / 2**20:.0f} MiB",
-        f"{added / 2**20:.0f} MiB",
-        added <= requirement.bound,
-    )
+def judge_memory(target: BenchTarget, added: int | None) -> Judgement:
+    """Judge the bytes that one call adds."""
+    required = f"≤ {target.bound / 2**20:.0f} MiB"
+    if added is None:
+        return Judgement(target, required, "this case measures no memory", None)
+    return Judgement(target, required, f"{added / 2**20:.0f} MiB", added <= target.bound)
 
 
-def equal(requirement: Requirement, differing: list[str]) -> Judgement:
-    """The results that differ on another number of threads."""
-    return Judgement(
-        requirement,
-        "equal bits",
-        f"{', '.join(differing)} differ" if differing else "equal bits",
-        not differing,
-    )
-
-
-def unmeasured(requirement: Requirement, why: str) -> Judgement:
-    """A requirement that nothing here can tell of."""
-    return Judgement(requirement, "", why, None)
-
-
-def _at_least(
-    requirement: Requirement, bound: str, measured: float | None, form: str, unit: str, why: str
-) -> Judgement:
-    if measured is None:
-        return Judgement(requirement, f"≥ {bound}", why, None)
-    return Judgement(
-        requirement, f"≥ {bound}", f"{measured:{form}}{unit}", measured >= requirement.bound
-    )
+def judge_equality(target: BenchTarget, thread_dependent: Sequence[str] | None) -> Judgement:
+    """Judge by the names of the results that depend on the number of threads."""
+    if thread_dependent is None:
+        return Judgement(target, "equal bits", "this case compares no numbers of threads", None)
+    measured = f"{', '.join(thread_dependent)} differ" if thread_dependent else "equal bits"
+    return Judgement(target, "equal bits", measured, not thread_dependent)

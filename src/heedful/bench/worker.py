@@ -1,6 +1,8 @@
-"""A process of its own for a contender: for threads that would fight with torch's, and for clean memory.
+"""Workers: contenders in processes of their own.
 
-`Worker` is the near side; run as a module, this file is the far one. They exchange pickles on stdin and stdout.
+Some frameworks have threads that would compete with torch's, and memory can be measured only in a fresh process.
+`Worker` is the parent's side. Run as a module, this file is the child's side. They exchange pickles on stdin and
+stdout.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,68 +22,73 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from heedful.bench.measuring import time_runs
-from heedful.bench.settings import Setting, make
+from heedful.bench.workload import AttentionWorkload, make_inputs
 from heedful.errors import HeedfulError
+from heedful.timing import time_runs
 
-SETTLE = 0.005  # seconds until the threads of the process that ran last have gone to sleep
-WARM_UP = 16  # tokens
+SETTLE_SECONDS: float = 0.005  # after which the threads of the process that ran last are asleep
+WARM_UP_TOKENS: int = 16
 
 
 class WorkerError(HeedfulError):
-    """The process of a contender ended; the text has the last that it said."""
+    """A worker's process has ended. The message contains the last line that it printed."""
 
 
 class Worker:
-    """A contender in a process of its own. A context manager: the process ends with it.
+    """A contender in a process of its own, which ends with the context.
 
     Args:
-        name: a name of `peers.PEERS` or `peers.OURS`.
-        setting: what it computes.
-        isa: what HEEDFUL_ISA is there; "": what it is here.
+        name: A name in `peers.PEERS` or `peers.OURS`.
+        workload: What the contender computes.
+        isa: The value of HEEDFUL_ISA in the process. "": the same as here.
+
+    Raises:
+        WorkerError: The contender cannot be prepared.
     """
 
-    def __init__(self, name: str, setting: Setting, isa: str = "") -> None:
+    name: str
+
+    def __init__(self, name: str, workload: AttentionWorkload, isa: str = "") -> None:
         threads = str(torch.get_num_threads())
         environment = os.environ | {
             "OMP_NUM_THREADS": threads,
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
         }
-        # Large blocks go back to the system as soon as they are freed, else a peak would hide behind an earlier one.
+        # Return large blocks to the system as soon as they are freed. Otherwise an earlier peak would hide a later one.
         environment["MALLOC_MMAP_THRESHOLD_"] = "65536"
         if isa:
             environment["HEEDFUL_ISA"] = isa
         self.name = name
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         self._process = subprocess.Popen(
             [sys.executable, "-m", "heedful.bench.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._said,
+            stderr=self._stderr,
             env=environment,
         )
         try:
-            self._ask("prepare", name, setting, torch.get_num_threads())
+            self._request("prepare", name, workload, torch.get_num_threads())
         except BaseException:
             self.close()
             raise
 
     def results(self) -> tuple[Tensor, ...]:
-        """What it computes."""
-        return self._ask("results")
+        """Run the contender and return its results."""
+        return self._request("results")
 
     def seconds(self, repeats: int = 1) -> float:
-        """The time of one of so many runs, measured there."""
-        time.sleep(SETTLE)
-        taken = self._ask("seconds", repeats)
-        time.sleep(SETTLE)
-        return taken
+        """Run the contender `repeats` times in a row and return the mean seconds of one run."""
+        time.sleep(SETTLE_SECONDS)
+        seconds = self._request("seconds", repeats)
+        time.sleep(SETTLE_SECONDS)
+        return seconds
 
     def memory(self) -> int:
-        """Bytes that one run adds to what is resident, at most at a time."""
-        return self._ask("memory")
+        """Run the contender and return by how many bytes the peak of resident memory rises."""
+        return self._request("memory")
 
-    def _ask(self, *request: Any) -> Any:
+    def _request(self, *request: Any) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
@@ -89,11 +97,10 @@ class Worker:
             return pickle.load(self._process.stdout)
         except (EOFError, BrokenPipeError) as error:
             code = self._process.wait()
-            self._said.seek(0)
-            last = self._said.read().decode(errors="replace").strip().splitlines()[-1:]
-            raise WorkerError(
-                f"{self.name} failed in a process of its own: {last[0] if last else f'exit code {code}'}"
-            ) from error
+            self._stderr.seek(0)
+            lines = self._stderr.read().decode(errors="replace").strip().splitlines()
+            reason = lines[-1] if lines else f"exit code {code}"
+            raise WorkerError(f"{self.name} failed in a process of its own: {reason}") from error
 
     def __enter__(self) -> Worker:
         return self
@@ -105,33 +112,34 @@ class Worker:
         """End the process."""
         self._process.kill()
         self._process.communicate()
-        self._said.close()
+        self._stderr.close()
 
 
-# --- the far side ------------------------------------------------------------------------------------
+# --- the child's side --------------------------------------------------------------------------------
 
 
-def _answer(requests: BinaryIO, answers: BinaryIO) -> None:
-    """Prepare what the first request names, then run it as often as asked."""
-    _, name, setting, threads = pickle.load(requests)
+def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
+    """Prepare the contender that the first request names, then answer requests until stdin is closed."""
+    _, name, workload, threads = pickle.load(requests)
     torch.set_num_threads(threads)
-    if hasattr(os, "sched_setaffinity"):  # some frameworks take as many threads as there are cores
+    if hasattr(os, "sched_setaffinity"):  # some frameworks start as many threads as there are cores
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     from heedful.bench.peers import OURS, PEERS
 
     peer = (PEERS | OURS)[name]
-    contender = peer.prepare(make(setting))
+    contender = peer.prepare(make_inputs(workload))
     _send(None, answers)
     while True:
         try:
-            verb, *arguments = pickle.load(requests)
+            request, *arguments = pickle.load(requests)
         except EOFError:
             return
-        if verb == "results":
+        if request == "results":
             _send(tuple(t.detach() for t in contender.tensors(contender.run())), answers)
-        elif verb == "memory":
-            small = replace(setting, Tq=WARM_UP, Tk=WARM_UP)
-            peer.prepare(make(small)).run()  # what is loaded when first used is not its memory
+        elif request == "memory":
+            # The first run loads libraries, whose memory does not belong to the call.
+            small = replace(workload, Tq=WARM_UP_TOKENS, Tk=WARM_UP_TOKENS)
+            peer.prepare(make_inputs(small)).run()
             _send(_peak_growth(contender.run), answers)
         else:
             _send(time_runs(contender.run, *arguments), answers)
@@ -142,21 +150,26 @@ def _send(answer: Any, answers: BinaryIO) -> None:
     answers.flush()
 
 
-def _peak_growth(run: Any) -> int:
-    """By how much the peak of resident memory rises over what is resident before (Linux's /proc)."""
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from here
+def _peak_growth(run: Callable[[], Any]) -> int:
+    """Return by how many bytes the peak of resident memory exceeds the resident memory before the run (Linux only)."""
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = _status("VmRSS")
     run()
     return max(0, _status("VmHWM") - before)
 
 
 def _status(field: str) -> int:
-    found = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.M)
-    assert found is not None
-    return int(found[1]) * 1024
+    """Return a field of /proc/self/status in bytes."""
+    match = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.M)
+    assert match is not None
+    return int(match[1]) * 1024
+
+
+def _main() -> None:
+    with os.fdopen(os.dup(1), "wb") as answers:
+        os.dup2(2, 1)  # keeps what libraries print out of the stream of answers
+        _serve(sys.stdin.buffer, answers)
 
 
 if __name__ == "__main__":
-    with os.fdopen(os.dup(1), "wb") as answers:
-        os.dup2(2, 1)  # what libraries print must not get between the answers
-        _answer(sys.stdin.buffer, answers)
+    _main()

@@ -1,4 +1,4 @@
-"""Where the tour's token matrix comes from: the sentence in the package, a file, or a text's real embeddings."""
+"""Token matrices: the built-in sentence, or a matrix from a file."""
 
 import csv
 import pickle
@@ -12,12 +12,12 @@ from torch import Tensor
 
 from heedful.errors import ArgumentError
 
-MOST_TOKENS = 512  # every step is shown, and most steps are tokens × tokens
-MOST_FEATURES = 16_384
-LARGEST_ENTRY = 1e6  # dot products of larger entries come near the end of float32's range
+MAX_TOKENS: int = 512  # every step is shown, and most steps are tokens × tokens
+MAX_FEATURES: int = 16_384
+MAX_ENTRY: float = 1e6  # dot products of larger entries come close to the largest float32
 
-WORDS = ("Your", "journey", "starts", "with", "one", "step")
-EMBEDDINGS = (
+WORDS: tuple[str, ...] = ("Your", "journey", "starts", "with", "one", "step")
+EMBEDDINGS: tuple[tuple[float, ...], ...] = (
     (0.43, 0.15, 0.89),
     (0.55, 0.87, 0.66),
     (0.57, 0.85, 0.64),
@@ -29,12 +29,12 @@ EMBEDDINGS = (
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """What the tour attends to.
+    """The tokens that the tour attends to.
 
     Attributes:
-        matrix: (T, d), float32: one row a token.
-        labels: T words, or the tokens' positions.
-        origin: where the matrix came from, as a phrase.
+        matrix: (T, d), float32, one row per token.
+        labels: T words, or the positions of the tokens.
+        origin: Where the matrix comes from, as a phrase.
     """
 
     matrix: Tensor
@@ -43,37 +43,39 @@ class Tokens:
 
 
 def sentence() -> Tokens:
-    """Six words, three features each: small enough to check every step by hand."""
+    """Return a sentence of six words with three features each, small enough to check every step by hand."""
     return Tokens(torch.tensor(EMBEDDINGS), WORDS, f"the sentence “{' '.join(WORDS)}”")
 
 
-def read(path: Path) -> Tokens:
-    """The matrix in a .npy, .csv or .pt file, converted to float32 and labelled by position.
+def read_tokens(path: Path) -> Tokens:
+    """Read a matrix and convert it to float32. Its tokens are labelled by position.
+
+    Args:
+        path: A .npy, .csv or .pt file.
 
     Raises:
-        ArgumentError: there is no such file, it holds no matrix of finite numbers, or one too large.
+        ArgumentError: The file cannot be read, or does not contain a matrix of finite numbers, or its matrix is too
+            large.
     """
     readers = {".npy": _read_npy, ".csv": _read_csv, ".pt": _read_pt}
     reader = readers.get(path.suffix.lower())
     if reader is None:
-        raise _unusable(
-            path, f"a suffix {path.suffix!r}", expected="a file called .npy, .csv or .pt"
-        )
+        raise _unusable(path, f"the suffix {path.suffix!r}", expected="a .npy, .csv or .pt file")
     try:
         array = reader(path)
     except OSError as error:
-        raise _unusable(path, f"{error.strerror or error}", "a file that can be read") from error
+        raise _unusable(path, f"{error.strerror or error}", "a readable file") from error
     matrix = _checked(array, path)
     return Tokens(matrix, tuple(map(str, range(len(matrix)))), f"the matrix in {path}")
 
 
 def _read_npy(path: Path) -> Tensor:
     try:
-        array = np.lib.format.open_memmap(path, mode="r")  # reads nothing before the shape is known
+        # A memory map reads no data before the shape is known.
+        array = np.lib.format.open_memmap(path, mode="r")
     except (ValueError, EOFError) as error:
-        raise _unusable(
-            path, f"what NumPy refuses: {error}", "an array saved by numpy.save"
-        ) from error
+        received = f"a file that NumPy cannot read: {error}"
+        raise _unusable(path, received, "an array saved by numpy.save") from error
     if array.dtype.kind not in "fiub":
         raise _unusable(path, f"entries of dtype {array.dtype}")
     return torch.from_numpy(array.astype(np.float64))
@@ -85,7 +87,7 @@ def _read_csv(path: Path) -> Tensor:
             lines = csv.reader(file, strict=True)
             rows = [(lines.line_num, row) for row in lines if any(cell.strip() for cell in row)]
     except (csv.Error, UnicodeDecodeError) as error:
-        raise _unusable(path, f"text that is no CSV: {error}") from error
+        raise _unusable(path, f"text that is not CSV: {error}") from error
     if rows and not any(_is_number(cell) for cell in rows[0][1]):
         rows = rows[1:]  # a header
     numbers = [
@@ -116,16 +118,15 @@ def _number(path: Path, line: int, column: int, cell: str) -> float:
 
 def _read_pt(path: Path) -> Tensor:
     with path.open("rb") as file:
-        # On what is no archive of torch.save's, its unpickler may raise anything.
+        # The unpickler may raise any exception on a file that is not an archive of torch.save.
         if not zipfile.is_zipfile(file):
-            raise _unusable(path, "something else", "a tensor saved by torch.save")
+            raise _unusable(path, "a different kind of file", "a tensor saved by torch.save")
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError) as error:
         reason = str(error).partition("\n")[0].partition(". ")[0]
-        raise _unusable(
-            path, f"what torch.load refuses: {reason}", "a tensor saved by torch.save"
-        ) from error
+        received = f"a file that torch.load refuses: {reason}"
+        raise _unusable(path, received, "a tensor saved by torch.save") from error
     if not isinstance(loaded, Tensor):
         raise _unusable(path, f"a {type(loaded).__name__}", "one tensor saved by torch.save")
     if (
@@ -134,43 +135,48 @@ def _read_pt(path: Path) -> Tensor:
         or loaded.is_complex()
         or loaded.is_meta
     ):
-        kind = f"a tensor of dtype {loaded.dtype} and layout {loaded.layout} on {loaded.device}"
-        raise _unusable(path, kind)
+        description = f"dtype {loaded.dtype} and layout {loaded.layout} on {loaded.device}"
+        raise _unusable(path, f"a tensor of {description}")
     return loaded.detach().double()
 
 
 def _checked(array: Tensor, path: Path) -> Tensor:
-    """The array as float32, where it is a matrix that the tour can climb with."""
+    """Return the array as float32.
+
+    Raises:
+        ArgumentError: It is not a matrix that the tour can attend to.
+    """
     shape = tuple(array.shape)
     if array.numel() == 0:
-        raise _unusable(path, f"shape {shape} without a number")
+        raise _unusable(path, f"the empty shape {shape}")
     if array.dim() != 2:
-        raise _unusable(path, f"{array.dim()}-dimensional shape {shape}")
-    if shape[0] > MOST_TOKENS or shape[1] > MOST_FEATURES:
+        raise _unusable(path, f"the {array.dim()}-dimensional shape {shape}")
+    if shape[0] > MAX_TOKENS or shape[1] > MAX_FEATURES:
         raise ArgumentError(
             "--input",
-            expected=f"at most {MOST_TOKENS} tokens of {MOST_FEATURES} features, as every step is shown",
-            received=f"{shape[0]} tokens of {shape[1]} features in {path}",
-            remedy=f"Pass a part of it: matrix[:{MOST_TOKENS}, :{MOST_FEATURES}].",
+            expected=f"at most {MAX_TOKENS} tokens with {MAX_FEATURES} features, because every step is shown",
+            received=f"{shape[0]} tokens with {shape[1]} features in {path}",
+            remedy=f"Pass a part of the matrix: matrix[:{MAX_TOKENS}, :{MAX_FEATURES}].",
         )
-    strange = (~array.isfinite() | (array.abs() > LARGEST_ENTRY)).nonzero()
-    if len(strange):
-        row, column = strange[0].tolist()
+    unusable = (~array.isfinite() | (array.abs() > MAX_ENTRY)).nonzero()
+    if len(unusable):
+        row, column = unusable[0].tolist()
         raise ArgumentError(
             "--input",
-            expected=f"finite numbers from -{LARGEST_ENTRY:g} to {LARGEST_ENTRY:g}",
-            received=f"{array[row, column].item()} at [{row}, {column}] of {path}, {len(strange)} such in all",
-            remedy="Mend or scale the data first.",
+            expected=f"finite numbers from -{MAX_ENTRY:g} to {MAX_ENTRY:g}",
+            received=f"{array[row, column].item()} at [{row}, {column}] of {path} "
+            f"(entries of this kind: {len(unusable)})",
+            remedy="Correct or rescale the data.",
         )
     return array.float()
 
 
 def _unusable(
-    path: Path, received: str, expected: str = "a matrix of real numbers, one row a token"
+    path: Path, received: str, expected: str = "a matrix of real numbers with one row per token"
 ) -> ArgumentError:
     return ArgumentError(
         "--input",
         expected=expected,
         received=f"{received} ({path})",
-        remedy="Save a (tokens, features) matrix by numpy.save or torch.save, or as comma-separated numbers.",
+        remedy="Save a (tokens, features) matrix with numpy.save or torch.save, or as comma-separated numbers.",
     )

@@ -1,4 +1,4 @@
-"""The rungs of the ladder: what each is called and what it means, from bare dot products to many heads."""
+"""The ladder: its rungs, from dot products of embeddings to multi-head attention, with their explanations."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,117 +6,121 @@ from dataclasses import dataclass
 from heedful.errors import ArgumentError
 from heedful.tour import rungs
 from heedful.tour.inputs import Tokens
-from heedful.tour.walks import Climb
+from heedful.tour.recordings import RungResult
 
 
 @dataclass(frozen=True)
 class Rung:
-    """One mechanism of the textbook.
+    """A rung of the ladder: one mechanism of the textbook.
 
     Attributes:
-        name: what `--rung` calls it.
-        title: its heading.
-        meaning: what it adds to the rung below, and why.
-        climb: records it on the tokens and compares its routes.
+        name: The name for `--rung`.
+        title: The heading.
+        explanation: What the mechanism adds to the rung below, and why.
+        run: Records the mechanism on the tokens and compares its routes.
     """
 
     name: str
     title: str
-    meaning: str
-    climb: Callable[[Tokens], Climb]
+    explanation: str
+    run: Callable[[Tokens], RungResult]
 
 
-LADDER = (
+LADDER: tuple[Rung, ...] = (
     Rung(
         "simplified",
         "Attention without weights",
-        "Every token asks how alike the others are to it, by dot products of their embeddings. Softmax turns "
-        "these scores into shares that add up to 1, and the context is the average of all tokens with these "
-        "shares. Nothing is learned yet: the scores compare the tokens just as they come.",
+        "Each token measures its similarity to every token by the dot product of their embeddings. Softmax turns "
+        "these scores into weights that add up to 1, and the context is the weighted average of all tokens. Nothing "
+        "is learned yet: the scores compare the embeddings as they are.",
         rungs.simplified_attention,
     ),
     Rung(
         "self-attention-v1",
         "Self-attention with parameters",
-        "Three learned matrices give each token three parts to play: a query that looks for something, a key by "
-        "which it is found, and a value that it hands over. Dot products of d terms spread as √d, so the scores "
-        "are divided by √d; otherwise softmax would give nearly everything to one key and learn nothing.",
+        "Three learned matrices turn each token into a query, which describes what it looks for; a key, by which it "
+        "is found; and a value, which it passes on. The dot product of two vectors with d random entries has a "
+        "standard deviation of √d, so the scores are divided by √d. Otherwise softmax would give nearly all weight "
+        "to one key, and the gradients would vanish.",
         rungs.self_attention_v1,
     ),
     Rung(
         "self-attention-v2",
         "Self-attention with linear layers",
-        "The same function with its matrices kept in nn.Linear, which starts them at a scale fit for training "
-        "and can add a bias. From here on every rung carries the same weights, so that numbers can be followed "
-        "upwards from rung to rung.",
+        "This is the same function with its matrices in nn.Linear, which initialises them at a scale suitable for "
+        "training and can add a bias. From here on, all rungs use the same weights, so that you can follow the "
+        "numbers from rung to rung.",
         rungs.self_attention_v2,
     ),
     Rung(
         "causal-weights",
         "Causal weights, by two routes",
-        "A token that is to be predicted must not be seen beforehand, so each query keeps only itself and the "
-        "past. One route strikes out the future's weights and makes the rows add up to 1 again; the other sets "
-        "the future's scores to −∞ before softmax. Both give the same weights, but the second has nothing to "
-        "repair.",
+        "A model that predicts the next token must not see it, so each query keeps only its own key and the earlier "
+        "ones. One route sets the weights of later keys to 0 and divides each row by its sum. The other sets the "
+        "scores of later keys to −∞ before softmax. Both give the same weights, but the second needs no "
+        "correction afterwards.",
         rungs.causal_weights,
     ),
     Rung(
         "dropout",
         "Dropout on the weights",
-        "While a model trains, dropout strikes out weights at random, so that no token relies on a single other "
-        "one. The survivors grow by 1 / (1 − p), which keeps every weight's average where it was. Here p is a "
-        "half: about every second weight goes, and the others double.",
+        "During training, dropout sets random weights to 0, so that no token relies on a single other token. It "
+        "multiplies the remaining weights by 1 / (1 − p), which preserves the expected value of each weight. Here p "
+        "is 0.5: about half of the weights become 0, and the others double.",
         rungs.dropout,
     ),
     Rung(
         "causal-attention",
         "One causal head",
-        "Projections, mask, softmax and dropout come together in one module that takes batches of any length up "
-        "to its context. It runs here in evaluation mode, where dropout lets everything pass. The first token "
-        "sees itself alone, so its context is its own value.",
+        "One module combines the projections, the mask, softmax and dropout. It accepts batches of any length up to "
+        "its context length. It runs in evaluation mode here, in which dropout does nothing. The first token sees "
+        "only itself, so its context is its own value.",
         rungs.causal_attention,
     ),
     Rung(
         "wrapper",
         "Several heads, one by one",
-        "One head blends all that a token looks for into a single row of weights. Two heads with weights of their "
-        "own can attend to different things at once, and their contexts are laid side by side. A list of "
-        "single heads, run in turn, is the plainest way to have that.",
+        "One head has a single row of weights for everything that a token looks for. Two heads with their own "
+        "parameters can attend to different tokens at the same time, and their contexts are concatenated. The "
+        "simplest implementation is a list of single heads that run one after another.",
         rungs.wrapper,
     ),
     Rung(
         "multi-head",
         "All heads at once",
-        "One wide projection makes the queries of all heads, and a view splits it: head and token change places, "
-        "and one batched product does what the list of heads did in turn. An output projection then lets the "
-        "heads, which were apart until here, mix.",
+        "One large projection computes the queries of all heads, and a view splits them. After heads and tokens "
+        "change places, a single batched product replaces the list of heads. An output projection then mixes the "
+        "heads, which are independent up to this point.",
         rungs.multi_head,
     ),
     Rung(
         "einsum",
         "Heads by named indices",
-        "Einsum says the same by naming indices: i for queries, j for keys, h for heads. No transposing is left "
-        "to get wrong, and the size of a value is free of that of a key. With the weights carried over it agrees "
-        "with both rungs below.",
+        "Einsum expresses the same products with named indices: i for queries, j for keys, h for heads. There is no "
+        "transpose to get wrong, and values may have a different size than keys. With the same weights, the result "
+        "agrees with both rungs below.",
         rungs.einsum,
     ),
 )
 
 
-def choose(name: str | None) -> tuple[Rung, ...]:
-    """The rung of a name; the whole ladder for None.
+def choose_rungs(name: str | None) -> tuple[Rung, ...]:
+    """Return the rung of a name, or the whole ladder for None.
 
     Raises:
-        ArgumentError: there is no rung of that name.
+        ArgumentError: There is no rung of that name.
+
+    >>> [rung.title for rung in choose_rungs("dropout")]
+    ['Dropout on the weights']
     """
     if name is None:
         return LADDER
-    found = tuple(rung for rung in LADDER if rung.name == name)
-    if not found:
+    rungs_of_name = tuple(rung for rung in LADDER if rung.name == name)
+    if not rungs_of_name:
         raise ArgumentError(
             "--rung",
             expected=f"one of {', '.join(rung.name for rung in LADDER)}",
             received=repr(name),
-            remedy="Leave --rung out to climb them all.",
+            remedy="Omit --rung to run all rungs.",
         )
-    return found
+    return rungs_of_name

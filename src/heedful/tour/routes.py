@@ -1,4 +1,4 @@
-"""The routes that every mechanism shares: our attention and PyTorch's, on the recorded queries, keys and values."""
+"""Routes that all mechanisms share: our attention and PyTorch's, on recorded queries, keys and values."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -10,25 +10,38 @@ from torch import Tensor
 from heedful.functional import attention
 from heedful.masks import Causal
 from heedful.observation import Trace
-from heedful.tour.comparison import Comparison, compare, rounding
-from heedful.tour.walks import Walk, largest, tensor_of, value
+from heedful.tour.comparison import Comparison, compare, rounding_tolerance
+from heedful.tour.recordings import RecordedRun, largest_absolute, last_value, tensor_of
 
-OURS = "heedful.attention()"
-PYTORCH = "PyTorch's scaled_dot_product_attention()"
-PARTS = ("queries", "keys", "values")
+HEEDFUL: str = "heedful.attention()"
+PYTORCH: str = "PyTorch's scaled_dot_product_attention()"
+PARTS: tuple[str, ...] = ("queries", "keys", "values")
 
 
-def by_attention(
+def heedful_context(
     queries: Tensor, keys: Tensor, values: Tensor, *, causal: bool = False, **options: Any
 ) -> Tensor:
-    """`heedful.attention` without a batch: on (T, D) of one head, or on (H, T, D)."""
+    """Compute the context with `heedful.attention`.
+
+    Args:
+        queries: (T, D) or (H, T, D).
+        keys: (T, D) or (H, T, D).
+        values: (T, Dv) or (H, T, Dv).
+        causal: Whether the attention is causal.
+        options: Further arguments of `heedful.attention`.
+
+    Returns:
+        (T, Dv) or (H, T, Dv).
+    """
     query, key, value = map(_four_dimensions, (queries, keys, values))
     output = attention(query, key, value, Causal() if causal else None, **options)
     return cast(Tensor, output).reshape(*queries.shape[:-1], values.shape[-1])
 
 
-def by_pytorch(queries: Tensor, keys: Tensor, values: Tensor, *, causal: bool = False) -> Tensor:
-    """The same by PyTorch's attention."""
+def pytorch_context(
+    queries: Tensor, keys: Tensor, values: Tensor, *, causal: bool = False
+) -> Tensor:
+    """Compute the context with PyTorch's attention, from the same arguments as `heedful_context`."""
     query, key, value = map(_four_dimensions, (queries, keys, values))
     output = F.scaled_dot_product_attention(query, key, value, is_causal=causal)
     return output.reshape(*queries.shape[:-1], values.shape[-1])
@@ -38,45 +51,70 @@ def _four_dimensions(tensor: Tensor) -> Tensor:
     return tensor.reshape(1, -1, *tensor.shape[-2:])
 
 
-def against_fused(walk: Walk, name: str, d: int, *, causal: bool = False) -> list[Comparison]:
-    """One head's context against our attention and PyTorch's, on its queries, keys and values."""
-    parts = [value(walk.trace, part) for part in PARTS]
+def compare_with_fused(
+    run: RecordedRun, name: str, d: int, *, causal: bool = False
+) -> list[Comparison]:
+    """Compare the recorded context of one head with our attention and PyTorch's.
+
+    Args:
+        run: The recorded run.
+        name: The name of the module that ran.
+        d: The number of features of a token.
+        causal: Whether the module is causal.
+    """
+    parts = [last_value(run.trace, part) for part in PARTS]
+    heedful = f"{HEEDFUL} with Causal()" if causal else HEEDFUL
     return compare(
         "context",
-        (name, value(walk.trace, "context")),
-        (f"{OURS} with Causal()" if causal else OURS, by_attention(*parts, causal=causal)),
-        (PYTORCH, by_pytorch(*parts, causal=causal)),
-        tolerance=rounding_in(walk.trace, d),
+        (name, last_value(run.trace, "context")),
+        (heedful, heedful_context(*parts, causal=causal)),
+        (PYTORCH, pytorch_context(*parts, causal=causal)),
+        tolerance=trace_tolerance(run.trace, d),
     )
 
 
-def heads_by(route: Callable[..., Tensor], trace: Trace, *, amid: bool = False) -> Tensor:
-    """The context (T, H*D) that a causal route makes of a recording's heads.
+def context_of_heads(
+    route: Callable[..., Tensor], trace: Trace, *, tokens_first: bool = False
+) -> Tensor:
+    """Compute the causal context of a module that runs its heads at once.
 
     Args:
-        route: `by_attention` or `by_pytorch`.
-        trace: the recording of a module that runs its heads at once.
-        amid: whether it has them as (T, H, D), not as (H, T, D).
+        route: `heedful_context` or `pytorch_context`.
+        trace: The recording of the module.
+        tokens_first: Whether its heads are recorded as (T, H, D) instead of (H, T, D).
+
+    Returns:
+        (T, H*D).
     """
-    parts = [value(trace, f"{part}_by_head") for part in PARTS]
-    return _joined(route(*(part.transpose(0, 1) if amid else part for part in parts), causal=True))
+    parts = [last_value(trace, f"{part}_by_head") for part in PARTS]
+    if tokens_first:
+        parts = [part.transpose(0, 1) for part in parts]
+    return _side_by_side(route(*parts, causal=True))
 
 
-def heads_of_wrapper_by(route: Callable[..., Tensor], trace: Trace) -> Tensor:
-    """The same where the recorded module ran its heads one by one, each with queries, keys and values of its own."""
+def context_of_separate_heads(route: Callable[..., Tensor], trace: Trace) -> Tensor:
+    """Compute the causal context of a module that runs its heads one by one.
+
+    Args:
+        route: `heedful_context` or `pytorch_context`.
+        trace: The recording of the module, with queries, keys and values of each head.
+
+    Returns:
+        (T, H*D).
+    """
     parts = [torch.stack([tensor_of(step) for step in trace.all(part)]) for part in PARTS]
-    return _joined(route(*parts, causal=True))
+    return _side_by_side(route(*parts, causal=True))
 
 
-def _joined(contexts: Tensor) -> Tensor:
-    """The heads' contexts (H, T, D) side by side, (T, H*D)."""
+def _side_by_side(contexts: Tensor) -> Tensor:
+    """Concatenate the contexts of heads: (H, T, D) → (T, H*D)."""
     return torch.cat(list(contexts), dim=-1)
 
 
-def rounding_in(trace: Trace, d: int) -> float:
-    """What rounding explains in a recorded context of tokens with d features."""
-    score, size = (
-        max(largest(tensor_of(step)) for step in trace.all(name))
+def trace_tolerance(trace: Trace, d: int) -> float:
+    """Return the difference that rounding explains in a recorded context of tokens with d features."""
+    score, value = (
+        max(largest_absolute(tensor_of(step)) for step in trace.all(name))
         for name in ("scaled_scores", "values")
     )
-    return rounding(d, score=score, value=size)
+    return rounding_tolerance(d, score=score, value=value)

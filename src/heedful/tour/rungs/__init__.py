@@ -1,8 +1,8 @@
-"""How each rung is climbed: the textbook runs under `record`, then every route to the same result is compared.
+"""The rungs: each records runs of the textbook and compares all routes to the same result.
 
-The files mirror the textbook's. Each function takes the tokens and starts from the same random state, whichever
-rungs were climbed before. Modules draw their weights from one seed in one order, so `SelfAttentionV2`,
-`CausalAttention` and the first head of the wrapper have the same.
+The files correspond to those of the textbook. Each function starts from the same random state, whatever rungs were
+run before. Modules draw their weights from one seed in the same order, so `SelfAttentionV2`, `CausalAttention` and
+the first head of the wrapper have equal weights.
 """
 
 from heedful.tour.rungs.causal import causal_attention, causal_weights, dropout

@@ -1,77 +1,89 @@
-"""Causal attention: its weights by two routes, dropout on them, and the module that holds it all."""
+"""Causal attention: its weights by two routes, dropout, and the module that combines everything."""
 
-# ruff: noqa: RET504 - the last step has a name too: it is what `record` calls it by
+# ruff: noqa: RET504 - `record` names the last step after its variable
 
 import torch
 from torch import Tensor, nn
 
 from heedful.observation import Trace, record
 from heedful.textbook import CausalAttention, SelfAttentionV2, causal, demonstrations
-from heedful.tour.comparison import compare, rounding
+from heedful.tour.comparison import compare, rounding_tolerance
 from heedful.tour.inputs import Tokens
-from heedful.tour.routes import OURS, against_fused, by_attention, rounding_in
-from heedful.tour.walks import DROPOUT, SEED, Climb, head_size, largest, value, walk
+from heedful.tour.recordings import (
+    DROPOUT,
+    SEED,
+    RungResult,
+    head_size,
+    largest_absolute,
+    last_value,
+    record_run,
+)
+from heedful.tour.routes import HEEDFUL, compare_with_fused, heedful_context, trace_tolerance
 
 
-def causal_weights(tokens: Tokens) -> Climb:
-    projected = _projected(tokens.matrix)
-    scaled_scores = value(projected, "scaled_scores")
-    renormalised = walk(
-        "First route: strike out the future, then renormalise",
+def causal_weights(tokens: Tokens) -> RungResult:
+    """Record both routes to causal weights, and compare them with the weights of our attention."""
+    projected = _project(tokens.matrix)
+    scaled_scores = last_value(projected, "scaled_scores")
+    renormalised = record_run(
+        "First route: remove later keys, then renormalise",
         causal.weights_by_renormalising,
         scaled_scores,
     )
-    infinite = walk(
+    infinite = record_run(
         "Second route: −∞ before softmax", causal.weights_by_minus_infinity, scaled_scores
     )
-    weights = value(infinite.trace, "weights")
-    left = value(renormalised.trace, "row_sums").squeeze(-1)
-    whole = _keeps_its_digits(left)
-    tolerance = rounding(tokens.matrix.shape[1], score=largest(scaled_scores))
+    weights = last_value(infinite.trace, "weights")
+    row_sums = last_value(renormalised.trace, "row_sums").squeeze(-1)
+    accurate = _keeps_precision(row_sums)
+    tolerance = rounding_tolerance(tokens.matrix.shape[1], score=largest_absolute(scaled_scores))
     comparisons = [
         *compare(
             "weights",
-            ("−∞ before softmax", weights[whole]),
-            ("renormalising", value(renormalised.trace, "weights")[whole]),
+            ("−∞ before softmax", weights[accurate]),
+            ("renormalising", last_value(renormalised.trace, "weights")[accurate]),
             tolerance=tolerance,
         ),
         *compare(
             "weights",
             ("−∞ before softmax", weights),
-            (f"{OURS} with Causal(), the identity as values", _weights_of_attention(projected)),
+            (f"{HEEDFUL} with Causal(), the identity as values", _weights_of_heedful(projected)),
             tolerance=tolerance,
         ),
         *compare(
-            "sums of the weights' rows",
+            "row sums of the weights",
             ("1", torch.ones(len(weights))),
             ("−∞ before softmax", weights.sum(dim=-1)),
             tolerance=tolerance,
         ),
     ]
     finding = (
-        f"With the future struck out, rows add up to between {left.min().item():.3g} and {left.max().item():.3g}; "
-        f"{int((~whole).sum())} of {len(left)} keep too little to divide by. The second route has no such rows."
+        f"Without later keys, rows add up to between {row_sums.min().item():.3g} and {row_sums.max().item():.3g}. In "
+        f"{int((~accurate).sum())} of {len(row_sums)} rows the sum is too small to divide by. The second route has no "
+        "such rows."
     )
-    return Climb((renormalised, infinite), tuple(comparisons), (finding,))
+    return RungResult((renormalised, infinite), tuple(comparisons), (finding,))
 
 
-def dropout(tokens: Tokens) -> Climb:
-    projected = _projected(tokens.matrix)
+def dropout(tokens: Tokens) -> RungResult:
+    """Record dropout on causal weights, and compare the surviving weights with those of our attention."""
+    projected = _project(tokens.matrix)
+    scaled_scores = last_value(projected, "scaled_scores")
     module = nn.Dropout(DROPOUT)
-    torch.manual_seed(SEED)  # the documents' printed draw begins here
-    run = walk(
+    torch.manual_seed(SEED)  # the draw that the documents print begins here
+    run = record_run(
         f"nn.Dropout({DROPOUT}) on causal weights, in training mode",
         dropped_causal_weights,
-        value(projected, "scaled_scores"),
+        scaled_scores,
         module,
         code=(dropped_causal_weights, causal.weights_by_minus_infinity),
     )
-    weights, dropped = value(run.trace, "weights"), value(run.trace, "dropped_weights")
-    ours = _weights_of_attention(projected, dropout_p=DROPOUT)
+    weights = last_value(run.trace, "weights")
+    dropped = last_value(run.trace, "dropped_weights")
+    ours = _weights_of_heedful(projected, dropout_p=DROPOUT)
     grown = weights / (1 - DROPOUT)
-    tolerance = rounding(
-        tokens.matrix.shape[1], score=largest(value(projected, "scaled_scores")), value=2.0
-    )
+    score = largest_absolute(scaled_scores)
+    tolerance = rounding_tolerance(tokens.matrix.shape[1], score=score, value=2.0)
     comparisons = [
         *compare(
             "surviving weights",
@@ -82,7 +94,7 @@ def dropout(tokens: Tokens) -> Climb:
         *compare(
             "surviving weights",
             ("weights / (1 − p)", grown[ours > 0]),
-            (f"{OURS} with dropout_p={DROPOUT}", ours[ours > 0]),
+            (f"{HEEDFUL} with dropout_p={DROPOUT}", ours[ours > 0]),
             tolerance=tolerance,
         ),
         *compare(
@@ -94,40 +106,42 @@ def dropout(tokens: Tokens) -> Climb:
     ]
     effect = demonstrations.effect_of_dropout(weights[-1], DROPOUT)
     finding = (
-        f"Over 1000 draws on the last row, {effect.dropped:.1%} of its weights were dropped, and the rest added up to "
+        f"In 1000 draws on the last row, {effect.dropped:.1%} of its weights were dropped, and the others added up to "
         f"between {effect.least_row_sum:.3g} and {effect.greatest_row_sum:.3g}: only the average is 1."
     )
-    return Climb((run,), tuple(comparisons), (finding,))
+    return RungResult((run,), tuple(comparisons), (finding,))
 
 
 def dropped_causal_weights(scaled_scores: Tensor, dropout: nn.Dropout) -> Tensor:
+    """Compute causal weights and drop some of them: (T, T) → (T, T)."""
     weights = causal.weights_by_minus_infinity(scaled_scores)
     dropped_weights = dropout(weights)
     return dropped_weights
 
 
-def causal_attention(tokens: Tokens) -> Climb:
+def causal_attention(tokens: Tokens) -> RungResult:
+    """Record `CausalAttention` and compare it with other routes, a batch, and another future."""
     x, d = tokens.matrix, tokens.matrix.shape[1]
     module = CausalAttention(d, head_size(d), context_length=len(x), dropout=DROPOUT).eval()
-    run = walk("CausalAttention, in evaluation mode", module, x)
-    values, context = value(run.trace, "values"), value(run.trace, "context")
-    scaled_scores = value(run.trace, "scaled_scores")
-    whole = _keeps_its_digits(torch.softmax(scaled_scores, dim=-1).tril().sum(dim=-1))
-    renormalised = causal.weights_by_renormalising(scaled_scores)[whole] @ values
+    run = record_run("CausalAttention, in evaluation mode", module, x)
+    values, context = last_value(run.trace, "values"), last_value(run.trace, "context")
+    scaled_scores = last_value(run.trace, "scaled_scores")
+    accurate = _keeps_precision(torch.softmax(scaled_scores, dim=-1).tril().sum(dim=-1))
+    renormalised = causal.weights_by_renormalising(scaled_scores)[accurate] @ values
     another_future = torch.cat([x[:-1], -x[-1:]])
-    tolerance = rounding_in(run.trace, d)
+    tolerance = trace_tolerance(run.trace, d)
     comparisons = [
         *compare(
             "context",
-            ("CausalAttention", context[whole]),
+            ("CausalAttention", context[accurate]),
             ("renormalised weights @ values", renormalised),
             tolerance=tolerance,
         ),
-        *against_fused(run, "CausalAttention", d, causal=True),
+        *compare_with_fused(run, "CausalAttention", d, causal=True),
         *compare(
             "context",
             ("CausalAttention", context),
-            ("the same tokens as second of a batch", module(torch.stack([x.flip(0), x]))[1]),
+            ("the same tokens, second in a batch", module(torch.stack([x.flip(0), x]))[1]),
             tolerance=tolerance,
         ),
         *compare(
@@ -143,22 +157,22 @@ def causal_attention(tokens: Tokens) -> Climb:
             tolerance=tolerance,
         ),
     ]
-    return Climb((run,), tuple(comparisons))
+    return RungResult((run,), tuple(comparisons))
 
 
-def _projected(x: Tensor) -> Trace:
-    """Queries, keys and scaled scores as the rung before had them."""
+def _project(x: Tensor) -> Trace:
+    """Record queries, keys and scaled scores with the weights of the rung before."""
     d = x.shape[1]
     return record(SelfAttentionV2(d, head_size(d)), x)
 
 
-def _weights_of_attention(projected: Trace, **options: float) -> Tensor:
-    """The weights within our attention: what it gives for values that are the identity."""
-    queries, keys = value(projected, "queries"), value(projected, "keys")
-    return by_attention(queries, keys, torch.eye(len(queries)), causal=True, **options)
+def _weights_of_heedful(projected: Trace, **options: float) -> Tensor:
+    """Return the weights of our attention, which are its context for the identity as values."""
+    queries, keys = last_value(projected, "queries"), last_value(projected, "keys")
+    return heedful_context(queries, keys, torch.eye(len(queries)), causal=True, **options)
 
 
-def _keeps_its_digits(row_sums: Tensor) -> Tensor:
-    """Which rows of struck-out weights kept enough to be divided by; the others' underflow is no route's fault."""
+def _keeps_precision(row_sums: Tensor) -> Tensor:
+    """Return which row sums are large enough to divide by. The underflow of the others is not the route's error."""
     limits = torch.finfo(row_sums.dtype)
     return row_sums > limits.tiny / limits.eps

@@ -1,4 +1,4 @@
-"""Several heads: one by one, all at once, and by named indices, with the same weights."""
+"""Several heads with the same weights: one by one, all at once, and by named indices."""
 
 import torch
 from torch import Tensor
@@ -12,124 +12,145 @@ from heedful.textbook import (
     demonstrations,
 )
 from heedful.tour.comparison import compare
+from heedful.tour.descriptions import EINSUM_DESCRIPTIONS
 from heedful.tour.inputs import Tokens
-from heedful.tour.meanings import EINSUM_MEANINGS
-from heedful.tour.routes import (
-    OURS,
-    PYTORCH,
-    by_attention,
-    by_pytorch,
-    heads_by,
-    heads_of_wrapper_by,
-    rounding_in,
+from heedful.tour.recordings import (
+    DROPOUT,
+    HEADS,
+    SEED,
+    RungResult,
+    head_size,
+    last_value,
+    record_run,
 )
-from heedful.tour.walks import DROPOUT, HEADS, SEED, Climb, head_size, value, walk
+from heedful.tour.routes import (
+    HEEDFUL,
+    PYTORCH,
+    context_of_heads,
+    context_of_separate_heads,
+    heedful_context,
+    pytorch_context,
+    trace_tolerance,
+)
 
-PROJECTIONS = ("W_query", "W_key", "W_value")
+PROJECTIONS: tuple[str, ...] = ("W_query", "W_key", "W_value")
 
 
-def wrapper(tokens: Tokens) -> Climb:
+def wrapper(tokens: Tokens) -> RungResult:
+    """Record `MultiHeadAttentionWrapper` and compare it with fused kernels and a single head."""
     x, d = tokens.matrix, tokens.matrix.shape[1]
     module = _heads_one_by_one(x)
-    run = walk(
+    run = record_run(
         f"MultiHeadAttentionWrapper, {HEADS} heads",
         module,
         x,
         code=(MultiHeadAttentionWrapper, CausalAttention),
     )
-    context = value(run.trace, "context")
+    context = last_value(run.trace, "context")
     torch.manual_seed(SEED)
     alone = CausalAttention(d, head_size(d), context_length=len(x)).eval()
     comparisons = [
         *compare(
             "context",
             ("heads one by one", context),
-            (f"{OURS} with Causal(), heads at once", heads_of_wrapper_by(by_attention, run.trace)),
-            (f"{PYTORCH}, heads at once", heads_of_wrapper_by(by_pytorch, run.trace)),
-            tolerance=rounding_in(run.trace, d),
+            (
+                f"{HEEDFUL} with Causal(), heads at once",
+                context_of_separate_heads(heedful_context, run.trace),
+            ),
+            (f"{PYTORCH}, heads at once", context_of_separate_heads(pytorch_context, run.trace)),
+            tolerance=trace_tolerance(run.trace, d),
         ),
         *compare(
             "context of the first head",
             ("CausalAttention by itself", alone(x)),
             ("the wrapper's first features", context[:, : head_size(d)]),
-            tolerance=rounding_in(run.trace, d),
+            tolerance=trace_tolerance(run.trace, d),
         ),
     ]
-    return Climb((run,), tuple(comparisons))
+    return RungResult((run,), tuple(comparisons))
 
 
-def multi_head(tokens: Tokens) -> Climb:
+def multi_head(tokens: Tokens) -> RungResult:
+    """Record `MultiHeadAttention` and compare it with the wrapper and fused kernels."""
     x, d = tokens.matrix, tokens.matrix.shape[1]
     one_by_one = _heads_one_by_one(x)
     module = _heads_at_once(one_by_one, x)
-    run = walk(f"MultiHeadAttention, {HEADS} heads with the wrapper's weights", module, x)
-    tolerance = rounding_in(run.trace, d)
+    run = record_run(f"MultiHeadAttention, {HEADS} heads with the wrapper's weights", module, x)
+    tolerance = trace_tolerance(run.trace, d)
     comparisons = [
         *compare(
             "context",
-            ("heads at once", value(run.trace, "context")),
+            ("heads at once", last_value(run.trace, "context")),
             ("heads one by one", one_by_one(x)),
-            (f"{OURS} with Causal()", heads_by(by_attention, run.trace)),
-            (PYTORCH, heads_by(by_pytorch, run.trace)),
+            (f"{HEEDFUL} with Causal()", context_of_heads(heedful_context, run.trace)),
+            (PYTORCH, context_of_heads(pytorch_context, run.trace)),
             tolerance=tolerance,
         ),
         *compare(
             "output",
-            ("MultiHeadAttention", value(run.trace, "output")),
+            ("MultiHeadAttention", last_value(run.trace, "output")),
             ("heads one by one, then projected", module.out_proj(one_by_one(x))),
-            # out_proj's weights are below 1 / √(H*D), so its H*D terms add at most √(H*D) such errors.
+            # The weights of out_proj are at most 1 / √(H*D), so its H*D terms add up to at most √(H*D) such errors.
             tolerance=tolerance * (HEADS * head_size(d)) ** 0.5,
         ),
     ]
     copies = demonstrations.contiguous_copies(heads=HEADS, tokens=len(x))
-    finding = "Laying the heads' contexts side by side " + (
-        "copies them, for they lie in memory head by head." if copies else "needs no copy here."
+    finding = "Concatenating the contexts of the heads " + (
+        "copies them, because memory holds them head by head." if copies else "needs no copy here."
     )
-    return Climb((run,), tuple(comparisons), (finding,))
+    return RungResult((run,), tuple(comparisons), (finding,))
 
 
-def einsum(tokens: Tokens) -> Climb:
+def einsum(tokens: Tokens) -> RungResult:
+    """Record `EinsumMultiHeadAttention` and compare it with both other modules and our attention."""
     x, d = tokens.matrix, tokens.matrix.shape[1]
     one_by_one = _heads_one_by_one(x)
     at_once = _heads_at_once(one_by_one, x)
     module = _heads_by_einsum(x)
     for name in PROJECTIONS:
         getattr(module, name).load_state_dict(getattr(at_once, name).state_dict())
-    run = walk(
+    run = record_run(
         f"EinsumMultiHeadAttention, {HEADS} heads with the same weights",
         module,
         x,
-        meanings=EINSUM_MEANINGS,
+        descriptions=EINSUM_DESCRIPTIONS,
     )
     wider = record(_heads_by_einsum(x, key_dim=head_size(d) + 1), x)
-    context = value(run.trace, "context")
-    tolerance = rounding_in(run.trace, d)
+    context = last_value(run.trace, "context")
+    tolerance = trace_tolerance(run.trace, d)
     comparisons = [
         *compare(
             "context",
             ("einsum", context),
-            ("heads at once, unprojected", value(record(at_once, x), "context")),
+            ("heads at once, unprojected", last_value(record(at_once, x), "context")),
             ("heads one by one", one_by_one(x)),
-            (f"{OURS} with Causal()", heads_by(by_attention, run.trace, amid=True)),
+            (
+                f"{HEEDFUL} with Causal()",
+                context_of_heads(heedful_context, run.trace, tokens_first=True),
+            ),
             tolerance=tolerance,
         ),
         *compare(
-            "context, keys wider than values",
-            ("einsum", value(wider, "context")),
-            (f"{OURS} with Causal()", heads_by(by_attention, wider, amid=True)),
-            tolerance=rounding_in(wider, d),
+            "context with keys wider than values",
+            ("einsum", last_value(wider, "context")),
+            (
+                f"{HEEDFUL} with Causal()",
+                context_of_heads(heedful_context, wider, tokens_first=True),
+            ),
+            tolerance=trace_tolerance(wider, d),
         ),
         *compare(
             "context of the first token",
-            ("its own value", value(run.trace, "values")[0]),
+            ("its own value", last_value(run.trace, "values")[0]),
             ("einsum", context[0]),
             tolerance=tolerance,
         ),
     ]
-    return Climb((run,), tuple(comparisons))
+    return RungResult((run,), tuple(comparisons))
 
 
 def _heads_one_by_one(x: Tensor) -> MultiHeadAttentionWrapper:
+    """Return `MultiHeadAttentionWrapper` with weights from the seed."""
     d = x.shape[1]
     torch.manual_seed(SEED)
     return MultiHeadAttentionWrapper(
@@ -138,7 +159,7 @@ def _heads_one_by_one(x: Tensor) -> MultiHeadAttentionWrapper:
 
 
 def _heads_at_once(wrapper: MultiHeadAttentionWrapper, x: Tensor) -> MultiHeadAttention:
-    """The split module with the weights of heads that run one by one."""
+    """Return `MultiHeadAttention` with the weights of heads that run one by one."""
     d = x.shape[1]
     module = MultiHeadAttention(
         d, HEADS * head_size(d), context_length=len(x), dropout=DROPOUT, num_heads=HEADS
@@ -150,6 +171,7 @@ def _heads_at_once(wrapper: MultiHeadAttentionWrapper, x: Tensor) -> MultiHeadAt
 
 
 def _heads_by_einsum(x: Tensor, key_dim: int | None = None) -> EinsumMultiHeadAttention:
+    """Return `EinsumMultiHeadAttention` with random weights."""
     d = x.shape[1]
     return EinsumMultiHeadAttention(
         d,

@@ -1,0 +1,94 @@
+"""Targets: what cases should reach, read from a TOML file such as the project's `benchmarks/targets.toml`."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from heedful.errors import ArgumentError
+
+Quantity = Literal["speed", "small", "share", "memory", "equal"]
+
+
+@dataclass(frozen=True)
+class BenchTarget:
+    """A number that a case should reach.
+
+    Attributes:
+        quantity: "speed": the time of the peer `against` divided by ours, at least;
+            "small": the same, except that a peer's very short time allows us a fixed number of microseconds more;
+            "share": the share of the peak `against`, at least;
+            "memory": the bytes that one call adds, at most;
+            "equal": the results do not depend on the number of threads.
+        bound: The number.
+        against: A peer or a peak.
+    """
+
+    quantity: Quantity
+    bound: float = 0.0
+    against: str = ""
+
+
+@dataclass(frozen=True)
+class BenchTargets:
+    """The targets of all cases.
+
+    Attributes:
+        by_pattern: The targets of all cases whose name matches the pattern.
+    """
+
+    by_pattern: dict[str, tuple[BenchTarget, ...]]
+
+    @classmethod
+    def read(cls, path: Path) -> BenchTargets:
+        """Read the targets from a TOML file, whose format `benchmarks/targets.toml` describes.
+
+        Raises:
+            ArgumentError: The file cannot be read, or is not a file of targets.
+        """
+        try:
+            tables = tomllib.loads(path.read_text("utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise _unusable(path, str(error)) from error
+        return cls(
+            {pattern: tuple(_parse(path, pattern, table)) for pattern, table in tables.items()}
+        )
+
+    def of(self, case_name: str) -> tuple[BenchTarget, ...]:
+        """Return the targets of a case."""
+        return tuple(
+            target
+            for pattern, targets in self.by_pattern.items()
+            if fnmatchcase(case_name, pattern)
+            for target in targets
+        )
+
+
+def _parse(path: Path, pattern: str, table: Any) -> list[BenchTarget]:
+    """Return the targets of one table of the file."""
+    targets = []
+    for quantity, value in table.items() if isinstance(table, dict) else [(pattern, table)]:
+        match quantity, value:
+            case (("speed" | "small" | "share"), dict()):
+                targets += [
+                    BenchTarget(quantity, float(bound), against) for against, bound in value.items()
+                ]
+            case "memory", int():
+                targets.append(BenchTarget("memory", value))
+            case "equal", True:
+                targets.append(BenchTarget("equal"))
+            case _:
+                raise _unusable(path, f"{quantity} = {value!r}")
+    return targets
+
+
+def _unusable(path: Path, received: str) -> ArgumentError:
+    return ArgumentError(
+        "--targets",
+        expected=f"a TOML file of targets: {', '.join(get_args(Quantity))}",
+        received=f"{received} ({path})",
+        remedy="benchmarks/targets.toml in heedful's repository describes the format.",
+    )

@@ -1,0 +1,77 @@
+"""The project's own targets, how they are read, and how results are judged by them."""
+
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+from heedful.bench import judging
+from heedful.bench.cases import CASES
+from heedful.bench.targets import BenchTarget, BenchTargets
+from heedful.errors import ArgumentError
+
+TARGETS = BenchTargets.read(Path(__file__).parents[2] / "benchmarks" / "targets.toml")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("full-12x4096x64-fp32", [("speed", "sdpa", 2.2), ("speed", "openvino", 1.15)]),
+        ("causal-8x2048x128-bf16", [("speed", "sdpa", 4.5), ("speed", "openvino", 2.0)]),
+        ("causal-12x1024x64-fp16", [("speed", "sdpa", 2.0)]),
+        ("peak-fp32", [("share", "fma", 0.80)]),
+        ("peak-bf16", [("share", "bf16", 0.72)]),
+        ("window-bf16", [("speed", "sdpa", 30), ("speed", "flex", 4)]),
+        ("decode-b8-bf16", [("speed", "sdpa", 25), ("share", "read", 0.75)]),
+        ("training-fp32", [("speed", "sdpa", 2.5)]),
+        ("dropout-bf16", [("speed", "sdpa", 8)]),
+        ("padded-bf16", [("speed", "sdpa", 6)]),
+        ("avx2-causal-fp32", [("speed", "sdpa", 1.0)]),
+        ("memory-fp32", [("memory", "", 64 * 2**20)]),
+        ("threads-bf16", [("equal", "", 0.0)]),
+    ],
+)
+def test_the_projects_targets_are_read(name, expected):
+    targets = [(target.quantity, target.against, target.bound) for target in TARGETS.of(name)]
+    assert targets == expected
+
+
+def test_every_target_belongs_to_a_case_that_measures_it():
+    for pattern, targets in TARGETS.by_pattern.items():
+        cases = [case for case in CASES if fnmatchcase(case.name, pattern)]
+        assert cases, pattern
+        for case in cases:
+            for target in targets:
+                if target.quantity == "share":
+                    assert case.peak == target.against
+                elif target.quantity in ("speed", "small"):
+                    assert target.against in case.peers
+                else:
+                    assert (
+                        case.measures == {"memory": "memory", "equal": "threads"}[target.quantity]
+                    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[decode-*", "speed = 2", "[a]\nspeed = 2", "[a]\nspede = { sdpa = 2 }", "[a]\nequal = false"],
+)
+def test_unusable_targets_are_refused(tmp_path, text):
+    path = tmp_path / "targets.toml"
+    path.write_text(text)
+    with pytest.raises(ArgumentError, match="--targets"):
+        BenchTargets.read(path)
+
+
+def test_judgements_compare_with_the_bound():
+    speed, small = BenchTarget("speed", 2.0, "sdpa"), BenchTarget("small", 0.95, "sdpa")
+    assert judging.judge_ratio(speed, 2.0).verdict == "holds"
+    assert judging.judge_ratio(speed, 1.99).verdict == "MISSED"
+    assert judging.judge_ratio(speed, None, "absent").verdict == "not measured"
+    assert judging.judge_small(small, 60e-6, 65e-6).verdict == "MISSED"  # 0.92 of its speed
+    assert judging.judge_small(small, 3e-6, 14e-6).verdict == "holds"  # 11 µs more
+    assert judging.judge_small(small, 3e-6, 16e-6).measured == "+13.0 µs"
+    assert judging.judge_small(small, 3e-6, 16e-6).verdict == "MISSED"
+    memory = BenchTarget("memory", 64 * 2**20)
+    assert judging.judge_memory(memory, 65 * 2**20).verdict == "MISSED"
+    assert judging.judge_equality(BenchTarget("equal"), ["output"]).verdict == "MISSED"

@@ -1,0 +1,34 @@
+"""The progress bar on stderr."""
+
+import io
+import sys
+import threading
+
+from heedful import screen
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_progress_shows_each_stage_without_a_thread_that_would_disturb_timings(monkeypatch):
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    threads = threading.active_count()
+    with screen.progress(2) as announce:
+        announce("first [stage]")
+        assert threading.active_count() == threads
+        assert "1/2" in stream.getvalue()
+        assert "first [stage]" in stream.getvalue()
+        announce("second")
+        assert "2/2" in stream.getvalue()
+
+
+def test_progress_prints_nothing_without_a_terminal(monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with screen.progress(1) as announce:
+        announce("only stage")
+    assert stream.getvalue() == ""
