@@ -17,6 +17,7 @@ from torch import Tensor
 from heedful.bench.contender import Contender
 from heedful.bench.peers import module_output, torch_module
 from heedful.bench.settings import DTYPES, SEED, Inputs
+from heedful.dropout import draw_seed
 from heedful.functional import attention
 from heedful.problem import AttentionProblem
 
@@ -149,7 +150,7 @@ def dropping_baseline(inputs: Inputs) -> tuple[Tensor, ...]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         problem = AttentionProblem(*tensors, inputs.mask, dropout_p=setting.dropout_p)
-        survivors = problem.survivors(0, setting.keys)
+        survivors = problem.survivors(draw_seed(), 0, setting.keys)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Dropout mask should only be used for testing")
         output, _ = torch._scaled_dot_product_attention_math(  # pyright: ignore[reportPrivateImportUsage]
