@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from click import Context
 from typer.core import TyperGroup
 
 from heedful.errors import HeedfulError
@@ -16,7 +15,7 @@ FAILED, UNUSABLE, INTERRUPTED = 1, 2, 130  # exit codes
 class _Commands(TyperGroup):
     """The commands; an error that heedful raises on purpose ends any of them with one line and exit code 2."""
 
-    def invoke(self, ctx: Context) -> Any:
+    def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except HeedfulError as error:
@@ -24,7 +23,7 @@ class _Commands(TyperGroup):
             raise typer.Exit(UNUSABLE) from error
 
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     cls=_Commands,
     help="Attention for PyTorch that you can read, check, see and run fast.",
     no_args_is_help=True,

@@ -120,10 +120,10 @@ def alibi(
         ArgumentError: there are fewer than 1 heads.
 
     Example:
-        >>> alibi(1, 3) * 2**8
-        tensor([[[[ 0., -1., -2.],
-                  [-1.,  0., -1.],
-                  [-2., -1.,  0.]]]])
+        >>> (alibi(1, 3) * 2**8).int()
+        tensor([[[[ 0, -1, -2],
+                  [-1,  0, -1],
+                  [-2, -1,  0]]]], dtype=torch.int32)
     """
     Tk = Tq if Tk is None else Tk
     shift = Tk - Tq if align == "end" else 0

@@ -284,13 +284,15 @@ class _Combination(Mask):
 class And(_Combination):
     """The keys that both masks show: ``left & right``."""
 
-    symbol, combine = "&", staticmethod(operator.and_)
+    symbol: ClassVar[str] = "&"
+    combine: ClassVar[Callable[[Any, Any], Any]] = staticmethod(operator.and_)
 
 
 class Or(_Combination):
     """The keys that at least one mask shows: ``left | right``."""
 
-    symbol, combine = "|", staticmethod(operator.or_)
+    symbol: ClassVar[str] = "|"
+    combine: ClassVar[Callable[[Any, Any], Any]] = staticmethod(operator.or_)
 
 
 @lru_cache(maxsize=32)
