@@ -1,4 +1,4 @@
-"""attention() as PyTorch's users call it, and the function that takes the place of PyTorch's own."""
+"""attention(), and the drop-in replacement for PyTorch's scaled_dot_product_attention()."""
 
 import inspect
 from contextlib import nullcontext
@@ -45,7 +45,7 @@ def test_the_drop_in_has_pytorchs_signature():
     ],
     ids=["plain", "causal", "scale", "Boolean", "added", "all hidden"],
 )
-def test_the_drop_in_gives_what_pytorch_gives(leading, dtype, arguments):
+def test_the_drop_in_returns_what_pytorch_returns(leading, dtype, arguments):
     query, key, value = (
         torch.randn(*leading, T, D, dtype=dtype) for T, D in ((5, 8), (7, 8), (7, 6))
     )
@@ -69,7 +69,7 @@ def test_masks_of_five_dimensional_problems_broadcast(mask_shape):
     )
 
 
-def test_grouped_heads_need_leave_as_in_pytorch():
+def test_grouped_heads_need_enable_gqa_as_in_pytorch():
     query, key = torch.randn(1, 4, 5, 8), torch.randn(1, 2, 5, 8)
     torch.testing.assert_close(
         DROP_IN(query, key, key, enable_gqa=True),
@@ -103,14 +103,14 @@ def test_grouped_heads_need_leave_as_in_pytorch():
     ],
 )
 def test_the_drop_in_raises_what_pytorch_raises(arguments):
-    with pytest.raises(Exception) as theirs:  # noqa: PT011 - whatever it is, ours must be the same
+    with pytest.raises(Exception) as theirs:  # noqa: PT011 - any error, which ours must equal
         F.scaled_dot_product_attention(*arguments)
     with pytest.raises(theirs.type) as ours:
         DROP_IN(*arguments)
     assert str(ours.value) == str(theirs.value)
 
 
-def test_the_drop_in_drops_weights_as_torchs_generator_says():
+def test_dropout_of_the_drop_in_uses_torchs_generator():
     query, value = torch.randn(1, 2, 64, 8), torch.eye(64).expand(1, 2, 64, 64)
     first, second = (DROP_IN(query, query, value, dropout_p=0.5) for _ in range(2))
     assert not torch.equal(first, second)
@@ -121,7 +121,7 @@ def test_the_drop_in_drops_weights_as_torchs_generator_says():
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_nested_tensors_are_left_to_pytorch():
+def test_nested_tensors_go_to_pytorch():
     pieces = [torch.randn(n, 2, 8) for n in (3, 5)]
     nested = torch.nested.nested_tensor(pieces, layout=torch.jagged).transpose(1, 2)
     output = DROP_IN(nested, nested, nested)
@@ -129,7 +129,7 @@ def test_nested_tensors_are_left_to_pytorch():
     torch.testing.assert_close(output.unbind()[0], expected[0])
 
 
-def test_lse_comes_back_on_request():
+def test_lse_is_returned_on_request():
     query = torch.randn(2, 3, 5, 8)
     result = attention(query, query, query, Causal(), return_lse=True)
     assert isinstance(result, AttentionResult)
@@ -154,7 +154,7 @@ def test_autocast_casts_as_pytorch_does(kernel):
     torch.testing.assert_close(ours.double(), exact, rtol=0.01, atol=0.005)
 
 
-def test_softmax_statistics_stay_wide_under_autocast():
+def test_softmax_statistics_stay_float32_under_autocast():
     query = torch.randn(1, 2, 50, 64).bfloat16()
     with torch.autocast("cpu", torch.bfloat16):
         inside = attention(query, query, query, kernel="reference")
@@ -184,7 +184,7 @@ def test_compiles_as_one_graph(options):
     torch.testing.assert_close(ours, expected)
 
 
-def test_a_mask_may_be_made_inside_the_graph():
+def test_a_mask_may_be_built_inside_the_graph():
     def function(query, lengths):
         return attention(query, query, query, Padding(lengths) & Causal())
 
@@ -194,7 +194,7 @@ def test_a_mask_may_be_made_inside_the_graph():
 
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, nullcontext])
-def test_in_every_gradient_mode(context):
+def test_attention_works_in_every_gradient_mode(context):
     query = torch.randn(1, 2, 5, 8, requires_grad=True)
     with context():
         output = attention(query, query, query, Causal())

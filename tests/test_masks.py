@@ -86,7 +86,7 @@ def test_unequal_lengths_need_an_alignment(mask):
         mask.dense(3, 7)
 
 
-def test_two_alignments_do_not_combine():
+def test_different_alignments_do_not_combine():
     for combine in (Mask.__and__, Mask.__or__):
         with pytest.raises(ArgumentError, match="one alignment"):
             combine(Causal(align="end"), Window(3, align="start"))

@@ -47,7 +47,7 @@ def assert_agrees(call: Call, kernel: str, *, lse: bool) -> None:
 
 
 @given(calls(dtype=torch.float64, max_size=6))
-def test_the_reference_is_the_definition(call):
+def test_the_reference_agrees_with_the_definition(call):
     output, lse = attention(**call.arguments(), kernel="reference", return_lse=True)
     expected_output, expected_lse = attention_row_by_row(**call.arguments())
     torch.testing.assert_close(output, expected_output, rtol=1e-10, atol=1e-10)
@@ -55,7 +55,7 @@ def test_the_reference_is_the_definition(call):
 
 
 @given(calls())
-def test_reference_in_float32(call):
+def test_the_reference_in_float32(call):
     assert_agrees(call, "reference", lse=True)
 
 
