@@ -1,10 +1,13 @@
 """attention(), and the drop-in replacement for PyTorch's scaled_dot_product_attention()."""
 
 import inspect
+from collections.abc import Callable
 from contextlib import nullcontext
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.nn import functional as F
 
 import heedful
@@ -199,3 +202,63 @@ def test_attention_works_in_every_gradient_mode(context):
     with context():
         output = attention(query, query, query, Causal())
     assert output.requires_grad == (context is nullcontext)
+
+
+def test_our_own_errors_are_not_hidden(monkeypatch):
+    def fail(*_, **__):
+        raise heedful.ArgumentError("query", expected="a", received="b", remedy="c")
+
+    monkeypatch.setattr("heedful.functional.AttentionProblem", fail)
+    query = torch.randn(1, 2, 5, 8)
+    with pytest.raises(heedful.ArgumentError, match="expected a"):
+        DROP_IN(query, query, query)
+
+
+def outcome(call: Callable[[], torch.Tensor]) -> torch.Tensor | tuple[type, str]:
+    """Return the result of a call, or the type and message of its error."""
+    try:
+        return call()
+    except (RuntimeError, IndexError, heedful.ArgumentError) as error:
+        return type(error), str(error)
+
+
+SIZE = st.sampled_from([1, 2, 4])
+
+
+@st.composite
+def shapes(draw) -> list[list[int]]:
+    """Draw shapes of query, key, value and mask that fit together, but for up to two changes."""
+    leading = draw(st.lists(SIZE, max_size=3))
+    Tq, Tk, D = draw(SIZE), draw(SIZE), draw(SIZE)
+    drawn = [[*leading, Tq, D], [*leading, Tk, D], [*leading, Tk, D], [*leading, Tq, Tk]]
+    for _ in range(draw(st.integers(0, 2))):
+        shape = draw(st.sampled_from(drawn))
+        place = draw(st.integers(0, len(shape) - 1))
+        change = draw(st.sampled_from(["resize", "insert", "remove"]))
+        if change == "insert":
+            shape.insert(place, draw(SIZE))
+        elif change == "resize":
+            shape[place] = draw(SIZE)
+        elif len(shape) > 1:
+            shape.pop(place)
+    return drawn
+
+
+@given(
+    shapes(),
+    st.sampled_from([None, torch.float32, torch.float64, torch.bool]),
+    st.booleans(),
+)
+@settings(max_examples=500)
+def test_the_drop_in_takes_and_refuses_the_shapes_that_pytorch_does(drawn, mask_dtype, enable_gqa):
+    query_shape, key_shape, value_shape, mask_shape = drawn
+    query, key, value = (torch.ones(shape) for shape in (query_shape, key_shape, value_shape))
+    mask = None if mask_dtype is None else torch.ones(mask_shape, dtype=mask_dtype)
+    ours, theirs = (
+        outcome(lambda f=f: f(query, key, value, mask, enable_gqa=enable_gqa))
+        for f in (DROP_IN, F.scaled_dot_product_attention)
+    )
+    if isinstance(theirs, torch.Tensor):
+        torch.testing.assert_close(ours, theirs)
+    else:
+        assert ours == theirs

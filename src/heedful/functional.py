@@ -147,9 +147,7 @@ def _as_problem(
     """
     if not all(map(_is_supported, (query, key, value))):
         return None
-    if not query.shape[:-3] == key.shape[:-3] == value.shape[:-3]:  # PyTorch broadcasts them
-        return None
-    if not (enable_gqa or query.shape[:-2] == key.shape[:-2]):
+    if not _same_leading(query, key, value, enable_gqa):
         return None
     if not 0 <= dropout_p <= 1 or not (scale is None or math.isfinite(scale)):
         return None
@@ -182,6 +180,14 @@ def _is_supported(tensor: Tensor) -> bool:
         and tensor.dim() >= 2
         and tensor.dtype in DTYPES
     )
+
+
+def _same_leading(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> bool:
+    """Check whether batch and head dimensions are equal, so that nothing is broadcast; with GQA, heads may differ."""
+    if not enable_gqa:
+        return query.shape[:-2] == key.shape[:-2] == value.shape[:-2]
+    batches_equal = query.shape[:-3] == key.shape[:-3] == value.shape[:-3]
+    return batches_equal and query.dim() == key.dim() > 2  # PyTorch repeats dimension -3
 
 
 def _mask_fits(attn_mask: Tensor, query: Tensor, Tk: int) -> bool:
