@@ -1,4 +1,4 @@
-"""What every test starts from: a known random state, one thread a worker, hypothesis without a clock."""
+"""The state that every test starts from: a known random state, one thread per worker, no deadlines."""
 
 import os
 
@@ -6,9 +6,9 @@ import hypothesis
 import pytest
 import torch
 
-torch.manual_seed(0)  # parametrised tensors are made while tests are collected
+torch.manual_seed(0)  # parametrised tensors are drawn while tests are collected
 
-# Derandomised, so that a pass here is a pass everywhere; `HYPOTHESIS_PROFILE=explore` draws anew.
+# Hypothesis draws the same examples everywhere; `HYPOTHESIS_PROFILE=explore` draws new ones.
 hypothesis.settings.register_profile(
     "default", deadline=None, derandomize=True, max_examples=100, print_blob=True
 )
@@ -18,7 +18,7 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default")
 
 @pytest.fixture(autouse=True)
 def known_state():
-    """Seed torch, and give back whatever global settings the test changed."""
+    """Seed torch, and restore the global settings that the test changed."""
     threads = torch.get_num_threads()
     if "PYTEST_XDIST_WORKER" in os.environ:
         torch.set_num_threads(1)

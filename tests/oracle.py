@@ -1,4 +1,4 @@
-"""Attention row by row in plain Python and float64: slow, and too simple to be wrong in the same way as the kernels."""
+"""Attention row by row in plain Python and float64: slow, and too simple to share a bug with the kernels."""
 
 import math
 
@@ -8,7 +8,7 @@ import torch
 def attention_row_by_row(
     query, key, value, mask=None, bias=None, scale=None, softcap=None, sinks=None
 ):
-    """Output (B, Hq, Tq, Dv) and lse (B, Hq, Tq), in float64."""
+    """Return output (B, Hq, Tq, Dv) and lse (B, Hq, Tq), in float64."""
     query, key, value = (tensor.detach().double() for tensor in (query, key, value))
     B, Hq, Tq, D = query.shape
     Hkv, Tk, Dv = key.shape[1], key.shape[2], value.shape[3]

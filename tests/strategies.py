@@ -1,6 +1,7 @@
-"""What hypothesis draws: masks of every kind and combination, and whole attention problems."""
+"""Hypothesis strategies for masks of every class and combination, and for whole attention problems."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from hypothesis import strategies as st
@@ -11,10 +12,10 @@ from heedful.masks import (
     Causal,
     Dense,
     Documents,
+    KeyRanges,
     Mask,
     Padding,
     Prefix,
-    Runs,
     Sinks,
     Window,
 )
@@ -22,11 +23,11 @@ from heedful.masks import (
 
 @st.composite
 def masks(draw, B: int, Hq: int, Tq: int, Tk: int, *, dense: bool = True) -> Mask:
-    """A mask for these sizes: one of every kind, or a combination of up to three."""
+    """Draw a mask for these sizes: one of any class, or a combination of up to three."""
     align = draw(st.sampled_from(["start", "end"] + ([None] if Tq == Tk else [])))
     lengths = st.lists(st.integers(0, Tk), min_size=B, max_size=B)
     few = st.integers(0, max(Tq, Tk) + 2)
-    kinds = [
+    choices = [
         st.builds(Causal, st.just(align)),
         st.builds(Window, few.map(lambda n: n + 1), st.just(align)),
         st.builds(Band, few, few, st.just(align)),
@@ -42,15 +43,15 @@ def masks(draw, B: int, Hq: int, Tq: int, Tk: int, *, dense: bool = True) -> Mas
     edges = st.lists(few, min_size=B * Tq, max_size=B * Tq).map(
         lambda numbers: torch.tensor(numbers, dtype=torch.long).reshape(B, Tq)
     )
-    kinds.append(
-        st.builds(lambda start, stop: Runs(Intervals.single(start, stop, Tk)), edges, edges)
+    choices.append(
+        st.builds(lambda start, stop: KeyRanges(Intervals.single(start, stop, Tk)), edges, edges)
     )
     if dense:
         shape = st.tuples(*(st.sampled_from([1, n]) for n in (B, Hq, Tq, Tk)))
-        kinds.append(st.builds(_random_dense, shape, st.integers(0, 2**31)))
-    mask = draw(st.one_of(kinds))
+        choices.append(st.builds(_random_dense, shape, st.integers(0, 2**31)))
+    mask = draw(st.one_of(choices))
     for _ in range(draw(st.integers(0, 2))):
-        other = draw(st.one_of(kinds))
+        other = draw(st.one_of(choices))
         mask = mask & other if draw(st.booleans()) else mask | other
     return mask
 
@@ -64,17 +65,18 @@ class Call:
     """The arguments of one call of attention."""
 
     tensors: dict[str, torch.Tensor]
-    options: dict = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
 
     def to(self, dtype: torch.dtype) -> "Call":
-        """The same numbers in another dtype, as leaves that ask for gradients."""
+        """Return the same numbers in another dtype, as leaves that require gradients."""
         tensors = {
             name: tensor.detach().to(dtype).requires_grad_()
             for name, tensor in self.tensors.items()
         }
         return Call(tensors, self.options)
 
-    def arguments(self) -> dict:
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of `attention` by name."""
         return self.tensors | self.options
 
 
@@ -83,16 +85,16 @@ def calls(
     draw,
     *,
     dtype: torch.dtype = torch.float32,
-    most: int = 12,
+    max_size: int = 12,
     extras: tuple[str, ...] = ("bias", "softcap", "sinks"),
 ) -> Call:
-    """Query, key and value of any sizes and strides, a mask or none, and the options named in `extras`."""
+    """Draw query, key and value of any sizes and strides, a mask or none, and the options named in `extras`."""
     B, Hkv, group = (draw(st.integers(1, 3)) for _ in range(3))
     Hq = Hkv * group
-    Tq, Tk = draw(st.integers(1, most)), draw(st.integers(1, most))
+    Tq, Tk = draw(st.integers(1, max_size)), draw(st.integers(1, max_size))
     if draw(st.booleans()):
         Tk = Tq
-    D, Dv = draw(st.integers(1, most)), draw(st.integers(1, most))
+    D, Dv = draw(st.integers(1, max_size)), draw(st.integers(1, max_size))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
     layout = draw(st.sampled_from(["heads first", "tokens first", "packed", "every other token"]))
     tensors = {
@@ -100,7 +102,7 @@ def calls(
         "key": _strided((B, Hkv, Tk, D), layout, generator).to(dtype),
         "value": _strided((B, Hkv, Tk, Dv), layout, generator).to(dtype),
     }
-    options: dict = {}
+    options: dict[str, Any] = {}
     if draw(st.booleans()):
         options["mask"] = draw(masks(B, Hq, Tq, Tk))
     if draw(st.booleans()):
@@ -118,7 +120,7 @@ def calls(
 def _strided(
     shape: tuple[int, int, int, int], layout: str, generator: torch.Generator
 ) -> torch.Tensor:
-    """Random numbers in one of the layouts that models produce; the last dimension is contiguous."""
+    """Return random numbers in one of the layouts that models produce; the last dimension is contiguous."""
     B, H, T, D = shape
     if layout == "tokens first":
         return torch.randn(B, T, H, D, generator=generator).transpose(1, 2)

@@ -1,4 +1,4 @@
-"""The command line as people use it: what is printed, where, and with which exit code."""
+"""The command line: what is printed, where, and with which exit code."""
 
 import io
 import json
@@ -26,7 +26,7 @@ X = np.array(D["values"])
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
-    """An empty working folder, and a timing that is over soon."""
+    """Run in an empty working folder, and keep timings short."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("heedful.tour.speed.SECONDS", 0.0)
     monkeypatch.setattr("heedful.tour.speed.TOKENS", 32)
@@ -42,10 +42,10 @@ def steps(document: dict, rung: int = 0, walk: int = 0) -> dict[str, list]:
     }
 
 
-# --- what comes out ----------------------------------------------------------------------------------
+# --- output ----------------------------------------------------------------------------------
 
 
-def test_json_holds_the_numbers():
+def test_json_has_the_values_of_steps():
     result = run("--json", "--rung", "simplified")
     assert result.exit_code == 0
     document = json.loads(result.stdout)
@@ -60,16 +60,16 @@ def test_json_holds_the_numbers():
     assert document["agrees"] is True
 
 
-def test_json_is_all_there_is(tmp_path):
+def test_json_is_the_only_output(tmp_path):
     result = run("--json")
     document = json.loads(result.stdout)
     assert result.stderr == ""
     assert list(tmp_path.iterdir()) == []
     assert [rung["name"] for rung in document["rungs"]] == [rung.name for rung in ladder.LADDER]
-    comparisons = [found for rung in document["rungs"] for found in rung["comparisons"]]
+    comparisons = [comparison for rung in document["rungs"] for comparison in rung["comparisons"]]
     comparisons += document["timing"]["comparisons"]
     assert len(comparisons) > 30
-    assert all(found["difference"] <= found["tolerance"] for found in comparisons)
+    assert all(comparison["difference"] <= comparison["tolerance"] for comparison in comparisons)
     assert steps(document, 3, 1)["masked_scores"][0][1:] == ["-inf"] * 5
     assert min(document["timing"]["median_seconds"].values()) > 0
 
@@ -90,7 +90,7 @@ def test_large_tensors_are_summarised_in_json():
     assert step["summary"]["minimum"] < step["summary"]["mean"] < step["summary"]["maximum"]
 
 
-def test_the_same_again_gives_the_same():
+def test_two_runs_give_the_same_results():
     first, second = (json.loads(run("--json").stdout) for _ in range(2))
     for document in (first, second):
         del document["timing"]
@@ -118,7 +118,7 @@ def test_a_large_matrix_shows_its_corner():
     assert max(map(len, result.stdout.splitlines())) <= screen.WIDTH
 
 
-def test_only_the_named_rung_is_climbed():
+def test_only_the_named_rung_is_shown():
     result = run("--rung", "dropout")
     assert "Dropout on the weights" in result.stdout
     assert "Attention without weights" not in result.stdout
@@ -132,9 +132,9 @@ def test_colours_on_a_terminal_only(monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
-    found = run_tour(inputs.sentence(), ladder.choose_rungs("simplified"))
-    assert "\x1b[" in as_text(found, Terminal(), None)
-    assert "\x1b[" not in as_text(found, io.StringIO(), None)
+    tour = run_tour(inputs.sentence(), ladder.choose_rungs("simplified"))
+    assert "\x1b[" in as_text(tour, Terminal(), None)
+    assert "\x1b[" not in as_text(tour, io.StringIO(), None)
 
 
 def test_version():
@@ -143,10 +143,10 @@ def test_version():
     assert result.stdout == f"heedful {heedful.__version__}\n"
 
 
-# --- what goes wrong ---------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------
 
 
-def test_a_wrong_route_is_the_exit_code(monkeypatch):
+def test_a_wrong_route_gives_exit_code_1(monkeypatch):
     right = simplified.scores_by_loops
     monkeypatch.setattr(simplified, "scores_by_loops", lambda tokens: right(tokens) + 0.01)
     result = run("--rung", "simplified")
@@ -157,7 +157,7 @@ def test_a_wrong_route_is_the_exit_code(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--rung", "nope"], "self-attention-v1"),
         (["--input", "none.npy"], "No such file"),
@@ -165,16 +165,16 @@ def test_a_wrong_route_is_the_exit_code(monkeypatch):
         (["--html", "missing/page.html"], "--html"),
     ],
 )
-def test_unusable_options_are_one_message(tmp_path, arguments, said):
+def test_unusable_options_print_one_line(tmp_path, arguments, message):
     result = run(*arguments)
     assert result.exit_code == 2
     assert result.stdout == ""
-    assert said in result.stderr
+    assert message in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_extra_is_a_message(monkeypatch):
+def test_a_missing_extra_is_named(monkeypatch):
     monkeypatch.setattr("heedful.tour.minilm.PACKAGE", "no_such_package_anywhere")
     result = run("--text", "hello")
     assert result.exit_code == 2
@@ -190,7 +190,7 @@ def test_an_interruption_leaves_no_file(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-# --- as a process ------------------------------------------------------------------------------------
+# --- in a process of its own ------------------------------------------------------------------------------------
 
 
 def process(command: str) -> subprocess.CompletedProcess[str]:
@@ -225,7 +225,7 @@ def test_piped_output_is_plain():
     assert "heedful.attention() used the kernel" in result.stdout
 
 
-def test_a_reader_who_leaves_early_is_no_error(tmp_path):
+def test_a_closed_pipe_is_no_error(tmp_path):
     result = process("heedful tour --rung simplified | head -n 1")
     assert result.returncode == 0
     assert result.stderr == ""
@@ -233,13 +233,13 @@ def test_a_reader_who_leaves_early_is_no_error(tmp_path):
     assert (tmp_path / "tour.html").exists()
 
 
-def test_an_ascii_terminal_gets_what_it_can_show():
+def test_an_ascii_terminal_gets_ascii():
     result = process("PYTHONUTF8=0 PYTHONIOENCODING=ascii heedful tour --rung simplified")
     assert result.returncode == 0
     assert result.stdout.isascii()
 
 
-def test_the_command_line_loads_nothing_it_does_not_need():
+def test_the_command_line_loads_no_heavy_packages():
     loaded = "import heedful.cli, sys; print([m for m in ('rich', 'jinja2', 'pygments') if m in sys.modules])"
     result = subprocess.run(
         [sys.executable, "-c", loaded], capture_output=True, text=True, check=True, timeout=60

@@ -1,4 +1,4 @@
-"""Which kernel runs, what explain() says of it, and that a kernel asked for by name runs or raises."""
+"""The choice of kernels, how explain() describes it, and that a kernel requested by name runs or raises."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ Q, K, V = torch.randn(2, 4, 16, 8), torch.randn(2, 2, 16, 8), torch.randn(2, 2, 
 
 @pytest.fixture
 def without_native(monkeypatch):
-    """As where the library could not be compiled."""
+    """Run the test as if the library could not be compiled."""
     monkeypatch.setattr("heedful.kernels.native.library.missing", "no compiler")
 
 
@@ -48,7 +48,7 @@ def test_a_plan_names_every_kernel_once():
         ({"sinks": torch.zeros(4)}, "flex", "log-sum-exp on CPUs", "reference"),
     ],
 )
-def test_refusals_carry_their_reason(options, refusing, reason, chosen, without_native):
+def test_refusals_have_a_reason(options, refusing, reason, chosen, without_native):
     plan = explain(Q, K, V, **options)
     assert plan.kernel == chosen
     assert reason in reasons(plan)[refusing]
@@ -65,7 +65,7 @@ def test_flex_refuses_a_backward_pass_on_cpus():
     native.library.missing is not None, reason="the native library is not installed"
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_on_cpus_ours_comes_first(dtype, monkeypatch):
+def test_our_kernel_comes_first_on_cpus(dtype, monkeypatch):
     monkeypatch.setattr("heedful.dispatch.AMX", False)
     plan = explain(Q.to(dtype), K.to(dtype), V.to(dtype), Causal(), return_lse=True)
     assert plan.kernel == "native"
@@ -78,7 +78,7 @@ def test_on_cpus_ours_comes_first(dtype, monkeypatch):
 @pytest.mark.skipif(
     native.library.missing is not None, reason="the native library is not installed"
 )
-def test_amx_tiles_are_left_to_pytorch(monkeypatch):
+def test_pytorch_comes_first_where_it_has_amx_tiles(monkeypatch):
     monkeypatch.setattr("heedful.dispatch.AMX", True)
     small = Q.bfloat16(), K.bfloat16(), V.bfloat16()
     plan = explain(*small, Causal())
@@ -91,14 +91,14 @@ def test_amx_tiles_are_left_to_pytorch(monkeypatch):
 @pytest.mark.skipif(
     native.library.missing is not None, reason="the native library is not installed"
 )
-def test_generic_vectors_serve_where_pytorch_skips_less(monkeypatch):
+def test_without_vector_instructions_our_kernel_runs_only_what_it_can_skip(monkeypatch):
     monkeypatch.setattr("heedful.dispatch.AMX", False)
     before = native.library.isa
     native.library.use_isa("generic")
     try:
         plan = explain(Q, K, V, Causal())
         assert plan.kernel == "torch_sdpa"
-        assert "no instructions of this machine's own" in reasons(plan)["native"]
+        assert "no code for this machine's vector instructions" in reasons(plan)["native"]
         assert explain(Q, K, V, Window(3)).kernel == "native"
         assert explain(Q[:, :, :1], K, V).kernel == "native"
         assert explain(Q, K, V, Causal(), dropout_p=0.1).kernel == "native"
@@ -113,7 +113,7 @@ def test_float64_goes_to_the_reference():
     assert "by name" in reasons(plan)["torch_sdpa"]
 
 
-def test_what_runs_is_what_was_explained(monkeypatch):
+def test_the_explained_kernel_is_the_one_that_runs(monkeypatch):
     ran = []
     for name, kernel in heedful.dispatch.KERNELS.items():
         run = kernel.run
@@ -129,18 +129,18 @@ def test_a_plan_prints_as_a_table(without_native):
     assert labels == ["problem", "mask", "kernel", "FLOPs", "memory", *labels[5:]]
     assert {"not native", "not torch_sdpa", "not online", "not flex"} == set(labels[5:])
     assert "not native      no compiler" in text
-    assert "two runs of keys" in text
+    assert "up to 2 key ranges" in text
     assert "(2, 4, 16, 8)" in text
 
 
-def test_a_plan_says_what_pytorchs_kernel_does_differently(without_native):
+def test_a_plan_notes_what_pytorchs_kernel_does_differently(without_native):
     assert "PyTorch draws" in explain(Q, K, V, dropout_p=0.1).notes
     assert "Tq x Tk" in explain(Q, K, V, Window(3)).notes
     assert explain(Q, K, V, Causal()).notes == ""
 
 
-def test_a_dense_mask_says_why_it_is_dense():
-    assert "dense, because no two runs" in explain(Q, K, V, torch.rand(16, 16) > 0.5).mask
+def test_a_plan_explains_why_a_mask_is_dense():
+    assert "dense, because 2 key ranges" in explain(Q, K, V, torch.rand(16, 16) > 0.5).mask
 
 
 def test_a_plan_is_frozen():
@@ -148,7 +148,7 @@ def test_a_plan_is_frozen():
         explain(Q, K, V).kernel = "other"
 
 
-def test_explain_computes_nothing_and_takes_no_random_number():
+def test_explain_draws_no_random_number():
     state = torch.get_rng_state()
     explain(Q, K, V, dropout_p=0.5, kernel="reference")
     assert torch.equal(torch.get_rng_state(), state)

@@ -1,4 +1,4 @@
-"""Dropout: reproducible, the same in every kernel of ours, of the right rate, and without a pattern."""
+"""Dropout is reproducible, the same in all our kernels, has the right rate, and shows no pattern."""
 
 import pytest
 import torch
@@ -14,13 +14,13 @@ def indices(B: int, H: int, Tq: int, Tk: int) -> list[torch.Tensor]:
 
 
 def dropped_weights(p: float, kernel: str, T: int = 40, **options) -> torch.Tensor:
-    """The weights after dropout, seen through values that are the identity."""
+    """Return the weights after dropout, by attention to values that are the identity."""
     query = torch.randn(2, 3, T, 8, generator=torch.Generator().manual_seed(1))
     value = torch.eye(T).expand(2, 3, T, T)
     return attention(query, query, value, dropout_p=p, kernel=kernel, **options)
 
 
-def test_one_seed_drops_the_same_in_every_kernel_of_ours():
+def test_one_seed_drops_the_same_weights_in_all_our_kernels():
     weights = {}
     for kernel in ("reference", "online"):
         torch.manual_seed(3)
@@ -29,7 +29,7 @@ def test_one_seed_drops_the_same_in_every_kernel_of_ours():
     torch.testing.assert_close(weights["reference"], weights["online"])
 
 
-def test_torchs_generator_decides():
+def test_torchs_generator_determines_the_dropped_weights():
     torch.manual_seed(3)
     first, second = (dropped_weights(0.4, "reference") for _ in range(2))
     torch.manual_seed(3)
@@ -37,21 +37,21 @@ def test_torchs_generator_decides():
     assert not torch.equal(second == 0, first == 0)
 
 
-def test_without_dropout_the_generator_is_left_alone():
+def test_without_dropout_no_random_number_is_drawn():
     state = torch.get_rng_state()
     dropped_weights(0.0, "reference")
     assert torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.mark.parametrize("kernel", ["reference", "online", "torch_sdpa"])
-def test_survivors_are_scaled_so_that_the_mean_stays(kernel):
+def test_kept_weights_are_scaled_to_preserve_the_mean(kernel):
     full, dropped = dropped_weights(0.0, kernel), dropped_weights(0.25, kernel)
     survivors = dropped != 0
     torch.testing.assert_close(dropped[survivors], full[survivors] / 0.75)
     assert 0.7 < survivors.float().mean() < 0.8
 
 
-def test_gradients_pass_through_the_survivors_alone():
+def test_gradients_pass_only_through_kept_weights():
     query, value = torch.randn(1, 1, 30, 8), torch.randn(1, 1, 30, 4, requires_grad=True)
     torch.manual_seed(0)
     output = attention(query, query, value, dropout_p=0.5, kernel="reference")
@@ -69,7 +69,7 @@ def test_the_rate_is_right_for_every_seed(seed, p):
 
 
 def test_no_pattern_between_neighbours():
-    """Correlations of the draws along and across every index, also shifted, are those of chance."""
+    """Correlations of the draws along and across every index, also shifted, are as small as for random numbers."""
     draws = kept(7, 0.5, *indices(4, 4, 128, 256)).float() * 2 - 1
     limit = 5 / draws.numel() ** 0.5
     for dimension in range(4):
@@ -88,7 +88,7 @@ def test_seeds_differ_in_every_bit():
         assert 0.45 < agreement < 0.55
 
 
-def test_known_draws_stay_what_they_are():
-    """The generator is part of the interface: other kernels and machines must draw the same."""
+def test_draws_of_a_known_seed_do_not_change():
+    """The generator is part of the interface, because other kernels and machines must draw the same."""
     draws = kept(0x0123456789ABCDEF, 0.5, *indices(1, 1, 2, 16)).int().flatten().tolist()
     assert "".join(map(str, draws)) == "11011110110000110110101000110101"

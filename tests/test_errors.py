@@ -1,4 +1,4 @@
-"""Errors reach whoever started the process that raised them."""
+"""Errors can be pickled, so that they reach other processes."""
 
 import pickle
 
@@ -16,8 +16,8 @@ from heedful.errors import ArgumentError, HeedfulError, KernelError, MissingExtr
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_an_error_survives_the_way_between_processes(error: HeedfulError) -> None:
-    arrived = pickle.loads(pickle.dumps(error))
-    assert type(arrived) is type(error)
-    assert str(arrived) == str(error)
-    assert vars(arrived) == vars(error)
+def test_an_error_can_be_pickled(error: HeedfulError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert str(copy) == str(error)
+    assert vars(copy) == vars(error)

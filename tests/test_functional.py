@@ -1,10 +1,13 @@
-"""attention() as PyTorch's users call it, and the function that takes the place of PyTorch's own."""
+"""attention(), and the drop-in replacement for PyTorch's scaled_dot_product_attention()."""
 
 import inspect
+from collections.abc import Callable
 from contextlib import nullcontext
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.nn import functional as F
 
 import heedful
@@ -45,7 +48,7 @@ def test_the_drop_in_has_pytorchs_signature():
     ],
     ids=["plain", "causal", "scale", "Boolean", "added", "all hidden"],
 )
-def test_the_drop_in_gives_what_pytorch_gives(leading, dtype, arguments):
+def test_the_drop_in_returns_what_pytorch_returns(leading, dtype, arguments):
     query, key, value = (
         torch.randn(*leading, T, D, dtype=dtype) for T, D in ((5, 8), (7, 8), (7, 6))
     )
@@ -69,7 +72,7 @@ def test_masks_of_five_dimensional_problems_broadcast(mask_shape):
     )
 
 
-def test_grouped_heads_need_leave_as_in_pytorch():
+def test_grouped_heads_need_enable_gqa_as_in_pytorch():
     query, key = torch.randn(1, 4, 5, 8), torch.randn(1, 2, 5, 8)
     torch.testing.assert_close(
         DROP_IN(query, key, key, enable_gqa=True),
@@ -103,14 +106,14 @@ def test_grouped_heads_need_leave_as_in_pytorch():
     ],
 )
 def test_the_drop_in_raises_what_pytorch_raises(arguments):
-    with pytest.raises(Exception) as theirs:  # noqa: PT011 - whatever it is, ours must be the same
+    with pytest.raises(Exception) as theirs:  # noqa: PT011 - any error, which ours must equal
         F.scaled_dot_product_attention(*arguments)
     with pytest.raises(theirs.type) as ours:
         DROP_IN(*arguments)
     assert str(ours.value) == str(theirs.value)
 
 
-def test_the_drop_in_drops_weights_as_torchs_generator_says():
+def test_dropout_of_the_drop_in_uses_torchs_generator():
     query, value = torch.randn(1, 2, 64, 8), torch.eye(64).expand(1, 2, 64, 64)
     first, second = (DROP_IN(query, query, value, dropout_p=0.5) for _ in range(2))
     assert not torch.equal(first, second)
@@ -121,7 +124,7 @@ def test_the_drop_in_drops_weights_as_torchs_generator_says():
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_nested_tensors_are_left_to_pytorch():
+def test_nested_tensors_go_to_pytorch():
     pieces = [torch.randn(n, 2, 8) for n in (3, 5)]
     nested = torch.nested.nested_tensor(pieces, layout=torch.jagged).transpose(1, 2)
     output = DROP_IN(nested, nested, nested)
@@ -129,7 +132,7 @@ def test_nested_tensors_are_left_to_pytorch():
     torch.testing.assert_close(output.unbind()[0], expected[0])
 
 
-def test_lse_comes_back_on_request():
+def test_lse_is_returned_on_request():
     query = torch.randn(2, 3, 5, 8)
     result = attention(query, query, query, Causal(), return_lse=True)
     assert isinstance(result, AttentionResult)
@@ -154,7 +157,7 @@ def test_autocast_casts_as_pytorch_does(kernel):
     torch.testing.assert_close(ours.double(), exact, rtol=0.01, atol=0.005)
 
 
-def test_softmax_statistics_stay_wide_under_autocast():
+def test_softmax_statistics_stay_float32_under_autocast():
     query = torch.randn(1, 2, 50, 64).bfloat16()
     with torch.autocast("cpu", torch.bfloat16):
         inside = attention(query, query, query, kernel="reference")
@@ -184,7 +187,7 @@ def test_compiles_as_one_graph(options):
     torch.testing.assert_close(ours, expected)
 
 
-def test_a_mask_may_be_made_inside_the_graph():
+def test_a_mask_may_be_built_inside_the_graph():
     def function(query, lengths):
         return attention(query, query, query, Padding(lengths) & Causal())
 
@@ -194,8 +197,68 @@ def test_a_mask_may_be_made_inside_the_graph():
 
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, nullcontext])
-def test_in_every_gradient_mode(context):
+def test_attention_works_in_every_gradient_mode(context):
     query = torch.randn(1, 2, 5, 8, requires_grad=True)
     with context():
         output = attention(query, query, query, Causal())
     assert output.requires_grad == (context is nullcontext)
+
+
+def test_our_own_errors_are_not_hidden(monkeypatch):
+    def fail(*_, **__):
+        raise heedful.ArgumentError("query", expected="a", received="b", remedy="c")
+
+    monkeypatch.setattr("heedful.functional.AttentionProblem", fail)
+    query = torch.randn(1, 2, 5, 8)
+    with pytest.raises(heedful.ArgumentError, match="expected a"):
+        DROP_IN(query, query, query)
+
+
+def outcome(call: Callable[[], torch.Tensor]) -> torch.Tensor | tuple[type, str]:
+    """Return the result of a call, or the type and message of its error."""
+    try:
+        return call()
+    except (RuntimeError, IndexError, heedful.ArgumentError) as error:
+        return type(error), str(error)
+
+
+SIZE = st.sampled_from([1, 2, 4])
+
+
+@st.composite
+def shapes(draw) -> list[list[int]]:
+    """Draw shapes of query, key, value and mask that fit together, but for up to two changes."""
+    leading = draw(st.lists(SIZE, max_size=3))
+    Tq, Tk, D = draw(SIZE), draw(SIZE), draw(SIZE)
+    drawn = [[*leading, Tq, D], [*leading, Tk, D], [*leading, Tk, D], [*leading, Tq, Tk]]
+    for _ in range(draw(st.integers(0, 2))):
+        shape = draw(st.sampled_from(drawn))
+        place = draw(st.integers(0, len(shape) - 1))
+        change = draw(st.sampled_from(["resize", "insert", "remove"]))
+        if change == "insert":
+            shape.insert(place, draw(SIZE))
+        elif change == "resize":
+            shape[place] = draw(SIZE)
+        elif len(shape) > 1:
+            shape.pop(place)
+    return drawn
+
+
+@given(
+    shapes(),
+    st.sampled_from([None, torch.float32, torch.float64, torch.bool]),
+    st.booleans(),
+)
+@settings(max_examples=500)
+def test_the_drop_in_takes_and_refuses_the_shapes_that_pytorch_does(drawn, mask_dtype, enable_gqa):
+    query_shape, key_shape, value_shape, mask_shape = drawn
+    query, key, value = (torch.ones(shape) for shape in (query_shape, key_shape, value_shape))
+    mask = None if mask_dtype is None else torch.ones(mask_shape, dtype=mask_dtype)
+    ours, theirs = (
+        outcome(lambda f=f: f(query, key, value, mask, enable_gqa=enable_gqa))
+        for f in (DROP_IN, F.scaled_dot_product_attention)
+    )
+    if isinstance(theirs, torch.Tensor):
+        torch.testing.assert_close(ours, theirs)
+    else:
+        assert ours == theirs

@@ -1,4 +1,4 @@
-"""`heedful info`: what this installation computes with, as text and as JSON."""
+"""`heedful info` describes the installation as text and as JSON."""
 
 import json
 
@@ -16,21 +16,25 @@ def run(*arguments: str) -> str:
     return result.stdout
 
 
-def test_json_holds_what_the_text_says():
-    found, text = json.loads(run("--json")), run()
-    assert found["versions"]["heedful"] == heedful.__version__
-    assert found["versions"]["torch"] == torch.__version__
-    assert found["threads"] == torch.get_num_threads()
-    assert (found["isa"] is None) == (found["missing"] is not None)
-    for said in (*found["versions"].values(), *found["kernels"].values(), *found["isas"]):
-        assert said in text
+def test_json_and_text_agree():
+    description, text = json.loads(run("--json")), run()
+    assert description["versions"]["heedful"] == heedful.__version__
+    assert description["versions"]["torch"] == torch.__version__
+    assert description["threads"] == torch.get_num_threads()
+    assert (description["isa"] is None) == (description["missing"] is not None)
+    for value in (
+        *description["versions"].values(),
+        *description["kernels"].values(),
+        *description["isas"],
+    ):
+        assert value in text
 
 
-def test_it_says_why_the_native_kernel_is_missing(monkeypatch):
+def test_it_explains_why_the_native_kernel_is_missing(monkeypatch):
     monkeypatch.setattr(library, "missing", "no compiler")
     monkeypatch.setattr(library, "isa", None)
-    found = json.loads(run("--json"))
-    assert found["missing"] == "no compiler"
-    assert found["isa"] is None
-    assert set(found["kernels"].values()) == {"torch_sdpa"}
+    description = json.loads(run("--json"))
+    assert description["missing"] == "no compiler"
+    assert description["isa"] is None
+    assert set(description["kernels"].values()) == {"torch_sdpa"}
     assert "native     missing: no compiler" in run()

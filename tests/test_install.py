@@ -1,4 +1,4 @@
-"""The package as pip installs it: what the wheel holds, with a compiler and without one."""
+"""The package as pip installs it, with a compiler and without one."""
 
 import json
 import os
@@ -24,7 +24,7 @@ print(json.dumps({
 
 
 def wheel(folder: Path, **environment: str) -> Path:
-    """A wheel of this checkout, built in a folder of its own."""
+    """Build a wheel of this checkout in a folder and return its path."""
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", str(ROOT)]
     command += ["--wheel-dir", str(folder), f"--config-settings=build-dir={folder / 'build'}"]
     done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)
@@ -33,8 +33,8 @@ def wheel(folder: Path, **environment: str) -> Path:
     return built
 
 
-def computes(package: Path) -> dict:
-    """What attention does in a process that has the wheel's contents before all else."""
+def run_attention(package: Path) -> dict:
+    """Run attention in a process that imports the wheel's contents, and return what it prints."""
     unpacked = package.parent / "unpacked"
     zipfile.ZipFile(package).extractall(unpacked)
     done = subprocess.run(
@@ -45,14 +45,14 @@ def computes(package: Path) -> dict:
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert Path(found["file"]).is_relative_to(unpacked)
-    assert found["finite"]
-    return found
+    printed = json.loads(done.stdout)
+    assert Path(printed["file"]).is_relative_to(unpacked)
+    assert printed["finite"]
+    return printed
 
 
 @pytest.mark.slow
-def test_one_wheel_for_all_pythons(tmp_path):
+def test_one_wheel_serves_all_pythons(tmp_path):
     package = wheel(tmp_path)
     names = set(zipfile.ZipFile(package).namelist())
     assert package.name.split("-")[2:4] == ["py3", "none"]
@@ -63,12 +63,12 @@ def test_one_wheel_for_all_pythons(tmp_path):
     assert {name.removeprefix("src/") for name in tracked} <= names
     assert "heedful/kernels/native/libheedful.so" in names
     assert not any(name.endswith((".h", ".cpp")) for name in names)
-    assert computes(package)["kernel"] == "native"
+    assert run_attention(package)["kernel"] == "native"
 
 
-def test_without_a_compiler_it_installs_and_says_so(tmp_path):
+def test_without_a_compiler_it_installs_and_explains(tmp_path):
     package = wheel(tmp_path, CC="/bin/false", CXX="/bin/false")
     assert package.name.endswith("py3-none-any.whl")
-    found = computes(package)
-    assert found["kernel"] == "torch_sdpa"
-    assert "could not be compiled" in found["others"]["native"]
+    printed = run_attention(package)
+    assert printed["kernel"] == "torch_sdpa"
+    assert "could not be compiled" in printed["others"]["native"]

@@ -1,4 +1,4 @@
-"""Masks: what each shows, that every form says the same, and that alignment is never guessed."""
+"""Masks: which keys each shows, that all forms agree, and that alignment is never guessed."""
 
 import itertools
 
@@ -14,10 +14,10 @@ from heedful import (
     Causal,
     Dense,
     Documents,
+    KeyRanges,
     Mask,
     Padding,
     Prefix,
-    Runs,
     Sinks,
     Window,
 )
@@ -25,7 +25,7 @@ from strategies import masks
 
 
 def picture(mask: Mask, Tq: int, Tk: int | None = None, batch: int | None = None) -> list[str]:
-    """The dense mask of the last batch entry as rows of x (seen) and . (hidden)."""
+    """Return the dense mask of the last batch entry as rows of x (seen) and . (hidden)."""
     rows = mask.dense(Tq, Tk, batch=batch)[-1, 0]
     return ["".join("x" if seen else "." for seen in row) for row in rows]
 
@@ -41,8 +41,8 @@ def picture(mask: Mask, Tq: int, Tk: int | None = None, batch: int | None = None
         (Padding([3], side="left"), [".xxx"] * 4),
         (Documents(torch.tensor([5, 5, 7, 7])), ["xx..", "xx..", "..xx", "..xx"]),
         (Sinks(1), ["x..."] * 4),
-        (Runs(Window(2).intervals(4)), ["x...", "xx..", ".xx.", "..xx"]),
-        (Causal() & Runs(Sinks(2).intervals(4)), ["x...", "xx..", "xx..", "xx.."]),
+        (KeyRanges(Window(2).intervals(4)), ["x...", "xx..", ".xx.", "..xx"]),
+        (Causal() & KeyRanges(Sinks(2).intervals(4)), ["x...", "xx..", "xx..", "xx.."]),
         (Causal() & (Sinks(1) | Window(2)), ["x...", "xx..", "xxx.", "x.xx"]),
         (Causal() & Documents(torch.tensor([0, 0, 1, 1])), ["x...", "xx..", "..x.", "..xx"]),
         (Dense(torch.eye(4, dtype=torch.bool)), ["x...", ".x..", "..x.", "...x"]),
@@ -50,7 +50,7 @@ def picture(mask: Mask, Tq: int, Tk: int | None = None, batch: int | None = None
     ],
     ids=repr,
 )
-def test_what_each_mask_shows(mask, expected):
+def test_each_mask_shows_the_expected_keys(mask, expected):
     assert picture(mask, 4) == expected
 
 
@@ -73,7 +73,7 @@ def test_alignment_of_two_queries_on_four_keys(mask, expected):
     assert picture(mask, 2, 4) == expected
 
 
-def test_more_queries_than_keys_leave_early_queries_with_nothing():
+def test_early_queries_see_nothing_if_there_are_more_queries_than_keys():
     assert picture(Causal(align="end"), 4, 2) == ["..", "..", "x.", "xx"]
 
 
@@ -86,7 +86,7 @@ def test_unequal_lengths_need_an_alignment(mask):
         mask.dense(3, 7)
 
 
-def test_two_alignments_do_not_combine():
+def test_different_alignments_do_not_combine():
     for combine in (Mask.__and__, Mask.__or__):
         with pytest.raises(ArgumentError, match="one alignment"):
             combine(Causal(align="end"), Window(3, align="start"))
@@ -97,7 +97,7 @@ SIZES = st.tuples(st.integers(1, 3), st.integers(1, 2), st.integers(1, 9), st.in
 
 @given(SIZES.flatmap(lambda sizes: st.tuples(st.just(sizes), masks(*sizes))))
 @settings(max_examples=600)
-def test_every_form_says_the_same(drawn):
+def test_all_forms_of_a_mask_agree(drawn):
     (B, Hq, Tq, Tk), mask = drawn
     full = (B, Hq, Tq, Tk)
     dense = mask.dense(Tq, Tk, batch=B).expand(full)
@@ -131,7 +131,7 @@ ONE_OF_EACH = [
 @pytest.mark.parametrize(
     ("left", "right"), list(itertools.combinations_with_replacement(ONE_OF_EACH, 2)), ids=repr
 )
-def test_every_and_of_two_structured_masks_stays_intervals(left, right):
+def test_every_intersection_of_two_structured_masks_has_intervals(left, right):
     both = left & right
     intervals = both.intervals(6, batch=2)
     assert intervals is not None
@@ -139,18 +139,18 @@ def test_every_and_of_two_structured_masks_stays_intervals(left, right):
     assert torch.equal(intervals.dense().unsqueeze(1).expand(2, 1, 6, 6), expected)
 
 
-def test_what_two_runs_cannot_say_becomes_dense():
+def test_a_mask_of_three_ranges_becomes_dense():
     stripes = Documents(torch.tensor([0, 1, 2, 3, 4, 5])) | Sinks(1) | Dense(torch.eye(6).bool())
     assert stripes.intervals(6) is None
-    three_runs = Sinks(1) | (Band(0, 0) | Padding([1], side="left"))
-    assert three_runs.intervals(6) is None
-    assert picture(three_runs, 6)[2] == "x.x..x"
+    three_ranges = Sinks(1) | (Band(0, 0) | Padding([1], side="left"))
+    assert three_ranges.intervals(6) is None
+    assert picture(three_ranges, 6)[2] == "x.x..x"
 
 
-def test_runs_within_runs_and_runs_that_touch_become_one():
+def test_nested_and_touching_ranges_become_one():
     nested = Sinks(6) | Band(0, 0, align="start") | Prefix([3], align="start")
     intervals = nested.intervals(4, 8)
-    assert (intervals.runs, intervals.start.flatten().tolist()) == (1, [0] * 4)
+    assert (intervals.ranges, intervals.start.flatten().tolist()) == (1, [0] * 4)
     outer = Sinks(6) | Window(1, align="end")  # of the last query of 9: 0…5 and 8
     inner = Sinks(1) | (Band(5, 0, align="end") & Padding([5]))  # 0 and 3…4
     both = (outer | inner).intervals(1, 9)
@@ -160,10 +160,10 @@ def test_runs_within_runs_and_runs_that_touch_become_one():
     ]
     touching = Sinks(3) | Padding([5], side="left")
     assert touching.intervals(2, 8).pairs().tolist() == [16]
-    assert touching.intervals(2, 8).runs == 1
+    assert touching.intervals(2, 8).ranges == 1
 
 
-def test_combination_binds_as_python_does():
+def test_operators_have_pythons_precedence():
     assert picture(Sinks(1) | Window(1) & Causal(), 3) == ["x..", "xx.", "x.x"]
 
 
@@ -220,7 +220,7 @@ def test_cumulative_lengths():
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (lambda: Window(0), "at least 1"),
         (lambda: Window(2.5), "at least 1"),
@@ -228,7 +228,7 @@ def test_cumulative_lengths():
         (lambda: Sinks(True), "at least 0"),
         (lambda: Causal(align="middle"), '"start", "end"'),
         (lambda: Padding([1.5]), "integers"),
-        (lambda: Padding([-1]), "least value of -1"),
+        (lambda: Padding([-1]), "minimum of -1"),
         (lambda: Padding([1], side="top"), "where the padding stands"),
         (lambda: Documents(torch.tensor([0, 1, 0])), "non-decreasing"),
         (lambda: Documents(torch.tensor([0.0, 1.0])), "non-decreasing integers"),
@@ -237,14 +237,17 @@ def test_cumulative_lengths():
         (lambda: Padding([5]).dense(4), "at most 4"),
         (lambda: Prefix([5]).dense(4), "at most 4"),
         (lambda: Documents(torch.arange(3)).dense(4), "each of the 4 keys"),
-        (lambda: Runs(Causal().intervals(3)).dense(3, 4), "runs for 3 queries and 4 keys"),
+        (
+            lambda: KeyRanges(Causal().intervals(3)).dense(3, 4),
+            "key ranges for 3 queries and 4 keys",
+        ),
         (lambda: Dense(torch.ones(3, 3, dtype=torch.bool)).dense(4), "Slice it"),
         (lambda: Padding([1, 2]).dense(4, batch=3), "3 batch entries"),
         (lambda: (Padding([1, 2]) & Padding([1, 2, 3])).dense(4), "2 batch entries"),
     ],
 )
-def test_errors_say_what_would_do(make, says):
-    with pytest.raises(ArgumentError, match=says):
+def test_errors_state_what_was_expected(make, message):
+    with pytest.raises(ArgumentError, match=message):
         make()
 
 
@@ -255,6 +258,6 @@ def test_masks_of_numbers_compare_and_hash_by_value():
     assert Causal() & Window(3) != Causal() | Window(3)
 
 
-def test_intervals_take_memory_of_tokens_not_of_their_square():
+def test_intervals_take_memory_linear_in_the_tokens():
     intervals = (Causal() & (Sinks(4) | Window(256))).intervals(65_536)
     assert intervals.start.numel() + intervals.stop.numel() <= 4 * 65_536

@@ -1,4 +1,4 @@
-"""What does not fit gets an error at the door that states expected, received and remedy."""
+"""Arguments that do not fit raise an error that states expected, received and remedy."""
 
 import pytest
 import torch
@@ -42,16 +42,16 @@ BAD_CALLS = {
 
 
 @pytest.mark.parametrize("name", BAD_CALLS)
-def test_bad_input_is_refused_at_the_door(name):
-    arguments, options, says = BAD_CALLS[name]
+def test_bad_arguments_raise_an_error(name):
+    arguments, options, parts = BAD_CALLS[name]
     with pytest.raises(ArgumentError) as caught:
         attention(*arguments, **options)
     message = str(caught.value)
-    for part in ("expected", "received", *says):
+    for part in ("expected", "received", *parts):
         assert part in message
 
 
-def test_an_argument_error_is_a_value_error_that_carries_its_parts():
+def test_an_argument_error_is_a_value_error_with_its_parts():
     with pytest.raises(ValueError, match="dropout_p") as caught:
         attention(Q, K, V, dropout_p=2.0)
     assert (caught.value.argument, caught.value.received) == ("dropout_p", "2.0")
@@ -59,12 +59,12 @@ def test_an_argument_error_is_a_value_error_that_carries_its_parts():
 
 
 @pytest.mark.parametrize("p", [0, 1, 0.0, 1.0])
-def test_dropout_of_nothing_and_of_everything_are_allowed(p):
+def test_dropout_probabilities_of_zero_and_one_are_allowed(p):
     output = attention(Q, K, V, dropout_p=p, kernel="reference")
     assert output.isfinite().all()
     assert bool((output == 0).all()) == (p == 1)
 
 
-def test_a_boolean_tensor_stands_for_dense():
+def test_a_boolean_tensor_is_a_dense_mask():
     shown = torch.rand(2, 1, 5, 7) > 0.5
     assert torch.equal(attention(Q, K, V, shown), attention(Q, K, V, Dense(shown)))

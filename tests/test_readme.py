@@ -1,14 +1,15 @@
-"""The README's examples run, one after another, as a reader would type them."""
+"""The README's examples run, in the order in which a reader would type them."""
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 README = Path(__file__).parents[1] / "README.md"
 
 
-def test_its_python_runs(capsys):
+def test_the_readmes_python_runs(capsys):
     pytest.importorskip(
         "transformers",
         reason="transformers is missing; install it with: pip install -e '.[transformers]'",
@@ -16,7 +17,7 @@ def test_its_python_runs(capsys):
     examples = re.findall(
         r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL
     )
-    names: dict = {}
+    names: dict[str, Any] = {}
     for example in examples:
         exec(compile(example, "README.md", "exec"), names)
     assert len(examples) >= 3
@@ -27,7 +28,7 @@ def test_its_python_runs(capsys):
     assert "weights" in printed
 
 
-def test_its_files_exist():
+def test_the_readmes_links_exist():
     links = re.findall(r"\]\(([^)#:]+)\)", README.read_text(encoding="utf-8"))
     assert links
     for link in links:

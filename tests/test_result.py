@@ -1,4 +1,4 @@
-"""merge(): attention over parts of the keys becomes attention over all of them."""
+"""merge() turns attention over parts of the keys into attention over all keys."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def test_parts_merge_into_the_whole(lengths, seed):
             torch.testing.assert_close(ours, exact)
 
 
-def test_parts_that_saw_nothing_add_nothing():
+def test_parts_without_visible_keys_change_nothing():
     nothing = AttentionResult(torch.zeros(1, 1, 2, 3), torch.full((1, 1, 2), -torch.inf))
     something = AttentionResult(torch.randn(1, 1, 2, 3), torch.randn(1, 1, 2))
     merged = merge(nothing, something, nothing)
@@ -59,7 +59,7 @@ def test_the_outputs_keep_their_dtype():
     assert merge(part, part).output.dtype == torch.bfloat16
 
 
-def test_what_cannot_be_merged_says_so():
+def test_results_that_cannot_be_merged_raise_an_error():
     with pytest.raises(ArgumentError, match="at least one"):
         merge()
     parts = [AttentionResult(torch.randn(1, 1, T, 3), torch.randn(1, 1, T)) for T in (2, 3)]

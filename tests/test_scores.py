@@ -1,4 +1,4 @@
-"""Soft-cap, sinks and ALiBi as published."""
+"""Soft-cap, sinks and ALiBi are as published."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from heedful import ArgumentError, attention
 from heedful.scores import alibi, alibi_slopes, soft_cap
 
 
-def test_a_soft_cap_bounds_and_leaves_small_scores_alone():
+def test_a_soft_cap_bounds_scores_and_keeps_small_ones():
     scores = torch.tensor([-1000.0, -0.01, 0.0, 0.01, 1000.0])
     capped = soft_cap(scores, 5.0)
     torch.testing.assert_close(
@@ -39,7 +39,7 @@ def test_alibis_slopes_are_the_published_series(heads, slopes):
     torch.testing.assert_close(alibi_slopes(heads), torch.tensor(slopes))
 
 
-def test_alibis_bias_falls_with_distance():
+def test_alibis_bias_decreases_with_distance():
     bias = alibi(2, 2, 4)  # the two queries stand at keys 2 and 3
     assert bias.shape == (1, 2, 2, 4)
     torch.testing.assert_close(bias[0, 1], -(2**-8) * torch.tensor([[2.0, 1, 0, 1], [3, 2, 1, 0]]))

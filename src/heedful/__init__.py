@@ -7,7 +7,18 @@ from heedful.conversion import Certificate, convert
 from heedful.dispatch import Plan, explain
 from heedful.errors import ArgumentError, HeedfulError, KernelError, MissingExtraError
 from heedful.functional import attention, scaled_dot_product_attention
-from heedful.masks import Band, Causal, Dense, Documents, Mask, Padding, Prefix, Runs, Sinks, Window
+from heedful.masks import (
+    Band,
+    Causal,
+    Dense,
+    Documents,
+    KeyRanges,
+    Mask,
+    Padding,
+    Prefix,
+    Sinks,
+    Window,
+)
 from heedful.observation import Trace, record
 from heedful.result import AttentionResult, merge
 
@@ -15,8 +26,8 @@ if TYPE_CHECKING:
     from heedful.conformance import check
 else:
 
-    def __getattr__(name):
-        """`check`, imported when first asked for: that takes longer than all the rest."""
+    def __getattr__(name: str) -> object:
+        """Import `check` on first use, because that takes longer than everything else."""
         if name != "check":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from heedful.conformance import check
@@ -36,12 +47,12 @@ __all__ = [
     "Documents",
     "HeedfulError",
     "KernelError",
+    "KeyRanges",
     "Mask",
     "MissingExtraError",
     "Padding",
     "Plan",
     "Prefix",
-    "Runs",
     "Sinks",
     "Trace",
     "Window",

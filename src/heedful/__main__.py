@@ -1,4 +1,4 @@
-"""`python -m heedful`, the same as `heedful`."""
+"""The entry point of `python -m heedful`, which is the same as `heedful`."""
 
 from heedful.cli import app
 

@@ -213,7 +213,7 @@ def _tokens_first(tensor: Tensor) -> Tensor:
 
 def _count(direction: str, query: Tensor, key: Tensor, task: _Task) -> None:
     Tq, Tk = query.shape[-2], key.shape[-2]
-    few = dispatch.DECODED
+    few = dispatch.MAX_DECODED
     tokens = f"Tq ≤ {few}" if Tq <= few else "Tq = Tk" if Tq == Tk else "Tq ≠ Tk"
     dtype = str(query.dtype).removeprefix("torch.")
     with _lock:

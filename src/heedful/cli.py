@@ -1,14 +1,30 @@
-"""The command line: options in, exit codes out. The work is done by what it calls."""
+"""The command line: options, exit codes, and the handling of errors. The commands' work is done in other modules."""
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
+from typer.core import TyperGroup
 
-DISAGREE, UNUSABLE, INTERRUPTED = 1, 2, 130  # exit codes
+from heedful.errors import HeedfulError
 
-app = typer.Typer(
+FAILED, UNUSABLE, INTERRUPTED = 1, 2, 130  # exit codes
+
+
+class _Commands(TyperGroup):
+    """The commands; an error that heedful raises on purpose ends any of them with one line and exit code 2."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except HeedfulError as error:
+            print(f"heedful {ctx.invoked_subcommand}: {error}", file=sys.stderr)
+            raise typer.Exit(UNUSABLE) from error
+
+
+app: typer.Typer = typer.Typer(
+    cls=_Commands,
     help="Attention for PyTorch that you can read, check, see and run fast.",
     no_args_is_help=True,
     add_completion=False,
@@ -16,9 +32,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 
-def _print_version(asked: bool) -> None:
-    if asked:
+
+def _print_version(requested: bool) -> None:
+    if requested:
         from heedful import __version__
 
         print(f"heedful {__version__}")
@@ -39,7 +57,7 @@ def heedful(
 
 @app.command()
 def tour(
-    rung: Annotated[str | None, typer.Option(metavar="NAME", help="Climb this rung only.")] = None,
+    rung: Annotated[str | None, typer.Option(metavar="NAME", help="Show only this rung.")] = None,
     input: Annotated[
         Path | None,
         typer.Option(
@@ -55,62 +73,53 @@ def tour(
         Path | None,
         typer.Option(
             metavar="OUT",
-            help="Where the page goes: tour.html, or nowhere with --json, if not given.",
+            help="Write the page to this file. Default: tour.html; with --json, no page is written.",
         ),
     ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document instead of text.")
-    ] = False,
+    json: Json = False,
 ) -> None:
-    """Climb from dot products to multi-head attention: every step shown, every route checked, and a page written.
+    """Show attention step by step, from dot products to multi-head attention, and write the same as a page.
 
-    Exits with 1 if two routes disagree, and with 2 if something given cannot be used.
+    Every route to a result is computed and compared. Exits with 1 if two routes disagree, and with 2 if an argument
+    cannot be used.
     """
-    from heedful.errors import HeedfulError
     from heedful.tour.command import tour
 
     if html is None and not json:
         html = Path("tour.html")
-    try:
-        agrees = tour(rung=rung, input=input, text=text, html=html, json=json)
-    except HeedfulError as error:
-        print(f"heedful tour: {error}", file=sys.stderr)
-        raise typer.Exit(UNUSABLE) from error
-    if not agrees:
-        raise typer.Exit(DISAGREE)
+    if not tour(rung=rung, input=input, text=text, html=html, json=json):
+        raise typer.Exit(FAILED)
 
 
 @app.command()
-def info(
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document instead of text.")
-    ] = False,
-) -> None:
-    """Say what this installation computes with: versions, threads, instruction set, or why our kernel is missing."""
+def info(json: Json = False) -> None:
+    """Describe this installation: versions, threads, instruction set, and why our kernel is missing if it is."""
     from dataclasses import asdict
     from json import dumps
 
     from heedful.info import info
 
-    found = info()
-    print(dumps(asdict(found), indent=2) if json else found)
+    description = info()
+    print(dumps(asdict(description), indent=2) if json else description)
 
 
 @app.command()
 def bench(
     case: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="This case, or all whose names begin so; repeatable."),
+        typer.Option(
+            metavar="NAME",
+            help="Run this case, or all cases whose names start with NAME. Repeatable.",
+        ),
     ] = None,
     peer: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="Compare with this one beside each case's baseline; repeatable."
+            metavar="NAME",
+            help="Compare with this peer, besides each case's baseline. Repeatable.",
         ),
     ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document instead of text.")
-    ] = False,
+    json: Json = False,
     plot: Annotated[
         Path | None,
         typer.Option(metavar="OUT", help="Draw time and memory against length: .png or .svg."),
@@ -131,26 +140,21 @@ def bench(
 ) -> None:
     """Time attention beside PyTorch's and that of other libraries, and check every result.
 
-    Exits with 1 if a result is wrong, and with 2 if something given cannot be used.
+    Exits with 1 if a result is wrong, and with 2 if an argument cannot be used.
     """
     from heedful.bench.command import bench
-    from heedful.errors import HeedfulError
 
-    try:
-        right = bench(
-            case_names=case or [],
-            peer_names=peer or [],
-            json=json,
-            picture=plot,
-            markdown=page,
-            targets=targets,
-            quick=quick,
-        )
-    except HeedfulError as error:
-        print(f"heedful bench: {error}", file=sys.stderr)
-        raise typer.Exit(UNUSABLE) from error
+    right = bench(
+        case_names=case or [],
+        peer_names=peer or [],
+        json=json,
+        picture=plot,
+        markdown=page,
+        targets=targets,
+        quick=quick,
+    )
     if not right:
-        raise typer.Exit(DISAGREE)
+        raise typer.Exit(FAILED)
 
 
 @app.command()
@@ -159,8 +163,8 @@ def check(
         str | None,
         typer.Argument(
             metavar="TARGET",
-            help="path/to/file.py:Name or package.module:Name: a class, a function or an instance; the name may be "
-            "left out where a file defines one nn.Module.",
+            help="path/to/file.py:Name or package.module:Name, where Name is a class, a function or an instance. "
+            "The name is optional if the file defines exactly one nn.Module.",
             show_default=False,
         ),
     ] = None,
@@ -169,64 +173,61 @@ def check(
         typer.Option(
             "--with",
             metavar="NAME=VALUE",
-            help="An argument of the constructor, where its name does not tell; repeatable.",
+            help="An argument of the constructor, if its value cannot be guessed from its name. Repeatable.",
         ),
     ] = None,
     causal: Annotated[
         bool | None,
         typer.Option(
             "--causal/--bidirectional",
-            help="Whether a query may see later keys; as the target declares if not given.",
+            help="Whether a query may see later keys. Default: as the target declares.",
         ),
     ] = None,
     window: Annotated[
-        int | None, typer.Option(metavar="N", help="How many keys each query sees, its own too.")
+        int | None,
+        typer.Option(
+            metavar="N", help="The number of keys that each query sees, its own included."
+        ),
     ] = None,
-    heads: Annotated[
-        int | None, typer.Option(metavar="N", help="How many heads there are.")
-    ] = None,
+    heads: Annotated[int | None, typer.Option(metavar="N", help="The number of heads.")] = None,
     expect: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=REASON", help="A finding that is known: it counts as no bug; repeatable."
+            metavar="NAME=REASON",
+            help="A known finding, which does not count as a bug. Repeatable.",
         ),
     ] = None,
     form: Annotated[
-        Literal["text", "json", "junit"], typer.Option("--format", help="How to print the report.")
+        Literal["text", "json", "junit"], typer.Option("--format", help="The report's format.")
     ] = "text",
     explain: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Say what a finding means, and end.")
+        str | None, typer.Option(metavar="NAME", help="Print what a finding means, and exit.")
     ] = None,
     listed: Annotated[
-        bool, typer.Option("--list", help="Print every finding's name and meaning, and end.")
+        bool, typer.Option("--list", help="Print every finding's name and meaning, and exit.")
     ] = False,
 ) -> None:
-    """Say whether an attention module is right, and if not, which bug it has, on which line.
+    """Check whether an attention module is right; if not, report which bug it has, and on which line.
 
     Exits with 1 if there are bugs, and with 2 if the target cannot be imported, built or called.
     """
-    from heedful.conformance import command as check_command
-    from heedful.errors import HeedfulError
+    from heedful.conformance import command
 
-    try:
-        if listed:
-            check_command.list_findings()
-        elif explain is not None:
-            check_command.explain(explain)
-        else:
-            code = check_command.check_and_print(
-                target or "",
-                assignments=assignments or [],
-                expectations=expect or [],
-                causal=causal,
-                window=window,
-                num_heads=heads,
-                form=form,
-            )
-            raise typer.Exit(code)
-    except HeedfulError as error:
-        print(f"heedful check: {error}", file=sys.stderr)
-        raise typer.Exit(UNUSABLE) from error
+    if listed:
+        command.list_findings()
+    elif explain is not None:
+        command.explain(explain)
+    else:
+        code = command.check_and_print(
+            target or "",
+            assignments=assignments or [],
+            expectations=expect or [],
+            causal=causal,
+            window=window,
+            num_heads=heads,
+            form=form,
+        )
+        raise typer.Exit(code)
 
 
 @app.command()
@@ -235,46 +236,49 @@ def train(
         list[Path] | None,
         typer.Argument(
             metavar="[BOOK]...",
-            help="Plain text in UTF-8, or folders of .txt files; none: the sonnets that come with heedful.",
+            help="Plain text files in UTF-8, or folders of .txt files. Default: the sonnets that heedful includes.",
             show_default=False,
         ),
     ] = None,
     out: Annotated[
-        Path, typer.Option(metavar="DIR", help="The run's folder; it must not exist yet.")
+        Path, typer.Option(metavar="DIR", help="The run's folder, which must not exist yet.")
     ] = Path("gpt"),
     config: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Changes in TOML: keys of TrainingConfig, and of GPTConfig in a table [model].",
+            help="Settings in TOML: keys of TrainingConfig, and keys of GPTConfig in a table [model].",
         ),
     ] = None,
-    steps: Annotated[int | None, typer.Option(metavar="N", help="End after so many steps.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(metavar="N", help="Stop after this number of steps.")
+    ] = None,
     tokens: Annotated[
-        int | None, typer.Option(metavar="N", help="End after so many tokens read.")
+        int | None, typer.Option(metavar="N", help="Stop after reading this number of tokens.")
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(metavar="N", help="Plan as many steps as fit into so much time.")
+        float | None,
+        typer.Option(metavar="N", help="Plan as many steps as fit into this number of minutes."),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where the run in --out was saved last.")
+        bool, typer.Option("--resume", help="Continue the run in --out from where it was saved.")
     ] = False,
     against: Annotated[
         str | None,
         typer.Option(
             metavar="KERNEL",
-            help="Write nothing: train 200 steps (or --steps) twice in turn, the second on this attention "
-            "kernel (torch_sdpa), and compare losses and speed.",
+            help="Compare two attention kernels instead: train 200 steps (or --steps) with ours and with KERNEL "
+            "(for example torch_sdpa), print losses and speed, and write no files.",
         ),
     ] = None,
 ) -> None:
-    """Train a GPT on books: by default a small one in a minute or two, or on a shelf of books one of 10 million
-    parameters in 15 minutes.
+    """Train a GPT on books.
 
-    Ctrl-C saves, and --resume goes on, to the same weights as without a break. Exits with 1 if --against finds
-    other losses, with 2 if something given cannot be used, and with 130 after Ctrl-C.
+    By default, it trains a small model in one or two minutes, or on many books, a model of 10 million parameters in
+    15 minutes. Ctrl-C saves the run, and --resume continues it to the same weights as without a break.
+
+    Exits with 1 if the losses of --against differ, with 2 if an argument cannot be used, and with 130 after Ctrl-C.
     """
-    from heedful.errors import HeedfulError
     from heedful.gpt.train import command
 
     options = {"steps": steps, "tokens": tokens, "minutes": minutes}
@@ -283,13 +287,10 @@ def train(
             done = command.train(books or [], out, config=config, options=options, resume=resume)
         else:
             done = command.compare(books or [], against, config=config, options=options)
-    except HeedfulError as error:
-        print(f"heedful train: {error}", file=sys.stderr)
-        raise typer.Exit(UNUSABLE) from error
     except KeyboardInterrupt as interrupt:
         raise typer.Exit(INTERRUPTED) from interrupt
     if not done:
-        raise typer.Exit(INTERRUPTED if against is None else DISAGREE)
+        raise typer.Exit(INTERRUPTED if against is None else FAILED)
 
 
 @app.command()
@@ -299,45 +300,48 @@ def generate(
         typer.Option(
             "--from",
             metavar="DIR",
-            help="What heedful train wrote, or a GPT-2 or Llama of transformers with its tokenizer.json.",
+            help="A folder that heedful train wrote, or a GPT-2 or Llama of transformers with its tokenizer.json.",
         ),
     ] = Path("gpt"),
     prompt: Annotated[
         list[str] | None,
         typer.Option(
             metavar="TEXT",
-            help="What the text begins with; - reads stdin; repeatable, for a batch.",
+            help="The beginning of the text; - reads it from stdin. Repeatable, for a batch of texts.",
         ),
     ] = None,
     tokens: Annotated[
-        int, typer.Option(metavar="N", help="The most new tokens; a text may end before.")
+        int, typer.Option(metavar="N", help="The maximum number of new tokens.")
     ] = 200,
     temperature: Annotated[
-        float, typer.Option(metavar="T", help="0: always the likeliest; 1: as the model says.")
+        float,
+        typer.Option(
+            metavar="T",
+            help="0 always takes the most likely token; 1 samples from the model's probabilities.",
+        ),
     ] = 0.8,
     top_k: Annotated[
-        int | None, typer.Option(metavar="K", help="Draw from the K likeliest tokens alone.")
+        int | None,
+        typer.Option(metavar="K", help="Sample only from the K most likely tokens."),
     ] = None,
     top_p: Annotated[
         float | None,
-        typer.Option(metavar="P", help="Draw from the likeliest alone that together have P."),
+        typer.Option(
+            metavar="P",
+            help="Sample only from the most likely tokens whose probabilities add up to P.",
+        ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(metavar="N", help="The same seed says the same again.")
+        int | None, typer.Option(metavar="N", help="The seed; the same seed gives the same text.")
     ] = None,
 ) -> None:
-    """Go on with a text: by a GPT that heedful train made, or by a GPT-2 or Llama of transformers.
+    """Continue a text with a GPT that heedful train made, or with a GPT-2 or Llama of transformers.
 
-    Beyond the model's context the oldest half of it is forgotten each time. Exits with 2 if something given cannot
-    be used.
+    When a text grows beyond the model's context, the oldest half of the context is dropped. Exits with 2 if an
+    argument cannot be used.
     """
-    from heedful.errors import HeedfulError
     from heedful.gpt.command import print_continuations
     from heedful.gpt.generation import Sampling
 
-    try:
-        sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-        print_continuations(folder, prompt or [""], tokens=tokens, sampling=sampling)
-    except HeedfulError as error:
-        print(f"heedful generate: {error}", file=sys.stderr)
-        raise typer.Exit(UNUSABLE) from error
+    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    print_continuations(folder, prompt or [""], tokens=tokens, sampling=sampling)

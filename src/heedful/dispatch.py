@@ -5,49 +5,51 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import ModuleType
-from typing import cast
+from typing import Any, cast
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from heedful.errors import ArgumentError, KernelError
 from heedful.kernels import Kernel, flex, native, online, reference, torch_sdpa
-from heedful.masks import Mask
+from heedful.masks import MAX_KEY_RANGES, Mask
 from heedful.problem import AttentionProblem
 
-KERNELS = {
+KERNELS: dict[str, Kernel] = {
     module.NAME: cast(Kernel, cast(ModuleType, module))
     for module in (native, torch_sdpa, flex, reference, online)
 }
-AUTO = "auto"
-AMX = torch.cpu._is_amx_tile_supported()
-DECODED = 8  # queries at most, for which reading keys and values is what takes the time
-LARGEST_REFERENCE = 2**30  # bytes of scores; beyond, block by block
+AUTO: str = "auto"
+AMX: bool = torch.cpu._is_amx_tile_supported()
+MAX_DECODED: int = 8  # queries; up to here, reading keys and values takes most of the time
+MAX_REFERENCE_BYTES: int = 2**30  # of scores; larger problems are computed block by block
 
 
 def ranking(problem: AttentionProblem) -> Iterator[str]:
-    """The kernels that ``kernel="auto"`` may take, the first that does not refuse being the one."""
-    if problem.query.dtype != torch.float64:  # which is to compare with, and differentiate twice
-        yield from _fast(problem)
-    large = reference.scratch_bytes(problem) > LARGEST_REFERENCE
+    """Yield the kernels that ``kernel="auto"`` may choose; the first that does not refuse the problem is chosen."""
+    if problem.query.dtype != torch.float64:  # float64 is for comparisons and double backward
+        yield from _fast_kernels(problem)
+    large = reference.scratch_bytes(problem) > MAX_REFERENCE_BYTES
     yield from ("online", "reference") if large else ("reference", "online")
 
 
-def _fast(problem: AttentionProblem) -> tuple[str, ...]:
-    """The fast kernels on the problem's device, the fastest first."""
+def _fast_kernels(problem: AttentionProblem) -> tuple[str, ...]:
+    """Return the fast kernels for the problem's device, the fastest first."""
     if problem.query.is_cpu:
-        return ("torch_sdpa", "native") if _slower(problem) else ("native", "torch_sdpa")
+        prefers_torch = _why_torch_is_faster(problem) is not None
+        return ("torch_sdpa", "native") if prefers_torch else ("native", "torch_sdpa")
     if problem.query.is_cuda and problem.intervals is not None and not problem.plain_causal:
         return ("flex", "torch_sdpa")
     return ("torch_sdpa",)
 
 
-def _slower(problem: AttentionProblem) -> str | None:
-    """Why PyTorch's kernel is the faster one on this CPU, where it skips as much as ours; None: ours is."""
+def _why_torch_is_faster(problem: AttentionProblem) -> str | None:
+    """Return why PyTorch's kernel is faster than ours on this CPU, if it skips as much; None if ours is faster."""
     if AMX and problem.query.dtype == torch.bfloat16:
         reason = "it multiplies bfloat16 on this machine's AMX tiles"
-    elif native.library.isa == "generic" and problem.sizes.Tq > DECODED:
-        reason = "ours has no instructions of this machine's own to use"
+    elif native.library.isa == "generic" and problem.sizes.Tq > MAX_DECODED:
+        reason = "ours has no code for this machine's vector instructions"
     else:
         return None
     skips_as_much = problem.mask is None or problem.plain_causal
@@ -55,11 +57,11 @@ def _slower(problem: AttentionProblem) -> str | None:
 
 
 def choose(problem: AttentionProblem, kernel: str = AUTO) -> Kernel:
-    """The kernel named, or the best that can run the problem.
+    """Return the kernel of that name, or with "auto" the best that can run the problem.
 
     Raises:
         ArgumentError: there is no kernel of that name.
-        KernelError: the kernel named refuses the problem; the text has its reason, and who would run it.
+        KernelError: the kernel refuses the problem; the message has its reason, and the kernels that can run it.
     """
     if kernel == AUTO:
         return next(
@@ -70,32 +72,38 @@ def choose(problem: AttentionProblem, kernel: str = AUTO) -> Kernel:
             "kernel",
             expected=", ".join(map(repr, (AUTO, *KERNELS))),
             received=repr(kernel),
-            remedy='"auto" takes the fastest that can run the problem.',
+            remedy='"auto" chooses the fastest that can run the problem.',
         )
     reason = KERNELS[kernel].refusal(problem)
     if reason:
         able = [name for name, other in KERNELS.items() if not other.refusal(problem)]
         raise KernelError(
             f"kernel {kernel!r} cannot run this problem: {reason}. "
-            f"These can: {', '.join(able)}; or leave it to kernel={AUTO!r}."
+            f"These can: {', '.join(able)}; or use kernel={AUTO!r}."
         )
     return KERNELS[kernel]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What `attention` would do with a problem, and why; printed, a table.
+    """What `attention` would do with a problem, and why. It prints as a table.
 
     Attributes:
-        kernel: the one that runs.
-        others: every other kernel with the reason why it does not, in the order in which they are tried.
+        kernel: the name of the kernel that runs.
+        others: every other kernel with the reason why it does not run, in the order in which they are tried.
         problem: shapes, dtype and device in words.
         mask: what the mask lowers to, in words.
-        pairs: (query, key) pairs that are seen, over batch and heads.
-        flops: floating-point operations of the forward pass that the pairs need.
-        bytes: what must be read and written at least: query, key, value, output.
-        scratch_bytes: what the kernel takes beside them.
-        notes: what to know of how the kernel computes it.
+        pairs: the number of visible (query, key) pairs, over batch and heads.
+        flops: the floating-point operations that the forward pass needs for the pairs.
+        bytes: the sizes of query, key, value and output, in bytes.
+        scratch_bytes: the memory that the kernel needs besides them, in bytes.
+        notes: what users should know about how the kernel computes the result.
+
+    Example:
+        >>> query = torch.zeros(1, 1, 4, 8)
+        >>> plan = explain(query, query, query, kernel="reference")
+        >>> plan.kernel, plan.pairs, plan.flops
+        ('reference', 16, 512)
     """
 
     kernel: str
@@ -125,22 +133,36 @@ class Plan:
 
 
 def explain(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Mask | Tensor | None = None,
+    query: Float[Tensor, "B Hq Tq D"],
+    key: Float[Tensor, "B Hkv Tk D"],
+    value: Float[Tensor, "B Hkv Tk Dv"],
+    mask: Mask | Bool[Tensor, " ..."] | None = None,
     *,
     kernel: str = AUTO,
-    **options,
+    **options: Any,
 ) -> Plan:
-    """Say which kernel `attention` would run on these arguments, and why not the others; computes nothing.
+    """Explain which kernel `attention` would run on these arguments, and why not the others. Nothing is computed.
 
     Args:
-        query, key, value, mask, kernel: as `attention` takes them.
-        **options: the other arguments of `attention`.
+        query: as `attention` takes it.
+        key: as `attention` takes it.
+        value: as `attention` takes it.
+        mask: as `attention` takes it.
+        kernel: as `attention` takes it.
+        **options: the other arguments of `attention`: bias, scale, softcap, sinks, dropout_p, return_lse.
+
+    Returns:
+        The plan; ``print(plan)`` shows it as a table.
 
     Raises:
-        ArgumentError, KernelError: as `attention` would.
+        ArgumentError: the arguments do not fit together, as in `attention`.
+        KernelError: the kernel requested by name cannot run them, as in `attention`.
+
+    Example:
+        >>> from heedful import Causal, explain
+        >>> query = torch.zeros(1, 1, 4, 8)
+        >>> explain(query, query, query, Causal()).mask
+        'Causal(align=None): one key range per query, 62.5% of the scores'
     """
     problem = AttentionProblem(query, key, value, mask, **options)
     chosen = choose(problem, kernel)
@@ -160,48 +182,46 @@ def explain(
     )
 
 
-def _others(problem: AttentionProblem, chosen: str, asked: str) -> list[tuple[str, str]]:
-    """Every kernel but the chosen one, with the reason why it does not run."""
+def _others(problem: AttentionProblem, chosen: str, requested: str) -> list[tuple[str, str]]:
+    """Return every kernel except the chosen one, with the reason why it does not run."""
     ranked = list(ranking(problem))
     order = ranked + [name for name in KERNELS if name not in ranked]
-    reasons = []
+    reasons: list[tuple[str, str]] = []
     for name in order:
         if name == chosen:
             continue
         reason = KERNELS[name].refusal(problem)
-        if reason is None and asked != AUTO:
-            reason = f"could run it, but {chosen!r} was asked for"
+        if reason is None and requested != AUTO:
+            reason = f"could run it, but {chosen!r} was requested"
         elif reason is None and name in ranked:
             reason = f"could run it, but {chosen!r} comes first"
-            if name == "native" and (faster := _slower(problem)):
+            if name == "native" and (faster := _why_torch_is_faster(problem)):
                 reason += f": {faster}"
         elif reason is None:
-            reason = (
-                f"could run it, but only when asked for by name: {KERNELS[name].notes(problem)}"
-            )
+            reason = f"could run it, but only if requested by name: {KERNELS[name].notes(problem)}"
         reasons.append((name, reason))
     return reasons
 
 
 def _describe_mask(problem: AttentionProblem) -> str:
-    """The mask, its form, and the share of scores it leaves."""
+    """Describe the mask, its form, and the share of scores that it keeps."""
     B, Hq, _, Tq, Tk, _, _ = problem.sizes
     if problem.mask is None:
         return "none: every query sees every key"
     if problem.intervals is None:
-        form = "dense, because no two runs of keys say it"
+        form = f"dense, because {MAX_KEY_RANGES} key ranges per query cannot express it"
     else:
         form = (
-            "one run of keys per query"
-            if problem.intervals.runs == 1
-            else "two runs of keys per query"
+            "one key range per query"
+            if problem.intervals.ranges == 1
+            else f"up to {problem.intervals.ranges} key ranges per query"
         )
     share = problem.pairs / max(B * Hq * Tq * Tk, 1)
     return f"{problem.mask!r}: {form}, {share:.1%} of the scores"
 
 
 def _with_unit(amount: float, unit: str, base: int = 1024) -> str:
-    """1536 B as '1.5 KiB'."""
+    """Format an amount with a prefix, for example 1536 B as '1.5 KiB'."""
     prefixes = ("", "Ki", "Mi", "Gi", "Ti") if base == 1024 else ("", "k", "M", "G", "T")
     for prefix in prefixes[:-1]:
         if amount < base:

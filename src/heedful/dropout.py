@@ -1,10 +1,11 @@
-"""Which weights dropout removes: a pure function of (seed, batch, head, query, key).
+"""Dropout of attention weights, as a pure function of (seed, batch, head, query, key).
 
-So the same seed drops the same weights in every kernel, in blocks of any size, on any number of threads
-and processes, and the backward pass need not store what the forward pass dropped.
+The same seed drops the same weights in every kernel, in blocks of any size, on any number of threads and processes,
+and the backward pass need not store what the forward pass dropped.
 """
 
 import torch
+from jaxtyping import Bool, Int64
 from torch import Tensor
 
 _WORD = 0xFFFFFFFF
@@ -12,17 +13,19 @@ _FIRST, _SECOND = 0x7FEB352D, 0x846CA68B  # odd multipliers of a 32-bit mixer wi
 _GOLDEN = 0x9E3779B9  # 2^32 / golden ratio: spreads consecutive keys over the words
 
 
-def draw_seed() -> Tensor:
-    """A seed of 63 bits, int64 (), from torch's default generator, so that `torch.manual_seed` fixes it."""
+def draw_seed() -> Int64[Tensor, ""]:
+    """Draw a seed of 63 bits, int64 (), from torch's default generator, so that `torch.manual_seed` determines it."""
     return torch.randint(2**63 - 1, ())
 
 
-def kept(seed: int | Tensor, p: float, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-    """Which weights survive dropout with probability p: Boolean, of the index tensors' common shape.
+def kept(
+    seed: int | Tensor, p: float, b: Tensor, h: Tensor, q: Tensor, k: Tensor
+) -> Bool[Tensor, " ..."]:
+    """Return which weights dropout with probability p keeps: Boolean, of the index tensors' common shape.
 
     Args:
-        seed: 64 bits; a tensor () where it must not be looked at, in a traced graph.
-        p: the probability of dropping a weight, resolved to 2**-32.
+        seed: 64 bits; a tensor () in a traced graph, where its value is unknown.
+        p: the probability of dropping a weight, with a resolution of 2**-32.
         b, h, q, k: int64 indices of batch entry, query head, query and key, broadcastable.
     """
     row = _row(seed & _WORD, b, h, q)
@@ -36,14 +39,14 @@ def kept(seed: int | Tensor, p: float, b: Tensor, h: Tensor, q: Tensor, k: Tenso
 
 
 def _row(word: int | Tensor, b: Tensor, h: Tensor, q: Tensor) -> Tensor:
-    """A 32-bit word for each (batch, head, query), in int64."""
+    """Return a 32-bit word for each (batch, head, query), in int64."""
     mixed = _mix((b + word + _GOLDEN) & _WORD)
     mixed = _mix((h + mixed + _GOLDEN) & _WORD)
     return _mix((q + mixed + _GOLDEN) & _WORD)
 
 
 def _mix(word: Tensor) -> Tensor:
-    """A bijection of 32-bit words that flips each output bit with probability near one half."""
+    """Apply a bijection of 32-bit words that flips each output bit with probability near one half."""
     word = ((word ^ (word >> 16)) * _FIRST) & _WORD
     word = ((word ^ (word >> 15)) * _SECOND) & _WORD
     return word ^ (word >> 16)

@@ -1,52 +1,85 @@
-"""Errors that say what was expected, what was received, and what to do about it."""
+"""Errors that state what was expected, what was received, and what to do about it."""
 
 from functools import partial
 from typing import Any
 
 
 class HeedfulError(Exception):
-    """The base of every error that heedful raises on purpose."""
+    """The base class of all errors that heedful raises on purpose.
+
+    Example:
+        >>> import heedful
+        >>> try:
+        ...     heedful.Window(0)
+        ... except heedful.HeedfulError as error:
+        ...     print(error)
+        size: expected an integer of at least 1; received 0. Pass a number of keys.
+    """
 
 
 class ArgumentError(HeedfulError, ValueError):
-    """An argument that cannot be used: a shape, a dtype, a device, a value.
+    """An argument cannot be used because of its shape, dtype, device or value.
 
     Args:
         argument: the argument's name, as the caller wrote it.
         expected: what would have been accepted.
-        received: what came instead.
+        received: what was passed instead.
         remedy: what the caller can do about it.
+
+    Example:
+        >>> error = ArgumentError("heads", expected="at least 1", received="0", remedy="Pass 1.")
+        >>> str(error)
+        'heads: expected at least 1; received 0. Pass 1.'
     """
 
     def __init__(self, argument: str, *, expected: str, received: str, remedy: str) -> None:
         super().__init__(f"{argument}: expected {expected}; received {received}. {remedy}")
-        self.argument, self.expected, self.received, self.remedy = (
-            argument,
-            expected,
-            received,
-            remedy,
-        )
+        self.argument: str = argument
+        self.expected: str = expected
+        self.received: str = received
+        self.remedy: str = remedy
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """From one process to another an exception travels as what builds it anew."""
+        """Pickle the error as a call that builds it again."""
         parts = {"expected": self.expected, "received": self.received, "remedy": self.remedy}
         return partial(type(self), self.argument, **parts), ()
 
 
 class KernelError(HeedfulError, RuntimeError):
-    """No kernel, or not the kernel asked for by name, can run the problem; the reasons are in the text."""
+    """No kernel can run the problem, or the one requested by name cannot. The message has the reasons.
+
+    Example:
+        >>> import torch
+        >>> from heedful import attention
+        >>> query = torch.zeros(1, 1, 2, 4)
+        >>> try:
+        ...     attention(query, query, query, softcap=5.0, kernel="torch_sdpa")
+        ... except KernelError as error:
+        ...     print(str(error).split(".")[0])
+        kernel 'torch_sdpa' cannot run this problem: PyTorch's SDPA has no soft-cap
+    """
 
 
 class MissingExtraError(HeedfulError, ImportError):
-    """Something needs an optional package; the text says which command installs it."""
+    """An optional package is missing. The message has the command that installs it.
+
+    Args:
+        purpose: what needs the package.
+        extra: the name of heedful's extra that installs it.
+
+    Example:
+        >>> str(MissingExtraError("heedful train", "train")).split(". ")[1]
+        "Install it with: pip install 'heedful[train]'"
+    """
 
     def __init__(self, purpose: str, extra: str) -> None:
         super().__init__(
             f"{purpose} needs the extra {extra!r}, which is not installed. "
             f"Install it with: pip install 'heedful[{extra}]'"
         )
-        self.purpose, self.extra = purpose, extra
+        self.purpose: str = purpose
+        self.extra: str = extra
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """From one process to another an exception travels as what builds it anew."""
+        """Pickle the error as a call that builds it again."""
         return type(self), (self.purpose, self.extra)

@@ -1,56 +1,67 @@
-"""Attention as a function: ours, and one that takes the place of PyTorch's."""
+"""Attention as a function, and a drop-in replacement for PyTorch's."""
+
+import math
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
 from heedful.dispatch import AUTO, choose
-from heedful.errors import ArgumentError
 from heedful.masks import Causal, Dense, Mask
-from heedful.problem import AttentionProblem
+from heedful.problem import DTYPES, AttentionProblem
 from heedful.result import AttentionResult
+from heedful.shapes import broadcasts, sizes_of
 
 
 def attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Mask | Tensor | None = None,
+    query: Float[Tensor, "B Hq Tq D"],
+    key: Float[Tensor, "B Hkv Tk D"],
+    value: Float[Tensor, "B Hkv Tk Dv"],
+    mask: Mask | Bool[Tensor, " ..."] | None = None,
     *,
-    bias: Tensor | None = None,
+    bias: Float[Tensor, " ..."] | None = None,
     scale: float | None = None,
     softcap: float | None = None,
-    sinks: Tensor | None = None,
+    sinks: Float[Tensor, " Hq"] | None = None,
     dropout_p: float = 0.0,
     kernel: str = AUTO,
     return_lse: bool = False,
-) -> Tensor | AttentionResult:
-    """softmax(scale · Q Kᵀ) V over the keys that the mask shows, on the fastest kernel there is.
+) -> Float[Tensor, "B Hq Tq Dv"] | AttentionResult:
+    """Compute softmax(scale · Q Kᵀ) V over the keys that the mask shows (Vaswani et al. 2017, arXiv 1706.03762, eq. 1).
+
+    Under `torch.autocast`, the tensors are cast as PyTorch casts those of its own attention.
 
     Args:
         query: (B, Hq, Tq, D); float64, float32, bfloat16 or float16.
-        key: (B, Hkv, Tk, D). Hkv divides Hq; query head h reads key head h // (Hq // Hkv).
+        key: (B, Hkv, Tk, D). Hkv divides Hq; query head h reads key head h // (Hq // Hkv) (grouped-query
+            attention, Ainslie et al. 2023, arXiv 2305.13245).
         value: (B, Hkv, Tk, Dv).
         mask: `Causal()`, `Window(256)`, … combined by & and |; or a Boolean tensor broadcastable to
             (B, Hq, Tq, Tk), True = attend. None: every query sees every key.
         bias: added to the scores, after the soft-cap: floating point, broadcastable to (B, Hq, Tq, Tk).
         scale: multiplies the dot products; None: 1/√D.
-        softcap: scores become softcap · tanh(scores / softcap).
+        softcap: scores become softcap · tanh(scores / softcap); None: they stay as they are.
         sinks: (Hq,) logits of one more key per head, whose value is 0.
         dropout_p: the probability of dropping a weight; the others are scaled by 1/(1 − p). There is no
-            training mode here: pass 0.0 in evaluation.
-        kernel: "auto", or the name of one, which then runs or raises. `explain` says what "auto" takes.
-        return_lse: also return the log of the softmax's normaliser, (B, Hq, Tq), float32 or better.
+            training mode: pass 0.0 in evaluation.
+        kernel: "auto", or the name of a kernel, which then runs or raises. `explain` says what "auto" chooses.
+        return_lse: whether to return the log of the softmax's normaliser, too.
 
     Returns:
-        The output (B, Hq, Tq, Dv) in the query's dtype, or `AttentionResult(output, lse)`. A query that
-        sees no key gives output 0, lse −∞ and gradients of 0.
+        The output (B, Hq, Tq, Dv) in the query's dtype; with `return_lse`, `AttentionResult(output, lse)`, where lse
+        is (B, Hq, Tq) in float32 or better. A query that sees no key gets output 0, lse −∞ and gradients of 0.
 
     Raises:
-        ArgumentError: the arguments do not fit; the text says what would.
-        KernelError: the kernel named cannot run them; the text says why.
+        ArgumentError: the arguments do not fit together; the message says what would fit.
+        KernelError: the kernel requested by name cannot run them; the message says why.
 
-    Under `torch.autocast` the tensors are cast as PyTorch casts those of its own attention.
+    Example:
+        >>> from heedful import Causal, attention
+        >>> query, key = torch.zeros(1, 1, 3, 8), torch.zeros(1, 1, 3, 8)
+        >>> value = torch.tensor([1.0, 2.0, 6.0]).view(1, 1, 3, 1)
+        >>> attention(query, key, value, Causal()).flatten()
+        tensor([1.0000, 1.5000, 3.0000])
     """
     autocast = _autocasts(query)
     if autocast:
@@ -62,35 +73,49 @@ def attention(
 
 
 def scaled_dot_product_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
+    query: Float[Tensor, "*batch_and_heads Tq D"],
+    key: Float[Tensor, "... Tk D"],
+    value: Float[Tensor, "... Tk Dv"],
+    attn_mask: Float[Tensor, " ..."] | Bool[Tensor, " ..."] | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     *,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> Tensor:
-    """`torch.nn.functional.scaled_dot_product_attention`, with its signature, semantics and errors, on our kernels.
+) -> Float[Tensor, "*batch_and_heads Tq Dv"]:
+    """Compute `torch.nn.functional.scaled_dot_product_attention`, with its signature and semantics, on our kernels.
 
-    As there: a Boolean mask says what is kept, a float mask is added, `is_causal` aligns to the start,
-    and dropout acts whenever ``dropout_p > 0``, from torch's generator; which weights a seed drops is the kernel's.
+    As in PyTorch, dropout is applied whenever ``dropout_p > 0``. It uses torch's generator, but which weights a seed
+    drops depends on the kernel. What our kernels cannot take goes to PyTorch's function unchanged: nested tensors,
+    batch sizes that broadcast, and arguments that do not fit together.
 
     Args:
-        query: (…, Tq, D), with one or more leading dimensions, the last of them heads.
+        query: (…, Tq, D), with any number of leading dimensions, the last of which are heads.
         key: (…, Tk, D).
         value: (…, Tk, Dv).
-        attn_mask: broadcastable to (…, Tq, Tk).
-        dropout_p, is_causal, scale, enable_gqa: as there.
+        attn_mask: broadcastable to (…, Tq, Tk). A Boolean mask is True where a query attends; a float mask is
+            added to the scores.
+        dropout_p: the probability of dropping a weight.
+        is_causal: whether query i sees only keys j <= i, aligned to the start.
+        scale: multiplies the dot products; None: 1/√D.
+        enable_gqa: whether there may be fewer key and value heads than query heads.
+
+    Returns:
+        The output (…, Tq, Dv) in the query's dtype.
 
     Raises:
-        Whatever PyTorch raises: what we cannot take, it gets unchanged (wrong shapes, and also right
-        ones of its own: nested tensors, batch sizes that broadcast).
+        RuntimeError, TypeError: the errors of PyTorch's function, for arguments that do not fit together.
+
+    Example:
+        >>> from heedful import scaled_dot_product_attention
+        >>> query, key = torch.zeros(3, 8), torch.zeros(3, 8)
+        >>> scaled_dot_product_attention(query, key, torch.eye(3), is_causal=True)
+        tensor([[1.0000, 0.0000, 0.0000],
+                [0.5000, 0.5000, 0.0000],
+                [0.3333, 0.3333, 0.3333]])
     """
-    try:
-        problem = _as_problem(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    except ArgumentError:
+    problem = _as_problem(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    if problem is None:
         return F.scaled_dot_product_attention(
             query,
             key,
@@ -102,7 +127,7 @@ def scaled_dot_product_attention(
             enable_gqa=enable_gqa,
         )
     output = _run(problem, AUTO, _autocasts(query))
-    assert isinstance(output, Tensor)  # not asked for the lse
+    assert isinstance(output, Tensor)  # the log-sum-exp was not requested
     return output.reshape(*query.shape[:-1], value.shape[-1])
 
 
@@ -115,21 +140,19 @@ def _as_problem(
     is_causal: bool,
     scale: float | None,
     enable_gqa: bool,
-) -> AttentionProblem:
-    """PyTorch's arguments as ours; ArgumentError where they are none of ours."""
-    ours = (
-        all(isinstance(t, Tensor) and not t.is_nested and t.dim() >= 2 for t in (query, key, value))
-        and (enable_gqa or query.shape[:-2] == key.shape[:-2])
-        and not (is_causal and attn_mask is not None)
-        and (attn_mask is None or attn_mask.dtype in (torch.bool, torch.float32, query.dtype))
-    )
-    if not ours:
-        raise ArgumentError(
-            "query, key, value, attn_mask",
-            expected="what PyTorch's attention and ours both take",
-            received="something else",
-            remedy="PyTorch says what it thinks of them.",
-        )
+) -> AttentionProblem | None:
+    """Convert the arguments of PyTorch's function; None if our kernels do not take them.
+
+    The checks here are those of `AttentionProblem`, and more: PyTorch raises the errors of its own function.
+    """
+    if not all(map(_is_supported, (query, key, value))):
+        return None
+    if not _same_leading(query, key, value, enable_gqa):
+        return None
+    if not 0 <= dropout_p <= 1 or not (scale is None or math.isfinite(scale)):
+        return None
+    if attn_mask is not None and (is_causal or not _mask_fits(attn_mask, query, key.shape[-2])):
+        return None
     mask: Mask | None = Causal(align="start") if is_causal else None
     bias = None
     if attn_mask is not None:
@@ -142,40 +165,72 @@ def _as_problem(
     query, key, value = map(_four_dimensions, (query, key, value))
     if _autocasts(query):
         query, key, value = _cast(query), _cast(key), _cast(value)
+    if not (query.dtype == key.dtype == value.dtype and query.device == key.device == value.device):
+        return None
+    if sizes_of(query, key, value) is None:
+        return None
     return AttentionProblem(query, key, value, mask, bias, scale, dropout_p=dropout_p)
 
 
+def _is_supported(tensor: Tensor) -> bool:
+    """Check whether a query, key or value is a plain floating-point tensor with tokens and a head size."""
+    return (
+        isinstance(tensor, Tensor)
+        and not tensor.is_nested
+        and tensor.dim() >= 2
+        and tensor.dtype in DTYPES
+    )
+
+
+def _same_leading(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> bool:
+    """Check whether batch and head dimensions are equal, so that nothing is broadcast; with GQA, heads may differ."""
+    if not enable_gqa:
+        return query.shape[:-2] == key.shape[:-2] == value.shape[:-2]
+    batches_equal = query.shape[:-3] == key.shape[:-3] == value.shape[:-3]
+    return batches_equal and query.dim() == key.dim() > 2  # PyTorch repeats dimension -3
+
+
+def _mask_fits(attn_mask: Tensor, query: Tensor, Tk: int) -> bool:
+    """Check whether a mask has a dtype that PyTorch takes, the query's device, and a shape that broadcasts."""
+    return (
+        isinstance(attn_mask, Tensor)
+        and attn_mask.dtype in (torch.bool, torch.float32, query.dtype)
+        and attn_mask.device == query.device
+        and broadcasts(tuple(attn_mask.shape), (*query.shape[:-1], Tk))
+    )
+
+
 def _leading(query: Tensor, attn_mask: Tensor) -> torch.Size:
-    """The dimensions before heads that a mask must be expanded to, so that it can be flattened as the query is."""
+    """Return the dimensions before heads to which a mask is expanded so that it can be flattened like the query."""
     return query.shape[:-3] if query.dim() > 4 and attn_mask.dim() > 3 else attn_mask.shape[:-3]
 
 
 def _four_dimensions(tensor: Tensor) -> Tensor:
-    """(…, heads, tokens, size) as (batch, heads, tokens, size)."""
+    """Reshape (…, heads, tokens, size) to (batch, heads, tokens, size)."""
     if tensor.dim() > 4:
         return tensor.flatten(0, -4)
     return tensor[(None,) * (4 - tensor.dim())]
 
 
 def _autocasts(query: Tensor) -> bool:
-    """Whether autocast is on for the query's device."""
-    if not isinstance(query, Tensor):  # which the problem will say
+    """Check whether autocast is on for the query's device."""
+    if not isinstance(query, Tensor):  # AttentionProblem raises the error
         return False
-    if query.is_cpu:  # the usual case, told at once: small calls are made of such questions
+    if query.is_cpu:  # the usual case first, because small calls notice the time
         return torch.is_autocast_enabled("cpu")
     device = query.device.type
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 def _cast(tensor: Tensor) -> Tensor:
-    """The tensor in autocast's dtype: what PyTorch does for its own attention."""
+    """Convert a tensor to autocast's dtype, as PyTorch does for its own attention."""
     if not isinstance(tensor, Tensor) or tensor.dtype == torch.float64:
         return tensor
     return tensor.to(torch.get_autocast_dtype(tensor.device.type))
 
 
 def _run(problem: AttentionProblem, kernel: str, autocast: bool) -> Tensor | AttentionResult:
-    """Run the kernel in the dtypes of the problem, autocast or not."""
+    """Run a kernel in the dtypes of the problem, with autocast switched off."""
     chosen = choose(problem, kernel)
     if not autocast:
         output, lse = chosen.run(problem)

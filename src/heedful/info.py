@@ -1,4 +1,4 @@
-"""What this installation computes with: versions, threads, kernels, instruction sets."""
+"""A description of this installation: versions, threads, kernels, instruction sets."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from heedful.kernels.native import library
 
 @dataclass(frozen=True)
 class Info:
-    """What `heedful info` prints.
+    """A description of this installation, as `heedful info` prints it.
 
     Attributes:
-        versions: of heedful, Python and torch.
-        processor: the machine's architecture, and what torch's own kernels use of it.
-        threads: how many torch computes with; our kernels use the same.
-        kernels: what attention on CPUs takes, for each dtype, where nothing else speaks against it.
+        versions: the versions of heedful, Python and torch.
+        processor: the machine's architecture, and the instruction set that torch's own kernels use.
+        threads: the number of threads of torch; our kernels use as many.
+        kernels: the kernel for attention on CPUs, for each dtype, with no options.
         isa: the instruction set that the native kernel uses; None without its library.
-        isas: those that library and machine have, the best last.
-        missing: why there is no library; None where there is one.
+        isas: the instruction sets that both library and machine have, the best last.
+        missing: why there is no library; None if there is one.
     """
 
     versions: dict[str, str]
@@ -35,7 +35,7 @@ class Info:
     missing: str | None
 
     def __str__(self) -> str:
-        native = f"{self.isa}, of {', '.join(self.isas)}; HEEDFUL_ISA chooses"
+        native = f"{self.isa}, of {', '.join(self.isas)}; set HEEDFUL_ISA to choose"
         rows = {
             **self.versions,
             "processor": self.processor,
@@ -48,8 +48,12 @@ class Info:
 
 
 def info() -> Info:
-    """Look around; computes nothing."""
-    there = library.missing is None
+    """Return a description of this installation. Nothing is computed.
+
+    Example:
+        >>> sorted(info().versions)
+        ['heedful', 'python', 'torch']
+    """
     return Info(
         versions={
             "heedful": version("heedful"),
@@ -65,6 +69,6 @@ def info() -> Info:
             for dtype in (torch.float32, torch.bfloat16, torch.float16)
         },
         isa=library.isa,
-        isas=tuple(library.isas()) if there else (),
+        isas=() if library.missing else tuple(library.isas()),
         missing=library.missing,
     )

@@ -1,22 +1,23 @@
-"""Values looked at late: a property computed once, and a question that tracing leaves open."""
+"""A property that is computed once, and that `torch.compile` can trace."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, TypeVar, overload
-
-import torch
-from torch import Tensor
+from typing import Any, Generic, TypeVar, overload
 
 T = TypeVar("T")
 
 
 class lazy(Generic[T]):  # noqa: N801 - used as a decorator, like property
-    """As `functools.cached_property`, but without its lock, which `torch.compile` cannot trace."""
+    """A property computed once: `functools.cached_property`, but it also works on frozen dataclasses.
 
-    def __init__(self, compute: Callable[..., T]) -> None:
-        self.compute = compute
-        self.name = compute.__name__
+    It stores the value in the instance's `__dict__` by `object.__setattr__`, and takes no lock, which
+    `torch.compile` could not trace.
+    """
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self.compute: Callable[[Any], T] = compute
+        self.name: str = compute.__name__
         self.__doc__ = compute.__doc__
 
     @overload
@@ -27,10 +28,5 @@ class lazy(Generic[T]):  # noqa: N801 - used as a decorator, like property
         if instance is None:
             return self
         value = self.compute(instance)
-        object.__setattr__(instance, self.name, value)  # found first from now on
+        object.__setattr__(instance, self.name, value)  # later look-ups find this value first
         return value
-
-
-def any_set(flags: Tensor, *, when_tracing: bool) -> bool:
-    """Whether any of the Boolean flags is set; `when_tracing` under `torch.compile`, which knows no values."""
-    return when_tracing if torch.compiler.is_compiling() else bool(flags.any())

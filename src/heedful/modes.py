@@ -1,4 +1,4 @@
-"""Whether PyTorch does anything with an operation beside computing it."""
+"""Checks of what PyTorch does besides computing: tracing, compiling, transforming, profiling."""
 
 from types import NoneType
 
@@ -11,9 +11,10 @@ _PLAIN = {Tensor, torch.nn.Parameter, NoneType}
 
 
 def eager(*tensors: Tensor | None) -> bool:
-    """Whether plain tensors meet nothing that watches, traces or transforms operations.
+    """Check whether all tensors are plain and nothing observes, traces or transforms operations.
 
-    Then a result may be computed from their memory, past PyTorch's dispatcher; gradients are another matter.
+    If so, a result may be computed directly from their memory, without PyTorch's dispatcher. Gradients are not
+    considered.
     """
     return (
         not torch.compiler.is_compiling()
@@ -28,7 +29,17 @@ def eager(*tensors: Tensor | None) -> bool:
 
 
 def transforming() -> bool:
-    """Whether operations are transformed as they run: by `torch.func`, or by differentiation in forward mode."""
+    """Check whether `torch.func` transforms operations, or forward-mode differentiation is active."""
     if torch.compiler.is_compiling():
         return False
     return peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+
+
+def any_set(flags: Tensor, *, when_tracing: bool) -> bool:
+    """Check whether any of the Boolean flags is set.
+
+    Args:
+        flags: Boolean, of any shape.
+        when_tracing: the answer under `torch.compile`, where values are unknown.
+    """
+    return when_tracing if torch.compiler.is_compiling() else bool(flags.any())

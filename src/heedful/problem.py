@@ -1,4 +1,4 @@
-"""One attention problem: the tensors and options of a call, checked once, at the door."""
+"""One attention problem: the tensors and options of a call, checked once, when it is made."""
 
 from __future__ import annotations
 
@@ -6,49 +6,54 @@ import math
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from heedful import dropout
 from heedful.errors import ArgumentError
 from heedful.intervals import Intervals
-from heedful.lazy import any_set, lazy
+from heedful.lazy import lazy
 from heedful.masks import Dense, Grid, Mask
+from heedful.modes import any_set
 from heedful.shapes import Sizes, broadcasts, read_sizes
 
-DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+DTYPES: tuple[torch.dtype, ...] = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionProblem:
-    """softmax(cap(scale · Q Kᵀ) + bias, masked) V, as data. Whoever holds one need check nothing again.
+    """softmax(cap(scale · Q Kᵀ) + bias, masked) V, as data. Its users need not check anything again.
 
     Args:
         query: (B, Hq, Tq, D), floating point.
         key: (B, Hkv, Tk, D), where Hkv divides Hq: query head h reads key head h // (Hq // Hkv).
         value: (B, Hkv, Tk, Dv).
-        mask: which keys each query may see; a Boolean tensor (True = attend) stands for `Dense`. None: all.
+        mask: which keys each query may see; a Boolean tensor (True = attend) stands for `Dense`. None: all keys.
         bias: added to the scores after the soft-cap: floating point, broadcastable to (B, Hq, Tq, Tk).
         scale: multiplies the dot products; None: 1/√D.
-        softcap: scores become softcap · tanh(scores / softcap).
+        softcap: scores become softcap · tanh(scores / softcap); None: they stay as they are.
         sinks: (Hq,) logits of one more key per head, whose value is 0.
         dropout_p: the probability of dropping a weight; the others are scaled by 1/(1 − p).
-        seed: what dropout draws from; None: drawn from torch's generator when first needed.
-        return_lse: whether the caller wants the log-sum-exp too.
+        return_lse: whether the caller wants the log-sum-exp, too.
 
     Raises:
-        ArgumentError: something does not fit; the text says what would have, and the remedy.
+        ArgumentError: the arguments do not fit together; the message says what would fit, and the remedy.
+
+    Example:
+        >>> query = torch.zeros(1, 4, 5, 8)
+        >>> AttentionProblem(query, query, query, Dense(torch.eye(5).bool())).pairs
+        20
     """
 
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    mask: Mask | Tensor | None = None
-    bias: Tensor | None = None
+    query: Float[Tensor, "B Hq Tq D"]
+    key: Float[Tensor, "B Hkv Tk D"]
+    value: Float[Tensor, "B Hkv Tk Dv"]
+    mask: Mask | Bool[Tensor, " ..."] | None = None
+    bias: Float[Tensor, " ..."] | None = None
     scale: float | None = None
     softcap: float | None = None
-    sinks: Tensor | None = None
+    sinks: Float[Tensor, " Hq"] | None = None
     dropout_p: float = 0.0
-    seed: int | None = None
     return_lse: bool = False
 
     def __post_init__(self) -> None:
@@ -61,7 +66,9 @@ class AttentionProblem:
             _check_sinks(self.sinks, Hq, self.query)
         if self.mask is not None:
             object.__setattr__(self, "mask", _checked_mask(self.mask, self.sizes))
-            if self.grid.Tk == 0:  # making the grid checks the rest; but there is nothing to hide
+            if (
+                self.grid.Tk == 0
+            ):  # building the grid checks the rest, but there are no keys to hide
                 object.__setattr__(self, "mask", None)
 
     @lazy
@@ -71,13 +78,8 @@ class AttentionProblem:
 
     @property
     def factor(self) -> float:
-        """What multiplies the dot products: the scale given, or 1/√D."""
+        """What multiplies the dot products: the scale if there is one, else 1/√D."""
         return 1 / math.sqrt(max(self.sizes.D, 1)) if self.scale is None else self.scale
-
-    @lazy
-    def dropout_seed(self) -> Tensor:
-        """The seed given, or one drawn from torch's generator the first time a kernel of ours asks: int64 ()."""
-        return dropout.draw_seed() if self.seed is None else torch.tensor(self.seed)
 
     @property
     def needs_grad(self) -> bool:
@@ -91,7 +93,7 @@ class AttentionProblem:
             sinks is not None and sinks.requires_grad
         )
 
-    # What the mask comes down to
+    # The forms of the mask
 
     @lazy
     def grid(self) -> Grid:
@@ -103,30 +105,30 @@ class AttentionProblem:
 
     @lazy
     def plain_causal(self) -> bool:
-        """Whether the mask is what PyTorch's ``is_causal=True`` says."""
+        """Whether the mask equals PyTorch's ``is_causal=True``."""
         return isinstance(self.mask, Mask) and self.mask.is_plain_causal(self.grid)
 
     @lazy
     def intervals(self) -> Intervals | None:
-        """The mask as runs of keys; None without a mask, and for one that only a dense tensor can say."""
+        """The mask as key ranges; None without a mask, and for a mask that only a dense tensor can express."""
         return self.mask.intervals_on(self.grid) if isinstance(self.mask, Mask) else None
 
     @lazy
-    def dense_mask(self) -> Tensor | None:
+    def dense_mask(self) -> Bool[Tensor, "B Hq Tq Tk"] | None:
         """The mask as Boolean (B or 1, Hq or 1, Tq, Tk), True = attend; None without a mask."""
         if self.intervals is not None:
             return self.intervals.dense().unsqueeze(1)
         return self.mask.dense_on(self.grid) if isinstance(self.mask, Mask) else None
 
-    def visible(self, first: int, last: int) -> Tensor | None:
-        """The columns first…last-1 of the dense mask, without the rest where there are intervals."""
+    def visible(self, first: int, last: int) -> Bool[Tensor, "B Hq Tq keys"] | None:
+        """Return columns first … last − 1 of the dense mask; with intervals, without building the rest."""
         if self.intervals is not None:
             return self.intervals.keys(first, last).unsqueeze(1)
         return None if self.dense_mask is None else self.dense_mask[..., first:last]
 
     @lazy
-    def unseen_keys(self) -> Tensor | None:
-        """The keys that no query may see: Boolean (B or 1, 1, Tk, 1); None where each is seen."""
+    def unseen_keys(self) -> Bool[Tensor, "B 1 Tk 1"] | None:
+        """The keys that no query may see: Boolean (B or 1, 1, Tk, 1); None if every key is seen."""
         if self.mask is None or (self.plain_causal and self.sizes.Tq >= self.sizes.Tk):
             return None
         if self.intervals is not None:
@@ -137,8 +139,8 @@ class AttentionProblem:
         return unseen[:, None, :, None] if any_set(unseen, when_tracing=True) else None
 
     @lazy
-    def empty_rows(self) -> Tensor | None:
-        """The queries that see no key: Boolean (B or 1, Hq or 1, Tq, 1); None where each sees one."""
+    def empty_rows(self) -> Bool[Tensor, "B Hq Tq 1"] | None:
+        """The queries that see no key: Boolean (B or 1, Hq or 1, Tq, 1); None if every query sees one."""
         if self.mask is None or self.plain_causal:
             return None
         if self.intervals is not None:
@@ -150,7 +152,7 @@ class AttentionProblem:
 
     @lazy
     def pairs(self) -> int:
-        """How many scores matter: (query, key) pairs that are seen, over all batch entries and heads."""
+        """The number of visible (query, key) pairs, over all batch entries and heads."""
         B, Hq, _, Tq, Tk, _, _ = self.sizes
         if self.mask is None:
             return B * Hq * Tq * Tk
@@ -159,18 +161,24 @@ class AttentionProblem:
         assert self.dense_mask is not None
         return int(self.dense_mask.expand(B, Hq, -1, -1).sum())
 
-    # What the plain kernels compute with
+    # The tensors that the kernels written in PyTorch compute with
 
-    def seen_key_and_value(self) -> tuple[Tensor, Tensor]:
-        """Key and value with 0 where no query may see them: whatever stands there, NaN too, harms nothing."""
-        if self.unseen_keys is None:
+    def seen_key_and_value(
+        self,
+    ) -> tuple[Float[Tensor, "B Hkv Tk D"], Float[Tensor, "B Hkv Tk Dv"]]:
+        """Return key and value with 0 where no query may see them, so that NaN there does no harm."""
+        unseen = self.unseen_keys
+        if unseen is None:
             return self.key, self.value
-        return self.key.masked_fill(self.unseen_keys, 0), self.value.masked_fill(
-            self.unseen_keys, 0
-        )
+        return self.key.masked_fill(unseen, 0), self.value.masked_fill(unseen, 0)
 
-    def widened(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Query, seen key and value in float32 or better, key/value heads repeated for their query heads."""
+    def widened(
+        self,
+    ) -> tuple[Float[Tensor, "B Hq Tq D"], Float[Tensor, "B Hq Tk D"], Float[Tensor, "B Hq Tk Dv"]]:
+        """Return query, key and value in float32 or better.
+
+        Key and value are 0 where no query may see them, and their heads are repeated for their query heads.
+        """
         _, Hq, Hkv, *_ = self.sizes
         dtype = torch.promote_types(self.query.dtype, torch.float32)
         key, value = (
@@ -179,12 +187,18 @@ class AttentionProblem:
         )
         return self.query.to(dtype), key, value
 
-    def survivors(self, first: int, last: int) -> Tensor:
-        """Which weights of the keys first…last-1 dropout leaves: Boolean (B, Hq, Tq, last - first)."""
+    def survivors(self, seed: int | Tensor, first: int, last: int) -> Bool[Tensor, "B Hq Tq keys"]:
+        """Return which weights of keys first … last − 1 dropout keeps: Boolean (B, Hq, Tq, last − first).
+
+        Args:
+            seed: `dropout.draw_seed()`, drawn once for all keys.
+            first: the first key.
+            last: one past the last key.
+        """
         B, Hq, _, Tq, *_ = self.sizes
         device = self.query.device
         return dropout.kept(
-            self.dropout_seed,
+            seed,
             self.dropout_p,
             torch.arange(B, device=device).view(-1, 1, 1, 1),
             torch.arange(Hq, device=device).view(-1, 1, 1),
@@ -201,7 +215,7 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
                 name,
                 expected="a tensor of float64, float32, bfloat16 or float16",
                 received=str(getattr(tensor, "dtype", type(tensor).__name__)),
-                remedy="Convert it by .to(torch.float32) or another of these.",
+                remedy="Convert it, for example by .to(torch.float32).",
             )
     if query.dtype == key.dtype == value.dtype and query.device == key.device == value.device:
         return
@@ -209,8 +223,8 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
     raise ArgumentError(
         "query, key, value",
         expected=f"one {attribute}",
-        received=", ".join(f"{name} {getattr(it, attribute)}" for name, it in tensors),
-        remedy=f"Bring them to one {attribute} by .to(…).",
+        received=", ".join(f"{name} {getattr(tensor, attribute)}" for name, tensor in tensors),
+        remedy=f"Convert them to one {attribute} by .to(…).",
     )
 
 
@@ -234,7 +248,7 @@ def _check_numbers(scale: float | None, softcap: float | None, dropout_p: float)
             "dropout_p",
             expected="a probability from 0 to 1",
             received=repr(dropout_p),
-            remedy="It is the share of weights to drop; pass 0.0 outside training.",
+            remedy="It is the share of weights to drop; pass 0.0 in evaluation.",
         )
 
 
@@ -246,7 +260,7 @@ def _check_bias(bias: Tensor, sizes: Sizes, query: Tensor) -> None:
             "bias",
             expected=f"a shape that broadcasts to (B={B}, Hq={Hq}, Tq={Tq}, Tk={Tk})",
             received=f"shape {tuple(bias.shape)}",
-            remedy="Put a 1 where all share it: one bias per head is (Hq, Tq, Tk).",
+            remedy="Use size 1 for a dimension that shares the bias; one bias per head is (Hq, Tq, Tk).",
         )
 
 
@@ -263,25 +277,26 @@ def _check_sinks(sinks: Tensor, Hq: int, query: Tensor) -> None:
 
 
 def _check_companion(name: str, tensor: Tensor, query: Tensor) -> None:
-    """A tensor beside query, key and value: floating point, on their device."""
+    """Raise ArgumentError unless the tensor is floating point and on the query's device."""
     if not isinstance(tensor, Tensor) or tensor.dtype not in DTYPES:
         hint = " A Boolean tensor is a mask: pass it as mask=…" if name == "bias" else ""
         raise ArgumentError(
             name,
             expected="a floating-point tensor",
             received=str(getattr(tensor, "dtype", type(tensor).__name__)),
-            remedy=f"Its numbers enter the softmax.{hint}",
+            remedy=f"Its values enter the softmax.{hint}",
         )
     if tensor.device != query.device:
         raise ArgumentError(
             name,
-            expected=f"a tensor on {query.device}, with the query",
+            expected=f"a tensor on {query.device}, the query's device",
             received=f"one on {tensor.device}",
             remedy="Move it by .to(query.device).",
         )
 
 
 def _checked_mask(mask: Mask | Tensor, sizes: Sizes) -> Mask:
+    """Return the mask, from a Boolean tensor if it is one, if it fits the number of query heads."""
     if isinstance(mask, Tensor):
         mask = Dense(mask)
     if not isinstance(mask, Mask):

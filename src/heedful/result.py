@@ -1,38 +1,63 @@
-"""The result of attention over some of the keys, and how results over different keys become one."""
+"""The result of attention, and how results over different keys are merged."""
 
 import math
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from heedful.errors import ArgumentError
 
 
 class AttentionResult(NamedTuple):
-    """What attention gives: the context, and what is needed to merge it with attention over more keys.
+    """The output of attention, and what is needed to merge it with attention over more keys.
 
     Attributes:
         output: (B, Hq, Tq, Dv), the weighted mean of the values.
-        lse: (B, Hq, Tq), the log of the softmax's normaliser (natural logarithm), float32 or better;
-            −∞ where a query saw no key.
+        lse: (B, Hq, Tq), the natural logarithm of the softmax's normaliser, float32 or better; −∞ where a query
+            saw no key.
+
+    Example:
+        >>> from heedful import attention
+        >>> query = torch.zeros(1, 1, 2, 4)
+        >>> output, lse = attention(query, query, query, return_lse=True)
+        >>> lse.exp()  # the normaliser of two scores of 0
+        tensor([[[2.0000, 2.0000]]])
     """
 
-    output: Tensor
-    lse: Tensor
+    output: Float[Tensor, "B Hq Tq Dv"]
+    lse: Float[Tensor, "B Hq Tq"]
 
 
 def merge(*results: AttentionResult) -> AttentionResult:
-    """Attention over the union of disjoint sets of keys, from attention over each (FlashAttention, arXiv 2205.14135).
+    """Merge attention over disjoint sets of keys into attention over their union.
 
-    Give `sinks` to one of the parts only: each part's normaliser would count them again.
+    This is the rescaling of FlashAttention (Dao et al. 2022, arXiv 2205.14135, §3.1). Pass `sinks` to the attention
+    over one of the parts only, because the normaliser of each part would count them again.
+
+    Args:
+        *results: the results of `attention(…, return_lse=True)`, of the same queries and different keys.
+
+    Returns:
+        The result over all keys, its output in the dtype of the first part.
 
     Raises:
-        ArgumentError: nothing to merge, or results of different shapes.
+        ArgumentError: there are no results, or their shapes differ.
+
+    Example:
+        >>> from heedful import attention
+        >>> query, key = torch.randn(1, 2, 3, 8), torch.randn(1, 2, 6, 8)
+        >>> parts = [attention(query, part, part, return_lse=True) for part in key.chunk(2, dim=2)]
+        >>> torch.allclose(merge(*parts).output, attention(query, key, key), atol=1e-6)
+        True
     """
     if not results:
         raise ArgumentError(
-            "results", expected="at least one", received="none", remedy="Merge what there is."
+            "results",
+            expected="at least one",
+            received="none",
+            remedy="Pass one result for each set of keys.",
         )
     shapes = {(tuple(result.output.shape), tuple(result.lse.shape)) for result in results}
     if len(shapes) > 1:
@@ -47,11 +72,11 @@ def merge(*results: AttentionResult) -> AttentionResult:
     highest = highest.masked_fill(highest == -math.inf, 0.0)
     shares = torch.exp(logs - highest)
     total = shares.sum(dim=0)
-    nothing = total == 0
-    total = total.masked_fill(nothing, 1.0)
+    empty = total == 0
+    total = total.masked_fill(empty, 1.0)
     output = sum(
         (share / total).unsqueeze(-1) * result.output
         for share, result in zip(shares, results, strict=True)
     )
-    lse = (highest + total.log()).masked_fill(nothing, -math.inf)
+    lse = (highest + total.log()).masked_fill(empty, -math.inf)
     return AttentionResult(torch.as_tensor(output).to(results[0].output.dtype), lse)

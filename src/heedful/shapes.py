@@ -1,4 +1,4 @@
-"""The legend of sizes, and the functions that read them off tensors.
+"""The names of sizes, and the functions that read them from tensors.
 
 B    batch entries
 Hq   query heads        Hkv  key/value heads (Hq is a multiple of Hkv)
@@ -17,11 +17,6 @@ from torch import Tensor
 from heedful.errors import ArgumentError
 
 
-def times(sizes: Sequence[int]) -> str:
-    """Sizes as they are read: "2 × 3"; "scalar" for none."""
-    return " × ".join(map(str, sizes)) or "scalar"
-
-
 class Sizes(NamedTuple):
     """The sizes of an attention problem: ``B, Hq, Hkv, Tq, Tk, D, Dv = problem.sizes``."""
 
@@ -34,24 +29,33 @@ class Sizes(NamedTuple):
     Dv: int
 
 
+def sizes_of(query: Tensor, key: Tensor, value: Tensor) -> Sizes | None:
+    """Return the sizes on which the three tensors agree; None if they disagree."""
+    if not query.dim() == key.dim() == value.dim() == 4:
+        return None
+    B, Hq, Tq, D = query.shape
+    B_key, Hkv, Tk, D_key = key.shape
+    B_value, Hkv_value, Tk_value, Dv = value.shape
+    agree = (B_key, D_key) == (B, D) and (B, Hkv, Tk) == (B_value, Hkv_value, Tk_value)
+    if agree and (Hq == Hkv or (Hkv and Hq % Hkv == 0)):
+        return Sizes(B, Hq, Hkv, Tq, Tk, D, Dv)
+    return None
+
+
 def read_sizes(query: Tensor, key: Tensor, value: Tensor) -> Sizes:
-    """The sizes that the three tensors agree on.
+    """Return the sizes on which the three tensors agree.
 
     Raises:
-        ArgumentError: a tensor has other than four dimensions, two disagree on a size, or Hkv does not divide Hq.
+        ArgumentError: a tensor does not have four dimensions, two disagree on a size, or Hkv does not divide Hq.
     """
-    if query.dim() == key.dim() == value.dim() == 4:
-        B, Hq, Tq, D = query.shape
-        B_key, Hkv, Tk, D_key = key.shape
-        B_value, Hkv_value, Tk_value, Dv = value.shape
-        agree = (B_key, D_key) == (B, D) and (B, Hkv, Tk) == (B_value, Hkv_value, Tk_value)
-        if agree and (Hq == Hkv or (Hkv and Hq % Hkv == 0)):
-            return Sizes(B, Hq, Hkv, Tq, Tk, D, Dv)
-    raise _disagreement(query, key, value)
+    sizes = sizes_of(query, key, value)
+    if sizes is None:
+        raise _disagreement(query, key, value)
+    return sizes
 
 
 def _disagreement(query: Tensor, key: Tensor, value: Tensor) -> ArgumentError:
-    """The first shape that does not go with those before it."""
+    """Return the error for the first shape that does not match those before it."""
     known: dict[str, int] = {}
     patterns = {"query": "B Hq Tq D", "key": "B Hkv Tk D", "value": "B Hkv Tk Dv"}
     for (argument, pattern), tensor in zip(patterns.items(), (query, key, value), strict=True):
@@ -64,19 +68,24 @@ def _disagreement(query: Tensor, key: Tensor, value: Tensor) -> ArgumentError:
                 argument,
                 expected=f"shape ({expected})",
                 received=f"shape {shape}",
-                remedy="The dimensions are batch, heads, tokens, head size; heads come out of a projection by "
+                remedy="The dimensions are batch, heads, tokens, head size; split a projection into heads by "
                 ".unflatten(-1, (heads, -1)).transpose(1, 2).",
             )
     return ArgumentError(
         "key",
         expected=f"a number of heads that divides the query's {known['Hq']}",
         received=f"{known['Hkv']} heads",
-        remedy="In grouped attention each key/value head serves Hq // Hkv query heads.",
+        remedy="In grouped attention, each key/value head serves Hq // Hkv query heads.",
     )
 
 
 def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    """Whether a tensor of `shape` expands to the shape `to`, aligned at the last dimension."""
+    """Check whether a tensor of `shape` expands to the shape `to`, aligned at the last dimension."""
     return len(shape) <= len(to) and all(
-        size in (1, wanted) for size, wanted in zip(reversed(shape), reversed(to), strict=False)
+        size in (1, target) for size, target in zip(reversed(shape), reversed(to), strict=False)
     )
+
+
+def times(sizes: Sequence[int]) -> str:
+    """Return sizes as readers write them: "2 × 3"; "scalar" if there are none."""
+    return " × ".join(map(str, sizes)) or "scalar"

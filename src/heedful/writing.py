@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all."""
+"""Atomic writing: files and folders that appear complete or not at all."""
 
 import functools
 import os
@@ -13,23 +13,26 @@ from heedful.errors import ArgumentError
 
 @contextmanager
 def reserved(path: Path, option: str) -> Iterator[Callable[[str | bytes], None]]:
-    """Find out now whether a file can be written, and hand over what writes it at the end.
+    """Check that a file can be written, and yield the function that writes its content.
 
-    What is written goes to a temporary file beside it, which takes its name once the block is done without an error;
-    otherwise, Ctrl-C included, nothing is left and what was there before stays.
+    The content goes to a temporary file in the same folder, which is renamed when the block ends without an error.
+    After an error or Ctrl-C, the temporary file is removed and an existing file stays as it was.
 
     Args:
         path: the file.
         option: the command-line option that named it, for the error.
+
+    Yields:
+        A function that writes text or bytes.
 
     Raises:
         ArgumentError: the file cannot be written.
     """
     target = path.resolve()
     if target.exists() and not target.is_file():
-        raise _unwritable(path, option, "something that is no regular file")
+        raise _unwritable(path, option, "something that is not a regular file")
     if target.exists() and not os.access(target, os.W_OK):
-        raise _unwritable(path, option, "a file that is read-only")
+        raise _unwritable(path, option, "a read-only file")
     try:
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     except OSError as error:
@@ -38,7 +41,7 @@ def reserved(path: Path, option: str) -> Iterator[Callable[[str | bytes], None]]
     try:
         os.close(handle)
         yield functools.partial(_write, path, option, temporary)
-        temporary.chmod(0o666 & ~_umask())  # mkstemp's is for the owner alone
+        temporary.chmod(0o666 & ~_umask())  # mkstemp grants access to the owner only
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
@@ -46,14 +49,17 @@ def reserved(path: Path, option: str) -> Iterator[Callable[[str | bytes], None]]
 
 @contextmanager
 def new_folder(path: Path, option: str) -> Iterator[Path]:
-    """A temporary folder to fill; it takes its name once the block is done without an error, else it is removed.
+    """Yield a temporary folder to fill. It is renamed when the block ends without an error, and else removed.
 
     Args:
-        path: the folder; it must not exist, or be empty.
+        path: the folder, which must not exist or must be empty.
         option: the command-line option that named it, for the error.
 
+    Yields:
+        The temporary folder.
+
     Raises:
-        ArgumentError: the folder exists, or cannot be made.
+        ArgumentError: the folder exists and is not empty, or cannot be created.
     """
     target = path.resolve()
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
@@ -70,7 +76,7 @@ def new_folder(path: Path, option: str) -> Iterator[Path]:
         raise _unwritable(path, option, f"{error.strerror or error}") from error
     try:
         yield temporary
-        temporary.chmod(0o777 & ~_umask())  # mkdtemp's is for the owner alone
+        temporary.chmod(0o777 & ~_umask())  # mkdtemp grants access to the owner only
         temporary.rename(target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -79,12 +85,12 @@ def new_folder(path: Path, option: str) -> Iterator[Path]:
 def _write(path: Path, option: str, temporary: Path, content: str | bytes) -> None:
     try:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-    except OSError as error:  # a full disk
+    except OSError as error:  # for example, the disk is full
         raise _unwritable(path, option, f"{error.strerror or error}") from error
 
 
 def _umask() -> int:
-    """The process's; there is no way to read it but to set it."""
+    """Return the process's umask, which can be read only by setting it."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -76,13 +76,13 @@ def test_reading_in_parts_with_caches_equals_reading_at_once(model):
 
 
 def test_a_mask_is_lowered_once_for_all_layers(model, monkeypatch):
-    runs, times = Documents.runs, []
+    key_ranges, times = Documents.key_ranges, []
 
     def counted(self, grid):
         times.append(grid)
-        return runs(self, grid)
+        return key_ranges(self, grid)
 
-    monkeypatch.setattr(Documents, "runs", counted)
+    monkeypatch.setattr(Documents, "key_ranges", counted)
     model(random_tokens(1, 9), mask=Documents(torch.arange(9) // 4))
     assert len(times) == 1
 

@@ -312,7 +312,7 @@ def test_masks_of_other_shapes_are_refused():
     tensors = [torch.randn(1, 2, 5, 8) for _ in range(3)]
     with pytest.raises(ArgumentError, match=r"attention_mask: expected 4 dimensions"):
         attend(torch.nn.Identity(), *tensors, torch.ones(1, 5))
-    with pytest.raises(ArgumentError, match=r"runs for 5 queries and 5 keys.*4 queries"):
+    with pytest.raises(ArgumentError, match=r"key ranges for 5 queries and 5 keys.*4 queries"):
         attend(torch.nn.Identity(), *tensors, make_mask(1, 4, 5, attention_mask=torch.zeros(1, 5)))
 
 

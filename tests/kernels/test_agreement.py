@@ -1,4 +1,4 @@
-"""Every kernel agrees with the float64 reference, outputs and gradients, and the reference with the definition."""
+"""Every kernel agrees with the float64 reference in outputs and gradients, and the reference with the definition."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 4e-2, torch.float16: 8e-3}
 
 
 def run(call: Call, kernel: str, *, lse: bool = False):
-    """Output, lse if asked for, and the gradients of all tensors for a fixed cotangent."""
+    """Return output, lse if requested, and the gradients of all tensors for a fixed cotangent."""
     result = attention(**call.arguments(), kernel=kernel, return_lse=lse)
     outputs = list(result) if lse else [result]
     generator = torch.Generator().manual_seed(0)
@@ -40,16 +40,14 @@ def assert_agrees(call: Call, kernel: str, *, lse: bool) -> None:
     ):
         assert ours.shape == exact.shape
         size = exact[exact.isfinite()].abs().max().item() if exact.isfinite().any() else 0.0
-        if (
-            name == "bias"
-        ):  # a sum over rows, each of which knows δ as exactly as the output is rounded
+        if name == "bias":  # a sum over rows, each with the rounding error of an output
             size = max(size, outputs[0][..., 0].numel() ** 0.5 / 2)
         tolerance = TOLERANCE[dtype] * max(size, 1.0)
         torch.testing.assert_close(ours.double(), exact, rtol=0, atol=tolerance)
 
 
-@given(calls(dtype=torch.float64, most=6))
-def test_the_reference_is_the_definition(call):
+@given(calls(dtype=torch.float64, max_size=6))
+def test_the_reference_agrees_with_the_definition(call):
     output, lse = attention(**call.arguments(), kernel="reference", return_lse=True)
     expected_output, expected_lse = attention_row_by_row(**call.arguments())
     torch.testing.assert_close(output, expected_output, rtol=1e-10, atol=1e-10)
@@ -57,7 +55,7 @@ def test_the_reference_is_the_definition(call):
 
 
 @given(calls())
-def test_reference_in_float32(call):
+def test_the_reference_in_float32(call):
     assert_agrees(call, "reference", lse=True)
 
 
@@ -67,7 +65,7 @@ def test_online(call):
 
 
 @pytest.mark.parametrize("block", [1, 3])
-@given(call=calls(most=8))
+@given(call=calls(max_size=8))
 @settings(max_examples=40)
 def test_online_over_several_blocks(block, call):
     with pytest.MonkeyPatch.context() as patch:
@@ -118,7 +116,7 @@ def test_auto_agrees_too(call):
             "bias": torch.randn(4, 1, 200),
         },
     ],
-    ids=["two runs, soft-cap", "fully masked rows, bias"],
+    ids=["two ranges, soft-cap", "fully masked rows, bias"],
 )
 def test_flex_on_cpu(options):
     query, key, value = (
@@ -133,7 +131,7 @@ def test_flex_on_cpu(options):
 
 @pytest.mark.parametrize("kernel", ["reference", "online"])
 @pytest.mark.parametrize("lse", [False, True])
-@given(call=calls(dtype=torch.float64, most=3))
+@given(call=calls(dtype=torch.float64, max_size=3))
 @settings(max_examples=12)
 def test_gradcheck_and_gradgradcheck(kernel, lse, call):
     call = call.to(torch.float64)

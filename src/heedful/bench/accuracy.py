@@ -17,6 +17,7 @@ from torch import Tensor
 from heedful.bench.peers import Contender
 from heedful.bench.peers.modules import build_module, module_output
 from heedful.bench.workload import DTYPES, SEED, WorkloadInputs
+from heedful.dropout import draw_seed
 from heedful.functional import attention
 from heedful.problem import AttentionProblem
 
@@ -179,7 +180,7 @@ def dropout_baseline(inputs: WorkloadInputs) -> tuple[Tensor, ...]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         problem = AttentionProblem(*tensors, inputs.mask, dropout_p=workload.dropout_p)
-        survivors = problem.survivors(0, workload.keys)
+        survivors = problem.survivors(draw_seed(), 0, workload.keys)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Dropout mask should only be used for testing")
         output, _ = torch._scaled_dot_product_attention_math(  # pyright: ignore[reportPrivateImportUsage]

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from heedful.errors import ArgumentError
 from heedful.gpt.config import GPTConfig
-from heedful.masks import Causal, Mask, Runs
+from heedful.masks import Causal, KeyRanges, Mask
 from heedful.modes import eager
 from heedful.nn import KVCache, MultiHeadAttention, RotaryEmbedding
 
@@ -279,7 +279,7 @@ def lower(mask: Mask, tokens: Tensor, past: int) -> Mask:
     B, T = tokens.shape
     seen = mask & Causal(align="end")
     runs = seen.intervals(T, past + T, batch=B, device=tokens.device)
-    return mask if runs is None else Runs(runs)
+    return mask if runs is None else KeyRanges(runs)
 
 
 def any_outside(indices: Tensor, size: int) -> bool:

@@ -15,7 +15,7 @@ from torch import Tensor
 from heedful.errors import ArgumentError
 from heedful.integrations.unbuilt_mask import UnbuiltMask
 from heedful.intervals import Intervals
-from heedful.masks import Band, Causal, Dense, Documents, Grid, Mask, Runs
+from heedful.masks import Band, Causal, Dense, Documents, Grid, KeyRanges, Mask
 
 _HOME = "transformers.masking_utils"
 
@@ -134,7 +134,7 @@ class _Reader:
         if isinstance(positions, int):
             positions = positions + torch.arange(self.grid.Tq, device=self.grid.device)
         start = i - (positions - left_padding.unsqueeze(-1)).remainder(chunk_size)
-        return Runs(Intervals.single(start, start + chunk_size, self.grid.Tk))
+        return KeyRanges(Intervals.single(start, start + chunk_size, self.grid.Tk))
 
     def packed(self, packed_sequence_mask: Tensor) -> Mask:
         return Documents(packed_sequence_mask)
@@ -185,11 +185,11 @@ def _lowered(pattern: Mask | None, real: Tensor | None, grid: Grid) -> Mask | No
         tokens = Dense(real[:, None, None, :])
         return tokens if pattern is None else Dense(pattern.dense_on(grid) & tokens.tensor)
     if pattern is not None:
-        seen = pattern.runs(grid)
+        seen = pattern.key_ranges(grid)
         assert seen is not None  # every pattern above has runs
         runs = seen if runs is None else seen & runs
     assert runs is not None
-    return Runs(runs)
+    return KeyRanges(runs)
 
 
 def _real_keys(attention_mask: Tensor | None, first: int, Tk: int) -> Tensor | None:

@@ -1,11 +1,11 @@
-"""Ways to compute attention. Each is a module of its own that imports none of the others, and offers:
+"""The kernels that compute attention. Each is a module that imports none of the others, and has:
 
-NAME              what `attention(…, kernel=NAME)` calls it
-refusal(problem)  why it cannot run this problem; None: it can
-run(problem)      output (B, Hq, Tq, Dv) and lse (B, Hq, Tq), None from a kernel that refuses return_lse;
-                  only for problems it does not refuse
-scratch_bytes(problem)  memory it takes beside inputs and output, in bytes
-notes(problem)    what a user of the result should know of how this kernel computes it
+NAME                    the kernel's name in `attention(…, kernel=NAME)`
+refusal(problem)        why the kernel cannot run the problem; None if it can
+run(problem)            output (B, Hq, Tq, Dv) and lse (B, Hq, Tq), or None for lse from a kernel that refuses
+                        return_lse; only for problems that the kernel does not refuse
+scratch_bytes(problem)  the memory needed besides inputs and output, in bytes
+notes(problem)          what users should know about how the kernel computes the result
 """
 
 from typing import Protocol
@@ -16,11 +16,22 @@ from heedful.problem import AttentionProblem
 
 
 class Kernel(Protocol):
-    """The interface above; a module is one."""
+    """The interface of a kernel's module."""
 
     NAME: str
 
-    def refusal(self, problem: AttentionProblem) -> str | None: ...
-    def run(self, problem: AttentionProblem) -> tuple[Tensor, Tensor | None]: ...
-    def scratch_bytes(self, problem: AttentionProblem) -> int: ...
-    def notes(self, problem: AttentionProblem) -> str: ...
+    def refusal(self, problem: AttentionProblem) -> str | None:
+        """Return why the kernel cannot run the problem; None if it can."""
+        ...
+
+    def run(self, problem: AttentionProblem) -> tuple[Tensor, Tensor | None]:
+        """Compute output (B, Hq, Tq, Dv) and lse (B, Hq, Tq); lse is None from a kernel that refuses return_lse."""
+        ...
+
+    def scratch_bytes(self, problem: AttentionProblem) -> int:
+        """Return the memory needed besides inputs and output, in bytes."""
+        ...
+
+    def notes(self, problem: AttentionProblem) -> str:
+        """Return what users should know about how the kernel computes the result."""
+        ...

@@ -1,7 +1,8 @@
-"""PyTorch's FlexAttention: compiled for each kind of problem, skipping the blocks that no query may see."""
+"""PyTorch's FlexAttention, compiled for each kind of problem; it skips the blocks of keys that no query may see."""
 
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ NAME = "flex"
 
 
 def refusal(problem: AttentionProblem) -> str | None:
-    """It takes masks of intervals, on CUDA forward and backward, on CPUs forward only."""
+    """Return None for masks of intervals, on CUDA forward and backward, on CPUs forward only; else the reason."""
     device = problem.query.device.type
     if device not in ("cpu", "cuda"):
         return f"FlexAttention is used on CPUs and CUDA only, not on {device}"
@@ -22,18 +23,18 @@ def refusal(problem: AttentionProblem) -> str | None:
     if problem.query.dtype == torch.float64:
         return "FlexAttention has no float64"
     if problem.mask is not None and problem.intervals is None:
-        return "the mask is dense, and FlexAttention gains nothing from that"
+        return "the mask is dense, and FlexAttention skips nothing of such a mask"
     if device == "cpu" and problem.needs_grad:
         return "FlexAttention has no backward pass on CPUs"
     if device == "cpu" and (problem.return_lse or problem.sinks is not None):
-        return "FlexAttention returns no log-sum-exp on CPUs, which sink logits need as well"
+        return "FlexAttention returns no log-sum-exp on CPUs, which sink logits need, too"
     if not all(problem.sizes):
         return "FlexAttention takes no empty tensors"
     return None
 
 
 def run(problem: AttentionProblem) -> tuple[Tensor, Tensor | None]:
-    """One call of the compiled `flex_attention`. Sink logits join afterwards, through the log-sum-exp."""
+    """Call the compiled `flex_attention` once, and apply sink logits afterwards, by the log-sum-exp."""
     from torch.nn.attention.flex_attention import AuxRequest
 
     _, Hq, Hkv, *_ = problem.sizes
@@ -57,15 +58,15 @@ def run(problem: AttentionProblem) -> tuple[Tensor, Tensor | None]:
 
 
 @cache
-def _compiled() -> Callable:
-    """`flex_attention`, compiled by torch when it first runs, once for each kind of problem."""
+def _compiled() -> Callable[..., Any]:
+    """Return `flex_attention` as torch compiles it when it first runs, once for each kind of problem."""
     from torch.nn.attention.flex_attention import flex_attention
 
     return torch.compile(flex_attention, dynamic=False)
 
 
-def _score_mod(problem: AttentionProblem) -> Callable | None:
-    """Soft-cap and bias as FlexAttention takes them; None where there are none."""
+def _score_mod(problem: AttentionProblem) -> Callable[..., Tensor] | None:
+    """Return soft-cap and bias as the function that FlexAttention takes; None if there are none."""
     cap = problem.softcap
     if cap is None and problem.bias is None:
         return None
@@ -76,11 +77,11 @@ def _score_mod(problem: AttentionProblem) -> Callable | None:
 
 
 def scratch_bytes(problem: AttentionProblem) -> int:
-    """The block mask: indices of 128 × 128 blocks."""
+    """Count the block mask: indices of 128 × 128 blocks."""
     B, _, _, Tq, Tk, _, _ = problem.sizes
     return 0 if problem.intervals is None else 4 * 4 * B * -(-Tq // 128) * -(-Tk // 128)
 
 
 def notes(problem: AttentionProblem) -> str:
-    """Compilation is the price."""
-    return "the first call of a kind compiles for seconds"
+    """Return what compilation costs."""
+    return "the first call for each kind of problem compiles for seconds"

@@ -1,6 +1,6 @@
-"""The same attention with its softmax computed on line, one block of keys after another (arXiv 2205.14135).
+"""Attention with an online softmax, one block of keys after another (FlashAttention, arXiv 2205.14135, algorithm 1).
 
-It holds one block of scores at a time: the twin of the reference for what does not fit in memory.
+It computes the same as the reference, for problems whose scores do not fit in memory.
 """
 
 import math
@@ -8,6 +8,7 @@ import math
 import torch
 from torch import Tensor
 
+from heedful.dropout import draw_seed
 from heedful.problem import AttentionProblem
 from heedful.scores import soft_cap
 
@@ -16,20 +17,21 @@ BLOCK = 256  # keys
 
 
 def refusal(problem: AttentionProblem) -> str | None:
-    """It runs everything, as the reference does."""
+    """Return None: it runs everything, like the reference."""
     return None
 
 
 def run(problem: AttentionProblem) -> tuple[Tensor, Tensor]:
-    """Keep the highest score m, the normaliser l and the unnormalised output O; rescale them as m rises."""
+    """Update the highest score m, the normaliser l and the unnormalised output O, rescaled as m rises."""
     query, key, value = problem.widened()
     B, Hq, _, Tq, Tk, _, Dv = problem.sizes
+    seed = draw_seed() if problem.dropout_p > 0 else 0
     keep = max(1 - problem.dropout_p, 2**-32)
 
     m = query.new_full((B, Hq, Tq, 1), -math.inf)
     l = query.new_zeros(B, Hq, Tq, 1)
     O = query.new_zeros(B, Hq, Tq, Dv)
-    if problem.sinks is not None:  # a key seen before all others, with a value of 0
+    if problem.sinks is not None:  # one more key, which comes before all others and has value 0
         sinks = problem.sinks.to(query.dtype).view(-1, 1, 1)
         m = m.maximum(sinks.detach())
         l = torch.exp(sinks - m)
@@ -38,12 +40,12 @@ def run(problem: AttentionProblem) -> tuple[Tensor, Tensor]:
         last = min(first + BLOCK, Tk)
         scores = _scores(problem, query, key[..., first:last, :], first, last)
         highest = m.maximum(scores.detach().amax(dim=-1, keepdim=True))
-        reference = highest.masked_fill(highest == -math.inf, 0.0)  # nothing seen yet
+        reference = highest.masked_fill(highest == -math.inf, 0.0)  # no visible key so far
         exponentials = torch.exp(scores - reference)
         correction = torch.exp(m - reference)
         l = correction * l + exponentials.sum(dim=-1, keepdim=True)
         if problem.dropout_p > 0:
-            exponentials = exponentials * problem.survivors(first, last) / keep
+            exponentials = exponentials * problem.survivors(seed, first, last) / keep
         O = correction * O + exponentials @ value[..., first:last, :]
         m = highest
 
@@ -54,7 +56,7 @@ def run(problem: AttentionProblem) -> tuple[Tensor, Tensor]:
 
 
 def _scores(problem: AttentionProblem, query: Tensor, key: Tensor, first: int, last: int) -> Tensor:
-    """The scores of one block of keys, −∞ where hidden."""
+    """Return the scores of one block of keys, −∞ where hidden."""
     B, Hq, _, Tq, Tk, _, _ = problem.sizes
     scores = soft_cap(query @ key.mT * problem.factor, problem.softcap)
     if problem.bias is not None:
@@ -64,12 +66,12 @@ def _scores(problem: AttentionProblem, query: Tensor, key: Tensor, first: int, l
 
 
 def scratch_bytes(problem: AttentionProblem) -> int:
-    """One block of scores and exponentials, and a wide output; a backward pass keeps every block."""
+    """Count one block of scores and exponentials, and a wide output; a backward pass keeps every block."""
     B, Hq, _, Tq, Tk, _, Dv = problem.sizes
     keys = Tk if problem.needs_grad else min(BLOCK, Tk)
     return B * Hq * Tq * (3 * keys + Dv) * max(problem.query.element_size(), 4)
 
 
 def notes(problem: AttentionProblem) -> str:
-    """Says what a backward pass costs."""
+    """Return what a backward pass costs."""
     return "a backward pass keeps every block of scores" if problem.needs_grad else ""

@@ -1,9 +1,10 @@
-"""Attention as the paper writes it (Vaswani et al. 2017, §3.2.1): what every kernel is held to."""
+"""Attention as the paper writes it (Vaswani et al. 2017, §3.2.1): the definition for the tests of all kernels."""
 
 import math
 
 from torch import Tensor
 
+from heedful.dropout import draw_seed
 from heedful.problem import AttentionProblem
 from heedful.scores import soft_cap, softmax_with_sinks
 
@@ -11,12 +12,12 @@ NAME = "reference"
 
 
 def refusal(problem: AttentionProblem) -> str | None:
-    """It runs everything: any dtype, any device, gradients of gradients."""
+    """Return None: it runs everything, on any device, in any dtype, with gradients of gradients."""
     return None
 
 
 def run(problem: AttentionProblem) -> tuple[Tensor, Tensor]:
-    """softmax(scale · Q Kᵀ) V, with every score at hand; float32 inside for the smaller types."""
+    """Compute softmax(scale · Q Kᵀ) V with all scores in memory, in float32 for the smaller dtypes."""
     query, key, value = problem.widened()
 
     scores = query @ key.mT * problem.factor
@@ -28,7 +29,7 @@ def run(problem: AttentionProblem) -> tuple[Tensor, Tensor]:
 
     weights, lse = softmax_with_sinks(scores, problem.sinks)
     if problem.dropout_p > 0:
-        weights = weights * problem.survivors(0, problem.sizes.Tk)
+        weights = weights * problem.survivors(draw_seed(), 0, problem.sizes.Tk)
         weights = weights / max(1 - problem.dropout_p, 2**-32)
 
     output = weights @ value
@@ -36,11 +37,11 @@ def run(problem: AttentionProblem) -> tuple[Tensor, Tensor]:
 
 
 def scratch_bytes(problem: AttentionProblem) -> int:
-    """Scores, exponentials and weights: three times B · Hq · Tq · Tk numbers."""
+    """Count the scores, exponentials and weights: three times B · Hq · Tq · Tk numbers."""
     B, Hq, _, Tq, Tk, _, _ = problem.sizes
     return 3 * B * Hq * Tq * Tk * max(problem.query.element_size(), 4)
 
 
 def notes(problem: AttentionProblem) -> str:
-    """Nothing to know: it is the definition."""
+    """Return nothing: it is the definition."""
     return ""

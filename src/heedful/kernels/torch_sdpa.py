@@ -1,4 +1,4 @@
-"""PyTorch's own `scaled_dot_product_attention`, given masks in the polarity and alignment it expects."""
+"""PyTorch's `scaled_dot_product_attention`, with masks in the polarity and alignment that it expects."""
 
 import math
 
@@ -12,7 +12,7 @@ NAME = "torch_sdpa"
 
 
 def refusal(problem: AttentionProblem) -> str | None:
-    """SDPA has no soft-cap and no sink logits, and keeps the log-sum-exp to itself."""
+    """Return a reason for soft-cap, sink logits and log-sum-exp, which SDPA does not have; else None."""
     if problem.softcap is not None:
         return "PyTorch's SDPA has no soft-cap"
     if problem.sinks is not None:
@@ -23,9 +23,10 @@ def refusal(problem: AttentionProblem) -> str | None:
 
 
 def run(problem: AttentionProblem) -> tuple[Tensor, None]:
-    """One call of SDPA.
+    """Call SDPA once.
 
-    A query that may see nothing is shown everything and its output cleared: no backend meets a softmax of nothing.
+    A query that may see no key is shown all keys, and its output is set to 0, so that no backend computes a softmax
+    over no keys.
     """
     key, value = problem.seen_key_and_value()
     is_causal = problem.plain_causal and problem.bias is None
@@ -45,7 +46,7 @@ def run(problem: AttentionProblem) -> tuple[Tensor, None]:
 
 
 def _attn_mask(problem: AttentionProblem) -> Tensor | None:
-    """Mask and bias as SDPA takes them: Boolean with True = attend, or numbers to add."""
+    """Combine mask and bias for SDPA: Boolean with True = attend, or numbers to add."""
     mask, bias = problem.dense_mask, problem.bias
     if mask is not None and problem.empty_rows is not None:
         mask = mask | problem.empty_rows
@@ -58,23 +59,25 @@ def _attn_mask(problem: AttentionProblem) -> Tensor | None:
 
 
 def scratch_bytes(problem: AttentionProblem) -> int:
-    """The mask as a tensor; with dropout or a bias that needs gradients, on CPUs, the scores and weights too."""
+    """Count the mask as a tensor, and with dropout or a bias that needs gradients on CPUs, the scores and weights."""
     B, Hq, _, Tq, Tk, _, _ = problem.sizes
     mask = 0
     if problem.dense_mask is not None and not problem.plain_causal:
         mask = problem.dense_mask.numel()
     if problem.bias is not None:
         mask = B * Hq * Tq * Tk * problem.query.element_size()
-    spelled_out = problem.dropout_p > 0 or (problem.bias is not None and problem.bias.requires_grad)
-    spelled_out = spelled_out and problem.query.device.type == "cpu"
-    return mask + (2 * B * Hq * Tq * Tk * problem.query.element_size() if spelled_out else 0)
+    materialised = problem.dropout_p > 0 or (
+        problem.bias is not None and problem.bias.requires_grad
+    )
+    materialised = materialised and problem.query.device.type == "cpu"
+    return mask + (2 * B * Hq * Tq * Tk * problem.query.element_size() if materialised else 0)
 
 
 def notes(problem: AttentionProblem) -> str:
-    """What differs from our own kernels, and what a mask costs here."""
-    remarks = []
+    """Return what differs from our own kernels, and what a mask costs."""
+    remarks: list[str] = []
     if problem.dropout_p > 0:
-        remarks.append("drops the weights that PyTorch draws, not those of our seed")
+        remarks.append("PyTorch draws which weights to drop, not our generator")
     if problem.intervals is not None and not problem.plain_causal:
-        remarks.append("the mask is spelled out as a Tq x Tk tensor")
+        remarks.append("the mask is built as a Tq x Tk tensor")
     return "; ".join(remarks)

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from heedful.dropout import draw_seed
 from heedful.kernels.native import calls, library, operators, structs
 from heedful.modes import eager, transforming
 from heedful.problem import AttentionProblem
@@ -40,7 +41,7 @@ def run(problem: AttentionProblem) -> tuple[Tensor, Tensor | None]:
         bias = bias.to(torch.float32)[(None,) * (4 - bias.dim())]
     if sinks is not None:
         sinks = sinks.to(torch.float32).contiguous()
-    seed = problem.dropout_seed if problem.dropout_p > 0 else None
+    seed = draw_seed() if problem.dropout_p > 0 else None
     tensors = (query, key, value, start, stop, mask, bias, sinks, seed)
     numbers = (problem.factor, problem.softcap or 0.0, problem.dropout_p)
     if problem.needs_grad or not eager(*tensors):

@@ -1,0 +1,158 @@
+"""Masks that depend only on positions: causal, windows, bands and sinks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from heedful.intervals import Intervals
+from heedful.masks.checks import check_align, check_count
+from heedful.masks.grid import Align, Grid
+from heedful.masks.mask import Mask
+
+
+@dataclass(frozen=True)
+class Causal(Mask):
+    """Query i sees key j if j <= i (Vaswani et al. 2017, arXiv 1706.03762, §3.2.3).
+
+    Args:
+        align: where the queries stand among the keys: ``"end"`` (the last query at the last key, as with a
+            cache) or ``"start"``. Required only if there are not as many queries as keys.
+
+    Raises:
+        ArgumentError: the alignment is not one of these.
+
+    Example:
+        >>> Causal().dense(3)[0, 0].int()
+        tensor([[1, 0, 0],
+                [1, 1, 0],
+                [1, 1, 1]], dtype=torch.int32)
+    """
+
+    align: Align = None
+    positional = True
+    constant = True
+
+    def __post_init__(self) -> None:
+        check_align(self.align)
+
+    def sees(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor, grid: Grid) -> Tensor:
+        return k <= q + grid.shift
+
+    def key_ranges(self, grid: Grid) -> Intervals:
+        i = grid.positions()
+        return Intervals.single(torch.zeros_like(i), i + 1, grid.Tk)
+
+    def is_plain_causal(self, grid: Grid) -> bool:
+        return grid.shift == 0
+
+
+@dataclass(frozen=True)
+class Window(Mask):
+    """Query i sees key j if i − size < j <= i (Mistral 7B, arXiv 2310.06825, §2: sliding window attention).
+
+    Args:
+        size: the number of keys that a query sees, its own included; transformers' `sliding_window`.
+        align: as in `Causal`.
+
+    Raises:
+        ArgumentError: the size is not an integer of at least 1, or the alignment is unknown.
+
+    Example:
+        >>> Window(2).dense(3)[0, 0].int()
+        tensor([[1, 0, 0],
+                [1, 1, 0],
+                [0, 1, 1]], dtype=torch.int32)
+    """
+
+    size: int
+    align: Align = None
+    positional = True
+    constant = True
+
+    def __post_init__(self) -> None:
+        check_count("size", self.size, minimum=1)
+        check_align(self.align)
+
+    def sees(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor, grid: Grid) -> Tensor:
+        i = q + grid.shift
+        return (i - self.size < k) & (k <= i)
+
+    def key_ranges(self, grid: Grid) -> Intervals:
+        i = grid.positions()
+        return Intervals.single(i - self.size + 1, i + 1, grid.Tk)
+
+
+@dataclass(frozen=True)
+class Band(Mask):
+    """Query i sees key j if i − before <= j <= i + after (Longformer, arXiv 2004.05150, §3.1).
+
+    Args:
+        before: the number of earlier keys that a query sees; with `after`, flash-attn's `window_size`.
+        after: the number of later keys that a query sees.
+        align: as in `Causal`.
+
+    Raises:
+        ArgumentError: a number is not an integer of at least 0, or the alignment is unknown.
+
+    Example:
+        >>> Band(1, 1).dense(3)[0, 0].int()
+        tensor([[1, 1, 0],
+                [1, 1, 1],
+                [0, 1, 1]], dtype=torch.int32)
+    """
+
+    before: int
+    after: int
+    align: Align = None
+    positional = True
+    constant = True
+
+    def __post_init__(self) -> None:
+        check_count("before", self.before, minimum=0)
+        check_count("after", self.after, minimum=0)
+        check_align(self.align)
+
+    def sees(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor, grid: Grid) -> Tensor:
+        i = q + grid.shift
+        return (i - self.before <= k) & (k <= i + self.after)
+
+    def key_ranges(self, grid: Grid) -> Intervals:
+        i = grid.positions()
+        return Intervals.single(i - self.before, i + self.after + 1, grid.Tk)
+
+
+@dataclass(frozen=True)
+class Sinks(Mask):
+    """Every query sees key j if j < count: attention sinks (StreamingLLM, arXiv 2309.17453, §3.2).
+
+    Sinks are combined with a window: ``Causal() & (Sinks(4) | Window(256))``.
+
+    Args:
+        count: the number of first keys that all queries see.
+
+    Raises:
+        ArgumentError: the count is not an integer of at least 0.
+
+    Example:
+        >>> (Causal() & (Sinks(1) | Window(2))).dense(4)[0, 0].int()
+        tensor([[1, 0, 0, 0],
+                [1, 1, 0, 0],
+                [1, 1, 1, 0],
+                [1, 0, 1, 1]], dtype=torch.int32)
+    """
+
+    count: int
+    constant = True
+
+    def __post_init__(self) -> None:
+        check_count("count", self.count, minimum=0)
+
+    def sees(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor, grid: Grid) -> Tensor:
+        return k < self.count
+
+    def key_ranges(self, grid: Grid) -> Intervals:
+        start = torch.zeros(1, grid.Tq, dtype=torch.int32, device=grid.device)
+        return Intervals.single(start, torch.full_like(start, self.count), grid.Tk)
