@@ -21,8 +21,7 @@ from heedful.conformance.runs import restored, seeded
 from heedful.conformance.signatures import POSITIONS
 from heedful.conformance.target import Target, TargetError, target_of
 from heedful.conformance.ways import Way, drawn, way_of
-from heedful.observation import Trace, record
-from heedful.observation.surroundings import Surroundings
+from heedful.observation import ReachableTensors, Trace, record
 
 
 def subject_of(
@@ -218,7 +217,7 @@ class Subject:
     def _values(self, given: Mapping[str, Any]) -> dict[tuple[str, str], Tensor]:
         """What no step made, under the names that the trace has for it."""
         args, keywords = self.target.bound(given)
-        tensors = Surroundings(self.callee, args, keywords).tensors
+        tensors = ReachableTensors(self.callee, args, keywords).tensors
         return {(source.kind, source.name): it.detach() for it, source in reversed(tensors)}
 
 

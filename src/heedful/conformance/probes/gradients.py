@@ -19,7 +19,7 @@ from heedful.conformance.lines import last_return
 from heedful.conformance.probing import probe
 from heedful.conformance.raising import attempt, said
 from heedful.conformance.subject import Subject
-from heedful.observation.place import find_place
+from heedful.observation import find_location
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ class _Watch(TorchFunctionMode):
         return result
 
     def _note(self, name: str, frame: Any) -> None:
-        place = find_place(frame, _cut.__code__)
+        place = find_location(frame, _cut.__code__)
         if place is None:
             return
         found = Place(place.file, place.line, " ".join(place.source.split()))
