@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from heedful.conversion import Certificate, convert
-from heedful.conversion.anatomy import Place
+from heedful.conversion.weight_map import ParameterSlice
 from heedful.errors import ArgumentError
 from heedful.nn import MultiHeadAttention as ShippedAttention
 from heedful.nn import RotaryEmbedding
@@ -532,7 +532,7 @@ def test_certificate_says_what_was_compared_and_carried():
         ("identity", "out_proj.weight"),
     )
     assert "attn_mask=" in certificate.target_call
-    assert any("causal only where its call asks for it" in remark for remark in certificate.remarks)
+    assert any("causal only if its call asks for it" in remark for remark in certificate.remarks)
 
 
 def test_certificates_call_is_python_that_runs():
@@ -570,12 +570,12 @@ def test_certificate_is_not_exact_beyond_rounding(difference):
 
 
 def test_a_wrong_reader_is_caught_and_the_target_stays_as_it_was(monkeypatch):
-    right = Place.view
+    right = ParameterSlice.view
 
-    def forgets_to_transpose(place: Place, module: nn.Module) -> Tensor:
-        return right(dataclasses.replace(place, transposed=False), module)
+    def forgets_to_transpose(part: ParameterSlice, module: nn.Module) -> Tensor:
+        return right(dataclasses.replace(part, transposed=False), module)
 
-    monkeypatch.setattr(Place, "view", forgets_to_transpose)
+    monkeypatch.setattr(ParameterSlice, "view", forgets_to_transpose)
     target = SelfAttentionV2(D, D)
     before = parameters_of(target)
     with pytest.raises(ArgumentError, match="NOT the same function"):
