@@ -260,7 +260,7 @@ def test_autocast_fills_a_cache_of_its_dtype():
     torch.testing.assert_close(together.float(), module(x), atol=0.03, rtol=0.03)
     with (
         torch.autocast("cpu", dtype=torch.bfloat16),
-        pytest.raises(ArgumentError, match="under autocast the dtype is autocast's"),
+        pytest.raises(ArgumentError, match="Under autocast, the dtype is autocast's"),
     ):
         module(x, cache=poisoned(module, T))
 
@@ -352,7 +352,7 @@ x, context = torch.randn(B, T, C), torch.randn(B, 5, 8)
     [
         (None, [x[..., 1:]], {}, r"x: expected shape \(B, T, 24\) or \(T, 24\)"),
         (None, [x[None]], {}, "x: expected shape"),
-        (None, [x, context], {}, "context: expected None: this module is self-attention"),
+        (None, [x, context], {}, "context: expected None, because this module is self-attention"),
         (8, [x], {}, r"context: expected shape \(B, Tk, 8\)"),
         (8, [x, x], {}, r"context: expected shape \(B, T, 8\)"),
         (8, [x, context[:1]], {}, r"context: expected batch dimensions \(2,\)"),

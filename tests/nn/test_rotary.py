@@ -113,7 +113,7 @@ def test_the_input_stays_as_it_was():
     [
         ({"head_dim": 7}, "head_dim: expected an even number"),
         ({"head_dim": 0}, "head_dim: expected a whole number of at least 1"),
-        ({"head_dim": 8, "base": 0.0}, "base: expected a number above 0"),
+        ({"head_dim": 8, "base": 0.0}, "base: expected a positive number"),
         ({"head_dim": 8, "layout": "neox"}, 'layout: expected "half" or "interleaved"'),
     ],
 )
