@@ -112,9 +112,9 @@ def _():
 def _():
     weights = record(simplified.attend, A)["weights"].value
     effect = demonstrations.effect_of_dropout(weights, 0.3)
-    assert effect.least_growth == pytest.approx(effect.greatest_growth, rel=1e-6)
+    assert effect.min_growth == pytest.approx(effect.max_growth, rel=1e-6)
     survives = tensor(FIGURES["A.dropout.survivors"]["expected"]) > 0
-    return torch.where(survives, weights * effect.greatest_growth, 0.0)
+    return torch.where(survives, weights * effect.max_growth, 0.0)
 
 
 # --- self-attention ----------------------------------------------------------------------------------

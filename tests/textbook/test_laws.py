@@ -67,13 +67,13 @@ class TestDropout:
         effect = effect_of_dropout(weights, p, draws=draws)
         spread = math.sqrt(p * (1 - p) / (weights.numel() * draws))
         assert effect.dropped == pytest.approx(p, abs=STANDARD_ERRORS * spread)
-        assert effect.least_growth == pytest.approx(1 / (1 - p), rel=1e-5)
-        assert effect.greatest_growth == pytest.approx(1 / (1 - p), rel=1e-5)
+        assert effect.min_growth == pytest.approx(1 / (1 - p), rel=1e-5)
+        assert effect.max_growth == pytest.approx(1 / (1 - p), rel=1e-5)
         assert 0 < effect.drift < STANDARD_ERRORS
 
     def test_rows_no_longer_add_up_to_one(self):
         effect = effect_of_dropout(torch.full((1, 4), 0.25), 0.5)
-        assert (effect.least_row_sum, effect.greatest_row_sum) == (0.0, 2.0)
+        assert (effect.min_row_sum, effect.max_row_sum) == (0.0, 2.0)
 
     def test_weights_that_a_mask_zeroed_are_not_counted_as_dropped(self):
         effect = effect_of_dropout(torch.tensor([[1.0, 0.0, 0.0, 0.0]]), 0.5, draws=10_000)

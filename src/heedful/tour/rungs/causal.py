@@ -95,7 +95,7 @@ def dropout(tokens: Tokens) -> Climb:
     effect = demonstrations.effect_of_dropout(weights[-1], DROPOUT)
     finding = (
         f"Over 1000 draws on the last row, {effect.dropped:.1%} of its weights were dropped, and the rest added up to "
-        f"between {effect.least_row_sum:.3g} and {effect.greatest_row_sum:.3g}: only the average is 1."
+        f"between {effect.min_row_sum:.3g} and {effect.max_row_sum:.3g}: only the average is 1."
     )
     return Climb((run,), tuple(comparisons), (finding,))
 
