@@ -8,9 +8,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from heedful import Causal, Padding, attention, record
 from heedful.errors import ArgumentError, HeedfulError, MissingExtraError
+from heedful.integrations.lazy_mask import LazyMask
 from heedful.integrations.transformers import attend, register
 from heedful.integrations.transformers_masks import make_mask
-from heedful.integrations.unbuilt_mask import UnbuiltMask
 from heedful.intervals import Intervals
 from integrations.families import (
     BOTH,
@@ -230,7 +230,7 @@ def test_a_model_that_computes_with_its_mask_sees_it_dense():
     assert type(mask[:, :, 1:]) is torch.Tensor
     assert torch.equal(mask[:, :, 1:], dense[:, :, 1:])
     assert torch.equal(~mask, ~dense)
-    assert isinstance(mask.detach(), UnbuiltMask)
+    assert isinstance(mask.detach(), LazyMask)
 
 
 # --- dropout -----------------------------------------------------------------------------------------

@@ -112,7 +112,7 @@ class MultiHeadAttention(nn.Module):
         self.context_length: int = context_length
         self.num_heads: int = num_heads
         self.head_dim: int = d_out // num_heads
-        self.W_query = nn.Linear(d_in, d_out, bias=qkv_bias)
+        self.W_query: nn.Linear = nn.Linear(d_in, d_out, bias=qkv_bias)
         self.W_key: nn.Linear = nn.Linear(d_in, d_out, bias=qkv_bias)
         self.W_value: nn.Linear = nn.Linear(d_in, d_out, bias=qkv_bias)
         self.out_proj: nn.Linear = nn.Linear(
@@ -206,7 +206,7 @@ class EinsumMultiHeadAttention(nn.Module):
         self.num_heads: int = num_heads
         self.key_dim: int = key_dim
         self.value_dim: int = value_dim
-        self.W_query = nn.Linear(d_in, num_heads * key_dim, bias=qkv_bias)
+        self.W_query: nn.Linear = nn.Linear(d_in, num_heads * key_dim, bias=qkv_bias)
         self.W_key: nn.Linear = nn.Linear(d_in, num_heads * key_dim, bias=qkv_bias)
         self.W_value: nn.Linear = nn.Linear(d_in, num_heads * value_dim, bias=qkv_bias)
         self.dropout: nn.Dropout = nn.Dropout(dropout)
