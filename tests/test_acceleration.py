@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from heedful import KernelError, accelerate
-from heedful.acceleration import Report
+from heedful.acceleration import AccelerationReport
 from heedful.kernels.native import library
 
 pytestmark = pytest.mark.skipif(
@@ -220,7 +220,7 @@ def test_what_docs_call_not_reached_is_not_reached(call):
     torch.manual_seed(1)
     with accelerate() as acceleration:
         assert torch.equal(call(*tensors), theirs)
-    assert acceleration.report() == Report(())
+    assert acceleration.report() == AccelerationReport(())
 
 
 def test_where_pytorchs_kernel_is_faster_it_stays(monkeypatch):
@@ -230,7 +230,7 @@ def test_where_pytorchs_kernel_is_faster_it_stays(monkeypatch):
         attend(draw(dtype=torch.float32))
     report = acceleration.report()
     assert (report.served, report.passed_on) == (2, 2)
-    assert "PyTorch's kernel is the faster one" in str(report)
+    assert "PyTorch's kernel is faster here" in str(report)
 
 
 # --- replacing and restoring ---------------------------------------------------------------------------
@@ -420,7 +420,7 @@ def test_the_encoders_own_inference_path_is_left_alone_until_switched_off():
     )
     with torch.no_grad(), accelerate() as acceleration:
         theirs = encoder(tokens)
-        assert acceleration.report() == Report(())
+        assert acceleration.report() == AccelerationReport(())
         torch.backends.mha.set_fastpath_enabled(False)
         try:
             torch.testing.assert_close(encoder(tokens), theirs)
