@@ -109,7 +109,7 @@ def heat_map(
     if not numbers.size:
         return _figure([], [caption, f"{times(tensor.shape)}: no entries"])
 
-    scale = _Scale.of(numbers, whole=not (tensor.is_floating_point() or tensor.is_complex()))
+    scale = _ColorScale.of(numbers, whole=not (tensor.is_floating_point() or tensor.is_complex()))
     labels = _Labels(row_labels, column_labels)
     leading = list(numpy.ndindex(numbers.shape[:-2]))
     panels = [
@@ -179,7 +179,7 @@ def _color(stops: tuple[str, ...], level: int) -> tuple[int, int, int]:
 
 
 @dataclass(frozen=True)
-class _Scale:
+class _ColorScale:
     """Maps values to colors and to text."""
 
     low: float
@@ -188,7 +188,7 @@ class _Scale:
     whole: bool
 
     @classmethod
-    def of(cls, numbers: numpy.ndarray, *, whole: bool) -> _Scale:
+    def of(cls, numbers: numpy.ndarray, *, whole: bool) -> _ColorScale:
         """Return the scale for numbers, which are `whole` if their dtype is integer or Boolean."""
         finite = numbers[numpy.isfinite(numbers)]
         high = float(numpy.abs(finite).max(initial=0.0)) or 1.0
@@ -222,13 +222,13 @@ class _Scale:
         return "z.2f" if self.high >= 0.1 else "z.4f"
 
 
-def _panel(matrix: numpy.ndarray, index: str, labels: _Labels, scale: _Scale) -> str:
+def _panel(matrix: numpy.ndarray, index: str, labels: _Labels, scale: _ColorScale) -> str:
     heading = f"<p>[{index}]</p>" if index else ""
     draw = _table if max(matrix.shape) <= TABLE_LIMIT else _picture
     return f'<div class="panel">{heading}{draw(matrix, labels, scale)}</div>'
 
 
-def _table(matrix: numpy.ndarray, labels: _Labels, scale: _Scale) -> str:
+def _table(matrix: numpy.ndarray, labels: _Labels, scale: _ColorScale) -> str:
     rows, columns = matrix.shape
     head = ""
     if labels.columns is not None:
@@ -246,7 +246,7 @@ def _table(matrix: numpy.ndarray, labels: _Labels, scale: _Scale) -> str:
     return f"<table>{head}<tbody>{''.join(body)}</tbody></table>"
 
 
-def _cell(value: float, position: str, scale: _Scale) -> str:
+def _cell(value: float, position: str, scale: _ColorScale) -> str:
     if math.isfinite(value):
         color = scale.color(scale.level(value))
         look = f'style="background:{_hex(color)};color:{_text_color(color)}"'
@@ -278,7 +278,7 @@ def _text_color(background: tuple[int, int, int]) -> str:
     return "#fff" if 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.05 else "#111"
 
 
-def _picture(matrix: numpy.ndarray, labels: _Labels, scale: _Scale) -> str:
+def _picture(matrix: numpy.ndarray, labels: _Labels, scale: _ColorScale) -> str:
     """Return an SVG with one path per color, so that a cell takes a dozen bytes."""
     cells = _pooled(matrix)
     rows, columns = cells.shape
@@ -356,14 +356,14 @@ def _pooled(matrix: numpy.ndarray) -> numpy.ndarray:
     return means
 
 
-def _range(numbers: numpy.ndarray, scale: _Scale) -> str:
+def _range(numbers: numpy.ndarray, scale: _ColorScale) -> str:
     finite = numbers[numpy.isfinite(numbers)]
     if not finite.size:
         return "none finite"
     return f"from {scale.text(finite.min())} to {scale.text(finite.max())}"
 
 
-def _legend(numbers: numpy.ndarray, scale: _Scale) -> str:
+def _legend(numbers: numpy.ndarray, scale: _ColorScale) -> str:
     bar = f"linear-gradient(90deg, {', '.join(scale.stops)})"
     counts = {
         "−∞": int(numpy.isneginf(numbers).sum()),

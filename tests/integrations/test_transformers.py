@@ -128,9 +128,8 @@ def test_windows_hide_keys_from_their_size_on(build, window):
 
 def test_none_means_causal_for_several_queries():
     assert make_mask(1, 1, 3, q_offset=5) is None
-    assert (
-        make_mask(1, 2, 3, q_offset=5).mask is None
-    )  # it hides nothing, while None would mean causal
+    # This mask hides nothing, while None in its place would mean causal.
+    assert make_mask(1, 2, 3, q_offset=5).mask is None
 
 
 def test_padding_with_holes():

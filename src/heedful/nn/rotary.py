@@ -17,7 +17,7 @@ from heedful.textbook.checks import check_sizes
 Layout = Literal["half", "interleaved"]
 
 
-class Rotation(NamedTuple):
+class RotationFactors(NamedTuple):
     """The factors that rotate (…, T, D): each feature times `cos`, plus the other feature of its pair times `sin`."""
 
     cos: Float[Tensor, "... T D"]
@@ -56,7 +56,7 @@ class RotaryEmbedding(nn.Module):
         self.head_dim: int = head_dim
         self.base: float = base
         self.layout: Layout = layout
-        self._last: tuple[Tensor, torch.dtype, Rotation] | None = None
+        self._last: tuple[Tensor, torch.dtype, RotationFactors] | None = None
 
     def forward(
         self, x: Float[Tensor, "B H T D"], positions: Int[Tensor, "*#B T"]
@@ -83,7 +83,7 @@ class RotaryEmbedding(nn.Module):
         rotated = wide.to(x.dtype)
         return rotated
 
-    def rotation(self, positions: Int[Tensor, "*B T"], dtype: torch.dtype) -> Rotation:
+    def rotation(self, positions: Int[Tensor, "*B T"], dtype: torch.dtype) -> RotationFactors:
         """Return the cosines and signed sines of the angles.
 
         On CPUs, the most recent result is reused if the positions are the same, because computing it takes much longer
@@ -105,14 +105,14 @@ class RotaryEmbedding(nn.Module):
             self._last = last
         return last[2]
 
-    def _compute_rotation(self, positions: Tensor, dtype: torch.dtype) -> Rotation:
+    def _compute_rotation(self, positions: Tensor, dtype: torch.dtype) -> RotationFactors:
         frequencies = self._signed_frequencies(positions.device)
         if positions.dim() == 2:
             positions = positions.unsqueeze(1)  # all heads have the same angles
         angles = positions.unsqueeze(-1) * frequencies
         cos = angles.cos().to(dtype)
         sin = angles.sin().to(dtype)
-        return Rotation(cos, sin)
+        return RotationFactors(cos, sin)
 
     def _signed_frequencies(self, device: torch.device) -> Tensor:
         """Return each feature's angle per position, (D,), negative for the first of a pair: x·cos − partner·sin."""
