@@ -13,10 +13,12 @@
 # %% [markdown]
 # # Three bugs in a first attempt
 #
-# Attention is easily written subtly wrong. It runs, its output has the right shape, its loss falls: a model learns
-# around much. This notebook writes causal attention as one does the first time, and lets `heedful.check` read it.
+# It is easy to write an attention module with a subtle bug. It runs, its output has the right shape, and its loss
+# decreases, because a model can learn to compensate for many errors. This notebook contains a typical first attempt
+# at causal attention, and lets `heedful.check` examine it.
 #
-# First the experiment that comes before the class: six tokens, twice, and every token's dot product with every other.
+# The first cell is an experiment that precedes the class: a batch of two sequences with the same six tokens, and the
+# dot product of every pair of tokens.
 
 # %%
 import torch
@@ -31,7 +33,7 @@ attn_scores = batch @ batch.transpose(1, 2)
 print(attn_scores.shape)
 
 # %% [markdown]
-# Then the class. It has three bugs; try to see them before you read on.
+# The second cell defines the class. It has three bugs. Try to find them before you read on.
 
 
 # %%
@@ -59,28 +61,28 @@ attention = CausalAttention(d_in=3, d_out=4, context_length=6, dropout=0.0)
 print(attention(batch).shape)
 
 # %% [markdown]
-# The shape is right. Is the rest? `check` finds out how to call the module, runs copies of it on small inputs, and puts
-# its questions: does an early output change with a late token, do a query's weights sum to 1, is anything that was
-# computed used by nothing?
+# The shape is correct, but is the rest? `check` finds out how to call the module, runs copies of it on small inputs,
+# and tests its properties. Does an early output depend on a later token? Do the weights of each query sum to 1? Is
+# any result computed but never used?
 
 # %%
 heedful.check(attention)
 
 # %% [markdown]
-# Three findings, one line each:
+# There are three findings, each with its line:
 #
-# * `attn_scores` is the matrix of the experiment above. The notebook still holds it, so that nothing fails; what
-#   forward computed itself is `scores`.
-# * `softmax(dim=1)` sums over the queries. The keys are the last dimension.
-# * `masked_fill` returns a new tensor and leaves `scores` as they were; `masked_fill_` would write into them.
+# * `attn_scores` is the matrix of the experiment above. It still exists in the notebook, so no error is raised.
+#   `forward` itself computes `scores`.
+# * `softmax(dim=1)` normalizes over the queries. The keys are the last dimension.
+# * `masked_fill` returns a new tensor and does not change `scores`. `masked_fill_` would change them.
 #
-# What these bring about besides is not reported: one bug is one finding.
+# Further consequences of these bugs are not reported: each bug leads to one finding.
 #
-# Mended:
+# This is the corrected class:
 
 
 # %%
-class MendedAttention(CausalAttention):
+class CorrectedAttention(CausalAttention):
     def forward(self, x):
         T = x.shape[1]
         keys, queries, values = self.W_key(x), self.W_query(x), self.W_value(x)
@@ -91,12 +93,12 @@ class MendedAttention(CausalAttention):
         return self.dropout(weights) @ values
 
 
-mended = MendedAttention(d_in=3, d_out=4, context_length=6, dropout=0.0)
-heedful.check(mended)
+corrected = CorrectedAttention(d_in=3, d_out=4, context_length=6, dropout=0.0)
+heedful.check(corrected)
 
 # %% [markdown]
-# Below a report stands what was learnt of the module besides: that it is causal, what its scale equals. As text it is
-# the same, and `heedful check my.py:CausalAttention` prints it in a terminal.
+# The end of a report lists what else was found out about the module, such as that it is causal, and its scale. The
+# report is also available as text, and `heedful check my.py:CausalAttention` prints it in a terminal.
 
 # %%
-print(heedful.check(mended))
+print(heedful.check(corrected))

@@ -1,4 +1,4 @@
-"""accelerate(): PyTorch's results, layouts and errors, on our kernel; then PyTorch's own again, bit by bit."""
+"""Tests of `accelerate`: results, layouts and errors are PyTorch's, and its own kernels return bit for bit."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from heedful import KernelError, accelerate
-from heedful.acceleration import Report
+from heedful.acceleration import AccelerationReport
 from heedful.kernels.native import library
 
 pytestmark = pytest.mark.skipif(
@@ -21,17 +21,17 @@ pytestmark = pytest.mark.skipif(
 aten = torch.ops.aten
 flash = aten._scaled_dot_product_flash_attention_for_cpu
 flash_backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
-MOST_ERROR = 1.5  # times PyTorch's own, both against float64
+MAX_ERROR_RATIO = 1.5  # relative to PyTorch's error, both compared with float64
 
 
 def draw(B=2, Hq=4, Hkv=2, Tq=70, Tk=90, D=16, dtype=torch.float32):
-    """Query, key, value as models make them: tokens first in memory."""
+    """Return query, key and value with tokens first in memory, as models compute them."""
     sizes = ((Hq, Tq), (Hkv, Tk), (Hkv, Tk))
     return [torch.randn(B, T, H, D, dtype=dtype).transpose(1, 2) for H, T in sizes]
 
 
 def causal_and_padded(B=2, Tq=70, Tk=90):
-    """Boolean (B, 1, Tq, Tk): two runs at most, and queries of the last entry that see nothing."""
+    """Return a Boolean mask (B, 1, Tq, Tk) of at most two runs, in which some queries of the last entry see nothing."""
     shown = torch.ones(B, 1, Tq, Tk, dtype=torch.bool).tril(Tk - Tq)
     shown[-1, ..., :25] = False
     return shown
@@ -50,7 +50,7 @@ MASKS = {
 
 
 def attend(tensors, **options):
-    """PyTorch's attention and its gradients of query, key and value."""
+    """Return the output of PyTorch's attention and the gradients of query, key and value."""
     leaves = [tensor.detach().requires_grad_() for tensor in tensors]
     output = F.scaled_dot_product_attention(*leaves, enable_gqa=True, **options)
     weights = torch.linspace(-1, 1, output.shape[-1], dtype=output.dtype)
@@ -62,19 +62,19 @@ def distance(results, exact):
 
 
 def strides(tensor):
-    """Of the dimensions in which it has more than one entry."""
-    return [it for it, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1]
+    """Return the strides of the dimensions with more than one entry."""
+    return [stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1]
 
 
 def assert_no_worse(ours, theirs, exact, rounding=1e-7):
-    """Each error at most `MOST_ERROR` times PyTorch's, or a rounding of the result."""
+    """Check that each error is at most `MAX_ERROR_RATIO` times PyTorch's, or only rounding."""
     for our, their, norm in zip(
         distance(ours, exact),
         distance(theirs, exact),
         [t.norm().item() for t in exact],
         strict=True,
     ):
-        assert our <= MOST_ERROR * their + rounding * norm
+        assert our <= MAX_ERROR_RATIO * their + rounding * norm
 
 
 # --- the numbers -------------------------------------------------------------------------------------
@@ -82,12 +82,12 @@ def assert_no_worse(ours, theirs, exact, rounding=1e-7):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("mask", MASKS)
-def test_outputs_and_gradients_are_as_exact_as_pytorchs(mask, dtype):
+def test_outputs_and_gradients_are_as_accurate_as_pytorchs(mask, dtype):
     tensors, options = draw(dtype=dtype), MASKS[mask]()
     additive = options.get("attn_mask", torch.ones(1, dtype=torch.bool))
     if additive.dtype != torch.bool:
         options["attn_mask"] = additive.to(dtype)
-    in_double = {name: it.double() for name, it in options.items() if name == "attn_mask"}
+    in_double = {name: mask.double() for name, mask in options.items() if name == "attn_mask"}
     exact = attend(
         [tensor.double() for tensor in tensors],
         **(options | in_double if additive.dtype != torch.bool else options),
@@ -104,7 +104,7 @@ def test_outputs_and_gradients_are_as_exact_as_pytorchs(mask, dtype):
 
 @pytest.mark.parametrize("contiguous", [True, False], ids=["heads first", "tokens first"])
 @pytest.mark.parametrize("sizes", [{}, {"Tq": 1}, {"Hq": 1, "Hkv": 1}, {"B": 1, "D": 7}], ids=str)
-def test_memory_lies_as_pytorchs_does_and_as_its_compiler_expects(sizes, contiguous):
+def test_memory_layout_is_that_of_pytorchs_kernels(sizes, contiguous):
     tensors = [t.contiguous() if contiguous else t for t in draw(**sizes)]
     theirs = flash(*tensors)
     with accelerate():
@@ -116,7 +116,7 @@ def test_memory_lies_as_pytorchs_does_and_as_its_compiler_expects(sizes, contigu
         torch.testing.assert_close(our, their)
 
 
-def test_a_query_that_sees_nothing_gives_0_and_gradients_of_0():
+def test_a_query_that_sees_nothing_has_zero_output_and_gradient():
     shown = torch.ones(70, 90, dtype=torch.bool)
     shown[3] = shown[68] = False
     with accelerate():
@@ -124,16 +124,16 @@ def test_a_query_that_sees_nothing_gives_0_and_gradients_of_0():
     for row in (3, 68):
         assert (output[:, :, row] == 0).all()
         assert (grad_query[:, :, row] == 0).all()
-    assert all(it.isfinite().all() for it in (output, grad_query, *others))
+    assert all(tensor.isfinite().all() for tensor in (output, grad_query, *others))
 
 
 @pytest.mark.parametrize("lowest", [torch.finfo(torch.float32).min, -1e30])
-def test_masks_of_very_low_numbers_keep_their_meaning(lowest):
+def test_masks_of_very_negative_numbers_keep_their_meaning(lowest):
     tensors, shown = draw(), causal_and_padded()
     attn_mask = torch.zeros(shown.shape).masked_fill_(~shown, lowest)
     theirs = attend(tensors, attn_mask=attn_mask)
     with accelerate() as acceleration:
-        ours = attend(tensors, attn_mask=attn_mask)  # rows of it alone: all keys alike
+        ours = attend(tensors, attn_mask=attn_mask)  # some rows hide every key
         whole = attend(tensors, attn_mask=attn_mask[:1])
     for our, their in zip(ours, theirs, strict=True):
         assert torch.equal(our, their)
@@ -145,7 +145,7 @@ def test_masks_of_very_low_numbers_keep_their_meaning(lowest):
 
 
 @pytest.mark.parametrize("mask", MASKS)
-def test_a_backward_pass_may_follow_the_other_kernels_forward(mask):
+def test_a_backward_pass_can_follow_the_other_kernels_forward(mask):
     tensors, options = draw(), MASKS[mask]()
     attn_mask = options.get("attn_mask")
     if attn_mask is not None and attn_mask.dtype == torch.bool:
@@ -164,10 +164,10 @@ def test_a_backward_pass_may_follow_the_other_kernels_forward(mask):
     torch.testing.assert_close(ours_then_theirs, theirs_alone, rtol=1e-4, atol=1e-5)
 
 
-# --- what is passed on, and what is not reached --------------------------------------------------------
+# --- calls that are passed on or not replaced --------------------------------------------------------
 
 
-def test_float64_is_passed_on_and_comes_out_unchanged():
+def test_float64_is_passed_on_unchanged():
     tensors = draw(dtype=torch.float64)
     theirs = attend(tensors, is_causal=True)
     with accelerate() as acceleration:
@@ -189,7 +189,7 @@ def test_float64_is_passed_on_and_comes_out_unchanged():
     ],
     ids=["dropout", "value size", "3-D", "Boolean mask", "3-D mask"],
 )
-def test_what_pytorchs_operator_refuses_it_still_refuses(spoil):
+def test_arguments_that_pytorch_refuses_are_still_refused(spoil):
     arguments, options = spoil(*draw())
     with pytest.raises(RuntimeError) as theirs:
         flash(*arguments, **options)
@@ -213,24 +213,24 @@ def test_what_pytorchs_operator_refuses_it_still_refuses(spoil):
     ],
     ids=["dropout", "value size", "5-D", "3-D", "mask with gradient", "strided"],
 )
-def test_what_docs_call_not_reached_is_not_reached(call):
+def test_calls_that_are_documented_as_not_replaced_are_not_replaced(call):
     tensors = draw(Hkv=4)
     torch.manual_seed(1)
     theirs = call(*tensors)
     torch.manual_seed(1)
     with accelerate() as acceleration:
         assert torch.equal(call(*tensors), theirs)
-    assert acceleration.report() == Report(())
+    assert acceleration.report() == AccelerationReport(())
 
 
-def test_where_pytorchs_kernel_is_faster_it_stays(monkeypatch):
+def test_pytorchs_kernel_is_used_if_it_is_faster(monkeypatch):
     monkeypatch.setattr("heedful.dispatch.AMX", True)
     with accelerate() as acceleration:
         attend(draw(dtype=torch.bfloat16))
         attend(draw(dtype=torch.float32))
     report = acceleration.report()
     assert (report.served, report.passed_on) == (2, 2)
-    assert "PyTorch's kernel is the faster one" in str(report)
+    assert "PyTorch's kernel is faster here" in str(report)
 
 
 # --- replacing and restoring ---------------------------------------------------------------------------
@@ -266,14 +266,14 @@ def test_handles_are_independent_and_the_last_one_restores():
     assert (first.report().served, second.report().served) == (0, 2)
 
 
-def test_it_ends_with_the_block_though_that_raises():
+def test_acceleration_ends_if_the_block_raises():
     with pytest.raises(ZeroDivisionError), accelerate() as acceleration:
         raise ZeroDivisionError
     attend(draw())
     assert acceleration.report().served == 0
 
 
-def test_nothing_is_printed_and_no_filter_changed():
+def test_nothing_is_printed_and_no_warning_filter_changes():
     program = (
         "import warnings, torch, heedful; before = list(warnings.filters); heedful.accelerate(); "
         "assert warnings.filters == before; "
@@ -283,7 +283,7 @@ def test_nothing_is_printed_and_no_filter_changed():
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_other_warnings_pass(monkeypatch):
+def test_other_warnings_are_not_suppressed(monkeypatch):
     def warn_and_keep(*arguments):
         warnings.warn("something else", stacklevel=1)
         return kernel(*arguments)
@@ -294,13 +294,13 @@ def test_other_warnings_pass(monkeypatch):
         pass
 
 
-def test_without_the_library_it_says_why(monkeypatch):
+def test_a_missing_library_raises_with_the_reason(monkeypatch):
     monkeypatch.setattr(library, "missing", "no compiler was found")
     with pytest.raises(KernelError, match="no compiler was found"):
         accelerate()
 
 
-def test_threads_call_while_it_comes_and_goes():
+def test_threads_can_call_while_handles_come_and_go():
     tensors = draw(Tq=20, Tk=20)
     right = attend(tensors)
     finished, errors = threading.Event(), []
@@ -367,7 +367,7 @@ def test_the_report_counts_by_kind_of_call():
     assert len(lines) == 2 + len(report.calls)
 
 
-def test_a_report_of_nothing_says_so():
+def test_an_empty_report():
     with accelerate() as acceleration:
         pass
     assert str(acceleration.report()) == "0 calls served, 0 passed on to PyTorch's kernel"
@@ -377,21 +377,23 @@ def test_a_report_of_nothing_says_so():
 
 
 def gradients_of(module, *inputs, **options):
-    """The output and the gradients of all parameters."""
+    """Return the output and the gradients of all parameters."""
     module.zero_grad()
     output = module(*inputs, **options)
     output = output[0] if isinstance(output, tuple) else output
     output.square().mean().backward()
-    return output.detach(), *(it.grad.clone() for it in module.parameters() if it.grad is not None)
+    return output.detach(), *(p.grad.clone() for p in module.parameters() if p.grad is not None)
 
 
-def in_three_ways(module, *inputs, **options):
-    """Ours, PyTorch's, and in float64."""
+def with_each_kernel(module, *inputs, **options):
+    """Return the results with our kernel, with PyTorch's, and with PyTorch's in float64."""
     with accelerate() as acceleration:
         ours = gradients_of(module, *inputs, **options)
     assert acceleration.report().served > 0
     assert acceleration.report().passed_on == 0
-    exact = gradients_of(deepcopy(module).double(), *(it.double() for it in inputs), **options)
+    exact = gradients_of(
+        deepcopy(module).double(), *(tensor.double() for tensor in inputs), **options
+    )
     return ours, gradients_of(module, *inputs, **options), exact
 
 
@@ -401,18 +403,18 @@ def test_multihead_attention(causal):
     tokens = torch.randn(2, 80, 32)
     hidden = ~torch.ones(80, 80, dtype=torch.bool).tril() if causal else None
     options = {"need_weights": False, "attn_mask": hidden, "is_causal": causal}
-    assert_no_worse(*in_three_ways(module, tokens, tokens, tokens, **options), rounding=1e-6)
+    assert_no_worse(*with_each_kernel(module, tokens, tokens, tokens, **options), rounding=1e-6)
 
 
 def test_transformer_encoder_on_a_padded_batch():
     layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
     encoder = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
     padding = torch.arange(90) >= torch.tensor([90, 31])[:, None]
-    ways = in_three_ways(encoder, torch.randn(2, 90, 32), src_key_padding_mask=padding)
+    ways = with_each_kernel(encoder, torch.randn(2, 90, 32), src_key_padding_mask=padding)
     assert_no_worse(*ways, rounding=1e-6)
 
 
-def test_the_encoders_own_inference_path_is_left_alone_until_switched_off():
+def test_the_encoders_fast_path_is_not_replaced_unless_disabled():
     layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
     encoder, tokens = (
         nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval(),
@@ -420,7 +422,7 @@ def test_the_encoders_own_inference_path_is_left_alone_until_switched_off():
     )
     with torch.no_grad(), accelerate() as acceleration:
         theirs = encoder(tokens)
-        assert acceleration.report() == Report(())
+        assert acceleration.report() == AccelerationReport(())
         torch.backends.mha.set_fastpath_enabled(False)
         try:
             torch.testing.assert_close(encoder(tokens), theirs)
@@ -456,13 +458,13 @@ def test_func_grad():
 
 
 @pytest.mark.slow
-def test_compiled_models_get_it_too():
+def test_compiled_models_are_accelerated():
     module = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
     tokens = torch.randn(2, 70, 32)
     right = gradients_of(module, tokens)
     compiled = torch.compile(module, fullgraph=True)
     torch.testing.assert_close(gradients_of(compiled, tokens), right)
-    with accelerate() as acceleration:  # compiled before, served now
+    with accelerate() as acceleration:  # compiled before acceleration began
         torch.testing.assert_close(gradients_of(compiled, tokens), right)
         assert acceleration.report().served == 2
         torch.compiler.reset()

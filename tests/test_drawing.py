@@ -1,4 +1,4 @@
-"""What a heat map shows: numbers, colours that can be read, and what it leaves out."""
+"""Tests of the heat maps: their numbers, colors and captions."""
 
 import re
 from html.parser import HTMLParser
@@ -13,7 +13,7 @@ VOID = {"br", "path"}
 
 
 class Balanced(HTMLParser):
-    """Fails on a tag that closes another than the one open."""
+    """Fails if a closing tag does not match the open one."""
 
     def __init__(self):
         super().__init__()
@@ -38,8 +38,8 @@ def drawn(tensor, **options):
     return page
 
 
-def luminance(colour):
-    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+def luminance(color):
+    channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
@@ -61,17 +61,17 @@ def test_a_small_matrix_shows_its_numbers_and_labels():
 
 
 @pytest.mark.parametrize("low", [0.0, -1.0])
-def test_text_stands_out_on_every_colour(low):
+def test_text_has_contrast_on_every_color(low):
     page = drawn(torch.linspace(low, 1, 256).view(16, 16))
-    colours = re.findall(r"background:(#\w{6});color:(#\w{3})", page)
-    assert len(colours) == 256
-    for ground, ink in colours:
-        one, other = luminance(ground), luminance(ink[0] + "".join(c * 2 for c in ink[1:]))
-        ratio = (max(one, other) + 0.05) / (min(one, other) + 0.05)
+    colors = re.findall(r"background:(#\w{6});color:(#\w{3})", page)
+    assert len(colors) == 256
+    for ground, ink in colors:
+        pair = luminance(ground), luminance(ink[0] + "".join(c * 2 for c in ink[1:]))
+        ratio = (max(pair) + 0.05) / (min(pair) + 0.05)
         assert ratio >= 4.0, f"{ink} on {ground}"
 
 
-def test_signed_values_diverge_around_white_and_weights_run_from_white():
+def test_signed_values_diverge_from_white_and_nonnegative_values_start_at_white():
     def grounds(tensor):
         return re.findall(r"background:(#\w{6})", drawn(tensor))[: tensor.numel()]
 
@@ -83,7 +83,7 @@ def test_signed_values_diverge_around_white_and_weights_run_from_white():
     assert luminance(zero) > 0.9 > 0.1 > luminance(one)
 
 
-def test_masked_and_missing_values_look_like_neither():
+def test_infinite_and_nan_values_have_their_own_styles():
     page = drawn(torch.tensor([[1.0, -torch.inf], [torch.nan, torch.inf]]))
     assert re.findall(r'class="([\w-]+)" title="[^"]*">([^<]+)<', page) == [
         ("minus-infinity", "−∞"),
@@ -95,7 +95,7 @@ def test_masked_and_missing_values_look_like_neither():
         assert f"td.{kind}" in STYLE
 
 
-def test_leading_dimensions_become_panels_and_those_left_out_are_counted():
+def test_leading_dimensions_become_panels_and_omitted_ones_are_counted():
     page = drawn(torch.rand(2, 6, 3, 3))
     assert page.count('<div class="panel">') == PANEL_LIMIT
     assert "<p>[1, 1]</p>" in page
@@ -107,7 +107,7 @@ def squares(page):
     return len(re.findall(r"M\d+ \d+h1v1h-1z", page))
 
 
-def test_a_large_matrix_is_drawn_by_fewer_cells_and_says_so():
+def test_a_large_matrix_is_drawn_with_fewer_cells():
     page = drawn(torch.rand(300, 500))
     assert squares(page) == PICTURE_LIMIT**2
     assert "300 × 500 entries by 64 × 64 cells" in page
@@ -124,15 +124,15 @@ def test_pooling_averages_and_loses_no_nan():
     (nan,) = re.findall(f'fill="{ground["nan"]}" d="([^"]*)"', page)
     (masked,) = re.findall(f'fill="{ground["masked"]}" d="([^"]*)"', page)
     assert nan == "M0 0h1v1h-1z"
-    assert squares(masked) == 64 * 63 / 2, "a block that is masked in part still shows the rest"
+    assert squares(masked) == 64 * 63 / 2, "a partly masked block shows its other entries"
     matrix[127, 127] = torch.inf
     assert 'stroke="#333333" stroke-width="0.12" d="M63 63m0 1l1 -1"' in drawn(matrix)
     halves = torch.tensor([0.0, 1.0]).repeat(64)[None].expand(128, 128)
     levels = set(re.findall(r'fill="(#\w{6})" shape', drawn(halves)))
-    assert len(levels) == 1, "zeros and ones, in turns, average to one grey"
+    assert len(levels) == 1, "alternating zeros and ones have one average"
 
 
-def test_labels_stand_at_a_picture_too():
+def test_a_picture_has_labels():
     words = [f"word{i}" for i in range(20)]
     page = drawn(torch.rand(20, 20), row_labels=words, column_labels=words)
     assert len(re.findall(r"<text[^>]*>word\d+</text>", page)) == 40
@@ -157,7 +157,7 @@ def test_every_kind_of_tensor_can_be_drawn(tensor, shown):
     assert shown in drawn(tensor)
 
 
-def test_wrong_arguments_are_refused():
+def test_invalid_arguments_are_refused():
     with pytest.raises(ArgumentError, match="row_labels: expected 2 labels"):
         heat_map(torch.ones(2, 3), row_labels=["a", "b", "c"])
     with pytest.raises(ArgumentError, match=r"as_tensor"):

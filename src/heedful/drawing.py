@@ -1,9 +1,9 @@
-"""Draws a tensor as a heat map: one self-contained piece of HTML, without scripts or files.
+"""Draw a tensor as a heat map in self-contained HTML, without scripts or files.
 
     page = f"<style>{STYLE}</style>" + heat_map(weights, row_labels=words, column_labels=words)
 
-A small matrix becomes a table with its numbers in the cells, a larger one a picture; leading
-dimensions become a row of small panels that share one scale.
+A small matrix becomes a table with numbers in its cells, a larger one a picture. Leading dimensions become a row of
+small panels that share one color scale.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from torch import Tensor
 from heedful.errors import ArgumentError
 from heedful.shapes import times
 
-TABLE_LIMIT = 16  # rows or columns: what still has room for numbers
-PICTURE_LIMIT = 64  # rows or columns: what still can be told apart
-PANEL_LIMIT = 8
-LEVELS = 48  # colours in a picture: one path each
+TABLE_LIMIT: int = 16  # rows or columns of a table, whose cells have room for numbers
+PICTURE_LIMIT: int = 64  # rows or columns of a picture, whose cells can still be distinguished
+PANEL_LIMIT: int = 8
+LEVELS: int = 48  # colors of a picture, each of which is one path
 
-SEQUENTIAL = (
+SEQUENTIAL: tuple[str, ...] = (
     "#f7fbff",
     "#deebf7",
     "#c6dbef",
@@ -36,7 +36,7 @@ SEQUENTIAL = (
     "#2171b5",
     "#08306b",
 )
-DIVERGING = (
+DIVERGING: tuple[str, ...] = (
     "#2166ac",
     "#4393c3",
     "#92c5de",
@@ -47,9 +47,9 @@ DIVERGING = (
     "#d6604d",
     "#b2182b",
 )
-"""Blue for negative, red for positive; both orders stay apart for the colour-blind."""
+"""Blue for negative values, red for positive ones. Both scales can be read by the color-blind."""
 
-STYLE = """
+STYLE: str = """
 .heat-map { margin: 0.5em 0 1em; color: inherit; font: 12px/1.3 system-ui, sans-serif; }
 .heat-map figcaption { margin-top: 0.4em; opacity: 0.85; }
 .heat-map .panels { display: flex; flex-wrap: wrap; gap: 1em; align-items: flex-start; overflow-x: auto; }
@@ -68,7 +68,7 @@ STYLE = """
 .heat-map .scale { display: inline-block; width: 8em; height: 0.8em; margin: 0 0.4em;
   vertical-align: -0.1em; border: 1px solid rgba(128, 128, 128, 0.6); }
 """
-"""CSS for heat maps, to be included once per page."""
+"""The CSS of heat maps. Include it once per page."""
 
 
 def heat_map(
@@ -78,21 +78,29 @@ def heat_map(
     column_labels: Sequence[str] | None = None,
     caption: str | None = None,
 ) -> str:
-    """Draw a tensor as HTML that needs nothing but `STYLE`.
+    """Draw a tensor as HTML that needs only `STYLE`.
 
-    Colours run from white to blue for values from 0 up, and from blue over white to red where some
-    are negative. NaN and infinities are hatched. What is too large is drawn by fewer cells, each the
-    mean of the finite entries it stands for, and the caption says so; so it does of panels left out.
+    Colors range from white to blue if all values are nonnegative, and from blue over white to red otherwise. NaN and
+    infinities are hatched. A large matrix is drawn with fewer cells, each of which shows the mean of the finite entries
+    it covers. The caption mentions this, and how many panels are left out.
 
     Args:
-        tensor: `(…, rows, columns)` of any dtype; one dimension is one row. Leading dimensions
-            become panels that share one scale. Of complex numbers the magnitude is drawn.
-        row_labels: one for each row, such as the words that attend.
-        column_labels: one for each column, such as the words attended to.
-        caption: what the reader is told beneath.
+        tensor: (…, rows, columns) of any dtype. A vector is drawn as one row. Leading dimensions become panels that
+            share one scale. Complex numbers are drawn by magnitude.
+        row_labels: one label per row, such as the words that attend.
+        column_labels: one label per column, such as the words that are attended to.
+        caption: the text below the figure.
+
+    Returns:
+        An HTML ``<figure>``.
 
     Raises:
-        ArgumentError: no tensor, or one without entries to read; labels that are too many or too few.
+        ArgumentError: the argument is not a tensor with readable entries, or the number of labels is wrong.
+
+    Examples:
+        >>> html = heat_map(torch.eye(2), caption="The identity.")
+        >>> html.startswith('<figure class="heat-map">')
+        True
     """
     numbers = _as_numbers(tensor)
     rows, columns = numbers.shape[-2:]
@@ -101,7 +109,7 @@ def heat_map(
     if not numbers.size:
         return _figure([], [caption, f"{times(tensor.shape)}: no entries"])
 
-    scale = _Scale.of(numbers, whole=not (tensor.is_floating_point() or tensor.is_complex()))
+    scale = _ColorScale.of(numbers, whole=not (tensor.is_floating_point() or tensor.is_complex()))
     labels = _Labels(row_labels, column_labels)
     leading = list(numpy.ndindex(numbers.shape[:-2]))
     panels = [
@@ -121,7 +129,7 @@ def heat_map(
 
 
 def _as_numbers(tensor: Tensor) -> numpy.ndarray:
-    """A tensor's entries as float64, `(…, rows, columns)`."""
+    """Return the entries of a tensor as float64, (…, rows, columns)."""
     if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or tensor.is_meta:
         received = (
             "a tensor without entries" if isinstance(tensor, Tensor) else type(tensor).__name__
@@ -142,7 +150,7 @@ def _check_labels(name: str, labels: Sequence[str] | None, count: int) -> None:
             name,
             expected=f"{count} labels, one for each",
             received=f"{len(labels)}",
-            remedy="Label the last two dimensions: the rows are dimension -2, the columns -1.",
+            remedy="Labels belong to the last two dimensions: rows are dimension -2, columns dimension -1.",
         )
 
 
@@ -158,20 +166,21 @@ class _Labels:
         return str(index) if self.columns is None else self.columns[index]
 
 
-@cache  # a picture has thousands of cells and `LEVELS` colours
-def _colour(stops: tuple[str, ...], level: int) -> tuple[int, int, int]:
-    """Red, green and blue of a level, interpolated between the stops."""
-    at = level / (LEVELS - 1) * (len(stops) - 1)
+@cache  # a picture has thousands of cells and only `LEVELS` colors
+def _color(stops: tuple[str, ...], level: int) -> tuple[int, int, int]:
+    """Return the red, green and blue of a level, interpolated between the stops."""
+    position = level / (LEVELS - 1) * (len(stops) - 1)
     channels = numpy.array([[int(stop[i : i + 2], 16) for i in (1, 3, 5)] for stop in stops])
     red, green, blue = (
-        round(numpy.interp(at, range(len(stops)), channels[:, channel])) for channel in range(3)
+        round(numpy.interp(position, range(len(stops)), channels[:, channel]))
+        for channel in range(3)
     )
     return red, green, blue
 
 
 @dataclass(frozen=True)
-class _Scale:
-    """From a value to its colour and its text."""
+class _ColorScale:
+    """Maps values to colors and to text."""
 
     low: float
     high: float
@@ -179,7 +188,8 @@ class _Scale:
     whole: bool
 
     @classmethod
-    def of(cls, numbers: numpy.ndarray, *, whole: bool) -> _Scale:
+    def of(cls, numbers: numpy.ndarray, *, whole: bool) -> _ColorScale:
+        """Return the scale for numbers, which are `whole` if their dtype is integer or Boolean."""
         finite = numbers[numpy.isfinite(numbers)]
         high = float(numpy.abs(finite).max(initial=0.0)) or 1.0
         if (finite < 0).any():
@@ -187,13 +197,15 @@ class _Scale:
         return cls(0.0, high, SEQUENTIAL, whole)
 
     def level(self, value: float) -> int:
-        """Which of the `LEVELS` steps from low to high a finite value is on."""
+        """Return the level of a finite value, from 0 to `LEVELS` − 1."""
         return round((value - self.low) / (self.high - self.low) * (LEVELS - 1))
 
-    def colour(self, level: int) -> tuple[int, int, int]:
-        return _colour(self.stops, level)
+    def color(self, level: int) -> tuple[int, int, int]:
+        """Return the red, green and blue of a level."""
+        return _color(self.stops, level)
 
     def text(self, value: float) -> str:
+        """Return a value as text."""
         if math.isnan(value):
             return "NaN"
         if math.isinf(value):
@@ -202,7 +214,7 @@ class _Scale:
 
     @property
     def _format(self) -> str:
-        """How to print values of this size; `z` prints what rounds to zero without a sign."""
+        """The format for values of this size. `z` omits the sign of a value that rounds to zero."""
         if self.whole:
             return "z.0f"
         if not 1e-3 <= self.high < 1e4:
@@ -210,13 +222,13 @@ class _Scale:
         return "z.2f" if self.high >= 0.1 else "z.4f"
 
 
-def _panel(matrix: numpy.ndarray, index: str, labels: _Labels, scale: _Scale) -> str:
+def _panel(matrix: numpy.ndarray, index: str, labels: _Labels, scale: _ColorScale) -> str:
     heading = f"<p>[{index}]</p>" if index else ""
     draw = _table if max(matrix.shape) <= TABLE_LIMIT else _picture
     return f'<div class="panel">{heading}{draw(matrix, labels, scale)}</div>'
 
 
-def _table(matrix: numpy.ndarray, labels: _Labels, scale: _Scale) -> str:
+def _table(matrix: numpy.ndarray, labels: _Labels, scale: _ColorScale) -> str:
     rows, columns = matrix.shape
     head = ""
     if labels.columns is not None:
@@ -234,46 +246,48 @@ def _table(matrix: numpy.ndarray, labels: _Labels, scale: _Scale) -> str:
     return f"<table>{head}<tbody>{''.join(body)}</tbody></table>"
 
 
-def _cell(value: float, position: str, scale: _Scale) -> str:
+def _cell(value: float, position: str, scale: _ColorScale) -> str:
     if math.isfinite(value):
-        colour = scale.colour(scale.level(value))
-        look = f'style="background:{_hex(colour)};color:{_ink(colour)}"'
+        color = scale.color(scale.level(value))
+        look = f'style="background:{_hex(color)};color:{_text_color(color)}"'
         exact = f"{value:.6g}"
     else:
-        look = f'class="{_kind(value)}"'
+        look = f'class="{_css_class(value)}"'
         exact = scale.text(value)
     return f'<td {look} title="{html.escape(position)}: {exact}">{scale.text(value)}</td>'
 
 
-def _kind(value: float) -> str:
+def _css_class(value: float) -> str:
+    """Return the CSS class of a value that is not finite."""
     if math.isnan(value):
         return "nan"
     return "plus-infinity" if value > 0 else "minus-infinity"
 
 
-def _hex(colour: tuple[int, int, int]) -> str:
-    return "#{:02x}{:02x}{:02x}".format(*colour)
+def _hex(color: tuple[int, int, int]) -> str:
+    return "#{:02x}{:02x}{:02x}".format(*color)
 
 
-def _ink(colour: tuple[int, int, int]) -> str:
-    """Black or white, whichever stands out more by WCAG's contrast ratio."""
+def _text_color(background: tuple[int, int, int]) -> str:
+    """Return black or white, whichever has the larger contrast ratio as defined by WCAG."""
     linear = [
         c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
-        for c in (channel / 255 for channel in colour)
+        for c in (channel / 255 for channel in background)
     ]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
     return "#fff" if 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.05 else "#111"
 
 
-def _picture(matrix: numpy.ndarray, labels: _Labels, scale: _Scale) -> str:
-    """An SVG with one path per colour: a cell costs a dozen bytes."""
+def _picture(matrix: numpy.ndarray, labels: _Labels, scale: _ColorScale) -> str:
+    """Return an SVG with one path per color, so that a cell takes a dozen bytes."""
     cells = _pooled(matrix)
     rows, columns = cells.shape
     squares: dict[str, list[str]] = {}
     for (i, j), value in numpy.ndenumerate(cells):
-        fill = _hex(scale.colour(scale.level(value))) if math.isfinite(value) else _kind(value)
+        is_finite = math.isfinite(value)
+        fill = _hex(scale.color(scale.level(value))) if is_finite else _css_class(value)
         squares.setdefault(fill, []).append(f"M{j} {i}h1v1h-1z")
-    paths = "".join(_path(fill, "".join(where)) for fill, where in squares.items())
+    paths = "".join(_path(fill, "".join(commands)) for fill, commands in squares.items())
 
     size = 12 if max(rows, columns) <= 40 else 8
     row_texts = _texts(labels.rows, rows, matrix.shape[0])
@@ -297,7 +311,7 @@ def _picture(matrix: numpy.ndarray, labels: _Labels, scale: _Scale) -> str:
 
 
 def _texts(labels: Sequence[str] | None, cells: int, entries: int) -> list[str]:
-    """The labels along an axis of cells; none where a cell stands for several entries."""
+    """Return the labels along an axis, or none if a cell covers several entries."""
     return [] if labels is None or cells < entries else list(labels)
 
 
@@ -317,8 +331,10 @@ def _path(fill: str, squares: str) -> str:
 
 
 def _pooled(matrix: numpy.ndarray) -> numpy.ndarray:
-    """Means over blocks, of their finite entries. What is NaN or +∞ is a find and fills its block;
-    −∞ masks, and only a block that is masked whole shows it.
+    """Return the means of the finite entries of blocks.
+
+    A NaN or +∞ fills its whole block, because it is usually a bug. −∞ is usually a mask, so it only fills a block that
+    contains nothing else.
     """
     if max(matrix.shape) <= PICTURE_LIMIT:
         return matrix
@@ -340,21 +356,21 @@ def _pooled(matrix: numpy.ndarray) -> numpy.ndarray:
     return means
 
 
-def _range(numbers: numpy.ndarray, scale: _Scale) -> str:
+def _range(numbers: numpy.ndarray, scale: _ColorScale) -> str:
     finite = numbers[numpy.isfinite(numbers)]
     if not finite.size:
         return "none finite"
     return f"from {scale.text(finite.min())} to {scale.text(finite.max())}"
 
 
-def _legend(numbers: numpy.ndarray, scale: _Scale) -> str:
+def _legend(numbers: numpy.ndarray, scale: _ColorScale) -> str:
     bar = f"linear-gradient(90deg, {', '.join(scale.stops)})"
     counts = {
         "−∞": int(numpy.isneginf(numbers).sum()),
         "∞": int(numpy.isposinf(numbers).sum()),
         "NaN": int(numpy.isnan(numbers).sum()),
     }
-    hatched = ", ".join(f"{count} × {what}" for what, count in counts.items() if count)
+    hatched = ", ".join(f"{count} × {name}" for name, count in counts.items() if count)
     return (
         f'{scale.text(scale.low)}<span class="scale" style="background:{bar}"></span>'
         f"{scale.text(scale.high)}; values {_range(numbers, scale)}"

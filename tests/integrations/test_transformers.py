@@ -1,4 +1,4 @@
-"""Models of transformers under "heedful": what eager attention computes, without its masks."""
+"""Tests that models of transformers compute the same with "heedful" as with eager attention, without dense masks."""
 
 import sys
 
@@ -8,9 +8,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from heedful import Causal, Padding, attention, record
 from heedful.errors import ArgumentError, HeedfulError, MissingExtraError
+from heedful.integrations.lazy_mask import LazyMask
 from heedful.integrations.transformers import attend, register
 from heedful.integrations.transformers_masks import make_mask
-from heedful.integrations.unbuilt_mask import UnbuiltMask
 from heedful.intervals import Intervals
 from integrations.families import (
     BOTH,
@@ -35,7 +35,7 @@ PADDINGS = ("none", "right", "left")
 
 
 def padded(padding: str) -> dict:
-    """Token ids of three sequences; all but the first are shorter."""
+    """Return the token ids of three sequences, of which all but the first are shorter."""
     tokens = {"input_ids": torch.randint(1, VOCABULARY, (3, T))}
     if padding != "none":
         real = torch.arange(T) < torch.tensor([[T], [T - 3], [T // 3]])
@@ -44,7 +44,7 @@ def padded(padding: str) -> dict:
 
 
 def batch(model, padding: str) -> dict:
-    """The model's inputs, the decoder's padded as the encoder's."""
+    """Return the inputs of a model. Those of a decoder are padded like those of the encoder."""
     tokens = padded(padding)
     if model.config.is_encoder_decoder:
         of_decoder = padded(padding)
@@ -55,7 +55,7 @@ def batch(model, padding: str) -> dict:
 
 
 def real_logits(model, inputs: dict):
-    """The logits of the real tokens."""
+    """Return the logits of the real tokens."""
     logits = model(**inputs).logits
     real = inputs.get("decoder_attention_mask", inputs.get("attention_mask"))
     if real is None or logits.dim() == 2:
@@ -64,7 +64,7 @@ def real_logits(model, inputs: dict):
 
 
 def outcomes(model, implementation: str, compute=real_logits, **inputs):
-    """The logits, and the gradient of every parameter."""
+    """Return the logits, and the gradient of every parameter."""
     model.set_attn_implementation(implementation)
     model.zero_grad()
     logits = compute(model, inputs)
@@ -76,7 +76,9 @@ def outcomes(model, implementation: str, compute=real_logits, **inputs):
 def assert_as_eager(model, **inputs) -> None:
     eager, ours = (outcomes(model, name, **inputs) for name in ("eager", "heedful"))
     assert eager.keys() == ours.keys()
-    largest = max(float(it.abs().max()) for name, it in eager.items() if name != "logits")
+    largest = max(
+        float(gradient.abs().max()) for name, gradient in eager.items() if name != "logits"
+    )
     for name, expected in eager.items():
         scale = float(expected.abs().max()) if name == "logits" else largest
         torch.testing.assert_close(ours[name], expected, rtol=1e-4, atol=2e-6 * scale, msg=name)
@@ -89,7 +91,7 @@ def test_logits_and_gradients(build, padding):
     assert_as_eager(model, **batch(model, padding))
 
 
-def test_an_encoder_of_images():
+def test_an_image_encoder():
     assert_as_eager(vit(), pixel_values=torch.randn(2, 3, 32, 32))
 
 
@@ -112,21 +114,22 @@ def test_generated_tokens(build, cache, padding):
 
 @pytest.mark.parametrize("build", [build for build in DECODERS if build is not gpt2])
 def test_packed_sequences(build):
-    """Documents one after another, told apart by their positions."""
+    """Several documents form one sequence, and their positions distinguish them."""
     positions = torch.cat([torch.arange(length) for length in (5, 11, 3)]).unsqueeze(0)
     ids = torch.randint(1, VOCABULARY, (1, 19))
     assert_as_eager(build().eval(), input_ids=ids, position_ids=positions, use_cache=False)
 
 
 @pytest.mark.parametrize(("build", "window"), [(mistral, WINDOW), (modernbert, LOCAL // 2)])
-def test_windows_begin_to_hide_at_their_size(build, window):
+def test_windows_hide_keys_from_their_size_on(build, window):
     for length in (window, window + 1, window + 2):
         assert_as_eager(build().eval(), input_ids=torch.randint(1, VOCABULARY, (1, length)))
 
 
-def test_no_mask_stands_for_a_causal_one_where_there_are_several_queries():
+def test_none_means_causal_for_several_queries():
     assert make_mask(1, 1, 3, q_offset=5) is None
-    assert make_mask(1, 2, 3, q_offset=5).mask is None  # hides nothing, which None would not say
+    # This mask hides nothing, while None in its place would mean causal.
+    assert make_mask(1, 2, 3, q_offset=5).mask is None
 
 
 def test_padding_with_holes():
@@ -137,7 +140,7 @@ def test_padding_with_holes():
 
 
 @pytest.mark.parametrize("kind", ["Boolean", "added"])
-def test_masks_of_the_users_own(kind):
+def test_masks_from_the_user(kind):
     seen = torch.rand(2, 1, T, T) < 0.5
     seen |= torch.eye(T, dtype=torch.bool)
     added = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
@@ -157,7 +160,7 @@ def test_masks_of_the_users_own(kind):
 
 
 def test_checkpointed_gradients():
-    """Recomputed layers are handed the same mask."""
+    """Recomputed layers receive the same mask."""
     model, inputs = llama().train(), padded("left")
     expected = outcomes(model, "eager", **inputs)
     model.activation_checkpointing_enable({"use_reentrant": True})
@@ -173,11 +176,11 @@ def test_compiled_models():
         assert torch.equal(compiled, model(**inputs).logits)
 
 
-# --- what is never built -----------------------------------------------------------------------------
+# --- masks that are never computed -----------------------------------------------------------------------------
 
 
-class Largest(TorchDispatchMode):
-    """Remembers how many bytes the largest result of an operation takes."""
+class LargestResult(TorchDispatchMode):
+    """Records the size in bytes of the largest result of any operation."""
 
     bytes = 0
 
@@ -191,7 +194,7 @@ class Largest(TorchDispatchMode):
 
 @pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize("build", [llama, mistral, bert])
-def test_no_mask_of_all_pairs_is_built(build, padding):
+def test_no_dense_mask_is_computed(build, padding):
     changes = {"max_position_embeddings": 2048} if build is bert else {}
     model, long = build(**changes), 2048
     tokens = {"input_ids": torch.randint(1, VOCABULARY, (2, long))}
@@ -199,9 +202,9 @@ def test_no_mask_of_all_pairs_is_built(build, padding):
         real = torch.arange(long) < torch.tensor([[long], [long // 3]])
         tokens["attention_mask"] = real.flip(1) if padding == "left" else real
     model.set_attn_implementation("heedful")
-    with torch.no_grad(), Largest() as largest:
+    with torch.no_grad(), LargestResult() as largest:
         model.base_model(**tokens)
-    assert 0 < largest.bytes < long * long  # those of a Boolean mask for one entry
+    assert 0 < largest.bytes < long * long  # the size of a Boolean mask for one batch entry
 
 
 def test_masks_are_lowered_once_for_all_layers(monkeypatch):
@@ -220,7 +223,7 @@ def test_masks_are_lowered_once_for_all_layers(monkeypatch):
     assert count(layers=5) == count(layers=1) > 0
 
 
-def test_a_model_that_computes_with_its_mask_sees_it_dense():
+def test_a_model_that_computes_with_its_mask_gets_the_dense_one():
     mask = make_mask(
         2, 4, 6, q_offset=2, attention_mask=torch.arange(6) >= torch.tensor([[0], [3]])
     )
@@ -230,13 +233,13 @@ def test_a_model_that_computes_with_its_mask_sees_it_dense():
     assert type(mask[:, :, 1:]) is torch.Tensor
     assert torch.equal(mask[:, :, 1:], dense[:, :, 1:])
     assert torch.equal(~mask, ~dense)
-    assert isinstance(mask.detach(), UnbuiltMask)
+    assert isinstance(mask.detach(), LazyMask)
 
 
 # --- dropout -----------------------------------------------------------------------------------------
 
 
-def test_training_drops_and_evaluation_does_not():
+def test_dropout_applies_only_in_training_mode():
     model, inputs = llama(attention_dropout=0.5), padded("left")
     model.set_attn_implementation("heedful")
 
@@ -253,8 +256,8 @@ def test_training_drops_and_evaluation_does_not():
     assert not torch.allclose(logits(0), exact)
 
 
-def test_what_a_layer_drops():
-    """As much as it is told to, in training only."""
+def test_a_layer_applies_its_dropout_probability():
+    """Dropout applies in training only."""
     tensors = [torch.randn(1, 2, 5, 8) for _ in range(3)]
     layer = torch.nn.Identity()
 
@@ -268,11 +271,11 @@ def test_what_a_layer_drops():
     assert torch.equal(output(1.0), output(0.0))
 
 
-# --- what is refused ---------------------------------------------------------------------------------
+# --- unsupported calls ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("build", [gpt2, llama, bert, bart, vit])
-def test_weights_are_refused(build):
+def test_requested_weights_are_refused(build):
     model = build().eval()
     model.set_attn_implementation("heedful")
     inputs = {"pixel_values": torch.randn(1, 3, 32, 32)} if build is vit else padded("none")
@@ -280,14 +283,14 @@ def test_weights_are_refused(build):
         model(**inputs, output_attentions=True)
 
 
-def test_weights_that_the_configuration_asks_for_are_refused():
+def test_weights_requested_by_the_config_are_refused():
     model = llama(attn_implementation="eager", output_attentions=True)
     model.set_attn_implementation("heedful")
     with pytest.raises(ArgumentError, match="output_attentions"):
         model(**padded("none"))
 
 
-def test_mask_functions_of_ones_own_are_refused():
+def test_user_defined_mask_functions_are_refused():
     model = llama()
     model.set_attn_implementation("heedful")
     with pytest.raises(ArgumentError, match=r"mask_function.*test_transformers\.diagonal.*sdpa"):
@@ -297,12 +300,12 @@ def test_mask_functions_of_ones_own_are_refused():
 
 
 def diagonal(batch, head, query, key):
-    """A mask function that heedful cannot know."""
+    """Return whether a query sees a key, as a mask function that heedful does not know."""
     return query == key
 
 
 @pytest.mark.parametrize("name", ["head_mask", "cache", "indices"])
-def test_unknown_arguments_of_single_models_are_refused(name):
+def test_unsupported_arguments_are_refused(name):
     tensors = [torch.randn(1, 2, 5, 8) for _ in range(3)]
     with pytest.raises(ArgumentError, match=rf"{name}: expected None.*eager"):
         attend(torch.nn.Identity(), *tensors, None, **{name: torch.ones(2)})
@@ -329,7 +332,7 @@ def test_register_checks_itself(monkeypatch):
         register(check=True)
 
 
-def test_without_transformers_register_says_what_to_install(monkeypatch):
+def test_register_without_transformers_raises_with_the_extra_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(MissingExtraError, match=r"heedful\[transformers\]"):
         register()

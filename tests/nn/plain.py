@@ -1,4 +1,4 @@
-"""The modules' oracle in plain torch: multi-head attention query by query, rotary positions pair by pair."""
+"""Reference implementations in plain torch: multi-head attention query by query, rotary positions pair by pair."""
 
 import math
 
@@ -6,7 +6,7 @@ import torch
 
 
 def rotate(x, positions, *, base, layout):
-    """RoFormer's equation 34 pair by pair: x (B, H, T, D), positions (T,) or (B, T)."""
+    """Apply RoFormer's equation 34 pair by pair to x (B, H, T, D), for positions (T,) or (B, T)."""
     B, _, T, D = x.shape
     positions = positions.expand(B, T).to(torch.float64)
     out = torch.empty_like(x)
@@ -20,7 +20,7 @@ def rotate(x, positions, *, base, layout):
 
 
 def multi_head(module, x, context=None, *, shown=None, positions=None):
-    """What `module` should give for x (B, T, d_model); `shown` (B, T, Tk) Boolean is all that it masks."""
+    """Return the expected output of `module` for x (B, T, d_model), if `shown` (B, T, Tk) is its whole mask."""
     B, T, _ = x.shape
     source = x if context is None else context
     Tk, D = source.shape[1], module.head_dim

@@ -1,4 +1,4 @@
-"""KVCache: what goes in comes out, what lies beyond its length is never read, and it says when it is full."""
+"""Tests of `KVCache`."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ def tokens(T, **options):
     return torch.randn(B, H, T, D, **options), torch.randn(B, H, T, D, **options)
 
 
-def test_appending_gives_all_so_far():
+def test_append_returns_all_tokens_so_far():
     cache, parts = KVCache.empty(B, H, CAPACITY, D), []
     for T in (3, 1, 1, 5):
         parts.append(tokens(T))
@@ -24,7 +24,7 @@ def test_appending_gives_all_so_far():
         assert cache.length == keys.shape[2]
 
 
-def test_generating_copies_nothing():
+def test_append_without_gradients_does_not_copy():
     with torch.no_grad():
         cache = KVCache.empty(B, H, CAPACITY, D)
         keys, _, longer = cache.append(*tokens(3))
@@ -32,7 +32,7 @@ def test_generating_copies_nothing():
     assert keys.data_ptr() == cache.key.data_ptr()
 
 
-def test_the_cache_before_is_left_with_its_length():
+def test_append_does_not_change_the_length_of_the_old_cache():
     cache = KVCache.empty(B, H, CAPACITY, D)
     cache.append(*tokens(3))
     assert cache.length == 0
@@ -47,11 +47,11 @@ def test_gradients_reach_every_token_through_any_number_of_steps():
         loss = loss + (keys.square() * values.square()).sum()  # saves both for the backward pass
     loss.backward()
     for position, (key, value) in enumerate(zip(leaves[::2], leaves[1::2], strict=True)):
-        steps = 3 - position  # each step from its own on has it among its keys
+        steps = 3 - position  # each later step has it among its keys
         torch.testing.assert_close(key.grad, steps * 2 * key.detach() * value.detach().square())
 
 
-def test_it_is_a_pytree():
+def test_a_cache_is_a_pytree():
     cache = KVCache.empty(B, H, CAPACITY, D)
     leaves, structure = pytree.tree_flatten([cache, cache])
     assert len(leaves) == 6
@@ -67,7 +67,7 @@ def test_dtype_and_device():
     assert cache.value.is_meta
 
 
-def test_overflow_says_how_much_room_there_was():
+def test_overflow_states_the_remaining_capacity():
     *_, cache = KVCache.empty(B, H, CAPACITY, D).append(*tokens(8))
     cache.append(*tokens(2))
     with pytest.raises(ArgumentError, match="at most 2 tokens: 8 of 10 slots are used; received 3"):
@@ -85,7 +85,7 @@ def test_overflow_says_how_much_room_there_was():
         (torch.randn(B, H, 1, D).bfloat16(), torch.randn(B, H, 1, D).bfloat16()),
     ],
 )
-def test_what_does_not_fit_is_refused(key, value):
+def test_keys_that_do_not_fit_are_refused(key, value):
     with pytest.raises(ArgumentError, match=r"expected torch.float32 \(B=2, Hkv=3, T, D=4\)"):
         KVCache.empty(B, H, CAPACITY, D).append(key, value)
 

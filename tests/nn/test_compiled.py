@@ -1,4 +1,4 @@
-"""Under torch.compile(fullgraph=True) and torch.export: the same results, any length, with a cache and without."""
+"""Tests of the modules under torch.compile(fullgraph=True) and torch.export, with and without a cache."""
 
 import io
 
@@ -21,7 +21,7 @@ each_module = pytest.mark.parametrize("options", MODULES.values(), ids=MODULES)
 
 @pytest.fixture(autouse=True)
 def forgotten():
-    """One thread, and nothing compiled by other tests."""
+    """Use one thread, and discard what other tests compiled."""
     torch.set_num_threads(1)
     torch.compiler.reset()
     yield
@@ -40,13 +40,13 @@ def empty(module, capacity=20):
 
 
 @each_module
-def test_a_compiled_module_takes_any_length(options):
+def test_a_compiled_module_accepts_any_length(options):
     module, counter = build(options), CompileCounter()
     compiled = torch.compile(module, fullgraph=True, backend=counter)
     for T in (7, 5, 9, 13):
         x = torch.randn(B, T, C)
         torch.testing.assert_close(compiled(x), module(x))
-    assert counter.frame_count <= 2  # the first length, and then all
+    assert counter.frame_count <= 2  # once for the first length, and once for all others
 
 
 @each_module
@@ -87,7 +87,7 @@ def test_compiled_cross_attention():
 
 @each_module
 @pytest.mark.parametrize("strict", [False, True], ids=["traced", "strict"])
-def test_an_exported_module_takes_any_length(options, strict):
+def test_an_exported_module_accepts_any_length(options, strict):
     module = build(options)
     x = (torch.randn(B, 7, C),)
     exported = export(module, x, dynamic_shapes=({1: Dim("T", min=2)},), strict=strict).module()
@@ -100,7 +100,7 @@ def test_an_exported_module_takes_any_length(options, strict):
 @pytest.mark.parametrize("T", [1, 3])
 @torch.no_grad()
 def test_an_exported_module_generates(options, T):
-    """The cache goes in and comes out as one; its length is an input, not a constant of the program."""
+    """The cache is an input and an output, and its length is not a constant of the program."""
     module = build(options)
     _, begun = module(torch.randn(B, 4, C), cache=empty(module))
     shapes = {"x": None, "cache": [None, None, Dim.DYNAMIC]}
@@ -109,14 +109,14 @@ def test_an_exported_module_generates(options, T):
         x, outputs = torch.randn(B, 10, C), []
         _, cache = module(x[:, :4], cache=empty(module))
         for piece in x[:, 4:].split(T, dim=1):
-            output, cache = exported(piece.contiguous(), cache=cache)  # as the example was
+            output, cache = exported(piece.contiguous(), cache=cache)  # as in the example
             outputs.append(output)
         assert (type(cache), cache.length) == (KVCache, 10)
         torch.testing.assert_close(torch.cat(outputs, dim=1), module(x)[:, 4:])
 
 
 @torch.no_grad()
-def test_an_exported_step_for_one_length_refuses_others():
+def test_an_exported_step_for_one_cache_length_refuses_others():
     module = build({})
     _, cache = module(torch.randn(B, 4, C), cache=empty(module))
     step = export(module, (torch.randn(B, 1, C),), {"cache": cache}).module()
@@ -125,7 +125,7 @@ def test_an_exported_step_for_one_length_refuses_others():
         step(torch.randn(B, 1, C), cache=longer)
 
 
-def test_a_program_with_a_cache_is_written_and_read():
+def test_a_program_with_a_cache_can_be_saved():
     module = build(MODULES["rotary"])
     with torch.no_grad():
         _, cache = module(torch.randn(B, 4, C), cache=empty(module))

@@ -1,5 +1,4 @@
-"""MultiHeadAttention: as plain torch has it, forward and backward; with a cache as without; under autocast; and no call
-that does not fit gets in."""
+"""Tests of `heedful.nn.MultiHeadAttention` against a reference in plain torch."""
 
 import copy
 
@@ -17,7 +16,7 @@ B, T, C = 2, 7, 24
 
 @pytest.fixture(autouse=True)
 def one_thread(known_state):
-    """Products this small gain nothing from a second thread, and wait for it on a busy machine."""
+    """Use one thread: products this small gain nothing from a second one, and wait for it on a busy machine."""
     torch.set_num_threads(1)
 
 
@@ -58,11 +57,11 @@ SELF = {
 def test_self_attention(name, dtype):
     options, shown = SELF[name]
     module, x = MultiHeadAttention(C, 4, **options).to(dtype), torch.randn(B, T, C, dtype=dtype)
-    agree_with_oracle(module, x, shown=shown)
+    assert_matches_reference(module, x, shown=shown)
 
 
-def agree_with_oracle(module, x, context=None, *, shown, **options):
-    """Outputs and gradients, of parameters and inputs, are the oracle's."""
+def assert_matches_reference(module, x, context=None, *, shown, **options):
+    """Compare the outputs and the gradients of parameters and inputs with the reference."""
     inputs = [x.requires_grad_()] + ([] if context is None else [context.requires_grad_()])
     computed = []
     for output in (
@@ -75,12 +74,12 @@ def agree_with_oracle(module, x, context=None, *, shown, **options):
 
 
 def test_cross_attention():
-    """Other sizes and another number of tokens; nothing is causal, and the caller's mask counts."""
+    """The context has other sizes and another number of tokens. Only the caller's mask applies."""
     module = MultiHeadAttention(C, 4, num_kv_heads=2, d_context=10, bias=True)
     x, context = torch.randn(B, T, C), torch.randn(B, 5, 10)
-    agree_with_oracle(module, x, context, shown=None)
+    assert_matches_reference(module, x, context, shown=None)
     shown = torch.arange(5) < torch.tensor([3, 5])[:, None, None]
-    agree_with_oracle(module, x, context, shown=shown, mask=Padding(torch.tensor([3, 5])))
+    assert_matches_reference(module, x, context, shown=shown, mask=Padding(torch.tensor([3, 5])))
 
 
 RAGGED = torch.tensor([4, 7])
@@ -102,10 +101,10 @@ FRESH = (torch.arange(T) >= T - RAGGED[:, None])[:, None]  # (B, 1, T): not left
     ],
     ids=str,
 )  # fmt: skip
-def test_a_mask_and_the_modules_own_are_both_obeyed(options, mask, shown):
+def test_the_calls_mask_and_the_modules_own_are_combined(options, mask, shown):
     module, x = MultiHeadAttention(C, 4, **options), torch.randn(B, T, C)
     shown = shown.expand(B, T, T)
-    seen = shown.any(-1)  # left padding sees nothing
+    seen = shown.any(-1)  # a padding token on the left sees nothing
     output = module(x, mask=mask)
     for row in range(B):
         kept = seen[row]
@@ -130,10 +129,10 @@ def test_a_boolean_tensor_is_a_mask(shape):
         assert not torch.allclose(module(x, mask=tensor), module(x, mask=tensor[:, :1]))
 
 
-def test_positions_are_the_rotarys():
+def test_positions_are_passed_to_the_rotary_embedding():
     module = MultiHeadAttention(C, 4, rotary=RotaryEmbedding(6))
     x, positions = torch.randn(B, T, C), torch.arange(B * T).view(B, T) ** 2
-    agree_with_oracle(module, x, shown=causal(), positions=positions)
+    assert_matches_reference(module, x, shown=causal(), positions=positions)
     torch.testing.assert_close(module(x, positions=torch.arange(9, 9 + T)), module(x))
 
 
@@ -150,11 +149,11 @@ def test_without_a_batch(options):
     torch.testing.assert_close(crossing(x, context), crossing(x[None], context[None])[0])
 
 
-# With a cache
+# --- with a cache ---
 
 
 def poisoned(module, capacity, batch=B, dtype=torch.float32):
-    """A cache whose unused slots would spoil whatever reads them."""
+    """Return a cache whose unused slots contain NaN."""
     cache = KVCache.empty(batch, module.num_kv_heads, capacity, module.head_dim, dtype=dtype)
     cache.key.fill_(torch.nan)
     cache.value.fill_(torch.nan)
@@ -163,7 +162,7 @@ def poisoned(module, capacity, batch=B, dtype=torch.float32):
 
 @pytest.mark.parametrize("name", [name for name in SELF if name != "both ways"])
 @pytest.mark.parametrize("steps", [(7,), (1,) * 7, (3, 1, 1, 2), (1, 6)], ids=str)
-def test_in_steps_it_gives_what_it_gives_at_once(name, steps):
+def test_output_with_a_cache_equals_that_of_all_tokens_at_once(name, steps):
     module, x = MultiHeadAttention(C, 4, **SELF[name][0]).eval(), torch.randn(B, T, C)
     cache, outputs = poisoned(module, T + 3), []
     with torch.no_grad():
@@ -188,7 +187,7 @@ def test_gradients_pass_through_a_cache():
     torch.testing.assert_close(*computed)
 
 
-def test_left_padded_prompts_are_continued_as_each_by_itself():
+def test_left_padded_prompts_are_continued_like_single_ones():
     module = MultiHeadAttention(C, 4, num_kv_heads=2, rotary=RotaryEmbedding(6), window=5).eval()
     lengths, x = torch.tensor([2, 5]), torch.randn(B, 8, C)
     cache = poisoned(module, 8)
@@ -207,8 +206,8 @@ def test_left_padded_prompts_are_continued_as_each_by_itself():
         torch.testing.assert_close(together[1], module(x[1]))
 
 
-def test_masks_cover_the_caches_keys():
-    """One new token, which the module's own causality would let see all: documents, windows, Boolean tensors."""
+def test_masks_include_the_keys_in_the_cache():
+    """A mask restricts a single new token, which the module's own causality would let see every key."""
     module, x = MultiHeadAttention(C, 4).eval(), torch.randn(1, T, C)
     ids = torch.tensor([0, 0, 0, 1, 1, 1, 1])
     tensor = torch.rand(1, 1, T, T) > 0.5
@@ -225,10 +224,10 @@ def test_masks_cover_the_caches_keys():
             torch.testing.assert_close(output, module(x, mask=whole)[:, -1:])
 
 
-# Dropout, autocast, devices of the state
+# --- dropout, autocast and kernels ---
 
 
-def test_dropout_is_for_training_alone():
+def test_dropout_applies_only_in_training():
     module, x = MultiHeadAttention(C, 4, dropout=0.5), torch.randn(B, T, C)
     assert not torch.equal(module(x), module(x))
     torch.manual_seed(3)
@@ -247,7 +246,7 @@ def test_dropout_keeps_the_mean():
         torch.testing.assert_close(mean, module.eval()(x)[0], atol=0.02, rtol=0)
 
 
-def test_autocast_fills_a_cache_of_its_dtype():
+def test_autocast_requires_a_cache_of_its_dtype():
     module = MultiHeadAttention(C, 4, num_kv_heads=2, rotary=RotaryEmbedding(6), bias=True).eval()
     x, outputs = torch.randn(B, T, C), []
     cache = poisoned(module, T, dtype=torch.bfloat16)
@@ -260,12 +259,12 @@ def test_autocast_fills_a_cache_of_its_dtype():
     torch.testing.assert_close(together.float(), module(x), atol=0.03, rtol=0.03)
     with (
         torch.autocast("cpu", dtype=torch.bfloat16),
-        pytest.raises(ArgumentError, match="under autocast the dtype is autocast's"),
+        pytest.raises(ArgumentError, match="Under autocast, the dtype is autocast's"),
     ):
         module(x, cache=poisoned(module, T))
 
 
-def test_a_kernel_named_is_the_one_that_runs():
+def test_the_requested_kernel_runs():
     x = torch.randn(B, T, C)
     for kernel in ("reference", "torch_sdpa"):
         module = MultiHeadAttention(C, 4, kernel=kernel)
@@ -274,7 +273,7 @@ def test_a_kernel_named_is_the_one_that_runs():
         MultiHeadAttention(C, 4, kernel="fastest")(x)
 
 
-# What others hold on to
+# --- the interface for other code ---
 
 
 def test_the_state_dict():
@@ -317,10 +316,10 @@ def test_a_recording_names_the_steps():
     *_, last = trace
     assert last.name == "output"
     assert torch.equal(last.value, module(x))
-    assert {step.name for step in trace if step.unused} <= {"lse"}  # which some kernels return
+    assert {step.name for step in trace if step.unused} <= {"lse"}  # which only some kernels return
 
 
-# What does not fit
+# --- invalid arguments ---
 
 
 @pytest.mark.parametrize(
@@ -339,7 +338,7 @@ def test_a_recording_names_the_steps():
         ({"rotary": RotaryEmbedding(6), "d_context": 8}, "rotary: expected None with d_context"),
     ],
 )
-def test_modules_that_make_no_sense(arguments, complaint):
+def test_invalid_settings_of_the_module_are_refused(arguments, complaint):
     with pytest.raises(ArgumentError, match=complaint):
         MultiHeadAttention(**{"d_model": C, "num_heads": 4} | arguments)
 
@@ -352,7 +351,7 @@ x, context = torch.randn(B, T, C), torch.randn(B, 5, 8)
     [
         (None, [x[..., 1:]], {}, r"x: expected shape \(B, T, 24\) or \(T, 24\)"),
         (None, [x[None]], {}, "x: expected shape"),
-        (None, [x, context], {}, "context: expected None: this module is self-attention"),
+        (None, [x, context], {}, "context: expected None, because this module is self-attention"),
         (8, [x], {}, r"context: expected shape \(B, Tk, 8\)"),
         (8, [x, x], {}, r"context: expected shape \(B, T, 8\)"),
         (8, [x, context[:1]], {}, r"context: expected batch dimensions \(2,\)"),
@@ -365,7 +364,7 @@ x, context = torch.randn(B, T, C), torch.randn(B, 5, 8)
         (None, [x], {"cache": KVCache.empty(1, 4, 9, 6)}, r"key: expected .*\(B=1, Hkv=4, T, D=6\)"),
     ],
 )  # fmt: skip
-def test_calls_that_do_not_fit(d_context, inputs, options, complaint):
+def test_invalid_calls_of_the_module_are_refused(d_context, inputs, options, complaint):
     module = MultiHeadAttention(C, 4, d_context=d_context)
     with pytest.raises(ArgumentError, match=complaint):
         module(*inputs, **options)

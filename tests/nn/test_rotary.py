@@ -1,4 +1,4 @@
-"""RotaryEmbedding: both layouts as published, exact far out, and scores that know distances alone."""
+"""Tests of `RotaryEmbedding`."""
 
 import copy
 
@@ -15,7 +15,7 @@ LAYOUTS = ("half", "interleaved")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("base", [10_000.0, 500_000.0])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
-def test_roformers_formula(layout, base, dtype):
+def test_rotation_matches_roformers_formula(layout, base, dtype):
     x = torch.randn(2, 3, 5, 8).to(dtype)
     positions = torch.tensor([[0, 1, 2, 7, 500], [9, 3, 3, 0, 100_000]])
     rotated = RotaryEmbedding(8, base=base, layout=layout)(x, positions)
@@ -24,7 +24,7 @@ def test_roformers_formula(layout, base, dtype):
     torch.testing.assert_close(rotated, expected.to(dtype))
 
 
-def test_half_is_transformers_llama():
+def test_layout_half_matches_transformers_llama():
     llama = pytest.importorskip(
         "transformers.models.llama.modeling_llama",
         reason="transformers is missing; install it with: pip install -e '.[models]'",
@@ -40,7 +40,7 @@ def test_half_is_transformers_llama():
 
 
 def test_the_layouts_differ_by_the_order_of_features():
-    """So a checkpoint of one becomes one of the other by permuting the rows of W_query and W_key."""
+    """A checkpoint of one layout becomes one of the other if the rows of W_query and W_key are permuted."""
     x, positions = torch.randn(1, 2, 6, 8), torch.arange(6)
     order = torch.arange(8).view(2, 4).T.flatten()  # 0 4 1 5 2 6 3 7: pairs side by side
     half = RotaryEmbedding(8, layout="half")(x, positions)
@@ -50,8 +50,8 @@ def test_the_layouts_differ_by_the_order_of_features():
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("shift", [1, 77, 1_000_000])
-def test_scores_depend_on_distances_alone(layout, shift):
-    """A million tokens further on too, where angles in float32 would be off by hundredths."""
+def test_scores_depend_only_on_distances(layout, shift):
+    """This also holds after a million tokens, where angles in float32 would have errors of hundredths."""
     rotary = RotaryEmbedding(16, layout=layout)
     query, key, positions = torch.randn(1, 2, 7, 16), torch.randn(1, 2, 7, 16), torch.arange(7)
 
@@ -62,7 +62,7 @@ def test_scores_depend_on_distances_alone(layout, shift):
     assert not torch.allclose(scores(positions), query @ key.mT, atol=0.1)
 
 
-def test_rows_of_a_batch_have_positions_of_their_own():
+def test_batch_entries_may_have_different_positions():
     rotary, x = RotaryEmbedding(8), torch.randn(2, 3, 4, 8)
     positions = torch.tensor([[0, 1, 2, 3], [5, 6, 7, 8]])
     both = rotary(x, positions)
@@ -70,8 +70,8 @@ def test_rows_of_a_batch_have_positions_of_their_own():
         torch.testing.assert_close(both[b : b + 1], rotary(x[b : b + 1], positions[b]))
 
 
-def test_the_angles_kept_are_those_of_these_positions():
-    """One module for all layers, in any order: other values, dtypes and shapes, and a tensor changed in place."""
+def test_cached_angles_match_the_positions():
+    """One module may serve many layers, with changing values, dtypes and shapes, and positions changed in place."""
     rotary, x, positions = RotaryEmbedding(8), torch.randn(1, 2, 4, 8), torch.arange(4)
     before = rotary(x, positions)
     positions += 3
@@ -84,16 +84,16 @@ def test_the_angles_kept_are_those_of_these_positions():
     assert torch.equal(rotary(x, positions - 3), before)
 
 
-def test_angles_first_needed_in_inference_mode_serve_training():
+def test_angles_cached_in_inference_mode_can_be_used_in_training():
     rotary, positions = RotaryEmbedding(8), torch.arange(4)
     with torch.inference_mode():
         rotary(torch.randn(1, 2, 4, 8), positions)
     x = torch.randn(1, 2, 4, 8, requires_grad=True)
     rotary(x, positions).square().sum().backward()
-    torch.testing.assert_close(x.grad, 2 * x.detach())  # turning keeps lengths
+    torch.testing.assert_close(x.grad, 2 * x.detach())  # because a rotation preserves lengths
 
 
-def test_nothing_is_trained_saved_or_cast():
+def test_the_module_has_no_parameters_and_no_state():
     rotary, positions = RotaryEmbedding(64), torch.tensor([100_000])
     assert not list(rotary.parameters())
     assert not rotary.state_dict()
@@ -101,7 +101,7 @@ def test_nothing_is_trained_saved_or_cast():
     assert torch.equal(copy.deepcopy(rotary).bfloat16()(x, positions), rotary(x, positions))
 
 
-def test_the_input_stays_as_it_was():
+def test_the_input_is_not_changed():
     rotary, x = RotaryEmbedding(8), torch.randn(1, 2, 4, 8)
     before = x.clone()
     rotary(x, torch.arange(4))
@@ -113,11 +113,11 @@ def test_the_input_stays_as_it_was():
     [
         ({"head_dim": 7}, "head_dim: expected an even number"),
         ({"head_dim": 0}, "head_dim: expected a whole number of at least 1"),
-        ({"head_dim": 8, "base": 0.0}, "base: expected a number above 0"),
+        ({"head_dim": 8, "base": 0.0}, "base: expected a positive number"),
         ({"head_dim": 8, "layout": "neox"}, 'layout: expected "half" or "interleaved"'),
     ],
 )
-def test_settings_that_make_no_sense(arguments, complaint):
+def test_invalid_settings_are_refused(arguments, complaint):
     with pytest.raises(ArgumentError, match=complaint):
         RotaryEmbedding(**arguments)
 
@@ -133,6 +133,6 @@ def test_settings_that_make_no_sense(arguments, complaint):
         (torch.randn(1, 2, 4, 8), torch.arange(4.0), "received torch.float32"),
     ],
 )
-def test_calls_that_do_not_fit(x, positions, complaint):
+def test_invalid_calls_are_refused(x, positions, complaint):
     with pytest.raises(ArgumentError, match=complaint):
         RotaryEmbedding(8)(x, positions)

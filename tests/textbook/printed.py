@@ -1,4 +1,4 @@
-"""What the source documents print: figures.json, read once."""
+"""The figures printed in the source documents, loaded from figures.json."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ FIGURES = {figure["id"]: figure for figure in DOCUMENT["figures"]}
 
 
 def tensor(values) -> Tensor:
-    """Nested lists of numbers, '-inf' among them, as a float32 tensor."""
+    """Convert nested lists of numbers, which may contain '-inf', to a float32 tensor."""
     return torch.tensor(json.loads(json.dumps(values).replace('"-inf"', "-Infinity")))
 
 

@@ -1,4 +1,4 @@
-"""The figures printed in the source documents, each reproduced by the textbook's own code."""
+"""Tests that the textbook's code reproduces the figures printed in the source documents."""
 
 import functools
 import math
@@ -33,7 +33,7 @@ BATCH = torch.stack([C, C])
 
 
 def reproduces(figure_id: str, *, seed: int | None = None):
-    """Register a function as the way to a figure; `seed` is set before it runs."""
+    """Register a function that reproduces a figure. `seed` is set before the function runs."""
 
     def register(function: Callable[[], Tensor]):
         assert figure_id not in REPRODUCTIONS, f"{figure_id} has two reproductions"
@@ -112,9 +112,9 @@ def _():
 def _():
     weights = record(simplified.attend, A)["weights"].value
     effect = demonstrations.effect_of_dropout(weights, 0.3)
-    assert effect.least_growth == pytest.approx(effect.greatest_growth, rel=1e-6)
+    assert effect.min_growth == pytest.approx(effect.max_growth, rel=1e-6)
     survives = tensor(FIGURES["A.dropout.survivors"]["expected"]) > 0
-    return torch.where(survives, weights * effect.greatest_growth, 0.0)
+    return torch.where(survives, weights * effect.max_growth, 0.0)
 
 
 # --- self-attention ----------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ for name in ("W_query", "W_key", "W_value"):
 
 
 def step(name: str) -> Tensor:
-    """A step of the Parameter module on input C, as a recording names it."""
+    """Return the value of a step of `SelfAttentionV1` on input C, by its name in a recording."""
     return record(SelfAttentionV1(3, 2), C)[name].value
 
 
@@ -178,12 +178,14 @@ for figure_id, read in {
 @reproduces("A.causal.weights_from_printed_scores")
 def _():
     scores = given("A.causal.weights_from_printed_scores")
-    unmasked = scores.masked_fill(scores.isinf(), 9.0)  # a future large enough to show if it leaks
+    unmasked = scores.masked_fill(
+        scores.isinf(), 9.0
+    )  # future scores so large that a leak would be visible
     return causal.weights_by_minus_infinity(unmasked / math.sqrt(2))
 
 
 def renormalising(name: str) -> Tensor:
-    """A step of the first route, on the scaled scores of the Linear module."""
+    """Return a step of `weights_by_renormalising` for the scaled scores of `SelfAttentionV2`, by its name."""
     scaled_scores = record(SelfAttentionV2(3, 2), C)["scaled_scores"].value
     return record(causal.weights_by_renormalising, scaled_scores)[name].value
 

@@ -1,4 +1,4 @@
-"""Laws that hold whatever is drawn, and what the demonstrations measure."""
+"""Tests of the demonstrations, and of laws that hold for any random draw."""
 
 import itertools
 import math
@@ -23,13 +23,13 @@ from heedful.textbook.demonstrations import (
 )
 
 (VARIANCE_LAW,) = DOCUMENT["laws"]
-# One draw in 1.7 million lies further out than five standard errors.
+# One draw in 1.7 million lies beyond five standard errors.
 STANDARD_ERRORS = 5
 
 
 class TestVariance:
     @pytest.mark.parametrize("d", [10, 100, 1000])
-    def test_grows_as_d_and_the_square_root_undoes_it(self, d):
+    def test_variance_is_d_and_scaling_restores_1(self, d):
         law = variance_of_dot_products(d, draws=10_000)
         bound = STANDARD_ERRORS * law.standard_error
         assert bound < 0.09
@@ -37,13 +37,13 @@ class TestVariance:
         assert law.scaled_variance == pytest.approx(1, rel=bound)
 
     @pytest.mark.parametrize("d", [10, 100, 1000])
-    def test_the_printed_variances_obey_it_too(self, d):
+    def test_the_printed_variances_agree(self, d):
         variance, scaled_variance = VARIANCE_LAW["printed"][str(d)]
         bound = STANDARD_ERRORS * variance_of_dot_products(d, draws=1000).standard_error
         assert variance == pytest.approx(d, rel=bound)
         assert scaled_variance == pytest.approx(variance / d)
 
-    def test_the_stated_standard_error_is_that_of_repeated_draws(self):
+    def test_the_standard_error_matches_repeated_draws(self):
         laws = [variance_of_dot_products(10, draws=200) for _ in range(2000)]
         scatter = torch.tensor([law.scaled_variance for law in laws]).std().item()
         assert scatter == pytest.approx(laws[0].standard_error, rel=0.1)
@@ -61,26 +61,26 @@ class TestSharpness:
 
 class TestDropout:
     @pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.9])
-    def test_survivors_grow_and_the_expectation_stays(self, p):
+    def test_survivors_grow_and_the_expectation_is_preserved(self, p):
         weights = torch.rand(6, 6).softmax(dim=-1)
         draws = 2000
         effect = effect_of_dropout(weights, p, draws=draws)
         spread = math.sqrt(p * (1 - p) / (weights.numel() * draws))
         assert effect.dropped == pytest.approx(p, abs=STANDARD_ERRORS * spread)
-        assert effect.least_growth == pytest.approx(1 / (1 - p), rel=1e-5)
-        assert effect.greatest_growth == pytest.approx(1 / (1 - p), rel=1e-5)
+        assert effect.min_growth == pytest.approx(1 / (1 - p), rel=1e-5)
+        assert effect.max_growth == pytest.approx(1 / (1 - p), rel=1e-5)
         assert 0 < effect.drift < STANDARD_ERRORS
 
-    def test_rows_no_longer_add_up_to_one(self):
+    def test_rows_no_longer_sum_to_one(self):
         effect = effect_of_dropout(torch.full((1, 4), 0.25), 0.5)
-        assert (effect.least_row_sum, effect.greatest_row_sum) == (0.0, 2.0)
+        assert (effect.min_row_sum, effect.max_row_sum) == (0.0, 2.0)
 
     def test_weights_that_a_mask_zeroed_are_not_counted_as_dropped(self):
         effect = effect_of_dropout(torch.tensor([[1.0, 0.0, 0.0, 0.0]]), 0.5, draws=10_000)
         assert effect.dropped == pytest.approx(0.5, abs=0.025)
 
     @pytest.mark.parametrize("p", [0.0, 1.0, -0.1, math.nan])
-    def test_nothing_to_compare_is_an_error(self, p):
+    def test_a_probability_of_0_or_1_is_an_error(self, p):
         with pytest.raises(ArgumentError, match="between 0 and 1"):
             effect_of_dropout(torch.ones(1, 1), p)
 
@@ -90,34 +90,34 @@ class TestNaiveSoftmax:
     @pytest.mark.parametrize(
         "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str
     )
-    def test_overflows_where_the_sum_leaves_the_dtype(self, dtype, keys):
-        found = range_of_naive_softmax(dtype, keys=keys)
+    def test_the_limit_is_where_the_sum_overflows(self, dtype, keys):
+        limits = range_of_naive_softmax(dtype, keys=keys)
         info = torch.finfo(dtype)
         # Scores near the limit are a multiple of their own spacing, and so is the error of the limit.
-        assert found.highest == pytest.approx(math.log(info.max / keys), rel=4 * info.eps)
-        # Downwards it ends where exp rounds to 0, which some processors do early.
-        assert math.log(info.tiny) > found.lowest > math.log(info.smallest_normal * info.eps) - 2
-        assert math.isnan(found.naive_far_above)
-        assert found.stable_far_above == pytest.approx(1 / keys, rel=4 * info.eps)
+        assert limits.highest == pytest.approx(math.log(info.max / keys), rel=4 * info.eps)
+        # The lower limit is where exp rounds to 0, which some processors do early.
+        assert math.log(info.tiny) > limits.lowest > math.log(info.smallest_normal * info.eps) - 2
+        assert math.isnan(limits.naive_far_above)
+        assert limits.stable_far_above == pytest.approx(1 / keys, rel=4 * info.eps)
 
-    def test_several_keys_fail_silently_before_they_fail_loudly(self):
+    def test_several_keys_give_0_before_they_give_nan(self):
         assert range_of_naive_softmax(torch.float32, keys=6).naive_just_above == 0.0
         assert math.isnan(range_of_naive_softmax(torch.float32, keys=1).naive_just_above)
 
     @pytest.mark.parametrize("shift", [0.0, 1e4, -1e4])
-    def test_the_stable_one_is_right_wherever_the_scores_lie(self, shift):
+    def test_the_stable_softmax_is_correct_for_any_shift(self, shift):
         scores = torch.randn(4, 7, dtype=torch.float64)
         weights = simplified.weights_by_stable_softmax(scores + shift)
         torch.testing.assert_close(weights, torch.softmax(scores, dim=-1), rtol=1e-9, atol=0)
 
-    def test_the_stable_one_is_right_however_far_apart_the_scores_lie(self):
+    def test_the_stable_softmax_is_correct_for_distant_scores(self):
         scores = torch.tensor([2000.0, 0.0, -2000.0])
         assert simplified.weights_by_stable_softmax(scores).tolist() == [1.0, 0.0, 0.0]
         assert simplified.weights_by_naive_softmax(scores).isnan().any()
 
 
 class TestCopies:
-    """B, H, T, D = 2, 4, 16, 8: the context takes 4096 bytes."""
+    """With B, H, T, D = 2, 4, 16, 8, the context takes 4096 bytes."""
 
     WEIGHTS, VALUES = torch.rand(2, 4, 16, 16), torch.rand(2, 4, 16, 8)
     CONTEXT_BYTES = VALUES.nbytes
@@ -132,18 +132,18 @@ class TestCopies:
         use = memory_use(merge, self.WEIGHTS, self.VALUES)
         assert (use.copy_calls, use.bytes_allocated) == (1, 2 * self.CONTEXT_BYTES)
 
-    def test_products_written_into_place_copy_nothing(self):
+    def test_merge_in_place_does_not_copy(self):
         use = memory_use(merge_in_place, self.WEIGHTS, self.VALUES)
         assert (use.copy_calls, use.bytes_allocated) == (0, self.CONTEXT_BYTES)
 
-    def test_the_fused_kernel_copies_nothing(self):
+    def test_the_fused_kernel_does_not_copy(self):
         projected = torch.rand(2, 16, 4, 8)
         use = memory_use(merge_by_fused_kernel, projected, projected, projected)
         log_sum_exp_bytes = 2 * 16 * 4 * 4
         assert use.copy_calls == 0
         assert use.bytes_allocated == projected.nbytes + log_sum_exp_bytes
 
-    def test_the_routes_agree(self):
+    def test_all_merges_agree(self):
         expected = merge_by_matmul(self.WEIGHTS, self.VALUES)
         for merge in (merge_by_einsum, merge_in_place):
             torch.testing.assert_close(merge(self.WEIGHTS, self.VALUES), expected)
@@ -154,17 +154,17 @@ class TestCopies:
             merge_by_fused_kernel(q, k, v), merge_by_matmul(weights, v.transpose(1, 2))
         )
 
-    # Importing the compiler imports TorchScript, which announces its own end.
+    # Importing the compiler imports TorchScript, which emits a deprecation warning.
     @pytest.mark.filterwarnings("ignore::DeprecationWarning")
     def test_compiling_removes_the_call_but_not_the_copy(self):
-        """The loop that torch.compile writes is the copy, into as many bytes as before."""
+        """The loop that torch.compile generates is the copy, and allocates as many bytes."""
         use = demonstrations.compiled_memory_use(merge_by_matmul, self.WEIGHTS, self.VALUES)
         assert use.copy_calls == 0
         assert use.generated_loops == 1
         assert use.bytes_allocated == 2 * self.CONTEXT_BYTES
 
     @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-    def test_compiling_fuses_the_copy_with_what_follows_element_by_element(self):
+    def test_compiling_fuses_the_copy_with_an_element_wise_operation(self):
         def merge_and_double(weights, values):
             return 2 * merge_by_matmul(weights, values)
 

@@ -1,4 +1,4 @@
-"""What each module promises beyond its figures: causality, dropout, state, devices, shapes, errors."""
+"""Tests of the textbook's modules: causality, dropout, state, devices, shapes, errors."""
 
 import math
 
@@ -38,12 +38,12 @@ def build(kind):
     return build_causal(kind) if kind in CAUSAL else kind(D_IN, D_OUT)
 
 
-# --- who influences whom -----------------------------------------------------------------------------
+# --- which tokens influence which -----------------------------------------------------------------------------
 
 
 @every_causal
 @pytest.mark.parametrize("changed", range(LENGTH))
-def test_a_token_influences_itself_and_later_tokens_of_its_sequence_alone(kind, changed):
+def test_a_token_influences_only_itself_and_later_tokens_of_its_sequence(kind, changed):
     attention = build_causal(kind)
     x = torch.randn(2, LENGTH, D_IN)
     other = x.clone()
@@ -73,14 +73,14 @@ def test_without_a_mask_every_token_influences_all(kind):
 
 
 @every_causal
-def test_a_prefix_is_attended_to_as_within_the_whole(kind):
+def test_a_prefix_gives_the_same_output_as_the_whole_sequence(kind):
     attention = build_causal(kind)
     x = torch.randn(2, LENGTH, D_IN)
     for T in range(LENGTH + 1):
         torch.testing.assert_close(attention(x[:, :T]), attention(x)[:, :T])
 
 
-def test_the_mask_says_what_is_kept():
+def test_the_mask_is_true_for_kept_keys():
     assert causal.causal_mask(3).tolist() == [
         [True, False, False],
         [True, True, False],
@@ -88,7 +88,7 @@ def test_the_mask_says_what_is_kept():
     ]
 
 
-# --- what the sources check --------------------------------------------------------------------------
+# --- checks from the source documents --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_the_first_token_gets_its_own_value_and_later_ones_do_not(num_heads, key
 
 @pytest.mark.parametrize(("num_heads", "key_dim"), [(1, 16), (4, 8)])
 def test_scores_are_divided_by_the_root_of_the_key_size(num_heads, key_dim):
-    """Log-weights differ as the scores do, over √key_dim; document 004 leaves that out for several heads."""
+    """Log-weights differ like the scores, divided by √key_dim. Document 004 omits this for several heads."""
     attention = EinsumMultiHeadAttention(
         32, 32, context_length=8, num_heads=num_heads, key_dim=key_dim
     ).double()
@@ -122,7 +122,7 @@ def test_scores_are_divided_by_the_root_of_the_key_size(num_heads, key_dim):
 
 
 def test_widths_of_the_wrapper_and_of_the_split_module():
-    """Document 000: with width 2 and two heads on (2, 6, 3) the one gives (2, 6, 4), the other (2, 6, 2)."""
+    """Document 000: for width 2, two heads and x (2, 6, 3), the outputs are (2, 6, 4) and (2, 6, 2)."""
     x = torch.rand(2, 6, 3)
     options = {"context_length": 6, "num_heads": 2}
     assert MultiHeadAttentionWrapper(3, 2, **options)(x).shape == (2, 6, 4)
@@ -131,7 +131,7 @@ def test_widths_of_the_wrapper_and_of_the_split_module():
 
 
 @every_causal
-def test_constant_values_come_back_for_weights_that_add_up_to_one(kind):
+def test_constant_values_are_returned_because_weights_sum_to_one(kind):
     attention = build_causal(kind, qkv_bias=True)
     for name, parameter in attention.named_parameters():
         if "W_value.weight" in name:
@@ -144,7 +144,7 @@ def test_constant_values_come_back_for_weights_that_add_up_to_one(kind):
 
 
 @every_causal
-def test_training_drops_and_evaluation_never_does(kind):
+def test_dropout_applies_only_in_training(kind):
     attention = build_causal(kind, dropout=0.5)
     without = build_causal(kind, dropout=0.0)
     without.load_state_dict(attention.state_dict())
@@ -155,7 +155,7 @@ def test_training_drops_and_evaluation_never_does(kind):
 
 
 @every_causal
-def test_everything_dropped_leaves_nothing(kind):
+def test_dropout_of_1_gives_zeros(kind):
     attention = build_causal(kind, dropout=1.0)
     context = attention(torch.randn(2, LENGTH, D_IN))
     bias = attention.out_proj.bias if kind is MultiHeadAttention else torch.zeros(context.shape[-1])
@@ -175,7 +175,7 @@ def test_state_dict_round_trip(kind):
 
 
 @every_causal
-def test_weights_move_to_another_context_length(kind):
+def test_weights_can_be_loaded_with_another_context_length(kind):
     short, long = build_causal(kind), build_causal(kind, context_length=2 * LENGTH)
     assert not any("mask" in name for name in short.state_dict())
     long.load_state_dict(short.state_dict())
@@ -184,7 +184,7 @@ def test_weights_move_to_another_context_length(kind):
 
 
 @every_causal
-def test_the_mask_follows_to_the_device_and_stays_boolean(kind):
+def test_the_mask_moves_to_the_device_and_stays_boolean(kind):
     attention = build_causal(kind).to("meta")
     masks = [buffer for name, buffer in attention.named_buffers() if name.endswith("mask")]
     assert len(masks) == (2 if kind is MultiHeadAttentionWrapper else 1)
@@ -211,9 +211,9 @@ def test_a_single_sequence_is_a_batch_of_one(kind):
 
 
 @every_kind
-def test_every_parameter_learns_and_nothing_else_does(kind):
+def test_every_parameter_and_nothing_else_gets_a_gradient(kind):
     attention = build(kind)
-    # A weighted sum: the bare one has no gradient for scores where all values are alike.
+    # The sum is weighted, because a plain one has no gradient for scores if all values are equal.
     output = attention(torch.randn(2, LENGTH, D_IN))
     (output * torch.randn_like(output)).sum().backward()
     for name, parameter in attention.named_parameters():
@@ -222,7 +222,7 @@ def test_every_parameter_learns_and_nothing_else_does(kind):
 
 
 @every_kind
-def test_the_bias_is_there_when_asked_for(kind):
+def test_qkv_bias_adds_biases(kind):
     def biases(module):
         return sum(name.endswith("bias") for name, _ in module.named_parameters())
 
@@ -240,7 +240,7 @@ def test_the_bias_is_there_when_asked_for(kind):
 
 @every_kind
 @pytest.mark.parametrize("shape", [(D_IN,), (1, 2, 3, D_IN), (2, LENGTH, D_IN + 1), ()], ids=str)
-def test_input_of_another_rank_or_width(kind, shape):
+def test_input_of_another_rank_or_width_is_refused(kind, shape):
     with pytest.raises(ArgumentError, match=r"x: expected shape \(B, T, 3\)") as error:
         build(kind)(torch.zeros(shape))
     assert str(shape) in error.value.received
@@ -249,7 +249,7 @@ def test_input_of_another_rank_or_width(kind, shape):
 
 @every_causal
 @pytest.mark.parametrize("shape", [(LENGTH + 1, D_IN), (2, LENGTH + 1, D_IN)], ids=str)
-def test_more_tokens_than_the_context_length(kind, shape):
+def test_more_tokens_than_the_context_length_are_refused(kind, shape):
     with pytest.raises(ArgumentError, match="context_length=8 tokens; received 9 tokens"):
         build_causal(kind)(torch.zeros(shape))
 
@@ -257,7 +257,7 @@ def test_more_tokens_than_the_context_length(kind, shape):
 @every_kind
 @pytest.mark.parametrize("size", [0, -1, 2.0, True, None])
 @pytest.mark.parametrize("argument", ["d_in", "d_out"])
-def test_sizes_that_are_none(kind, argument, size):
+def test_invalid_sizes_are_refused(kind, argument, size):
     options = {"d_in": D_IN, "d_out": D_OUT} | (
         {"context_length": LENGTH} if kind in CAUSAL else {}
     )
@@ -268,32 +268,32 @@ def test_sizes_that_are_none(kind, argument, size):
 
 
 @every_causal
-def test_a_context_length_that_is_none(kind):
+def test_an_invalid_context_length_is_refused(kind):
     with pytest.raises(ArgumentError, match="context_length: expected a whole number"):
         build_causal(kind, context_length=0)
 
 
 @every_causal
 @pytest.mark.parametrize("dropout", [-0.1, 1.1, math.nan])
-def test_a_dropout_that_is_no_probability(kind, dropout):
+def test_an_invalid_dropout_is_refused(kind, dropout):
     with pytest.raises(ArgumentError, match=r"dropout: expected a probability in \[0, 1\]"):
         build_causal(kind, dropout=dropout)
 
 
 @pytest.mark.parametrize("kind", CAUSAL[1:])
-def test_no_heads(kind):
+def test_zero_heads_are_refused(kind):
     with pytest.raises(ArgumentError, match="num_heads: expected a whole number of at least 1"):
         build_causal(kind, num_heads=0)
 
 
 @pytest.mark.parametrize("kind", [MultiHeadAttention, EinsumMultiHeadAttention])
-def test_heads_that_do_not_divide_the_width(kind):
+def test_heads_that_do_not_divide_the_width_are_refused(kind):
     with pytest.raises(
         ArgumentError, match="d_out: expected a multiple of num_heads=3; received 4"
     ):
         build_causal(kind, num_heads=3)
 
 
-def test_a_key_size_that_is_none():
+def test_an_invalid_key_size_is_refused():
     with pytest.raises(ArgumentError, match="key_dim: expected a whole number"):
         build_causal(EinsumMultiHeadAttention, key_dim=0)

@@ -1,4 +1,4 @@
-"""A recording of the textbook names its steps after the textbook's variables."""
+"""Tests that recordings of the textbook have the names of its variables."""
 
 import pytest
 import torch
@@ -44,20 +44,20 @@ EXPECTED = {
 
 
 def variables(trace) -> list[str]:
-    """The names without the intermediate results of a line, which are called variable·operation."""
+    """Return the names except those of intermediate results, which look like variable·operation."""
     return [name for name in trace.names if "·" not in name]
 
 
 @pytest.mark.parametrize("attention", EXPECTED, ids=lambda module: type(module).__name__)
 @pytest.mark.parametrize("shape", [(6, 3), (2, 6, 3)], ids=str)
-def test_modules(attention, shape):
+def test_recorded_names_of_modules(attention, shape):
     trace = record(attention, torch.randn(shape))
     assert variables(trace) == EXPECTED[attention]
     assert not any(step.unused for step in trace)
 
 
 @pytest.mark.parametrize("attention", EXPECTED, ids=lambda module: type(module).__name__)
-def test_the_named_steps_follow_from_one_another(attention):
+def test_the_named_steps_are_consistent(attention):
     trace = record(attention.eval(), torch.randn(2, 6, 3))
     weights = trace["weights"].value
     torch.testing.assert_close(weights.sum(dim=-1), torch.ones(weights.shape[:-1]))
@@ -85,11 +85,11 @@ def test_the_named_steps_follow_from_one_another(attention):
         (causal.weights_by_minus_infinity, ["mask", "masked_scores", "weights"]),
     ],
 )
-def test_functions(function, names):
+def test_recorded_names_of_functions(function, names):
     assert variables(record(function, torch.rand(4, 4))) == names
 
 
-def test_the_wrapper_records_every_head_and_then_all_together():
+def test_the_wrapper_records_every_head_and_then_their_concatenation():
     trace = record(MultiHeadAttentionWrapper(3, 2, context_length=6, num_heads=3), torch.rand(6, 3))
     assert [step.module for step in trace.all("weights")] == ["heads.0", "heads.1", "heads.2"]
     assert [step.shape for step in trace.all("context")] == [(6, 2)] * 3 + [(6, 6)]

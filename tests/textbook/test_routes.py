@@ -1,4 +1,4 @@
-"""Every route to the same mechanism gives the same outputs and the same gradients."""
+"""Tests that all implementations of a mechanism have equal outputs and gradients."""
 
 import math
 
@@ -25,7 +25,7 @@ sizes = st.integers(1, 5)
 seeds = st.integers(0, 2**32)
 
 
-def agree(one, other):
+def assert_equal(one, other):
     torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
 
@@ -34,16 +34,16 @@ def draw(seed: int, *shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
 
 
-def agree_with_gradients(one, other, x: Tensor):
-    """Two callables of x: equal outputs, and equal gradients of one random combination of them."""
+def assert_equal_with_gradients(one, other, x: Tensor):
+    """Check that two callables of x have equal outputs, and equal gradients of a random combination of these."""
     outputs = one(x), other(x)
-    agree(*outputs)
+    assert_equal(*outputs)
     upstream = torch.randn_like(outputs[0])
     for module in (one, other):
         if isinstance(module, nn.Module):
             module.zero_grad()
     gradients = [torch.autograd.grad(output, x, upstream, retain_graph=True) for output in outputs]
-    agree(*gradients)
+    assert_equal(*gradients)
     for output in outputs:
         output.backward(upstream)
 
@@ -53,31 +53,31 @@ def agree_with_gradients(one, other, x: Tensor):
 
 @settings(max_examples=30)
 @given(seed=seeds, T=sizes, d=sizes)
-def test_loops_and_matrix_products(seed, T, d):
+def test_loops_equal_matrix_products(seed, T, d):
     tokens = draw(seed, T, d)
-    agree(simplified.scores_by_loops(tokens), simplified.scores_by_matmul(tokens))
+    assert_equal(simplified.scores_by_loops(tokens), simplified.scores_by_matmul(tokens))
     weights = simplified.weights_by_stable_softmax(tokens @ tokens.mT)
-    agree(
+    assert_equal(
         simplified.context_by_loops(weights, tokens), simplified.context_by_matmul(weights, tokens)
     )
-    agree_with_gradients(simplified.attend_by_loops, simplified.attend, tokens)
-    agree(simplified.attend_one(tokens, T - 1), simplified.attend(tokens)[T - 1])
+    assert_equal_with_gradients(simplified.attend_by_loops, simplified.attend, tokens)
+    assert_equal(simplified.attend_one(tokens, T - 1), simplified.attend(tokens)[T - 1])
 
 
 @pytest.mark.parametrize("name", INPUTS)
-def test_loops_and_matrix_products_on_the_documents_inputs(name):
+def test_loops_equal_matrix_products_on_the_documents_inputs(name):
     tokens = INPUTS[name].double()
-    agree(simplified.attend_by_loops(tokens), simplified.attend(tokens))
+    assert_equal(simplified.attend_by_loops(tokens), simplified.attend(tokens))
 
 
 @settings(max_examples=30)
 @given(seed=seeds, T=sizes)
-def test_the_softmaxes_are_one_function(seed, T):
+def test_all_softmaxes_are_equal(seed, T):
     scores = draw(seed, T, T)
-    agree_with_gradients(
+    assert_equal_with_gradients(
         simplified.weights_by_naive_softmax, simplified.weights_by_stable_softmax, scores
     )
-    agree(simplified.weights_by_stable_softmax(scores), torch.softmax(scores, dim=-1))
+    assert_equal(simplified.weights_by_stable_softmax(scores), torch.softmax(scores, dim=-1))
 
 
 @pytest.mark.parametrize(
@@ -88,12 +88,12 @@ def test_the_softmaxes_are_one_function(seed, T):
         simplified.weights_by_stable_softmax,
     ],
 )
-def test_every_normalisation_makes_rows_add_up_to_one(weigh):
+def test_rows_sum_to_one_with_every_normalization(weigh):
     weights = weigh(simplified.scores_by_matmul(INPUTS["D"].double()))
-    agree(weights.sum(dim=-1), torch.ones(6, dtype=torch.float64))
+    assert_equal(weights.sum(dim=-1), torch.ones(6, dtype=torch.float64))
 
 
-def test_division_by_the_sum_lets_weights_be_negative_and_softmax_does_not():
+def test_division_by_the_sum_allows_negative_weights_and_softmax_does_not():
     scores = torch.tensor([2.0, -1.0])
     assert simplified.weights_by_sum(scores).tolist() == [2.0, -1.0]
     assert (simplified.weights_by_stable_softmax(scores) > 0).all()
@@ -104,26 +104,28 @@ def test_division_by_the_sum_lets_weights_be_negative_and_softmax_does_not():
 
 @settings(max_examples=30)
 @given(seed=seeds, B=sizes, T=sizes, d_in=sizes, d_out=sizes)
-def test_parameters_and_linear(seed, B, T, d_in, d_out):
+def test_parameters_equal_linear(seed, B, T, d_in, d_out):
     x = draw(seed, B, T, d_in)
     parameters = SelfAttentionV1(d_in, d_out).double()
     linear = SelfAttentionV2(d_in, d_out).double()
     with torch.no_grad():
         for name in PROJECTIONS:
             getattr(parameters, name).copy_(getattr(linear, name).weight.T)
-    agree_with_gradients(parameters, linear, x)
+    assert_equal_with_gradients(parameters, linear, x)
     for name in PROJECTIONS:
-        agree(getattr(parameters, name).grad, getattr(linear, name).weight.grad.T)
+        assert_equal(getattr(parameters, name).grad, getattr(linear, name).weight.grad.T)
 
 
-def test_self_attention_is_simplified_attention_where_the_projections_are_the_identity():
+def test_self_attention_with_identity_projections_is_simplified_attention():
     tokens = INPUTS["D"].double()
     attention = SelfAttentionV1(3, 3).double()
     with torch.no_grad():
         for name in PROJECTIONS:
             getattr(attention, name).copy_(torch.eye(3))
-        attention.W_query.mul_(math.sqrt(3))  # takes back the scale, which the simplified one lacks
-    agree(attention(tokens), simplified.attend(tokens))
+        attention.W_query.mul_(
+            math.sqrt(3)
+        )  # compensates for the scale, which simplified attention lacks
+    assert_equal(attention(tokens), simplified.attend(tokens))
 
 
 # --- causal attention --------------------------------------------------------------------------------
@@ -131,12 +133,14 @@ def test_self_attention_is_simplified_attention_where_the_projections_are_the_id
 
 @settings(max_examples=30)
 @given(seed=seeds, B=sizes, T=sizes)
-def test_renormalising_and_minus_infinity(seed, B, T):
+def test_renormalising_equals_minus_infinity(seed, B, T):
     scores = draw(seed, B, T, T)
-    agree_with_gradients(causal.weights_by_renormalising, causal.weights_by_minus_infinity, scores)
+    assert_equal_with_gradients(
+        causal.weights_by_renormalising, causal.weights_by_minus_infinity, scores
+    )
 
 
-def test_renormalising_fails_where_the_future_outweighs_the_past_and_minus_infinity_does_not():
+def test_renormalising_fails_if_future_scores_dominate_and_minus_infinity_does_not():
     scores = torch.tensor([[0.0, 1000.0], [0.0, 0.0]])
     expected = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
     assert causal.weights_by_renormalising(scores)[0].isnan().all()
@@ -145,7 +149,7 @@ def test_renormalising_fails_where_the_future_outweighs_the_past_and_minus_infin
 
 @settings(max_examples=30)
 @given(seed=seeds, B=sizes, T=sizes, d_in=sizes, d_out=sizes, qkv_bias=st.booleans())
-def test_the_module_attends_as_the_functions_do(seed, B, T, d_in, d_out, qkv_bias):
+def test_the_module_equals_the_functions(seed, B, T, d_in, d_out, qkv_bias):
     x = draw(seed, B, T, d_in)
     module = CausalAttention(d_in, d_out, context_length=T, qkv_bias=qkv_bias).double()
 
@@ -154,7 +158,7 @@ def test_the_module_attends_as_the_functions_do(seed, B, T, d_in, d_out, qkv_bia
         scaled_scores = queries @ keys.mT / math.sqrt(d_out)
         return causal.weights_by_renormalising(scaled_scores) @ values
 
-    agree_with_gradients(module, by_functions, x)
+    assert_equal_with_gradients(module, by_functions, x)
 
 
 def test_causal_attention_is_self_attention_for_the_last_token():
@@ -162,7 +166,7 @@ def test_causal_attention_is_self_attention_for_the_last_token():
     self_attention = SelfAttentionV2(3, 2).double()
     causal_attention = CausalAttention(3, 2, context_length=6).double()
     causal_attention.load_state_dict(self_attention.state_dict())
-    agree(causal_attention(tokens)[-1], self_attention(tokens)[-1])
+    assert_equal(causal_attention(tokens)[-1], self_attention(tokens)[-1])
 
 
 # --- multi-head attention ----------------------------------------------------------------------------
@@ -170,7 +174,7 @@ def test_causal_attention_is_self_attention_for_the_last_token():
 
 @settings(max_examples=30)
 @given(seed=seeds, B=sizes, T=sizes, d_in=sizes, D=sizes, H=sizes, qkv_bias=st.booleans())
-def test_heads_one_by_one_at_once_and_by_einsum(seed, B, T, d_in, D, H, qkv_bias):
+def test_all_multi_head_modules_are_equal(seed, B, T, d_in, D, H, qkv_bias):
     x = draw(seed, B, T, d_in)
     options = {"context_length": T, "num_heads": H, "qkv_bias": qkv_bias}
     one_by_one = MultiHeadAttentionWrapper(d_in, D, **options).double()
@@ -197,9 +201,9 @@ def test_heads_one_by_one_at_once_and_by_einsum(seed, B, T, d_in, D, H, qkv_bias
     at_once.load_state_dict(side_by_side("data") | unprojected)
 
     for module in (at_once, by_einsum):
-        agree_with_gradients(one_by_one, module, x)
+        assert_equal_with_gradients(one_by_one, module, x)
         for name, gradient in side_by_side("grad").items():
-            agree(module.get_parameter(name).grad, gradient)
+            assert_equal(module.get_parameter(name).grad, gradient)
 
 
 @settings(max_examples=30)
@@ -220,7 +224,7 @@ def test_einsum_with_values_of_another_size_is_a_loop_over_heads(seed, T, H, K, 
             contexts.append(weights @ values)
         return torch.cat(contexts, dim=-1)
 
-    agree_with_gradients(attention, by_loop, x)
+    assert_equal_with_gradients(attention, by_loop, x)
 
 
 def test_one_head_is_causal_attention():
@@ -230,5 +234,5 @@ def test_one_head_is_causal_attention():
     by_einsum = EinsumMultiHeadAttention(3, 4, context_length=6, num_heads=1).double()
     wrapped.heads[0].load_state_dict(single.state_dict())
     by_einsum.load_state_dict(single.state_dict())
-    agree_with_gradients(single, wrapped, x)
-    agree_with_gradients(single, by_einsum, x)
+    assert_equal_with_gradients(single, wrapped, x)
+    assert_equal_with_gradients(single, by_einsum, x)

@@ -1,11 +1,11 @@
-"""Weights carried from one attention module into another, with a certificate that both compute the same.
+"""Convert the weights of one attention module into another, with a certificate that both compute the same.
 
-A hub and its spokes: `anatomy` holds the one form all weights pass through, `kinds` says where each kind of
-module keeps them and how it is called, `builders` how each class is constructed from them. `fit` refuses what
-cannot be carried, `certificate` compares the two modules' outputs, and `carrying` strings these together.
+All weights pass through one common form, defined in `projections`. `adapters` recognizes each type of module and knows
+how to call it and where its weights are, as a `weight_map`. `builders` constructs new modules, `compatibility` checks
+that a conversion is possible, `verification` compares the outputs of the two modules, and `converter` combines these.
 """
 
-from heedful.conversion.carrying import convert
 from heedful.conversion.certificate import Certificate
+from heedful.conversion.converter import convert
 
 __all__ = ["Certificate", "convert"]

@@ -1,1 +1,1 @@
-"""heedful inside other libraries: one module for each, which imports it only when asked to."""
+"""Integrations of heedful into other libraries. Each module imports its library only when it is used."""

@@ -1,46 +1,48 @@
-"""heedful inside transformers: `register`, and from then on ``model.set_attn_implementation("heedful")``."""
+"""The integration into transformers: after `register`, use ``model.set_attn_implementation("heedful")``."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from heedful.errors import ArgumentError, HeedfulError, MissingExtraError
 from heedful.functional import attention
-from heedful.integrations.transformers_masks import make_mask, refused_weights
-from heedful.integrations.unbuilt_mask import UnbuiltMask
+from heedful.integrations.lazy_mask import LazyMask
+from heedful.integrations.transformers_masks import make_mask, weights_error
 from heedful.masks import Causal, Dense, Mask
 
-NAME = "heedful"
-# Arguments of single models that change what attention computes, and that we have no counterpart for.
-_REFUSED = ("head_mask", "cache", "indices", "block_indices", "sinks")
+NAME: str = "heedful"
+# Arguments of individual models that change the result and that heedful has no equivalent for.
+_UNSUPPORTED: tuple[str, ...] = ("head_mask", "cache", "indices", "block_indices", "sinks")
 
 
 def register(*, check: bool = False) -> None:
-    """Make "heedful" an attention implementation of transformers, for every model that lets one choose::
+    """Make "heedful" available as an attention implementation in transformers.
 
-        from heedful.integrations.transformers import register
+    Every model whose implementation can be chosen can then use it: call ``model.set_attn_implementation("heedful")``,
+    or pass ``attn_implementation="heedful"`` to ``from_pretrained``. A second registration has no effect.
 
-        register()
-        model.set_attn_implementation("heedful")    # or from_pretrained(…, attn_implementation="heedful")
+    Padding on either side, packed sequences, sliding windows, chunks, caches (including static ones), soft-caps, sinks,
+    position biases, grouped heads, cross-attention and dropout in training become masks and options of heedful. A mask
+    of Tq x Tk entries is only computed for padding with holes, and if a model computes with its mask. `torch.compile`
+    breaks the graph where a mask is made, and only there, so ``fullgraph=True`` is not possible.
 
-    Padding on either side, packed sequences, sliding windows, chunks, caches (static ones too), soft-caps, sinks,
-    position biases, grouped heads, cross-attention and dropout in training become heedful's masks and options; no
-    mask of Tq x Tk entries is built, except for padding with holes and where a model computes with its mask.
-    `torch.compile` breaks its graph where a mask is made, and only there: ``fullgraph=True`` is not to be had.
-    A second time changes nothing.
+    A forward pass raises `ArgumentError` for what heedful cannot compute: attention weights
+    (``output_attentions=True``), masks from user-defined functions, and arguments that only individual models have.
 
     Args:
-        check: also compare a tiny model with transformers' own eager attention, which takes about a second.
+        check: whether to compare a tiny model with transformers' own eager attention, which takes about a second.
 
     Raises:
         MissingExtraError: transformers is not installed.
-        HeedfulError: the check failed; this version of transformers does not say what we think it does.
+        HeedfulError: the check failed, because the installed version of transformers has another interface.
 
-    What it cannot serve, a forward pass refuses by an ArgumentError: attention weights (``output_attentions=True``),
-    masks by functions of one's own, and arguments of single models that other implementations may know.
+    Examples:
+        >>> from heedful.integrations.transformers import register
+        >>> register()
     """
     try:
         from transformers import (  # pyright: ignore[reportMissingImports] - an extra
@@ -51,7 +53,7 @@ def register(*, check: bool = False) -> None:
         raise MissingExtraError("heedful.integrations.transformers", "transformers") from error
 
     AttentionInterface.register(NAME, attend)
-    # to torch.compile, a tensor without entries is not to be made inside a graph
+    # torch.compile cannot create a tensor without memory inside a graph.
     AttentionMaskInterface.register(NAME, torch.compiler.disable(make_mask))
     if check:
         _check()
@@ -59,35 +61,37 @@ def register(*, check: bool = False) -> None:
 
 def attend(
     module: torch.nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    query: Float[Tensor, "B Hq Tq D"],
+    key: Float[Tensor, "B Hkv Tk D"],
+    value: Float[Tensor, "B Hkv Tk Dv"],
     attention_mask: Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
     is_causal: bool | None = None,
     softcap: float | None = None,
-    s_aux: Tensor | None = None,
+    s_aux: Float[Tensor, " Hq"] | None = None,
     position_bias: Tensor | None = None,
     **others: Any,
-) -> tuple[Tensor, None]:
-    """transformers' attention interface: what each layer calls.
+) -> tuple[Float[Tensor, "B Tq Hq Dv"], None]:
+    """Compute the attention of one layer, through the interface of transformers.
 
     Args:
-        module: the layer; nothing is dropped unless it is in training.
+        module: the layer. Dropout is only applied if it is in training mode.
         query: (B, Hq, Tq, D).
-        key, value: (B, Hkv, Tk, D) and (B, Hkv, Tk, Dv); their heads are not repeated.
-        attention_mask: what `make_mask` made; or the user's (B, 1 or Hq, Tq, Tk), Boolean (True = attend) or added to
-            the scores; None: causal where the layer is, and there is more than one query.
+        key, value: (B, Hkv, Tk, D) and (B, Hkv, Tk, Dv), without repeated heads.
+        attention_mask: the result of `make_mask`; or the user's mask (B, 1 or Hq, Tq, Tk), either Boolean (True =
+            attend) or added to the scores; or None, which is causal if the layer is and there is more than one query.
         dropout, scaling, softcap, position_bias: `dropout_p`, `scale`, `softcap` and `bias` of `heedful.attention`.
+        is_causal: whether the layer is causal. Default: the layer's attribute `is_causal`.
         s_aux: (Hq,), the sink logits.
-        others: a sliding window is in the mask already; what nobody else reads either is ignored.
+        others: further arguments. A sliding window is already part of the mask, and arguments that no implementation
+            reads are ignored.
 
     Returns:
-        The output (B, Tq, Hq, Dv), contiguous, and None for the weights.
+        The output (B, Tq, Hq, Dv), contiguous, and None in place of the weights.
 
     Raises:
-        ArgumentError: the layer asks for what we do not compute.
+        ArgumentError: the layer asks for something that heedful does not compute.
     """
     if others:
         _check_others(others)
@@ -101,25 +105,25 @@ def attend(
         sinks=s_aux,
         dropout_p=dropout if module.training else 0.0,
     )
-    assert isinstance(output, Tensor)  # not asked for the lse
+    assert isinstance(output, Tensor)  # because the lse was not requested
     return output.transpose(1, 2).contiguous(), None
 
 
 def _mask_and_bias(
     attention_mask: Tensor | None, position_bias: Tensor | None, causal: bool
 ) -> tuple[Mask | None, Tensor | None]:
-    """What is seen, and what is added to the scores."""
-    if isinstance(attention_mask, UnbuiltMask):
+    """Split transformers' mask and position bias into a heedful mask and a bias that is added to the scores."""
+    if isinstance(attention_mask, LazyMask):
         return attention_mask.mask, position_bias
     if attention_mask is None:
-        # where Tq and Tk differ, transformers' own implementations align it so
+        # If Tq and Tk differ, transformers' own implementations use this alignment.
         return (Causal(align="start") if causal else None), position_bias
     if attention_mask.dim() != 4:
         raise ArgumentError(
             "attention_mask",
             expected="4 dimensions (B, 1 or Hq, Tq, Tk) at an attention layer",
             received=f"shape {tuple(attention_mask.shape)}",
-            remedy='The model makes its masks by itself: take model.set_attn_implementation("eager").',
+            remedy='The model creates its masks itself: use model.set_attn_implementation("eager").',
         )
     if attention_mask.dtype == torch.bool:
         return Dense(attention_mask), position_bias
@@ -127,22 +131,22 @@ def _mask_and_bias(
 
 
 def _check_others(others: dict[str, Any]) -> None:
-    """Raise ArgumentError where the layer asks for what would change the result."""
+    """Raise `ArgumentError` for arguments that would change the result."""
     if others.get("output_attentions"):
-        raise refused_weights()
-    for name in _REFUSED:
+        raise weights_error()
+    for name in _UNSUPPORTED:
         if others.get(name) is not None:
             raise ArgumentError(
                 name,
-                expected="None: heedful has nothing that corresponds to it",
+                expected="None, because heedful has no equivalent",
                 received=type(others[name]).__name__,
-                remedy='Take model.set_attn_implementation("eager") for this model.',
+                remedy='Use model.set_attn_implementation("eager") for this model.',
             )
 
 
 @torch.no_grad()
 def _check() -> None:
-    """Compare logits and generated tokens of a tiny model: grouped heads, a sliding window, padding on the left."""
+    """Compare logits and generated tokens of a tiny model with grouped heads, a sliding window and left padding."""
     from transformers import (  # pyright: ignore[reportMissingImports] - an extra
         MistralConfig,
         MistralForCausalLM,
@@ -163,9 +167,10 @@ def _check() -> None:
         texts[name] = model.generate(  # pyright: ignore[reportAttributeAccessIssue] - a mixin's
             ids, attention_mask=real, max_new_tokens=6, do_sample=False
         )
-    apart = (logits["eager"] - logits[NAME]).abs().max().item()
-    if apart > 1e-4 or not torch.equal(texts["eager"], texts[NAME]):
+    difference = (logits["eager"] - logits[NAME]).abs().max().item()
+    same_texts = torch.equal(texts["eager"], texts[NAME])
+    if difference > 1e-4 or not same_texts:
         raise HeedfulError(
-            f"the check of heedful in transformers failed: logits differ by up to {apart:.2g}, generated tokens "
-            f"{'agree' if torch.equal(texts['eager'], texts[NAME]) else 'differ'}"
+            f"the check of heedful in transformers failed: logits differ by up to {difference:.2g}, generated tokens "
+            f"{'agree' if same_texts else 'differ'}"
         )

@@ -1,4 +1,4 @@
-"""What transformers wants masked, as a heedful mask: read from its mask functions, never built."""
+"""Translate the mask functions of transformers into heedful masks, without evaluating them for every entry."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 
 from heedful.errors import ArgumentError
-from heedful.integrations.unbuilt_mask import UnbuiltMask
+from heedful.integrations.lazy_mask import LazyMask
 from heedful.intervals import Intervals
 from heedful.masks import Band, Causal, Dense, Documents, Grid, KeyRanges, Mask
 
-_HOME = "transformers.masking_utils"
+MaskFunction: TypeAlias = Callable[..., Any]
+
+_MASKING_MODULE: str = "transformers.masking_utils"
 
 
 def make_mask(
@@ -26,87 +29,94 @@ def make_mask(
     kv_length: int,
     q_offset: int | Tensor = 0,
     kv_offset: int = 0,
-    mask_function: Callable | None = None,
-    attention_mask: Tensor | None = None,
+    mask_function: MaskFunction | None = None,
+    attention_mask: Bool[Tensor, "B keys"] | None = None,
     *,
     allow_is_causal_skip: bool = True,
     allow_is_bidirectional_skip: bool = False,
     device: torch.device | str = "cpu",
     config: Any = None,
     **_: Any,
-) -> UnbuiltMask | None:
-    """transformers' mask interface: called once in a forward pass for each kind of layer, its result given to them all.
+) -> LazyMask | None:
+    """Make the mask of one type of layer, through the interface of transformers.
+
+    transformers calls this once per forward pass for each type of layer, and passes the result to all layers of it.
 
     Args:
         batch_size, q_length, kv_length: B, Tq, Tk.
         q_offset, kv_offset: the positions of the first query and the first key.
-        mask_function: what a query sees of real tokens, composed by transformers; None: causal.
-        attention_mask: Boolean (B, keys), True = a real token; what it does not reach is none.
-        allow_is_causal_skip, allow_is_bidirectional_skip: whether the model takes None for a mask that hides nothing.
-        config: the model's.
+        mask_function: the keys that a query sees, padding aside, as composed by transformers. Default: causal.
+        attention_mask: Boolean (B, keys), True = a real token. Keys beyond it are not real tokens.
+        allow_is_causal_skip, allow_is_bidirectional_skip: whether the model accepts None for a mask that hides nothing.
+        device: the device of the mask.
+        config: the config of the model.
 
     Returns:
-        The mask as a tensor (B, 1, Tq, Tk) without entries, or None where it hides nothing.
+        The mask as a tensor (B, 1, Tq, Tk) without memory, or None if it hides nothing.
 
     Raises:
-        ArgumentError: a mask function of the model's or the user's own; attention weights are asked for.
+        ArgumentError: the mask function belongs to the model or the user, or attention weights are requested.
     """
-    if _weights_are_wanted(config):
-        raise refused_weights()
+    if _requests_weights(config):
+        raise weights_error()
     grid = Grid(batch_size, q_length, kv_length, int(q_offset) - kv_offset, torch.device(device))
-    pattern = _Reader(grid, int(q_offset)).read(mask_function) if mask_function else _causal(grid)
-    mask = _lowered(pattern, _real_keys(attention_mask, kv_offset, kv_length), grid)
+    reader = _MaskFunctionReader(grid, int(q_offset))
+    pattern = reader.read(mask_function) if mask_function else _causal(grid)
+    mask = _lower(pattern, _real_keys(attention_mask, kv_offset, kv_length), grid)
     can_skip = allow_is_bidirectional_skip or (allow_is_causal_skip and q_length == 1)
     if mask is None and can_skip:
         return None
-    return UnbuiltMask(mask, (batch_size, q_length, kv_length), grid.device)
+    return LazyMask(mask, (batch_size, q_length, kv_length), grid.device)
 
 
-def _weights_are_wanted(config: Any) -> bool:
-    """By the configuration, or by the call: some models hide that from their layers, but not what they collect."""
+def _requests_weights(config: Any) -> bool:
+    """Check whether the config or the call requests weights, which some models hide from their layers."""
     capturing = sys.modules.get("transformers.utils.output_capturing")
     collector = getattr(capturing, "_active_collector", None)
     collected = None if collector is None else collector.get()
     return getattr(config, "output_attentions", False) or "attentions" in (collected or ())
 
 
-def refused_weights() -> ArgumentError:
-    """The error for whoever asks for attention weights."""
+def weights_error() -> ArgumentError:
+    """Return the error for a request of attention weights."""
     return ArgumentError(
         "output_attentions",
-        expected='False: the attention implementation "heedful" never forms the weights',
+        expected='False: the attention implementation "heedful" never computes the weights as a tensor',
         received="True",
-        remedy='Take model.set_attn_implementation("eager"), or heedful.record and a few tokens.',
+        remedy='Use model.set_attn_implementation("eager"), or heedful.record with a few tokens.',
     )
 
 
-# --- what transformers' mask functions say ------------------------------------------------------------
+# --- transformers' mask functions ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _Reader:
-    """Reads a mask function for the queries and keys of a grid.
+class _MaskFunctionReader:
+    """Translates mask functions for the queries and keys of a grid.
+
+    transformers composes its mask functions of closures. The name of a closure identifies the method here that
+    translates it, and its variables are the arguments of that method.
 
     Attributes:
-        positions: of the queries in their sequence, as the mask function counts them: the first one's, or
-            (B, Tq) where sequences are packed.
+        grid: the queries and keys.
+        positions: the positions of the queries as the mask function counts them: that of the first query, or (B, Tq) if
+            sequences are packed.
     """
 
     grid: Grid
     positions: int | Tensor
 
-    def read(self, function: Callable) -> Mask | None:
-        """The mask; None where it hides nothing.
-
-        transformers composes its mask functions of closures, whose name and variables tell what they do.
-        """
-        inner = function.__qualname__ if getattr(function, "__module__", "") == _HOME else ""
-        read = _MEANINGS.get(inner.partition(".")[0])
-        if read is None:
-            raise _unknown(function)
+    def read(self, function: MaskFunction) -> Mask | None:
+        """Return the mask of a function, or None if it hides nothing."""
+        name = (
+            function.__qualname__ if getattr(function, "__module__", "") == _MASKING_MODULE else ""
+        )
+        translate = _TRANSLATIONS.get(name.partition(".")[0])
+        if translate is None:
+            raise _unknown_function_error(function)
         cells = function.__closure__ or ()
         variables = zip(function.__code__.co_freevars, cells, strict=True)
-        return read(self, **{name: cell.cell_contents for name, cell in variables})
+        return translate(self, **{name: cell.cell_contents for name, cell in variables})
 
     def causal(self) -> Mask | None:
         return _causal(self.grid)
@@ -114,96 +124,101 @@ class _Reader:
     def bidirectional(self) -> None:
         return None
 
-    def both(self, mask_functions: tuple[Callable, ...]) -> Mask | None:
+    def intersection(self, mask_functions: tuple[MaskFunction, ...]) -> Mask | None:
         masks = [mask for mask in map(self.read, mask_functions) if mask is not None]
         return reduce(and_, masks) if masks else None
 
-    def newest(self, sliding_window: int) -> Mask | None:
+    def sliding_window(self, sliding_window: int) -> Mask | None:
         if self.grid.shift + self.grid.Tq <= sliding_window:
             return None
         return Band(sliding_window - 1, self.grid.Tk, align="end")
 
-    def near(self, sliding_window: int) -> Mask | None:
+    def bidirectional_window(self, sliding_window: int) -> Mask | None:
         if max(self.grid.Tq, self.grid.Tk) <= sliding_window:
             return None
         return Band(sliding_window, sliding_window, align="end")
 
-    def chunk(self, chunk_size: int, left_padding: Tensor) -> Mask:
-        """Positions are counted from the first real token, and cut into chunks."""
+    def chunks(self, chunk_size: int, left_padding: Tensor) -> Mask:
+        """Return the mask of chunks, which are counted from the first real token."""
         i, positions = self.grid.positions(), self.positions
         if isinstance(positions, int):
             positions = positions + torch.arange(self.grid.Tq, device=self.grid.device)
         start = i - (positions - left_padding.unsqueeze(-1)).remainder(chunk_size)
         return KeyRanges(Intervals.single(start, start + chunk_size, self.grid.Tk))
 
-    def packed(self, packed_sequence_mask: Tensor) -> Mask:
+    def packed_sequences(self, packed_sequence_mask: Tensor) -> Mask:
         return Documents(packed_sequence_mask)
 
-    def within_documents(self, mask_function: Callable, position_ids: Tensor) -> Mask | None:
-        """Inside a document, positions and places in the batch entry differ by a constant only."""
-        return _Reader(self.grid, position_ids).read(mask_function)
+    def packed_positions(self, mask_function: MaskFunction, position_ids: Tensor) -> Mask | None:
+        """Read a function whose positions restart in each packed sequence.
+
+        Within a sequence they differ only by a constant from the positions in the batch entry.
+        """
+        return _MaskFunctionReader(self.grid, position_ids).read(mask_function)
 
 
-_MEANINGS: dict[str, Callable[..., Mask | None]] = {
-    "causal_mask_function": _Reader.causal,
-    "bidirectional_mask_function": _Reader.bidirectional,
-    "and_masks": _Reader.both,
-    "sliding_window_overlay": _Reader.newest,
-    "sliding_window_bidirectional_overlay": _Reader.near,
-    "chunked_overlay": _Reader.chunk,
-    "packed_sequence_mask_function": _Reader.packed,
-    "remap_positions_for_packed_sequence": _Reader.within_documents,
+_TRANSLATIONS: dict[str, Callable[..., Mask | None]] = {
+    "causal_mask_function": _MaskFunctionReader.causal,
+    "bidirectional_mask_function": _MaskFunctionReader.bidirectional,
+    "and_masks": _MaskFunctionReader.intersection,
+    "sliding_window_overlay": _MaskFunctionReader.sliding_window,
+    "sliding_window_bidirectional_overlay": _MaskFunctionReader.bidirectional_window,
+    "chunked_overlay": _MaskFunctionReader.chunks,
+    "packed_sequence_mask_function": _MaskFunctionReader.packed_sequences,
+    "remap_positions_for_packed_sequence": _MaskFunctionReader.packed_positions,
 }
 
 
 def _causal(grid: Grid) -> Mask | None:
-    """Causal, unless already the first query sees every key."""
+    """Return the causal mask, or None if even the first query sees every key."""
     return None if grid.shift >= grid.Tk - 1 else Causal(align="end")
 
 
-def _unknown(function: Callable) -> ArgumentError:
+def _unknown_function_error(function: MaskFunction) -> ArgumentError:
     name = getattr(function, "__qualname__", type(function).__name__)
     return ArgumentError(
         "mask_function",
-        expected="what transformers composes itself of causal, sliding, chunked, bidirectional and packed masks",
+        expected="a combination of transformers' own causal, sliding, chunked, bidirectional and packed masks",
         received=f"{getattr(function, '__module__', '')}.{name}".partition(".<locals>")[0],
-        remedy='Such a mask needs Tq x Tk entries: take model.set_attn_implementation("sdpa") for this '
+        remedy='Such a mask needs Tq x Tk entries: use model.set_attn_implementation("sdpa") for this '
         "model, or pass it a Boolean attention_mask (B, 1, Tq, Tk), True = attend.",
     )
 
 
-# --- lowered once, for all layers ---------------------------------------------------------------------
+# --- lowering, once for all layers --------------------------------------------------------------------
 
 
-def _lowered(pattern: Mask | None, real: Tensor | None, grid: Grid) -> Mask | None:
-    """The pattern cut to the real keys, in a form that costs a layer nothing to lower again."""
+def _lower(pattern: Mask | None, real: Tensor | None, grid: Grid) -> Mask | None:
+    """Restrict a pattern to the real keys, in a form that each layer can lower again at no cost."""
     at_end = grid.shift == grid.Tk - grid.Tq
     if real is None and (pattern is None or (pattern.constant and at_end)):
-        return pattern  # of whose runs heedful.masks keeps the last few
+        return pattern  # heedful.masks caches the runs of such patterns
     runs = None if real is None else _single_run(real, grid)
-    if real is not None and runs is None:  # padding with holes: beyond two runs of keys a query
+    if (
+        real is not None and runs is None
+    ):  # padding with holes has more than two runs of keys per query
         tokens = Dense(real[:, None, None, :])
         return tokens if pattern is None else Dense(pattern.dense_on(grid) & tokens.tensor)
     if pattern is not None:
-        seen = pattern.key_ranges(grid)
-        assert seen is not None  # every pattern above has runs
-        runs = seen if runs is None else seen & runs
+        visible = pattern.key_ranges(grid)
+        assert visible is not None  # every pattern above has key ranges
+        runs = visible if runs is None else visible & runs
     assert runs is not None
     return KeyRanges(runs)
 
 
 def _real_keys(attention_mask: Tensor | None, first: int, Tk: int) -> Tensor | None:
-    """Which of the keys are real tokens: Boolean (B, Tk); None where all are."""
+    """Return which keys are real tokens, Boolean (B, Tk), or None if all are."""
     if attention_mask is None:
         return None
     real = attention_mask[:, first : first + Tk]
-    if real.shape[1] < Tk:  # a static cache, not yet full
+    if real.shape[1] < Tk:  # a static cache that is not yet full
         return torch.nn.functional.pad(real, (0, Tk - real.shape[1]))
     return None if bool(real.all()) else real
 
 
 def _single_run(real: Tensor, grid: Grid) -> Intervals | None:
-    """The run of real keys of each batch entry; None where one has a hole."""
+    """Return the run of real keys of each batch entry, or None if one has a hole."""
     flags = real.to(torch.uint8)
     count = real.sum(dim=1)
     first = flags.argmax(dim=1)

@@ -1,4 +1,4 @@
-"""The modules one ships: multi-head attention on the fastest kernel there is, rotary positions, a cache of keys."""
+"""Attention modules for production models: multi-head attention, rotary position embeddings and a key-value cache."""
 
 from heedful.nn.cache import KVCache
 from heedful.nn.multi_head import MultiHeadAttention

@@ -1,10 +1,11 @@
-"""The keys and values that a layer has computed, kept so that generating a token costs one token."""
+"""A cache of a layer's keys and values, with which each generated token costs one token of computation."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from heedful.errors import ArgumentError
@@ -13,22 +14,29 @@ from heedful.textbook.checks import check_sizes
 
 @dataclass(frozen=True, eq=False)
 class KVCache:
-    """One layer's keys and values: memory for `capacity` tokens, of which the first `length` are used.
+    """The keys and values of one layer: memory for `capacity` tokens, of which the first `length` are filled.
 
-    All batch entries have the same length: shorter prompts are padded on the left, and the padding is masked by
-    ``Padding(lengths, side="left")``. A pytree, so `torch.compile` and `torch.export` take it and give it back.
-
-        cache = KVCache.empty(1, 8, 1024, 64)
-        output, cache = attention(prompt, cache=cache)       # every key of the prompt
-        output, cache = attention(token, cache=cache)        # and one more
+    All batch entries have the same length. Pad shorter prompts on the left, and mask the padding with
+    ``Padding(lengths, side="left")``. The cache is a pytree, so `torch.compile` and `torch.export` accept and return
+    it.
 
     Attributes:
-        key, value: (B, Hkv, capacity, D). What stands beyond `length` is never read.
-        length: how many tokens are in it.
+        key, value: (B, Hkv, capacity, D). The entries beyond `length` are never read.
+        length: the number of tokens in the cache.
+
+    Examples:
+        >>> import torch
+        >>> from heedful.nn import KVCache, MultiHeadAttention
+        >>> attention = MultiHeadAttention(8, 2)
+        >>> cache = KVCache.empty(1, 2, capacity=16, head_dim=4)
+        >>> output, cache = attention(torch.randn(1, 5, 8), cache=cache)  # the prompt
+        >>> output, cache = attention(torch.randn(1, 1, 8), cache=cache)  # one more token
+        >>> cache.length
+        6
     """
 
-    key: Tensor
-    value: Tensor
+    key: Float[Tensor, "B Hkv capacity D"]
+    value: Float[Tensor, "B Hkv capacity D"]
     length: int
 
     @classmethod
@@ -42,14 +50,21 @@ class KVCache:
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> KVCache:
-        """A cache with room for `capacity` tokens and none in it.
+        """Return an empty cache.
 
         Args:
-            dtype: that of the keys to come: the module's, or autocast's. None: torch's default.
-            device: None: torch's default.
+            batch: the number of batch entries, B.
+            num_kv_heads: the number of key/value heads, Hkv.
+            capacity: the maximum number of tokens.
+            head_dim: the number of features of each head, D.
+            dtype: the dtype of the keys that will be appended: the module's, or autocast's. Default: torch's default.
+            device: the device. Default: torch's default.
+
+        Returns:
+            A cache of length 0.
 
         Raises:
-            ArgumentError: a size below 1.
+            ArgumentError: a size is below 1.
         """
         check_sizes(batch=batch, num_kv_heads=num_kv_heads, capacity=capacity, head_dim=head_dim)
         key, value = (
@@ -60,23 +75,25 @@ class KVCache:
 
     @property
     def capacity(self) -> int:
-        """How many tokens there is room for."""
+        """The maximum number of tokens."""
         return self.key.shape[2]
 
-    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, KVCache]:
-        """Put the keys and values of T more tokens behind those there are.
+    def append(
+        self, key: Float[Tensor, "B Hkv T D"], value: Float[Tensor, "B Hkv T D"]
+    ) -> tuple[Float[Tensor, "B Hkv Tk D"], Float[Tensor, "B Hkv Tk D"], KVCache]:
+        """Append the keys and values of T tokens.
 
-        They are written into the memory that this cache and the one after it share: go on with the latter. Where
-        gradients may flow they are written into a copy, because what earlier steps computed from must stay.
+        They are written into the memory that this cache shares with the returned one; use only the latter from then on.
+        If gradients are required, they are written into a copy instead, because autograd may still need the old values.
 
         Args:
             key, value: (B, Hkv, T, D), of the cache's dtype.
 
         Returns:
-            All keys and all values so far, (B, Hkv, length + T, D), as views; and the cache after it.
+            All keys and all values so far, as views (B, Hkv, length + T, D), and the new cache.
 
         Raises:
-            ArgumentError: other sizes or another dtype than the cache's, or more tokens than there is room for.
+            ArgumentError: the sizes or the dtype differ from those of the cache, or the tokens exceed its capacity.
         """
         self._check(key, value)
         length = self.length + key.shape[2]
@@ -96,15 +113,15 @@ class KVCache:
                     name,
                     expected=f"{self.key.dtype} (B={B}, Hkv={Hkv}, T, D={D}), as the cache",
                     received=f"{tensor.dtype} {tuple(tensor.shape)}",
-                    remedy="Make the cache for what comes: KVCache.empty(batch, num_kv_heads, capacity, head_dim, "
-                    "dtype=…); under autocast the dtype is autocast's.",
+                    remedy="Create the cache with matching sizes and dtype: KVCache.empty(batch, num_kv_heads, "
+                    "capacity, head_dim, dtype=…). Under autocast, the dtype is autocast's.",
                 )
         if self.length + T > capacity:
             raise ArgumentError(
                 "key",
                 expected=f"at most {capacity - self.length} tokens: {self.length} of {capacity} slots are used",
                 received=f"{T} tokens",
-                remedy="Make the cache with more capacity, or begin a new one with the newest tokens.",
+                remedy="Create the cache with more capacity, or start a new one with the newest tokens.",
             )
 
 

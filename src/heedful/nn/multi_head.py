@@ -1,8 +1,9 @@
-"""Multi-head attention as one ships it: the textbook's steps, with the fastest kernel there is in their middle."""
+"""Multi-head attention for production: the steps of the textbook's module, with the fastest kernel available."""
 
 from __future__ import annotations
 
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from heedful.functional import attention
@@ -15,36 +16,48 @@ from heedful.nn.checks import (
     check_groups,
     check_rotary,
     check_window,
-    size_of_heads,
+    default_head_dim,
 )
 from heedful.nn.rotary import RotaryEmbedding
 from heedful.textbook.checks import check_dropout, check_sizes
 
 
 class MultiHeadAttention(nn.Module):
-    """Self-attention, or with `d_context` cross-attention (Vaswani et al. 2017, §3.2.2).
+    """Multi-head self-attention or, with `d_context`, cross-attention (Vaswani et al. 2017, §3.2.2).
 
-    Heads may share keys and values in groups (Ainslie et al. 2023), positions may be rotary (Su et al. 2021). The
-    weights are those of `W_query`, `W_key`, `W_value`, `out_proj`, as in the textbook.
+    Heads may share keys and values in groups (Ainslie et al. 2023), and positions may be rotary (Su et al. 2021). As in
+    the textbook, the weights are those of the layers `W_query`, `W_key`, `W_value` and `out_proj`.
 
     Args:
-        d_model: features of a token, in and out.
-        num_heads: query heads.
-        num_kv_heads: key/value heads, a divisor of num_heads; None: num_heads.
-        head_dim: features of each head; None: d_model / num_heads.
-        d_context: features of a context's token. Given, the module is cross-attention: each call takes a context, all
-            of which every token sees.
-        dropout: the probability that training drops a weight. In evaluation none is.
-        bias: whether the four projections add one.
-        rotary: turns queries and keys to their positions; None: the module knows nothing of positions.
-        window: how many of the newest keys a token sees, its own included; None: all before it.
-        causal: whether a token is kept from seeing what comes after it; in self-attention alone.
-        softcap: scores become softcap · tanh(scores / softcap).
-        kernel: as `heedful.attention` takes it.
+        d_model: the number of features of a token, in the input and in the output.
+        num_heads: the number of query heads.
+        num_kv_heads: the number of key/value heads, a divisor of num_heads. Default: num_heads.
+        head_dim: the number of features of each head. Default: d_model / num_heads.
+        d_context: the number of features of a context token. If given, the module is cross-attention: each call takes a
+            context, and every token attends to all of it.
+        dropout: the dropout probability of the attention weights in training mode.
+        bias: whether the four projections have a bias.
+        rotary: the rotary embedding that rotates queries and keys according to their positions. Default: none, so that
+            the module does not depend on positions.
+        window: the number of newest keys that a token attends to, including its own. Default: all earlier keys.
+        causal: whether future tokens are masked. It only affects self-attention.
+        softcap: the bound c of the scores, which become c · tanh(scores / c). Default: no bound.
+        kernel: the kernel, as in `heedful.attention`.
 
     Raises:
-        ArgumentError: sizes below 1 or that do not divide, a dropout outside [0, 1], options that contradict one
-            another; the text says which.
+        ArgumentError: a size is below 1 or not divisible, the dropout lies outside [0, 1], or two options contradict
+            each other.
+
+    Examples:
+        >>> import torch
+        >>> from heedful import Padding
+        >>> from heedful.nn import MultiHeadAttention
+        >>> attention = MultiHeadAttention(d_model=8, num_heads=4, num_kv_heads=2)
+        >>> x = torch.randn(2, 5, 8)
+        >>> attention(x).shape
+        torch.Size([2, 5, 8])
+        >>> attention(x, mask=Padding(torch.tensor([5, 3]))).shape
+        torch.Size([2, 5, 8])
     """
 
     def __init__(
@@ -66,7 +79,7 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         check_sizes(d_model=d_model, num_heads=num_heads)
         Hq, Hkv = num_heads, num_heads if num_kv_heads is None else num_kv_heads
-        D = size_of_heads(d_model, num_heads) if head_dim is None else head_dim
+        D = default_head_dim(d_model, num_heads) if head_dim is None else head_dim
         d_source = d_model if d_context is None else d_context
         check_sizes(num_kv_heads=Hkv, head_dim=D, d_context=d_source)
         check_dropout(dropout)
@@ -75,42 +88,49 @@ class MultiHeadAttention(nn.Module):
         check_window(window, causal)
         if d_context is not None:
             check_cross_attention(rotary, window)
-        self.d_model, self.d_context = d_model, d_context
-        self.num_heads, self.num_kv_heads, self.head_dim = Hq, Hkv, D
-        self.dropout, self.softcap, self.kernel = dropout, softcap, kernel
-        self.causal, self.window = causal and d_context is None, window
-        self.W_query = nn.Linear(d_model, Hq * D, bias=bias)
-        self.W_key = nn.Linear(d_source, Hkv * D, bias=bias)
-        self.W_value = nn.Linear(d_source, Hkv * D, bias=bias)
-        self.out_proj = nn.Linear(Hq * D, d_model, bias=bias)
-        self.rotary = rotary
-        self.own_mask = _own_mask(self.causal, window)
+        self.d_model: int = d_model
+        self.d_context: int | None = d_context
+        self.num_heads: int = Hq
+        self.num_kv_heads: int = Hkv
+        self.head_dim: int = D
+        self.dropout: float = dropout
+        self.softcap: float | None = softcap
+        self.kernel: str = kernel
+        self.causal: bool = causal and d_context is None
+        self.window: int | None = window
+        self.W_query: nn.Linear = nn.Linear(d_model, Hq * D, bias=bias)
+        self.W_key: nn.Linear = nn.Linear(d_source, Hkv * D, bias=bias)
+        self.W_value: nn.Linear = nn.Linear(d_source, Hkv * D, bias=bias)
+        self.out_proj: nn.Linear = nn.Linear(Hq * D, d_model, bias=bias)
+        self.rotary: RotaryEmbedding | None = rotary
+        self.own_mask: Mask | None = _own_mask(self.causal, window)
 
     def forward(
         self,
-        x: Tensor,
-        context: Tensor | None = None,
+        x: Float[Tensor, "*B T d_model"],
+        context: Float[Tensor, "*B Tk d_context"] | None = None,
         *,
-        mask: Mask | Tensor | None = None,
-        positions: Tensor | None = None,
+        mask: Mask | Bool[Tensor, ...] | None = None,
+        positions: Int[Tensor, "*#B T"] | None = None,
         cache: KVCache | None = None,
-    ) -> Tensor | tuple[Tensor, KVCache]:
-        """Let the tokens attend to one another, or to the context.
+    ) -> Float[Tensor, "*B T d_model"] | tuple[Float[Tensor, "*B T d_model"], KVCache]:
+        """Compute the attention of the tokens to each other, or to the context.
 
         Args:
             x: (B, T, d_model), or (T, d_model) without a batch.
-            context: (B, Tk, d_context), or (Tk, d_context): whom a cross-attention attends to.
-            mask: what tokens may see besides the module's own causality or window: `Padding(lengths)`,
-                `Documents(ids)`, …; or a Boolean tensor that broadcasts to (B, num_heads, T, Tk), True = attend.
-                Tk counts a cache's keys too.
-            positions: (T,) or (B, T), int64: where the tokens stand, for rotary; None: from the cache's length on.
-            cache: the keys and values of earlier tokens, which x follows.
+            context: (B, Tk, d_context) or (Tk, d_context): the tokens that cross-attention attends to.
+            mask: a restriction in addition to the module's own causality or window, such as `Padding(lengths)` or
+                `Documents(ids)`; or a Boolean tensor that broadcasts to (B, num_heads, T, Tk), True = attend. Tk
+                includes the keys in the cache.
+            positions: (T,) or (B, T), int64: the positions of the tokens, for rotary embeddings. Default: consecutive
+                positions, starting at the length of the cache.
+            cache: the keys and values of earlier tokens, which x continues.
 
         Returns:
-            The output, of the shape of x; with a cache, (output, the cache with x in it).
+            The output, of the shape of x. With a cache, the output and the new cache.
 
         Raises:
-            ArgumentError: shapes that do not fit, a context where the module takes none, a cache where it does.
+            ArgumentError: the shapes do not fit, or the module does not accept a context or a cache.
         """
         check_call(self.d_model, self.d_context, x, context, cache)
         tokens = _batched(x)  # (B, T, d_model)
@@ -139,28 +159,28 @@ class MultiHeadAttention(nn.Module):
             queries_by_head,
             keys_by_head,
             values_by_head,
-            self._visible(mask, T),
+            self._combined_mask(mask, T),
             softcap=self.softcap,
             dropout_p=self.dropout if self.training else 0.0,
             kernel=self.kernel,
         )
-        assert isinstance(context_by_head, Tensor)  # not asked for the lse
+        assert isinstance(context_by_head, Tensor)  # because the lse was not requested
         contexts = context_by_head.transpose(1, 2).flatten(2)  # (B, T, Hq*D)
         output = self.out_proj(contexts).view_as(x)
         return output if cache is None else (output, cache)
 
-    def _visible(self, mask: Mask | Tensor | None, T: int) -> Mask | None:
-        """The module's own mask and the caller's, for T tokens that are the newest."""
-        given = as_mask(mask)
-        own = self.own_mask
-        needs_alignment = given is not None and given.positional
+    def _combined_mask(self, mask: Mask | Tensor | None, T: int) -> Mask | None:
+        """Return the intersection of the module's own mask and the caller's, for the T newest tokens."""
+        own_mask, call_mask = self.own_mask, as_mask(mask)
+        needs_alignment = call_mask is not None and call_mask.positional
         if T == 1 and self.window is None and not needs_alignment:
-            own = None  # the newest token sees all there is
-        if given is None or own is None:
-            return given or own
-        return given & own
+            own_mask = None  # the newest token may attend to every key
+        if call_mask is None or own_mask is None:
+            return call_mask or own_mask
+        return call_mask & own_mask
 
     def extra_repr(self) -> str:
+        """Return the settings for `print(module)`."""
         settings = {"num_heads": self.num_heads, "num_kv_heads": self.num_kv_heads}
         settings |= {"head_dim": self.head_dim, "causal": self.causal, "window": self.window}
         settings |= {"dropout": self.dropout, "softcap": self.softcap, "kernel": self.kernel}
@@ -168,12 +188,12 @@ class MultiHeadAttention(nn.Module):
 
 
 def _batched(tokens: Tensor) -> Tensor:
-    """(T, features) as a batch of one."""
+    """Return (T, features) as a batch of one."""
     return tokens if tokens.dim() == 3 else tokens[None]
 
 
 def _own_mask(causal: bool, window: int | None) -> Mask | None:
-    """What the module itself lets tokens see, who are the newest: None for all."""
+    """Return the mask that the module applies in every call. The queries are the newest tokens."""
     if window is not None:
         return Window(window, align="end")
     return Causal(align="end") if causal else None

@@ -1,10 +1,13 @@
-"""Rotary positions: pairs of features turned by angles that grow with the position (Su et al. 2021, RoFormer)."""
+"""Rotary position embeddings: pairs of features rotated by angles that grow with the position."""
 
-# ruff: noqa: RET504 - the last step has a name too: it is what `record` calls it by
+# ruff: noqa: RET504 - the last step has a name too, which `record` uses
+
+from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from heedful.errors import ArgumentError
@@ -14,49 +17,61 @@ from heedful.textbook.checks import check_sizes
 Layout = Literal["half", "interleaved"]
 
 
-class Rotation(NamedTuple):
-    """What turns (…, T, D): each feature times `cos`, plus the other one of its pair times `sin`."""
+class RotationFactors(NamedTuple):
+    """The factors that rotate (…, T, D): each feature times `cos`, plus the other feature of its pair times `sin`."""
 
-    cos: Tensor
-    sin: Tensor
+    cos: Float[Tensor, "... T D"]
+    sin: Float[Tensor, "... T D"]
 
 
 class RotaryEmbedding(nn.Module):
-    """Turns each pair of a head's features by the angle position · base^(−2 pair / D).
+    """Rotates each pair of features by the angle position · base^(−2·pair / D) (Su et al. 2021, RoFormer, §3.2).
 
-    So the dot product of a query and a key depends on how far apart they stand, not on where. The module holds
-    nothing that is trained or saved, and knows no longest position. Layers may share one, and should: its angles are
-    then computed once for all of them.
+    The dot product of a query and a key then depends on the distance between them, not on their positions. The module
+    has no parameters, no state to save and no maximum position. Share one module between layers: the angles are then
+    computed once for all of them.
 
     Args:
-        head_dim: D, the features of a head: an even number.
-        base: how slowly the slowest pair turns. 10,000 in the paper; longer contexts are trained with more.
-        layout: which features are a pair. ``"half"``: i and i + D/2 (transformers' Llama, GPT-NeoX).
-            ``"interleaved"``: 2i and 2i + 1 (the paper, GPT-J, Meta's own checkpoints of Llama). Weights trained
-            with one give nonsense with the other.
+        head_dim: the number of features of a head, D. It must be even.
+        base: the base of the frequencies: 10,000 in the paper. Models for longer contexts are trained with larger ones.
+        layout: which features form a pair. ``"half"`` pairs i with i + D/2, as in transformers' Llama and GPT-NeoX.
+            ``"interleaved"`` pairs 2i with 2i + 1, as in the paper, GPT-J and Meta's own Llama checkpoints. Weights
+            trained with one layout do not work with the other.
 
     Raises:
-        ArgumentError: a head_dim that is odd or below 2, a base that is not above 0, another layout.
+        ArgumentError: head_dim is odd or below 2, base is not positive, or the layout is unknown.
+
+    Examples:
+        >>> import torch
+        >>> from heedful.nn import RotaryEmbedding
+        >>> rotary = RotaryEmbedding(2)
+        >>> rotary(torch.tensor([[[[1.0, 0.0], [1.0, 0.0]]]]), positions=torch.tensor([0, 1]))
+        tensor([[[[1.0000, 0.0000],
+                  [0.5403, 0.8415]]]])
     """
 
     def __init__(self, head_dim: int, *, base: float = 10_000.0, layout: Layout = "half") -> None:
         super().__init__()
         _check_settings(head_dim, base, layout)
-        self.head_dim, self.base, self.layout = head_dim, base, layout
-        self._last: tuple[Tensor, torch.dtype, Rotation] | None = None
+        self.head_dim: int = head_dim
+        self.base: float = base
+        self.layout: Layout = layout
+        self._last: tuple[Tensor, torch.dtype, RotationFactors] | None = None
 
-    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Queries or keys, turned to their positions.
+    def forward(
+        self, x: Float[Tensor, "B H T D"], positions: Int[Tensor, "*#B T"]
+    ) -> Float[Tensor, "B H T D"]:
+        """Rotate queries or keys according to their positions.
 
         Args:
             x: (B, H, T, D), floating point.
-            positions: (T,), or (B, T) where batch entries differ: integers.
+            positions: (T,), or (B, T) if batch entries differ, int64.
 
         Returns:
-            (B, H, T, D) in the dtype of x; angles are float64, products float32 or better.
+            (B, H, T, D) in the dtype of x. Angles are computed in float64, products in float32 or better.
 
         Raises:
-            ArgumentError: x of another head size, positions of another shape or not whole.
+            ArgumentError: x has another head size, or positions have another shape or dtype.
         """
         self._check(x, positions)
         cos, sin = self.rotation(positions, torch.promote_types(x.dtype, torch.float32))
@@ -68,31 +83,39 @@ class RotaryEmbedding(nn.Module):
         rotated = wide.to(x.dtype)
         return rotated
 
-    def rotation(self, positions: Tensor, dtype: torch.dtype) -> Rotation:
-        """Cosines and signed sines of the positions' angles: (T, D), or (B, 1, T, D).
+    def rotation(self, positions: Int[Tensor, "*B T"], dtype: torch.dtype) -> RotationFactors:
+        """Return the cosines and signed sines of the angles.
 
-        On CPUs, where they take long and comparing takes none, those of the last positions are kept.
+        On CPUs, the most recent result is reused if the positions are the same, because computing it takes much longer
+        than comparing positions.
+
+        Args:
+            positions: (T,) or (B, T), int64.
+            dtype: the dtype of the result.
+
+        Returns:
+            The rotation, with tensors (T, D) or (B, 1, T, D).
         """
         if not (positions.is_cpu and eager(positions)):
-            return self._computed(positions, dtype)
+            return self._compute_rotation(positions, dtype)
         last = self._last
         if last is None or last[1] != dtype or not torch.equal(last[0], positions):
-            with torch.inference_mode(False):  # a backward pass may use them yet
-                last = positions.clone(), dtype, self._computed(positions, dtype)
+            with torch.inference_mode(False):  # because a backward pass may use the result later
+                last = positions.clone(), dtype, self._compute_rotation(positions, dtype)
             self._last = last
         return last[2]
 
-    def _computed(self, positions: Tensor, dtype: torch.dtype) -> Rotation:
+    def _compute_rotation(self, positions: Tensor, dtype: torch.dtype) -> RotationFactors:
         frequencies = self._signed_frequencies(positions.device)
         if positions.dim() == 2:
-            positions = positions.unsqueeze(1)  # all heads turn alike
+            positions = positions.unsqueeze(1)  # all heads have the same angles
         angles = positions.unsqueeze(-1) * frequencies
         cos = angles.cos().to(dtype)
         sin = angles.sin().to(dtype)
-        return Rotation(cos, sin)
+        return RotationFactors(cos, sin)
 
     def _signed_frequencies(self, device: torch.device) -> Tensor:
-        """Each feature's angle per position: (D,). The first of a pair turns by minus it, for x·cos − partner·sin."""
+        """Return each feature's angle per position, (D,), negative for the first of a pair: x·cos − partner·sin."""
         D = self.head_dim
         dtype = torch.float32 if device.type == "mps" else torch.float64  # MPS has no float64
         pairs = torch.arange(0, D, 2, device=device, dtype=dtype)
@@ -106,18 +129,19 @@ class RotaryEmbedding(nn.Module):
                 "x",
                 expected=f"floating point (B, H, T, {self.head_dim})",
                 received=f"{x.dtype} {tuple(x.shape)}",
-                remedy="Split queries and keys into heads first; values are not turned.",
+                remedy="Split queries and keys into heads first. Values are not rotated.",
             )
         B, _, T, _ = x.shape
         if positions.dtype != torch.int64 or tuple(positions.shape) not in ((T,), (B, T), (1, T)):
             raise ArgumentError(
                 "positions",
-                expected=f"int64 ({T},), or ({B}, {T}) where batch entries differ",
+                expected=f"int64 ({T},), or ({B}, {T}) if batch entries differ",
                 received=f"{positions.dtype} {tuple(positions.shape)}",
-                remedy="One position for each of the new tokens, those of a cache not included.",
+                remedy="Pass one position for each new token, without those in the cache.",
             )
 
     def extra_repr(self) -> str:
+        """Return the settings for `print(module)`."""
         return f"{self.head_dim}, base={self.base}, layout={self.layout!r}"
 
 
@@ -126,21 +150,21 @@ def _check_settings(head_dim: int, base: float, layout: str) -> None:
     if head_dim % 2:
         raise ArgumentError(
             "head_dim",
-            expected="an even number: features are turned in pairs",
+            expected="an even number, because features are rotated in pairs",
             received=repr(head_dim),
             remedy="Choose another number of heads, or another head_dim.",
         )
     if not base > 0:
         raise ArgumentError(
             "base",
-            expected="a number above 0",
+            expected="a positive number",
             received=repr(base),
-            remedy="10,000.0 is the paper's; `rope_theta` in a config of transformers.",
+            remedy="The paper uses 10,000.0. In a config of transformers, it is `rope_theta`.",
         )
     if layout not in ("half", "interleaved"):
         raise ArgumentError(
             "layout",
             expected='"half" or "interleaved"',
             received=repr(layout),
-            remedy='"half" for checkpoints of transformers, "interleaved" for Meta\'s own.',
+            remedy='Use "half" for checkpoints of transformers, "interleaved" for Meta\'s own.',
         )

@@ -1,4 +1,4 @@
-"""Watches the torch calls that a callable makes, and changes nothing about them."""
+"""Intercept the torch calls of a callable without changing what they do."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from heedful.errors import ArgumentError
-from heedful.observation.ledger import Ledger, Limits, Output, TorchCall
-from heedful.observation.naming import Part
-from heedful.observation.surroundings import Surroundings
+from heedful.observation.reachable import ReachableTensors
+from heedful.observation.step_names import TupleItem
 from heedful.observation.trace import Trace
+from heedful.observation.trace_builder import CallOutput, Limits, TorchCall, TraceBuilder
 
-# They tell about a tensor without reading its entries: what only they look at stays unused.
-METADATA = frozenset(
+# These do not read a tensor's entries, so a tensor that only they look at stays unused.
+METADATA: frozenset[str] = frozenset(
     {
         "__len__",
         "__hash__",
@@ -40,9 +40,11 @@ METADATA = frozenset(
         "is_inference",
     }
 )
-TENSOR_PROPERTIES = frozenset({"T", "mT", "H", "mH", "real", "imag", "data", "grad", "_base"})
-# They return a tensor, yet compute none.
-NOT_COMPUTED = frozenset({"grad", "_base", "requires_grad_"})
+TENSOR_PROPERTIES: frozenset[str] = frozenset(
+    {"T", "mT", "H", "mH", "real", "imag", "data", "grad", "_base"}
+)
+# These return an existing tensor instead of computing one.
+NOT_COMPUTED: frozenset[str] = frozenset({"grad", "_base", "requires_grad_"})
 
 
 def record(
@@ -54,40 +56,54 @@ def record(
     steps: int = 10_000,
     **keywords: Any,
 ) -> Trace:
-    """Run a callable and keep the result of every torch call it makes, named by its source line.
+    """Run a callable and keep the result of every torch call it makes, named after its source line.
 
-    The callable needs no preparation. Its result and torch's random state afterwards are those of a
-    run without recording, gradients flow through the result, and what it raises is raised unchanged,
-    with a note that tells the last step. Recordings may be nested: the outer one sees the inner's
-    steps too. Only the calling thread is watched, and nothing within TorchScript. What
-    `torch.compile` has compiled runs uncompiled, since its kernels have no lines to show.
+    The callable needs no preparation, and recording changes nothing about the run: the result, torch's random state
+    and the gradients that flow through the result are the same. An exception is raised unchanged, with a note about the
+    last step. Recordings may be nested, in which case the outer one also contains the steps of the inner one.
+
+    Only the calling thread is recorded, and nothing within TorchScript. Code compiled by `torch.compile` runs eagerly
+    while it is recorded, because its kernels have no source lines.
 
     Args:
-        callable: a module, a function, a method; anything that can be called.
-        inputs: its arguments, of any kind.
-        largest: values of more elements than this are kept as summaries.
-        memory: bytes that all values together may take; beyond, they are kept as summaries.
-        steps: how many steps to keep; further ones are counted in `Trace.dropped_steps`.
-        keywords: its keyword arguments. For one called `largest`, `memory` or `steps`, wrap the
-            callable in a lambda.
+        callable: a module, a function, a method, or any other callable.
+        inputs: its positional arguments.
+        largest: the number of elements above which a value is kept as a `Summary`.
+        memory: the number of bytes that all values together may take. Further values are kept as summaries.
+        steps: the number of steps to keep. Further steps are counted in `Trace.dropped_steps`.
+        keywords: its keyword arguments. If one of them is called `largest`, `memory` or `steps`, wrap the callable in a
+            lambda.
+
+    Returns:
+        The trace, which also holds the callable's result.
 
     Raises:
-        ArgumentError: what is to be called cannot be, or a limit is no whole number from 0 on.
+        ArgumentError: `callable` is not callable, or a limit is not a nonnegative integer.
+
+    Examples:
+        >>> import torch
+        >>> from heedful.textbook.simplified import attend
+        >>> trace = record(attend, torch.zeros(2, 3))
+        >>> trace.names
+        ('scores·mT', 'scores', 'weights', 'context')
+        >>> trace["weights"].value
+        tensor([[0.5000, 0.5000],
+                [0.5000, 0.5000]])
     """
-    _check(callable, largest=largest, memory=memory, steps=steps)
-    surroundings = Surroundings(callable, inputs, keywords)
-    ledger = Ledger(surroundings, Limits(largest, memory, steps), home=record.__code__)
-    watch = _Watch(ledger)
-    with _uncompiled(), _shortcuts_kept(watch), watch:
+    _check_arguments(callable, largest=largest, memory=memory, steps=steps)
+    reachable = ReachableTensors(callable, inputs, keywords)
+    builder = TraceBuilder(reachable, Limits(largest, memory, steps), boundary=record.__code__)
+    mode = _RecordingMode(builder)
+    with _uncompiled(), _fast_paths_kept(mode), mode:
         result = callable(*inputs, **keywords)
-    return ledger.trace(result)
+    return builder.build(result)
 
 
-def _check(target: object, **limits: object) -> None:
+def _check_arguments(target: object, **limits: object) -> None:
     if not callable(target):
         raise ArgumentError(
             "callable",
-            expected="a module, a function or anything else that can be called",
+            expected="a module, a function or any other callable",
             received=type(target).__name__,
             remedy="Pass the function and then its inputs: record(f, x), not record(f(x)).",
         )
@@ -95,18 +111,18 @@ def _check(target: object, **limits: object) -> None:
         if not isinstance(limit, int) or limit < 0:
             raise ArgumentError(
                 name,
-                expected="a whole number from 0 on",
+                expected="a nonnegative integer",
                 received=repr(limit),
-                remedy=f"If {name!r} was meant for the callable, wrap that in a lambda.",
+                remedy=f"If {name!r} is an argument of the callable, wrap the callable in a lambda.",
             )
 
 
-class _Watch(TorchFunctionMode):
-    """Makes every torch call of this thread and then enters it in a ledger."""
+class _RecordingMode(TorchFunctionMode):
+    """Runs every torch call of this thread and passes it to a `TraceBuilder`."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, builder: TraceBuilder) -> None:
         super().__init__()
-        self._ledger = ledger
+        self._builder = builder
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -114,17 +130,17 @@ class _Watch(TorchFunctionMode):
         name, keywords = _torch_name(func), kwargs or {}
         if name in METADATA or _is_plain_property(func):
             return func(*args, **keywords)
-        # What is done beside the call itself must reach neither an outer recording nor the
-        # handlers of tensor subclasses.
+        # The bookkeeping must be visible neither to an outer recording nor to the handlers of tensor subclasses.
         with torch._C.DisableTorchFunction():
-            taken = [it for it in pytree.tree_leaves((args, keywords)) if isinstance(it, Tensor)]
-            versions = [_version(tensor) for tensor in taken]
+            leaves = pytree.tree_leaves((args, keywords))
+            inputs = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+            versions = [_version(tensor) for tensor in inputs]
         result = func(*args, **keywords)
         with torch._C.DisableTorchFunction(), torch.inference_mode(False), torch.no_grad():
-            written = list(_written(name, taken, versions))
+            written = list(_written(name, inputs, versions))
             outputs = [] if name in NOT_COMPUTED else list(_outputs(result, written))
-            call = TorchCall(_operation(name), args, keywords, taken, written, outputs)
-            self._ledger.enter(call, sys._getframe(1))
+            call = TorchCall(_operation(name), args, keywords, inputs, written, outputs)
+            self._builder.add(call, sys._getframe(1))
         return result
 
     def __exit__(
@@ -134,17 +150,20 @@ class _Watch(TorchFunctionMode):
         exc_tb: TracebackType | None,
     ) -> None:
         super().__exit__(exc_type, exc_val, exc_tb)
-        self._ledger.close()
+        self._builder.finish()
         if exc_val is not None:
-            exc_val.add_note(f"heedful.record: {self._ledger.last_step()}")
+            exc_val.add_note(f"heedful.record: {self._builder.describe_last_step()}")
             _hide_own_frames(exc_tb)
 
 
 def _hide_own_frames(traceback: TracebackType | None) -> None:
-    """Leave our part in a torch call out of a traceback below the frame that records."""
+    """Remove the frames of `_RecordingMode` from a traceback."""
     while traceback is not None:
         inner = traceback.tb_next
-        if inner is not None and inner.tb_frame.f_code is _Watch.__torch_function__.__code__:
+        if (
+            inner is not None
+            and inner.tb_frame.f_code is _RecordingMode.__torch_function__.__code__
+        ):
             traceback.tb_next = inner.tb_next
         else:
             traceback = inner
@@ -152,7 +171,7 @@ def _hide_own_frames(traceback: TracebackType | None) -> None:
 
 @contextmanager
 def _uncompiled() -> Iterator[None]:
-    if "torch._dynamo" not in sys.modules:  # nothing can have been compiled; the import is slow
+    if "torch._dynamo" not in sys.modules:  # nothing can have been compiled, and the import is slow
         yield
         return
     with torch.compiler.set_stance("force_eager"):
@@ -160,72 +179,74 @@ def _uncompiled() -> Iterator[None]:
 
 
 @contextmanager
-def _shortcuts_kept(watch: _Watch) -> Iterator[None]:
-    """Let torch's modules take the path that they take unwatched.
+def _fast_paths_kept(mode: _RecordingMode) -> Iterator[None]:
+    """Let torch's modules take the same code path as without a recording.
 
-    nn.MultiheadAttention, nn.TransformerEncoder and its layers leave their fused path, and with it
-    the last bits of their results, as soon as `has_torch_function` tells them of a watcher.
+    nn.MultiheadAttention, nn.TransformerEncoder and its layers leave their fused path, which changes the last bits of
+    their results, if `has_torch_function` reports that a mode is active.
     """
-    ask = torch.overrides.has_torch_function
+    original = torch.overrides.has_torch_function
 
-    def ask_unwatched(tensors: Iterable[Any]) -> bool:
+    def ignoring_mode(tensors: Iterable[Any]) -> bool:
         depth = torch._C._len_torch_function_stack()
-        if depth and torch._C._get_function_stack_at(depth - 1) is watch:
+        if depth and torch._C._get_function_stack_at(depth - 1) is mode:
             with torch.overrides._pop_mode_temporarily():
-                return ask(tensors)
-        return ask(tensors)
+                return original(tensors)
+        return original(tensors)
 
-    torch.overrides.has_torch_function = ask_unwatched
+    torch.overrides.has_torch_function = ignoring_mode
     try:
         yield
     finally:
-        torch.overrides.has_torch_function = ask
+        torch.overrides.has_torch_function = original
 
 
 def _torch_name(func: Any) -> str:
-    """A torch function's own name; a property's for the function that reads it."""
+    """Return the name of a torch function, or of the property that it reads."""
     name = getattr(func, "__name__", type(func).__name__)
     return func.__self__.__name__ if name == "__get__" else name.partition(".")[0]
 
 
 def _is_plain_property(func: Any) -> bool:
-    """Whether a function reads a property that is no tensor, such as `shape`."""
-    getter = getattr(func, "__name__", "") == "__get__"
-    return getter and func.__self__.__name__ not in TENSOR_PROPERTIES
+    """Check whether a function reads a property that is not a tensor, such as `shape`."""
+    is_getter = getattr(func, "__name__", "") == "__get__"
+    return is_getter and func.__self__.__name__ not in TENSOR_PROPERTIES
 
 
 def _operation(name: str) -> str:
-    """What a reader calls a torch function: "matmul" for `__matmul__` and `__rmatmul__` alike."""
+    """Return the plain name of a torch function: "matmul" for both `__matmul__` and `__rmatmul__`."""
     plain = name.strip("_") + ("_" if name.endswith("_") and not name.endswith("__") else "")
     swapped = name.startswith("__r") and hasattr(Tensor, f"__{plain[1:]}__")
     return plain[1:] if swapped else plain
 
 
 def _version(tensor: Tensor) -> int | None:
-    """How often a tensor was written to; inference tensors do not count that."""
+    """Return the number of in-place writes to a tensor, or None for an inference tensor, which does not count them."""
     return None if tensor.is_inference() else tensor._version
 
 
 def _written(
-    name: str, taken: Sequence[Tensor], versions: Sequence[int | None]
+    name: str, inputs: Sequence[Tensor], versions: Sequence[int | None]
 ) -> Iterator[Tensor]:
-    writes_first = name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
-    for tensor, version in zip(taken, versions, strict=True):
+    """Yield the inputs that a call overwrote, given their versions before the call."""
+    writes_first_input = name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+    for tensor, version in zip(inputs, versions, strict=True):
         if version is None:
-            if writes_first and tensor is taken[0]:
+            if writes_first_input and tensor is inputs[0]:
                 yield tensor
         elif tensor._version != version:
             yield tensor
 
 
-def _outputs(result: object, written: Sequence[Tensor]) -> Iterator[Output]:
+def _outputs(result: object, written: Sequence[Tensor]) -> Iterator[CallOutput]:
+    """Yield the tensors that a call returned or, if it returned none, the first one that it overwrote."""
     if isinstance(result, Tensor):
-        yield Output(None, result)
-    elif isinstance(result, tuple | list) and any(isinstance(it, Tensor) for it in result):
-        # torch's named tuples tell their fields so; a plain tuple has none.
+        yield CallOutput(None, result)
+    elif isinstance(result, tuple | list) and any(isinstance(item, Tensor) for item in result):
+        # torch's named tuples list their fields here; a plain tuple has none.
         fields = getattr(type(result), "__match_args__", ()) or [None] * len(result)
         for position, (field, tensor) in enumerate(zip(fields, result, strict=True)):
             if isinstance(tensor, Tensor):
-                yield Output(Part(position, field), tensor)
+                yield CallOutput(TupleItem(position, field), tensor)
     elif written:
-        yield Output(None, written[0])
+        yield CallOutput(None, written[0])

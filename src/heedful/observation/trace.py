@@ -1,4 +1,4 @@
-"""What a recording holds: steps, where their inputs came from, and the trace that lists them."""
+"""The result of a recording: its steps, the sources of their inputs, and the trace that contains them."""
 
 from __future__ import annotations
 
@@ -13,28 +13,26 @@ import torch
 from torch import Tensor
 
 from heedful import drawing
+from heedful.observation.summary import Summary
 from heedful.shapes import times
 
 SourceKind = Literal["step", "input", "parameter", "buffer", "attribute", "constant"]
 
-SAMPLES_PER_DIMENSION = 16
-SAMPLED_LEADING = 4
-DRAWN_STEPS = 100
-SOURCE_WIDTH = 72
+MAX_DRAWN_STEPS: int = 100
+MAX_SOURCE_WIDTH: int = 72
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where an input of a step came from.
+    """The origin of a tensor that a step reads.
 
     Attributes:
-        kind: "step" (an earlier step's result), "input" (an argument of the recorded call),
-            "parameter" or "buffer" (of a module), "attribute" (a tensor that a module holds
-            without having registered it), "constant" (a global, a closure's variable, anything
-            else that the recording did not see made).
-        name: the step's, the argument's or the variable's name; a dotted path for what belongs to
-            a module, such as "heads.0.W_query.weight".
-        step: the index of the step, for the kind "step".
+        kind: "step" for the result of an earlier step, "input" for an argument of the recorded call, "parameter" or
+            "buffer" of a module, "attribute" for a tensor that a module holds without having registered it,
+            "constant" for a global, a closure variable, or any other tensor whose creation was not recorded.
+        name: the name of the step, argument or variable. A tensor that belongs to a module has a dotted path, such as
+            "heads.0.W_query.weight".
+        step: the index of the step if the kind is "step".
     """
 
     kind: SourceKind
@@ -46,81 +44,31 @@ class Source:
 
 
 @dataclass(frozen=True, eq=False)
-class Summary:
-    """What is kept of a tensor too large to keep.
-
-    `minimum` and `maximum` are over all entries but NaN, `mean` and `std` over the finite ones; all
-    are NaN where there is nothing to count. Of complex numbers they describe the magnitude.
-    `sample` holds every `strides[i]`-th entry along dimension i. It is None, and the numbers are
-    NaN, for tensors whose entries cannot be read: meta, sparse or nested ones, and those inside
-    a function transform such as `torch.vmap`.
-    """
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    minimum: float = float("nan")
-    maximum: float = float("nan")
-    mean: float = float("nan")
-    std: float = float("nan")
-    nans: int = 0
-    sample: Tensor | None = None
-    strides: tuple[int, ...] = ()
-
-    @classmethod
-    def of(cls, tensor: Tensor) -> Summary:
-        """Summarise a strided tensor of any shape whose entries can be read."""
-        numbers = tensor.abs() if tensor.is_complex() else tensor
-        present = numbers[~numbers.isnan()]
-        finite = present[present.isfinite()].double()
-        strides = _sampling_strides(tensor.shape)
-        return cls(
-            shape=tuple(tensor.shape),
-            dtype=tensor.dtype,
-            minimum=present.min().item() if present.numel() else float("nan"),
-            maximum=present.max().item() if present.numel() else float("nan"),
-            mean=finite.mean().item() if finite.numel() else float("nan"),
-            std=finite.std(correction=0).item() if finite.numel() else float("nan"),
-            nans=numbers.numel() - present.numel(),
-            sample=tensor[tuple(slice(None, None, stride) for stride in strides)].clone(),
-            strides=strides,
-        )
-
-
-def _sampling_strides(shape: torch.Size) -> tuple[int, ...]:
-    """Strides that keep the sample small: the last two dimensions are what one looks at."""
-    leading = max(len(shape) - 2, 0)
-    limits = [1] * max(leading - 2, 0) + [SAMPLED_LEADING] * min(leading, 2)
-    limits += [SAMPLES_PER_DIMENSION] * (len(shape) - leading)
-    return tuple(max(-(-size // limit), 1) for size, limit in zip(shape, limits, strict=True))
-
-
-@dataclass(frozen=True, eq=False)
 class Step:
     """One result of one torch call.
 
-    A call with several results makes several steps, which share `call`.
+    A call with several results makes several steps with the same `call`.
 
     Attributes:
         index: the position in the trace.
-        operation: torch's name for the call: "softmax", "matmul", "masked_fill_".
-        name: the variable that the source assigns the result to ("scores"; "output" for what is
-            returned). An intermediate result within that line is called "scores·matmul"; what no
-            variable receives has the operation's name.
-        shape, dtype: of the result.
-        value: a copy of the result, or a `Summary` of it where the limits did not allow a copy.
-        file, line: the line in the caller's own code; None where there is none.
-        source: the text of its statement, "" where the source cannot be read.
-        function: the qualified name of the function around that line.
-        module: the path of the module whose method that line belongs to: "" for the outermost,
-            "heads.0" for one within, None outside modules.
-        inputs: where the call's tensors came from.
-        arguments, keywords: what the call was given, with a `Source` in place of every tensor.
-        in_place: whether the call wrote into a tensor that existed before.
-        call: the index of the call's first step.
-        unused: whether nothing used the result: no later call read it, it was not returned, and
-            nobody held on to it when the callable was done. What an in-place call wrote counts as
-            used as soon as its tensor, or a view of the same memory, does. Two things cannot be
-            seen and look unused: a result that only TorchScript or another thread reads.
+        operation: torch's name for the call, such as "softmax", "matmul" or "masked_fill_".
+        name: the variable that the source line assigns the result to, or "output" if the callable returns it. An
+            intermediate result within that line is named like "scores·matmul". A result that no variable receives has
+            the name of its operation.
+        shape, dtype: the shape and dtype of the result.
+        value: a copy of the result, or a `Summary` of it if the limits of the recording did not allow a copy.
+        file, line: the line in the user's code; None if there is none.
+        source: the text of the statement; "" if the source cannot be read.
+        function: the qualified name of the function that contains the line.
+        module: the path of the module whose method contains the line: "" for the outermost module, "heads.0" for a
+            submodule, None outside modules.
+        inputs: the origins of the tensors that the call read.
+        arguments, keywords: the arguments of the call, with a `Source` in place of every tensor.
+        in_place: whether the call wrote into an existing tensor.
+        call: the index of the first step of the same call.
+        unused: whether the result was never used: no later call read it, it was not returned, and nothing held it
+            when the callable returned. The result of an in-place call counts as used if its tensor, or a view of the
+            same memory, is used. A result that only TorchScript or another thread reads looks unused.
     """
 
     index: int
@@ -147,9 +95,21 @@ class Trace:
     """The steps of one recorded call, in order. `print(trace)` shows them as a table.
 
     Attributes:
-        steps: the steps, of which there are at most as many as the recording was allowed.
-        result: what the callable returned, the very object.
-        dropped_steps: how many further steps there were once that limit was reached.
+        steps: the steps that the recording kept.
+        result: the object that the callable returned.
+        dropped_steps: the number of further steps that were dropped because the limit was reached.
+
+    Examples:
+        >>> import torch
+        >>> from heedful import record
+        >>> from heedful.textbook.simplified import attend
+        >>> trace = record(attend, torch.zeros(2, 3))
+        >>> trace
+        Trace(4 steps: scores·mT, scores, weights, context)
+        >>> trace["weights"].shape
+        (2, 2)
+        >>> [source.name for source in trace["context"].inputs]
+        ['weights', 'tokens']
     """
 
     steps: tuple[Step, ...]
@@ -166,47 +126,60 @@ class Trace:
         return any(step.name == name for step in self.steps)
 
     def __getitem__(self, key: str | int) -> Step:
-        """The last step of a name, or the step at an index.
+        """Return the last step with a name, or the step at an index.
+
+        Args:
+            key: a name or an index.
+
+        Returns:
+            The step.
 
         Raises:
-            KeyError: no step has the name; the text lists close ones.
-            IndexError: there are fewer steps.
+            KeyError: no step has the name. The message lists similar names.
+            IndexError: the index is out of range.
         """
         if isinstance(key, int):
             return self.steps[key]
-        found = self.all(key)
-        if not found:
+        steps = self.all(key)
+        if not steps:
             close = difflib.get_close_matches(key, self.names, n=5, cutoff=0.4) or self.names[:20]
             raise KeyError(f"no step is called {key!r}; there are: {', '.join(close) or 'none'}")
-        return found[-1]
+        return steps[-1]
 
     def all(self, name: str) -> tuple[Step, ...]:
-        """Every step of a name, in order; empty if there is none."""
+        """Return every step with a name.
+
+        Args:
+            name: the name.
+
+        Returns:
+            The steps in order, or an empty tuple.
+        """
         return tuple(step for step in self.steps if step.name == name)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the steps, each once, in order of first appearance."""
+        """The distinct names of the steps, in order of first appearance."""
         return tuple(dict.fromkeys(step.name for step in self.steps))
 
     @property
     def limits_reached(self) -> tuple[str, ...]:
-        """Sentences that say what the recording's limits left out; empty if nothing."""
+        """Sentences about what the limits of the recording left out; empty if they left out nothing."""
         summaries = sum(
             isinstance(step.value, Summary) and step.value.sample is not None for step in self.steps
         )
-        said = []
+        sentences = []
         if summaries:
-            said.append(
+            sentences.append(
                 f"{summaries} of {len(self)} values are kept as summaries: raise record's `largest` "
                 "(elements of one value) or `memory` (bytes of all) to keep more."
             )
         if self.dropped_steps:
-            said.append(
+            sentences.append(
                 f"{self.dropped_steps} further steps were dropped: raise record's `steps`, "
                 f"now {len(self)}, to keep them."
             )
-        return tuple(said)
+        return tuple(sentences)
 
     def __repr__(self) -> str:
         dropped = f", {self.dropped_steps} dropped" if self.dropped_steps else ""
@@ -215,15 +188,12 @@ class Trace:
     def __str__(self) -> str:
         header = ("#", "name", "operation", "shape", "", "line", "source")
         rows = [header, *self._rows()]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in rows
-        ]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         return "\n".join([*lines, *self.limits_reached])
 
     def _rows(self) -> list[tuple[str, ...]]:
-        several_files = len({step.file for step in self.steps}) > 1
+        show_file = len({step.file for step in self.steps}) > 1
         return [
             (
                 str(step.index),
@@ -231,39 +201,39 @@ class Trace:
                 step.operation,
                 times(step.shape),
                 "unused" if step.unused else "",
-                _where(step, several_files),
-                _shortened(step.source),
+                _line(step, show_file=show_file),
+                _shorten(step.source),
             )
             for step in self.steps
         ]
 
     def _repr_html_(self) -> str:
-        """Every step with a heat map of its value, for a notebook."""
-        drawn = [_step_as_html(step) for step in self.steps[:DRAWN_STEPS]]
+        """Return an HTML page with a heat map of every step's value, for a notebook."""
+        drawn = [_step_as_html(step) for step in self.steps[:MAX_DRAWN_STEPS]]
         notes = list(self.limits_reached)
-        if len(self) > DRAWN_STEPS:
-            notes.append(f"The first {DRAWN_STEPS} of {len(self)} steps are drawn.")
+        if len(self) > MAX_DRAWN_STEPS:
+            notes.append(f"The first {MAX_DRAWN_STEPS} of {len(self)} steps are drawn.")
         paragraphs = [f"<p>{html.escape(note)}</p>" for note in notes]
         return f"<style>{drawing.STYLE}</style><div>{''.join(drawn)}{''.join(paragraphs)}</div>"
 
 
-def _where(step: Step, several_files: bool) -> str:
+def _line(step: Step, *, show_file: bool) -> str:
     if step.file is None:
         return ""
-    return f"{PurePath(step.file).name}:{step.line}" if several_files else str(step.line)
+    return f"{PurePath(step.file).name}:{step.line}" if show_file else str(step.line)
 
 
-def _shortened(source: str) -> str:
+def _shorten(source: str) -> str:
     text = " ".join(source.split())
-    return text if len(text) <= SOURCE_WIDTH else text[: SOURCE_WIDTH - 1] + "…"
+    return text if len(text) <= MAX_SOURCE_WIDTH else text[: MAX_SOURCE_WIDTH - 1] + "…"
 
 
 def _step_as_html(step: Step) -> str:
     facts = [step.operation, times(step.shape)]
     if step.file is not None:
-        facts.append(_where(step, several_files=True))
+        facts.append(_line(step, show_file=True))
     if step.unused:
-        facts.append("used by nothing")
+        facts.append("unused")
     return (
         f"<section><h4>{html.escape(step.name)}</h4>"
         f"<p>{html.escape(' · '.join(facts))}<br><code>{html.escape(step.source)}</code></p>"
@@ -277,8 +247,8 @@ def _value_as_html(value: Tensor | Summary) -> str:
     if value.sample is None:
         return "<p>The entries of this tensor cannot be read.</p>"
     caption = (
-        f"A sample of {times(value.shape)} entries, every {times(value.strides)}th; all lie "
-        f"from {value.minimum:.4g} to {value.maximum:.4g}, mean {value.mean:.4g}, "
-        f"standard deviation {value.std:.4g}, {value.nans} NaN"
+        f"A sample of {times(value.shape)} entries: every {times(value.strides)}th. All entries lie "
+        f"between {value.minimum:.4g} and {value.maximum:.4g}; mean {value.mean:.4g}, "
+        f"standard deviation {value.std:.4g}, {value.nans} NaN."
     )
     return drawing.heat_map(value.sample, caption=caption)

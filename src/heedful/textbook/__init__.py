@@ -1,10 +1,11 @@
-"""The mechanisms as one teaches them, in plain PyTorch, one screen a rung:
+"""The mechanisms of attention as they are taught, in plain PyTorch, one per screen.
 
-simplified → self_attention → causal → multi_head, and `demonstrations` of why they are as they are.
+They build on each other: simplified → self_attention → causal → multi_head. `demonstrations` measures why they are
+built as they are.
 
-Every step is a variable on a line of its own, with the same name on every rung: queries, keys, values, scores,
-scaled_scores, masked_scores, weights, dropped_weights, context. So `heedful.observation.record` of any of these
-modules names its steps without a trace of instrumentation in them.
+Every step is a variable on its own line, and steps have the same names in all modules: queries, keys, values, scores,
+scaled_scores, masked_scores, weights, dropped_weights, context. `heedful.observation.record` therefore shows these
+names, although the modules contain no instrumentation.
 """
 
 from heedful.textbook.causal import CausalAttention

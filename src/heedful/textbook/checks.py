@@ -1,4 +1,6 @@
-"""What the textbook's modules ask of their arguments, kept apart so that each rung stays one screen."""
+"""Argument checks for the textbook's modules, kept apart so that each module fits a screen."""
+
+from __future__ import annotations
 
 from torch import Tensor
 
@@ -6,7 +8,7 @@ from heedful.errors import ArgumentError
 
 
 def check_sizes(**sizes: int) -> None:
-    """Raise `ArgumentError` unless every size is a whole number of at least 1."""
+    """Raise `ArgumentError` unless every size is an integer of at least 1."""
     for name, size in sizes.items():
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ArgumentError(
@@ -18,7 +20,7 @@ def check_sizes(**sizes: int) -> None:
 
 
 def check_dropout(dropout: float) -> None:
-    """Raise `ArgumentError` unless `dropout` is a probability; NaN is none."""
+    """Raise `ArgumentError` unless `dropout` is a probability. NaN is not."""
     if not 0.0 <= dropout <= 1.0:
         raise ArgumentError(
             "dropout",
@@ -29,7 +31,7 @@ def check_dropout(dropout: float) -> None:
 
 
 def check_heads(d_out: int, num_heads: int) -> None:
-    """Raise `ArgumentError` unless `d_out` features divide evenly among the heads."""
+    """Raise `ArgumentError` unless the heads divide the `d_out` features evenly."""
     if d_out % num_heads:
         raise ArgumentError(
             "d_out",
@@ -45,9 +47,9 @@ def check_input(x: Tensor, d_in: int, context_length: int | None = None) -> None
     if len(shape) not in (2, 3) or shape[-1] != d_in:
         raise ArgumentError(
             "x",
-            expected=f"shape (B, T, {d_in}) or (T, {d_in}): one row of d_in={d_in} features a token",
+            expected=f"shape (B, T, {d_in}) or (T, {d_in}): one row of d_in={d_in} features per token",
             received=f"shape {shape}",
-            remedy="Embed the tokens first, and give the module the embedding's width as d_in.",
+            remedy="Embed the tokens first, and build the module with the embedding's width as d_in.",
         )
     if context_length is not None and shape[-2] > context_length:
         raise ArgumentError(

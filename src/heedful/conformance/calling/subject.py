@@ -21,8 +21,7 @@ from heedful.conformance.calling.runs import restored, seeded
 from heedful.conformance.calling.target import Target, TargetError, target_of
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.inputs import CacheUse, Inputs, MaskArgument, Observation
-from heedful.observation import Trace, record
-from heedful.observation.surroundings import Surroundings
+from heedful.observation import ReachableTensors, Trace, record
 
 
 def find_subject(
@@ -226,7 +225,7 @@ class Subject:
     def _values(self, given: Mapping[str, Any]) -> dict[tuple[str, str], Tensor]:
         """What no step made, under the names that the trace has for it."""
         args, keywords = self.target.bound(given)
-        tensors = Surroundings(self.callee, args, keywords).tensors
+        tensors = ReachableTensors(self.callee, args, keywords).tensors
         return {(source.kind, source.name): it.detach() for it, source in reversed(tensors)}
 
 

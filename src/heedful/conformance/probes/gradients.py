@@ -19,7 +19,7 @@ from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.source import SourceLine, last_return
 from heedful.conformance.reporting.finding import Fact, Finding
-from heedful.observation.place import find_place
+from heedful.observation import find_location
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ class _Watch(TorchFunctionMode):
         return result
 
     def _note(self, name: str, frame: Any) -> None:
-        place = find_place(frame, _cut.__code__)
+        place = find_location(frame, _cut.__code__)
         if place is None:
             return
         found = SourceLine(place.file, place.line, " ".join(place.source.split()))

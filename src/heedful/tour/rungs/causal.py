@@ -107,7 +107,7 @@ def dropout(tokens: Tokens) -> RungResult:
     effect = demonstrations.effect_of_dropout(weights[-1], DROPOUT)
     finding = (
         f"In 1000 draws on the last row, {effect.dropped:.1%} of its weights were dropped, and the others added up to "
-        f"between {effect.least_row_sum:.3g} and {effect.greatest_row_sum:.3g}: only the average is 1."
+        f"between {effect.min_row_sum:.3g} and {effect.max_row_sum:.3g}: only the average is 1."
     )
     return RungResult((run,), tuple(comparisons), (finding,))
 

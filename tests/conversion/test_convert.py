@@ -1,4 +1,4 @@
-"""convert(): every pair of kinds, what is carried and kept, each refusal with its reason, and the certificate."""
+"""Tests of `convert`: every pair of module types, what is preserved, each refusal with its reason, the certificate."""
 
 import copy
 import dataclasses
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from heedful.conversion import Certificate, convert
-from heedful.conversion.anatomy import Place
+from heedful.conversion.weight_map import ParameterSlice
 from heedful.errors import ArgumentError
 from heedful.nn import MultiHeadAttention as ShippedAttention
 from heedful.nn import RotaryEmbedding
@@ -27,7 +27,7 @@ from heedful.textbook import (
 
 @pytest.fixture(autouse=True)
 def one_thread(known_state):
-    """Products this small gain nothing from a second thread, and wait for it on a busy machine."""
+    """Use one thread: products this small gain nothing from a second one, and wait for it on a busy machine."""
     torch.set_num_threads(1)
 
 
@@ -35,7 +35,7 @@ D, T, H = 8, 6, 2  # of every module here, so that each pair has sizes that fit
 
 
 class Conv1D(nn.Module):
-    """A layer whose weight is (in, out), as the original GPT-2 keeps it."""
+    """A layer whose weight is (in, out), as in the original GPT-2."""
 
     def __init__(self, d_out: int, d_in: int) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Conv1D(nn.Module):
 
 
 class FusedAttention(nn.Module):
-    """nanoGPT's attention: its own causal mask, fused projection."""
+    """nanoGPT's attention, with its own causal mask and a fused projection."""
 
     def __init__(self, d: int = D, heads: int = H, *, bias: bool = True, tokens: int = T) -> None:
         super().__init__()
@@ -69,8 +69,8 @@ class FusedAttention(nn.Module):
         return self.attend(x, is_causal=True)
 
 
-class HandedMaskAttention(FusedAttention):
-    """transformers' way: layers that are (in, out), a mask from the model around it, a tuple as result."""
+class ExternalMaskAttention(FusedAttention):
+    """transformers' attention, with (in, out) layers, a mask as an argument, and a tuple as its result."""
 
     def __init__(self, d: int = D, heads: int = H) -> None:
         super().__init__(d, heads)
@@ -81,7 +81,7 @@ class HandedMaskAttention(FusedAttention):
 
 
 def torch_attention(heads: int = H, **options) -> nn.MultiheadAttention:
-    """nn.MultiheadAttention as it is after some training: its biases start as zeros and don't stay so."""
+    """Return an nn.MultiheadAttention with nonzero biases, as after training."""
     module = nn.MultiheadAttention(D, heads, batch_first=True, **options)
     for name, parameter in module.named_parameters():
         if "bias" in name:
@@ -89,41 +89,43 @@ def torch_attention(heads: int = H, **options) -> nn.MultiheadAttention:
     return module
 
 
-def mixing_nothing(module):
+def with_identity_output(module):
     nn.init.eye_(module.out_proj.weight)
     return module
 
 
 CAUSAL_SIZES = {"context_length": T, "qkv_bias": True}
 
-# Each kind in the variants that must convert among themselves.
+# Groups of modules that convert into each other.
 ONE_HEAD = {
     "linear": lambda: CausalAttention(D, D, **CAUSAL_SIZES),
     "wrapper": lambda: MultiHeadAttentionWrapper(D, D, num_heads=1, **CAUSAL_SIZES),
     "einsum": lambda: EinsumMultiHeadAttention(D, D, num_heads=1, **CAUSAL_SIZES),
 }
-SEEING_ALL = {
+BIDIRECTIONAL = {
     "parameter": lambda: SelfAttentionV1(D, D),
     "linear": lambda: SelfAttentionV2(D, D),
-    "nn": lambda: mixing_nothing(ShippedAttention(D, 1, causal=False)),
-    "torch": lambda: mixing_nothing(nn.MultiheadAttention(D, 1, bias=False, batch_first=True)),
+    "nn": lambda: with_identity_output(ShippedAttention(D, 1, causal=False)),
+    "torch": lambda: with_identity_output(
+        nn.MultiheadAttention(D, 1, bias=False, batch_first=True)
+    ),
 }
-HEADS_APART = {
+SEPARATE_HEADS = {
     "wrapper": lambda: MultiHeadAttentionWrapper(D, D // H, num_heads=H, **CAUSAL_SIZES),
     "einsum": lambda: EinsumMultiHeadAttention(D, D, num_heads=H, **CAUSAL_SIZES),
 }
-HEADS_MIXED = {
+MIXED_HEADS = {
     "split": lambda: MultiHeadAttention(D, D, num_heads=H, **CAUSAL_SIZES),
     "nn": lambda: ShippedAttention(D, H, bias=True),
     "torch": torch_attention,
     "torch, tokens first": lambda: nn.MultiheadAttention(D, H),
     "nanoGPT": FusedAttention,
-    "transformers": HandedMaskAttention,
+    "transformers": ExternalMaskAttention,
 }
 
 
 def pairs(*families: dict) -> list:
-    """Every ordered pair of kinds within each family."""
+    """Return every ordered pair of modules within each group."""
     return [
         pytest.param(family[a], family[b], id=f"{a} → {b}")
         for family in families
@@ -131,17 +133,17 @@ def pairs(*families: dict) -> list:
     ]
 
 
-# Towards a module that mixes its heads there is always a way: the identity mixes nothing.
+# Every module converts into one with an output projection, which becomes the identity.
 UPWARD = [
     pytest.param(make, into, id=f"{name} → {target}")
-    for family, one in ((ONE_HEAD, 1), (HEADS_APART, H))
+    for family, one in ((ONE_HEAD, 1), (SEPARATE_HEADS, H))
     for name, make in family.items()
     for target, into in {
         "split": lambda one=one: MultiHeadAttention(D, D, num_heads=one, **CAUSAL_SIZES),
         "nn": lambda one=one: ShippedAttention(D, one, bias=True),
         "torch": lambda one=one: torch_attention(one),
         "nanoGPT": lambda one=one: FusedAttention(heads=one),
-        "transformers": lambda one=one: HandedMaskAttention(heads=one),
+        "transformers": lambda one=one: ExternalMaskAttention(heads=one),
     }.items()
 ]
 
@@ -157,43 +159,43 @@ def assert_same_weights(module: nn.Module, expected: dict[str, Tensor]) -> None:
 
 
 def call(module: nn.Module, x: Tensor, *, causal: bool) -> Tensor:
-    """As the certificate says each kind has to be called, written down a second time."""
+    """Call a module as its certificate states, but implemented independently."""
     hidden = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
     if isinstance(module, nn.MultiheadAttention):
         x = x if module.batch_first else x.transpose(0, 1)
         output = module(x, x, x, attn_mask=hidden if causal else None)[0]
         return output if module.batch_first else output.transpose(0, 1)
-    if isinstance(module, HandedMaskAttention):
+    if isinstance(module, ExternalMaskAttention):
         return module(x, torch.zeros(hidden.shape).to(x).masked_fill(hidden, -torch.inf))[0]
     return module(x)
 
 
-# --- every pair of kinds ------------------------------------------------------------------------------
+# --- every pair of types ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("make", "into"), pairs(ONE_HEAD, SEEING_ALL, HEADS_APART, HEADS_MIXED) + UPWARD
+    ("make", "into"), pairs(ONE_HEAD, BIDIRECTIONAL, SEPARATE_HEADS, MIXED_HEADS) + UPWARD
 )
-def test_filled_module_agrees_in_outputs_and_gradients_and_returns_the_weights(make, into):
+def test_filled_module_has_equal_outputs_and_gradients_and_converts_back(make, into):
     source, target = make(), into()
     before = parameters_of(source)
     filled, certificate = convert(source, target)
     assert filled is target
     assert certificate.exact
     assert_same_weights(source, before)
-    assert_same_function(source, filled, causal=not any(map(sees_all, (source, filled))))
+    assert_same_function(source, filled, causal=not any(map(is_bidirectional, (source, filled))))
 
     returned, _ = convert(filled, make())
     assert_same_weights(returned, before)
 
 
-def sees_all(module: nn.Module) -> bool:
+def is_bidirectional(module: nn.Module) -> bool:
     shipped = isinstance(module, ShippedAttention) and not module.causal
     return shipped or isinstance(module, SelfAttentionV1 | SelfAttentionV2)
 
 
 def assert_same_function(source: nn.Module, target: nn.Module, *, causal: bool) -> None:
-    """Outputs and gradients with respect to the input, on an input that no certificate has seen."""
+    """Compare outputs and gradients for an input that the certificate does not use."""
     outputs, gradients = [], []
     for module in (source, target):
         x = torch.linspace(-2, 2, 3 * (T - 1) * D, dtype=torch.float64).sin().view(3, T - 1, D)
@@ -230,8 +232,8 @@ NEW = [
     (ShippedAttention(D, H, bias=True), ShippedAttention),
     (FusedAttention(), MultiHeadAttention),
     (FusedAttention(bias=False), nn.MultiheadAttention),
-    (HandedMaskAttention(), MultiHeadAttention),
-    (HandedMaskAttention(), nn.MultiheadAttention),
+    (ExternalMaskAttention(), MultiHeadAttention),
+    (ExternalMaskAttention(), nn.MultiheadAttention),
 ]
 
 
@@ -245,15 +247,15 @@ def test_new_module_is_built_with_the_sources_sizes(source, cls):
     assert getattr(built, "context_length", T) == T
 
 
-def test_values_of_another_size_than_keys_survive():
+def test_values_may_differ_in_size_from_keys():
     source = EinsumMultiHeadAttention(D, 6, num_heads=H, key_dim=5, **CAUSAL_SIZES)
     built, _ = convert(source, EinsumMultiHeadAttention)
     assert (built.key_dim, built.value_dim) == (5, 3)
     assert_same_weights(built, parameters_of(source))
 
 
-def test_a_stranger_with_the_textbooks_names_converts():
-    """Modules are recognised by what they have: a module from a notebook, positional arguments and all."""
+def test_a_users_module_with_the_textbooks_names_converts():
+    """Modules are recognized by their attributes, as in this module from a notebook."""
 
     class Notebook(nn.Module):
         def __init__(self, d_in, d_out, context_length, dropout, num_heads):
@@ -280,11 +282,11 @@ def test_a_stranger_with_the_textbooks_names_converts():
     assert (built.context_length, built.dropout.p, built.num_heads) == (6, 0.1, 2)
 
 
-# --- what is kept -------------------------------------------------------------------------------------
+# --- what is preserved -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)
-def test_dtype_is_the_sources_and_only_rounding_differs(dtype):
+def test_new_module_has_the_sources_dtype_and_differs_only_by_rounding(dtype):
     source = MultiHeadAttention(D, D, num_heads=H, **CAUSAL_SIZES).to(dtype)
     built, certificate = convert(source, nn.MultiheadAttention)
     assert {parameter.dtype for parameter in built.parameters()} == {dtype} == {certificate.dtype}
@@ -294,7 +296,7 @@ def test_dtype_is_the_sources_and_only_rounding_differs(dtype):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_device_is_the_sources_and_its_random_state_stays():
+def test_new_module_is_on_the_sources_device_and_its_random_state_is_unchanged():
     source = MultiHeadAttention(D, D, num_heads=H, **CAUSAL_SIZES).cuda()
     state = torch.cuda.get_rng_state()
     built, certificate = convert(source, nn.MultiheadAttention)
@@ -306,7 +308,7 @@ def test_device_is_the_sources_and_its_random_state_stays():
     assert_same_weights(returned, parameters_of(source))
 
 
-def test_global_random_state_stays_even_if_a_module_draws_in_eval_mode():
+def test_global_random_state_is_unchanged_even_if_a_module_draws_in_eval_mode():
     class Drawing(SelfAttentionV2):
         def forward(self, x):
             torch.rand(())
@@ -340,18 +342,18 @@ def test_a_filled_module_keeps_its_own_mode_dropout_and_frozen_parameters():
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_a_new_module_takes_mode_and_dropout(training):
+def test_a_new_module_has_the_sources_mode_and_dropout(training):
     source = CausalAttention(D, D, dropout=0.5, **CAUSAL_SIZES).train(training)
     built, _ = convert(source, EinsumMultiHeadAttention)
     assert (built.training, built.dropout.training, built.dropout.p) == (training, training, 0.5)
     assert convert(source, nn.MultiheadAttention)[0].dropout == 0.5
 
 
-def test_a_new_module_takes_frozen_parameters():
+def test_a_new_module_has_the_sources_frozen_parameters():
     source = MultiHeadAttention(D, D, num_heads=H, **CAUSAL_SIZES)
     source.W_query.requires_grad_(False)
     fused, _ = convert(source, nn.MultiheadAttention)
-    assert fused.in_proj_weight.requires_grad  # its keys and values are trainable, so it has to be
+    assert fused.in_proj_weight.requires_grad  # because its keys and values are trainable
     source.requires_grad_(False)
     source.out_proj.requires_grad_(True)
     partly, _ = convert(source, nn.MultiheadAttention)
@@ -361,7 +363,7 @@ def test_a_new_module_takes_frozen_parameters():
     }
 
 
-def test_a_parameter_that_the_source_lacks_is_frozen_where_the_whole_source_is():
+def test_a_parameter_that_the_source_lacks_is_frozen_if_the_whole_source_is():
     source = SelfAttentionV2(D, D)
     assert convert(source, nn.MultiheadAttention)[0].out_proj.weight.requires_grad
     source.requires_grad_(False)
@@ -378,8 +380,8 @@ def test_context_length_may_grow():
     )
 
 
-def test_large_scores_pass():
-    """V1's weights in [0, 1) make scores of tens of thousands at a real model's width."""
+def test_large_scores_are_certified():
+    """V1's weights in [0, 1) produce scores of tens of thousands at the width of a real model."""
     _, certificate = convert(SelfAttentionV1(768, 768), nn.MultiheadAttention)
     assert certificate.exact
 
@@ -490,7 +492,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize(("source", "into", "reason"), REFUSALS.values(), ids=REFUSALS)
-def test_refusal_gives_its_reason(source, into, reason):
+def test_refusal_states_its_reason(source, into, reason):
     with pytest.raises(ArgumentError, match=reason) as refusal:
         convert(source, into)
     assert refusal.value.remedy
@@ -502,7 +504,7 @@ def test_context_length_without_effect_is_refused(into):
         convert(causal, into, context_length=12)
 
 
-def test_what_is_neutral_may_stay_behind():
+def test_weights_without_effect_need_not_be_converted():
     source = MultiHeadAttention(D, D, num_heads=H, context_length=T, qkv_bias=True)
     with torch.no_grad():
         source.out_proj.weight.copy_(torch.eye(D))
@@ -510,14 +512,14 @@ def test_what_is_neutral_may_stay_behind():
             layer.bias.zero_()
     target = EinsumMultiHeadAttention(D, D, num_heads=H, context_length=T)
     _, certificate = convert(source, target)
-    left_behind = {remark.split()[0] for remark in certificate.remarks}
-    assert left_behind == {"output", "output_bias", "query_bias", "key_bias", "value_bias"}
+    not_converted = {remark.split()[0] for remark in certificate.remarks}
+    assert not_converted == {"output", "output_bias", "query_bias", "key_bias", "value_bias"}
 
 
 # --- the certificate ----------------------------------------------------------------------------------
 
 
-def test_certificate_says_what_was_compared_and_carried():
+def test_certificate_lists_inputs_and_carried_parameters():
     source = MultiHeadAttentionWrapper(D, D // H, num_heads=H, context_length=T)
     _, certificate = convert(source, nn.MultiheadAttention)
     assert (certificate.source, certificate.target) == (
@@ -532,13 +534,13 @@ def test_certificate_says_what_was_compared_and_carried():
         ("identity", "out_proj.weight"),
     )
     assert "attn_mask=" in certificate.target_call
-    assert any("causal only where its call asks for it" in remark for remark in certificate.remarks)
+    assert any("causal only if its call asks for it" in remark for remark in certificate.remarks)
 
 
-def test_certificates_call_is_python_that_runs():
+def test_certificates_call_is_valid_python():
     source = CausalAttention(D, D, **CAUSAL_SIZES).eval()
     x = torch.randn(2, T, D)
-    for into in (nn.MultiheadAttention, HandedMaskAttention(heads=1), FusedAttention(heads=1)):
+    for into in (nn.MultiheadAttention, ExternalMaskAttention(heads=1), FusedAttention(heads=1)):
         module, certificate = convert(source, into)
         output = eval(
             certificate.target_call, {"module": module.eval(), "x": x, "T": T, "torch": torch}
@@ -569,13 +571,13 @@ def test_certificate_is_not_exact_beyond_rounding(difference):
     assert "NOT the same function" in str(spoilt)
 
 
-def test_a_wrong_reader_is_caught_and_the_target_stays_as_it_was(monkeypatch):
-    right = Place.view
+def test_a_wrong_weight_map_is_detected_and_the_target_is_unchanged(monkeypatch):
+    right = ParameterSlice.view
 
-    def forgets_to_transpose(place: Place, module: nn.Module) -> Tensor:
-        return right(dataclasses.replace(place, transposed=False), module)
+    def forgets_to_transpose(part: ParameterSlice, module: nn.Module) -> Tensor:
+        return right(dataclasses.replace(part, transposed=False), module)
 
-    monkeypatch.setattr(Place, "view", forgets_to_transpose)
+    monkeypatch.setattr(ParameterSlice, "view", forgets_to_transpose)
     target = SelfAttentionV2(D, D)
     before = parameters_of(target)
     with pytest.raises(ArgumentError, match="NOT the same function"):
@@ -595,7 +597,7 @@ class RotatedAttention(CausalAttention):
 
 
 @pytest.mark.parametrize("cls", [WindowAttention, RotatedAttention])
-def test_a_module_that_does_more_than_its_weights_tell_is_caught(cls):
+def test_a_module_that_computes_more_than_its_weights_determine_is_detected(cls):
     with pytest.raises(ArgumentError, match=re.escape("a position encoding")):
         convert(cls(D, D, **CAUSAL_SIZES), CausalAttention)
 

@@ -1,4 +1,4 @@
-"""What a recording shows of code that knows nothing of it, and what it leaves as it was."""
+"""Tests of `record`: the steps of unprepared code, and that recording changes nothing about the run."""
 
 import functools
 import inspect
@@ -15,7 +15,7 @@ from heedful.observation import Source, Summary, record
 
 
 class PackedAttention(nn.Module):
-    """As one finds it anywhere: one projection for all three, heads split by a helper."""
+    """A common implementation with a packed projection and a helper that splits heads."""
 
     def __init__(self, width=8, heads=2, dropout=0.0):
         super().__init__()
@@ -41,8 +41,8 @@ class PackedAttention(nn.Module):
         return self.projection(context)
 
 
-class ForgetfulMask(nn.Module):
-    """The classic: the mask is filled out of place and its result dropped."""
+class DiscardedMask(nn.Module):
+    """A common bug: the mask is applied out of place and its result is discarded."""
 
     def __init__(self):
         super().__init__()
@@ -58,29 +58,31 @@ class ForgetfulMask(nn.Module):
 class SeveralHeads(nn.Module):
     def __init__(self, count=3):
         super().__init__()
-        self.heads = nn.ModuleList(ForgetfulMask() for _ in range(count))
+        self.heads = nn.ModuleList(DiscardedMask() for _ in range(count))
         self.gates = nn.ModuleList(nn.Linear(4, 4) for _ in range(count))
 
     def forward(self, x):
         gated = [gate(x) for gate in self.gates]
-        return torch.cat([head(it) for head, it in zip(self.heads, gated, strict=True)], dim=-1)
+        return torch.cat(
+            [head(tokens) for head, tokens in zip(self.heads, gated, strict=True)], dim=-1
+        )
 
 
 def line_of(owner, text):
     lines, first = inspect.getsourcelines(owner)
-    found = [first + i for i, line in enumerate(lines) if text in line]
-    assert len(found) == 1, f"{text!r} stands on {len(found)} lines"
-    return found[0]
+    numbers = [first + i for i, line in enumerate(lines) if text in line]
+    assert len(numbers) == 1, f"{text!r} occurs on {len(numbers)} lines"
+    return numbers[0]
 
 
-def same_bits(one, other):
-    return torch.equal(one, other) and one.dtype == other.dtype
+def same_bits(a, b):
+    return torch.equal(a, b) and a.dtype == b.dtype
 
 
 # --- names and lines ---
 
 
-def test_a_foreign_module_is_traced_under_its_own_names_and_lines():
+def test_steps_have_the_names_and_lines_of_the_users_module():
     trace = record(PackedAttention(), torch.randn(2, 5, 8))
     expected = {
         "queries": ("transpose", (2, 2, 5, 4), "return packed.view"),
@@ -104,7 +106,7 @@ def test_a_foreign_module_is_traced_under_its_own_names_and_lines():
     assert trace["queries"].function == "PackedAttention.split_heads"
 
 
-def test_values_are_those_of_the_run():
+def test_values_equal_those_of_the_run():
     module, x = PackedAttention(), torch.randn(2, 5, 8)
     trace = record(module, x)
     assert same_bits(trace["output"].value, trace.result)
@@ -115,7 +117,7 @@ def test_values_are_those_of_the_run():
 
 
 def twice(pair):
-    return [it * 2 for it in pair]
+    return [tensor * 2 for tensor in pair]
 
 
 def naming(x):
@@ -125,7 +127,7 @@ def naming(x):
     low = x.min(dim=-1).values
     half = x.chunk(2, dim=-1)[1]
     pair = x.chunk(2, dim=-1)
-    q, k = (it * 2 for it in (a, b))
+    q, k = (tensor * 2 for tensor in (a, b))
     m, n = twice((a, b))
     turned = stored = x.T
     if (shifted := x + 1).sum() > 0:
@@ -140,7 +142,7 @@ def naming(x):
     print(f"{rest[0].sum()}")
     for row in x:
         last = row / 2
-    scale = lambda it: it / 4  # noqa: E731
+    scale = lambda tensor: tensor / 4  # noqa: E731
     scaled = scale(x)
     return (turned, stored, either, table, last, scaled, top, low, half, shifted, flipped)
 
@@ -148,7 +150,7 @@ def naming(x):
 def test_names_follow_the_syntax(capsys):
     trace = record(naming, torch.randn(2, 4))
     capsys.readouterr()
-    found = [(step.name, step.operation) for step in trace]
+    names = [(step.name, step.operation) for step in trace]
     for expected in [
         ("a", "unbind"),
         ("b", "unbind"),
@@ -181,17 +183,17 @@ def test_names_follow_the_syntax(capsys):
         ("last", "div"),
         ("scaled", "div"),
     ]:
-        assert expected in found, f"{expected} is not among {found}"
+        assert expected in names, f"{expected} is not among {names}"
 
 
-def test_metadata_is_no_step():
+def test_reading_metadata_is_not_a_step():
     def describe(x):
         return (x.shape, x.dtype, x.size(0), x.dim(), x.device, len(x), x.numel(), x.requires_grad)
 
     assert len(record(describe, torch.ones(2))) == 0
 
 
-def test_comprehensions_over_modules_tell_the_module():
+def test_steps_within_comprehensions_have_the_path_of_their_module():
     trace = record(SeveralHeads(), torch.randn(2, 5, 4))
     assert [step.module for step in trace.all("scores")] == ["heads.0", "heads.1", "heads.2"]
     assert [str(step.inputs[1]) for step in trace.all("gated·linear")] == [
@@ -213,7 +215,7 @@ def test_code_without_source_is_named_after_its_operations():
     assert (builtin.name, builtin.file, builtin.line) == ("softmax", None, None)
 
 
-def test_a_torch_module_on_a_line_gives_its_last_result_to_the_variable():
+def test_a_variable_receives_the_last_result_of_a_torch_module():
     attention = nn.MultiheadAttention(8, 2, batch_first=True)
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
 
@@ -235,17 +237,17 @@ def test_a_torch_module_on_a_line_gives_its_last_result_to_the_variable():
     }
 
 
-def test_torch_modules_recorded_themselves_show_their_own_lines():
+def test_a_recorded_torch_module_shows_its_own_lines():
     trace = record(nn.MultiheadAttention(8, 2, batch_first=True), *[torch.randn(2, 5, 8)] * 3)
     assert {"attn_output", "attn_output_weights"} <= set(trace.names)
     layer = record(nn.TransformerEncoderLayer(8, 2, 16), torch.randn(5, 2, 8))
     assert [step.operation for step in layer.all("x")] == ["layer_norm", "layer_norm"]
 
 
-# --- where inputs come from, and what is used ---
+# --- the sources of inputs, and unused results ---
 
 
-def test_inputs_tell_steps_arguments_parameters_buffers_and_strays():
+def test_inputs_distinguish_steps_arguments_parameters_buffers_and_constants():
     elsewhere = torch.ones(4)
 
     class Odd(nn.Module):
@@ -281,11 +283,11 @@ def test_arguments_show_options_and_sources():
     assert step.arguments[0] == Source("step", "output·softmax", 0)
 
 
-def test_a_dropped_result_is_unused_and_its_line_known():
-    trace = record(ForgetfulMask(), torch.randn(2, 5, 4))
+def test_a_discarded_result_is_unused_and_has_its_line():
+    trace = record(DiscardedMask(), torch.randn(2, 5, 4))
     (unused,) = [step for step in trace if step.unused]
     assert (unused.operation, unused.name) == ("masked_fill", "masked_fill")
-    assert unused.line == line_of(ForgetfulMask, "# the bug")
+    assert unused.line == line_of(DiscardedMask, "# the bug")
     assert unused.inputs[0].name == "scores"
 
 
@@ -307,7 +309,9 @@ def test_writes_in_place_reach_every_view():
         trace["base"].index,
         written.index,
     ]
-    assert [source.name for source in trace["apart"].inputs] == ["other"], "another row is unharmed"
+    assert [source.name for source in trace["apart"].inputs] == ["other"], (
+        "another row is not affected"
+    )
 
 
 def test_many_writes_through_views_are_all_used_by_the_read_that_follows():
@@ -322,7 +326,7 @@ def test_many_writes_through_views_are_all_used_by_the_read_that_follows():
     assert not any(step.unused for step in trace)
 
 
-def test_a_write_that_comes_too_late_is_unused_but_one_into_the_callers_tensor_is_not():
+def test_a_write_after_the_last_read_is_unused_unless_the_caller_owns_the_tensor():
     cache = torch.zeros(2, 3)
 
     def late(x):
@@ -339,7 +343,7 @@ def test_a_write_that_comes_too_late_is_unused_but_one_into_the_callers_tensor_i
     assert trace["cache"].inputs[0] == Source("constant", "cache")
 
 
-def test_what_outlives_the_call_or_is_read_is_used():
+def test_a_result_is_used_if_it_outlives_the_call_or_is_read():
     class Keeping(nn.Module):
         def forward(self, x):
             self.kept = x + 1
@@ -352,7 +356,7 @@ def test_what_outlives_the_call_or_is_read_is_used():
     assert not any(step.unused for step in trace)
 
 
-def test_only_looking_at_the_shape_is_no_use():
+def test_reading_only_the_shape_does_not_count_as_use():
     def look(x):
         ignored = x + 1
         x.transpose(0, 0)
@@ -364,11 +368,11 @@ def test_only_looking_at_the_shape_is_no_use():
     ]
 
 
-# --- nothing changes ---
+# --- recording changes nothing ---
 
 
 @pytest.mark.parametrize("guard", [torch.enable_grad, torch.no_grad, torch.inference_mode])
-def test_results_and_random_state_are_those_of_a_plain_run(guard):
+def test_results_and_random_state_equal_those_of_a_plain_run(guard):
     module, x = PackedAttention(dropout=0.5).train(), torch.randn(2, 5, 8)
     with guard():
         torch.manual_seed(7)
@@ -390,32 +394,34 @@ def test_fused_paths_stay_fused(layer):
         "encoder": nn.TransformerEncoderLayer(16, 4, 32, batch_first=True),
     }[layer].eval()
     inputs = [torch.randn(2, 7, 16)] * (3 if layer == "attention" else 1)
-    ask = torch.overrides.has_torch_function
+    original = torch.overrides.has_torch_function
     with torch.no_grad():
         plain = module(*inputs)
         trace = record(module, *inputs)
-    plain, recorded = (it[0] if layer == "attention" else it for it in (plain, trace.result))
+    plain, recorded = (
+        result[0] if layer == "attention" else result for result in (plain, trace.result)
+    )
     assert same_bits(recorded, plain)
     assert {"native_multi_head_attention", "transformer_encoder_layer_fwd"} & {
         step.operation for step in trace
     }
-    assert torch.overrides.has_torch_function is ask
+    assert torch.overrides.has_torch_function is original
 
 
 def test_gradients_flow_through_the_result():
     module, x = PackedAttention(), torch.randn(2, 5, 8, requires_grad=True)
     module(x).square().sum().backward()
-    expected = [x.grad, *(it.grad for it in module.parameters())]
+    expected = [x.grad, *(parameter.grad for parameter in module.parameters())]
     x.grad = None
     module.zero_grad()
     record(module, x).result.square().sum().backward()
     for gradient, plain in zip(
-        [x.grad, *(it.grad for it in module.parameters())], expected, strict=True
+        [x.grad, *(parameter.grad for parameter in module.parameters())], expected, strict=True
     ):
         assert same_bits(gradient, plain)
 
 
-def test_an_exception_comes_through_with_a_note_and_without_our_frames():
+def test_an_exception_gets_a_note_and_no_frames_of_heedful():
     def fail(x):
         scores = x @ x
         return scores @ torch.ones(7)
@@ -426,14 +432,14 @@ def test_an_exception_comes_through_with_a_note_and_without_our_frames():
     assert "ones" in note
     functions = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
     assert functions[-2:] == ["record", "fail"]
-    assert len(record(torch.relu, torch.ones(1))) == 1, "nothing is left behind"
+    assert len(record(torch.relu, torch.ones(1))) == 1, "the recording leaves nothing behind"
 
 
-def test_recordings_nest():
+def test_recordings_can_be_nested():
     inner_traces = []
 
     def outer(x):
-        inner = record(lambda it: it @ it, x)
+        inner = record(lambda matrix: matrix @ matrix, x)
         inner_traces.append(inner)
         return inner.result + 1
 
@@ -442,16 +448,16 @@ def test_recordings_nest():
     assert [step.operation for step in trace] == ["matmul", "add"]
 
 
-def test_vmap_sparse_and_meta_tensors_pass_through():
+def test_vmap_sparse_and_meta_tensors_are_supported():
     x = torch.randn(3, 4)
-    mapped = record(lambda it: torch.func.vmap(lambda row: (row * 2).sum())(it + 1), x)
+    mapped = record(lambda rows: torch.func.vmap(lambda row: (row * 2).sum())(rows + 1), x)
     assert same_bits(mapped.result, torch.func.vmap(lambda row: (row * 2).sum())(x + 1))
     assert not any(step.unused for step in mapped)
-    assert record(lambda it: it.to_sparse() * 2, x)[0].value.sample is None
-    assert record(lambda it: it * 2, torch.empty(2, device="meta"))["output"].shape == (2,)
+    assert record(lambda tensor: tensor.to_sparse() * 2, x)[0].value.sample is None
+    assert record(lambda tensor: tensor * 2, torch.empty(2, device="meta"))["output"].shape == (2,)
 
 
-def test_what_was_compiled_is_seen_line_by_line():
+def test_a_compiled_function_is_recorded_line_by_line():
     def double(x):
         doubled = x * 2
         return doubled + 1
@@ -476,7 +482,7 @@ def test_large_values_become_summaries():
     x = torch.linspace(-1, 1, 64 * 100).view(64, 100)
     x[0, 0] = torch.nan
     x[0, 1] = -torch.inf
-    trace = record(lambda it: it * 2, x, largest=6399)
+    trace = record(lambda tensor: tensor * 2, x, largest=6399)
     summary = trace["output"].value
     assert isinstance(summary, Summary)
     finite = (x * 2)[(x * 2).isfinite()]
@@ -488,17 +494,19 @@ def test_large_values_become_summaries():
     assert summary.sample.numel() <= 256
     torch.testing.assert_close(summary.sample, (x * 2)[::4, ::7], equal_nan=True)
     assert "1 of 1 values are kept as summaries" in str(trace)
-    assert isinstance(record(lambda it: it * 2, x, largest=6400)["output"].value, torch.Tensor)
+    assert isinstance(
+        record(lambda tensor: tensor * 2, x, largest=6400)["output"].value, torch.Tensor
+    )
 
 
-def test_summaries_tell_of_whole_and_of_complex_numbers():
-    whole = record(lambda it: it + 1, torch.arange(4), largest=0)["output"].value
+def test_summaries_of_integers_and_complex_numbers():
+    whole = record(lambda tensor: tensor + 1, torch.arange(4), largest=0)["output"].value
     assert (whole.minimum, whole.maximum, whole.mean) == (1, 4, 2.5)
-    magnitude = record(lambda it: it * 1, torch.tensor([3 + 4j]), largest=0)["output"].value
+    magnitude = record(lambda tensor: tensor * 1, torch.tensor([3 + 4j]), largest=0)["output"].value
     assert magnitude.maximum == 5
 
 
-def test_memory_is_bounded_over_all_values():
+def test_the_memory_limit_applies_to_all_values_together():
     def thrice(x):
         a = x + 1
         b = a + 1
@@ -508,7 +516,7 @@ def test_memory_is_bounded_over_all_values():
     assert [isinstance(step.value, Summary) for step in kept] == [False, False, True]
 
 
-def test_steps_are_bounded_and_what_is_dropped_is_counted():
+def test_steps_beyond_the_limit_are_counted():
     def loop(x):
         kept = x * 2
         for _ in range(50):
@@ -537,7 +545,7 @@ def test_a_long_loop_keeps_no_tensor_alive():
 # --- the trace ---
 
 
-def test_an_unknown_name_is_told_close_ones():
+def test_an_unknown_name_raises_with_similar_names():
     trace = record(PackedAttention(), torch.randn(1, 3, 8))
     with pytest.raises(KeyError, match="weights"):
         trace["wieghts"]
@@ -546,10 +554,10 @@ def test_an_unknown_name_is_told_close_ones():
 
 
 def test_print_shows_an_aligned_table():
-    lines = str(record(ForgetfulMask(), torch.randn(1, 3, 4))).splitlines()
+    lines = str(record(DiscardedMask(), torch.randn(1, 3, 4))).splitlines()
     assert lines[0].split() == ["#", "name", "operation", "shape", "line", "source"]
-    at = lines[0].index("source")
-    assert all(line[at - 2 : at] == "  " and line[at] != " " for line in lines)
+    column = lines[0].index("source")
+    assert all(line[column - 2 : column] == "  " and line[column] != " " for line in lines)
     (unused,) = [line for line in lines if "unused" in line]
     assert "scores.masked_fill(mask, -torch.inf)" in unused
 
@@ -562,11 +570,11 @@ def test_a_notebook_draws_every_step_and_escapes_the_source():
 
 
 @pytest.mark.parametrize("limits", [{"largest": -1}, {"memory": 1.5}, {"steps": "many"}])
-def test_limits_that_make_no_sense_are_refused(limits):
+def test_invalid_limits_are_refused(limits):
     with pytest.raises(ArgumentError, match=next(iter(limits))):
         record(torch.relu, torch.ones(1), **limits)
 
 
-def test_what_cannot_be_called_is_refused():
+def test_an_argument_that_is_not_callable_is_refused():
     with pytest.raises(ArgumentError, match=r"record\(f, x\)"):
         record(torch.ones(1))

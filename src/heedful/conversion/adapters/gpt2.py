@@ -1,52 +1,61 @@
-"""GPT-2's attention, as nanoGPT and transformers have it: c_attn makes queries, keys and values, c_proj mixes heads."""
+"""The adapter for GPT-2's attention in nanoGPT and transformers.
+
+`c_attn` computes queries, keys and values; `c_proj` is the output projection.
+"""
+
+from __future__ import annotations
 
 import inspect
 
 import torch
 from torch import Tensor, nn
 
-from heedful.conversion.anatomy import (
+from heedful.conversion.adapters.adapter import Adapter, future_mask
+from heedful.conversion.weight_map import (
     QKV,
-    Anatomy,
-    Place,
-    Places,
-    Settings,
-    hidden_from,
-    layer_places,
+    AttentionSettings,
+    ParameterSlice,
+    WeightMap,
+    WeightSlices,
+    layer_slices,
 )
-from heedful.conversion.kind import Kind
 from heedful.errors import ArgumentError
 
 
-def is_gpt2(module: nn.Module) -> bool:
+def matches(module: nn.Module) -> bool:
+    """Check whether a module has the layers `c_attn` and `c_proj` and a number of heads."""
     layers = (getattr(module, name, None) for name in ("c_attn", "c_proj"))
     has_layers = all(isinstance(getattr(layer, "weight", None), Tensor) for layer in layers)
     return has_layers and any(hasattr(module, name) for name in ("num_heads", "n_head"))
 
 
-def anatomy(module: nn.Module) -> Anatomy:
-    refuse_options(module)
-    fused = layer_places(module, "c_attn", "fused")
-    mixing = layer_places(module, "c_proj", "output")
-    context_dim = mixing["output"][0].view(module).shape[1]
-    refuse_grouped_heads(fused["fused"][0].view(module).shape[0], context_dim)
-    places: Places = {}
+def weight_map(module: nn.Module) -> WeightMap:
+    """Return the module's settings and parameter slices."""
+    check_options(module)
+    fused_slices = layer_slices(module, "c_attn", "fused")
+    projection_slices = layer_slices(module, "c_proj", "output")
+    context_dim = projection_slices["output"][0].view(module).shape[1]
+    check_ungrouped(fused_slices["fused"][0].view(module).shape[0], context_dim)
+    slices: WeightSlices = {}
     for index, role in enumerate(QKV):
-        third = (index * context_dim, (index + 1) * context_dim)
-        for field, (whole,) in fused.items():
-            part = Place(whole.parameter, third, whole.transposed)
-            places[field.replace("fused", role)] = (part,)
-    return Anatomy(settings_of(module), places | mixing)
+        rows = (index * context_dim, (index + 1) * context_dim)
+        for field, (fused,) in fused_slices.items():
+            part = ParameterSlice(fused.parameter, rows, fused.transposed)
+            slices[field.replace("fused", role)] = (part,)
+    return WeightMap(settings_of(module), slices | projection_slices)
 
 
-def refuse_options(module: nn.Module) -> None:
-    """Raise `ArgumentError` for what transformers' module can do and no other kind can."""
+def check_options(module: nn.Module) -> None:
+    """Raise `ArgumentError` for options that only transformers' module supports."""
     options = {
         "is_cross_attention": (False, "Convert the self-attention beside it."),
-        "scale_attn_weights": (True, "Multiply the queries' weights and biases by √K instead."),
+        "scale_attn_weights": (
+            True,
+            "Multiply the weights and biases of the queries by √K instead.",
+        ),
         "scale_attn_by_inverse_layer_idx": (
             False,
-            "Divide the queries' weights and biases by layer_idx + 1 instead.",
+            "Divide the weights and biases of the queries by layer_idx + 1 instead.",
         ),
     }
     for option, (expected, remedy) in options.items():
@@ -60,8 +69,8 @@ def refuse_options(module: nn.Module) -> None:
             )
 
 
-def refuse_grouped_heads(fused_dim: int, context_dim: int) -> None:
-    """Raise `ArgumentError` unless each head has queries, keys and values of its own."""
+def check_ungrouped(fused_dim: int, context_dim: int) -> None:
+    """Raise `ArgumentError` unless each head has its own queries, keys and values."""
     if fused_dim != 3 * context_dim:
         raise ArgumentError(
             "c_attn",
@@ -71,11 +80,12 @@ def refuse_grouped_heads(fused_dim: int, context_dim: int) -> None:
         )
 
 
-def settings_of(module: nn.Module) -> Settings:
+def settings_of(module: nn.Module) -> AttentionSettings:
+    """Return the module's settings."""
     attention, residual = (
         getattr(module, name, None) for name in ("attn_dropout", "resid_dropout")
     )
-    return Settings(
+    return AttentionSettings(
         module=type(module).__name__,
         num_heads=getattr(module, "num_heads" if hasattr(module, "num_heads") else "n_head"),
         causal=getattr(module, "is_causal", True),
@@ -86,7 +96,10 @@ def settings_of(module: nn.Module) -> Settings:
 
 
 def context_length_of(module: nn.Module) -> int | None:
-    """The most tokens: the buffer `bias` is nanoGPT's mask; transformers keeps the number in the model's config."""
+    """Return the maximum number of tokens, or None if it is unknown.
+
+    nanoGPT has a causal mask in the buffer `bias`; transformers has the number in the model's config.
+    """
     mask = getattr(module, "bias", None)
     if isinstance(mask, Tensor):
         return mask.shape[-1]
@@ -94,8 +107,9 @@ def context_length_of(module: nn.Module) -> int | None:
 
 
 def call(module: nn.Module, x: Tensor, causal: bool) -> Tensor:
-    if causal and is_handed_its_mask(module):
-        hidden = hidden_from(x.shape[1], x.device)
+    """Return the module's output for x (B, T, d_in)."""
+    if causal and takes_mask(module):
+        hidden = future_mask(x.shape[1], x.device)
         mask = torch.zeros(hidden.shape).to(x).masked_fill(hidden, -torch.inf)
         output = module(x, attention_mask=mask[None, None])
     else:
@@ -103,16 +117,19 @@ def call(module: nn.Module, x: Tensor, causal: bool) -> Tensor:
     return output if isinstance(output, Tensor) else output[0]
 
 
-def usage(module: nn.Module, causal: bool) -> str:
-    if not is_handed_its_mask(module):
+def call_text(module: nn.Module, causal: bool) -> str:
+    """Return the source of the call."""
+    if not takes_mask(module):
         return "module(x)"
     mask = ", attention_mask=torch.full((1, 1, T, T), -torch.inf).triu(1)" if causal else ""
     return f"module(x{mask})[0]"
 
 
-def is_handed_its_mask(module: nn.Module) -> bool:
-    """Whether the model around it hands it the causal mask, as in transformers; nanoGPT's has its own."""
+def takes_mask(module: nn.Module) -> bool:
+    """Check whether the causal mask is an argument, as in transformers, rather than the module's own, as in nanoGPT."""
     return "attention_mask" in inspect.signature(module.forward).parameters
 
 
-FUSED = Kind("a GPT-2 attention with c_attn and c_proj", is_gpt2, anatomy, call, usage)
+ADAPTER: Adapter = Adapter(
+    "a GPT-2 attention with c_attn and c_proj", matches, weight_map, call, call_text
+)

@@ -1,0 +1,67 @@
+"""A summary of a tensor that is too large to keep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+SAMPLES_PER_DIMENSION: int = 16
+SAMPLES_PER_LEADING_DIMENSION: int = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Summary:
+    """The shape, range and a sample of a tensor that is too large to keep.
+
+    Of a complex tensor, the numbers describe the magnitude. If the entries cannot be read, the numbers are NaN and the
+    sample is None: this is the case for meta, sparse and nested tensors, and within a function transform such as
+    `torch.vmap`.
+
+    Attributes:
+        shape: the shape of the tensor.
+        dtype: the dtype of the tensor.
+        minimum, maximum: the range of all entries except NaN; NaN if there are none.
+        mean, std: the mean and the population standard deviation of the finite entries; NaN if there are none.
+        nans: the number of NaN entries.
+        sample: every ``strides[i]``-th entry along dimension i.
+        strides: the strides of the sample.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    minimum: float = float("nan")
+    maximum: float = float("nan")
+    mean: float = float("nan")
+    std: float = float("nan")
+    nans: int = 0
+    sample: Tensor | None = None
+    strides: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Summary:
+        """Summarize a strided tensor of any shape whose entries can be read."""
+        numbers = tensor.abs() if tensor.is_complex() else tensor
+        present = numbers[~numbers.isnan()]
+        finite = present[present.isfinite()].double()
+        strides = _sample_strides(tensor.shape)
+        return cls(
+            shape=tuple(tensor.shape),
+            dtype=tensor.dtype,
+            minimum=present.min().item() if present.numel() else float("nan"),
+            maximum=present.max().item() if present.numel() else float("nan"),
+            mean=finite.mean().item() if finite.numel() else float("nan"),
+            std=finite.std(correction=0).item() if finite.numel() else float("nan"),
+            nans=numbers.numel() - present.numel(),
+            sample=tensor[tuple(slice(None, None, stride) for stride in strides)].clone(),
+            strides=strides,
+        )
+
+
+def _sample_strides(shape: torch.Size) -> tuple[int, ...]:
+    """Return strides that keep the sample small. Most of it lies in the last two dimensions, which are drawn."""
+    leading = max(len(shape) - 2, 0)
+    limits = [1] * max(leading - 2, 0) + [SAMPLES_PER_LEADING_DIMENSION] * min(leading, 2)
+    limits += [SAMPLES_PER_DIMENSION] * (len(shape) - leading)
+    return tuple(max(-(-size // limit), 1) for size, limit in zip(shape, limits, strict=True))
