@@ -1,5 +1,5 @@
-// The backward pass: its division into heads and parts of heads. Sizes alone decide on it, never the number of threads, so
-// that results are the same bits on any number of threads.
+// The backward pass: its division into heads and parts of heads. Sizes alone decide on it, never the number of threads,
+// so that results are the same bits on any number of threads.
 #pragma once
 
 #include <atomic>
@@ -16,8 +16,8 @@
 
 namespace heedful::HEEDFUL_ISA {
 
-// Heads run in parallel, each through its tiles in order. If there are few heads, the tiles of each are split into parts,
-// whose sums of dK and dV are added up in order afterwards.
+// Heads run in parallel, each through its tiles in order. If there are few heads, the tiles of each are split into
+// parts, whose sums of dK and dV are added up in order afterwards.
 template <class N, bool PAIRS>
 struct BackwardPass {
     using Tile = BackwardTile<N, PAIRS, WIDE>;

@@ -1,6 +1,6 @@
-// The backward pass of one tile of query rows: queries outside, keys inside (FlashAttention-2, arXiv 2307.08691, section
-// 3.2, with the loops exchanged). The weights P are recomputed from the log-sum-exp L, and all five products are the one
-// of product.h:
+// The backward pass of one tile of query rows: queries outside, keys inside (FlashAttention-2, arXiv 2307.08691,
+// section 3.2, with the loops exchanged). The weights P are recomputed from the log-sum-exp L, and all five products
+// are the one of product.h:
 //
 //   Sᵀ = K Qᵀ, dPᵀ = V dOᵀ            queries in the lanes, as in the forward pass
 //   dQᵀ += Kᵀ dSᵀ                      likewise; complete after the tile's last key
@@ -166,8 +166,8 @@ struct BackwardTile {
         accumulate_rows(count, buf.dS, buf.Q_rows, D, D_row, sums.dK + k * sums.D_row);
     }
 
-    // A block of keys or values as operands along the head size: as they lie if their type allows it and all may be read,
-    // else a copy, with zeros for keys that no lane sees.
+    // A block of keys or values as operands along the head size: as they lie if their type allows it and all may be
+    // read, else a copy, with zeros for keys that no lane sees.
     struct Block {
         const N *from;  // key k in the tensor
         int64_t token;
@@ -177,7 +177,8 @@ struct BackwardTile {
 
         Block(const BackwardTile &tile, const heedful_tensor &tensor, int64_t k, int64_t size, int64_t padded_row,
               int64_t count, const bool *seen_keys, T *copy)
-            : from((const N *)tensor.data + tile.rows.b * tensor.batch + tile.rows.kv_head * tensor.head + k * tensor.token),
+            : from((const N *)tensor.data + tile.rows.b * tensor.batch + tile.rows.kv_head * tensor.head +
+                   k * tensor.token),
               token(tensor.token), seen(seen_keys), first((const T *)from), row(tensor.token / PACK) {
             const bool as_they_lie =
                 std::is_same_v<N, T> || (PAIRS && size % 2 == 0 && token % 2 == 0 && (uintptr_t)from % 4 == 0);
@@ -234,8 +235,9 @@ struct BackwardTile {
         }
     }
 
-    // Recompute δ as Σ P ∘ dP, the sum of dSᵀ for δ = 0, in a tile whose lanes see this block only. Unlike Σ dO ∘ O it does
-    // not depend on the rounded output. Such tiles are the first queries of a causal head, whose gradients are the largest.
+    // Recompute δ as Σ P ∘ dP, the sum of dSᵀ for δ = 0, in a tile whose lanes see this block only. Unlike Σ dO ∘ O it
+    // does not depend on the rounded output. Such tiles are the first queries of a causal head, whose gradients are the
+    // largest.
     __attribute__((noinline)) void recompute_delta(int64_t k, int64_t count, bool partial, bool biased) {
         for (int lane = 0; lane < LANES; lane += W) {
             store(buf.delta + lane, F{});
@@ -263,8 +265,8 @@ struct BackwardTile {
     }
 
     // The weights and dS of one key and W lanes.
-    __attribute__((always_inline)) void compute_vector(int64_t k, int64_t r, int lane, bool partial, bool biased, F &weight,
-                                                       F &dS) const {
+    __attribute__((always_inline)) void compute_vector(int64_t k, int64_t r, int lane, bool partial, bool biased,
+                                                       F &weight, F &dS) const {
         const float cap = p.softcap, inner_scale = cap ? p.scale / cap : p.scale;
         F capped = load(buf.S + r * LANES + lane) * inner_scale;
         if (cap) capped = tanh(capped);

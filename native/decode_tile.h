@@ -1,5 +1,5 @@
-// The forward pass of a few query rows, as in decoding. Its speed is that of reading each key and value once, so the vectors
-// lie along what is read, the head sizes, and the scores of a row along the keys.
+// The forward pass of a few query rows, as in decoding. Its speed is that of reading each key and value once, so the
+// vectors lie along what is read, the head sizes, and the scores of a row along the keys.
 //
 //   S = Q Kᵀ     dot products of a few keys with a few rows, whose sums are folded into one vector
 //   O += P V     head size in the lanes
@@ -29,8 +29,8 @@ struct DecodeTile {
     using T = Operand<PAIRS>;
     using Vector = decltype(load((const T *)nullptr));
     static constexpr int64_t PACK = PAIRS ? 2 : 1;  // numbers in one operand
-    // A pair of values is multiplied by (weight, 0) and by (0, weight). So the even and the odd features of the output have
-    // separate sums, and the values are read as they lie.
+    // A pair of values is multiplied by (weight, 0) and by (0, weight). So the even and the odd features of the output
+    // have separate sums, and the values are read as they lie.
     static constexpr int PARTS = PAIRS ? 2 : 1;
     static constexpr int KEYS = 4, ROWS = W / KEYS;  // the dot products of KEYS keys with ROWS rows fill one vector
     static constexpr bool AS_THEY_LIE = std::is_same_v<N, T> || PAIRS;  // numbers in memory are operands
@@ -112,8 +112,8 @@ struct DecodeTile {
         }
     }
 
-    // Compute the dot products of all rows with a block of keys, key by key in the order of memory. The last key repeats
-    // up to a multiple of KEYS.
+    // Compute the dot products of all rows with a block of keys, key by key in the order of memory. The last key
+    // repeats up to a multiple of KEYS.
     void compute_scores(int64_t k, int64_t count) {
         const bool in_place = AS_THEY_LIE && D % (W * PACK) == 0;
         for (int64_t r = 0; r < count; r += KEYS) {

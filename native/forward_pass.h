@@ -1,5 +1,5 @@
-// The forward pass: its division into tiles and chunks of keys. Sizes alone decide on it, never the number of threads, so
-// that results are the same bits on any number of threads.
+// The forward pass: its division into tiles and chunks of keys. Sizes alone decide on it, never the number of threads,
+// so that results are the same bits on any number of threads.
 #pragma once
 
 #include <atomic>
@@ -14,8 +14,9 @@
 
 namespace heedful::HEEDFUL_ISA {
 
-// Query rows of a tile. A head's last rows take the narrowest tile that holds them. Heads of few rows take the other kernel,
-// DecodeTile; last rows do not, so that the backward pass finds the same scores that the log-sum-exp was made of.
+// Query rows of a tile. A head's last rows take the narrowest tile that holds them. Heads of few rows take the other
+// kernel, DecodeTile; last rows do not, so that the backward pass finds the same scores that the log-sum-exp was made
+// of.
 constexpr int WIDE = 64, MIDDLE = 32, NARROW = 16, FEW = 8;
 // If there are few tiles, as in decoding, the keys are split into chunks too.
 constexpr int64_t FEW_TILES = 64, CHUNK = 1024;
@@ -70,8 +71,8 @@ struct ForwardPass {
         return {partials + item * partial_floats, partials + (item + 1) * partial_floats};
     }
 
-    // Call work(tile) with a tile of the width that its rows need. The last queries come first: causal masks give them the
-    // most keys.
+    // Call work(tile) with a tile of the width that its rows need. The last queries come first: causal masks give them
+    // the most keys.
     template <class Work>
     void with_tile(int64_t item, Scratch scratch, Work work) {
         const int64_t first = (tiles - 1 - item % tiles) * WIDE, head = item / tiles;

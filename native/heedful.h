@@ -80,7 +80,7 @@ typedef struct {
     heedful_problem forward;     /* with the output and lse of the forward pass */
     const float *grad_lse;       /* (B, Hq, Tq) contiguous; NULL if the lse was not used */
     heedful_tensor grad_output, grad_query, grad_key, grad_value; /* shapes as of output, query, key and value */
-    heedful_plane grad_bias;     /* float, zeroed by the caller, with the bias's shape and strides; NULL: not computed */
+    heedful_plane grad_bias;     /* float, zeroed by the caller, shape and strides of the bias; NULL: not computed */
     float *grad_sinks;           /* (Hq,); NULL: not computed */
 } heedful_gradient;
 

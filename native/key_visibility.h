@@ -46,10 +46,12 @@ struct KeyVisibility {
         for (int r = 0; r < key_ranges; r++) {
             lowest_start[r] = lowest_stop[r] = INT32_MAX, highest_start[r] = highest_stop[r] = 0;
             for (int lane = 0; lane < LANES; lane++) {
-                if (start[r][lane] < stop[r][lane] && start[r][lane] < lowest_start[r]) lowest_start[r] = start[r][lane];
+                if (start[r][lane] < stop[r][lane] && start[r][lane] < lowest_start[r])
+                    lowest_start[r] = start[r][lane];
                 if (start[r][lane] > highest_start[r]) highest_start[r] = start[r][lane];
                 if (stop[r][lane] < lowest_stop[r]) lowest_stop[r] = stop[r][lane];
-                if (start[r][lane] < stop[r][lane] && stop[r][lane] > highest_stop[r]) highest_stop[r] = stop[r][lane];
+                if (start[r][lane] < stop[r][lane] && stop[r][lane] > highest_stop[r])
+                    highest_stop[r] = stop[r][lane];
             }
         }
     }
@@ -64,7 +66,8 @@ struct KeyVisibility {
         return extent;
     }
 
-    // The first key at or after `first` that any lane may see, INT64_MAX if there is none: it skips invisible stretches.
+    // The first key at or after `first` that any lane may see, INT64_MAX if there is none: it skips invisible
+    // stretches.
     int64_t next(int64_t first) const {
         int64_t nearest = INT64_MAX;
         for (int r = 0; r < key_ranges; r++)

@@ -14,7 +14,7 @@ extern "C" {
 double heedful_peak_fma(double seconds, heedful_parallel_for parallel_for, int64_t threads);
 double heedful_peak_bf16(double seconds, heedful_parallel_for parallel_for, int64_t threads);
 
-/* Read the bytes once, in blocks that the threads take from a shared counter. Returns a value that depends on them all. */
+/* Read the bytes once, in blocks that the threads take from a shared counter. Returns a value that depends on them. */
 uint64_t heedful_stream_read(const void *from, int64_t bytes, heedful_parallel_for parallel_for);
 
 #ifdef __cplusplus

@@ -1,5 +1,6 @@
-// The plain kernels: attention as a textbook writes it, on float32 tensors with sums in double. The tests compare the other
-// kernels with them. The forward pass takes four passes over a query's keys; the backward pass undoes them in reverse.
+// The plain kernels: attention as a textbook writes it, on float32 tensors with sums in double. The tests compare the
+// other kernels with them. The forward pass takes four passes over a query's keys; the backward pass undoes them in
+// reverse.
 
 #include <cmath>
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Scratch memory. A tile lists its buffers once, in a constructor that takes them from a source, one after the other: from a
-// ScratchMeter to find the size of the memory, and from a Scratch to lay them out in it. Sizes are in floats.
+// Scratch memory. A tile lists its buffers once, in a constructor that takes them from a source, one after the other:
+// from a ScratchMeter to find the size of the memory, and from a Scratch to lay them out in it. Sizes are in floats.
 #pragma once
 
 #include <cassert>

@@ -92,8 +92,8 @@ INLINE bool any(I flags) {
 #endif
 }
 
-// x, rounded to float32: the compiler must not fuse the product x into a following sum. The backward pass recomputes the
-// scores, and large scores must round as they did in the forward pass, or the log-sum-exp no longer fits them.
+// x, rounded to float32: the compiler must not fuse the product x into a following sum. The backward pass recomputes
+// the scores, and large scores must round as they did in the forward pass, or the log-sum-exp no longer fits them.
 INLINE F rounded(F x) {
 #if defined(__clang__)
     return __arithmetic_fence(x);
@@ -102,8 +102,8 @@ INLINE F rounded(F x) {
 #endif
 }
 
-// 2^x for x < 128, and exactly 0 for very negative x. Minimax polynomials on [-½, ½] with a relative error of 7.5e-8, or
-// of 7.5e-5 if not EXACT, which suffices for results that are rounded to bf16.
+// 2^x for x < 128, and exactly 0 for very negative x. Minimax polynomials on [-½, ½] with a relative error of 7.5e-8,
+// or of 7.5e-5 if not EXACT, which suffices for results that are rounded to bf16.
 template <bool EXACT>
 INLINE F exp2(F x) {
     x = maximum_of(splat(-200.0f), x);

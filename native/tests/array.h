@@ -1,5 +1,5 @@
-// Four-dimensional arrays for tests, in memory that reveals stray reads and writes: all of it that holds no number of the
-// array is a NaN with a known bit pattern. A read of it spoils results, and a write to it changes the pattern.
+// Four-dimensional arrays for tests, in memory that reveals stray reads and writes: all of it that holds no number of
+// the array is a NaN with a known bit pattern. A read of it spoils results, and a write to it changes the pattern.
 #pragma once
 
 #include <cstring>

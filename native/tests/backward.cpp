@@ -59,7 +59,8 @@ static void step(Array &x, float length, const Array &direction) {
 
 // The directional derivative of the inner product of results and gradients with respect to one input, by central
 // differences.
-static double numerical_derivative(Problem &problem, const Tensors &drawn, Array Tensors::*input, const Array &direction) {
+static double numerical_derivative(Problem &problem, const Tensors &drawn, Array Tensors::*input,
+                                   const Array &direction) {
     constexpr float LENGTH = 1e-3f;
     double ends[2];
     for (int end : {0, 1}) {
@@ -82,8 +83,8 @@ static void check_plain_gradient(const Case &c) {
             direction.set(b, h, t, i, problem.draw.number());
         });
         if (direction.empty()) continue;
-        check_below(1e-2, distance(inner(grads.*input, direction), numerical_derivative(problem, drawn, input, direction)),
-                    "the plain gradient", c.describe());
+        const double expected = numerical_derivative(problem, drawn, input, direction);
+        check_below(1e-2, distance(inner(grads.*input, direction), expected), "the plain gradient", c.describe());
     }
 }
 
@@ -107,8 +108,8 @@ static void add_square(Array &sums, int64_t b, int64_t h, int64_t t, int64_t i, 
     sums.set(b, h, t, i, sums.at(b, h, t, i) + (float)(term * term));
 }
 
-// The size of the terms of each gradient, as sums of their squares. Rounding errors have that size even if the terms cancel,
-// as for a single key or a bias that all keys share. Each row of queries, keys and values has one sum.
+// The size of the terms of each gradient, as sums of their squares. Rounding errors have that size even if the terms
+// cancel, as for a single key or a bias that all keys share. Each row of queries, keys and values has one sum.
 static Tensors squares_of_terms(Problem &problem, const Tensors &drawn) {
     const Case &c = problem.c;
     const auto zeros = [](Sizes sizes) {
@@ -117,7 +118,8 @@ static Tensors squares_of_terms(Problem &problem, const Tensors &drawn) {
         return x;
     };
     Tensors squares;
-    squares.query = zeros({c.B, c.Hq, c.Tq, 1}), squares.key = zeros({c.B, c.Hkv, c.Tk, 1}), squares.value = squares.key;
+    squares.query = zeros({c.B, c.Hq, c.Tq, 1});
+    squares.key = squares.value = zeros({c.B, c.Hkv, c.Tk, 1});
     squares.bias = drawn.bias, squares.sinks = zeros({1, 1, 1, c.Hq});
     const Array weight = weights(problem);
     const double survivors = c.dropout_p < 1 ? 1 / (1 - c.dropout_p) : 0;
@@ -165,11 +167,11 @@ static Tensors tiled(Problem &problem, const Tensors &drawn, int worker_count) {
     const Array grad_output = grads.output;
     const heedful_gradient g = with(grads, p);
     check(heedful_backward(&g) == HEEDFUL_OK, "backward: status", c.describe());
-    for (auto input : {&Tensors::query, &Tensors::key, &Tensors::value, &Tensors::bias, &Tensors::sinks, &Tensors::output,
-                       &Tensors::lse})
+    for (auto input : {&Tensors::query, &Tensors::key, &Tensors::value, &Tensors::bias, &Tensors::sinks,
+                       &Tensors::output, &Tensors::lse})
         check((x.*input).same_bytes(before.*input), "backward: inputs changed", c.describe());
-    check(grads.output.same_bytes(grad_output) && grads.lse.same_bytes(drawn.lse), "backward: gradients of the outputs changed",
-          c.describe());
+    check(grads.output.same_bytes(grad_output) && grads.lse.same_bytes(drawn.lse),
+          "backward: gradients of the outputs changed", c.describe());
     return grads;
 }
 
@@ -216,7 +218,8 @@ static void head_sizes() {
     for (size_t i = 0; i < HEAD_SIZES.size(); i++)
         for (size_t j : {i, i * 7 + 3, i * 11 + 5}) {
             seed++;
-            check_agreement(backward_case(seed, 1 + seed % 20, 1 + seed % 70, HEAD_SIZES[i], HEAD_SIZES[j % HEAD_SIZES.size()]));
+            const int64_t D = HEAD_SIZES[i], Dv = HEAD_SIZES[j % HEAD_SIZES.size()];
+            check_agreement(backward_case(seed, 1 + seed % 20, 1 + seed % 70, D, Dv));
         }
 }
 
@@ -260,7 +263,8 @@ static void threads() {
 }
 
 void test_backward() {
-    for (uint64_t seed = 7000; seed < 7100; seed++) check_plain_gradient(backward_case(seed, 1 + seed % 7, 1 + seed % 9, 4, 3));
+    for (uint64_t seed = 7000; seed < 7100; seed++)
+        check_plain_gradient(backward_case(seed, 1 + seed % 7, 1 + seed % 9, 4, 3));
     lengths();
     head_sizes();
     rows_without_keys();

@@ -36,7 +36,8 @@ static void lengths() {
     for (int64_t Tq : EDGES)
         for (int64_t Tk : EDGES) {
             seed++;
-            check_agreement(draw_case(seed, Tq, Tk, HEAD_SIZES[seed % HEAD_SIZES.size()], HEAD_SIZES[seed * 7 % HEAD_SIZES.size()]));
+            const size_t sizes = HEAD_SIZES.size();
+            check_agreement(draw_case(seed, Tq, Tk, HEAD_SIZES[seed % sizes], HEAD_SIZES[seed * 7 % sizes]));
         }
 }
 

@@ -42,10 +42,10 @@ struct Case {
     std::string describe() const {
         char text[400];
         snprintf(text, sizeof text,
-                 "seed %llu: B %d Hq %d Hkv %d Tq %d Tk %d D %d Dv %d, dtype %d, layout %d, scale %g, softcap %g, key ranges %d%s, "
-                 "mask %u, bias %u%s, sinks %d, dropout %g, workers %d, isa %s",
-                 (unsigned long long)seed, (int)B, (int)Hq, (int)Hkv, (int)Tq, (int)Tk, (int)D, (int)Dv, dtype, layout, scale,
-                 softcap, ranges, ranges_per_batch ? " per batch entry" : "", mask_axes, bias_axes,
+                 "seed %llu: B %d Hq %d Hkv %d Tq %d Tk %d D %d Dv %d, dtype %d, layout %d, scale %g, softcap %g, "
+                 "key ranges %d%s, mask %u, bias %u%s, sinks %d, dropout %g, workers %d, isa %s",
+                 (unsigned long long)seed, (int)B, (int)Hq, (int)Hkv, (int)Tq, (int)Tk, (int)D, (int)Dv, dtype, layout,
+                 scale, softcap, ranges, ranges_per_batch ? " per batch entry" : "", mask_axes, bias_axes,
                  keys_apart ? " with keys apart" : "", sinks, dropout_p, workers, heedful_isa());
         return text;
     }
@@ -94,7 +94,8 @@ class Problem {
     // Copy the inputs in a type and layout, and allocate the results.
     Tensors tensors(int dtype, Layout layout) const {
         Tensors x = inputs;
-        for (auto input : {&Tensors::query, &Tensors::key, &Tensors::value}) x.*input = (inputs.*input).copy(dtype, layout);
+        for (auto input : {&Tensors::query, &Tensors::key, &Tensors::value})
+            x.*input = (inputs.*input).copy(dtype, layout);
         x.output = Array(dtype, {c.B, c.Hq, c.Tq, c.Dv}, layout);
         if (c.lse) x.lse = Array(HEEDFUL_F32, {1, c.B, c.Hq, c.Tq}, PACKED);
         return x;
@@ -189,8 +190,8 @@ class Problem {
     }
 
     bool sees(int64_t b, int64_t h, int64_t q, int64_t k) const {
-        const auto index_in_mask = [&](int axis, int64_t index) { return c.mask_axes >> axis & 1 ? index : 0; };
-        if (c.mask_axes && mask.at(index_in_mask(0, b), index_in_mask(1, h), index_in_mask(2, q), index_in_mask(3, k)) == 0) return false;
+        const auto own = [&](int axis, int64_t index) { return c.mask_axes >> axis & 1 ? index : 0; };  // 0: broadcast
+        if (c.mask_axes && mask.at(own(0, b), own(1, h), own(2, q), own(3, k)) == 0) return false;
         const int64_t first = ((c.ranges_per_batch ? b * c.Tq : 0) + q) * key_ranges;
         for (int64_t range = first; range < first + key_ranges; range++)
             if (start[range] <= k && k < stop[range]) return true;

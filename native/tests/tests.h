@@ -6,10 +6,12 @@
 
 #include "../heedful.h"
 
-// Lengths around every edge of a block, a tile and a vector, and around the lengths at which keys are split into chunks.
+// Lengths around every edge of a block, a tile and a vector, and around the lengths at which keys are split into
+// chunks.
 inline const std::vector<int64_t> EDGES = {1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129};
 inline const std::vector<int64_t> LONG = {1023, 1024, 1025, 2047, 2048, 2049};
-inline const std::vector<int64_t> HEAD_SIZES = {1, 2, 3, 7, 8, 9, 15, 16, 17, 24, 33, 40, 63, 64, 65, 80, 127, 129, 200, 256};
+inline const std::vector<int64_t> HEAD_SIZES = {1, 2, 3, 7, 8, 9, 15, 16, 17, 24, 33,
+                                              40, 63, 64, 65, 80, 127, 129, 200, 256};
 
 // The largest distance of a result from the plain one, which rounding to the type explains.
 inline double tolerance(int dtype) {

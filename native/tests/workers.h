@@ -19,6 +19,7 @@ int32_t parallel_for(int64_t begin, int64_t end, int64_t, heedful_work work, voi
 
 // Return a parallel_for with `count` threads, or NULL for 0: everything runs on the calling thread.
 inline heedful_parallel_for workers(int count) {
-    const heedful_parallel_for choices[] = {nullptr, parallel_for<1>, parallel_for<2>, parallel_for<3>, parallel_for<4>};
+    const heedful_parallel_for choices[] = {nullptr, parallel_for<1>, parallel_for<2>, parallel_for<3>,
+                                            parallel_for<4>};
     return choices[count];
 }

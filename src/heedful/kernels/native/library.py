@@ -46,7 +46,7 @@ def _open() -> ctypes.CDLL:
 def _check_interface(library: ctypes.CDLL, path: Path) -> None:
     """Raise KernelError unless the library was compiled for the interface that this package uses."""
     for function, expected, quantity in (
-        ("heedful_abi", ABI, "version of the interface"),  # first: older versions lack the others
+        ("heedful_abi", ABI, "version of the interface"),  # first: older libraries lack the others
         ("heedful_max_key_ranges", MAX_KEY_RANGES, "maximum number of key ranges"),
         ("heedful_problem_size", structs.PROBLEM.size, "size of heedful_problem"),
         ("heedful_gradient_size", structs.GRADIENT.size, "size of heedful_gradient"),
@@ -68,9 +68,8 @@ def check(status: int) -> None:
 
 def _torch_parallel_for() -> int:
     """Return the address of Torch's parallel loop: a second pool of threads would compete with Torch's."""
-    loop = ctypes.CDLL(
-        torch._C.__file__
-    ).torch_parallel_for  # defined in a library that torch._C links
+    torch_c = ctypes.CDLL(torch._C.__file__)  # links the library that defines the loop
+    loop = torch_c.torch_parallel_for
     return ctypes.cast(loop, ctypes.c_void_p).value or 0
 
 
