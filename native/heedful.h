@@ -1,7 +1,8 @@
-/* heedful.h: attention on CPUs. Pointers, strides and sizes in, numbers out; it knows neither Torch nor Python.
+/* The C interface of heedful: attention on CPUs. It takes pointers, strides and sizes, and depends on neither Torch nor
+ * Python.
  *
- * Sizes as everywhere in heedful: B batch entries, Hq query heads on Hkv key/value heads (Hkv divides Hq), Tq
- * queries, Tk keys, head sizes D and Dv. Strides count elements; the last dimension is contiguous.
+ * Sizes: B batch entries, Hq query heads that share Hkv key/value heads (Hkv divides Hq), Tq queries, Tk keys, and the
+ * head sizes D and Dv. Strides count elements, not bytes.
  */
 #ifndef HEEDFUL_H
 #define HEEDFUL_H
@@ -12,21 +13,34 @@
 extern "C" {
 #endif
 
-#define HEEDFUL_ABI 1
+/* The version of this interface. It changes whenever a struct, a code or a function's meaning changes. */
+#define HEEDFUL_ABI 2
+
+/* The maximum number of key ranges of one query. The kernels' buffers have this size, and callers must not exceed it:
+ * heedful_max_key_ranges() lets them compare their own limit. */
+#define HEEDFUL_MAX_KEY_RANGES 2
 
 enum heedful_dtype { HEEDFUL_F32 = 0, HEEDFUL_BF16 = 1, HEEDFUL_F16 = 2 };
 
-/* Runs work(begin, end, context) over parts of begin…end-1, in any order, on any number of threads. */
+/* The return codes of the passes. Results are undefined unless a pass returns HEEDFUL_OK. */
+enum heedful_status {
+    HEEDFUL_OK = 0,
+    HEEDFUL_NO_MEMORY = 1,
+    HEEDFUL_UNKNOWN_DTYPE = 2,       /* a dtype that the function called does not support */
+    HEEDFUL_TOO_MANY_KEY_RANGES = 3, /* key_ranges is negative or exceeds HEEDFUL_MAX_KEY_RANGES */
+};
+
+/* Runs work(begin, end, context) on parts of [begin, end), in any order, on any number of threads. */
 typedef void (*heedful_work)(int64_t begin, int64_t end, void *context);
 typedef int32_t (*heedful_parallel_for)(int64_t begin, int64_t end, int64_t grain, heedful_work work, void *context);
 
-/* A (B, H, T, size) tensor: the last dimension is contiguous, the others have strides. */
+/* A tensor (B, H, T, size) whose last dimension is contiguous, with the strides of the others. */
 typedef struct {
     void *data;
     int64_t batch, head, token;
 } heedful_tensor;
 
-/* A (B, Hq, Tq, Tk) tensor that may be broadcast: stride 0 along what all share. data NULL: there is none. */
+/* A tensor (B, Hq, Tq, Tk) that may be broadcast: its stride is 0 along a shared dimension. NULL data: no tensor. */
 typedef struct {
     void *data;
     int64_t batch, head, query, key;
@@ -34,51 +48,60 @@ typedef struct {
 
 typedef struct {
     int64_t B, Hq, Hkv, Tq, Tk, D, Dv;
-    int32_t dtype;              /* of query, key, value, output and their gradients */
-    float scale;
+    int32_t dtype;              /* of query, key, value, output and their gradients: heedful_dtype */
+    float scale;                /* factor of the dot products */
     float softcap;              /* 0: none */
-    heedful_tensor query, key, value, output;
-    float *lse;                 /* (B, Hq, Tq) contiguous, natural logarithm; may be NULL in the forward pass */
+    heedful_tensor query, key, value, output; /* (B, Hq, Tq, D), (B, Hkv, Tk, D), (B, Hkv, Tk, Dv), (B, Hq, Tq, Dv) */
+    float *lse;                 /* (B, Hq, Tq) contiguous, natural logarithm; the forward pass accepts NULL */
 
-    /* Which keys a query sees: `runs` runs start…stop-1 per (batch entry, query); runs 0: all keys. */
-    const int32_t *start, *stop; /* (B or 1, Tq, runs) contiguous */
-    int64_t runs_batch;          /* stride from one batch entry to the next; 0 where all share */
-    int32_t runs;
+    /* The keys that a query sees: key_ranges ranges [range_start, range_stop) for each batch entry and query.
+     * With key_ranges = 0 every query sees every key. */
+    const int32_t *range_start, *range_stop; /* (B or 1, Tq, key_ranges) contiguous */
+    int64_t range_batch;        /* stride of the batch entries; 0 if they share their ranges */
+    int32_t key_ranges;         /* at most HEEDFUL_MAX_KEY_RANGES */
 
-    heedful_plane mask;         /* bytes, not 0 = attend */
-    heedful_plane bias;         /* float */
-    const float *sinks;         /* (Hq,) or NULL */
+    heedful_plane mask;         /* bytes; nonzero = attend */
+    heedful_plane bias;         /* float, added to the scores */
+    const float *sinks;         /* (Hq,) sink logits, or NULL */
 
-    double dropout_p;
+    double dropout_p;           /* 0: no dropout */
     uint64_t seed;
 
-    heedful_parallel_for parallel_for; /* NULL: on the calling thread */
+    heedful_parallel_for parallel_for; /* NULL: everything runs on the calling thread */
 } heedful_problem;
 
-/* output and lse from query, key, value. Returns 0, or 1 where memory ran out. */
+/* Compute output and lse from query, key and value. Returns a heedful_status. */
 int32_t heedful_forward(const heedful_problem *problem);
 
-/* The same in four plain passes, float32 inputs only: what the tests hold the others to. */
+/* Compute the same in four plain passes, from float32 tensors only. The tests compare the other kernels with it. */
 int32_t heedful_forward_plain(const heedful_problem *problem);
 
 typedef struct {
-    heedful_problem forward;     /* output and lse as the forward pass gave them */
-    const float *grad_lse;       /* (B, Hq, Tq) contiguous; NULL: the lse was not used */
-    heedful_tensor grad_output, grad_query, grad_key, grad_value;
-    heedful_plane grad_bias;     /* float, zeroed by the caller, shape and strides of the bias; NULL: not wanted */
-    float *grad_sinks;           /* (Hq,) or NULL */
+    heedful_problem forward;     /* with the output and lse of the forward pass */
+    const float *grad_lse;       /* (B, Hq, Tq) contiguous; NULL if the lse was not used */
+    heedful_tensor grad_output, grad_query, grad_key, grad_value; /* shapes as of output, query, key and value */
+    heedful_plane grad_bias;     /* float, zeroed by the caller, shape and strides of the bias; NULL: not computed */
+    float *grad_sinks;           /* (Hq,); NULL: not computed */
 } heedful_gradient;
 
-/* Gradients of query, key and value (and bias and sinks) from that of the output. */
+/* Compute the gradients of query, key and value, and of bias and sinks, from the output's. Returns a heedful_status. */
 int32_t heedful_backward(const heedful_gradient *gradient);
 
-/* The same in plain passes, float32 inputs only. */
+/* Compute the same in plain passes, from float32 tensors only. */
 int32_t heedful_backward_plain(const heedful_gradient *gradient);
 
-/* The instruction set in use: "generic", "avx2", "avx512" or "avx512bf16"; and choosing it by name (0: done). */
-const char *heedful_isa(void);
-int32_t heedful_use_isa(const char *name);
+/* What a caller was compiled or written for must equal what the library was compiled with: the version of the
+ * interface, the maximum number of key ranges, and the structs' sizes in bytes. */
 int32_t heedful_abi(void);
+int32_t heedful_max_key_ranges(void);
+int64_t heedful_problem_size(void);
+int64_t heedful_gradient_size(void);
+
+/* Return the instruction set in use: "generic", "avx2", "avx512" or "avx512bf16". */
+const char *heedful_isa(void);
+
+/* Use another instruction set from now on. Returns 0, or 1 if the library or the machine lacks it. */
+int32_t heedful_use_isa(const char *name);
 
 #ifdef __cplusplus
 }

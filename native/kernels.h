@@ -1,38 +1,17 @@
-// Everything that is compiled once for each instruction set. The file that includes this names its namespace:
+// All code of one instruction set, compiled into that instruction set's namespace. Each file in isa/ includes it once:
 //
 //     #define HEEDFUL_ISA avx2
-//     #include "kernels.h"
+//     #include "../kernels.h"
+#pragma once
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
-#include <atomic>
-#include <bit>
-#include <cmath>
-#include <cstdint>
-#include <cstdlib>
-#include <cstring>
-#include <type_traits>
-
-#include "heedful.h"
+#include "backward_pass.h"
+#include "forward_pass.h"
 #include "isa.h"
-
-#define INLINE static inline __attribute__((always_inline))
+#include "peak_loops.h"
 
 namespace heedful::HEEDFUL_ISA {
-#include "vector.h"
-#include "number.h"
-#include "product.h"
-#include "pack.h"
-#include "rows.h"
-#include "drops.h"
-#include "online.h"
-#include "output.h"
-#include "forward.h"
-#include "decode.h"
-#include "schedule.h"
-#include "backward.h"
 
 const Kernels kernels = {forward, backward};
+const PeakLoops peak_loops = {multiply_adds, bf16_products, read_all};
+
 }  // namespace heedful::HEEDFUL_ISA

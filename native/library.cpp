@@ -1,7 +1,6 @@
-// The library's doors: which instruction set runs, and nothing else.
+// The exported functions of the library: they choose an instruction set, check the arguments and call its kernels.
 
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
 
 #include "heedful.h"
@@ -9,14 +8,14 @@
 
 namespace heedful {
 
-struct Choice {
+struct InstructionSet {
     const char *name;
     const Kernels *kernels;
-    bool (*runs_here)();
+    bool (*supported)();
 };
 
-// Best last.
-static const Choice choices[] = {
+// In ascending order of preference.
+static const InstructionSet instruction_sets[] = {
     {"generic", &generic::kernels, [] { return true; }},
 #if defined(__x86_64__)
     {"avx2", &avx2::kernels,
@@ -27,18 +26,25 @@ static const Choice choices[] = {
                 __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
      }},
     {"avx512bf16", &avx512bf16::kernels,
-     [] { return choices[2].runs_here() && __builtin_cpu_supports("avx512bf16"); }},
+     [] { return instruction_sets[2].supported() && __builtin_cpu_supports("avx512bf16"); }},
 #endif
 };
 
-static const Choice *best() {
-    const Choice *found = choices;
-    for (const Choice &choice : choices)
-        if (choice.runs_here()) found = &choice;
-    return found;
+static const InstructionSet *best() {
+    const InstructionSet *last = instruction_sets;
+    for (const InstructionSet &isa : instruction_sets)
+        if (isa.supported()) last = &isa;
+    return last;
 }
 
-static std::atomic<const Choice *> chosen{best()};
+static std::atomic<const InstructionSet *> in_use{best()};
+
+// The kernels trust these two numbers: one chooses a number type, the other bounds arrays on the stack.
+static int32_t check(const heedful_problem &problem) {
+    if (problem.dtype < HEEDFUL_F32 || problem.dtype > HEEDFUL_F16) return HEEDFUL_UNKNOWN_DTYPE;
+    if (problem.key_ranges < 0 || problem.key_ranges > HEEDFUL_MAX_KEY_RANGES) return HEEDFUL_TOO_MANY_KEY_RANGES;
+    return HEEDFUL_OK;
+}
 
 }  // namespace heedful
 
@@ -46,23 +52,28 @@ extern "C" {
 #define EXPORT __attribute__((visibility("default")))
 
 EXPORT int32_t heedful_abi(void) { return HEEDFUL_ABI; }
+EXPORT int32_t heedful_max_key_ranges(void) { return HEEDFUL_MAX_KEY_RANGES; }
+EXPORT int64_t heedful_problem_size(void) { return sizeof(heedful_problem); }
+EXPORT int64_t heedful_gradient_size(void) { return sizeof(heedful_gradient); }
 
-EXPORT const char *heedful_isa(void) { return heedful::chosen.load()->name; }
+EXPORT const char *heedful_isa(void) { return heedful::in_use.load()->name; }
 
 EXPORT int32_t heedful_use_isa(const char *name) {
-    for (const heedful::Choice &choice : heedful::choices)
-        if (!strcmp(choice.name, name) && choice.runs_here()) {
-            heedful::chosen = &choice;
+    for (const heedful::InstructionSet &isa : heedful::instruction_sets)
+        if (!strcmp(isa.name, name) && isa.supported()) {
+            heedful::in_use = &isa;
             return 0;
         }
     return 1;
 }
 
 EXPORT int32_t heedful_forward(const heedful_problem *problem) {
-    return heedful::chosen.load()->kernels->forward(problem);
+    if (const int32_t status = heedful::check(*problem)) return status;
+    return heedful::in_use.load()->kernels->forward(problem);
 }
 
 EXPORT int32_t heedful_backward(const heedful_gradient *gradient) {
-    return heedful::chosen.load()->kernels->backward(gradient);
+    if (const int32_t status = heedful::check(gradient->forward)) return status;
+    return heedful::in_use.load()->kernels->backward(gradient);
 }
 }

@@ -1,4 +1,12 @@
-// The number types of tensors: how a row of them becomes floats, and floats a row of them.
+// The number types of tensors, and the conversion of their rows to and from floats.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "vector.h"
+
+namespace heedful::HEEDFUL_ISA {
 
 struct Bf16 {
     uint16_t bits;
@@ -19,8 +27,9 @@ INLINE void narrow(float x, Bf16 &to) {
 }
 INLINE void narrow(float x, Half &to) { to.bits = std::bit_cast<uint16_t>((_Float16)x); }
 
+// W numbers as floats.
 template <class N>
-INLINE F load_wide(const N *p) {  // W numbers
+INLINE F load_wide(const N *p) {
     F v;
     for (int i = 0; i < W; i++) v[i] = widen(p[i]);
     return v;
@@ -44,6 +53,7 @@ INLINE F load_wide(const Half *p) {
 }
 #endif
 
+// Row conversions; narrow_row also multiplies by a factor.
 template <class N>
 INLINE void widen_row(const N *from, int64_t count, float *to) {
     int64_t i = 0;
@@ -56,7 +66,7 @@ INLINE void narrow_row(const float *from, int64_t count, float factor, N *to) {
     for (int64_t i = 0; i < count; i++) narrow(from[i] * factor, to[i]);
 }
 
-// The first halves of two vectors, number by number in turn, and their second halves.
+// Interleave two vectors: low = a0 b0 a1 b1 … from their first halves, high likewise from their second halves.
 INLINE void interleave(F a, F b, F &low, F &high) {
 #if defined(__AVX512F__)
     const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
@@ -72,7 +82,7 @@ INLINE void interleave(F a, F b, F &low, F &high) {
 #endif
 }
 
-// W x W numbers, rows to columns: log2(W) rounds of interleaving halves.
+// Transpose W x W numbers in place, by log2(W) rounds of interleaving the first half of the rows with the second.
 INLINE void transpose(F v[W]) {
     for (int round = 1; round < W; round *= 2) {
         F u[W];
@@ -82,7 +92,8 @@ INLINE void transpose(F v[W]) {
     }
 }
 
-// The sums of the numbers of N vectors, N ≤ W, as one vector: each round folds the vectors onto each other by halves.
+// Sum each of N ≤ W vectors across its lanes, and return the N sums as one vector. Each round adds pairs of interleaved
+// vectors, which halves their number.
 template <int N = W>
 INLINE F sums_of(F v[]) {
     if constexpr (N > 1) {
@@ -97,3 +108,5 @@ INLINE F sums_of(F v[]) {
         return v[0];
     }
 }
+
+}  // namespace heedful::HEEDFUL_ISA

@@ -1,5 +1,6 @@
-// Attention as one would write it down, in float32 tensors and double sums: what every faster kernel is held to.
-// The forward pass goes over a query's keys four times; the backward pass goes back over them in the reverse order.
+// The plain kernels: attention as a textbook writes it, on float32 tensors with sums in double. The tests compare the
+// other kernels with them. The forward pass takes four passes over a query's keys; the backward pass undoes them in
+// reverse.
 
 #include <cmath>
 #include <cstdint>
@@ -10,7 +11,8 @@
 
 namespace heedful::plain {
 
-struct Row {  // one query of one head
+// One query of one head.
+struct Row {
     int64_t b, h, kv_head, q;
 };
 
@@ -39,10 +41,10 @@ static void store(const double *sum, int64_t size, float *to) {
 
 static bool sees(const heedful_problem &p, const Row &row, int64_t k) {
     if (p.mask.data && !*entry_of<const uint8_t>(p.mask, row, k)) return false;
-    if (!p.runs) return true;
-    const int64_t first = row.b * p.runs_batch + row.q * p.runs;
-    for (int64_t run = first; run < first + p.runs; run++)
-        if (p.start[run] <= k && k < p.stop[run]) return true;
+    if (!p.key_ranges) return true;
+    const int64_t first = row.b * p.range_batch + row.q * p.key_ranges;
+    for (int64_t range = first; range < first + p.key_ranges; range++)
+        if (p.range_start[range] <= k && k < p.range_stop[range]) return true;
     return false;
 }
 
@@ -52,8 +54,8 @@ static uint32_t mix(uint32_t word) {
     return word ^ (word >> 16);
 }
 
-// What dropout multiplies a weight by: 0 or 1/(1−p), drawn from (seed, batch entry, head, query, key).
-static double survival(const heedful_problem &p, const Row &row, int64_t k) {
+// The factor of dropout on a weight: 0 or 1 / (1 − p), drawn from (seed, batch entry, head, query, key).
+static double dropout_factor(const heedful_problem &p, const Row &row, int64_t k) {
     if (p.dropout_p == 0) return 1;
     constexpr uint32_t GOLDEN = 0x9E3779B9u;
     uint32_t words[2] = {(uint32_t)p.seed, (uint32_t)(p.seed >> 32)};
@@ -67,11 +69,11 @@ static double survival(const heedful_problem &p, const Row &row, int64_t k) {
     return draw >= std::nearbyint(p.dropout_p * 0x1p32) ? 1 / std::fmax(1 - (double)p.dropout_p, 0x1p-32) : 0;
 }
 
-// Passes 1 to 3: the weights of a query's keys, before dropout. Returns their log-sum-exp.
-static double weigh(const heedful_problem &p, const Row &row, double *weights) {
+// Passes 1 to 3: compute the weights (Tk,) of a query's keys, before dropout. Returns the log-sum-exp.
+static double compute_weights(const heedful_problem &p, const Row &row, double *weights) {
     const float *query = row_of(p.query, row.b, row.h, row.q);
 
-    // 1. Scores, and their maximum. Keys that the query does not see are not read.
+    // 1. The scores and their maximum. Keys that the query does not see are not read.
     double maximum = p.sinks ? p.sinks[row.h] : -INFINITY;
     for (int64_t k = 0; k < p.Tk; k++) {
         weights[k] = -INFINITY;
@@ -82,67 +84,69 @@ static double weigh(const heedful_problem &p, const Row &row, double *weights) {
         weights[k] = score;
         maximum = std::fmax(maximum, score);
     }
-    if (maximum == -INFINITY) maximum = 0;  // nothing is seen: every exponential is 0
+    if (maximum == -INFINITY) maximum = 0;  // no key is visible: every exponential is 0
 
-    // 2. Exponentials, and their sum.
+    // 2. The exponentials and their sum.
     double sum = p.sinks ? std::exp(p.sinks[row.h] - maximum) : 0;
     for (int64_t k = 0; k < p.Tk; k++) {
         weights[k] = std::exp(weights[k] - maximum);
         sum += weights[k];
     }
 
-    // 3. Weights that sum to 1, the sink's share included.
+    // 3. The weights, which sum to 1 together with the sink's share.
     for (int64_t k = 0; k < p.Tk; k++) weights[k] = sum == 0 ? 0 : weights[k] / sum;
     return maximum + std::log(sum);
 }
 
 static void forward_row(const heedful_problem &p, const Row &row) {
     std::vector<double> weights(p.Tk), output(p.Dv);
-    const double lse = weigh(p, row, weights.data());
+    const double lse = compute_weights(p, row, weights.data());
     if (p.lse) p.lse[(row.b * p.Hq + row.h) * p.Tq + row.q] = (float)lse;
 
-    // 4. The sum of the values, each by its weight.
+    // 4. The sum of the values, weighted.
     for (int64_t k = 0; k < p.Tk; k++)
         if (weights[k] != 0)
-            add(output.data(), weights[k] * survival(p, row, k), row_of(p.value, row.b, row.kv_head, k), p.Dv);
+            add(output.data(), weights[k] * dropout_factor(p, row, k), row_of(p.value, row.b, row.kv_head, k), p.Dv);
     store(output.data(), p.Dv, row_of(p.output, row.b, row.h, row.q));
 }
 
-// What all queries of one key/value head add to.
+// The gradients that all queries of one key/value head add to.
 struct HeadGradients {
-    std::vector<double> key, value;  // (Tk, D) and (Tk, Dv)
+    std::vector<double> key, value;  // (Tk, D), (Tk, Dv)
 };
 
 static void backward_row(const heedful_gradient &g, const Row &row, HeadGradients &sums) {
     const heedful_problem &p = g.forward;
-    std::vector<double> weights(p.Tk), grads(p.Tk), grad_query(p.D);
-    const double lse = weigh(p, row, weights.data());
+    std::vector<double> weights(p.Tk), dP(p.Tk), grad_query(p.D);
+    const double lse = compute_weights(p, row, weights.data());
     const float *query = row_of(p.query, row.b, row.h, row.q);
     const float *grad_output = row_of(g.grad_output, row.b, row.h, row.q);
 
-    // 4. Of the values and the weights, and the weights' mean gradient, less that of the log-sum-exp; what is not a key's
-    // share is the sink's.
-    double mean = g.grad_lse ? -g.grad_lse[(row.b * p.Hq + row.h) * p.Tq + row.q] : 0, sink_weight = lse != -INFINITY;
+    // 4. Gradients of the values and of the weights P. The mean of the latter, weighted by P, less the gradient of the
+    // log-sum-exp is δ. The share of the weights that no key has is the sink's.
+    double delta = g.grad_lse ? -g.grad_lse[(row.b * p.Hq + row.h) * p.Tq + row.q] : 0;
+    double sink_weight = lse != -INFINITY;
     for (int64_t k = 0; k < p.Tk; k++) {
         if (weights[k] == 0) continue;
-        const double survived = survival(p, row, k);
-        add(&sums.value[k * p.Dv], survived * weights[k], grad_output, p.Dv);
-        grads[k] = survived * dot(grad_output, row_of(p.value, row.b, row.kv_head, k), p.Dv);
-        mean += weights[k] * grads[k];
+        const double factor = dropout_factor(p, row, k);
+        add(&sums.value[k * p.Dv], factor * weights[k], grad_output, p.Dv);
+        dP[k] = factor * dot(grad_output, row_of(p.value, row.b, row.kv_head, k), p.Dv);
+        delta += weights[k] * dP[k];
         sink_weight -= weights[k];
     }
 
-    // 3 and 2. Of the scores: each weight times what its gradient exceeds the mean by. The sink's value is 0.
-    for (int64_t k = 0; k < p.Tk; k++) grads[k] = weights[k] * (grads[k] - mean);
-    if (g.grad_sinks) g.grad_sinks[row.h] -= (float)(sink_weight * mean);
+    // 3 and 2. Gradients of the scores, dS = P (dP − δ), and of the sink logit, whose value is 0.
+    std::vector<double> dS(p.Tk);
+    for (int64_t k = 0; k < p.Tk; k++) dS[k] = weights[k] * (dP[k] - delta);
+    if (g.grad_sinks) g.grad_sinks[row.h] -= (float)(sink_weight * delta);
 
-    // 1. Of the bias, and of the two factors of each dot product.
+    // 1. Gradients of the bias, and of the two factors of each dot product.
     for (int64_t k = 0; k < p.Tk; k++) {
         if (weights[k] == 0) continue;
-        if (g.grad_bias.data) *entry_of<float>(g.grad_bias, row, k) += (float)grads[k];
+        if (g.grad_bias.data) *entry_of<float>(g.grad_bias, row, k) += (float)dS[k];
         const float *key = row_of(p.key, row.b, row.kv_head, k);
         const double capped = p.softcap != 0 ? std::tanh(p.scale * dot(query, key, p.D) / p.softcap) : 0;
-        const double grad = grads[k] * (1 - capped * capped) * p.scale;
+        const double grad = dS[k] * (1 - capped * capped) * p.scale;
         add(grad_query.data(), grad, key, p.D);
         add(&sums.key[k * p.D], grad, query, p.D);
     }
@@ -168,17 +172,19 @@ extern "C" {
 
 EXPORT int32_t heedful_forward_plain(const heedful_problem *problem) {
     const heedful_problem &p = *problem;
+    if (p.dtype != HEEDFUL_F32) return HEEDFUL_UNKNOWN_DTYPE;
     for (int64_t b = 0; b < p.B; b++)
         for (int64_t h = 0; h < p.Hq; h++)
             for (int64_t q = 0; q < p.Tq; q++) heedful::plain::forward_row(p, {b, h, h / (p.Hq / p.Hkv), q});
-    return 0;
+    return HEEDFUL_OK;
 }
 
 EXPORT int32_t heedful_backward_plain(const heedful_gradient *gradient) {
     const heedful_problem &p = gradient->forward;
+    if (p.dtype != HEEDFUL_F32) return HEEDFUL_UNKNOWN_DTYPE;
     for (int64_t h = 0; gradient->grad_sinks && h < p.Hq; h++) gradient->grad_sinks[h] = 0;
     for (int64_t b = 0; b < p.B; b++)
         for (int64_t kv_head = 0; kv_head < p.Hkv; kv_head++) heedful::plain::backward_head(*gradient, b, kv_head);
-    return 0;
+    return HEEDFUL_OK;
 }
 }

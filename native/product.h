@@ -1,10 +1,19 @@
-// The one matrix product behind all of attention: C[row][lane] (+)= Σ_k A[row, k] · B[k][lane].
+// The one matrix product of all kernels: C[row][lane] (+)= Σ_k A[row, k] · B[k][lane].
 //
-// A's numbers are broadcast from where they lie, whatever its two strides; B and C have vectors along the lanes. A
-// register tile of ROWS x VECTORS accumulators hides the latency of the multiply-add. What is added to C is summed up by
-// itself first: rounding errors then grow with the root of a block and of the number of blocks, not of all keys.
+// The numbers of A are broadcast from wherever its two strides put them; the vectors of B and C lie along the lanes. A
+// register tile of ROWS x VECTORS accumulators hides the latency of the multiply-add. A product that is added to C is
+// summed on its own first, so that rounding errors grow with the square root of a block's length and of the number of
+// blocks, not of the number of all keys.
+#pragma once
 
-// The operand types: plain floats, or pairs of bf16 in one 32-bit word, multiplied and added two at a time.
+#include <cstdint>
+#include <type_traits>
+
+#include "vector.h"
+
+namespace heedful::HEEDFUL_ISA {
+
+// The operand types: floats, or pairs of bf16 in one 32-bit word, which are multiplied and added two at a time.
 #if defined(__AVX512BF16__)
 struct Pair {
     uint32_t bits;
@@ -18,13 +27,16 @@ INLINE F broadcast(const float *p) { return splat(*p); }
 INLINE F multiply_add(F a, F b, F c) { return a * b + c; }
 
 #if defined(__AVX512BF16__)
+constexpr bool HAS_PAIRS = true;
 template <bool PAIRS>
 using Operand = std::conditional_t<PAIRS, Pair, float>;
 #else
+constexpr bool HAS_PAIRS = false;
 template <bool PAIRS>
 using Operand = float;
 #endif
 
+// ROWS rows of C and VECTORS vectors of each, all in registers.
 template <int ROWS, int VECTORS, bool ADD, class T>
 INLINE void register_tile(const T *A, int64_t a_row, int64_t a_k, const T *B, int64_t b_k, int64_t K, float *C,
                           int64_t c_row) {
@@ -54,7 +66,7 @@ INLINE void register_tile(const T *A, int64_t a_row, int64_t a_k, const T *B, in
         }
 }
 
-// Rows in tiles of ROWS, what is left in a smaller one.
+// M rows of C in tiles of ROWS rows; the remainder takes smaller tiles.
 template <int ROWS, int VECTORS, bool ADD, class T>
 INLINE void row_tiles(int64_t M, const T *A, int64_t a_row, int64_t a_k, const T *B, int64_t b_k, int64_t K, float *C,
                       int64_t c_row) {
@@ -67,19 +79,22 @@ INLINE void row_tiles(int64_t M, const T *A, int64_t a_row, int64_t a_k, const T
                                                                       C + i * c_row, c_row);
 }
 
-// How many vectors of lanes a register tile spans, and how many rows the registers then hold.
+// The widest register tile, in vectors, and the accumulators that fit the registers beside the operands.
 #if defined(__AVX512F__)
-constexpr int MOST_VECTORS = 4, ACCUMULATORS = 24;
+constexpr int MAX_VECTORS = 4, ACCUMULATORS = 24;
 #elif defined(__AVX2__)
-constexpr int MOST_VECTORS = 2, ACCUMULATORS = 12;
+constexpr int MAX_VECTORS = 2, ACCUMULATORS = 12;
 #else
-constexpr int MOST_VECTORS = 2, ACCUMULATORS = 8;
+constexpr int MAX_VECTORS = 2, ACCUMULATORS = 8;
 #endif
 
+// C (M, LANES) is set, or with ADD added to, from A (M, K) and B (K, LANES). Strides count operands, or floats for C.
 template <int LANES, bool ADD, class T>
 static __attribute__((noinline)) void product(int64_t M, const T *A, int64_t a_row, int64_t a_k, const T *B,
                                               int64_t b_k, int64_t K, float *C, int64_t c_row) {
-    constexpr int VECTORS = LANES / W < MOST_VECTORS ? LANES / W : MOST_VECTORS;
+    constexpr int VECTORS = LANES / W < MAX_VECTORS ? LANES / W : MAX_VECTORS;
     for (int lane = 0; lane < LANES; lane += VECTORS * W)
         row_tiles<ACCUMULATORS / VECTORS, VECTORS, ADD>(M, A, a_row, a_k, B + lane, b_k, K, C + lane, c_row);
 }
+
+}  // namespace heedful::HEEDFUL_ISA

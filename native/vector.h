@@ -1,5 +1,20 @@
-// One vector of W floats, by GCC's vector extension; intrinsics only for what it cannot say.
-// No include guard: each instruction set includes this once, inside its own namespace.
+// Vectors of W floats and the operations on them. GCC's vector extension expresses most; the rest are intrinsics.
+#pragma once
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include <cstdint>
+
+// The namespace of the instruction set that this translation unit is compiled for: the files in isa/ define it.
+#ifndef HEEDFUL_ISA
+#define HEEDFUL_ISA generic
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+
+namespace heedful::HEEDFUL_ISA {
 
 #if defined(__AVX512F__)
 constexpr int W = 16;
@@ -12,10 +27,10 @@ constexpr int W = 4;
 typedef float F __attribute__((vector_size(4 * W)));
 typedef int32_t I __attribute__((vector_size(4 * W)));
 typedef uint32_t U __attribute__((vector_size(4 * W)));
-typedef float Fu __attribute__((vector_size(4 * W), aligned(4)));
+typedef float Fu __attribute__((vector_size(4 * W), aligned(4)));  // in memory of any alignment
 typedef int32_t Iu __attribute__((vector_size(4 * W), aligned(4)));
 
-INLINE F splat(float x) { return x - F{}; }  // x − 0 is x, where 0 + x would have to turn −0 into 0
+INLINE F splat(float x) { return x - F{}; }  // x − 0 is x for every x; 0 + x would turn −0 into 0
 INLINE F load(const float *p) { return *(const Fu *)p; }
 INLINE void store(float *p, F v) { *(Fu *)p = v; }
 INLINE I load(const int32_t *p) { return *(const Iu *)p; }
@@ -23,7 +38,7 @@ INLINE I splat(int32_t x) { return I{} + x; }
 INLINE U splat_word(uint32_t x) { return U{} + x; }
 INLINE U load_words(const uint32_t *p) { return (U)load((const int32_t *)p); }
 
-// The larger of the two; b where either is NaN, so that put last a NaN comes through.
+// The larger number of each pair, or b if either is NaN: a NaN in the second argument is kept.
 INLINE F maximum_of(F a, F b) {
 #if defined(__AVX512F__)
     return (F)_mm512_max_ps((__m512)a, (__m512)b);
@@ -34,7 +49,8 @@ INLINE F maximum_of(F a, F b) {
 #endif
 }
 
-INLINE F minimum_of(F a, F b) {  // b where either is NaN
+// The smaller number of each pair, or b if either is NaN.
+INLINE F minimum_of(F a, F b) {
 #if defined(__AVX512F__)
     return (F)_mm512_min_ps((__m512)a, (__m512)b);
 #elif defined(__AVX2__)
@@ -48,9 +64,9 @@ INLINE float highest_of(F v) {
 #if defined(__AVX512F__)
     return _mm512_reduce_max_ps((__m512)v);
 #else
-    float most = v[0];
-    for (int i = 1; i < W; i++) most = v[i] > most ? v[i] : most;
-    return most;
+    float highest = v[0];
+    for (int i = 1; i < W; i++) highest = v[i] > highest ? v[i] : highest;
+    return highest;
 #endif
 }
 
@@ -70,14 +86,14 @@ INLINE bool any(I flags) {
 #elif defined(__AVX2__)
     return _mm256_movemask_epi8((__m256i)flags) != 0;
 #else
-    int32_t found = 0;
-    for (int i = 0; i < W; i++) found |= flags[i];
-    return found != 0;
+    int32_t bits = 0;
+    for (int i = 0; i < W; i++) bits |= flags[i];
+    return bits != 0;
 #endif
 }
 
-// x as it is stored, not a product still to be fused into a sum: large scores must round here as they did in the forward
-// pass, or their differences are of roundings.
+// x, rounded to float32: the compiler must not fuse the product x into a following sum. The backward pass recomputes
+// the scores, and large scores must round as they did in the forward pass, or the log-sum-exp no longer fits them.
 INLINE F rounded(F x) {
 #if defined(__clang__)
     return __arithmetic_fence(x);
@@ -86,8 +102,8 @@ INLINE F rounded(F x) {
 #endif
 }
 
-// 2^x for x < 128, and exactly 0 far below. Minimax polynomials on [-½, ½]: relative error 7.5e-8, or 7.5e-5 where the
-// result is rounded to bf16 anyway.
+// 2^x for x < 128, and exactly 0 for very negative x. Minimax polynomials on [-½, ½] with a relative error of 7.5e-8,
+// or of 7.5e-5 if not EXACT, which suffices for results that are rounded to bf16.
 template <bool EXACT>
 INLINE F exp2(F x) {
     x = maximum_of(splat(-200.0f), x);
@@ -96,7 +112,7 @@ INLINE F exp2(F x) {
 #elif defined(__AVX2__)
     F whole = (F)_mm256_round_ps((__m256)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 #else
-    F shifter = splat(12582912.0f);  // 1.5 · 2^23: adding it rounds to an integer
+    F shifter = splat(12582912.0f);  // 1.5 · 2^23: the sum has no fraction bits, so adding it rounds to an integer
     F whole = (x + shifter) - shifter;
 #endif
     F f = x - whole, p;
@@ -117,13 +133,13 @@ INLINE F exp2(F x) {
     return (F)_mm512_scalef_ps((__m512)p, (__m512)whole);
 #else
     I exponent = (__builtin_convertvector(whole, I) + 127) << 23;
-    return whole < -126.0f ? F{} : p * (F)exponent;  // which drops numbers below 1e-38
+    return whole < -126.0f ? F{} : p * (F)exponent;  // flushes denormals, below 1e-38, to 0
 #endif
 }
 
 INLINE F absolute(F x) { return (F)((I)x & 0x7FFFFFFF); }
 
-// Relative error 4e-7: a series near 0, where 1 − 2 / (e^2x + 1) would cancel.
+// Relative error 4e-7. Near 0, where 1 − 2 / (e^2x + 1) would cancel, a series takes its place.
 INLINE F tanh(F x) {
     const F y = x * x;
     const F near = x + x * y * (y * (y * -5.3968254e-2f + 1.3333333e-1f) - 3.3333333e-1f);
@@ -131,3 +147,5 @@ INLINE F tanh(F x) {
     const F far = 1.0f - 2.0f / (e + 1.0f);
     return absolute(x) < 0.15f ? near : (x < 0.0f ? -far : far);
 }
+
+}  // namespace heedful::HEEDFUL_ISA

@@ -1,9 +1,2 @@
 #define HEEDFUL_ISA avx2
 #include "../kernels.h"
-#include "../peaks.h"
-
-namespace heedful::HEEDFUL_ISA {
-#include "../probes.h"
-
-const Peaks peaks = {multiply_adds, bf16_products, read_all};
-}  // namespace heedful::HEEDFUL_ISA

@@ -1,5 +1,5 @@
-// Four-dimensional arrays in memory where a stray read or write shows: all that is not a number of theirs is poison,
-// a NaN that spoils results and of which each bit must still be there afterwards.
+// Four-dimensional arrays for tests, in memory that reveals stray reads and writes: all of it that holds no number of
+// the array is a NaN with a known bit pattern. A read of it spoils results, and a write to it changes the pattern.
 #pragma once
 
 #include <cstring>
@@ -13,15 +13,15 @@ enum Layout {
     PACKED,        // (B, H, T, size), contiguous
     GAPS,          // the same with gaps after every row and head, and an odd offset
     TOKENS_FIRST,  // (B, T, H, size) in memory, gaps too
-    ROWS_LAST,     // (B, H, size, T) in memory: for planes only
+    ROWS_LAST,     // (B, H, size, T) in memory, for planes only
 };
 
-using Sizes = std::vector<int64_t>;  // four
+using Sizes = std::vector<int64_t>;  // four of them
 
 class Array {
   public:
     Array() = default;
-    Array(int dtype, Sizes sizes, Layout layout) : dtype(dtype), sizes(sizes) {
+    Array(int number_type, Sizes shape, Layout layout) : dtype(number_type), sizes(shape) {
         static constexpr int innermost_first[][4] = {{3, 2, 1, 0}, {3, 2, 1, 0}, {3, 1, 2, 0}, {2, 3, 1, 0}};
         int64_t gap = layout == PACKED ? 0 : 5, length = 1;
         for (int axis : innermost_first[layout]) {
@@ -33,35 +33,37 @@ class Array {
         for (int64_t i = 0; i < offset + length; i++) put(i, POISON);
     }
 
-    // As a broadcast tensor: axes of size 1 have stride 0, so that all indices along them mean the same.
+    // Turn axes of size 1 into broadcast axes, with stride 0: every index along them is valid.
     Array &&broadcast() && {
         for (int axis = 0; axis < 4; axis++)
             if (sizes[axis] == 1) strides[axis] = 0;
         return std::move(*this);
     }
 
-    float at(int64_t b, int64_t h, int64_t t, int64_t i) const { return take(place(b, h, t, i)); }
-    void set(int64_t b, int64_t h, int64_t t, int64_t i, float x) { put(place(b, h, t, i), bits(x)); }
+    float at(int64_t b, int64_t h, int64_t t, int64_t i) const { return get(place(b, h, t, i)); }
+    void set(int64_t b, int64_t h, int64_t t, int64_t i, float x) { put(place(b, h, t, i), bits_of(x)); }
 
-    template <class What>  // what(b, h, t, i) for every number
-    void for_each(What what) const {
+    // Call action(b, h, t, i) for every number.
+    template <class Action>
+    void for_each(Action action) const {
         for (int64_t b = 0; b < sizes[0]; b++)
             for (int64_t h = 0; h < sizes[1]; h++)
                 for (int64_t t = 0; t < sizes[2]; t++)
-                    for (int64_t i = 0; i < sizes[3]; i++) what(b, h, t, i);
+                    for (int64_t i = 0; i < sizes[3]; i++) action(b, h, t, i);
     }
 
     void fill(float x) {
         for_each([&](int64_t b, int64_t h, int64_t t, int64_t i) { set(b, h, t, i, x); });
     }
 
-    // The same numbers in another type and layout.
+    // A copy in another type and layout.
     Array copy(int to_dtype, Layout layout) const {
         Array other(to_dtype, sizes, layout);
         for_each([&](int64_t b, int64_t h, int64_t t, int64_t i) { other.set(b, h, t, i, at(b, h, t, i)); });
         return other;
     }
 
+    // The largest distance of any number from the expected one.
     double distance_from(const Array &expected) const {
         double worst = 0;
         for_each([&](int64_t b, int64_t h, int64_t t, int64_t i) {
@@ -70,13 +72,13 @@ class Array {
         return worst;
     }
 
-    bool gaps_hold() const {
+    // Whether nothing was written between the numbers.
+    bool gaps_are_intact() const {
         Array gaps = *this;
         for_each([&](int64_t b, int64_t h, int64_t t, int64_t i) { gaps.put(gaps.place(b, h, t, i), POISON); });
         for (int64_t i = 0; i < (int64_t)memory.size() / bytes(); i++) {
-            uint32_t found = 0, poison = POISON;
-            memcpy(&found, &gaps.memory[i * bytes()], bytes());
-            if (memcmp(&found, &poison, bytes())) return false;
+            const uint32_t poison = POISON;
+            if (memcmp(&gaps.memory[i * bytes()], &poison, bytes())) return false;
         }
         return true;
     }
@@ -89,10 +91,10 @@ class Array {
     heedful_tensor tensor() { return {data(), strides[0], strides[1], strides[2]}; }
     heedful_plane plane() { return {data(), strides[0], strides[1], strides[2], strides[3]}; }
 
-    static constexpr int BYTE = 3;  // a type of masks, beside heedful_dtype's
+    static constexpr int BYTE = 3;  // the type of masks, beside the types of heedful_dtype
 
   private:
-    static constexpr uint32_t POISON = 0x7FFD7FFD;  // a NaN as float, its halves as bf16 and half
+    static constexpr uint32_t POISON = 0x7FFD7FFD;  // a NaN as float; its halves are NaNs as bf16 and half
 
     int dtype = HEEDFUL_F32;
     Sizes sizes = Sizes(4), strides = Sizes(4);
@@ -103,9 +105,9 @@ class Array {
     int64_t place(int64_t b, int64_t h, int64_t t, int64_t i) const {
         return offset + b * strides[0] + h * strides[1] + t * strides[2] + i * strides[3];
     }
-    void put(int64_t place, uint32_t bits) { memcpy(&memory[place * bytes()], &bits, bytes()); }
+    void put(int64_t at, uint32_t bits) { memcpy(&memory[at * bytes()], &bits, bytes()); }
 
-    uint32_t bits(float x) const {
+    uint32_t bits_of(float x) const {
         uint32_t word;
         memcpy(&word, &x, 4);
         switch (dtype) {
@@ -121,9 +123,9 @@ class Array {
         }
     }
 
-    float take(int64_t place) const {
+    float get(int64_t at) const {
         uint32_t word = 0;
-        memcpy(&word, &memory[place * bytes()], bytes());
+        memcpy(&word, &memory[at * bytes()], bytes());
         float x;
         _Float16 half;
         switch (dtype) {

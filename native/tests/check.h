@@ -1,4 +1,4 @@
-// What a test says: passed, or failed with its reason.
+// The tests' checks: they count what passed, and print what failed.
 #pragma once
 
 #include <cmath>
@@ -11,6 +11,7 @@ struct Tally {
 };
 inline Tally tally;
 
+// `where` describes the case.
 inline void check(bool holds, const char *what, const std::string &where) {
     (holds ? tally.passed : tally.failed)++;
     if (!holds) printf("FAILED  %s\n        %s\n", what, where.c_str());
@@ -22,9 +23,9 @@ inline void check_below(double limit, double distance, const char *what, const s
     check(distance < limit, text, where);
 }
 
-// How far a number is from the one expected, in units of 1 + |expected|; a NaN is infinitely far.
-inline double distance(double found, double expected) {
-    if (found == expected) return 0;  // −∞ too
-    const double apart = std::fabs(found - expected) / (1 + std::fabs(expected));
-    return apart == apart ? apart : INFINITY;
+// The distance of a number from the expected one, in units of 1 + |expected|. It is infinite for NaN.
+inline double distance(double actual, double expected) {
+    if (actual == expected) return 0;  // also for −∞
+    const double difference = std::fabs(actual - expected) / (1 + std::fabs(expected));
+    return difference == difference ? difference : INFINITY;
 }

@@ -1,9 +1,10 @@
-// Every kernel of the library against the plain one. Prints what failed; exit status 1 where something did.
+// Runs the tests of the C++ core. Prints what failed, and exits with status 1 if anything did.
 
 #include "check.h"
 #include "tests.h"
 
 int main() {
+    test_interface();
     test_forward();
     test_backward();
     printf("%lld passed, %lld failed\n", (long long)tally.passed, (long long)tally.failed);

@@ -1,4 +1,4 @@
-// Attention problems drawn at random: everything that heedful_problem can say, in every combination.
+// Attention problems drawn at random, with all options of heedful_problem in every combination.
 #pragma once
 
 #include <algorithm>
@@ -9,9 +9,10 @@
 #include "array.h"
 #include "workers.h"
 
-enum Runs { NO_RUNS, CAUSAL, WINDOW_AND_SINKS, HOLES, NOTHING_SEEN };
+enum KeyRanges { NO_RANGES, CAUSAL, WINDOW_AND_SINKS, HOLES, NO_KEYS };
 
-struct Draw {  // a source of random choices
+// A source of random choices.
+struct Draw {
     std::mt19937_64 source;
     explicit Draw(uint64_t seed) : source(seed) {}
 
@@ -24,33 +25,33 @@ struct Draw {  // a source of random choices
     }
 };
 
-// What a problem is like; its numbers follow from the seed.
+// The parameters of a problem; its numbers follow from the seed.
 struct Case {
     uint64_t seed;
     int64_t B = 1, Hq = 1, Hkv = 1, Tq = 1, Tk = 1, D = 8, Dv = 8;
     int dtype = HEEDFUL_F32;
     Layout layout = PACKED;
     float scale = 0.5f, softcap = 0;
-    Runs runs = NO_RUNS;
-    bool runs_per_batch = false, sinks = false, lse = true;
-    unsigned mask_axes = 0, bias_axes = 0;  // a bit for each axis that is not broadcast; 16: has one at all
-    bool keys_apart = false;                // mask and bias whose keys are not neighbours
+    KeyRanges ranges = NO_RANGES;
+    bool ranges_per_batch = false, sinks = false, lse = true;
+    unsigned mask_axes = 0, bias_axes = 0;  // one bit per axis that is not broadcast; 16: there is one
+    bool keys_apart = false;                // mask and bias with a stride between keys
     float dropout_p = 0;
     int workers = 0;
 
     std::string describe() const {
         char text[400];
         snprintf(text, sizeof text,
-                 "seed %llu: B %d Hq %d Hkv %d Tq %d Tk %d D %d Dv %d, dtype %d, layout %d, scale %g, softcap %g, runs %d%s, "
-                 "mask %u, bias %u%s, sinks %d, dropout %g, workers %d, isa %s",
-                 (unsigned long long)seed, (int)B, (int)Hq, (int)Hkv, (int)Tq, (int)Tk, (int)D, (int)Dv, dtype, layout, scale,
-                 softcap, runs, runs_per_batch ? " per batch entry" : "", mask_axes, bias_axes,
+                 "seed %llu: B %d Hq %d Hkv %d Tq %d Tk %d D %d Dv %d, dtype %d, layout %d, scale %g, softcap %g, "
+                 "key ranges %d%s, mask %u, bias %u%s, sinks %d, dropout %g, workers %d, isa %s",
+                 (unsigned long long)seed, (int)B, (int)Hq, (int)Hkv, (int)Tq, (int)Tk, (int)D, (int)Dv, dtype, layout,
+                 scale, softcap, ranges, ranges_per_batch ? " per batch entry" : "", mask_axes, bias_axes,
                  keys_apart ? " with keys apart" : "", sinks, dropout_p, workers, heedful_isa());
         return text;
     }
 };
 
-// All but the lengths and head sizes drawn from the seed.
+// Draw everything but the lengths and head sizes from the seed.
 inline Case draw_case(uint64_t seed, int64_t Tq, int64_t Tk, int64_t D, int64_t Dv) {
     Draw draw(seed);
     Case c{.seed = seed, .Tq = Tq, .Tk = Tk, .D = D, .Dv = Dv};
@@ -59,8 +60,8 @@ inline Case draw_case(uint64_t seed, int64_t Tq, int64_t Tk, int64_t D, int64_t 
     c.layout = draw.of({PACKED, GAPS, TOKENS_FIRST});
     c.scale = draw.of({1.0f, 1.0f, 1.0f, -1.0f, 4.0f}) / std::sqrt((float)D);
     c.softcap = draw.of({0.0f, 0.0f, 1.5f, 30.0f});
-    c.runs = draw.of({NO_RUNS, CAUSAL, WINDOW_AND_SINKS, HOLES});
-    c.runs_per_batch = draw.chance(0.5);
+    c.ranges = draw.of({NO_RANGES, CAUSAL, WINDOW_AND_SINKS, HOLES});
+    c.ranges_per_batch = draw.chance(0.5);
     c.sinks = draw.chance(0.3), c.lse = draw.chance(0.8);
     c.mask_axes = draw.chance(0.4) ? 16 + (unsigned)draw.below(16) : 0;
     c.bias_axes = draw.chance(0.4) ? 16 + (unsigned)draw.below(16) : 0;
@@ -70,7 +71,7 @@ inline Case draw_case(uint64_t seed, int64_t Tq, int64_t Tk, int64_t D, int64_t 
     return c;
 }
 
-// What attention reads and writes; or the gradients of these. What there is none of is empty.
+// The tensors that attention reads and writes, or their gradients. Unused ones are empty.
 struct Tensors {
     Array query, key, value, bias, sinks, output, lse;
 };
@@ -80,8 +81,8 @@ class Problem {
     const Case c;
     Draw draw;
 
-    explicit Problem(const Case &c) : c(c), draw(c.seed + 1) {
-        draw_runs();
+    explicit Problem(const Case &parameters) : c(parameters), draw(c.seed + 1) {
+        draw_ranges();
         if (c.mask_axes) draw_mask();
         if (c.bias_axes) draw_bias();
         if (c.sinks) draw_sinks();
@@ -90,23 +91,24 @@ class Problem {
         spoil_unseen_keys();
     }
 
-    // The inputs in a type and layout, and room for the results, poisoned.
+    // Copy the inputs in a type and layout, and allocate the results.
     Tensors tensors(int dtype, Layout layout) const {
         Tensors x = inputs;
-        for (auto input : {&Tensors::query, &Tensors::key, &Tensors::value}) x.*input = (inputs.*input).copy(dtype, layout);
+        for (auto input : {&Tensors::query, &Tensors::key, &Tensors::value})
+            x.*input = (inputs.*input).copy(dtype, layout);
         x.output = Array(dtype, {c.B, c.Hq, c.Tq, c.Dv}, layout);
         if (c.lse) x.lse = Array(HEEDFUL_F32, {1, c.B, c.Hq, c.Tq}, PACKED);
         return x;
     }
 
-    heedful_problem on(Tensors &x, int dtype, int worker_count) {
+    heedful_problem with(Tensors &x, int dtype, int worker_count) {
         heedful_problem p{};
         p.B = c.B, p.Hq = c.Hq, p.Hkv = c.Hkv, p.Tq = c.Tq, p.Tk = c.Tk, p.D = c.D, p.Dv = c.Dv;
         p.dtype = dtype, p.scale = c.scale, p.softcap = c.softcap;
         p.query = x.query.tensor(), p.key = x.key.tensor(), p.value = x.value.tensor(), p.output = x.output.tensor();
         p.lse = (float *)x.lse.data();
-        p.start = start.data(), p.stop = stop.data(), p.runs = runs;
-        p.runs_batch = c.runs_per_batch ? c.Tq * runs : 0;
+        p.range_start = start.data(), p.range_stop = stop.data(), p.key_ranges = key_ranges;
+        p.range_batch = c.ranges_per_batch ? c.Tq * key_ranges : 0;
         p.mask = mask.plane(), p.bias = x.bias.plane();
         p.sinks = (const float *)x.sinks.data();
         p.dropout_p = c.dropout_p, p.seed = c.seed * 0x9E3779B97F4A7C15u;
@@ -114,7 +116,7 @@ class Problem {
         return p;
     }
 
-    // Numbers that the problem's type can hold, as packed floats.
+    // Draw numbers that the problem's type represents exactly, as packed floats.
     Array numbers(Sizes sizes) {
         Array x(c.dtype, sizes, PACKED);
         x.for_each([&](int64_t b, int64_t h, int64_t t, int64_t i) { x.set(b, h, t, i, draw.number()); });
@@ -122,37 +124,37 @@ class Problem {
     }
 
   private:
-    int32_t runs = 0;
+    int32_t key_ranges = 0;
     std::vector<int32_t> start, stop;
     Array mask;
     Tensors inputs;  // packed floats
 
-    void draw_runs() {
-        if (c.runs == NO_RUNS) return;
-        runs = c.runs == WINDOW_AND_SINKS || c.runs == HOLES ? 2 : 1;
-        for (int64_t b = 0; b < (c.runs_per_batch ? c.B : 1); b++)
-            for (int64_t q = 0; q < c.Tq; q++) draw_row_of_runs(q);
+    void draw_ranges() {
+        if (c.ranges == NO_RANGES) return;
+        key_ranges = c.ranges == WINDOW_AND_SINKS || c.ranges == HOLES ? 2 : 1;
+        for (int64_t b = 0; b < (c.ranges_per_batch ? c.B : 1); b++)
+            for (int64_t q = 0; q < c.Tq; q++) draw_ranges_of(q);
     }
 
-    void add_run(int64_t from, int64_t to) {
+    void add_range(int64_t from, int64_t to) {
         start.push_back((int32_t)std::clamp(from, int64_t{0}, c.Tk));
         stop.push_back((int32_t)std::clamp(to, int64_t{0}, c.Tk));
     }
 
-    void draw_row_of_runs(int64_t q) {
+    void draw_ranges_of(int64_t q) {
         const int64_t last = q + c.Tk - c.Tq, size = 1 + c.Tk / 3;
-        if (c.runs == CAUSAL) add_run(0, last + 1);
-        if (c.runs == NOTHING_SEEN) add_run(q, q);
-        if (c.runs == WINDOW_AND_SINKS) {
+        if (c.ranges == CAUSAL) add_range(0, last + 1);
+        if (c.ranges == NO_KEYS) add_range(q, q);
+        if (c.ranges == WINDOW_AND_SINKS) {
             const int64_t sinks = std::clamp(last + 1, int64_t{0}, int64_t{4});
-            add_run(0, sinks), add_run(std::max(sinks, last + 1 - size), last + 1);
+            add_range(0, sinks), add_range(std::max(sinks, last + 1 - size), last + 1);
         }
-        if (c.runs == HOLES) {  // anywhere, some empty, and some rows with nothing at all
+        if (c.ranges == HOLES) {  // anywhere; some are empty, and some rows have none
             int64_t at[4] = {};
             if (!draw.chance(0.2))
                 for (int64_t &place : at) place = draw.below(c.Tk + 1);
             std::sort(at, at + 4);
-            add_run(at[0], at[1]), add_run(at[2], at[3]);
+            add_range(at[0], at[1]), add_range(at[2], at[3]);
         }
     }
 
@@ -188,15 +190,15 @@ class Problem {
     }
 
     bool sees(int64_t b, int64_t h, int64_t q, int64_t k) const {
-        const auto there = [&](int axis, int64_t index) { return c.mask_axes >> axis & 1 ? index : 0; };
-        if (c.mask_axes && mask.at(there(0, b), there(1, h), there(2, q), there(3, k)) == 0) return false;
-        const int64_t first = ((c.runs_per_batch ? b * c.Tq : 0) + q) * runs;
-        for (int64_t run = first; run < first + runs; run++)
-            if (start[run] <= k && k < stop[run]) return true;
-        return runs == 0;
+        const auto own = [&](int axis, int64_t index) { return c.mask_axes >> axis & 1 ? index : 0; };  // 0: broadcast
+        if (c.mask_axes && mask.at(own(0, b), own(1, h), own(2, q), own(3, k)) == 0) return false;
+        const int64_t first = ((c.ranges_per_batch ? b * c.Tq : 0) + q) * key_ranges;
+        for (int64_t range = first; range < first + key_ranges; range++)
+            if (start[range] <= k && k < stop[range]) return true;
+        return key_ranges == 0;
     }
 
-    // NaN in keys and values that no query of the batch entry sees.
+    // Put NaN in keys and values that no query of the batch entry sees.
     void spoil_unseen_keys() {
         for (int64_t b = 0; b < c.B; b++)
             for (int64_t k = 0; k < c.Tk; k++) {

@@ -1,4 +1,4 @@
-// The tests' names, and what they share.
+// The tests' functions, and the sizes and tolerances that they share.
 #pragma once
 
 #include <cstdint>
@@ -6,24 +6,28 @@
 
 #include "../heedful.h"
 
-// Lengths around every edge of a block, a tile and a vector; and around the places where keys are split among threads.
+// Lengths around every edge of a block, a tile and a vector, and around the lengths at which keys are split into
+// chunks.
 inline const std::vector<int64_t> EDGES = {1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129};
 inline const std::vector<int64_t> LONG = {1023, 1024, 1025, 2047, 2048, 2049};
-inline const std::vector<int64_t> HEAD_SIZES = {1, 2, 3, 7, 8, 9, 15, 16, 17, 24, 33, 40, 63, 64, 65, 80, 127, 129, 200, 256};
+inline const std::vector<int64_t> HEAD_SIZES = {1, 2, 3, 7, 8, 9, 15, 16, 17, 24, 33,
+                                              40, 63, 64, 65, 80, 127, 129, 200, 256};
 
-// How far a result may be from the plain one: what rounding to the type allows.
+// The largest distance of a result from the plain one, which rounding to the type explains.
 inline double tolerance(int dtype) {
     return dtype == HEEDFUL_F32 ? 3e-5 : dtype == HEEDFUL_F16 ? 2e-3 : 2e-2;
 }
 
-// The log-sum-exp is always float; for bf16 its exponentials may be no better than a bf16 can tell.
+// The log-sum-exp is always float32, but for bf16 its exponentials have the precision that bf16 needs only.
 inline double lse_tolerance(int dtype) { return dtype == HEEDFUL_BF16 ? 3e-4 : 3e-5; }
 
-template <class What>  // what() with every instruction set that this machine has
-void with_each_isa(What what) {
+// Call action() with each instruction set of this machine.
+template <class Action>
+void with_each_isa(Action action) {
     for (const char *isa : {"generic", "avx2", "avx512", "avx512bf16"})
-        if (heedful_use_isa(isa) == 0) what();
+        if (heedful_use_isa(isa) == 0) action();
 }
 
+void test_interface();
 void test_forward();
 void test_backward();

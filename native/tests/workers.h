@@ -1,4 +1,4 @@
-// A parallel_for like a host's: a few threads, each with its part of the range.
+// A parallel_for with a few threads, each of which gets one part of the range.
 #pragma once
 
 #include <thread>
@@ -17,8 +17,9 @@ int32_t parallel_for(int64_t begin, int64_t end, int64_t, heedful_work work, voi
     return 0;
 }
 
-// 0: none, everything on the calling thread.
+// Return a parallel_for with `count` threads, or NULL for 0: everything runs on the calling thread.
 inline heedful_parallel_for workers(int count) {
-    const heedful_parallel_for choices[] = {nullptr, parallel_for<1>, parallel_for<2>, parallel_for<3>, parallel_for<4>};
+    const heedful_parallel_for choices[] = {nullptr, parallel_for<1>, parallel_for<2>, parallel_for<3>,
+                                            parallel_for<4>};
     return choices[count];
 }

@@ -1,12 +1,13 @@
-"""The native kernel where it might slip: block edges, small types, layouts, threads, forks, and PyTorch's machinery.
+"""Tests of the native kernel: block edges, small types, layouts, threads, forks, and PyTorch's machinery.
 
-That it agrees with the reference on drawn problems is in test_agreement.py.
+test_agreement.py compares it with the reference on drawn problems.
 """
 
 import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from struct import Struct
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from torch.nn import functional as F
 
 from heedful import Causal, KernelError, Padding, Sinks, Window, attention, explain
 from heedful.dropout import kept
-from heedful.kernels.native import calls, library, operators
+from heedful.kernels.native import calls, library, operators, structs
 
 pytestmark = pytest.mark.skipif(
     library.missing is not None, reason=f"the native library is missing: {library.missing}"
@@ -26,7 +27,7 @@ EDGES = [1, 15, 16, 17, 63, 64, 65, 127, 128, 129]
 
 @pytest.fixture(params=ISAS)
 def isa(request):
-    """Each instruction set of this machine in turn."""
+    """Run the test with each instruction set of this machine."""
     before = library.isa
     library.use_isa(request.param)
     yield request.param
@@ -42,14 +43,14 @@ def draw(B=1, Hq=2, Hkv=1, Tq=8, Tk=8, D=16, Dv=16, dtype=torch.float32):
 
 
 def assert_agrees(tensors, **options):
-    """Output and lse against the float64 reference."""
-    ours = attention(*tensors, **options, kernel="native", return_lse=True)
+    """Compare output and lse with the float64 reference."""
+    actual = attention(*tensors, **options, kernel="native", return_lse=True)
     exact = attention(
         *(tensor.double() for tensor in tensors), **options, kernel="reference", return_lse=True
     )
     atol = TOLERANCE[tensors[0].dtype]
-    torch.testing.assert_close(ours.output.double(), exact.output, rtol=0, atol=atol)
-    torch.testing.assert_close(ours.lse.double(), exact.lse, rtol=0, atol=1e-4)
+    torch.testing.assert_close(actual.output.double(), exact.output, rtol=0, atol=atol)
+    torch.testing.assert_close(actual.lse.double(), exact.lse, rtol=0, atol=1e-4)
 
 
 # --- the numbers -------------------------------------------------------------------------------------
@@ -64,7 +65,7 @@ def test_lengths_around_the_edges_of_blocks(isa, dtype):
 
 
 def gradients(tensors, kernel="native", **options):
-    """Those of query, key and value for a cotangent of ones in the log-sum-exp and of waves in the output."""
+    """Return the gradients of query, key and value, for a sine wave as the output's cotangent and ones as the lse's."""
     leaves = [tensor.detach().requires_grad_() for tensor in tensors]
     output, lse = attention(*leaves, **options, kernel=kernel, return_lse=True)
     waves = torch.arange(output.numel()).sin().view(output.shape).to(output.dtype)
@@ -92,7 +93,7 @@ def test_gradients_around_the_edges_of_blocks(isa, dtype):
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("mask", [None, Causal()], ids=["full", "causal"])
-def test_the_gradients_error_is_at_most_one_and_a_half_of_pytorchs(isa, dtype, mask):
+def test_the_error_of_the_gradients_is_at_most_one_and_a_half_times_pytorchs(isa, dtype, mask):
     tensors = draw(Hq=4, Hkv=4, Tq=300, Tk=300, D=64, Dv=64, dtype=dtype)
     cotangent = torch.randn(1, 4, 300, 64, dtype=dtype)
 
@@ -110,8 +111,8 @@ def test_the_gradients_error_is_at_most_one_and_a_half_of_pytorchs(isa, dtype, m
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_gradients_with_dropout_err_little_more_than_exact_ones_rounded(isa, dtype):
-    """With dropout PyTorch computes in float32 and rounds the results: its error is that of one rounding."""
+def test_the_error_of_gradients_with_dropout_is_close_to_that_of_one_rounding(isa, dtype):
+    """PyTorch computes dropout in float32 and rounds the results, so its error is that of one rounding."""
     tensors = draw(Hq=4, Hkv=4, Tq=600, Tk=600, D=64, Dv=64, dtype=dtype)
     cotangent = torch.randn(1, 4, 600, 64, dtype=dtype)
 
@@ -148,7 +149,7 @@ def test_one_query_on_many_keys(isa, dtype):
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("mask", [None, Causal()], ids=["full", "causal"])
-def test_the_error_is_at_most_one_and_a_half_of_pytorchs(isa, dtype, mask):
+def test_the_error_of_the_output_is_at_most_one_and_a_half_times_pytorchs(isa, dtype, mask):
     ours = theirs = 0.0
     for _ in range(5):
         tensors = draw(Hq=4, Hkv=4, Tq=300, Tk=300, D=64, Dv=64, dtype=dtype)
@@ -160,7 +161,7 @@ def test_the_error_is_at_most_one_and_a_half_of_pytorchs(isa, dtype, mask):
     assert ours <= 1.5 * theirs
 
 
-def test_it_drops_the_weights_that_python_says(isa):
+def test_it_drops_the_same_weights_as_the_python_kernels(isa):
     B, Hq, Tq, Tk = 2, 6, 70, 150
     query, key = torch.randn(B, Hq, Tq, 8), torch.randn(B, 2, Tk, 8)
     value = torch.eye(Tk).expand(B, 2, Tk, Tk)
@@ -170,10 +171,10 @@ def test_it_drops_the_weights_that_python_says(isa):
     )
     indices = torch.meshgrid(*(torch.arange(n) for n in (B, Hq, Tq, Tk)), indexing="ij")
     assert torch.equal(weights != 0, kept(int(seed), 0.4, *indices))
-    everything = calls.forward(
+    all_dropped = calls.forward(
         *(query, key, value, None, None, None, None, None, seed, 0.3, 0.0, 1.0), wants_lse=False
     )
-    assert (everything[0] == 0).all()
+    assert (all_dropped[0] == 0).all()
 
 
 def test_no_part_of_the_output_is_left_unwritten(isa, monkeypatch):
@@ -199,7 +200,7 @@ def test_no_part_of_the_gradients_is_left_unwritten(isa, monkeypatch):
     for mask in (None, Causal("end"), Padding([0, 50]), hidden, Window(3, "start")):
         for gradient in gradients(draw(B=2, Tq=70, Tk=90, Dv=19), mask=mask):
             assert gradient.isfinite().all()
-    assert all((it == 0).all() for it in gradients(draw(Tq=70, Tk=90), mask=hidden))
+    assert all((gradient == 0).all() for gradient in gradients(draw(Tq=70, Tk=90), mask=hidden))
 
 
 @pytest.mark.slow
@@ -219,7 +220,7 @@ def test_ten_thousand_shapes(isa):
 # --- layouts -----------------------------------------------------------------------------------------
 
 
-def test_the_output_lies_in_memory_as_the_query_does():
+def test_the_output_has_the_memory_order_of_the_query():
     for D, Dv in ((8, 8), (8, 6)):
         _, key, value = draw(D=D, Dv=Dv, Tq=5)
         tokens_first = attention(torch.randn(1, 5, 2, D).transpose(1, 2), key, value)
@@ -285,7 +286,7 @@ def test_many_python_threads_at_once():
 
 
 def test_after_a_fork():
-    """The child has none of the pool's threads and must not wait for them, as PyTorch's own operations would."""
+    """The child has no threads of the pool and must not wait for them. PyTorch's own operations would."""
     program = """
 import os, torch
 from heedful import attention
@@ -306,15 +307,15 @@ raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 def operator_arguments():
     query, key, value = draw(2, 4, 2, Tq=5, Tk=7, Dv=6)
-    runs = (Causal("end") & Window(4)).intervals(5, 7)
-    nothing = (None,) * 6
+    ranges = (Causal("end") & Window(4)).intervals(5, 7)
+    unset = (None,) * 6
     numbers = (0.3, 0.0, 0.0)
     tokens_first = torch.randn(2, 5, 4, 16).transpose(1, 2)
     return [
-        (query, key, value, *nothing, *numbers),
-        (tokens_first, key, value, runs.start, runs.stop, *nothing[2:], *numbers),
-        (query.mT.contiguous().mT, key, value, *nothing, *numbers),
-        (query, key, value, None, None, torch.rand(1, 1, 5, 7) > 0.5, *nothing[3:], 0.3, 5.0, 0.0),
+        (query, key, value, *unset, *numbers),
+        (tokens_first, key, value, ranges.start, ranges.stop, *unset[2:], *numbers),
+        (query.mT.contiguous().mT, key, value, *unset, *numbers),
+        (query, key, value, None, None, torch.rand(1, 1, 5, 7) > 0.5, *unset[3:], 0.3, 5.0, 0.0),
         (
             query,
             key,
@@ -327,17 +328,17 @@ def operator_arguments():
             None,
             *numbers,
         ),
-        (query, key, value, *nothing[:5], torch.tensor(7), 0.3, 0.0, 0.5),
+        (query, key, value, *unset[:5], torch.tensor(7), 0.3, 0.0, 0.5),
     ]
 
 
 @pytest.mark.parametrize("arguments", operator_arguments())
-def test_the_forward_operator_is_as_pytorch_wants_it(arguments):
+def test_opcheck_accepts_the_forward_operator(arguments):
     torch.library.opcheck(operators.attention_forward, arguments)
 
 
 @pytest.mark.parametrize("wants", [(True, True), (False, False)])
-def test_the_backward_operator_is_as_pytorch_wants_it(wants):
+def test_opcheck_accepts_the_backward_operator(wants):
     tensors = draw(2, 4, 2, Tq=5, Tk=7, Dv=6)
     options = (None, None, None, torch.randn(1, 4, 1, 7), torch.randn(4), None, 0.3, 5.0, 0.0)
     output, lse = operators.attention_forward(*tensors, *options)
@@ -346,7 +347,7 @@ def test_the_backward_operator_is_as_pytorch_wants_it(wants):
     torch.library.opcheck(operators.attention_backward, arguments)
 
 
-def test_differentiating_twice_names_who_can():
+def test_differentiating_twice_fails_and_names_kernels_that_can():
     query = torch.randn(1, 2, 4, 8, requires_grad=True)
     output = attention(query, query, query, kernel="native")
     (gradient,) = torch.autograd.grad(output.sum(), query, create_graph=True)
@@ -354,7 +355,7 @@ def test_differentiating_twice_names_who_can():
         torch.autograd.grad(gradient.sum(), query)
 
 
-def test_only_what_is_asked_for_gets_a_gradient():
+def test_only_tensors_that_require_it_get_a_gradient():
     query, key, value = draw(2, 4, 2, Tq=5, Tk=7)
     bias = torch.randn(4, 1, 7, dtype=torch.bfloat16, requires_grad=True)
     attention(query, key, value.requires_grad_(), bias=bias, kernel="native").sum().backward()
@@ -386,13 +387,13 @@ def test_it_compiles_with_dropout_and_lse(backend):
     assert output.isfinite().all()
 
 
-def test_the_profiler_sees_it():
+def test_the_profiler_lists_the_operator():
     with torch.profiler.profile() as profile:
         attention(*draw())
     assert "heedful::attention_forward" in [event.key for event in profile.key_averages()]
 
 
-def test_a_fake_tensor_costs_nothing():
+def test_fake_tensors_are_not_computed():
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():
@@ -402,14 +403,14 @@ def test_a_fake_tensor_costs_nothing():
     assert attention(*draw(Tq=5, Tk=5), Causal()).isfinite().all()
 
 
-def test_runs_remembered_from_inference_may_meet_gradients():
+def test_key_ranges_cached_in_inference_mode_work_with_gradients():
     tensors = draw(Tq=11, Tk=11)
     with torch.inference_mode():
         attention(*tensors, Window(7))
     assert not Window(7).intervals(11).start.is_inference()
 
 
-# --- what it refuses ---------------------------------------------------------------------------------
+# --- refusals ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -427,7 +428,7 @@ def test_refusals_say_why(tensors, reason):
         attention(*tensors, kernel="native")
 
 
-def test_transforms_of_torch_func_go_elsewhere():
+def test_transforms_of_torch_func_use_another_kernel():
     query = torch.randn(3, 1, 2, 5, 8)
     batched = torch.vmap(lambda query: attention(query, query, query, kernel="reference"))(query)
     torch.testing.assert_close(batched[1], attention(query[1], query[1], query[1]))
@@ -444,21 +445,50 @@ def with_isa(name: str, program: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_environment_chooses_the_instruction_set():
+def test_an_environment_variable_chooses_the_instruction_set():
     program = "from heedful.kernels.native import library; print(library.isa)"
     assert with_isa("generic", program).stdout.strip() == "generic"
 
 
-def test_an_unknown_instruction_set_is_an_error_that_lists_them():
+def test_an_unknown_instruction_set_is_an_error_that_lists_the_known_ones():
     done = with_isa("sse9", "import heedful")
     assert done.returncode != 0
     assert f"HEEDFUL_ISA: expected one of {', '.join(ISAS)}; received 'sse9'" in done.stderr
 
 
-def test_another_version_of_the_interface_is_not_used(monkeypatch):
-    monkeypatch.setattr(library, "ABI", 999)
-    with pytest.raises(KernelError, match="reinstall heedful"):
+@pytest.mark.parametrize(
+    ("module", "name", "value", "quantity"),
+    [
+        (library, "ABI", 999, "version of the interface"),
+        (library, "MAX_KEY_RANGES", 3, "maximum number of key ranges"),
+        (structs, "PROBLEM", Struct("q"), "size of heedful_problem"),
+        (structs, "GRADIENT", Struct("q"), "size of heedful_gradient"),
+    ],
+)
+def test_a_library_with_another_interface_is_not_loaded(monkeypatch, module, name, value, quantity):
+    monkeypatch.setattr(module, name, value)
+    with pytest.raises(KernelError, match=f"its {quantity} is .* reinstall heedful"):
         library._open()
+
+
+def test_a_missing_library_is_an_error_that_names_the_compiler(monkeypatch):
     monkeypatch.setattr(library, "FILE", "nowhere.so")
     with pytest.raises(KernelError, match=r"C\+\+20 compiler"):
         library._open()
+
+
+def test_the_library_refuses_more_key_ranges_than_its_buffers_hold():
+    query, key, value = draw(Tq=5, Tk=7)
+    start = torch.zeros(1, 5, library.MAX_KEY_RANGES + 1, dtype=torch.int32)
+    with pytest.raises(KernelError, match="at most 2 key ranges"):
+        calls.forward(
+            *(query, key, value, start, start + 1, None, None, None, None, 0.3, 0.0, 0.0),
+            wants_lse=False,
+        )
+
+
+def test_the_library_refuses_an_unknown_dtype(monkeypatch):
+    query, key, value = draw(Tq=5, Tk=7)
+    monkeypatch.setitem(structs.DTYPES, torch.float32, 3)
+    with pytest.raises(KernelError, match="dtype"):
+        calls.forward(*(query, key, value, *(None,) * 6, 0.3, 0.0, 0.0), wants_lse=False)

@@ -1,4 +1,4 @@
-"""The C++ core's own tests, under AddressSanitizer and UndefinedBehaviorSanitizer."""
+"""A test that runs the C++ core's own tests with AddressSanitizer and UndefinedBehaviorSanitizer."""
 
 import shutil
 import subprocess
@@ -12,7 +12,7 @@ missing = [tool for tool in ("g++", "make") if not shutil.which(tool)]
 
 
 @pytest.mark.skipif(bool(missing), reason=f"needs {missing}; install: apt install g++ make")
-def test_kernels_agree_with_the_plain_one_and_stay_within_their_tensors():
+def test_the_cpp_tests_pass_with_sanitizers():
     run = subprocess.run(
         ["make", "--silent", "test-native"], cwd=ROOT, capture_output=True, text=True, check=False
     )

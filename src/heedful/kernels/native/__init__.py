@@ -1,4 +1,4 @@
-"""Our own kernel on CPUs, compiled from native/: every mask, grouped heads, log-sum-exp, dropout by seed."""
+"""The native kernel on CPUs, compiled from native/. It supports every option except float64 and double backward."""
 
 import torch
 from torch import Tensor
@@ -9,11 +9,11 @@ from heedful.modes import eager, transforming
 from heedful.problem import AttentionProblem
 
 NAME = "native"
-MOST = 2**31 - 1  # of queries, keys, …: int32 counts them
+MAX_SIZE = 2**31 - 1  # of every dimension: key ranges are int32
 
 
 def refusal(problem: AttentionProblem) -> str | None:
-    """It runs float32, bfloat16 and float16 on CPUs, where the library was built."""
+    """Return why the kernel cannot run the problem: the library, the device, the dtype, a size or a transform."""
     query, sizes = problem.query, problem.sizes
     if library.missing:
         return library.missing
@@ -22,20 +22,20 @@ def refusal(problem: AttentionProblem) -> str | None:
     if query.dtype not in structs.DTYPES:
         return "the native kernel has no float64: its sums are float32"
     if sizes.D == 0 or sizes.Dv == 0:
-        return "the native kernel takes no head size of 0"
-    if not torch.compiler.is_compiling() and max(sizes) > MOST:  # else a guard on every size
-        return (
-            f"the native kernel counts up to {MOST}, and one of the sizes {tuple(sizes)} is larger"
-        )
+        return "the native kernel does not support a head size of 0"
+    if (
+        not torch.compiler.is_compiling() and max(sizes) > MAX_SIZE
+    ):  # a graph would get a guard on every size
+        return f"the native kernel supports sizes up to {MAX_SIZE}, and one of {tuple(sizes)} is larger"
     if transforming():
         return "the native kernel has no rules for torch.func's transforms and forward-mode derivatives"
     return None
 
 
 def run(problem: AttentionProblem) -> tuple[Tensor, Tensor | None]:
-    """One call of the library, past PyTorch's dispatcher where neither gradients nor a mode need to see it."""
+    """Call the library, bypassing PyTorch's dispatcher if neither gradients nor a mode need to see the call."""
     query, key, value = problem.query, problem.key, problem.value
-    start, stop, mask = _sight(problem)
+    start, stop, mask = _lowered_mask(problem)
     bias, sinks = problem.bias, problem.sinks
     if bias is not None:
         bias = bias.to(torch.float32)[(None,) * (4 - bias.dim())]
@@ -49,8 +49,8 @@ def run(problem: AttentionProblem) -> tuple[Tensor, Tensor | None]:
     return calls.forward(*tensors, *numbers, wants_lse=problem.return_lse)
 
 
-def _sight(problem: AttentionProblem) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """What the mask lowers to: start and stop of runs of keys, or else a Boolean tensor."""
+def _lowered_mask(problem: AttentionProblem) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Return the mask as start and stop of key ranges, or else as a Boolean tensor; None for what is not used."""
     if problem.mask is None:
         return None, None, None
     if problem.intervals is None:
@@ -59,13 +59,13 @@ def _sight(problem: AttentionProblem) -> tuple[Tensor | None, Tensor | None, Ten
 
 
 def scratch_bytes(problem: AttentionProblem) -> int:
-    """A tile of scores, weights, output and copied rows for each thread."""
+    """Return the size of the threads' scratch: each has a tile of scores, weights, output and copied rows."""
     sizes = problem.sizes
     return torch.get_num_threads() * 4 * 64 * (2 * sizes.D + 2 * sizes.Dv + 2 * 64)
 
 
 def notes(problem: AttentionProblem) -> str:
-    """The instruction set, and which tensors are copied first."""
+    """Return the instruction set in use, and the names of the tensors that are copied first."""
     tensors = {"query": problem.query, "key": problem.key, "value": problem.value}
     copied = [name for name, tensor in tensors.items() if tensor.stride(-1) != 1]
     remark = f"copies {', '.join(copied)}, whose last dimension is not contiguous"

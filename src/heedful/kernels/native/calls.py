@@ -1,9 +1,8 @@
-"""The library's functions on tensors: results allocated, structs filled, failures raised."""
+"""The library's functions as functions of tensors, which allocate the results and raise errors."""
 
 import torch
 from torch import Tensor
 
-from heedful.errors import KernelError
 from heedful.kernels.native import library, structs
 
 
@@ -23,17 +22,29 @@ def forward(
     *,
     wants_lse: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Output (B, Hq, Tq, Dv) in the query's dtype and memory order, and lse (B, Hq, Tq) in float32 where wanted.
+    """Compute attention.
 
     Args:
-        query, key, value: float32, bfloat16 or float16, of any strides.
-        start, stop: int32 (B or 1, Tq, R), the runs of keys that each query sees; None: all keys.
+        query: (B, Hq, Tq, D), float32, bfloat16 or float16, of any strides.
+        key: (B, Hkv, Tk, D), likewise.
+        value: (B, Hkv, Tk, Dv), likewise.
+        start: int32 (B or 1, Tq, R), the first key of each range of keys that a query sees; None: all keys.
+        stop: int32 (B or 1, Tq, R), one past the last key of each range.
         mask: Boolean, 4 dimensions that broadcast to (B, Hq, Tq, Tk), True = attend.
-        bias: float32, likewise.
+        bias: float32, 4 dimensions that broadcast likewise.
         sinks: float32 (Hq,).
         seed: int64 (); None without dropout.
-        scale, dropout_p: as in `AttentionProblem`.
-        softcap: the same; 0: none.
+        scale: the factor of the dot products.
+        softcap: 0 for none.
+        dropout_p: the probability of dropping a weight.
+        wants_lse: whether to compute the log-sum-exp.
+
+    Returns:
+        The output (B, Hq, Tq, Dv) in the query's dtype and memory order, and the log-sum-exp (B, Hq, Tq) in
+        float32 or None.
+
+    Raises:
+        KernelError: memory ran out.
     """
     query, key, value = contiguous_rows(query), contiguous_rows(key), contiguous_rows(value)
     output = empty_output(query, value)
@@ -43,8 +54,7 @@ def forward(
         *(scale, softcap, dropout_p, 0 if seed is None else int(seed)),
         library.parallel_for,
     )
-    if library.library.heedful_forward(problem):
-        raise KernelError("the native kernel found no memory for its scratch: free some")
+    library.check(library.library.heedful_forward(problem))
     return output, lse
 
 
@@ -68,11 +78,22 @@ def backward(
     wants_bias: bool,
     wants_sinks: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of query, key, value, bias and sinks; the last two empty where they are not wanted.
+    """Compute the gradients of `forward`'s tensors.
 
     Args:
-        grad_output, grad_lse: as `output` and `lse`; None: lse was not used.
-        output, lse: what `forward` gave for the rest.
+        grad_output: (B, Hq, Tq, Dv), in the query's dtype.
+        grad_lse: float32 (B, Hq, Tq); None if the log-sum-exp was not used.
+        query: as in `forward`, like all arguments from key to dropout_p.
+        output: the output of `forward`.
+        lse: the log-sum-exp of `forward`.
+        wants_bias: whether to compute the gradient of bias.
+        wants_sinks: whether to compute the gradient of sinks.
+
+    Returns:
+        The gradients of query, key, value, bias and sinks; the last two are empty if they are not wanted.
+
+    Raises:
+        KernelError: memory ran out.
     """
     query, key, value = contiguous_rows(query), contiguous_rows(key), contiguous_rows(value)
     gradients = empty_gradients(query, key, value, bias, sinks, wants_bias, wants_sinks)
@@ -93,8 +114,7 @@ def backward(
         grad_bias.zero_() if wants_bias else None,
         grad_sinks if wants_sinks else None,
     )
-    if library.library.heedful_backward(gradient):
-        raise KernelError("the native kernel found no memory for its scratch: free some")
+    library.check(library.library.heedful_backward(gradient))
     return gradients
 
 
@@ -107,7 +127,7 @@ def empty_gradients(
     wants_bias: bool,
     wants_sinks: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients to be filled, of what has contiguous rows; the last two empty where they are not wanted."""
+    """Allocate the gradients of tensors with contiguous rows; the last two are empty if they are not wanted."""
     nothing = query.new_empty(0, dtype=torch.float32)
     return (
         torch.empty_like(query),
@@ -119,14 +139,14 @@ def empty_gradients(
 
 
 def contiguous_rows(tensor: Tensor) -> Tensor:
-    """The tensor, or a copy of it, with a contiguous last dimension."""
+    """Return the tensor, or a contiguous copy unless its last dimension is contiguous."""
     return tensor if tensor.stride(3) == 1 else tensor.contiguous()
 
 
 def empty_output(query: Tensor, value: Tensor) -> Tensor:
-    """An output to be filled: (B, Hq, Tq, Dv), in memory tokens first where the query is.
+    """Allocate an output (B, Hq, Tq, Dv) in the query's memory order.
 
-    So what a model does next, ``output.transpose(1, 2).flatten(2)``, need not copy.
+    If tokens come before heads there, the next step of a model, ``output.transpose(1, 2).flatten(2)``, copies nothing.
     """
     B, Hq, Tq, D = query.shape
     Dv = value.shape[3]

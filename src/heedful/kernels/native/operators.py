@@ -1,8 +1,10 @@
-"""The calls as operators of PyTorch: what its dispatcher, autograd, `torch.compile` and `torch.export` know of them."""
+"""The library's calls as PyTorch operators with fake kernels and gradients, for `torch.compile` and `torch.export`."""
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
 
 from heedful.errors import KernelError
 from heedful.kernels.native import calls
@@ -15,30 +17,40 @@ _BACKWARD = f"""attention_backward(Tensor grad_output, Tensor? grad_lse,
     ) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value, Tensor grad_bias, Tensor grad_sinks)"""
 
 
-def _forward(*arguments):
+def _forward(*arguments: Any) -> tuple[Tensor, Tensor | None]:
     return calls.forward(*arguments, wants_lse=True)
 
 
-def _forward_shapes(query, key, value, *_):
+def _fake_forward(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     output = calls.empty_output(calls.contiguous_rows(query), value)
     return output, query.new_empty(query.shape[:3], dtype=torch.float32)
 
 
-def _backward_shapes(_grad_output, _grad_lse, query, key, value, _output, _lse, *options):
+def _fake_backward(
+    _grad_output: Tensor,
+    _grad_lse: Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    _output: Tensor,
+    _lse: Tensor,
+    *options: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     *_, bias, sinks, _seed, _scale, _softcap, _dropout_p, wants_bias, wants_sinks = options
     query, key, value = map(calls.contiguous_rows, (query, key, value))
     return calls.empty_gradients(query, key, value, bias, sinks, wants_bias, wants_sinks)
 
 
-def _remember(ctx, inputs, output) -> None:
-    """Keep for the backward pass what the forward pass was given and gave."""
+def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     *tensors, ctx.scale, ctx.softcap, ctx.dropout_p = inputs
     ctx.save_for_backward(*tensors, *output)
     ctx.set_materialize_grads(False)  # an unused lse costs nothing
 
 
-def _differentiate(ctx, grad_output: Tensor | None, grad_lse: Tensor | None):
-    """The gradients of `attention_forward`'s inputs, by `attention_backward`."""
+def _differentiate_forward(
+    ctx: Any, grad_output: Tensor | None, grad_lse: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of `attention_forward`'s inputs, from `attention_backward`."""
     *tensors, output, lse = ctx.saved_tensors
     query, key, value, *options = tensors
     wants_bias, wants_sinks = ctx.needs_input_grad[6:8]
@@ -55,24 +67,32 @@ def _differentiate(ctx, grad_output: Tensor | None, grad_lse: Tensor | None):
     )
 
 
-def _refuse_twice(ctx: FunctionCtx, *_: Tensor) -> None:
+def _refuse_double_backward(ctx: Any, *_: Tensor) -> None:
     raise KernelError(
         "kernel 'native' cannot be differentiated twice. "
         "These can: reference, online; name one, attention(…, kernel='reference')."
     )
 
 
-_library = torch.library.Library("heedful", "DEF")
-for schema, function, shapes, derivative, setup in (
-    (_FORWARD, _forward, _forward_shapes, _differentiate, _remember),
-    (_BACKWARD, calls.backward, _backward_shapes, _refuse_twice, None),
-):
+def _register(
+    schema: str,
+    kernel: Callable[..., Any],
+    fake: Callable[..., Any],
+    derivative: Callable[..., Any],
+    setup: Callable[..., None] | None = None,
+) -> None:
+    """Define an operator of `torch.ops.heedful`."""
     name = _library.define(schema, tags=torch.Tag.pt2_compliant_tag)
-    _library.impl(name, function, "CPU")
-    torch.library.register_fake(f"heedful::{name}", shapes, lib=_library)
+    _library.impl(name, kernel, "CPU")
+    torch.library.register_fake(f"heedful::{name}", fake, lib=_library)
     torch.library.register_autograd(
         f"heedful::{name}", derivative, setup_context=setup, lib=_library
     )
 
-attention_forward = torch.ops.heedful.attention_forward.default
-attention_backward = torch.ops.heedful.attention_backward.default
+
+_library = torch.library.Library("heedful", "DEF")
+_register(_FORWARD, _forward, _fake_forward, _differentiate_forward, _save_for_backward)
+_register(_BACKWARD, calls.backward, _fake_backward, _refuse_double_backward)
+
+attention_forward: torch._ops.OpOverload = torch.ops.heedful.attention_forward.default
+attention_backward: torch._ops.OpOverload = torch.ops.heedful.attention_backward.default

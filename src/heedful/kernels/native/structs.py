@@ -1,4 +1,4 @@
-"""The structs of native/heedful.h as bytes.
+"""The structs of native/heedful.h, packed into bytes.
 
 Letters of the formats: q int64, Q uint64, i int32, f float, d double, P pointer.
 """
@@ -15,7 +15,7 @@ _PROBLEM = (
     "iff"  # dtype, scale, softcap
     + 4 * _TENSOR  # query, key, value, output
     + "P"  # lse
-    + "PPqi"  # start, stop, runs_batch, runs
+    + "PPqi"  # range_start, range_stop, range_batch, key_ranges
     + 2 * _PLANE  # mask, bias
     + "P"  # sinks
     + "dQ"  # dropout_p, seed
@@ -28,11 +28,12 @@ _GRADIENT = (
     + _PLANE  # grad_bias
     + "P"  # grad_sinks
 )
-_problem, _gradient = Struct(_PROBLEM), Struct(_GRADIENT)
+PROBLEM = Struct(_PROBLEM)
+GRADIENT = Struct(_GRADIENT)
 
-DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+DTYPES: dict[torch.dtype, int] = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 _NO_PLANE = (0, 0, 0, 0, 0)
-_NO_RUNS = (0, 0, 0, 0)
+_NO_KEY_RANGES = (0, 0, 0, 0)
 
 
 def pack_problem(
@@ -52,17 +53,17 @@ def pack_problem(
     seed: int,
     parallel_for: int,
 ) -> bytes:
-    """A heedful_problem. The caller keeps the tensors alive."""
+    """Pack a heedful_problem. The caller keeps the tensors alive."""
     B, Hq, Tq, D = query.shape
     _, Hkv, Tk, Dv = value.shape
-    return _problem.pack(
+    return PROBLEM.pack(
         *(B, Hq, Hkv, Tq, Tk, D, Dv),
         *(DTYPES[query.dtype], scale, softcap),
-        *(*_rows(query), *_rows(key), *_rows(value), *_rows(output)),
+        *(*_pack_rows(query), *_pack_rows(key), *_pack_rows(value), *_pack_rows(output)),
         0 if lse is None else lse.data_ptr(),
-        *(_NO_RUNS if start is None or stop is None else _runs(start, stop)),
-        *(_NO_PLANE if mask is None else _plane(mask, (B, Hq, Tq, Tk))),
-        *(_NO_PLANE if bias is None else _plane(bias, (B, Hq, Tq, Tk))),
+        *(_NO_KEY_RANGES if start is None or stop is None else _pack_key_ranges(start, stop)),
+        *(_NO_PLANE if mask is None else _pack_plane(mask, (B, Hq, Tq, Tk))),
+        *(_NO_PLANE if bias is None else _pack_plane(bias, (B, Hq, Tq, Tk))),
         0 if sinks is None else sinks.data_ptr(),
         *(dropout_p, seed),
         parallel_for,
@@ -80,30 +81,31 @@ def pack_gradient(
     grad_bias: Tensor | None,
     grad_sinks: Tensor | None,
 ) -> bytes:
-    """A heedful_gradient of a heedful_problem. The caller keeps the tensors alive."""
+    """Pack a heedful_gradient around a packed heedful_problem. The caller keeps the tensors alive."""
     B, Hq, Tq, _ = grad_output.shape
-    return _gradient.pack(
-        *_problem.unpack(problem),
+    return GRADIENT.pack(
+        *PROBLEM.unpack(problem),
         0 if grad_lse is None else grad_lse.data_ptr(),
-        *(*_rows(grad_output), *_rows(grad_query), *_rows(grad_key), *_rows(grad_value)),
-        *(_NO_PLANE if grad_bias is None else _plane(grad_bias, (B, Hq, Tq, Tk))),
+        *(*_pack_rows(grad_output), *_pack_rows(grad_query)),
+        *(*_pack_rows(grad_key), *_pack_rows(grad_value)),
+        *(_NO_PLANE if grad_bias is None else _pack_plane(grad_bias, (B, Hq, Tq, Tk))),
         0 if grad_sinks is None else grad_sinks.data_ptr(),
     )
 
 
-def _rows(tensor: Tensor) -> tuple[int, int, int, int]:
-    """A (B, H, T, size) tensor whose last dimension is contiguous."""
+def _pack_rows(tensor: Tensor) -> tuple[int, int, int, int]:
+    """Return the fields of a heedful_tensor: a tensor (B, H, T, size) whose last dimension is contiguous."""
     batch, head, token, _ = tensor.stride()
     return tensor.data_ptr(), batch, head, token
 
 
-def _plane(tensor: Tensor, shape: tuple[int, int, int, int]) -> tuple[int, int, int, int, int]:
-    """A tensor that broadcasts to (B, Hq, Tq, Tk): stride 0 along what all share."""
+def _pack_plane(tensor: Tensor, shape: tuple[int, int, int, int]) -> tuple[int, int, int, int, int]:
+    """Return the fields of a heedful_plane: a tensor broadcast to (B, Hq, Tq, Tk), with stride 0 along new axes."""
     batch, head, query, key = tensor.expand(shape).stride()
     return tensor.data_ptr(), batch, head, query, key
 
 
-def _runs(start: Tensor, stop: Tensor) -> tuple[int, int, int, int]:
-    """Runs of keys, contiguous (B or 1, Tq, R): start, stop, runs_batch, runs."""
+def _pack_key_ranges(start: Tensor, stop: Tensor) -> tuple[int, int, int, int]:
+    """Return range_start, range_stop, range_batch and key_ranges of contiguous tensors (B or 1, Tq, key_ranges)."""
     batch = start.stride(0) if start.shape[0] > 1 else 0
     return start.data_ptr(), stop.data_ptr(), batch, start.shape[2]

@@ -1,0 +1,328 @@
+// The backward pass of one tile of query rows: queries outside, keys inside (FlashAttention-2, arXiv 2307.08691,
+// section 3.2, with the loops exchanged). The weights P are recomputed from the log-sum-exp L, and all five products
+// are the one of product.h:
+//
+//   Sᵀ = K Qᵀ, dPᵀ = V dOᵀ            queries in the lanes, as in the forward pass
+//   dQᵀ += Kᵀ dSᵀ                      likewise; complete after the tile's last key
+//   dV += Pᵀ dO, dK += dSᵀ Q           head sizes in the lanes; sums over all queries of the heads, in float32
+//
+// Here dS = P ∘ (dP − δ) and δ = Σ dO ∘ O − dL; soft-cap, dropout and scale are applied where they arise.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "dropout.h"
+#include "heedful.h"
+#include "key_visibility.h"
+#include "number.h"
+#include "online_softmax.h"
+#include "operands.h"
+#include "product.h"
+#include "query_rows.h"
+#include "scratch.h"
+#include "vector.h"
+
+namespace heedful::HEEDFUL_ISA {
+
+// The sums of dK and dV of one key/value head, of which dK still lacks the scale.
+struct KeyValueGradients {
+    float *dK, *dV;  // [Tk][D_row], [Tk][Dv_row]
+    int64_t D_row, Dv_row;
+
+    template <class Source>
+    KeyValueGradients(const heedful_problem &p, Source &source) {
+        D_row = padded(p.D), Dv_row = padded(p.Dv);
+        dK = source.take(p.Tk * D_row);
+        dV = source.take(p.Tk * Dv_row);
+    }
+};
+
+template <class N, bool PAIRS, int LANES>
+struct BackwardTile {
+    using T = Operand<PAIRS>;
+    static constexpr int64_t PACK = PAIRS ? 2 : 1;  // numbers in one operand
+
+    // Pairs hold two neighbours along the dimension that their product sums over, which their shape divides by PACK.
+    struct Buffers {
+        T *Q_lanes;   // [D / PACK][LANES], queries
+        T *Q_rows;    // [LANES / PACK][D_row], the same
+        T *dO_lanes;  // [Dv / PACK][LANES], gradients of the output
+        T *dO_rows;   // [LANES / PACK][Dv_row], the same
+        float *dQ;    // [D_row][LANES], Σ Kᵀ dSᵀ, which still lacks the scale
+        float *S;     // [BLOCK][LANES], dot products, which still lack the scale
+        float *dP;    // [BLOCK][LANES]
+        float *bias;  // [BLOCK][LANES], in units of finished scores: bias, and −∞ where the mask hides the key
+        T *K;         // [BLOCK][D_row], the block's keys if they must be copied
+        T *V;         // [BLOCK][Dv_row], the block's values likewise
+        T *P;         // [BLOCK][LANES / PACK], weights after dropout
+        T *dS;        // [BLOCK][LANES / PACK], gradients of the dot products, which still lack the scale
+        T *dS_keys;   // [BLOCK / PACK][LANES], the same; for floats it is dS
+        T *K_keys;    // [BLOCK / PACK][D_row], the block's keys; for pairs only
+        float *L;     // [LANES], log-sum-exp of the forward pass; +∞ in inactive lanes
+        float *delta; // [LANES], δ
+
+        template <class Source>
+        Buffers(const heedful_problem &p, Source &source) {
+            const int64_t D_row = padded(p.D), Dv_row = padded(p.Dv);
+            Q_lanes = (T *)source.take((p.D + PACK - 1) / PACK * LANES);
+            Q_rows = (T *)source.take(LANES / PACK * D_row);
+            dO_lanes = (T *)source.take((p.Dv + PACK - 1) / PACK * LANES);
+            dO_rows = (T *)source.take(LANES / PACK * Dv_row);
+            dQ = source.take(D_row * LANES);
+            S = source.take(BLOCK * LANES), dP = source.take(BLOCK * LANES), bias = source.take(BLOCK * LANES);
+            K = (T *)source.take(BLOCK * D_row), V = (T *)source.take(BLOCK * Dv_row);
+            P = (T *)source.take(BLOCK * LANES / PACK), dS = (T *)source.take(BLOCK * LANES / PACK);
+            dS_keys = PAIRS ? (T *)source.take(BLOCK / PACK * LANES) : dS;
+            K_keys = PAIRS ? (T *)source.take(BLOCK / PACK * D_row) : nullptr;
+            L = source.take(LANES), delta = source.take(LANES);
+        }
+    };
+
+    const heedful_gradient &g;
+    const heedful_problem &p;
+    const QueryRows<LANES> rows;
+    const KeyVisibility<LANES> visibility;
+    const Dropout<LANES> dropout;
+    const KeyValueGradients sums;
+    const float survivors;               // the factor of weights that dropout keeps
+    const int64_t D, Dv, D_row, Dv_row;  // head sizes, and those of rows in scratch
+    const Buffers buf;
+    bool active[LANES];  // whether the lane has a query that sees any key
+
+    BackwardTile(const heedful_gradient &gradient, int64_t b, int64_t kv_head, int64_t first,
+                 const KeyValueGradients &key_value_gradients, Scratch scratch)
+        : g(gradient), p(g.forward), rows(p, b, kv_head, first), visibility(p, rows), dropout(p, rows),
+          sums(key_value_gradients), survivors(survivor_scale(p)), D(p.D), Dv(p.Dv), D_row(padded(D)),
+          Dv_row(padded(Dv)), buf(p, scratch) {}
+
+    void run() {
+        load_rows();
+        for (int64_t k = visibility.next(0); k < p.Tk; k = visibility.next(k + BLOCK)) {
+            const int64_t count = p.Tk - k < BLOCK ? p.Tk - k : BLOCK;
+            const auto extent = visibility.extent(k, k + count);
+            const bool only_block = k == visibility.next(0) && visibility.next(k + BLOCK) >= p.Tk && !p.softcap &&
+                                    !g.grad_bias.data;
+            if (extent != KeyVisibility<LANES>::NONE)
+                differentiate_block(k, count, extent == KeyVisibility<LANES>::PARTIAL || p.mask.data, only_block);
+        }
+        write_dQ();
+    }
+
+    const N *row_of(const heedful_tensor &tensor, int lane) const {
+        return (const N *)tensor.data + rows.offset_in(tensor, lane);
+    }
+
+    // Load Q, dO and L, and compute δ. An inactive lane gets zeros and a log-sum-exp of +∞, which makes its weights 0.
+    void load_rows() {
+        for (int lane = 0; lane < LANES; lane++) {
+            active[lane] = lane < rows.count && p.lse[rows.index(p, lane)] != -INFINITY;
+            buf.L[lane] = active[lane] ? p.lse[rows.index(p, lane)] : INFINITY;
+            buf.delta[lane] = 0;
+            if (!active[lane]) continue;
+            buf.delta[lane] = dot(row_of(g.grad_output, lane), row_of(p.output, lane)) - dL(lane);
+        }
+        load_lanes_and_rows(p.query, D, D_row, buf.Q_lanes, buf.Q_rows);
+        load_lanes_and_rows(g.grad_output, Dv, Dv_row, buf.dO_lanes, buf.dO_rows);
+        memset(buf.dQ, 0, sizeof(float) * LANES * D_row);
+    }
+
+    float dL(int lane) const { return g.grad_lse ? g.grad_lse[rows.index(p, lane)] : 0.0f; }
+
+    float dot(const N *one, const N *other) const {
+        float sum = 0;
+        for (int64_t d = 0; d < Dv; d++) sum += widen(one[d]) * widen(other[d]);
+        return sum;
+    }
+
+    // The tile's rows of a tensor as operands, once across the lanes and once as rows of length `row`.
+    void load_lanes_and_rows(const heedful_tensor &tensor, int64_t size, int64_t row, T *to_lanes, T *to_rows) const {
+        const auto row_at = [&](int lane) { return active[lane] ? row_of(tensor, lane) : nullptr; };
+        load_lanes<N, PAIRS, LANES>(row_at, rows.count, size, false, to_lanes);
+        if constexpr (PAIRS)
+            for (int lane = 0; lane < LANES; lane += 2)
+                pair_rows(row_at(lane), row_at(lane + 1), size, to_rows + lane / 2 * row);
+        else
+            for (int lane = 0; lane < LANES; lane++) copy_row(row_at(lane), size, to_rows + lane * row);
+    }
+
+    // Add what the keys [k, k + count) give to all gradients.
+    void differentiate_block(int64_t k, int64_t count, bool partial, bool only_block) {
+        const bool biased = p.mask.data || p.bias.data;
+        bool seen[BLOCK];
+        if (biased) load_bias(k, count);
+        if (partial) find_seen_keys(k, count, seen);
+        const Block K(*this, p.key, k, D, D_row, count, partial ? seen : nullptr, buf.K);
+        const Block V(*this, p.value, k, Dv, Dv_row, count, partial ? seen : nullptr, buf.V);
+
+        product<LANES, false>(count, K.first, K.row, 1, buf.Q_lanes, LANES, (D + PACK - 1) / PACK, buf.S, LANES);
+        product<LANES, false>(count, V.first, V.row, 1, buf.dO_lanes, LANES, (Dv + PACK - 1) / PACK, buf.dP, LANES);
+        if (only_block) recompute_delta(k, count, partial, biased);
+        compute_P_and_dS(k, count, partial, biased);
+        accumulate_dQ(K, count);
+        accumulate_rows(count, buf.P, buf.dO_rows, Dv, Dv_row, sums.dV + k * sums.Dv_row);
+        accumulate_rows(count, buf.dS, buf.Q_rows, D, D_row, sums.dK + k * sums.D_row);
+    }
+
+    // A block of keys or values as operands along the head size: as they lie if their type allows it and all may be
+    // read, else a copy, with zeros for keys that no lane sees.
+    struct Block {
+        const N *from;  // key k in the tensor
+        int64_t token;
+        const bool *seen;  // nullptr: all keys may be read
+        const T *first;    // [count][row] operands
+        int64_t row;
+
+        Block(const BackwardTile &tile, const heedful_tensor &tensor, int64_t k, int64_t size, int64_t padded_row,
+              int64_t count, const bool *seen_keys, T *copy)
+            : from((const N *)tensor.data + tile.rows.b * tensor.batch + tile.rows.kv_head * tensor.head +
+                   k * tensor.token),
+              token(tensor.token), seen(seen_keys), first((const T *)from), row(tensor.token / PACK) {
+            const bool as_they_lie =
+                std::is_same_v<N, T> || (PAIRS && size % 2 == 0 && token % 2 == 0 && (uintptr_t)from % 4 == 0);
+            if (as_they_lie && !seen) return;
+            first = copy, row = padded_row;
+            for (int64_t r = 0; r < count; r++) {
+                if (at(r))
+                    copy_row(at(r), size, copy + r * row);
+                else
+                    memset(copy + r * row, 0, sizeof(T) * row);
+            }
+        }
+        const N *at(int64_t r) const { return !seen || seen[r] ? from + r * token : nullptr; }
+    };
+
+    // dQᵀ += Kᵀ dSᵀ
+    void accumulate_dQ(const Block &K, int64_t count) {
+        if constexpr (PAIRS) {
+            for (int64_t r = 0; r < count; r += 2)
+                pair_rows(K.at(r), r + 1 < count ? K.at(r + 1) : nullptr, D, buf.K_keys + r / 2 * D_row);
+            product<LANES, true>(D, buf.K_keys, 1, D_row, buf.dS_keys, LANES, (count + 1) / 2, buf.dQ, LANES);
+        } else {
+            product<LANES, true>(D, K.first, 1, K.row, buf.dS_keys, LANES, count, buf.dQ, LANES);
+        }
+    }
+
+    // Load the bias, with −∞ where the mask hides the key.
+    void load_bias(int64_t k, int64_t count) {
+        for (int lane = 0; lane < LANES; lane++) {
+            if (!active[lane]) {
+                for (int64_t r = 0; r < count; r++) buf.bias[r * LANES + lane] = -INFINITY;
+                continue;
+            }
+            const float *bias =
+                (const float *)p.bias.data + (p.bias.data ? rows.offset_in(p.bias, lane) + k * p.bias.key : 0);
+            const uint8_t *mask =
+                (const uint8_t *)p.mask.data + (p.mask.data ? rows.offset_in(p.mask, lane) + k * p.mask.key : 0);
+            for (int64_t r = 0; r < count; r++) {
+                const bool visible = !p.mask.data || mask[r * p.mask.key];
+                buf.bias[r * LANES + lane] = !visible ? -INFINITY : p.bias.data ? bias[r * p.bias.key] : 0.0f;
+            }
+        }
+    }
+
+    // Find the keys of the block that any lane sees.
+    void find_seen_keys(int64_t k, int64_t count, bool *seen) const {
+        for (int64_t r = 0; r < count; r++) {
+            I lanes{};
+            for (int lane = 0; lane < LANES; lane += W) {
+                const I sees = visibility.sees(k + r, lane);
+                lanes |= p.mask.data ? sees & (load(buf.bias + r * LANES + lane) != -INFINITY) : sees;
+            }
+            seen[r] = any(lanes);
+        }
+    }
+
+    // Recompute δ as Σ P ∘ dP, the sum of dSᵀ for δ = 0, in a tile whose lanes see this block only. Unlike Σ dO ∘ O it
+    // does not depend on the rounded output. Such tiles are the first queries of a causal head, whose gradients are the
+    // largest.
+    __attribute__((noinline)) void recompute_delta(int64_t k, int64_t count, bool partial, bool biased) {
+        for (int lane = 0; lane < LANES; lane += W) {
+            store(buf.delta + lane, F{});
+            F sum{}, weight, dS;
+            for (int64_t r = 0; r < count; r++) {
+                compute_vector(k, r, lane, partial, biased, weight, dS);
+                sum = sum + dS;
+            }
+            for (int i = lane; i < lane + W; i++)
+                if (active[i]) buf.delta[i] = sum[i - lane] - dL(i);
+        }
+    }
+
+    // From Sᵀ and dPᵀ, compute the weights as they multiplied the values, and dSᵀ without the scale.
+    void compute_P_and_dS(int64_t k, int64_t count, bool partial, bool biased) {
+        for (int64_t r = 0; r < count; r += 2)
+            for (int lane = 0; lane < LANES; lane += W) {
+                F weight[2], dS[2];
+                for (int i = 0; i < 2; i++) {
+                    weight[i] = dS[i] = F{};
+                    if (r + i < count) compute_vector(k, r + i, lane, partial, biased, weight[i], dS[i]);
+                }
+                store_operands(r, lane, count, weight, dS);
+            }
+    }
+
+    // The weights and dS of one key and W lanes.
+    __attribute__((always_inline)) void compute_vector(int64_t k, int64_t r, int lane, bool partial, bool biased,
+                                                       F &weight, F &dS) const {
+        const float cap = p.softcap, inner_scale = cap ? p.scale / cap : p.scale;
+        F capped = load(buf.S + r * LANES + lane) * inner_scale;
+        if (cap) capped = tanh(capped);
+        F score = rounded(cap ? capped * cap : capped);
+        if (biased) score = score + load(buf.bias + r * LANES + lane);
+        if (partial) score = visibility.sees(k + r, lane) ? score : splat(-INFINITY);
+        // A weight is at most 1, even if scores are so large that their rounding errors say otherwise.
+        const F probability = exp2<!PAIRS>(minimum_of(F{}, (score - load(buf.L + lane)) * LOG2_E));
+        weight = probability, dS = load(buf.dP + r * LANES + lane);
+        if (p.dropout_p > 0) {
+            const I keeps = dropout.keeps(k + r, lane);
+            weight = keeps ? weight * survivors : F{};
+            dS = keeps ? dS * survivors : F{};
+        }
+        dS = probability * (dS - load(buf.delta + lane));
+        if (partial || biased) dS = score == -INFINITY ? F{} : dS;
+        if (g.grad_bias.data) accumulate_bias_gradient(k + r, lane, dS);
+        if (cap) dS = dS * (1.0f - capped * capped);
+    }
+
+    // Store the weights and dS of the keys r and r + 1 as operands of the products.
+    __attribute__((always_inline)) void store_operands(int64_t r, int lane, int64_t count, const F weight[2],
+                                                       const F dS[2]) {
+        if constexpr (PAIRS) store_pairs(buf.dS_keys + r / 2 * LANES + lane, dS[0], dS[1]);
+        for (int i = 0; i < 2 && r + i < count; i++) {
+            store_row(buf.P + ((r + i) * LANES + lane) / PACK, weight[i]);
+            store_row(buf.dS + ((r + i) * LANES + lane) / PACK, dS[i]);
+        }
+    }
+
+    void accumulate_bias_gradient(int64_t key, int lane, F dS) const {
+        for (int i = lane; i < lane + W && i < rows.count; i++)
+            ((float *)g.grad_bias.data)[rows.offset_in(g.grad_bias, i) + key * g.grad_bias.key] += dS[i - lane];
+    }
+
+    // Add A (count, LANES) times B (LANES, size) to rows of dK or dV.
+    void accumulate_rows(int64_t count, const T *A, const T *B, int64_t size, int64_t row, float *to) const {
+        const int64_t a_row = LANES / PACK;
+        int64_t d = 0;
+        for (; d + 4 * W <= size; d += 4 * W) product<4 * W, true>(count, A, a_row, 1, B + d, row, a_row, to + d, row);
+        for (; d < size; d += W) product<W, true>(count, A, a_row, 1, B + d, row, a_row, to + d, row);
+    }
+
+    void write_dQ() {
+        for (int lane = 0; lane < rows.count; lane += W)
+            for (int64_t d = 0; d < D; d += W) {
+                F v[W];
+                for (int i = 0; i < W; i++) v[i] = load(buf.dQ + (d + i) * LANES + lane);
+                transpose(v);
+                for (int i = 0; i < W && lane + i < rows.count; i++) {
+                    alignas(64) float part[W];
+                    store(part, v[i]);
+                    narrow_row(part, D - d < W ? D - d : W, p.scale, (N *)row_of(g.grad_query, lane + i) + d);
+                }
+            }
+    }
+};
+
+}  // namespace heedful::HEEDFUL_ISA

@@ -1,0 +1,124 @@
+// The forward pass: its division into tiles and chunks of keys. Sizes alone decide on it, never the number of threads,
+// so that results are the same bits on any number of threads.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+
+#include "decode_tile.h"
+#include "forward_tile.h"
+#include "heedful.h"
+#include "parallel.h"
+#include "scratch.h"
+
+namespace heedful::HEEDFUL_ISA {
+
+// Query rows of a tile. A head's last rows take the narrowest tile that holds them. Heads of few rows take the other
+// kernel, DecodeTile; last rows do not, so that the backward pass finds the same scores that the log-sum-exp was made
+// of.
+constexpr int WIDE = 64, MIDDLE = 32, NARROW = 16, FEW = 8;
+// If there are few tiles, as in decoding, the keys are split into chunks too.
+constexpr int64_t FEW_TILES = 64, CHUNK = 1024;
+
+template <class N, bool PAIRS>
+struct ForwardPass {
+    using WideTile = ForwardTile<N, PAIRS, WIDE>;
+    using MiddleTile = ForwardTile<N, PAIRS, MIDDLE>;
+    using NarrowTile = ForwardTile<N, PAIRS, NARROW>;
+    using FewTile = DecodeTile<N, PAIRS, FEW>;
+
+    const heedful_problem &p;
+    const int64_t rows, tiles, heads, chunks;  // rows and tiles of one head; chunks of keys of one tile
+    const int64_t tile_floats, partial_floats;  // of a tile's scratch memory, and of its partial sums
+    float *partials = nullptr;                  // [heads * tiles][chunks][partial_floats]; unused if chunks is 1
+    std::atomic<int32_t> status{HEEDFUL_OK};
+
+    explicit ForwardPass(const heedful_problem &problem)
+        : p(problem), rows(p.Tq * (p.Hq / p.Hkv)), tiles((rows + WIDE - 1) / WIDE), heads(p.B * p.Hkv),
+          chunks(heads * tiles < FEW_TILES && p.Tk >= 2 * CHUNK ? (p.Tk + CHUNK - 1) / CHUNK : 1),
+          tile_floats(scratch_floats<typename WideTile::Buffers, typename MiddleTile::Buffers,
+                                     typename NarrowTile::Buffers, typename FewTile::Buffers>(p)),
+          partial_floats(scratch_floats<typename WideTile::PartialSums, typename MiddleTile::PartialSums,
+                                        typename NarrowTile::PartialSums, typename FewTile::PartialSums>(p)) {}
+
+    int32_t run() {
+        if (chunks > 1 && !(partials = allocate(heads * tiles * chunks * partial_floats))) return HEEDFUL_NO_MEMORY;
+        for_each_item(p.parallel_for, heads * tiles * chunks, [this](auto next) {
+            with_scratch(next, [this](int64_t item, Scratch scratch) { attend(item, scratch); });
+        });
+        if (chunks > 1)
+            for_each_item(p.parallel_for, heads * tiles, [this](auto next) {
+                with_scratch(next, [this](int64_t item, Scratch scratch) { merge(item, scratch); });
+            });
+        free(partials);
+        return status;
+    }
+
+    // Call work(item, scratch) for the items of one thread.
+    template <class Next, class Work>
+    void with_scratch(Next next, Work work) {
+        float *memory = allocate(tile_floats);
+        if (!memory) {
+            status = HEEDFUL_NO_MEMORY;
+            return;
+        }
+        for (int64_t item = next(); item >= 0; item = next()) work(item, Scratch{memory, memory + tile_floats});
+        free(memory);
+    }
+
+    Scratch partial(int64_t item) const {
+        return {partials + item * partial_floats, partials + (item + 1) * partial_floats};
+    }
+
+    // Call work(tile) with a tile of the width that its rows need. The last queries come first: causal masks give them
+    // the most keys.
+    template <class Work>
+    void with_tile(int64_t item, Scratch scratch, Work work) {
+        const int64_t first = (tiles - 1 - item % tiles) * WIDE, head = item / tiles;
+        const int64_t b = head / p.Hkv, kv_head = head % p.Hkv, count = rows - first;
+        if (count > MIDDLE) {
+            WideTile tile(p, b, kv_head, first, scratch);
+            work(tile);
+        } else if (count > NARROW) {
+            MiddleTile tile(p, b, kv_head, first, scratch);
+            work(tile);
+        } else if (rows > FEW) {
+            NarrowTile tile(p, b, kv_head, first, scratch);
+            work(tile);
+        } else {
+            FewTile tile(p, b, kv_head, first, scratch);
+            work(tile);
+        }
+    }
+
+    void attend(int64_t item, Scratch scratch) {
+        const int64_t chunk = item % chunks;
+        with_tile(item / chunks, scratch, [&](auto &tile) {
+            tile.begin(chunk == 0);
+            if (chunks == 1) {
+                tile.attend(0, p.Tk);
+                tile.write_output();
+            } else {
+                tile.attend(chunk * CHUNK, chunk * CHUNK + CHUNK < p.Tk ? chunk * CHUNK + CHUNK : p.Tk);
+                tile.save(partial(item));
+            }
+        });
+    }
+
+    // Add up a tile's chunks in their order.
+    void merge(int64_t item, Scratch scratch) {
+        with_tile(item, scratch, [&](auto &tile) {
+            tile.begin(false);
+            for (int64_t chunk = 0; chunk < chunks; chunk++) tile.merge(partial(item * chunks + chunk));
+            tile.write_output();
+        });
+    }
+};
+
+static int32_t forward(const heedful_problem *p) {
+    if (!p->B || !p->Hq || !p->Tq) return HEEDFUL_OK;
+    return run_pass<ForwardPass>(*p, p->dtype);
+}
+
+}  // namespace heedful::HEEDFUL_ISA

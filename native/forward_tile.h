@@ -1,0 +1,290 @@
+// The forward pass of one tile of query rows. The scores are transposed, so that each query keeps its lane from the dot
+// products to the final division, and nothing is ever reduced across a vector.
+//
+//   Sᵀ = K Qᵀ         keys down, queries across; the numbers of K are broadcast from where they lie
+//   m, l              the running maximum and normaliser of each lane (online_softmax.h)
+//   Oᵀ += Vᵀ Pᵀ       O is transposed back once, at the end
+//
+// The names are those of FlashAttention-2 (arXiv 2307.08691, algorithm 1); P and O are not divided by l before the end.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "dropout.h"
+#include "heedful.h"
+#include "key_visibility.h"
+#include "number.h"
+#include "online_softmax.h"
+#include "operands.h"
+#include "output.h"
+#include "product.h"
+#include "query_rows.h"
+#include "scratch.h"
+#include "vector.h"
+
+namespace heedful::HEEDFUL_ISA {
+
+template <class N, bool PAIRS, int LANES>
+struct ForwardTile {
+    using T = Operand<PAIRS>;
+    static constexpr int64_t PACK = PAIRS ? 2 : 1;  // numbers in one operand
+
+    struct Buffers {
+        T *Q;          // [D_words][LANES], queries; negated if the scale is negative
+        float *S;      // [BLOCK][LANES], scores / missing_scale
+        T *P;          // [BLOCK / PACK][LANES], weights exp(scores − m) after dropout; floats take the place of S
+        float *O;      // [Dv][LANES], Σ P V
+        T *K;          // [BLOCK][padded(D) / PACK], the block's keys if they must be copied
+        T *V;          // [BLOCK / PACK][padded(Dv)], the block's values likewise; write_output() puts W rows of O there
+        float *m, *l;  // [LANES], maximum of the scores / missing_scale; Σ exp(scores − m) before dropout
+
+        template <class Source>
+        Buffers(const heedful_problem &p, Source &source) {
+            Q = (T *)source.take((p.D + PACK - 1) / PACK * LANES);
+            S = source.take(BLOCK * LANES);
+            P = PAIRS ? (T *)source.take(BLOCK / PACK * LANES) : (T *)S;
+            O = source.take(p.Dv * LANES);
+            K = (T *)source.take(BLOCK * padded(p.D) / PACK);
+            V = (T *)source.take(BLOCK / PACK * padded(p.Dv));
+            m = source.take(LANES), l = source.take(LANES);
+        }
+    };
+
+    // The sums over part of the keys, as save() leaves them for merge().
+    struct PartialSums {
+        float *m, *l;  // [LANES]
+        float *O;      // [Dv][LANES]
+
+        template <class Source>
+        PartialSums(const heedful_problem &p, Source &source) {
+            m = source.take(LANES), l = source.take(LANES);
+            O = source.take(p.Dv * LANES);
+        }
+    };
+
+    const heedful_problem &p;
+    const QueryRows<LANES> rows;
+    const KeyVisibility<LANES> visibility;
+    const Dropout<LANES> dropout;
+    const int64_t D, Dv, D_words;
+    const float missing_scale;  // the positive factor that S and m still lack; the exponential function includes it
+    const Buffers buf;
+    bool seen[BLOCK];  // whether any lane sees the key; set for partially visible blocks only
+
+    ForwardTile(const heedful_problem &problem, int64_t b, int64_t kv_head, int64_t first, Scratch scratch)
+        : p(problem), rows(p, b, kv_head, first), visibility(p, rows), dropout(p, rows), D(p.D), Dv(p.Dv),
+          D_words((D + PACK - 1) / PACK), missing_scale(finishes_scores() ? 1.0f : fabsf(p.scale)), buf(p, scratch) {}
+
+    // Whether S becomes finished scores, one by one, before the softmax. Otherwise it stays dot products.
+    // - The soft-cap is no factor, and the bias is added to scaled dot products.
+    // - A sink logit is a finished score. The running maximum starts with it, so the others must have the same unit.
+    // - A scale of 0 as a factor of the exponent would make NaN of 0 · −∞.
+    bool finishes_scores() const { return p.softcap != 0 || p.bias.data || p.sinks || p.scale == 0; }
+
+    // Start with empty sums, or with the sink logits in them.
+    void begin(bool with_sinks) {
+        load_queries();
+        for (int lane = 0; lane < LANES; lane++) {
+            const float sink = with_sinks && p.sinks && lane < rows.count ? p.sinks[rows.head(lane)] : -INFINITY;
+            begin_softmax(sink, buf.m[lane], buf.l[lane]);
+        }
+        memset(buf.O, 0, sizeof(float) * Dv * LANES);
+    }
+
+    // Add the keys [first, last) to the sums.
+    void attend(int64_t first, int64_t last) {
+        for (int64_t k = visibility.next(first); k < last; k = visibility.next(k + BLOCK)) {
+            const int64_t count = last - k < BLOCK ? last - k : BLOCK;
+            const auto extent = visibility.extent(k, k + count);
+            if (extent == KeyVisibility<LANES>::NONE) continue;
+            compute_scores(k, count);
+            if (finishes_scores()) finish_scores(k, count);
+            const bool partial = extent == KeyVisibility<LANES>::PARTIAL || p.mask.data;
+            if (partial) mask_scores(k, count), find_seen_keys(count);
+            update_maximum(count);
+            compute_weights(k, count);
+            accumulate_values(k, count, partial);
+        }
+    }
+
+    void load_queries() {
+        // A negative scale changes the signs of the queries, so that the largest score remains the largest.
+        load_lanes<N, PAIRS, LANES>([&](int lane) { return (const N *)p.query.data + rows.offset_in(p.query, lane); },
+                                    rows.count, D, !finishes_scores() && p.scale < 0, buf.Q);
+    }
+
+    // Sᵀ = K Qᵀ, with the keys as they lie if their type allows it.
+    void compute_scores(int64_t k, int64_t count) {
+        const N *from = (const N *)p.key.data + rows.b * p.key.batch + rows.kv_head * p.key.head + k * p.key.token;
+        const T *A = buf.K;
+        int64_t a_row = padded(D) / PACK;
+        if constexpr (std::is_same_v<N, T>)
+            A = from, a_row = p.key.token;
+        else if (PAIRS && D % 2 == 0 && p.key.token % 2 == 0 && (uintptr_t)from % 4 == 0)
+            A = (const T *)from, a_row = p.key.token / 2;
+        else
+            for (int64_t r = 0; r < count; r++) copy_row(from + r * p.key.token, D, buf.K + r * a_row);
+        product<LANES, false>(count, A, a_row, 1, buf.Q, LANES, D_words, buf.S, LANES);
+    }
+
+    // Scale, soft-cap and bias.
+    void finish_scores(int64_t k, int64_t count) {
+        const float cap = p.softcap, inner_scale = cap ? p.scale / cap : p.scale;
+        for (int64_t i = 0; i < count * LANES; i += W) {
+            const F s = load(buf.S + i) * inner_scale;
+            store(buf.S + i, cap ? tanh(s) * cap : s);
+        }
+        if (!p.bias.data) return;
+        for (int lane = 0; lane < rows.count; lane++) {
+            const float *bias = (const float *)p.bias.data + rows.offset_in(p.bias, lane) + k * p.bias.key;
+            for (int64_t r = 0; r < count; r++) buf.S[r * LANES + lane] += bias[r * p.bias.key];
+        }
+    }
+
+    // Set the scores of invisible keys to −∞.
+    void mask_scores(int64_t k, int64_t count) {
+        const F hidden = splat(-INFINITY);
+        for (int64_t r = 0; r < count; r++)
+            for (int lane = 0; lane < LANES; lane += W) {
+                float *s = buf.S + r * LANES + lane;
+                store(s, visibility.sees(k + r, lane) ? load(s) : hidden);
+            }
+        if (!p.mask.data) return;
+        for (int64_t r = 0; r < count; r++)  // idle lanes, which have no mask, must not make a key count as seen
+            for (int lane = rows.count; lane < LANES; lane++) buf.S[r * LANES + lane] = -INFINITY;
+        for (int lane = 0; lane < rows.count; lane++) {
+            const uint8_t *mask = (const uint8_t *)p.mask.data + rows.offset_in(p.mask, lane) + k * p.mask.key;
+            for (int64_t r = 0; r < count; r++)
+                if (!mask[r * p.mask.key]) buf.S[r * LANES + lane] = -INFINITY;
+        }
+    }
+
+    // Find the keys with any weight. The values of the others are not read, so that NaN there does no harm.
+    void find_seen_keys(int64_t count) {
+        for (int64_t r = 0; r < count; r++) {
+            I lanes{};
+            for (int lane = 0; lane < LANES; lane += W) lanes |= load(buf.S + r * LANES + lane) != -INFINITY;
+            seen[r] = any(lanes);
+        }
+    }
+
+    // Raise m to the block's largest scores where it lags too far behind, and rescale the sums made with the old m.
+    void update_maximum(int64_t count) {
+        const float lag = LAG * LN_2 / missing_scale;
+        for (int lane = 0; lane < LANES; lane += W) {
+            const float *s = buf.S + lane;
+            F a = splat(-INFINITY), b = a, c = a, d = a;
+            int64_t r = 0;
+            for (; r + 4 <= count; r += 4, s += 4 * LANES) {
+                a = maximum_of(a, load(s)), b = maximum_of(b, load(s + LANES));
+                c = maximum_of(c, load(s + 2 * LANES)), d = maximum_of(d, load(s + 3 * LANES));
+            }
+            for (; r < count; r++, s += LANES) a = maximum_of(a, load(s));
+            const F highest = maximum_of(maximum_of(a, b), maximum_of(c, d)), old = load(buf.m + lane);
+            if (!any(highest > old + lag)) continue;
+            const F raised = maximum_of(old, highest);
+            const F correction = exp2<true>((old - raised) * (missing_scale * LOG2_E));
+            store(buf.m + lane, raised);
+            store(buf.l + lane, load(buf.l + lane) * correction);
+            for (int64_t v = 0; v < Dv; v++) {
+                float *o = buf.O + v * LANES + lane;
+                store(o, load(o) * correction);
+            }
+        }
+    }
+
+    // Pᵀ = exp(missing_scale (Sᵀ − m)), added to l, then dropped out and stored as operands of the second product.
+    void compute_weights(int64_t k, int64_t count) {
+        for (int lane = 0; lane < LANES; lane += W) {
+            const F m = load(buf.m + lane);
+            F sums[2] = {};
+            for (int64_t r = 0; r < count; r += 2) {
+                F pair[2];
+                for (int i = 0; i < 2; i++) {
+                    if (r + i >= count) {
+                        pair[i] = F{};
+                        continue;
+                    }
+                    pair[i] = exp2<!PAIRS>((load(buf.S + (r + i) * LANES + lane) - m) * (missing_scale * LOG2_E));
+                    sums[i] += pair[i];
+                    if (p.dropout_p > 0) pair[i] = dropout.keeps(k + r + i, lane) ? pair[i] : F{};
+                }
+                store_weights(r, count, lane, pair);
+            }
+            store(buf.l + lane, load(buf.l + lane) + (sums[0] + sums[1]));
+        }
+    }
+
+    void store_weights(int64_t r, int64_t count, int lane, const F pair[2]) {
+        if constexpr (PAIRS) {
+            store_pairs(buf.P + r / 2 * LANES + lane, pair[0], pair[1]);
+        } else {
+            store(buf.P + r * LANES + lane, pair[0]);
+            if (r + 1 < count) store(buf.P + (r + 1) * LANES + lane, pair[1]);
+        }
+    }
+
+    // Oᵀ += Vᵀ Pᵀ, without reading the values of keys that no lane sees.
+    void accumulate_values(int64_t k, int64_t count, bool partial) {
+        const N *from =
+            (const N *)p.value.data + rows.b * p.value.batch + rows.kv_head * p.value.head + k * p.value.token;
+        const auto row = [&](int64_t r) {
+            return r < count && (!partial || seen[r]) ? from + r * p.value.token : nullptr;
+        };
+        const T *A = buf.V;
+        int64_t a_k = padded(Dv);
+        if constexpr (PAIRS) {
+            for (int64_t r = 0; r < count; r += 2) pair_rows(row(r), row(r + 1), Dv, buf.V + r / 2 * a_k);
+        } else if (std::is_same_v<N, T> && !partial) {
+            A = (const T *)from, a_k = p.value.token;
+        } else {
+            for (int64_t r = 0; r < count; r++) copy_row(row(r), Dv, buf.V + r * a_k);
+        }
+        product<LANES, true>(Dv, A, 1, a_k, buf.P, LANES, (count + PACK - 1) / PACK, buf.O, LANES);
+    }
+
+    void save(Scratch memory) const {
+        const PartialSums to(p, memory);
+        memcpy(to.m, buf.m, sizeof(float) * LANES);
+        memcpy(to.l, buf.l, sizeof(float) * LANES);
+        memcpy(to.O, buf.O, sizeof(float) * Dv * LANES);
+    }
+
+    // Add the sums over other keys.
+    void merge(Scratch memory) {
+        const PartialSums from(p, memory);
+        for (int lane = 0; lane < LANES; lane += W) {
+            const F ours = load(buf.m + lane), theirs = load(from.m + lane), raised = maximum_of(ours, theirs);
+            const F keep = exp2<true>((ours - raised) * (missing_scale * LOG2_E));
+            const F add = exp2<true>((theirs - raised) * (missing_scale * LOG2_E));
+            store(buf.m + lane, raised);
+            store(buf.l + lane, load(buf.l + lane) * keep + load(from.l + lane) * add);
+            for (int64_t d = 0; d < Dv; d++) {
+                float *o = buf.O + d * LANES + lane;
+                store(o, load(o) * keep + load(from.O + d * LANES + lane) * add);
+            }
+        }
+    }
+
+    // Divide by l, and write each lane's row of the output and its log-sum-exp.
+    void write_output() {
+        static_assert(BLOCK / PACK >= W);
+        float *row = (float *)buf.V;  // [W][padded(Dv)]
+        for (int lane = 0; lane < rows.count; lane += W) {
+            for (int64_t d = 0; d < Dv; d += W) {
+                F v[W];
+                for (int i = 0; i < W; i++) v[i] = d + i < Dv ? load(buf.O + (d + i) * LANES + lane) : F{};
+                transpose(v);
+                for (int i = 0; i < W; i++) store(row + i * padded(Dv) + d, v[i]);
+            }
+            for (int i = lane; i < lane + W && i < rows.count; i++)
+                write_row<N>(p, rows.b, rows.head(i), rows.query(i), row + (i - lane) * padded(Dv),
+                             buf.m[i] * missing_scale, buf.l[i]);
+        }
+    }
+};
+
+}  // namespace heedful::HEEDFUL_ISA
