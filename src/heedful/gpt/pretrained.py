@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from heedful.conversion.certificate import largest_difference
+from heedful.conversion.certificate import Certificate, largest_difference, largest_magnitude
 from heedful.gpt.checkpoint import CONFIG, WEIGHTS, assemble, read_json, read_tensors, unusable
 from heedful.gpt.model import GPT
 from heedful.gpt.pretrained_families import translate
@@ -27,39 +26,6 @@ INDEX = "model.safetensors.index.json"  # of weights that are split into several
 # epsilon or rotary base causes more.
 TOLERANCE = 1e-5
 BATCH, MAX_TOKENS = 2, 64
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """The difference between a GPT's logits and those of the transformers model that it was made from.
-
-    Copies of both models are compared in eval mode, on random tokens from a generator of the certificate's own, so that
-    neither a mode nor the global random state changes.
-
-    Attributes:
-        source: the name of the transformers class.
-        difference: the largest absolute difference of logits, computed in float64 on the CPU; NaN if a logit is NaN.
-        scale: the largest absolute logit of the source.
-        inputs: the shapes (B, T) of the tokens: T is 1, and the context length up to 64.
-    """
-
-    source: str
-    difference: float
-    scale: float
-    inputs: tuple[tuple[int, ...], ...]
-
-    @property
-    def exact(self) -> bool:
-        """Whether the logits differ by rounding only: by at most 1e-5 of the largest logit of the source."""
-        return self.difference <= TOLERANCE * self.scale
-
-    def __str__(self) -> str:
-        verdict = "the same function" if self.exact else "NOT the same function"
-        return (
-            f"{self.source} → GPT: {verdict}\n"
-            f"  logits differ by {self.difference:.1e} (allowed: {TOLERANCE:.0e} of {self.scale:.3g}) in float64\n"
-            f"  tokens {', '.join(map(str, self.inputs))}"
-        )
 
 
 def from_folder(folder: str | Path) -> GPT:
@@ -131,9 +97,12 @@ def certify(gpt: GPT, source: PreTrainedModel) -> Certificate:
     expected = [theirs(batch).logits.double() for batch in tokens]
     return Certificate(
         source=type(source).__name__,
+        target="GPT",
         difference=largest_difference(expected, [ours(batch) for batch in tokens]),
-        scale=max(logits.abs().max().item() for logits in expected),
+        scale=largest_magnitude(expected),
+        tolerance=TOLERANCE,
         inputs=tuple(tuple(batch.shape) for batch in tokens),
+        quantity="logits",
     )
 
 

@@ -9,7 +9,7 @@ import torch
 
 from heedful.errors import ArgumentError, KernelError
 from heedful.kernels.native import structs
-from heedful.masks import MOST_RUNS as MAX_KEY_RANGES
+from heedful.masks import MAX_KEY_RANGES
 
 FILE = "libheedful.so"
 ABI = 2  # HEEDFUL_ABI of heedful.h, whose structs structs.py packs
