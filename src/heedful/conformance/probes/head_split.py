@@ -77,7 +77,7 @@ def _finding(
         )
     else:
         proof = (
-            f"Changing token {CHANGED} changes rows {_enumerated(rows)} of the {PLURALS[role]}: a view mixes the "
+            f"Changing token {CHANGED} changes {_enumerated(rows)} of the {PLURALS[role]}: a view mixes the "
             "features of different tokens."
         )
     return Finding(name, "bug", proof, f"B = {B}, T = {T}", SourceLine.of(step))
@@ -110,5 +110,9 @@ def _last_view(path: list[Step]) -> Step | None:
 
 
 def _enumerated(rows: list[int]) -> str:
-    """Return the first numbers, separated by commas."""
-    return ", ".join(map(str, rows[:4])) + (", …" if len(rows) > 4 else "")
+    """Return the first rows, such as "rows 3, 4"."""
+    return (
+        ("rows " if len(rows) > 1 else "row ")
+        + ", ".join(map(str, rows[:4]))
+        + (", …" if len(rows) > 4 else "")
+    )

@@ -93,10 +93,12 @@ def _wrong_softmax(attention: RecordedAttention) -> Finding | None:
 def _normalised_dimension(step: Step) -> int | None:
     """Return the first dimension, of more than one entry, along which a step's value sums to 1."""
     value = tensor_of(step)
-    for dim in range(0 if value is None else value.dim()):
+    if value is None:
+        return None
+    for dim, size in enumerate(value.shape):
         sums = value.sum(dim)
         sums = sums[sums.isfinite()]
-        if value.shape[dim] > 1 and len(sums) and _are_ones(sums):
+        if size > 1 and len(sums) and _are_ones(sums):
             return dim
     return None
 
