@@ -13,14 +13,15 @@ from heedful.conformance.recording.inputs import Observation
 from heedful.conformance.recording.source import SourceLine, attribute_definition
 from heedful.observation import Source, Step
 
-BUILDING: tuple[str, ...] = ("triu", "tril", "triu_", "tril_", "ge", "gt", "le", "lt")
-APPLYING: tuple[str, ...] = (
+BUILDING_OPERATIONS: tuple[str, ...] = ("triu", "tril", "triu_", "tril_", "ge", "gt", "le", "lt")
+APPLYING_OPERATIONS: tuple[str, ...] = (
     *("masked_fill", "masked_fill_", "where", "setitem", "add", "iadd", "add_", "mul", "imul"),
 )
-WITHOUT_USE: tuple[str, ...] = (
+# An unused result of these is a mask without effect; other operations have unused results for many reasons.
+MASK_OPERATIONS: tuple[str, ...] = (
     *("masked_fill", "where", "add", "mul", "triu", "tril", "sub", "and"),
 )
-MARGIN = 100  # a score this far below the usual ones is masked
+MARGIN = 100  # a score this far below the median of the visible ones is masked
 
 
 class MaskDefect(NamedTuple):
@@ -40,7 +41,7 @@ class MaskDefect(NamedTuple):
 def unused_masking(observation: Observation) -> MaskDefect | None:
     """Return the defect of a mask that is built or applied, but whose result nothing uses."""
     for step in observation.trace:
-        if step.unused and step.operation in WITHOUT_USE:
+        if step.unused and step.operation in MASK_OPERATIONS:
             explanation = f"Nothing uses the result of {step.operation}."
             return MaskDefect("mask-unused", explanation, SourceLine.of(step))
     return None
@@ -60,7 +61,7 @@ def masking_step(attention: RecordedAttention) -> Step | None:
         scores = _scores_after(step, attention)
         if scores is not None and _are_masked(scores, hidden):
             return step
-    return next((step for step in attention.chain if step.operation in APPLYING), None)
+    return next((step for step in attention.chain if step.operation in APPLYING_OPERATIONS), None)
 
 
 def _scores_after(step: Step, attention: RecordedAttention) -> Tensor | None:
@@ -73,8 +74,8 @@ def _scores_after(step: Step, attention: RecordedAttention) -> Tensor | None:
 
 def _are_masked(scores: Tensor, hidden: Tensor) -> bool:
     """Check whether there are hidden scores, and all of them are 0 or far below the others."""
-    usual = scores[~hidden].median() if (~hidden).any() else scores.new_zeros(())
-    masked = (scores < usual - MARGIN) | (scores == 0)
+    median = scores[~hidden].median() if (~hidden).any() else scores.new_zeros(())
+    masked = (scores < median - MARGIN) | (scores == 0)
     return bool(hidden.any() and masked[hidden].all())
 
 
@@ -104,7 +105,7 @@ def _building_line(
             return attribute_definition(evidence.subject.module, source.name)
         if source.step is not None:
             step = steps[source.step]
-            if step.operation in BUILDING:
+            if step.operation in BUILDING_OPERATIONS:
                 return SourceLine.of(step)
             pending += step.inputs
     return None

@@ -34,6 +34,7 @@ def crashes(evidence: Evidence) -> Iterator[Finding | Fact]:
 
 
 def _run(evidence: Evidence, dtype: torch.dtype, train: bool) -> None:
+    """Run a fresh copy of the target, in one dtype and one mode."""
     inputs = evidence.inputs
     if not inputs.vocabulary:
         arguments = {name: tensor.to(dtype) for name, tensor in inputs.arguments.items()}

@@ -93,6 +93,7 @@ def _dropped_tensor(
 
 
 def _describe(dropout: _Dropout) -> str:
+    """Return a phrase such as "on the weights, p = 0.1"."""
     p = dropout_probability(dropout.step)
     return f"on the {dropout.tensor}" + ("" if p is None else f", p = {p:.3g}")
 
@@ -109,6 +110,7 @@ def _first_misplaced(dropouts: list[_Dropout]) -> _Dropout | None:
 
 
 def _misplacement(observation: Observation, dropout: _Dropout) -> Finding:
+    """Build the finding on dropout in a wrong place."""
     step, tensor = dropout
     zeros = None if (value := tensor_of(step)) is None else value == 0
     share = "some" if zeros is None else f"{int(zeros.sum())} of {zeros.numel()}"

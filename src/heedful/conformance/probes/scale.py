@@ -164,6 +164,7 @@ def _is_intended(attention: RecordedAttention, scale: float) -> bool:
 def _finding(
     evidence: Evidence, observation: Observation, attention: RecordedAttention, scale: _Scale
 ) -> Finding:
+    """Build the finding on a wrong scale."""
     D = attention.query.shape[-1]
     # A model of transformers has weights that were trained with its scale.
     is_trained = of_transformers(evidence.subject.module) or _adds_trained_bias(
