@@ -68,7 +68,7 @@ def dropout_in_training(evidence: Evidence) -> Iterator[Finding | Fact]:
 def _dropped_tensor(
     step: Step, attentions: list[RecordedAttention], observation: Observation
 ) -> str:
-    """Name the tensor that a step drops from: "weights", "scores", "keys", "context", "output", "tokens", …"""
+    """Return the name of the tensor that a step drops from: "weights", "scores", "keys", "context", "output", …"""
     for attention in attentions:
         if step in attention.chain:
             softmax = attention.softmax_step
@@ -112,8 +112,8 @@ def _first_misplaced(dropouts: list[_Dropout]) -> _Dropout | None:
 def _misplacement(observation: Observation, dropout: _Dropout) -> Finding:
     """Build the finding on dropout in a wrong place."""
     step, tensor = dropout
-    zeros = None if (value := tensor_of(step)) is None else value == 0
-    share = "some" if zeros is None else f"{int(zeros.sum())} of {zeros.numel()}"
+    value = tensor_of(step)
+    share = "some" if value is None else f"{int((value == 0).sum())} of {value.numel()}"
     B, T = observation.inputs.sizes
     return Finding(
         "dropout-misplaced",

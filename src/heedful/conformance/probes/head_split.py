@@ -72,12 +72,12 @@ def _finding(
         proof = f"The scores compare the {B} sequences of the batch with each other, not the {T} tokens."
     elif length != T:
         proof = (
-            f"The scores compare {length} × {length} heads with each other, not the {T} tokens: the tokens' axis is "
-            "not the one before the last."
+            f"The scores compare {length} × {length} heads with each other, not the {T} tokens: the axis of "
+            "tokens is not the second to last."
         )
     else:
         proof = (
-            f"Changing token {CHANGED} changes {_enumerated(rows)} of the {PLURALS[role]}: a view mixes the "
+            f"Changing token {CHANGED} changes {_first_rows(rows)} of the {PLURALS[role]}: a view mixes the "
             "features of different tokens."
         )
     return Finding(name, "bug", proof, f"B = {B}, T = {T}", SourceLine.of(step))
@@ -109,10 +109,7 @@ def _last_view(path: list[Step]) -> Step | None:
     return views[-1] if views else None
 
 
-def _enumerated(rows: list[int]) -> str:
-    """Return the first rows, such as "rows 3, 4"."""
-    return (
-        ("rows " if len(rows) > 1 else "row ")
-        + ", ".join(map(str, rows[:4]))
-        + (", …" if len(rows) > 4 else "")
-    )
+def _first_rows(rows: list[int]) -> str:
+    """Return a phrase such as "rows 3, 4", with four numbers at most."""
+    numbers = ", ".join(map(str, rows[:4]))
+    return f"{'rows' if len(rows) > 1 else 'row'} {numbers}{', …' if len(rows) > 4 else ''}"
