@@ -133,11 +133,11 @@ def _formula(scale: float, attention: RecordedAttention, evidence: Evidence) -> 
     formulas = {
         "1/√head_dim": D**-0.5,
         "no scaling": 1.0,
-        "√head_dim, the inverse": D**0.5,
+        "√head_dim": D**0.5,
         "1/√d_model": (D * H) ** -0.5,
         "1/√num_heads": H**-0.5,
         "1/head_dim": 1 / D,
-        "head_dim, the inverse": float(D),
+        "head_dim": float(D),
         "1/head_dim^¼": D**-0.25,
         "1/√(number of tokens)": attention.key.shape[1] ** -0.5,
         "1/√batch": evidence.inputs.sizes[0] ** -0.5,
