@@ -98,7 +98,7 @@ def test_three_bugs_are_three_findings_on_three_lines(checked, more):
 
 def test_what_is_said_of_them_says_it_all(checked):
     said = " ".join(str(checked(*NAMES)).split())
-    assert "result of masked_fill is used by nothing" in said
+    assert "Nothing uses the result of masked_fill" in said
     assert "scores.masked_fill(self.mask.bool()[:num_tokens, :num_tokens], -torch.inf)" in said
     assert "attn_scores" in said
     assert "along dimension 1 of 2 × 6 × 6" in said

@@ -15,7 +15,7 @@ from heedful.conformance.calling.mask_forms import LENGTHS
 from heedful.conformance.evidence.alignment import PartialRun
 from heedful.conformance.evidence.attention import FAINT, RecordedAttention, find_attentions
 from heedful.conformance.evidence.evidence import Evidence
-from heedful.conformance.probes.causality import masking_step
+from heedful.conformance.evidence.masking import masking_step
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import is_projection, steps_from_projection, tensor_of
 from heedful.conformance.recording.differences import ancestors, changed_entries, differing_entries

@@ -1,44 +1,34 @@
-"""Which keys each query sees: no later ones if the target is causal, its own, and as many as its window says."""
+"""Probe: no output of a causal target depends on a later token."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from heedful.conformance.evidence.attention import (
-    FAINT,
-    RecordedAttention,
-    find_attentions,
-    value_of,
-)
+from heedful.conformance.evidence.attention import RecordedAttention, value_of
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.expectations import is_triangular
+from heedful.conformance.evidence.masking import (
+    MaskDefect,
+    mask_applying_line,
+    mask_building_line,
+    unused_masking,
+)
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import tensor_of
-from heedful.conformance.recording.inputs import Inputs, Observation
+from heedful.conformance.recording.inputs import Observation
 from heedful.conformance.recording.source import SourceLine, attribute_definition
 from heedful.conformance.reporting.finding import Fact, Finding
-from heedful.observation import Source, Step
+from heedful.observation import Step
 
-MASKING = (
-    "masked_fill",
-    "masked_fill_",
-    "where",
-    "setitem",
-    "add",
-    "iadd",
-    "add_",
-    "mul",
-    "imul",
-)
-UNMASKED = -1e5  # a finite fill below this no score outweighs; −65504, float16's least, is a convention of its own
+INVERTED = "The mask is inverted: queries see later keys, and no earlier ones."
 
 
 @probe("mask-unused", "mask-inverted", "future-leak", "mask-fill-too-small")
 def causality(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Changes each token in turn: no earlier output of a causal target may change."""
+    """Change each token in turn, and check that no earlier output of a causal target changes."""
     influence = evidence.influence[0, :, 0]
     T = len(influence)
     future = torch.ones(T, T, dtype=torch.bool).triu(1)
@@ -46,135 +36,144 @@ def causality(evidence: Evidence) -> Iterator[Finding | Fact]:
     yield Fact("causal", "no" if leaks.any() else "yes")
     if not evidence.expected.causal or not leaks.any():
         return
-    i, j = (int(it) for it in leaks.nonzero()[0])
-    name, what, place = _named(evidence, future)
+    defect = _diagnose(evidence, future)
+    i, j = leaks.nonzero()[0].tolist()
     proof = (
-        f"Changing token {j} changes output {i}, though that comes before it; the target should be causal: "
+        f"Changing token {j} changes output {i}, which comes before it. The target should be causal: "
         f"{evidence.expected.why_causal}."
     )
     yield Finding(
-        name,
+        defect.name,
         "bug",
-        f"{what} {proof}".strip(),
+        f"{defect.explanation} {proof}".strip(),
         f"B = {evidence.inputs.sizes[0]}, T = {T}; {int(leaks.sum())} of {int(future.sum())} pairs leak",
-        place,
+        defect.place,
     )
 
 
-def _named(evidence: Evidence, future: Tensor) -> tuple[str, str, SourceLine | None]:
-    """Which of the ways to see the future it is."""
-    T = len(future)
+def _diagnose(evidence: Evidence, future: Tensor) -> MaskDefect:
+    """Find the mask that lets queries see later keys.
+
+    Args:
+        evidence: of a target with such a leak.
+        future: (T, T) Boolean, the keys that come after each query.
+    """
     attentions = [
         attention
         for attention in evidence.attentions
         if attention.applied_weights.shape[1:] == future.shape
     ]
-    for attention in attentions:
-        seen = attention.visible.any(0)
-        inner = slice(0, T - 1)  # the last query's row: nothing comes after it
-        before = torch.ones_like(future).tril(-1)
-        if evidence.expected.window is not None:
-            before = before.triu(1 - evidence.expected.window)
-        if (seen & future).any() and not (seen & before)[inner].any():
-            flipped = not seen[inner].diagonal().any()
-            return (
-                "mask-inverted",
-                "The mask keeps what it should hide: queries see later keys and no earlier ones.",
-                _mask_place(evidence, attention, built=not flipped),
-            )
-        if seen[future].all():
-            return _without_effect(evidence, attention)
-        if (seen & future).any():
-            most = int((seen & future).nonzero().diff(dim=1).max())
-            return (
-                "future-leak",
-                f"The mask lets a query see {most} key{'s' if most > 1 else ''} too many.",
-                _mask_place(evidence, attention, built=True),
-            )
     if not attentions:
-        return _by_influence(evidence, future)
-    return (
-        "future-leak",
-        "",
-        SourceLine.of(attentions[-1].context_step),
-    )  # from there on tokens mix otherwise
+        return _diagnose_by_influence(evidence)
+    for attention in attentions:
+        defect = _diagnose_mask(evidence, attention, future)
+        if defect is not None:
+            return defect
+    # All masks are right, so the tokens are mixed by something else, after the last attention at the latest.
+    return MaskDefect("future-leak", "", SourceLine.of(attentions[-1].context_step))
 
 
-def _by_influence(evidence: Evidence, future: Tensor) -> tuple[str, str, SourceLine | None]:
-    """What influence alone can tell, of an attention whose inside was not seen."""
-    influence, T = evidence.influence[0, :, 0], len(future)
-    within = next(
-        (it for it in evidence.baseline.trace if it.operation == "multi_head_attention_forward"),
+def _diagnose_by_influence(evidence: Evidence) -> MaskDefect:
+    """Diagnose a target in which no attention was recorded, by its outputs alone."""
+    influence = evidence.influence[0, :, 0]
+    call = next(
+        (
+            step
+            for step in evidence.baseline.trace
+            if step.operation == "multi_head_attention_forward"
+        ),
         None,
     )
-    place = SourceLine.of(within)
-    if not influence[: T - 1].tril(-1).any():
-        return (
-            "mask-inverted",
-            "The mask keeps what it should hide: queries see later keys and no earlier ones.",
-            place,
+    if not influence[:-1].tril(-1).any():
+        return MaskDefect("mask-inverted", INVERTED, SourceLine.of(call))
+    leak = MaskDefect("future-leak", "", SourceLine.of(call))
+    return unused_masking(evidence.baseline) or leak
+
+
+def _diagnose_mask(
+    evidence: Evidence, attention: RecordedAttention, future: Tensor
+) -> MaskDefect | None:
+    """Find out what is wrong with an attention's mask; None if it hides all later keys."""
+    visible = attention.visible.any(0)
+    if not (visible & future).any():
+        return None
+    if not _sees_the_past(visible, evidence.expected.window):
+        # If a query sees only strictly later keys, the mask was applied inverted; if it sees itself too, the wrong
+        # triangle was built.
+        sees_itself = visible[:-1].diagonal().any()
+        place = (
+            mask_building_line(evidence, attention)
+            if sees_itself
+            else mask_applying_line(attention)
         )
-    return unused_masking(evidence.baseline) or ("future-leak", "", place)
+        return MaskDefect("mask-inverted", INVERTED, place)
+    if visible[future].all():
+        return _diagnose_ineffective_mask(evidence, attention, future)
+    ahead = int((visible & future).nonzero().diff(dim=1).max())
+    explanation = f"The mask lets a query see {ahead} token{'s' if ahead > 1 else ''} ahead."
+    return MaskDefect("future-leak", explanation, mask_building_line(evidence, attention))
 
 
-def _without_effect(
-    evidence: Evidence, attention: RecordedAttention
-) -> tuple[str, str, SourceLine | None]:
-    """The mask hides nothing: it is not used, too weak, or not there."""
-    known = unused_masking(evidence.baseline) or _weak_fill(evidence, attention)
-    if known is not None:
-        return known
+def _sees_the_past(visible: Tensor, window: int | None) -> bool:
+    """Check whether any query but the last, which has no later keys, sees an earlier key within the window."""
+    past = torch.ones_like(visible).tril(-1)
+    if window is not None:
+        past = past.triu(1 - window)
+    return bool((visible & past)[:-1].any())
+
+
+def _diagnose_ineffective_mask(
+    evidence: Evidence, attention: RecordedAttention, future: Tensor
+) -> MaskDefect:
+    """Find out why nothing is hidden: the mask is unused, too weak or missing."""
+    defect = unused_masking(evidence.baseline) or _diagnose_weak_fill(evidence, attention, future)
+    if defect is not None:
+        return defect
     if attention.fused:
-        return (
-            "future-leak",
-            "PyTorch's attention is called without is_causal and without a mask.",
-            SourceLine.of(attention.context_step),
-        )
-    made = _triangle(evidence)
-    if made is not None:
-        return "mask-unused", "A triangular mask is made, and hides nothing.", made
-    return (
-        "future-leak",
-        "No mask is applied to the scores.",
-        SourceLine.of(attention.softmax_step or attention.scores_step),
+        explanation = "PyTorch's attention is called without is_causal and without a mask."
+        return MaskDefect("future-leak", explanation, SourceLine.of(attention.context_step))
+    triangle = _triangle_line(evidence)
+    if triangle is not None:
+        return MaskDefect("mask-unused", "A triangular mask is built, but hides nothing.", triangle)
+    place = SourceLine.of(attention.softmax_step or attention.scores_step)
+    return MaskDefect("future-leak", "No mask is applied to the scores.", place)
+
+
+def _diagnose_weak_fill(
+    evidence: Evidence, attention: RecordedAttention, future: Tensor
+) -> MaskDefect | None:
+    """Find a step before the softmax that masks later keys, but leaves them some weight."""
+    softmax = attention.softmax_step
+    for step in attention.chain[1:]:
+        if softmax is not None and step.index >= softmax.index:
+            continue
+        if _takes_triangle(evidence.baseline, step) or _equalises(step, future):
+            explanation = (
+                f"The mask is applied by {step.operation}, but hidden keys keep some weight."
+            )
+            return MaskDefect("mask-fill-too-small", explanation, SourceLine.of(step))
+    return None
+
+
+def _takes_triangle(observation: Observation, step: Step) -> bool:
+    """Check whether one of a step's inputs is a triangular matrix."""
+    inputs = (value_of(observation, source) for source in step.inputs)
+    return any(
+        tensor is not None and tensor.dim() >= 2 and is_triangular(tensor) for tensor in inputs
     )
 
 
-def unused_masking(observation: Observation) -> tuple[str, str, SourceLine | None] | None:
-    """A step that applies or makes a mask, and whose result nothing uses, as what it is to be named."""
-    masking = ("masked_fill", "where", "add", "mul", "triu", "tril", "sub", "and")
-    for step in observation.trace:
-        if step.unused and step.operation in masking:
-            why = f"The result of {step.operation} is used by nothing."
-            return "mask-unused", why, SourceLine.of(step)
-    return None
+def _equalises(step: Step, future: Tensor) -> bool:
+    """Check whether a step sets the scores of all later keys to one number."""
+    scores, T = tensor_of(step), len(future)
+    if scores is None or scores.dim() < 2 or not scores.shape[-2] == T <= scores.shape[-1]:
+        return False
+    later = scores[..., :T].reshape(-1, T, T)[:, future]
+    return bool((later == later.flatten()[0]).all())
 
 
-def _weak_fill(
-    evidence: Evidence, attention: RecordedAttention
-) -> tuple[str, str, SourceLine | None] | None:
-    """A mask that changes the scores, but not enough to hide anything."""
-    softmax = attention.softmax_step
-    steps = [it for it in attention.chain[1:] if softmax is None or it.index < softmax.index]
-    future = torch.ones(attention.logits.shape[1:], dtype=torch.bool).triu(1)
-    for step in steps:
-        value = tensor_of(step)
-        masks = (value_of(evidence.baseline, source) for source in step.inputs)
-        found = any(it is not None and it.dim() >= 2 and is_triangular(it) for it in masks)
-        if (
-            value is not None
-            and value.dim() >= 2
-            and value.shape[-2] == len(future) <= value.shape[-1]
-        ):
-            ahead = value[..., : len(future)].reshape(-1, *future.shape)[:, future]
-            found = found or bool((ahead == ahead.flatten()[0]).all())
-        if found:
-            why = f"The mask changes hidden scores by {step.operation}, which leaves them weight."
-            return "mask-fill-too-small", why, SourceLine.of(step)
-    return None
-
-
-def _triangle(evidence: Evidence) -> SourceLine | None:
+def _triangle_line(evidence: Evidence) -> SourceLine | None:
+    """Return the source line of the first triangular matrix that is built in a call or held as a buffer."""
     for step in evidence.baseline.trace:
         value = tensor_of(step)
         if value is not None and is_triangular(value):
@@ -184,169 +183,3 @@ def _triangle(evidence: Evidence) -> SourceLine | None:
         if is_triangular(buffer):
             return attribute_definition(module, name)
     return None
-
-
-def _mask_place(
-    evidence: Evidence, attention: RecordedAttention, *, built: bool
-) -> SourceLine | None:
-    """Where the mask is made, if that is what is wrong with it; otherwise, where it is applied."""
-    applied = masking_step(attention)
-    if built and applied is not None:
-        made = _made(evidence, applied, attention)
-        if made is not None:
-            return made
-    return SourceLine.of(applied or attention.softmax_step or attention.context_step)
-
-
-def _made(evidence: Evidence, applied: Step, attention: RecordedAttention) -> SourceLine | None:
-    steps = evidence.baseline.trace.steps
-    chain = {it.index for it in attention.chain}
-    todo: list[Source] = [it for it in applied.inputs if it.step not in chain]
-    while todo:
-        source = todo.pop()
-        if source.kind in ("buffer", "attribute"):
-            return attribute_definition(evidence.subject.module, source.name)
-        if source.step is not None:
-            step = steps[source.step]
-            if step.operation in ("triu", "tril", "triu_", "tril_", "ge", "gt", "le", "lt"):
-                return SourceLine.of(step)
-            todo += step.inputs
-    return None
-
-
-def masking_step(attention: RecordedAttention) -> Step | None:
-    """The step at which hidden scores cease to be what they were; the fused step where that does it all."""
-    if attention.fused:
-        return attention.context_step
-    L, Tq, Tk = attention.applied_weights.shape
-    hidden = attention.weights < FAINT  # before dropout, which hides nothing
-    hidden = hidden if hidden.any() else ~attention.visible
-    for step in attention.chain[1:]:
-        value = tensor_of(step)
-        if (
-            value is None
-            or value.numel() != attention.applied_weights.numel()
-            or value.shape[-2:] != (Tq, Tk)
-        ):
-            continue
-        value = value.reshape(L, Tq, Tk)
-        usual = value[~hidden].median() if (~hidden).any() else value.new_zeros(())
-        if hidden.any() and ((value[hidden] < usual - 100) | (value[hidden] == 0)).all():
-            return step
-    return next((it for it in attention.chain if it.operation in MASKING), None)
-
-
-@probe("mask-unused")
-def unused_mask(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Looks for a masking whose result nothing uses."""
-    for step in evidence.baseline.trace:
-        if step.unused and step.operation in ("masked_fill", "where", "masked_scatter"):
-            yield Finding(
-                "mask-unused",
-                "bug",
-                f"The result of {step.operation} is used by nothing, so that the mask has no effect.",
-                f"step {step.index} of the recording",
-                SourceLine.of(step),
-                f"{step.operation} returns a new tensor: use that"
-                + ("." if step.operation == "where" else f", or call {step.operation}_ instead."),
-            )
-            return
-
-
-@probe("mask-fill-too-small")
-def fill(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Lengthens queries and keys until scores outweigh a finite fill: hidden keys must stay hidden."""
-    yield from outweighed(
-        evidence.baseline,
-        evidence.subject.record,
-        lambda attention, hidden: SourceLine.of(masking_step(attention)),
-    )
-
-
-def outweighed(
-    observation: Observation,
-    record: Callable[[Inputs], Observation],
-    applied_where: Callable[[RecordedAttention, Tensor], SourceLine | None],
-) -> Iterator[Finding]:
-    """What hidden keys' scores are set to, if longer tokens make scores that outweigh it.
-
-    Args:
-        observation: a run in which keys are hidden.
-        record: runs the same on other tokens.
-        applied_where: the line of a attention's mask, given which keys it hides, (L, Tq, Tk).
-    """
-    if observation.inputs.vocabulary:
-        return
-    for attention in find_attentions(observation):
-        hidden = (attention.weights < FAINT) & attention.logits.isfinite()
-        if not hidden.any() or (level := attention.logits[hidden].max().item()) < UNMASKED:
-            continue
-        size = attention.logits[attention.visible].abs().max().clamp_min(1e-6).item()
-        factor = (16 * abs(level) / size) ** 0.5
-        for loud in find_attentions(record(observation.inputs.scaled(factor))):
-            if loud.visible.shape != hidden.shape or not (loud.visible & hidden).any():
-                continue
-            l, i, j = (int(it) for it in (loud.visible & hidden).nonzero()[0])
-            yield Finding(
-                "mask-fill-too-small",
-                "bug",
-                f"Hidden scores are set to about {level:.3g}, not to −∞: with products up to "
-                f"{loud.scores.abs().max():.3g}, query {i} gives {loud.applied_weights[l, i, j]:.3g} "
-                f"of its weight to key {j}, which is hidden.",
-                f"tokens × {factor:.0f}",
-                applied_where(attention, hidden),
-            )
-            return
-
-
-@probe("self-hidden")
-def diagonal(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Looks whether any query sees its own key."""
-    for attention in evidence.attentions:
-        _, Tq, Tk = attention.applied_weights.shape
-        if Tq != Tk or Tq < 3 or attention.visible.all():
-            continue
-        own = attention.visible.diagonal(dim1=1, dim2=2)
-        others = attention.visible[:, 1:].any(-1)
-        if not own[:, 1:].any() and others.all() and not _is_inverted(attention):
-            yield Finding(
-                "self-hidden",
-                "bug",
-                "No query sees its own key: the diagonal is hidden, too"
-                + (
-                    ", and the first query sees nothing at all."
-                    if not attention.visible[0, 0].any()
-                    else "."
-                ),
-                f"T = {Tq}",
-                _mask_place(evidence, attention, built=True),
-            )
-            return
-
-
-def _is_inverted(attention: RecordedAttention) -> bool:
-    return not attention.visible.any(0)[:-1].tril(-1).any()
-
-
-@probe("window-off-by-one", "window-missing")
-def window(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Counts the keys that a late query sees: its window's, its own included."""
-    expected = evidence.expected.window
-    for attention in evidence.attentions:
-        _, Tq, Tk = attention.applied_weights.shape
-        width = int(attention.visible.any(0)[-1].sum())
-        if Tq != Tk or (width == Tk and expected is None):
-            continue
-        if width < Tk:
-            yield Fact("window", f"{width} keys, its own included")
-        if expected is None or expected >= Tk or not evidence.expected.causal or width == expected:
-            return
-        near = abs(width - expected) == 1
-        yield Finding(
-            "window-off-by-one" if near else "window-missing",
-            "bug",
-            f"The last query sees {width} keys; its window is {expected}, its own included.",
-            f"T = {Tk}",
-            _mask_place(evidence, attention, built=True),
-        )
-        return

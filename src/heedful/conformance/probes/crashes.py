@@ -1,4 +1,4 @@
-"""Whether the target runs at all: in training and backwards, in float32."""
+"""Probe: the target runs in eval and in train mode, in float64 and in float32."""
 
 from __future__ import annotations
 
@@ -14,27 +14,29 @@ from heedful.conformance.reporting.finding import Fact, Finding
 
 
 @probe("crashes")
-def running(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Runs in eval and in train mode, in float64 and in float32."""
+def crashes(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Run in eval and in train mode, in float64 and in float32."""
+    B, T = evidence.inputs.sizes
     for dtype in (evidence.subject.dtype, torch.float32):
         for train in (False, True):
             error = attempt(lambda dtype=dtype, train=train: _run(evidence, dtype, train))
-            if isinstance(error, Exception):
-                yield Finding(
-                    "undefined-or-global-name" if isinstance(error, NameError) else "crashes",
-                    "bug",
-                    f"In {'train' if train else 'eval'} mode with {str(dtype).removeprefix('torch.')} tokens it raises "
-                    f"{describe_exception(error)}",
-                    f"B = {evidence.inputs.sizes[0]}, T = {evidence.inputs.sizes[1]}",
-                    raising_line(error),
-                )
-                return
+            if not isinstance(error, Exception):
+                continue
+            mode, dtype_name = "train" if train else "eval", str(dtype).removeprefix("torch.")
+            yield Finding(
+                "undefined-or-global-name" if isinstance(error, NameError) else "crashes",
+                "bug",
+                f"In {mode} mode with {dtype_name} tokens, the target raises {describe_exception(error)}",
+                f"B = {B}, T = {T}",
+                raising_line(error),
+            )
+            return
 
 
 def _run(evidence: Evidence, dtype: torch.dtype, train: bool) -> None:
+    """Run a fresh copy of the target, in one dtype and one mode."""
     inputs = evidence.inputs
     if not inputs.vocabulary:
-        inputs = replace(
-            inputs, arguments={name: it.to(dtype) for name, it in inputs.arguments.items()}
-        )
+        arguments = {name: tensor.to(dtype) for name, tensor in inputs.arguments.items()}
+        inputs = replace(inputs, arguments=arguments)
     evidence.subject.fresh(dtype=dtype, train=train).run(inputs)

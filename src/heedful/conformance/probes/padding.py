@@ -18,7 +18,8 @@ from heedful.conformance.evidence.attention import (
     fused_arguments,
 )
 from heedful.conformance.evidence.evidence import Evidence
-from heedful.conformance.probes.causality import UNMASKED, masking_step, outweighed, unused_masking
+from heedful.conformance.evidence.masking import masking_step, unused_masking
+from heedful.conformance.probes.mask_fill import SUFFICIENT_FILL, find_weak_fill
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import tensor_of
 from heedful.conformance.recording.differences import ancestors, differing_entries
@@ -241,7 +242,7 @@ def _weak(
     padded = logits[:, :, ~kept]
     if not (weights[:, :, ~kept] > 0).any():
         return ""
-    if (padded == padded.flatten()[0]).all() and padded.flatten()[0] > UNMASKED:
+    if (padded == padded.flatten()[0]).all() and padded.flatten()[0] > SUFFICIENT_FILL:
         return f"The scores of padded keys are set to {padded.flatten()[0]:.3g}, not to −∞."
     change = logits - before
     lowered = change[:, :, kept].mean() - change[:, :, ~kept].mean()
@@ -363,7 +364,7 @@ def padding_fill(evidence: Evidence) -> Iterator[Finding | Fact]:
         return
     kept = _kept(evidence, "right")
     padded = subject.record(evidence.inputs, keep=kept)
-    yield from outweighed(
+    yield from find_weak_fill(
         padded,
         lambda inputs: subject.record(inputs, keep=kept),
         lambda attention, hidden: _lowered_where(padded, attention, hidden),

@@ -1,4 +1,4 @@
-"""What a probe is: a question to the evidence, and the names of what it may find."""
+"""What a probe is: one question to the evidence, and the findings that may answer it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Question = Callable[[Evidence], Iterator[Finding | Fact]]
 
 @dataclass(frozen=True)
 class Probe:
-    """One of the things that are looked at.
+    """One question to the evidence.
 
     Attributes:
-        name: the question's own.
-        finds: names of the findings that it may yield.
-        ask: yields what it finds.
+        name: as reports print it.
+        finds: the names of the findings that it may yield, most typical first.
+        ask: yields findings and facts.
     """
 
     name: str
@@ -27,10 +27,18 @@ class Probe:
 
     @property
     def meaning(self) -> str:
-        """What it does and what that shows."""
+        """The first line of the function's docstring: what the probe does."""
         return (self.ask.__doc__ or "").strip().partition("\n")[0]
 
 
 def probe(*finds: str) -> Callable[[Question], Probe]:
-    """Make a probe of a function, given the names of the findings that it may yield."""
-    return lambda ask: Probe(ask.__name__.replace("_", " "), finds, ask)
+    """Make a function a probe, named after it.
+
+    Args:
+        finds: the names of the findings that the function may yield.
+    """
+
+    def make(ask: Question) -> Probe:
+        return Probe(ask.__name__.replace("_", " "), finds, ask)
+
+    return make

@@ -1,9 +1,10 @@
-"""Whether every projection of an attention reaches its output."""
+"""Probe: the output depends on every projection of an attention."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 
@@ -16,162 +17,210 @@ from heedful.conformance.recording.source import SourceLine, attribute_definitio
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 
-ROLES = {
+ROLES: dict[str, tuple[str, ...]] = {
     "query": ("query", "queries", "q", "wq", "xq", "toq"),
     "key": ("key", "keys", "k", "wk", "xk", "tok"),
     "value": ("value", "values", "v", "wv", "xv", "tov"),
     "output": ("out", "output", "o", "wo", "proj", "dense", "toout"),
 }
-PIECES = ("getitem", "split", "chunk", "unbind", "tensor_split", "unsafe_chunk", "select", "narrow")
+SPLITS: tuple[str, ...] = (
+    *("getitem", "split", "chunk", "unbind", "tensor_split", "unsafe_chunk", "select", "narrow"),
+)
 
 
 @probe("projection-unused")
 def projections(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Changes the parameters that no used step depends on: the output stays, though their module is at work."""
-    steps = evidence.baseline.trace.steps
-    lost = unused_steps(steps)
-    alive = {
-        it.name
-        for step in steps
-        if step.index not in lost
-        for it in step.inputs
-        if it.kind == "parameter"
-    }
-    for name in _idle(evidence, alive):
-        yield Finding(
-            "projection-unused",
-            "bug",
-            f"Adding 1 to {name} leaves the output as it is: nothing that is computed from it is used.",
-            "",
-            _in_its_stead(evidence, name, lost),
-        )
-        return
-    for attention in evidence.attentions:
-        twice = _read_twice(evidence, attention)
-        piece = None if twice is None else _lost_piece(evidence, lost)
-        if twice is not None and piece is not None:
-            yield Finding(
-                "projection-unused",
-                "bug",
-                f"{piece.name!r} is split off the projection and used by nothing; {twice[0]!r} is used twice.",
-                "",
-                SourceLine.of(twice[1]),
-            )
-            return
+    """Change each projection that no used step reads, and check that the output changes."""
+    unused = unused_steps(evidence.baseline.trace.steps)
+    finding = _unused_parameter(evidence, unused) or _unused_part(evidence, unused)
+    if finding is not None:
+        yield finding
 
 
-def _idle(evidence: Evidence, alive: set[str]) -> Iterator[str]:
-    """Weights of projections that their parent, at work otherwise, does without."""
+# --- projections of their own --------------------------------------------------------------------------
+
+
+def _unused_parameter(evidence: Evidence, unused: set[int]) -> Finding | None:
+    """Return a finding if the output does not depend on a projection that is there to be used."""
     subject = evidence.subject
-    if subject.module is None:
-        return
-    weights = {name: it.shape for name, it in subject.module.named_parameters() if it.dim() >= 2}
-    at_work = {_parent(name) for name in alive}
-    filled = {(_parent(it), _role(_own_name(it)), weights[it]) for it in alive & weights.keys()}
-    for name, shape in weights.items():
-        role = _role(_own_name(name))
-        idle = name not in alive and _parent(name) in at_work
-        in_vain = role is not None and (_parent(name), role, shape) not in filled
-        if not idle or not (in_vain or _has_a_busy_sibling(evidence, name, shape)):
-            continue
+    read = {
+        source.name
+        for step in evidence.baseline.trace
+        if step.index not in unused
+        for source in step.inputs
+        if source.kind == "parameter"
+    }
+    for name in _candidates(evidence, read):
         changed = subject.fresh()
         assert changed.module is not None
         with torch.no_grad():
             changed.module.get_parameter(name).add_(1.0)
-        if not differing_entries(
-            changed.run(evidence.inputs).detach(), evidence.baseline.output
-        ).any():
+        output = changed.run(evidence.inputs).detach()
+        if not differing_entries(output, evidence.baseline.output).any():
+            return Finding(
+                "projection-unused",
+                "bug",
+                f"Adding 1 to {name} does not change the output: nothing that is computed from it is used.",
+                "",
+                _line_without_projection(evidence, name, unused),
+            )
+    return None
+
+
+def _candidates(evidence: Evidence, read: set[str]) -> Iterator[str]:
+    """Yield the weights that are not read though their module is in use, and though no other plays their role.
+
+    Args:
+        evidence: the runs.
+        read: the names of the parameters that used steps read.
+    """
+    module = evidence.subject.module
+    if module is None:
+        return
+    shapes = {
+        name: parameter.shape
+        for name, parameter in module.named_parameters()
+        if parameter.dim() > 1
+    }
+    used_modules = {_parent(name) for name in read}
+    filled_roles = {
+        (_parent(name), _role(_own_name(name)), shapes[name]) for name in read & shapes.keys()
+    }
+    for name, shape in shapes.items():
+        if name in read or _parent(name) not in used_modules:
+            continue
+        role = _role(_own_name(name))
+        vacant = role is not None and (_parent(name), role, shape) not in filled_roles
+        if vacant or _has_sibling_read_twice(evidence, name, shape):
             yield name
 
 
-def _has_a_busy_sibling(evidence: Evidence, name: str, shape: torch.Size) -> bool:
-    """Whether another one of its kind, in a list of them, is used twice."""
+def _has_sibling_read_twice(evidence: Evidence, name: str, shape: torch.Size) -> bool:
+    """Check whether another parameter of the same list and shape is read more than once."""
     module = evidence.subject.module
     assert module is not None
     if not _own_name(name).isdigit():
         return False
-    kin = [
-        it
-        for it, other in module.named_parameters()
-        if _parent(it) == _parent(name) and other.shape == shape
+    siblings = [
+        sibling
+        for sibling, parameter in module.named_parameters()
+        if _parent(sibling) == _parent(name) and parameter.shape == shape
     ]
-    uses = [sum(_reads(step, it) for step in evidence.baseline.trace) for it in kin]
-    return max(uses) > 1
+    trace = evidence.baseline.trace
+    return any(sum(_reads(step, sibling) for step in trace) > 1 for sibling in siblings)
 
 
-def _in_its_stead(evidence: Evidence, name: str, lost: set[int]) -> SourceLine | None:
-    """The line that uses something else where a projection should be used."""
-    steps = evidence.baseline.trace.steps
-    role = _role(_own_name(name))
-    for attention in evidence.attentions:
-        twice = _read_twice(evidence, attention)
-        if twice is not None and any(_reads(steps[it], name) for it in lost):
-            return SourceLine.of(twice[1])
-    uses: dict[str, list[Step]] = {}
+def _line_without_projection(evidence: Evidence, name: str, unused: set[int]) -> SourceLine | None:
+    """Return the line that uses something else where it should use a projection."""
+    steps, module, role = (
+        evidence.baseline.trace.steps,
+        evidence.subject.module,
+        _role(_own_name(name)),
+    )
+    computed = next((step for step in steps if step.index in unused and _reads(step, name)), None)
+    if computed is not None:
+        for attention in evidence.attentions:
+            reuse = _reused_tensor(evidence, attention)
+            if reuse is not None:
+                return SourceLine.of(reuse.step)
+    for readers in _readers_of_siblings(steps, name):
+        if len(readers) > 1:
+            named = (step for step in readers if _role(step.name) == role)
+            return SourceLine.of(next(named, readers[-1]))
+    if computed is None and role == "output":
+        assert module is not None
+        return last_return(module.get_submodule(_parent(name)).forward)
+    return SourceLine.of(computed) or attribute_definition(module, name.removesuffix(".weight"))
+
+
+def _readers_of_siblings(steps: tuple[Step, ...], name: str) -> Iterator[list[Step]]:
+    """Yield, for each parameter of a projection's parent, the steps that read it."""
+    readers: dict[str, list[Step]] = {}
     for step in steps:
         for source in step.inputs:
             if source.kind == "parameter" and _parent(source.name) == _parent(name):
-                uses.setdefault(source.name, []).append(step)
-    for user in uses.values():
-        if len(user) > 1:
-            return SourceLine.of(next((it for it in user if _role(it.name) == role), user[-1]))
-    computed = next((it for it in steps if it.index in lost and _reads(it, name)), None)
-    if computed is None and role == "output":
-        assert evidence.subject.module is not None
-        return last_return(evidence.subject.module.get_submodule(_parent(name)).forward)
-    return SourceLine.of(computed) or attribute_definition(
-        evidence.subject.module, name.removesuffix(".weight")
-    )
+                readers.setdefault(source.name, []).append(step)
+    yield from readers.values()
 
 
-def _read_twice(evidence: Evidence, attention: RecordedAttention) -> tuple[str, Step] | None:
-    """A tensor that a attention takes in two roles, and the step that takes it the second time."""
+def _reads(step: Step, parameter: str) -> bool:
+    return any(source.kind == "parameter" and source.name == parameter for source in step.inputs)
 
-    def same(one: Source, other: Source) -> bool:
-        return _piece(steps_from_projection(evidence.baseline, one)) == _piece(
-            steps_from_projection(evidence.baseline, other)
-        )
 
-    if same(attention.query_source, attention.key_source):
-        return attention.query_source.name, attention.scores_step
-    if same(attention.value_source, attention.query_source) or same(
-        attention.value_source, attention.key_source
-    ):
-        return attention.value_source.name, attention.context_step
+# --- parts of a packed projection ----------------------------------------------------------------------
+
+
+def _unused_part(evidence: Evidence, unused: set[int]) -> Finding | None:
+    """Return a finding if an attention takes one part of a packed projection twice, and another part is unused."""
+    for attention in evidence.attentions:
+        reuse = _reused_tensor(evidence, attention)
+        part = None if reuse is None else _first_unused_part(evidence, unused)
+        if reuse is not None and part is not None:
+            return Finding(
+                "projection-unused",
+                "bug",
+                f"{part.name!r} is split off a packed projection, but nothing uses it; {reuse.name!r} is used twice.",
+                "",
+                SourceLine.of(reuse.step),
+            )
     return None
 
 
-def _piece(way: list[Step]) -> int | None:
-    """The step at which what a way leads to became a tensor of its own: a projection, or a piece of a packed one."""
-    pieces = [it.index for it in way if it.operation in PIECES]
-    return max([*pieces, *(it.index for it in way if is_projection(it))], default=None)
-
-
-def _lost_piece(evidence: Evidence, lost: set[int]) -> Step | None:
-    """A piece of a packed projection that comes to nothing."""
+def _first_unused_part(evidence: Evidence, unused: set[int]) -> Step | None:
+    """Return the first step that splits a part off a projection which nothing uses."""
     steps = evidence.baseline.trace.steps
     for step in steps:
-        is_piece = step.index in lost and step.operation in PIECES
-        if is_piece and any(is_projection(steps[it]) for it in ancestors(steps, step)):
+        if step.index not in unused or step.operation not in SPLITS:
+            continue
+        if any(is_projection(steps[index]) for index in ancestors(steps, step)):
             return step
     return None
 
 
-def _reads(step: Step, parameter: str) -> bool:
-    return any(it.kind == "parameter" and it.name == parameter for it in step.inputs)
+# --- both ----------------------------------------------------------------------------------------------
+
+
+class _Reuse(NamedTuple):
+    """A tensor that an attention takes in two roles, and the step that takes it the second time."""
+
+    name: str
+    step: Step
+
+
+def _reused_tensor(evidence: Evidence, attention: RecordedAttention) -> _Reuse | None:
+    """Return the tensor that an attention takes both as queries and keys, or as values and one of these."""
+    query, key, value = (
+        _projecting_step(evidence, source)
+        for source in (attention.query_source, attention.key_source, attention.value_source)
+    )
+    if query == key:
+        return _Reuse(attention.query_source.name, attention.scores_step)
+    if value in (query, key):
+        return _Reuse(attention.value_source.name, attention.context_step)
+    return None
+
+
+def _projecting_step(evidence: Evidence, source: Source) -> int | None:
+    """Return the index of the last step that projects an operand or splits it off a packed projection."""
+    path = steps_from_projection(evidence.baseline, source)
+    return max(
+        (step.index for step in path if step.operation in SPLITS or is_projection(step)),
+        default=None,
+    )
 
 
 def _own_name(parameter: str) -> str:
-    """ "W_query" for "heads.0.W_query.weight"."""
+    """Return "W_query" for "heads.0.W_query.weight"."""
     return parameter.removesuffix(".weight").rpartition(".")[2]
 
 
 def _parent(parameter: str) -> str:
-    """The module that a projection is part of: "heads.0" for "heads.0.W_query.weight"."""
+    """Return the module that a projection is part of: "heads.0" for "heads.0.W_query.weight"."""
     return parameter.removesuffix(".weight").removesuffix(".bias").rpartition(".")[0]
 
 
 def _role(name: str) -> str | None:
-    words = {it for it in re.split(r"[^a-z]+", name.lower()) if it}
+    """Return the key of `ROLES` that a name stands for."""
+    words = {word for word in re.split(r"[^a-z]+", name.lower()) if word}
     words.add(re.sub(r"[^a-z]", "", name.lower()))
-    return next((role for role, known in ROLES.items() if words & set(known)), None)
+    return next((role for role, names in ROLES.items() if words & set(names)), None)

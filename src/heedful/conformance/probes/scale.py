@@ -1,12 +1,14 @@
-"""By what the products of queries and keys are multiplied before the softmax."""
+"""Probe: the products of queries and keys are multiplied by 1/√head_dim before the softmax."""
 
 from __future__ import annotations
 
 import ast
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from heedful.conformance.calling.arguments import of_transformers
 from heedful.conformance.evidence.attention import (
@@ -26,160 +28,181 @@ from heedful.conformance.recording.source import SourceLine, attribute_definitio
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 
-SMALL = 1e-2  # tokens this short keep soft-caps in their linear part
-NEAR = 1e-3
-SCALINGS = ("mul", "mul_", "div", "div_", "truediv", "true_divide", "imul", "itruediv", "multiply")
+SHORT = 1e-2  # tokens this short keep soft-caps in their linear part
+TOLERANCE = 1e-3
+SCALINGS: tuple[str, ...] = (
+    *("mul", "mul_", "div", "div_", "truediv", "true_divide", "imul", "itruediv", "multiply"),
+)
+ADDITIONS: tuple[str, ...] = ("add", "add_", "iadd")
+
+
+class _Scale(NamedTuple):
+    """The scale of an attention.
+
+    Attributes:
+        factor: by which the products of unscaled queries and keys are multiplied in all.
+        formula: what it equals, such as "1/√d_model"; "" if nothing known.
+        steps: that multiply queries or keys before the product.
+    """
+
+    factor: float
+    formula: str
+    steps: list[Step]
 
 
 @probe("scale-missing", "scale-wrong")
 def scale(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Regresses the logits on the products of queries and keys: the slope is the scale in use."""
-    observation = evidence.subject.record(evidence.inputs.scaled(SMALL))
-    others = evidence.subject.draw(*evidence.inputs.sizes, seed=1).scaled(SMALL)
-    other = find_attentions(evidence.subject.record(others))
-    said = set()
-    for attention, changed in zip(find_attentions(observation), other, strict=False):
-        unseen = attention.softmax_step is None or has_sink(attention)
-        slope = None if unseen else _slope(attention, changed)
+    """Regress the logits on the products of queries and keys: the slope is the scale."""
+    observation = evidence.subject.record(evidence.inputs.scaled(SHORT))
+    other_inputs = evidence.subject.draw(*evidence.inputs.sizes, seed=1).scaled(SHORT)
+    others = find_attentions(evidence.subject.record(other_inputs))
+    for attention, other in zip(find_attentions(observation), others, strict=False):
+        without_logits = attention.softmax_step is None or has_sink(attention)
+        slope = None if without_logits else _slope(attention, other)
         if slope is None:
             continue
-        steps = _scalings(observation, attention)
-        whole = slope * math.prod(factor for _, factor in steps)
+        used = _total_scale(evidence, observation, attention, slope)
         D = attention.query.shape[-1]
-        meaning = _meaning(whole, attention, evidence)
-        if (whole, D) not in said:
-            said.add((whole, D))
-            yield Fact("scale", f"{whole:.4g}{meaning and f' = {meaning}'} (head size {D})")
-        wrong = abs(whole - D**-0.5) > NEAR * D**-0.5
-        if wrong and D > 1 and not _is_meant(attention, observation, whole):
-            yield _finding(
-                evidence, observation, attention, whole, meaning, [it for it, _ in steps]
-            )
+        formula = used.formula and f" = {used.formula}"
+        yield Fact("scale", f"{used.factor:.4g}{formula} (head size {D})")
+        wrong = abs(used.factor - D**-0.5) > TOLERANCE * D**-0.5
+        if wrong and D > 1 and not _is_intended(attention, used.factor):
+            yield _finding(evidence, observation, attention, used)
             return
 
 
 def _slope(attention: RecordedAttention, other: RecordedAttention) -> float | None:
-    """How fast the logits grow with the products of queries and keys; None where they do not do so in a line.
+    """Return the slope of the logits over the products of queries and keys; None if they do not lie on a line.
 
-    Two runs are compared, so that a bias that depends on positions alone cancels; within a row, for the softmax does
-    not see what all its logits have in common.
+    A difference of two runs is used, in which biases that depend on positions alone cancel, and deviations from the
+    mean of a row, because the softmax ignores what all logits of a row have in common.
     """
     if attention.scores.shape != other.scores.shape:
         return None
-    seen = attention.visible & other.visible & attention.logits.isfinite() & other.logits.isfinite()
-    x, y = (a - b for a, b in ((attention.scores, other.scores), (attention.logits, other.logits)))
-    count = seen.sum(-1, keepdim=True).clamp_min(1)
-    x, y = (
-        torch.where(seen, it - it.masked_fill(~seen, 0).sum(-1, keepdim=True) / count, 0)
-        for it in (x, y)
-    )
+    visible = attention.visible & other.visible
+    visible &= attention.logits.isfinite() & other.logits.isfinite()
+    x = _centred(attention.scores - other.scores, visible)
+    y = _centred(attention.logits - other.logits, visible)
     if not x.norm() > 0:
         return None
     slope = ((x * y).sum() / (x * x).sum()).item()
-    straight = (y - slope * x).norm() <= 1e-3 * y.norm().clamp_min(1e-30)
-    return slope if straight and slope != 0 else None
+    is_linear = (y - slope * x).norm() <= 1e-3 * y.norm().clamp_min(1e-30)
+    return slope if is_linear and slope != 0 else None
 
 
-def _scalings(observation: Observation, attention: RecordedAttention) -> list[tuple[Step, float]]:
-    """The multiplications by one number that queries and keys went through before they met."""
-    found = []
+def _centred(values: Tensor, visible: Tensor) -> Tensor:
+    """Subtract the mean of each row's visible entries; hidden ones become 0."""
+    count = visible.sum(-1, keepdim=True).clamp_min(1)
+    mean = values.masked_fill(~visible, 0).sum(-1, keepdim=True) / count
+    return torch.where(visible, values - mean, 0)
+
+
+def _total_scale(
+    evidence: Evidence, observation: Observation, attention: RecordedAttention, slope: float
+) -> _Scale:
+    """Multiply a slope by the factors that queries and keys were multiplied by before their product."""
+    steps, factors = [], []
     for source in (attention.query_source, attention.key_source):
         for step in steps_from_projection(observation, source):
-            if step.operation in SCALINGS and (factor := _factor(observation, step)) is not None:
-                found.append((step, factor))
-    return found
+            factor = _factor(observation, step) if step.operation in SCALINGS else None
+            if factor is not None:
+                steps.append(step)
+                factors.append(factor)
+    total = slope * math.prod(factors)
+    return _Scale(total, _formula(total, attention, evidence), steps)
 
 
 def _factor(observation: Observation, step: Step) -> float | None:
-    """The one number by which a step multiplies a tensor."""
-    tensors = [value_of(observation, it) for it in step.arguments if isinstance(it, Source)]
-    large = [it for it in tensors if it is not None and it.numel() > 1]
-    out = tensor_of(step)
-    if len(large) != 1 or out is None or out.numel() != large[0].numel():
+    """Return the number by which a step multiplies its one tensor of several entries; None for other steps."""
+    arguments = [
+        value_of(observation, argument)
+        for argument in step.arguments
+        if isinstance(argument, Source)
+    ]
+    tensors = [tensor for tensor in arguments if tensor is not None and tensor.numel() > 1]
+    result = tensor_of(step)
+    if len(tensors) != 1 or result is None or result.numel() != tensors[0].numel():
         return None
-    before = large[0].norm()
-    return (out.norm() / before).item() if before > 0 else None
+    norm = tensors[0].norm()
+    return (result.norm() / norm).item() if norm > 0 else None
 
 
-def _meaning(scale: float, attention: RecordedAttention, evidence: Evidence) -> str:
-    """What a scale equals, in the field's terms."""
+def _formula(scale: float, attention: RecordedAttention, evidence: Evidence) -> str:
+    """Return what a scale equals, in terms of the sizes; "" if nothing known."""
     D, H = attention.query.shape[-1], evidence.expected.num_heads or 1
-    named = {
+    formulas = {
         "1/√head_dim": D**-0.5,
-        "1, none at all": 1.0,
-        "√head_dim, inverted": D**0.5,
+        "no scaling": 1.0,
+        "√head_dim": D**0.5,
         "1/√d_model": (D * H) ** -0.5,
         "1/√num_heads": H**-0.5,
         "1/head_dim": 1 / D,
-        "head_dim, inverted": float(D),
+        "head_dim": float(D),
         "1/head_dim^¼": D**-0.25,
         "1/√(number of tokens)": attention.key.shape[1] ** -0.5,
         "1/√batch": evidence.inputs.sizes[0] ** -0.5,
         "1/d_model": 1 / (D * H),
     }
-    return next((name for name, it in named.items() if abs(scale - it) <= NEAR * it), "")
+    near = (name for name, value in formulas.items() if abs(scale - value) <= TOLERANCE * value)
+    return next(near, "")
 
 
-def _is_meant(attention: RecordedAttention, observation: Observation, scale: float) -> bool:
-    """Whether another scale than 1/√head_dim is right: of normalised queries and keys, or folded into a projection."""
-    norms = [it.norm(dim=-1) for it in (attention.query, attention.key)]
-    if all(it.std() <= 1e-3 * it.mean() for it in norms):
+def _is_intended(attention: RecordedAttention, scale: float) -> bool:
+    """Check whether a scale other than 1/√head_dim is right.
+
+    It is, if queries and keys are normalised, or if the factor is part of a projection's weights.
+    """
+    query_norms, key_norms = attention.query.norm(dim=-1), attention.key.norm(dim=-1)
+    if all(norms.std() <= 1e-3 * norms.mean() for norms in (query_norms, key_norms)):
         return True
-    D = attention.query.shape[-1]
-    if abs(scale - 1) > NEAR:
+    if abs(scale - 1) > TOLERANCE:
         return False
-    return (norms[0].mean() / norms[1].mean()).item() < 1.3 * D**-0.5
+    D = attention.query.shape[-1]
+    return (query_norms.mean() / key_norms.mean()).item() < 1.3 * D**-0.5
 
 
 def _finding(
-    evidence: Evidence,
-    observation: Observation,
-    attention: RecordedAttention,
-    scale: float,
-    meaning: str,
-    steps: list[Step],
+    evidence: Evidence, observation: Observation, attention: RecordedAttention, scale: _Scale
 ) -> Finding:
+    """Build the finding on a wrong scale."""
     D = attention.query.shape[-1]
-    made_so = of_transformers(evidence.subject.module)  # as its weights were trained
-    name = "scale-missing" if abs(scale - 1) <= NEAR else "scale-wrong"
-    at = [
-        it for it in attention.chain if it.operation in SCALINGS and it is not attention.scores_step
-    ]
-    step = (steps + [it for it in at if _is_before(it, attention)] + [attention.scores_step])[0]
+    # A model of transformers has weights that were trained with its scale.
+    is_trained = of_transformers(evidence.subject.module) or _adds_trained_bias(
+        observation, attention
+    )
+    formula = scale.formula and f" ({scale.formula})"
     return Finding(
-        name,
-        "convention" if made_so or _is_biased(observation, attention) else "bug",
-        f"The logits grow by {scale:.4g} with each unit of query · key{meaning and f' ({meaning})'}; "
-        f"1/√head_dim is {D**-0.5:.4g}.",
+        "scale-missing" if abs(scale.factor - 1) <= TOLERANCE else "scale-wrong",
+        "convention" if is_trained else "bug",
+        f"The logits grow by {scale.factor:.4g}{formula} per unit of query · key; 1/√head_dim is {D**-0.5:.4g}.",
         f"head size {D}, {attention.query.shape[1]} tokens",
-        SourceLine.of(steps[-1])
-        if len(steps) > 1
-        else _origin(evidence, step) or SourceLine.of(step),
+        _scaling_line(evidence, attention, scale.steps),
     )
 
 
-def _is_biased(observation: Observation, attention: RecordedAttention) -> bool:
-    """Whether something trained is added to the scores: their scale may be left to training (Raffel et al. 2020)."""
-    steps = observation.trace.steps
-    chain = {it.index for it in attention.chain}
-    added = [
-        source
-        for step in attention.chain[1:]
-        if step.operation in ("add", "add_", "iadd")
-        for source in step.inputs
-        if source.step not in chain
+def _scaling_line(
+    evidence: Evidence, attention: RecordedAttention, steps: list[Step]
+) -> SourceLine | None:
+    """Return the line that scales queries, keys or scores, or the one that defines the number.
+
+    If several steps scale queries and keys, the last one does so once too often.
+    """
+    if len(steps) > 1:
+        return SourceLine.of(steps[-1])
+    softmax = attention.softmax_step
+    on_scores = [
+        step
+        for step in attention.chain
+        if step.operation in SCALINGS
+        and step is not attention.scores_step
+        and (softmax is None or step.index < softmax.index)
     ]
-    behind = {n for it in added if it.step is not None for n in ancestors(steps, steps[it.step])}
-    trained = [*added, *(source for n in behind for source in steps[n].inputs)]
-    return any(it.kind == "parameter" for it in trained)
+    step = [*steps, *on_scores, attention.scores_step][0]
+    return _definition_of_factor(evidence, step) or SourceLine.of(step)
 
 
-def _is_before(step: Step, attention: RecordedAttention) -> bool:
-    return attention.softmax_step is None or step.index < attention.softmax_step.index
-
-
-def _origin(evidence: Evidence, step: Step) -> SourceLine | None:
-    """Where the number was made, if the line that multiplies takes it from an attribute."""
+def _definition_of_factor(evidence: Evidence, step: Step) -> SourceLine | None:
+    """Return the line that defines the attribute `self.…scal…` that a step multiplies by, if it reads one."""
     if step.operation == FUSED and fused_arguments(step)["scale"] is None:
         return None
     try:
@@ -192,3 +215,24 @@ def _origin(evidence: Evidence, step: Step) -> SourceLine | None:
                 path = f"{step.module}.{name}" if step.module else name
                 return attribute_definition(evidence.subject.module, path)
     return None
+
+
+def _adds_trained_bias(observation: Observation, attention: RecordedAttention) -> bool:
+    """Check whether a trained bias is added to the scores: their scale may be left to training (Raffel et al. 2020)."""
+    steps = observation.trace.steps
+    chain = {step.index for step in attention.chain}
+    biases = [
+        source
+        for step in attention.chain[1:]
+        if step.operation in ADDITIONS
+        for source in step.inputs
+        if source.step not in chain
+    ]
+    origins = [
+        source
+        for bias in biases
+        if bias.step is not None
+        for index in ancestors(steps, steps[bias.step])
+        for source in steps[index].inputs
+    ]
+    return any(source.kind == "parameter" for source in (*biases, *origins))

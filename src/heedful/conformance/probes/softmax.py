@@ -1,4 +1,4 @@
-"""Whether weights are weights: positive, and a row's sum 1."""
+"""Probe: each query's weights are positive and sum to 1."""
 
 from __future__ import annotations
 
@@ -18,132 +18,145 @@ from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step
 from heedful.shapes import times
 
-NEAR = 1e-4
-DIVISIONS = ("div", "div_", "truediv", "true_divide", "itruediv")
+TOLERANCE = 1e-4
+EXPONENTIALS: tuple[str, ...] = ("exp", "exp_", "exp2")
+DIVISIONS: tuple[str, ...] = ("div", "div_", "truediv", "true_divide", "itruediv")
 
 
 @probe("softmax-wrong-dim", "rows-not-normalised", "mask-after-softmax")
 def softmax(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Sums each query's weights over the keys: the sum is 1 where any key is seen."""
+    """Sum each query's weights over the keys, and check that the sum is 1 where any key is visible."""
     if not evidence.attentions and not any(
-        "attention" in it.operation for it in evidence.baseline.trace
+        "attention" in step.operation for step in evidence.baseline.trace
     ):
-        yield Fact("attention", "none seen inside: judged by its outputs alone")
+        yield Fact("attention", "not recognised inside; only outputs are checked")
     for attention in evidence.attentions:
-        if _is_divided_later(evidence.baseline, attention):
+        if _is_normalised_later(evidence.baseline, attention):
             continue
-        finding = _wrong_softmax(attention) or _changed_after(attention)
+        finding = _wrong_softmax(attention) or _changed_after_softmax(attention)
         if finding is not None:
             yield finding
             return
 
 
-def _is_divided_later(observation: Observation, attention: RecordedAttention) -> bool:
-    """Whether exponentials weigh the values, and the context is divided by their sum: keys may come in blocks."""
-    steps = observation.trace.steps
-    exponentials = {it.index for it in attention.chain if it.operation in ("exp", "exp_", "exp2")}
+def has_sink(attention: RecordedAttention) -> bool:
+    """Check whether the softmax also counted a logit that belongs to no key."""
+    weights = None if attention.softmax_step is None else tensor_of(attention.softmax_step)
+    return (
+        weights is not None
+        and weights.shape[-1] == attention.applied_weights.shape[-1] + 1
+        and _is_normalised(weights)
+    )
+
+
+def _is_normalised_later(observation: Observation, attention: RecordedAttention) -> bool:
+    """Check whether exponentials weight the values and the context is divided by their sum, as in blockwise softmax."""
+    steps, context = observation.trace.steps, attention.context_step
+    exponentials = {step.index for step in attention.chain if step.operation in EXPONENTIALS}
     if attention.softmax_step is not None or not exponentials:
         return False
-    for step in steps[attention.context_step.index + 1 :]:
-        made_of = [ancestors(steps, steps[it.step]) for it in step.inputs if it.step is not None]
-        if step.operation in DIVISIONS and any(
-            attention.context_step.index in it for it in made_of
-        ):
-            return any(
-                attention.context_step.index not in it and exponentials & it for it in made_of
-            )
+    for step in steps[context.index + 1 :]:
+        if step.operation not in DIVISIONS:
+            continue
+        operands = [
+            ancestors(steps, steps[source.step])
+            for source in step.inputs
+            if source.step is not None
+        ]
+        if any(context.index in operand for operand in operands):
+            divisors = [operand for operand in operands if context.index not in operand]
+            return any(exponentials & divisor for divisor in divisors)
     return False
 
 
 def _wrong_softmax(attention: RecordedAttention) -> Finding | None:
-    """What is wrong as the softmax leaves it."""
+    """Return a finding if the weights are wrong already as the softmax returns them."""
     if _is_normalised(attention.weights, attention.empty_slot_weight) or has_sink(attention):
         return None
     _, Tq, Tk = attention.weights.shape
+    case = f"{Tq} queries, {Tk} keys"
     step = attention.softmax_step
-    whole = None if step is None else tensor_of(step)
-    if step is not None and whole is not None:
-        for axis in range(whole.dim()):
-            sums = whole.sum(axis)
-            sums = sums[sums.isfinite()]
-            if (
-                whole.shape[axis] > 1
-                and len(sums)
-                and torch.allclose(sums, torch.ones_like(sums), atol=NEAR)
-            ):
-                return Finding(
-                    "softmax-wrong-dim",
-                    "bug",
-                    f"The weights sum to 1 along dimension {axis} of {times(whole.shape)}, not over the keys that a "
-                    f"query sees: the first query's sum to {attention.weights[0, 0].sum():.3g}.",
-                    f"{Tq} queries, {Tk} keys",
-                    SourceLine.of(step),
-                )
-    at = step or next(
-        (it for it in reversed(attention.chain) if it.operation != "dropout"),
-        attention.context_step,
-    )
-    return Finding(
-        "rows-not-normalised",
-        "bug",
-        f"The weights of a query sum to {_worst(attention.weights):.3g}, not to 1"
-        + ("." if step is not None else ": scores reach the values without a softmax."),
-        f"{Tq} queries, {Tk} keys",
-        SourceLine.of(at),
-    )
+    dim = None if step is None else _normalised_dimension(step)
+    if step is not None and dim is not None:
+        proof = (
+            f"The weights sum to 1 along dimension {dim} of {times(step.shape)}, not over the keys: the first query's "
+            f"weights sum to {attention.weights[0, 0].sum():.3g}."
+        )
+        return Finding("softmax-wrong-dim", "bug", proof, case, SourceLine.of(step))
+    proof = f"A query's weights sum to {_worst_sum(attention.weights):.3g}, not to 1"
+    proof += ": the scores are not normalised by a softmax." if step is None else "."
+    applied = [link for link in attention.chain if link.operation != "dropout"]
+    last = applied[-1] if applied else attention.context_step
+    return Finding("rows-not-normalised", "bug", proof, case, SourceLine.of(step or last))
 
 
-def _changed_after(attention: RecordedAttention) -> Finding | None:
-    """What was done to right weights before they met the values."""
+def _normalised_dimension(step: Step) -> int | None:
+    """Return the first dimension, of more than one entry, along which a step's value sums to 1."""
+    value = tensor_of(step)
+    if value is None:
+        return None
+    for dim, size in enumerate(value.shape):
+        sums = value.sum(dim)
+        sums = sums[sums.isfinite()]
+        if size > 1 and len(sums) and _are_ones(sums):
+            return dim
+    return None
+
+
+def _are_ones(sums: Tensor) -> bool:
+    return torch.allclose(sums, torch.ones_like(sums), atol=TOLERANCE)
+
+
+def _changed_after_softmax(attention: RecordedAttention) -> Finding | None:
+    """Return a finding if the softmax's weights are right, but those that meet the values are not."""
+    softmax, outside = attention.softmax_step, attention.empty_slot_weight
     if (
-        _is_normalised(attention.applied_weights, attention.empty_slot_weight)
-        or attention.softmax_step is None
-        or not _is_normalised(attention.weights, attention.empty_slot_weight)
+        softmax is None
+        or _is_normalised(attention.applied_weights, outside)
+        or not _is_normalised(attention.weights, outside)
     ):
         return None
+    later = (step for step in attention.chain if step.index > softmax.index)
+    step = next((step for step in later if _breaks_sums(step, attention)), attention.context_step)
     hidden = (attention.applied_weights == 0) & (attention.weights != 0)
-    after = [it for it in attention.chain if it.index > attention.softmax_step.index]
-    step = next((it for it in after if _breaks(it, attention)), attention.context_step)
-    name = "mask-after-softmax" if hidden.any() else "rows-not-normalised"
-    what = (
-        f"{int(hidden[0].sum())} weights are set to 0 after the softmax, so that a query's no longer sum to 1"
+    change = (
+        f"{int(hidden[0].sum())} weights are set to 0"
         if hidden.any()
-        else "The weights are changed after the softmax, so that a query's no longer sum to 1"
+        else "The weights are changed"
     )
+    _, Tq, Tk = attention.applied_weights.shape
+    worst = _worst_sum(attention.applied_weights)
     return Finding(
-        name,
+        "mask-after-softmax" if hidden.any() else "rows-not-normalised",
         "bug",
-        f"{what} (but to {_worst(attention.applied_weights):.3g}).",
-        f"{attention.applied_weights.shape[1]} queries, {attention.applied_weights.shape[2]} keys",
+        f"{change} after the softmax, so a query's weights sum to {worst:.3g}, not to 1.",
+        f"{Tq} queries, {Tk} keys",
         SourceLine.of(step),
     )
 
 
-def _breaks(step: Step, attention: RecordedAttention) -> bool:
-    value = tensor_of(step)
-    if value is None or value.numel() != attention.applied_weights.numel():
+def _breaks_sums(step: Step, attention: RecordedAttention) -> bool:
+    """Check whether a step returns weights that are not normalised."""
+    weights, shape = tensor_of(step), attention.applied_weights.shape
+    if weights is None or weights.numel() != shape.numel():
         return False
-    return not _is_normalised(value.reshape(attention.applied_weights.shape))
-
-
-def has_sink(attention: RecordedAttention) -> bool:
-    """Whether the softmax also counted a logit that belongs to no key."""
-    value = None if attention.softmax_step is None else tensor_of(attention.softmax_step)
-    return (
-        value is not None
-        and value.shape[-1] == attention.applied_weights.shape[-1] + 1
-        and _is_normalised(value)
-    )
+    return not _is_normalised(weights.reshape(shape))
 
 
 def _is_normalised(weights: Tensor, outside: Tensor | float = 0.0) -> bool:
-    """Whether rows sum to 1, with the weight on slots that hold no token: those with a weight at all, NaN aside."""
+    """Check whether all weights are positive, and each row sums to 1; rows without a weight, or with NaN, are skipped.
+
+    Args:
+        weights: (…, Tq, Tk).
+        outside: (…, Tq), the weight on slots that hold no token; it counts in the sum.
+    """
     sums = weights.sum(-1) + outside
     sums = sums[(weights != 0).any(-1) & sums.isfinite()]
-    positive = (weights >= -NEAR)[weights.isfinite()].all()
-    return bool((sums - 1).abs().le(NEAR).all()) and bool(positive)
+    positive = (weights >= -TOLERANCE)[weights.isfinite()].all()
+    return bool((sums - 1).abs().le(TOLERANCE).all() and positive)
 
 
-def _worst(weights: Tensor) -> float:
+def _worst_sum(weights: Tensor) -> float:
+    """Return the sum of a query's weights that is farthest from 1."""
     sums = weights.sum(-1).flatten()
     return sums[(sums - 1).abs().nan_to_num(0).argmax()].item()

@@ -1,0 +1,111 @@
+"""The steps and source lines that build and apply an attention's mask."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from heedful.conformance.evidence.attention import FAINT, RecordedAttention
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.recording.dataflow import tensor_of
+from heedful.conformance.recording.inputs import Observation
+from heedful.conformance.recording.source import SourceLine, attribute_definition
+from heedful.observation import Source, Step
+
+BUILDING_OPERATIONS: tuple[str, ...] = ("triu", "tril", "triu_", "tril_", "ge", "gt", "le", "lt")
+APPLYING_OPERATIONS: tuple[str, ...] = (
+    *("masked_fill", "masked_fill_", "where", "setitem", "add", "iadd", "add_", "mul", "imul"),
+)
+# An unused result of these is a mask without effect; other operations have unused results for many reasons.
+MASK_OPERATIONS: tuple[str, ...] = (
+    *("masked_fill", "where", "add", "mul", "triu", "tril", "sub", "and"),
+)
+MARGIN = 100  # a score this far below the median of the visible ones is masked
+
+
+class MaskDefect(NamedTuple):
+    """What is wrong with a mask.
+
+    Attributes:
+        name: the finding's.
+        explanation: one sentence, or "".
+        place: the line to blame, if it is known.
+    """
+
+    name: str
+    explanation: str
+    place: SourceLine | None
+
+
+def unused_masking(observation: Observation) -> MaskDefect | None:
+    """Return the defect of a mask that is built or applied, but whose result nothing uses."""
+    for step in observation.trace:
+        if step.unused and step.operation in MASK_OPERATIONS:
+            explanation = f"Nothing uses the result of {step.operation}."
+            return MaskDefect("mask-unused", explanation, SourceLine.of(step))
+    return None
+
+
+def masking_step(attention: RecordedAttention) -> Step | None:
+    """Return the step that hides scores: the first after which all hidden scores are very small or 0.
+
+    PyTorch's fused attention is one step, which also applies the mask.
+    """
+    if attention.fused:
+        return attention.context_step
+    hidden = attention.weights < FAINT  # before dropout, which hides no keys
+    if not hidden.any():
+        hidden = ~attention.visible
+    for step in attention.chain[1:]:
+        scores = _scores_after(step, attention)
+        if scores is not None and _are_masked(scores, hidden):
+            return step
+    return next((step for step in attention.chain if step.operation in APPLYING_OPERATIONS), None)
+
+
+def _scores_after(step: Step, attention: RecordedAttention) -> Tensor | None:
+    """Return a step's value as (L, Tq, Tk); None if it has another shape."""
+    value, weights = tensor_of(step), attention.applied_weights
+    if value is None or value.numel() != weights.numel() or value.shape[-2:] != weights.shape[-2:]:
+        return None
+    return value.reshape(weights.shape)
+
+
+def _are_masked(scores: Tensor, hidden: Tensor) -> bool:
+    """Check whether there are hidden scores, and all of them are 0 or far below the others."""
+    median = scores[~hidden].median() if (~hidden).any() else scores.new_zeros(())
+    masked = (scores < median - MARGIN) | (scores == 0)
+    return bool(hidden.any() and masked[hidden].all())
+
+
+def mask_applying_line(attention: RecordedAttention) -> SourceLine | None:
+    """Return the source line that applies the mask; that of the softmax if no step does."""
+    step = masking_step(attention) or attention.softmax_step or attention.context_step
+    return SourceLine.of(step)
+
+
+def mask_building_line(evidence: Evidence, attention: RecordedAttention) -> SourceLine | None:
+    """Return the source line that builds the mask, or the one that applies it."""
+    applied = masking_step(attention)
+    built = None if applied is None else _building_line(evidence, applied, attention)
+    return built or mask_applying_line(attention)
+
+
+def _building_line(
+    evidence: Evidence, applied: Step, attention: RecordedAttention
+) -> SourceLine | None:
+    """Search backwards from a mask's use for the comparison, triangle or attribute that it comes from."""
+    steps = evidence.baseline.trace.steps
+    chain = {step.index for step in attention.chain}
+    pending: list[Source] = [source for source in applied.inputs if source.step not in chain]
+    while pending:
+        source = pending.pop()
+        if source.kind in ("buffer", "attribute"):
+            return attribute_definition(evidence.subject.module, source.name)
+        if source.step is not None:
+            step = steps[source.step]
+            if step.operation in BUILDING_OPERATIONS:
+                return SourceLine.of(step)
+            pending += step.inputs
+    return None

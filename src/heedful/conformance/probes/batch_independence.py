@@ -1,0 +1,57 @@
+"""Probe: the sequences of a batch do not influence each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from heedful.conformance.evidence.evidence import CHANGED, Evidence
+from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.differences import changed_entries, indices_with_any
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.reporting.finding import Fact, Finding
+from heedful.observation import Step
+
+
+@probe("batch-mixed")
+def batch_independence(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Change a token of one sequence, and check that no other sequence of the batch changes."""
+    B, T = evidence.inputs.sizes
+    for b in range(B):
+        for c in range(B):
+            influence = evidence.influence[b, :, c, :]
+            if b == c or not influence.any():
+                continue
+            i, j = influence.nonzero()[0].tolist()
+            yield Finding(
+                "batch-mixed",
+                "bug",
+                f"Changing token {j} of sequence {c} changes output {i} of sequence {b}.",
+                f"B = {B}, T = {T}",
+                SourceLine.of(_first_mixing_step(evidence)),
+            )
+            return
+
+
+def _first_mixing_step(evidence: Evidence) -> Step | None:
+    """Return the first step at which a change of the first sequence reaches the others."""
+    B, T = evidence.inputs.sizes
+    after = evidence.after(0, min(CHANGED, T - 1))
+    for step in evidence.baseline.trace:
+        changed = changed_entries(evidence.baseline, after, step)
+        if changed is None or not changed.any():
+            continue
+        axes = [axis for axis, size in enumerate(changed.shape) if size % B == 0]
+        if axes and not any(_is_first_sequence(changed, axis, B) for axis in axes):
+            return step
+    return None
+
+
+def _is_first_sequence(changed: Tensor, axis: int, B: int) -> bool:
+    """Check whether all changed indices of an axis belong to the first sequence.
+
+    The axis may hold the batch alone, the batch before the heads, or the heads before the batch.
+    """
+    indices, size = indices_with_any(changed, axis), changed.shape[axis]
+    return all(index < size // B for index in indices) or all(index % B == 0 for index in indices)

@@ -1,0 +1,42 @@
+"""Probe: nothing is dropped in eval mode."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from heedful.conformance.evidence.dropout import dropout_probability, dropout_steps
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.differences import differing_entries
+from heedful.conformance.recording.source import SourceLine, last_assignment
+from heedful.conformance.reporting.finding import Fact, Finding
+from heedful.observation import Step
+
+
+@probe("dropout-in-eval")
+def dropout_in_eval(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Run twice in eval mode with different random numbers, and check that the outputs are equal."""
+    subject, inputs = evidence.subject, evidence.inputs
+    outputs = [subject.fresh(seed=seed).run(inputs).detach() for seed in (1, 2)]
+    if not differing_entries(*outputs).any():
+        return
+    first, second = (subject.fresh(seed=seed).record(inputs) for seed in (1, 2))
+    step = next(iter(dropout_steps(first, second)), None)
+    p = None if step is None else dropout_probability(step)
+    difference = (outputs[0] - outputs[1]).abs().max()
+    yield Finding(
+        "dropout-in-eval",
+        "bug",
+        f"In eval mode, two runs on the same tokens differ by {difference:.3g}"
+        + ("." if p is None else f": entries are dropped with p = {p:.3g}."),
+        f"B = {inputs.sizes[0]}, T = {inputs.sizes[1]}",
+        None if step is None else _line_of_probability(evidence, step),
+    )
+
+
+def _line_of_probability(evidence: Evidence, step: Step) -> SourceLine | None:
+    """Return the line that assigns the variable passed as `dropout_p`; the step's own if it takes no variable."""
+    variable = re.search(r"\bdropout_p=([a-z_]\w*)\b(?!\.)", step.source)
+    assigned = variable and last_assignment(evidence.subject.callee, step, variable.group(1))
+    return assigned or SourceLine.of(step)

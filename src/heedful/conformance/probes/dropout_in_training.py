@@ -1,0 +1,192 @@
+"""Probe: in training, dropout acts on the weights, and keeps their expected sum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from heedful.conformance.evidence.attention import RecordedAttention, find_attentions
+from heedful.conformance.evidence.dropout import dropout_probability, dropout_steps
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.dataflow import (
+    steps_from_projection,
+    steps_to_next_projection,
+    tensor_of,
+)
+from heedful.conformance.recording.differences import ancestors, same_steps
+from heedful.conformance.recording.inputs import Observation
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.reporting.finding import Fact, Finding
+from heedful.observation import Step
+
+ENOUGH_WEIGHTS = 800  # to estimate a dropout probability within a few percent
+MAX_RUNS = 30  # to collect as many
+SIGMAS = 5.0  # how uncertain the estimate is taken to be, in standard deviations
+TOLERANCE = 1e-4
+SCALINGS: tuple[str, ...] = ("mul", "imul", "div", "truediv", "itruediv")
+CONSEQUENCES: dict[str, str] = {
+    "scores": "before the softmax: such a key is not dropped, but gets the weight of a score of 0.",
+    "queries": "before the scores are computed: all scores change, and no weight is dropped.",
+    "keys": "before the scores are computed: all scores change, and no weight is dropped.",
+    "values": "and no weight is dropped.",
+    "context": "after the values are weighted: single features are dropped instead of whole weights.",
+}
+
+
+class _Dropout(NamedTuple):
+    """A step that drops entries, and of which tensor: "weights", "scores", "output", …"""
+
+    step: Step
+    tensor: str
+
+
+@probe("dropout-misplaced", "dropout-rescale")
+def dropout_in_training(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Find the steps that drop entries in train mode, and check that they drop weights and rescale the rest."""
+    subject, inputs = evidence.subject, evidence.inputs
+    first, second = (subject.fresh(train=True, seed=seed).record(inputs) for seed in (1, 2))
+    attentions = find_attentions(first)
+    dropouts = [
+        _Dropout(step, _dropped_tensor(step, attentions, first))
+        for step in dropout_steps(first, second)
+    ]
+    places = dict.fromkeys(map(_describe, dropouts))
+    if places or same_steps(first, second):
+        yield Fact("dropout", "; ".join(places) or "none")
+    misplaced = _first_misplaced(dropouts)
+    if misplaced is not None:
+        yield _misplacement(first, misplaced)
+    misscaled = _misscaled(evidence, attentions, [dropout.step for dropout in dropouts])
+    if misscaled is not None:
+        yield misscaled
+
+
+def _dropped_tensor(
+    step: Step, attentions: list[RecordedAttention], observation: Observation
+) -> str:
+    """Return the name of the tensor that a step drops from: "weights", "scores", "keys", "context", "output", …"""
+    for attention in attentions:
+        if step in attention.chain:
+            softmax = attention.softmax_step
+            return "scores" if softmax is not None and step.index < softmax.index else "weights"
+        for name, source in (
+            ("queries", attention.query_source),
+            ("keys", attention.key_source),
+            ("values", attention.value_source),
+        ):
+            if step in steps_from_projection(observation, source)[1:]:
+                return name
+        context = {
+            view.index for view in steps_to_next_projection(observation, attention.context_step)
+        }
+        if any(source.step in context for source in step.inputs):
+            return "context"
+    if step.operation == "multi_head_attention_forward":
+        return "weights"
+    earlier = ancestors(observation.trace.steps, step)
+    attended = any(attention.context_step.index in earlier for attention in attentions)
+    return "output" if attended or not attentions else "tokens"
+
+
+def _describe(dropout: _Dropout) -> str:
+    """Return a phrase such as "on the weights, p = 0.1"."""
+    p = dropout_probability(dropout.step)
+    return f"on the {dropout.tensor}" + ("" if p is None else f", p = {p:.3g}")
+
+
+# --- where ---------------------------------------------------------------------------------------------
+
+
+def _first_misplaced(dropouts: list[_Dropout]) -> _Dropout | None:
+    """Return the first dropout in a wrong place; features may be dropped as well as weights, but not instead."""
+    misplaced = [dropout for dropout in dropouts if dropout.tensor == "scores"]
+    if not any(dropout.tensor == "weights" for dropout in dropouts):
+        misplaced += [dropout for dropout in dropouts if dropout.tensor in CONSEQUENCES]
+    return next(iter(misplaced), None)
+
+
+def _misplacement(observation: Observation, dropout: _Dropout) -> Finding:
+    """Build the finding on dropout in a wrong place."""
+    step, tensor = dropout
+    value = tensor_of(step)
+    share = "some" if value is None else f"{int((value == 0).sum())} of {value.numel()}"
+    B, T = observation.inputs.sizes
+    return Finding(
+        "dropout-misplaced",
+        "suspicious" if tensor == "values" else "bug",
+        f"In training, {share} entries of the {tensor} are set to 0, {CONSEQUENCES[tensor]}",
+        f"B = {B}, T = {T}",
+        SourceLine.of(step),
+    )
+
+
+# --- by which factor -----------------------------------------------------------------------------------
+
+
+def _misscaled(
+    evidence: Evidence, attentions: list[RecordedAttention], dropping: list[Step]
+) -> Finding | None:
+    """Return a finding if weights that are kept do not grow by 1 / (1 − p)."""
+    runs = [attentions]
+    for index, attention in enumerate(attentions):
+        softmax = attention.softmax_step
+        steps = [step for step in dropping if step in attention.chain and not attention.fused]
+        if not steps or softmax is None or steps[0].index < softmax.index:
+            continue
+        p = dropout_probability(steps[0]) if len(steps) == 1 else None
+        visible = int(attention.visible.sum())
+        while p is None and len(runs) * visible < ENOUGH_WEIGHTS and len(runs) < MAX_RUNS:
+            again = evidence.subject.fresh(train=True, seed=2 + len(runs))
+            runs.append(find_attentions(again.record(evidence.inputs)))
+        factors = torch.cat([_factors(run[index]) for run in runs])
+        proof = _proof_of_wrong_factor(factors, p)
+        if proof:
+            place = SourceLine.of(_last_scaling(attention, steps[-1]))
+            return Finding("dropout-rescale", "bug", proof, f"{len(factors)} weights", place)
+    return None
+
+
+def _factors(attention: RecordedAttention) -> Tensor:
+    """Return the factors, 0 among them, by which the weights were multiplied after the softmax."""
+    positive = attention.weights > 0
+    return attention.applied_weights[positive] / attention.weights[positive]
+
+
+def _proof_of_wrong_factor(factors: Tensor, p: float | None) -> str:
+    """Describe how dropout scales the weights; return "" if it keeps a row's expected sum.
+
+    Args:
+        factors: by which each weight was multiplied, 0 where it was dropped.
+        p: the dropout probability; None: it is estimated.
+    """
+    kept = factors[factors != 0]
+    if not len(kept) or not torch.allclose(kept, kept[:1].expand_as(kept), rtol=1e-4):
+        return ""  # rows were divided by their sums
+    factor, share = kept[0].item(), len(kept) / len(factors)
+    keep, uncertainty = share, TOLERANCE
+    if p is None:
+        uncertainty += SIGMAS * (share * (1 - share) / len(factors)) ** 0.5 / share
+    else:
+        keep = 1 - p
+    if keep == 0 or abs(factor * keep - 1) <= uncertainty:
+        return ""
+    return (
+        f"In training, {share:.3g} of the weights are kept and multiplied by {factor:.3g}, so a row's expected sum is "
+        f"{factor * keep:.3g}. Multiplied by 1 / (1 − p) = {1 / keep:.3g}, it would be 1."
+    )
+
+
+def _last_scaling(attention: RecordedAttention, step: Step) -> Step:
+    """Return the last multiplication after a dropout, where its factor becomes wrong; else the dropout itself."""
+    scalings = [
+        later
+        for later in attention.chain
+        if later.index > step.index
+        and later is not attention.context_step
+        and later.operation.strip("_") in SCALINGS
+    ]
+    return scalings[-1] if scalings else step

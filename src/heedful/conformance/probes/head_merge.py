@@ -1,0 +1,88 @@
+"""Probe: merging the heads leaves every token's context in its own row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.dataflow import steps_to_next_projection, tensor_of
+from heedful.conformance.recording.differences import differing_entries
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.reporting.finding import Fact, Finding
+
+
+@probe("heads-mixed-merge")
+def head_merge(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Follow each token's context to the next projection, and check that it stays in that token's row."""
+    B, T = evidence.inputs.sizes
+    if T < 3:
+        return
+    for index, attention in enumerate(evidence.attentions):
+        if attention.applied_weights.shape[1] != T or len(attention.context) % B:
+            continue
+        entries = evidence.rows_of_entries(index)
+        if entries is None:
+            continue
+        context = attention.context  # (B·H, T, D) in any order of B and H
+        expected = torch.stack([context[rows].transpose(0, 1).reshape(T, -1) for rows in entries])
+        for step in steps_to_next_projection(evidence.baseline, attention.context_step)[1:]:
+            value = tensor_of(step)
+            if value is None or value.numel() != expected.numel() or not value.is_floating_point():
+                continue
+            if _mixes_tokens(value, expected):
+                yield Finding(
+                    "heads-mixed-merge",
+                    "bug",
+                    "After the heads are merged, a token's row holds contexts of other tokens.",
+                    f"B = {B}, T = {T}, {len(context) // B} heads",
+                    SourceLine.of(step),
+                )
+                return
+
+
+def _mixes_tokens(value: Tensor, expected: Tensor) -> bool:
+    """Check whether a tensor has rows of tokens, and none of its readings has the expected numbers in each row.
+
+    Args:
+        value: a tensor in any layout.
+        expected: (B, T, H·D); the order of the numbers within a row does not matter.
+    """
+    B, T, _ = expected.shape
+    readings = _readings_by_token(value, B, T) or _readings_by_folded_batch(value, B, T)
+    expected = expected.sort(-1).values
+    return bool(readings) and not any(
+        rows.shape == expected.shape and not differing_entries(rows.sort(-1).values, expected).any()
+        for rows in readings
+    )
+
+
+def _readings_by_token(value: Tensor, B: int, T: int) -> list[Tensor]:
+    """Return (B, T, …) for each way to read a tensor that has axes of B and T, or one axis of both."""
+    readings = []
+    for t_axis in (axis for axis, size in enumerate(value.shape) if size == T):
+        for b_axis, size in enumerate(value.shape):
+            if size == B and b_axis != t_axis:
+                readings.append(value.movedim((b_axis, t_axis), (0, 1)).reshape(B, T, -1))
+        if B == 1:
+            readings.append(value.movedim(t_axis, 0).reshape(1, T, -1))
+    for axis in (axis for axis, size in enumerate(value.shape) if size == B * T):
+        rows = value.movedim(axis, 0)
+        readings += [rows.reshape(B, T, -1), rows.reshape(T, B, -1).transpose(0, 1)]
+    return readings
+
+
+def _readings_by_folded_batch(value: Tensor, B: int, T: int) -> list[Tensor]:
+    """Return (B, T, …) for each way to read a tensor whose first axis holds batch and heads together."""
+    if B == 1 or value.dim() == 0 or value.shape[0] % B:
+        return []
+    readings = []
+    for t_axis in (axis for axis, size in enumerate(value.shape) if size == T and axis > 0):
+        rows = value.movedim(t_axis, 1)
+        batch_first = rows.reshape(B, -1, T, *rows.shape[2:]).transpose(1, 2)
+        heads_first = rows.reshape(-1, B, T, *rows.shape[2:]).movedim(0, 2)
+        readings += [batch_first.reshape(B, T, -1), heads_first.reshape(B, T, -1)]
+    return readings

@@ -1,0 +1,115 @@
+"""Probe: splitting features into heads keeps every token apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from heedful.conformance.evidence.attention import RecordedAttention
+from heedful.conformance.evidence.evidence import CHANGED, Evidence
+from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.dataflow import VIEWS, steps_from_projection
+from heedful.conformance.recording.differences import (
+    ancestors,
+    changed_entries,
+    differing_entries,
+    indices_with_any,
+)
+from heedful.conformance.recording.inputs import Observation
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.reporting.finding import Fact, Finding
+from heedful.observation import Source, Step
+
+PLURALS: dict[str, str] = {"query": "queries", "key": "keys", "value": "values"}
+
+
+@probe("heads-mixed-split", "batch-mixed")
+def head_split(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Change one token, and check that only this token's rows of queries, keys and values change."""
+    _, T = evidence.inputs.sizes
+    if T <= CHANGED:
+        return
+    pairs = zip(evidence.attentions, evidence.attentions_after(0, CHANGED), strict=False)
+    for attention, changed in pairs:
+        if _follows_another(evidence, attention):
+            continue
+        for role in PLURALS:
+            before, after = getattr(attention, role), getattr(changed, role)
+            if before.shape != after.shape:
+                continue
+            rows = indices_with_any(differing_entries(before, after), 1)
+            own_row = rows in ([CHANGED], []) and before.shape[1] == T
+            block = len(rows) <= 1 and role != "query"  # keys and values may come in blocks
+            if not own_row and not block:
+                yield _finding(evidence, attention, role, rows)
+                return
+
+
+def _follows_another(evidence: Evidence, attention: RecordedAttention) -> bool:
+    """Check whether an attention reads the output of another one, which has mixed the tokens."""
+    scores_step = attention.scores_step
+    earlier = ancestors(evidence.baseline.trace.steps, scores_step) - {scores_step.index}
+    return any(other.context_step.index in earlier for other in evidence.attentions)
+
+
+def _finding(
+    evidence: Evidence, attention: RecordedAttention, role: str, rows: list[int]
+) -> Finding:
+    """Build the finding on one role's rows, which change though their token does not."""
+    B, T = evidence.inputs.sizes
+    length = getattr(attention, role).shape[1]
+    source: Source = getattr(attention, f"{role}_source")
+    path = steps_from_projection(evidence.baseline, source)
+    step = (
+        _first_mixing_step(evidence.baseline, evidence.after(0, CHANGED), path)
+        or _last_view(path)
+        or attention.scores_step
+    )
+    name = "heads-mixed-split"
+    if length == B and length != T:
+        name = "batch-mixed"
+        proof = f"The scores compare the {B} sequences of the batch with each other, not the {T} tokens."
+    elif length != T:
+        proof = (
+            f"The scores compare {length} × {length} heads with each other, not the {T} tokens: the axis of "
+            "tokens is not the second to last."
+        )
+    else:
+        proof = (
+            f"Changing token {CHANGED} changes {_first_rows(rows)} of the {PLURALS[role]}: a view mixes the "
+            "features of different tokens."
+        )
+    return Finding(name, "bug", proof, f"B = {B}, T = {T}", SourceLine.of(step))
+
+
+def _first_mixing_step(before: Observation, after: Observation, path: list[Step]) -> Step | None:
+    """Return the first step of a path after which no axis holds the changed token at one index."""
+    for step in path:
+        changed = changed_entries(before, after, step)
+        if changed is None or not changed.any() or changed.dim() < 2:
+            continue
+        if not _is_one_token(changed, *before.inputs.sizes):
+            return step
+    return None
+
+
+def _is_one_token(changed: Tensor, B: int, T: int) -> bool:
+    """Check whether an axis of T tokens, or of B × T, has all changes at the changed token."""
+    return any(
+        (size == T and indices_with_any(changed, axis) == [CHANGED])
+        or (size == B * T and len(indices_with_any(changed, axis)) == 1)
+        for axis, size in enumerate(changed.shape)
+    )
+
+
+def _last_view(path: list[Step]) -> Step | None:
+    """Return the last step of a path that rearranges entries, plain transposes excepted."""
+    views = [step for step in path if step.operation in VIEWS - {"T", "mT"}]
+    return views[-1] if views else None
+
+
+def _first_rows(rows: list[int]) -> str:
+    """Return a phrase such as "rows 3, 4", with four numbers at most."""
+    numbers = ", ".join(map(str, rows[:4]))
+    return f"{'rows' if len(rows) > 1 else 'row'} {numbers}{', …' if len(rows) > 4 else ''}"

@@ -1,0 +1,77 @@
+"""Probe: keys make the scores, and values make the context."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from heedful.conformance.evidence.attention import RecordedAttention
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.dataflow import parameter_names, steps_from_projection
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.reporting.finding import Fact, Finding
+from heedful.observation import Source, Step
+
+KEY_NAMES: frozenset[str] = frozenset(
+    (
+        *("key", "keys", "k", "wk", "w_k", "k_proj", "to_k", "w_key", "wkey", "key_proj"),
+        *("k_linear", "linear_k", "xk", "key_layer"),
+    )
+)
+VALUE_NAMES: frozenset[str] = frozenset(
+    (
+        *("value", "values", "v", "wv", "w_v", "v_proj", "to_v", "w_value", "wvalue", "value_proj"),
+        *("v_linear", "linear_v", "xv", "value_layer"),
+    )
+)
+
+
+@probe("keys-values-swapped")
+def key_value_roles(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Compare the names of the tensors in the two products with the roles that they play."""
+    for attention in evidence.attentions:
+        finding = _swapped(evidence, attention)
+        if finding is not None:
+            yield finding
+            return
+
+
+def _swapped(evidence: Evidence, attention: RecordedAttention) -> Finding | None:
+    """Return a finding if a product takes a tensor, or a projection, with the other one's name."""
+    key_path = steps_from_projection(evidence.baseline, attention.key_source)
+    value_path = steps_from_projection(evidence.baseline, attention.value_source)
+    key_name = _variable(key_path, attention.key_source)
+    value_name = _variable(value_path, attention.value_source)
+    key_words, value_words = _parameter_words(key_path), _parameter_words(value_path)
+    projections_swapped = bool(
+        key_words & VALUE_NAMES and value_words & KEY_NAMES and key_words != value_words
+    )
+    if not projections_swapped and key_name not in VALUE_NAMES and value_name not in KEY_NAMES:
+        return None
+    if projections_swapped and key_name not in VALUE_NAMES:
+        step = key_path[0]
+    elif value_name in KEY_NAMES:
+        step = attention.context_step
+    else:
+        step = attention.scores_step
+    origin = f", made by {parameter_names(key_path[:1])[0]}" if projections_swapped else ""
+    return Finding(
+        "keys-values-swapped",
+        "bug",
+        f"Queries are multiplied by {key_name!r}{origin}, and the weights by {value_name!r}.",
+        "",
+        SourceLine.of(step),
+    )
+
+
+def _variable(path: list[Step], source: Source) -> str:
+    """Return the last variable that held a tensor on its way to the product, if possible one named after a role."""
+    names = [step.name.lower() for step in path if "·" not in step.name]
+    conventional = [name for name in names if name in KEY_NAMES | VALUE_NAMES]
+    return (conventional or names or [source.name.lower()])[-1]
+
+
+def _parameter_words(path: list[Step]) -> set[str]:
+    """Return the parts of the dotted names of the parameters that a path's first step reads."""
+    names = parameter_names(path[:1])
+    return {word for name in names for word in name.lower().split(".")} - {"weight", "bias"}

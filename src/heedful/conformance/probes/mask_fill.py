@@ -1,0 +1,76 @@
+"""Probe: hidden keys stay hidden however large the scores are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from torch import Tensor
+
+from heedful.conformance.evidence.attention import FAINT, RecordedAttention, find_attentions
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.evidence.masking import masking_step
+from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.inputs import Inputs, Observation
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.reporting.finding import Fact, Finding
+
+SUFFICIENT_FILL = (
+    -1e5
+)  # no score outweighs a fill below this; −65504, the lowest float16, does not suffice
+EXCESS = 16  # how many times as large as the fill the scaled scores are
+
+
+@probe("mask-fill-too-small")
+def mask_fill(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Scale the tokens until scores exceed a finite fill, and check that hidden keys stay hidden."""
+    yield from find_weak_fill(
+        evidence.baseline,
+        evidence.subject.record,
+        lambda attention, hidden: SourceLine.of(masking_step(attention)),
+    )
+
+
+def find_weak_fill(
+    observation: Observation,
+    record: Callable[[Inputs], Observation],
+    line_of_fill: Callable[[RecordedAttention, Tensor], SourceLine | None],
+) -> Iterator[Finding]:
+    """Yield a finding if scaled tokens give hidden keys some weight.
+
+    Args:
+        observation: a run in which keys are hidden.
+        record: repeats the run on other tokens.
+        line_of_fill: returns the source line that hides keys, given an attention and its hidden keys (L, Tq, Tk).
+    """
+    if observation.inputs.vocabulary:
+        return
+    for attention in find_attentions(observation):
+        hidden = (attention.weights < FAINT) & attention.logits.isfinite()
+        if not hidden.any():
+            continue
+        fill = attention.logits[hidden].max().item()
+        if fill < SUFFICIENT_FILL:
+            continue
+        largest = attention.logits[attention.visible].abs().max().clamp_min(1e-6).item()
+        factor = (EXCESS * abs(fill) / largest) ** 0.5  # products grow by its square
+        proof = _proof_of_weak_fill(hidden, fill, record(observation.inputs.scaled(factor)))
+        if proof:
+            place = line_of_fill(attention, hidden)
+            yield Finding("mask-fill-too-small", "bug", proof, f"tokens × {factor:.0f}", place)
+            return
+
+
+def _proof_of_weak_fill(hidden: Tensor, fill: float, scaled: Observation) -> str:
+    """Describe a hidden key that has some weight in a run on scaled tokens; return "" if none has."""
+    for attention in find_attentions(scaled):
+        if attention.visible.shape != hidden.shape:
+            continue
+        seen = attention.visible & hidden
+        if seen.any():
+            l, i, j = seen.nonzero()[0].tolist()
+            return (
+                f"Hidden scores are set to about {fill:.3g}, not to −∞. With products of queries and keys up to "
+                f"{attention.scores.abs().max():.3g}, query {i} gives a weight of "
+                f"{attention.applied_weights[l, i, j]:.3g} to the hidden key {j}."
+            )
+    return ""

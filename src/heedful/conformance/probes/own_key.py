@@ -1,0 +1,39 @@
+"""Probe: every query sees its own key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from heedful.conformance.evidence.attention import RecordedAttention
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.evidence.masking import mask_building_line
+from heedful.conformance.probes.probe import probe
+from heedful.conformance.reporting.finding import Fact, Finding
+
+
+@probe("self-hidden")
+def own_key(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Check that queries see their own keys, on the diagonal of the weights."""
+    for attention in evidence.attentions:
+        _, Tq, Tk = attention.applied_weights.shape
+        if Tq != Tk or Tq < 3 or not _hides_the_diagonal_only(attention):
+            continue
+        sees_nothing = not attention.visible[0, 0].any()
+        yield Finding(
+            "self-hidden",
+            "bug",
+            "No query sees its own key: the mask hides the diagonal, too"
+            + (", and the first query sees no key at all." if sees_nothing else "."),
+            f"T = {Tq}",
+            mask_building_line(evidence, attention),
+        )
+        return
+
+
+def _hides_the_diagonal_only(attention: RecordedAttention) -> bool:
+    """Check whether all queries but the first see other keys, earlier ones among them, but not their own."""
+    visible = attention.visible
+    sees_itself = visible.diagonal(dim1=1, dim2=2)[:, 1:].any()
+    sees_others = visible[:, 1:].any(-1).all()
+    sees_the_past = visible.any(0)[:-1].tril(-1).any()  # otherwise the mask is inverted
+    return bool(not sees_itself and sees_others and sees_the_past)

@@ -1,0 +1,100 @@
+"""Gradients that are cut, wrong or not deterministic."""
+
+import pytest
+from edited_attention import (
+    SIZES,
+    SOFTMAX,
+    SPLIT_VALUE,
+    assert_bug,
+    assert_no_finding,
+    edited,
+    findings_of,
+)
+from torch import nn
+
+from heedful.textbook import causal
+
+NOISY = "        weights = Noisy.apply(torch.softmax(scores, -1), {})\n"
+
+# The finding, what is replaced, by what, and what is on the line to be named.
+BUGS = {
+    "detach": (
+        "gradient-wrong",
+        SOFTMAX,
+        SOFTMAX.replace("scores,", "scores.detach(),"),
+        "scores.detach()",
+    ),
+    "data": (
+        "gradient-wrong",
+        SPLIT_VALUE,
+        SPLIT_VALUE.replace("W_value(x)", "W_value(x).data"),
+        "W_value(x).data",
+    ),
+    "no_grad": (
+        "gradient-wrong",
+        SPLIT_VALUE,
+        "        with torch.no_grad():\n    " + SPLIT_VALUE,
+        "self.W_value(x)",
+    ),
+    "a wrong backward": (
+        "gradient-wrong",
+        SOFTMAX,
+        "        weights = WrongSoftmax.apply(scores)\n",
+        "return weights * gradient",
+    ),
+    "a random backward": (
+        "gradient-not-deterministic",
+        SOFTMAX,
+        NOISY.format(0.1),
+        "rand_like",
+    ),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_wrong_gradients_are_found(tmp_path, bug):
+    assert_bug(tmp_path, *BUGS[bug])
+
+
+def test_gradients_are_compared_in_float32_if_nothing_else_runs(tmp_path):
+    cut = SOFTMAX.replace("scores,", "scores.detach().float(),")
+    with edited(tmp_path, SOFTMAX, cut) as attention:
+        (finding,) = findings_of(attention(*SIZES))
+    assert finding.name == "gradient-wrong"
+    assert finding.case.startswith("float32")
+
+
+def test_gradients_that_differ_by_rounding_only_are_suspicious(tmp_path):
+    with edited(tmp_path, SOFTMAX, NOISY.format(1e-9)) as attention:
+        (finding,) = findings_of(attention(*SIZES))
+    assert (finding.name, finding.level) == ("gradient-not-deterministic", "suspicious")
+
+
+CORRECT_GRADIENTS = {
+    "the largest score subtracted": (
+        SOFTMAX,
+        "        scores = scores - scores.amax(-1, keepdim=True).detach()\n" + SOFTMAX,
+    ),
+    "a softmax with its own backward": (
+        SOFTMAX,
+        SOFTMAX.replace("torch.softmax", "CorrectSoftmax.apply").replace("dim=-1", "-1"),
+    ),
+}
+
+
+@pytest.mark.parametrize("gradient", CORRECT_GRADIENTS)
+def test_correct_gradients_raise_no_alarm(tmp_path, gradient):
+    assert_no_finding(tmp_path, *CORRECT_GRADIENTS[gradient])
+
+
+def test_an_embedding_row_without_a_gradient_by_design_is_no_bug():
+    class Reader(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = nn.Embedding(5, 24, padding_idx=0)
+            self.attention = causal.CausalAttention(24, 24, context_length=16)
+
+        def forward(self, tokens):
+            return self.attention(self.embedding(tokens))
+
+    assert findings_of(Reader()) == []

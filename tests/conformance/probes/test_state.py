@@ -1,0 +1,151 @@
+"""State that a call leaves behind, names of the file, and tensors that are no buffers."""
+
+import pytest
+import torch
+from edited_attention import (
+    APPLY_MASK,
+    CONTEXT,
+    DROPOUT,
+    MANUAL_DROPOUT,
+    MASK_BUFFER,
+    SIZES,
+    SOFTMAX,
+    assert_bug,
+    assert_no_finding,
+    edited,
+    findings_of,
+)
+from torch import nn
+
+from heedful.conformance.check import check
+
+# The finding, what is replaced, by what, and what is on the line to be named.
+BUGS = {
+    "a mask of the first call's scores": (
+        "stale-state",
+        APPLY_MASK,
+        "        if not hasattr(self, 'hidden'):\n            self.hidden = scores > scores.mean()\n"
+        "        scores = scores + self.hidden\n" + APPLY_MASK,
+        "self.hidden = scores",
+    ),
+    "a mask changed in place": (
+        "stale-state",
+        APPLY_MASK,
+        APPLY_MASK + "        self.mask.logical_or_(self.mask.roll(1, 0).triu())\n",
+        "self.mask.logical_or_",
+    ),
+    "a mask of the first call's scores, by setdefault": (
+        "stale-state",
+        APPLY_MASK,
+        "        hidden = self.__dict__.setdefault('hidden', scores > scores.mean())\n"
+        "        scores = scores + (hidden if hidden.shape == scores.shape else 0)\n" + APPLY_MASK,
+        "setdefault",
+    ),
+    "the last call's weights": (
+        "stale-state",
+        SOFTMAX,
+        SOFTMAX + "        if getattr(self, 'last', weights).shape == weights.shape:\n"
+        "            weights = 0.5 * weights + 0.5 * getattr(self, 'last', weights)\n"
+        "        self.last = weights.detach()\n",
+        "self.last = weights",
+    ),
+    "the last call's scores, in a global": (
+        "stale-state",
+        APPLY_MASK,
+        "        if T not in SEEN:\n            SEEN.clear()\n            SEEN[T] = scores.detach()[0]\n"
+        "        scores = 0.5 * scores + 0.5 * SEEN[T]\n" + APPLY_MASK,
+        "SEEN[T]",
+    ),
+    "a global instead of a local": (
+        "undefined-or-global-name",
+        CONTEXT,
+        CONTEXT.replace("value", "values"),
+        "weights @ values",
+    ),
+    "a plain attribute": (
+        "mask-not-a-buffer",
+        MASK_BUFFER,
+        MASK_BUFFER.replace('register_buffer("mask", ', "mask = ("),
+        "self.mask = ",
+    ),
+    "a plain attribute, by a comparison": (
+        "mask-not-a-buffer",
+        MASK_BUFFER,
+        "        self.mask = torch.ones(context_length, context_length).triu(1) > 0\n",
+        "self.mask = ",
+    ),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_wrong_state_is_found(tmp_path, bug):
+    assert_bug(tmp_path, *BUGS[bug])
+
+
+CORRECT_STATES = {
+    "a mask kept for one length": (
+        APPLY_MASK,
+        "        if getattr(self, 'size', 0) != T:\n            self.size, self.hidden = T, self.mask[:T, :T]\n"
+        + APPLY_MASK.replace("self.mask[:T, :T]", "self.hidden"),
+    ),
+    "the last weights kept": (DROPOUT, DROPOUT + "        self.last_weights = weights.detach()\n"),
+    "a table of the file": (CONTEXT, "        scores = scores * SLOPES\n" + CONTEXT),
+}
+
+
+@pytest.mark.parametrize("state", CORRECT_STATES)
+def test_correct_state_raises_no_alarm(tmp_path, state):
+    assert_no_finding(tmp_path, *CORRECT_STATES[state])
+
+
+class Encoder(nn.Module):
+    """Takes a padding mask, True at hidden tokens, and keeps that of the first call if `keeps`."""
+
+    def __init__(self, keeps: bool):
+        super().__init__()
+        self.keeps, self.hidden = keeps, None
+        self.projections = nn.ModuleList(nn.Linear(24, 24) for _ in range(3))
+
+    def forward(self, x, key_padding_mask=None):
+        if key_padding_mask is None:
+            key_padding_mask = torch.zeros(x.shape[:2], dtype=torch.bool)
+        if self.hidden is None or not self.keeps or self.hidden.shape != key_padding_mask.shape:
+            self.hidden = key_padding_mask
+        query, key, value = (projection(x) for projection in self.projections)
+        scores = query @ key.mT / 24**0.5
+        weights = scores.masked_fill(self.hidden[:, None, :], -torch.inf).softmax(-1)
+        return weights @ value
+
+
+def test_padding_kept_from_an_earlier_call_is_found():
+    assert findings_of(Encoder(keeps=False)) == []
+    (finding,) = findings_of(Encoder(keeps=True))
+    assert finding.name == "stale-state"
+    assert finding.place is not None
+    assert finding.place.source == "self.hidden = key_padding_mask"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        (SOFTMAX, SOFTMAX.replace("(scores", "(attn_scores"), "softmax(attn_scores"),
+        ("weights @ value", "weight @ value", "weight @ value"),
+    ],
+    ids=["a global of another size", "an undefined name"],
+)
+def test_a_wrong_name_is_found_although_the_call_raises(tmp_path, old, new, line):
+    with edited(tmp_path, old, new) as attention:
+        (bug,) = check(attention, causal=True).bugs
+    assert bug.name == "undefined-or-global-name"
+    assert bug.place is not None
+    assert line in bug.place.source
+
+
+def test_a_check_restores_the_random_state_and_the_weights(tmp_path):
+    with edited(tmp_path, DROPOUT, MANUAL_DROPOUT.format("")) as attention:
+        module = attention(*SIZES)
+        state = torch.get_rng_state()
+        weights = [parameter.clone() for parameter in module.parameters()]
+        assert check(module, causal=True).bugs
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(*pair) for pair in zip(weights, module.parameters(), strict=True))
