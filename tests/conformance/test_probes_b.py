@@ -13,14 +13,17 @@ from torch import nn
 from heedful.conformance.calling.loading import loaded
 from heedful.conformance.check import evidence_of, run_probe
 from heedful.conformance.evidence.expectations import Expected
-from heedful.conformance.probes import PROBES, caches, padding, rotary
+from heedful.conformance.probes import PROBES
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.conformance.reporting.root_causes import root_causes
 from heedful.nn import MultiHeadAttention, RotaryEmbedding
 from heedful.textbook import causal, multi_head, self_attention
 
 INTERLEAVED = RotaryEmbedding(6, layout="interleaved")
-OWN = {it.__name__ for it in (caches, padding, rotary)}
+OWN = {
+    f"heedful.conformance.probes.{name}"
+    for name in "caches padded_cache unused_slots padding padding_argument padding_fill masked_rows rotary rotary_precision".split()
+}
 
 # Queries and keys turned by halves, positions counted over real tokens, a cache that grows.
 GROWING = """
