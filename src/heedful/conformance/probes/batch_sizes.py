@@ -1,0 +1,45 @@
+"""Check that a sequence gives the same output alone as within a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from heedful.conformance.calling.exceptions import attempt, describe_exception, raising_line
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.probes.divergence import first_divergent_step
+from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.differences import differing_entries
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.reporting.finding import Fact, Finding
+
+
+@probe("length-dependent")
+def batches(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Run each sequence alone. Its output must equal its output within the batch."""
+    subject, inputs = evidence.subject, evidence.inputs
+    if not subject.batched or evidence.influence[0, :, 1, :].any():
+        return
+    batch = subject.run(inputs).detach()
+    B = len(batch)
+    for b in range(B):
+        alone = attempt(lambda b=b: subject.run(inputs.entry(b)).detach())
+        if isinstance(alone, Exception):
+            proof = f"With one sequence the target raises {describe_exception(alone)}; with {B} it works."
+            yield Finding("length-dependent", "bug", proof, "B = 1", raising_line(alone))
+            return
+        if not differing_entries(alone[0], batch[b]).any():
+            continue
+        distance = (alone[0] - batch[b]).abs().max()
+        step = (
+            first_divergent_step(subject.record(inputs.entry(b)), evidence.baseline)
+            if b == 0
+            else None
+        )
+        yield Finding(
+            "length-dependent",
+            "bug",
+            f"The output of one sequence alone differs from its output within a batch of {B} by {distance:.3g}.",
+            f"B = 1 and B = {B}",
+            SourceLine.of(step),
+        )
+        return

@@ -1,0 +1,83 @@
+"""Check that masks and tables move with the module to another device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.evidence.expectations import is_triangular
+from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.dataflow import VIEWS
+from heedful.conformance.recording.source import attribute_definition
+from heedful.conformance.reporting.finding import Fact, Finding
+from heedful.observation import Source, Step
+from heedful.shapes import times
+
+
+@probe("mask-not-a-buffer", "table-not-a-buffer")
+def buffers(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Move a copy to the meta device. A tensor in use that stays behind is not registered as a buffer."""
+    module = evidence.subject.fresh().module
+    if module is None:
+        return
+    steps = evidence.baseline.trace.steps
+    in_use = {
+        name: tensor
+        for name, tensor in _tensor_attributes(module)
+        if tensor.dim() > 0 and _is_read_in_place(steps, name)
+    }
+    moved = dict(_tensor_attributes(module.to("meta")))
+    for name, tensor in in_use.items():
+        if moved[name].is_meta:
+            continue
+        yield Finding(
+            "mask-not-a-buffer" if _is_mask(tensor) else "table-not-a-buffer",
+            "bug",
+            f"After .to('meta') {name!r} ({times(tensor.shape)}) is still on {tensor.device}.",
+            "",
+            attribute_definition(module, name, held=True),
+        )
+
+
+def _tensor_attributes(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the unregistered tensors of a module and its submodules, with their dotted names."""
+    for path, part in module.named_modules():
+        for name, value in vars(part).items():
+            if isinstance(value, Tensor):
+                yield f"{path}.{name}" if path else name, value
+
+
+def _is_read_in_place(steps: tuple[Step, ...], name: str) -> bool:
+    """Return True if a step computes with an attribute without moving it, and no step writes into it.
+
+    A tensor that is written into, such as a cache, may be allocated on the right device later.
+    """
+    readers = [step for step in steps if any(_is_attribute(source, name) for source in step.inputs)]
+    while readers:
+        if any(step.in_place for step in readers):
+            return False
+        if any(step.operation not in VIEWS for step in readers):
+            return True
+        views = {step.index for step in readers if not _moves(step)}
+        readers = [step for step in steps if any(source.step in views for source in step.inputs)]
+    return False
+
+
+def _is_attribute(source: Source, name: str) -> bool:
+    return source.kind == "attribute" and source.name == name
+
+
+def _moves(step: Step) -> bool:
+    """Return True if a step moves a tensor to the device of another tensor, or to a device given by name."""
+    destinations = (*step.arguments[1:], *step.keywords.values())
+    return step.operation in ("to", "type_as") and any(
+        isinstance(destination, Source | torch.device | str) for destination in destinations
+    )
+
+
+def _is_mask(tensor: Tensor) -> bool:
+    has_infinities = tensor.is_floating_point() and bool((tensor == -torch.inf).any())
+    return tensor.dtype == torch.bool or has_infinities or is_triangular(tensor)

@@ -1,0 +1,107 @@
+"""The padded batch that the probes of padding run: which tokens are real, and what hiding the rest does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from heedful.conformance.calling.mask_forms import LENGTHS
+from heedful.conformance.calling.subject import Subject
+from heedful.conformance.evidence.attention import (
+    RecordedAttention,
+    find_attentions,
+    fused_arguments,
+)
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.recording.differences import ancestors
+from heedful.conformance.recording.inputs import MaskArgument, Observation
+from heedful.conformance.recording.source import SourceLine
+from heedful.observation import Source
+
+PADDING_COUNTS: tuple[int, ...] = (2, 3, 5)  # how many tokens of each sequence are padding
+
+
+def real_tokens(evidence: Evidence, side: str) -> Tensor:
+    """Return which tokens are real, (B, T) Boolean: all but the padding on the "left" or "right"."""
+    _, T = evidence.inputs.sizes
+    keep = torch.arange(T) < T - torch.tensor(PADDING_COUNTS)[:, None]
+    return keep.flip(1) if side == "left" else keep
+
+
+def padded_subject(evidence: Evidence) -> Subject | None:
+    """Return the subject, with the polarity that its padding argument declares; None if it takes no padding."""
+    subject, (B, T) = evidence.subject, evidence.inputs.sizes
+    argument = subject.padding
+    if argument is None or len(PADDING_COUNTS) != B or max(PADDING_COUNTS) >= T:
+        return None
+    if argument.declared is None or argument.declared == argument.true_keeps:
+        return subject
+    return replace(subject, padding=replace(argument, true_keeps=argument.declared))
+
+
+def padding_sides(subject: Subject) -> tuple[str, ...]:
+    """Return the sides that padding may be on. Lengths can only express padding on the right."""
+    assert subject.padding is not None
+    return ("right",) if subject.padding.form == LENGTHS else ("right", "left")
+
+
+def describe_sizes(evidence: Evidence) -> str:
+    """Describe the batch for a report."""
+    B, T = evidence.inputs.sizes
+    return f"B = {B}, T = {T}, padding tokens {', '.join(map(str, PADDING_COUNTS))}"
+
+
+def padding_has_effect(evidence: Evidence, subject: Subject) -> bool:
+    """Return True if hiding the padding changes any output."""
+    keep = real_tokens(evidence, "right")
+    hidden, visible = (
+        subject.run(evidence.inputs, keep=mask).detach() for mask in (keep, torch.ones_like(keep))
+    )
+    return bool(evidence.differs(hidden, visible).any())
+
+
+def padding_is_inverted(evidence: Evidence, subject: Subject) -> bool:
+    """Return True if real tokens see the padding, and no other real token."""
+    if "left" not in padding_sides(subject):
+        return False
+    keep, inputs = real_tokens(evidence, "left"), evidence.inputs
+    output = subject.run(inputs, keep=keep).detach()
+    b, T = 1, inputs.sizes[1]
+
+    def influences_others(t: int) -> bool:
+        changed = subject.run(inputs.changed(b, t), keep=keep).detach()
+        rows = evidence.differs(output, changed)[b] & keep[b]
+        rows[t] = False
+        return bool(rows.any())
+
+    real = range(PADDING_COUNTS[b], T - 1)
+    return influences_others(0) and not any(influences_others(t) for t in real)
+
+
+def line_applying_argument(observation: Observation, argument: MaskArgument) -> SourceLine | None:
+    """Return the first line that turns a mask argument into what meets the scores, or else the first that reads it."""
+    steps = observation.trace.steps
+    readers = {
+        step.index
+        for step in steps
+        if any(source.kind == "input" and source.name == argument.name for source in step.inputs)
+    }
+    for attention in find_attentions(observation):
+        chain = {step.index for step in attention.chain}
+        operands = (source.step for source in _mask_sources(attention))
+        masks = [index for index in operands if index is not None and index not in chain]
+        behind = {index for mask in masks for index in ancestors(steps, steps[mask])}
+        applied = sorted(behind & readers) + sorted(chain & readers)
+        if applied:
+            return SourceLine.of(steps[applied[0]])
+    return SourceLine.of(steps[min(readers)]) if readers else None
+
+
+def _mask_sources(attention: RecordedAttention) -> list[Source]:
+    """Return what meets the scores on their way to the weights."""
+    if not attention.fused:
+        return [source for step in attention.chain[1:] for source in step.inputs]
+    mask = fused_arguments(attention.context_step)["attn_mask"]
+    return [mask] if isinstance(mask, Source) else []

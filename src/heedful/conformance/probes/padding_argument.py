@@ -1,0 +1,63 @@
+"""Check that the padding argument has an effect, with the polarity that its name promises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from heedful.conformance.evidence.attention import FUSED, fused_arguments
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.evidence.masking import unused_masking
+from heedful.conformance.probes.padded_batch import (
+    describe_sizes,
+    line_applying_argument,
+    padded_subject,
+    padding_has_effect,
+    padding_is_inverted,
+    real_tokens,
+)
+from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.inputs import MaskArgument, Observation
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.reporting.finding import Fact, Finding
+
+
+@probe("mask-unused", "mask-inverted")
+def padding_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Hide tokens with the padding argument. The output must change, as the argument's name promises."""
+    subject = padded_subject(evidence)
+    if subject is None or subject.padding is None:
+        return
+    argument = subject.padding
+    yield Fact("padding mask", f"{argument.name} {argument.form}, {_polarity(argument)}")
+    observation = subject.record(evidence.inputs, keep=real_tokens(evidence, "right"))
+    if not padding_has_effect(evidence, subject):
+        _, reason, line = unused_masking(observation) or ("", "", _unmasked_call(observation))
+        yield Finding(
+            "mask-unused",
+            "bug",
+            f"{reason} Hiding the padding with {argument.name} does not change the output.".strip(),
+            describe_sizes(evidence),
+            line,
+        )
+    elif argument.declared is not None and padding_is_inverted(evidence, subject):
+        convention = "1 keeps a token" if argument.declared else "True hides a token"
+        yield Finding(
+            "mask-inverted",
+            "bug",
+            f"By convention {convention} in {argument.name}; here real tokens see only the padding.",
+            describe_sizes(evidence),
+            line_applying_argument(observation, argument),
+        )
+
+
+def _polarity(argument: MaskArgument) -> str:
+    if argument.dtype.is_floating_point:
+        return "added to the scores"
+    return "True keeps" if argument.true_keeps else "True hides"
+
+
+def _unmasked_call(observation: Observation) -> SourceLine | None:
+    """Return the line that calls PyTorch's attention without a mask."""
+    fused = (step for step in observation.trace if step.operation == FUSED)
+    unmasked = (step for step in fused if fused_arguments(step)["attn_mask"] is None)
+    return SourceLine.of(next(unmasked, None))

@@ -1,0 +1,190 @@
+"""Find out why padding changes the outputs of real tokens: a weak fill, a late mask, or a wrong dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from heedful.conformance.calling.subject import Subject
+from heedful.conformance.evidence.attention import (
+    RecordedAttention,
+    find_attentions,
+    fused_arguments,
+)
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.evidence.masking import MaskDefect, unused_masking
+from heedful.conformance.probes.mask_fill import SUFFICIENT_FILL
+from heedful.conformance.probes.padded_batch import line_applying_argument
+from heedful.conformance.recording.dataflow import tensor_of
+from heedful.conformance.recording.inputs import Observation
+from heedful.conformance.recording.source import SourceLine
+from heedful.observation import Source
+
+EQUAL_LOWERING = 1e-6  # the largest standard deviation of a change that counts as one number
+MIN_LOWERING = 1e-3
+
+
+def find_padding_cause(
+    evidence: Evidence, subject: Subject, padded: Observation, keep: Tensor, b: int
+) -> MaskDefect:
+    """Return the name of the finding, a reason ("" if none is known) and the line to blame.
+
+    Args:
+        evidence: the evidence without padding.
+        subject: the subject with its padding argument.
+        padded: a recorded run on the padded batch.
+        keep: (B, T) Boolean, which tokens are real.
+        b: the sequence whose real tokens change.
+    """
+    assert subject.padding is not None
+    line = line_applying_argument(padded, subject.padding)
+    unpadded = find_attentions(subject.record(evidence.inputs, keep=torch.ones_like(keep)))
+    for index, (attention, without) in enumerate(
+        zip(find_attentions(padded), unpadded, strict=False)
+    ):
+        rows = _rows_of_entries(evidence, index, attention)
+        if rows is None or attention.applied_weights.shape[1] != keep.shape[1]:
+            continue
+        cause = (
+            _check_fill(padded, attention, without, rows[b], keep[b])
+            or _check_masked_after_softmax(attention, rows[b], keep[b])
+            or _check_broadcast(attention, without, rows, keep, b, line)
+        )
+        if cause is not None:
+            return cause
+    return unused_masking(padded) or MaskDefect("padding-leak", "", line)
+
+
+def _rows_of_entries(
+    evidence: Evidence, index: int, attention: RecordedAttention
+) -> list[Tensor] | None:
+    """Return which of the attention's L rows belong to each batch entry; None if that is unknown."""
+    if index >= len(evidence.attentions):
+        return None
+    baseline = evidence.attentions[index]
+    if len(baseline.applied_weights) != len(attention.applied_weights):
+        return None
+    return evidence.rows_of_entries(index)
+
+
+def _check_fill(
+    padded: Observation,
+    attention: RecordedAttention,
+    without: RecordedAttention,
+    rows: Tensor,
+    keep: Tensor,
+) -> MaskDefect | None:
+    """Check whether padded keys' scores are set to, or lowered by, a number that leaves them weight."""
+    reason = _describe_weak_fill(attention, without, rows, keep)
+    if not reason:
+        return None
+    hidden = torch.zeros_like(attention.visible)
+    hidden[rows] = keep[:, None] & ~keep & (without.weights[rows] > 0)
+    line = line_lowering_scores(padded, attention, hidden)
+    return MaskDefect("mask-fill-too-small", reason, line)
+
+
+def _describe_weak_fill(
+    attention: RecordedAttention, without: RecordedAttention, rows: Tensor, keep: Tensor
+) -> str:
+    logits, before, weights = (
+        tensor[rows][:, keep] for tensor in (attention.logits, without.logits, attention.weights)
+    )
+    padded = logits[:, :, ~keep]
+    if not (weights[:, :, ~keep] > 0).any():
+        return ""
+    fill = padded.flatten()[0]
+    if (padded == fill).all() and fill > SUFFICIENT_FILL:
+        return f"The scores of padded keys are set to {fill:.3g}, not to −∞."
+    change = logits - before
+    lowering = change[:, :, keep].mean() - change[:, :, ~keep].mean()
+    spread = max(change[:, :, keys].std().item() for keys in (keep, ~keep))
+    if spread < EQUAL_LOWERING and MIN_LOWERING < lowering < torch.inf:
+        return f"The scores of padded keys are lowered by only {lowering:.3g}."
+    return ""
+
+
+def line_lowering_scores(
+    padded: Observation, attention: RecordedAttention, hidden: Tensor
+) -> SourceLine | None:
+    """Return the line at which hidden scores get their final value, or that makes the fused attention's mask.
+
+    Args:
+        padded: the recorded run.
+        attention: one of its attentions.
+        hidden: (L, Tq, Tk) Boolean, the hidden scores.
+    """
+    if attention.fused:
+        mask = fused_arguments(attention.context_step)["attn_mask"]
+        made = mask.step if isinstance(mask, Source) else None
+        return SourceLine.of(attention.context_step if made is None else padded.trace[made])
+    final = attention.logits[hidden]
+    for step in attention.chain:
+        value = tensor_of(step)
+        if value is None or value.numel() != hidden.numel():
+            continue
+        scores = value.reshape(hidden.shape)[hidden]
+        if (scores == scores[0]).all() or torch.equal(scores, final):
+            return SourceLine.of(step)
+    return None
+
+
+def _check_masked_after_softmax(
+    attention: RecordedAttention, rows: Tensor, keep: Tensor
+) -> MaskDefect | None:
+    """Check whether padded keys take part in the softmax and get weight 0 only afterwards."""
+
+    def padded_keys(tensor: Tensor) -> Tensor:
+        return tensor[rows][:, keep][:, :, ~keep]
+
+    softmax, shape = attention.softmax_step, attention.applied_weights.shape
+    if softmax is None or padded_keys(attention.applied_weights).any():
+        return None
+    if not padded_keys(attention.weights).any():
+        return None
+    for step in attention.chain:
+        value = tensor_of(step)
+        if value is None or value.numel() != shape.numel() or step.index <= softmax.index:
+            continue
+        if not padded_keys(value.reshape(shape)).any():
+            reason = (
+                "Padded keys take part in the softmax, and their weights are set to 0 afterwards."
+            )
+            return MaskDefect("mask-after-softmax", reason, SourceLine.of(step))
+    return None
+
+
+def _check_broadcast(
+    attention: RecordedAttention,
+    without: RecordedAttention,
+    rows: Sequence[Tensor],
+    keep: Tensor,
+    b: int,
+    line: SourceLine | None,
+) -> MaskDefect | None:
+    """Check whether the mask hides rows instead of columns, or uses another sequence's padding."""
+    visible = ~_hidden_scores(without)[rows[b]]
+    hidden = _hidden_scores(attention)[rows[b]] & visible
+    real, padded = keep[b], ~keep[b]
+    hides_no_key = visible[:, real][:, :, padded].any() and not hidden[:, real].any()
+    if hides_no_key and hidden[:, padded].any():
+        reason = (
+            "The mask hides padded queries and no keys: it is broadcast along the wrong dimension."
+        )
+        return MaskDefect("mask-broadcast", reason, line)
+    for head_hidden, head_visible in zip(hidden[:, real], visible[:, real], strict=True):
+        if not head_hidden.any() or torch.equal(head_hidden, head_visible & padded):
+            continue
+        for other in range(len(keep)):
+            if torch.equal(head_hidden, head_visible & ~keep[other]):
+                reason = f"Sequence {b} is masked by the padding of sequence {other}."
+                return MaskDefect("mask-broadcast", reason, line)
+    return None
+
+
+def _hidden_scores(attention: RecordedAttention) -> Tensor:
+    """Return which scores a mask has replaced, (L, Tq, Tk) Boolean, even if it replaced the whole row."""
+    usual = attention.scores.abs().max() * 2 + 100
+    return (attention.logits < -usual) | attention.logits.isnan()

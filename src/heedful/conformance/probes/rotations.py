@@ -1,0 +1,156 @@
+"""Recover from recorded runs the matrices that rotate queries and keys by position."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from heedful.conformance.evidence.attention import RecordedAttention
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.recording.dataflow import steps_from_projection, tensor_of
+from heedful.conformance.recording.inputs import Observation
+from heedful.observation import Source, Step
+
+MAX_RUNS = 24
+TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class Rotation:
+    """The linear map that is applied to queries, or to keys, at each position.
+
+    Attributes:
+        maps: (T, D, D), the matrix for each position: after = map @ before.
+        steps: the recorded steps from the projected features to the rotated ones, both included.
+    """
+
+    maps: Tensor
+    steps: tuple[Step, ...]
+
+    @property
+    def layout(self) -> str | None:
+        """The pairs of features that are rotated together: "half", "interleaved", or None if neither fits."""
+        entries = (self.maps.abs() > TOLERANCE).any(0)
+        rotated = int((entries.sum(1) > 1).sum())
+        rows = [set(row.nonzero().flatten().tolist()) for row in entries[:rotated]]
+        fits = {
+            "half": all(len({j % (rotated // 2) for j in row}) == 1 for row in rows),
+            "interleaved": all(len({j // 2 for j in row}) == 1 for row in rows),
+        }
+        layouts = [name for name, fit in fits.items() if fit]
+        return layouts[0] if rotated > 2 and len(layouts) == 1 else None
+
+    @property
+    def preserves_norms(self) -> bool:
+        """Whether each map is a rotation, up to one factor for all of them."""
+        products = self.maps.mT @ self.maps
+        factor = products[0].diagonal().mean()
+        return is_near(products, factor * torch.eye(len(products[0]), dtype=products.dtype))
+
+
+class _Span(NamedTuple):
+    """Two steps of one shape between which a rotation may lie, and all steps from one to the other."""
+
+    before: Step
+    after: Step
+    steps: tuple[Step, ...]
+
+
+def find_rotations(
+    evidence: Evidence, attention: RecordedAttention
+) -> tuple[Rotation | None, Rotation | None]:
+    """Return the rotations of the queries and of the keys of an attention; None where there is none."""
+    D = attention.query.shape[-1]
+    if D < 2 or attention.key.shape[-1] != D:
+        return None, None
+    observations = [evidence.baseline]
+    query, key = (
+        _spans(evidence.baseline, source, D)
+        for source in (attention.query_source, attention.key_source)
+    )
+    if not query and not key:
+        return None, None
+    while len(observations) < MAX_RUNS and _count_samples((query, key), observations) < D + 3:
+        inputs = evidence.subject.draw(*evidence.inputs.sizes, seed=len(observations))
+        observations.append(evidence.subject.record(inputs))
+    return _find_rotation(observations, query), _find_rotation(observations, key)
+
+
+def _spans(observation: Observation, source: Source, D: int) -> list[_Span]:
+    """Return the spans on the way from the projection that a rotation may occupy, the widest first."""
+    T = observation.inputs.sizes[1]
+    path = steps_from_projection(observation, source)
+    steps = [
+        step
+        for step in path
+        if len(step.shape) > 1 and step.shape[-1] == D and T in step.shape[:-1]
+    ]
+    return [
+        _Span(
+            before,
+            after,
+            tuple(step for step in path if before.index <= step.index <= after.index),
+        )
+        for after in reversed(steps)
+        for before in steps
+        if before.index < after.index and before.shape == after.shape
+    ]
+
+
+def _count_samples(sides: Sequence[list[_Span]], observations: Sequence[Observation]) -> int:
+    """Return the number of recorded rows for each position, for the side with fewer."""
+    T = observations[0].inputs.sizes[1]
+    shapes = [torch.Size(spans[0].before.shape) for spans in sides if spans]
+    return len(observations) * min(shape.numel() // (T * shape[-1]) for shape in shapes)
+
+
+def _find_rotation(observations: Sequence[Observation], spans: Sequence[_Span]) -> Rotation | None:
+    """Return the rotation of the first span whose maps differ between positions."""
+    for span in spans:
+        maps = recover_maps(observations, span.before, span.after)
+        if maps is None or is_near(maps, maps[:1]):
+            continue
+        last = next(step for step in span.steps if _have_equal_values(step, span.after))
+        return Rotation(maps, tuple(step for step in span.steps if step.index <= last.index))
+    return None
+
+
+def _have_equal_values(step: Step, other: Step) -> bool:
+    value, other_value = tensor_of(step), tensor_of(other)
+    return value is not None and other_value is not None and torch.equal(value, other_value)
+
+
+def recover_maps(observations: Sequence[Observation], before: Step, after: Step) -> Tensor | None:
+    """Solve for the matrices (T, D, D) that map the rows of one step to those of another.
+
+    Returns:
+        None if there are too few rows, or if no matrices map them.
+    """
+    x, y = (_rows_by_position(observations, step) for step in (before, after))
+    if x is None or y is None or x.shape != y.shape or x.shape[1] <= x.shape[2]:
+        return None
+    if int(torch.linalg.matrix_rank(x).min()) < x.shape[2]:
+        return None
+    solution = torch.linalg.lstsq(x, y).solution
+    return solution.mT if is_near(x @ solution, y) else None
+
+
+def _rows_by_position(observations: Sequence[Observation], step: Step) -> Tensor | None:
+    """Return a step's rows of all runs, (T, samples, D)."""
+    rows: list[Tensor] = []
+    for observation in observations:
+        value, T = tensor_of(observation.trace[step.index]), observation.inputs.sizes[1]
+        if value is None or value.shape != step.shape or not value.is_floating_point():
+            return None
+        axis = value.shape[:-1].index(T)
+        rows.append(value.movedim(axis, 0).flatten(1, -2).double())
+    return torch.cat(rows, dim=1) if rows[0].dim() == 3 else None
+
+
+def is_near(a: Tensor, b: Tensor) -> bool:
+    """Return True if two tensors are equal up to rounding."""
+    return bool((a - b).abs().max() <= TOLERANCE * b.abs().max().clamp_min(TOLERANCE))

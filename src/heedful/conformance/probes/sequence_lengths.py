@@ -1,0 +1,296 @@
+"""Check that the number of tokens does not change what each output depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from heedful.conformance.calling.exceptions import attempt, describe_exception, raising_line
+from heedful.conformance.calling.target import TargetError
+from heedful.conformance.evidence.attention import RecordedAttention, find_attentions
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.probes.divergence import first_divergent_step
+from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.dataflow import tensor_of
+from heedful.conformance.recording.differences import differing_entries
+from heedful.conformance.recording.inputs import Inputs, Observation
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.reporting.finding import Fact, Finding
+from heedful.observation import Step
+
+# Sizes at which blocks of code or of memory end.
+LENGTHS: tuple[int, ...] = (1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65)
+WEIGHT_TOLERANCE = 1e-6
+
+MEETS_ALL_KEYS = "the queries meet all keys"
+APPLIES_SOFTMAX = "the weights are the softmax of the scores"
+SEES_ALL_KEYS = "every query sees all keys, or all earlier keys"
+
+Outcome = Tensor | Exception
+
+
+@probe("length-dependent")
+def lengths(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Run ever longer prefixes of one sequence. No length may raise or change earlier outputs."""
+    if evidence.subject.fixed_sizes is not None:
+        return
+    inputs = _longest_inputs(evidence)
+    outcomes = {
+        length: attempt(lambda n=length: evidence.subject.run(inputs.tokens(0, n)).detach())
+        for length in _lengths_to_try(evidence)
+    }
+    outputs = {n: result for n, result in outcomes.items() if not isinstance(result, Exception)}
+    if not outputs:
+        return
+    yield Fact("largest context", _describe_limit(evidence, inputs, outcomes))
+    finding = _check_exceptions(evidence, outcomes) or _check_outputs(evidence, inputs, outputs)
+    if finding is not None:
+        yield finding
+
+
+def _longest_inputs(evidence: Evidence) -> Inputs:
+    """Draw the sequences whose prefixes are run."""
+    B = 2 if evidence.subject.batched else 1
+    return evidence.subject.draw(B, max(_lengths_to_try(evidence)), seed=4)
+
+
+def _lengths_to_try(evidence: Evidence) -> list[int]:
+    limit = evidence.subject.max_length or max(LENGTHS)
+    return sorted({length for length in LENGTHS if length < limit} | {min(limit, max(LENGTHS))})
+
+
+def _nearest(length: int, others: Iterable[int]) -> int:
+    return min(others, key=lambda other: abs(other - length))
+
+
+def _describe_limit(evidence: Evidence, inputs: Inputs, outcomes: Mapping[int, Outcome]) -> str:
+    """Describe the largest number of tokens that the target accepts, found by bisection."""
+    works = max(n for n, outcome in outcomes.items() if not isinstance(outcome, Exception))
+    failing = [n for n in outcomes if n > works]
+    fails = min(failing, default=works + 1)
+    while fails - works > 1:
+        middle = (works + fails) // 2
+        outcome = attempt(lambda n=middle: evidence.subject.run(inputs.tokens(0, n)))
+        works, fails = (works, middle) if isinstance(outcome, Exception) else (middle, fails)
+    if failing or works == evidence.subject.max_length:
+        return f"{works} tokens"
+    if evidence.subject.max_length:
+        return f"{evidence.subject.max_length} tokens"
+    return f"no limit up to {works} tokens"
+
+
+# --- lengths that raise ----------------------------------------------------------------------------
+
+
+def _check_exceptions(evidence: Evidence, outcomes: Mapping[int, Outcome]) -> Finding | None:
+    """Find the first length that raises although longer or shorter sequences work."""
+    max_length = evidence.subject.max_length or 0
+    working = [n for n, outcome in outcomes.items() if not isinstance(outcome, Exception)]
+    for length, error in outcomes.items():
+        if not isinstance(error, Exception) or _is_limit(length, outcomes, max_length):
+            continue
+        failure = (
+            str(error)
+            if isinstance(error, TargetError)
+            else f"the target raises {describe_exception(error)}"
+        )
+        return Finding(
+            "length-dependent",
+            "bug",
+            f"With {length} tokens {failure}; with {_nearest(length, working)} it works.",
+            f"T = {length}",
+            raising_line(error),
+        )
+    return None
+
+
+def _is_limit(length: int, outcomes: Mapping[int, Outcome], max_length: int) -> bool:
+    """Return True if a length may raise: the target rejects it itself, or its tables are too short."""
+    error = outcomes[length]
+    if isinstance(error, ValueError | AssertionError | NotImplementedError):
+        return True
+    longer = [outcome for other, outcome in outcomes.items() if other > length]
+    if isinstance(error, TargetError):  # rows are missing although nothing was raised
+        return all(isinstance(outcome, TargetError) for outcome in longer)
+    lines = {
+        raising_line(outcome) if isinstance(outcome, Exception) else None
+        for outcome in (error, *longer)
+    }
+    return length > max_length and None not in lines and len(lines) == 1
+
+
+def _check_outputs(
+    evidence: Evidence, inputs: Inputs, outputs: Mapping[int, Tensor]
+) -> Finding | None:
+    """Compare the outputs of all lengths by what must hold for a causal target, or for any other."""
+    if evidence.is_causal:
+        finding = _compare_prefixes(evidence, inputs, outputs)
+        finding = finding or _compare_weights(evidence, inputs, [max(outputs)])
+    else:
+        finding = _compare_weights(evidence, inputs, outputs)
+        finding = finding or _compare_repetitions(evidence, outputs)
+    return finding or _compare_orders(evidence, inputs, outputs)
+
+
+# --- causal targets: later tokens do not change earlier outputs --------------------------------------
+
+
+def _compare_prefixes(
+    evidence: Evidence, inputs: Inputs, outputs: Mapping[int, Tensor]
+) -> Finding | None:
+    """Compare the first outputs of sequences that start with the same tokens."""
+    pairs = [
+        (shorter, longer)
+        for shorter, longer in combinations(sorted(outputs), 2)
+        if differing_entries(outputs[longer][:, :shorter], outputs[shorter]).any()
+    ]
+    if not pairs:
+        return None
+    longer = min(longer for _, longer in pairs)
+    shorter = max(shorter for shorter, other in pairs if other == longer)
+    disagreements = {n: sum(n in pair for pair in pairs) for n in (shorter, longer)}
+    wrong, right = (
+        (shorter, longer) if disagreements[shorter] > disagreements[longer] else (longer, shorter)
+    )
+    distance = (outputs[longer][:, :shorter] - outputs[shorter]).abs().max()
+    runs = (evidence.subject.record(inputs.tokens(0, n)) for n in (wrong, right))
+    return Finding(
+        "length-dependent",
+        "bug",
+        f"The first {shorter} outputs for {longer} tokens differ from the outputs for these {shorter} tokens alone by "
+        f"{distance:.3g}, although with {evidence.inputs.sizes[1]} tokens no output depends on later ones.",
+        f"T = {shorter} and T = {longer}",
+        SourceLine.of(first_divergent_step(*runs)),
+    )
+
+
+# --- other targets: every key has its weight at every length ---------------------------------------
+
+
+def _compare_weights(evidence: Evidence, inputs: Inputs, lengths: Iterable[int]) -> Finding | None:
+    """Recompute the weights from the scores at each length."""
+    T = evidence.inputs.sizes[1]
+    expected = [_properties(attention, T) for attention in evidence.attentions]
+    for length in lengths:
+        attentions = find_attentions(evidence.subject.record(inputs.tokens(0, length)))
+        if len(attentions) != len(expected):
+            continue
+        for attention, properties in zip(attentions, expected, strict=True):
+            lost = properties - _properties(attention, length)
+            if lost:
+                return Finding(
+                    "length-dependent",
+                    "suspicious" if lost == {SEES_ALL_KEYS} else "bug",  # a window may be intended
+                    f"With {T} tokens {min(lost)}; with {length} tokens this no longer holds.",
+                    f"T = {length}",
+                    _line_of_lost_property(attention, lost),
+                )
+    return None
+
+
+def _properties(attention: RecordedAttention, T: int) -> set[str]:
+    """Return which of three properties hold for an attention over T tokens."""
+    properties = set()
+    weights = attention.applied_weights
+    if weights.shape[1:] == (T, T):
+        properties.add(MEETS_ALL_KEYS)
+    softmax = attention.logits.softmax(-1)
+    if softmax.shape == weights.shape and torch.allclose(weights, softmax, atol=WEIGHT_TOLERANCE):
+        properties.add(APPLIES_SOFTMAX)
+    visible = attention.visible
+    if visible.all() or torch.equal(visible, torch.ones_like(visible).tril()):
+        properties.add(SEES_ALL_KEYS)
+    return properties
+
+
+def _line_of_lost_property(attention: RecordedAttention, lost: set[str]) -> SourceLine | None:
+    if MEETS_ALL_KEYS not in lost:
+        return SourceLine.of(attention.softmax_step or attention.scores_step)
+    T = attention.query.shape[1]
+    shortened = (step for step in attention.chain if T not in step.shape[-1:])
+    return SourceLine.of(next(shortened, attention.scores_step))
+
+
+def _compare_repetitions(evidence: Evidence, outputs: Mapping[int, Tensor]) -> Finding | None:
+    """Repeat one token: all keys and values are equal, so the output does not depend on their number."""
+    token = evidence.subject.draw(1, 1, seed=5)
+    rows = {n: evidence.subject.run(_repeat(token, n)).detach()[0] for n in outputs}
+    usual = rows[_nearest(evidence.inputs.sizes[1], rows)][:1]
+    wrong = [n for n, row in rows.items() if differing_entries(row, usual.expand_as(row)).any()]
+    if not wrong or len(wrong) > 2 or len(rows) - len(wrong) < 4:  # positions matter as well
+        return None
+    length = wrong[0]
+    distance = (rows[length] - usual).abs().max()
+    return Finding(
+        "length-dependent",
+        "bug",
+        f"The output for {length} equal tokens differs from that for other numbers of equal tokens by {distance:.3g}.",
+        f"B = 1, T = {length}",
+    )
+
+
+def _repeat(inputs: Inputs, length: int) -> Inputs:
+    arguments = {
+        name: tensor.expand(-1, length, *tensor.shape[2:]).contiguous()
+        for name, tensor in inputs.arguments.items()
+    }
+    return replace(inputs, arguments=arguments)
+
+
+def _compare_orders(
+    evidence: Evidence, inputs: Inputs, outputs: Mapping[int, Tensor]
+) -> Finding | None:
+    """Reverse all tokens but the last: if positions do not matter, the last output must stay the same."""
+
+    def changes_last(output: Tensor, reversed_inputs: Inputs) -> bool:
+        after = evidence.subject.run(reversed_inputs).detach()
+        return bool(differing_entries(output[:, -1], after[:, -1]).any())
+
+    if changes_last(evidence.baseline.output, _reverse_earlier(evidence.inputs)):
+        return None
+    for length, output in outputs.items():
+        prefix = inputs.tokens(0, length)
+        if not changes_last(output, _reverse_earlier(prefix)):
+            continue
+        one, other = (evidence.subject.record(it) for it in (prefix, _reverse_earlier(prefix)))
+        attentions = find_attentions(one)
+        sees_all = attentions and all(it.visible[:, -1].all() for it in attentions)
+        return Finding(
+            "length-dependent",
+            "bug" if sees_all else "suspicious",
+            f"With {length} tokens the last output changes if the earlier tokens are reversed; with "
+            f"{evidence.inputs.sizes[1]} their order does not matter.",
+            f"T = {length}",
+            SourceLine.of(_first_step_changing_last_token(one, other, attentions)),
+        )
+    return None
+
+
+def _reverse_earlier(inputs: Inputs) -> Inputs:
+    T = inputs.sizes[1]
+    order = [*range(T - 2, -1, -1), T - 1]
+    arguments = {name: tensor[:, order] for name, tensor in inputs.arguments.items()}
+    return replace(inputs, arguments=arguments)
+
+
+def _first_step_changing_last_token(
+    one: Observation, other: Observation, attentions: list[RecordedAttention]
+) -> Step | None:
+    """Return the first step, from the first context on, whose row for the last token differs."""
+    T = one.inputs.sizes[1]
+    start = attentions[0].context_step.index if attentions else 0
+    for step in one.trace.steps[start:]:
+        value, other_value = tensor_of(step), tensor_of(other.trace[step.index])
+        axes = [axis for axis, size in enumerate(step.shape) if size == T]
+        if value is None or other_value is None or len(axes) != 1:
+            continue
+        if value.shape != other_value.shape:
+            continue
+        last, other_last = (tensor.select(axes[0], T - 1) for tensor in (value, other_value))
+        if differing_entries(last, other_last).any():
+            return step
+    return None

@@ -1,0 +1,134 @@
+"""Padding on either side must not change the outputs of real tokens."""
+
+from __future__ import annotations
+
+import pytest
+from attentions_with_caches import (
+    FILL,
+    GROWING,
+    KEPT,
+    POSITIONS,
+    RESTARTED,
+    SHIFTED,
+    check_correct_variant,
+    check_wrong_line,
+    findings,
+    written,
+)
+from torch import nn
+
+# name, source, the text that is replaced, its replacement, and a part of the line to be named
+WRONG = [
+    ("mask-unused", GROWING, "visible = visible & kept", "visible & kept", "visible & kept"),
+    (
+        "mask-inverted",
+        GROWING,
+        KEPT,
+        KEPT.replace("attention_mask.bool()", "(attention_mask == 0)"),
+        "attention_mask == 0",
+    ),
+    (
+        "mask-broadcast",
+        GROWING,
+        KEPT,
+        KEPT.replace("None, None, :", "None, :, None"),
+        "[:, None, :, None]",
+    ),
+    ("mask-broadcast", GROWING, KEPT, KEPT.replace("()[", "().roll(1, 0)["), "roll(1, 0)"),
+    ("padding-leak", GROWING, KEPT, KEPT.replace("()[", "().roll(1, 1)["), "roll(1, 1)"),
+    ("mask-fill-too-small", GROWING, FILL, "-1e3", "-1e3"),
+    ("left-padding-positions", GROWING, POSITIONS, SHIFTED, "argmax"),
+    ("left-padding-positions", GROWING, POSITIONS, RESTARTED, None),
+    ("nan-on-masked-rows", GROWING, FILL, 'float("-inf")', "-inf"),
+]
+CORRECT = {
+    "padded queries see themselves": (
+        GROWING,
+        "visible & kept",
+        "visible & kept | torch.eye(total, dtype=torch.bool)[past:]",
+    ),
+    "no mask in rows that see nothing": (
+        GROWING.replace(FILL, 'float("-inf")'),
+        "weights = scores",
+        "weights = scores.masked_fill(~visible.any(-1, keepdim=True), 0.0)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "source", "old", "new", "line"), WRONG)
+def test_the_wrong_line_is_named(tmp_path, name, source, old, new, line):
+    check_wrong_line(tmp_path, name, source, old, new, line)
+
+
+@pytest.mark.parametrize("variant", CORRECT)
+def test_correct_variants_give_no_finding(tmp_path, variant):
+    check_correct_variant(tmp_path, *CORRECT[variant])
+
+
+def test_torch_attention_is_suspicious_for_its_nan_on_a_sequence_of_padding():
+    (finding,) = findings(nn.MultiheadAttention(24, 4, batch_first=True))
+    assert (finding.name, finding.level) == ("nan-on-masked-rows", "suspicious")
+
+
+# Learned positions, counted from the first slot of each row.
+LEARNED_POSITIONS = """
+import torch
+from torch import nn
+
+class Attention(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        self.qkv = nn.Linear(d_model, 3 * d_model)
+        self.positions = nn.Embedding(16, d_model)
+
+    def forward(self, x, attention_mask=None):
+        B, T, C = x.shape
+        positions = torch.arange(T)
+        x = x + self.positions(positions)
+        query, key, value = self.qkv(x).chunk(3, dim=-1)
+        scores = query @ key.mT / C**0.5
+        scores = scores.masked_fill(torch.ones(T, T, dtype=torch.bool).triu(1), -1e9)
+        if attention_mask is not None:
+            scores = scores.masked_fill(attention_mask[:, None, :] == 0, -1e9)
+        weights = scores.softmax(dim=-1)
+        return weights @ value
+"""
+
+
+@pytest.mark.parametrize(("diagonal", "level"), [(1, "bug"), (99, "suspicious")])
+def test_counting_positions_over_padding_is_a_bug_in_causal_targets(tmp_path, diagonal, level):
+    with written(tmp_path, LEARNED_POSITIONS.replace("triu(1)", f"triu({diagonal})")) as target:
+        (finding,) = findings(target(8))
+    assert (finding.name, finding.level) == ("left-padding-positions", level)
+    assert finding.place is not None
+    assert finding.place.source == "positions = torch.arange(T)"
+
+
+def test_positions_given_by_the_caller_are_not_blamed(tmp_path):
+    source = LEARNED_POSITIONS.replace(
+        "attention_mask=None", "attention_mask=None, position_ids=None"
+    )
+    positions = "torch.arange(T) if position_ids is None else position_ids"
+    with written(tmp_path, source.replace("torch.arange(T)", positions)) as target:
+        assert findings(target(8)) == []
+
+
+def test_a_mask_must_follow_the_order_of_heads_before_the_batch(tmp_path):
+    heads = (
+        "        query, key, value = (torch.cat(it.chunk(2, -1)) for it in (query, key, value))\n"
+    )
+    repeated = "attention_mask.repeat(2, 1)"
+    source = LEARNED_POSITIONS.replace("        scores = query", f"{heads}        scores = query")
+    source = source.replace("        x = x + self.positions(positions)\n", "")
+    source = source.replace(
+        "return weights @ value", "return torch.cat((weights @ value).chunk(2), -1)"
+    )
+    source = source.replace("attention_mask[", f"{repeated}[")
+    with written(tmp_path, source) as target:
+        assert findings(target(8)) == []
+    wrong = "attention_mask.repeat_interleave(2, 0)"
+    with written(tmp_path, source.replace(repeated, wrong)) as target:
+        (finding,) = findings(target(8))
+    assert finding.name == "mask-broadcast"
+    assert finding.place is not None
+    assert wrong in finding.place.source

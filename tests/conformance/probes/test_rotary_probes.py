@@ -1,0 +1,93 @@
+"""Rotary positions: queries and keys must be rotated alike, by exact angles."""
+
+from __future__ import annotations
+
+import pytest
+from attentions_with_caches import (
+    ANGLES,
+    GROWING,
+    PARTNER,
+    POSITIONS,
+    ROTATE_KEY,
+    SINES,
+    STACKED,
+    check_correct_variant,
+    check_wrong_line,
+    findings,
+    written,
+)
+
+# name, source, the text that is replaced, its replacement, and a part of the line to be named
+WRONG = [
+    ("rotary-offset", GROWING, POSITIONS, POSITIONS.replace("past:", ":T"), "[:, :T]"),
+    ("rotary-offset", GROWING, POSITIONS, POSITIONS + " + (past > 0)", "+ (past > 0)"),
+    (
+        "rotary-offset",
+        GROWING,
+        ROTATE_KEY,
+        ROTATE_KEY.replace("positions", "positions - past"),
+        "positions - past",
+    ),
+    ("rotary-offset", GROWING, ROTATE_KEY, ROTATE_KEY.replace("positions", "positions + 1"), None),
+    ("rotary-mismatch", GROWING, ROTATE_KEY, "", "rotate(query, positions)"),
+    ("rotary-mismatch", GROWING, PARTNER, PARTNER.replace("-second", "second"), "[second, first]"),
+    ("rotary-mismatch", GROWING, PARTNER, STACKED, "torch.stack"),
+    ("rotary-mismatch", GROWING, SINES, "angles.sin().repeat_interleave(2, -1)", "angles.sin()"),
+    (
+        "rotary-precision",
+        GROWING,
+        ANGLES,
+        ANGLES.replace(".double() * frequencies", ".to(x.dtype) * frequencies.to(x.dtype)"),
+        "to(x.dtype) *",
+    ),
+    (
+        "rotary-precision",
+        GROWING,
+        ANGLES,
+        ANGLES.replace("frequencies", "frequencies\n    angles = angles.to(x.dtype)"),
+        "angles.to(x.dtype)",
+    ),
+    ("length-dependent", GROWING, POSITIONS, POSITIONS.replace("_min(0)", "(0, 31)"), "(0, 31)"),
+    ("length-dependent", GROWING, POSITIONS, f"{POSITIONS} % 16", "% 16"),
+]
+CORRECT = {
+    "pairs of neighbours": (
+        GROWING.replace("x.chunk(2, dim=-1)", "x[..., ::2], x[..., 1::2]")
+        .replace("cat([-second, first], dim=-1)", "stack([-second, first], dim=-1).flatten(-2)")
+        .replace(
+            "torch.cat([angles.cos(), angles.cos()], dim=-1)",
+            "angles.cos().repeat_interleave(2, -1)",
+        ),
+        SINES,
+        "angles.sin().repeat_interleave(2, -1)",
+    ),
+    "rotated in the other direction": (GROWING, "[-second, first]", "[second, -first]"),
+    "half of the features rotated": (
+        GROWING.replace("    D = x", "    x, rest = x.chunk(2, dim=-1)\n    D = x"),
+        "return x * cos + partner * sin",
+        "return torch.cat([x * cos + partner * sin, rest], dim=-1)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "source", "old", "new", "line"), WRONG)
+def test_the_wrong_line_is_named(tmp_path, name, source, old, new, line):
+    check_wrong_line(tmp_path, name, source, old, new, line)
+
+
+@pytest.mark.parametrize("variant", CORRECT)
+def test_correct_variants_give_no_finding(tmp_path, variant):
+    check_correct_variant(tmp_path, *CORRECT[variant])
+
+
+def test_frequencies_rounded_by_a_cast_are_suspicious(tmp_path):
+    base = "10.0 ** (-torch.arange(0, 6, 2) / 6)"
+    source = GROWING.replace("positions)\n", "positions, self.inv_freq)\n")
+    source = source.replace("def rotate(x, positions)", "def rotate(x, positions, frequencies)")
+    source = source.replace("    frequencies =", "    unused =").replace(
+        "        self.out_proj =",
+        f"        self.register_buffer('inv_freq', {base}, persistent=False)\n        self.out_proj =",
+    )
+    with written(tmp_path, source) as target:
+        (finding,) = findings(target(24, 4))
+    assert (finding.name, finding.level) == ("rotary-precision", "suspicious")
