@@ -26,3 +26,9 @@ def known_state():
     yield
     torch.set_num_threads(threads)
     torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture(autouse=True)
+def no_amx(monkeypatch):
+    """Prefer the same kernels on every machine: with AMX tiles, PyTorch's would come first for bfloat16."""
+    monkeypatch.setattr("heedful.dispatch.AMX", False)
