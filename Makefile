@@ -14,7 +14,7 @@ tour: .venv/installed
 	$(BIN)/heedful tour
 
 bench: .venv/installed-bench
-	$(BIN)/heedful bench --page docs/benchmarks.md
+	$(BIN)/heedful bench --targets benchmarks/targets.toml --page docs/benchmarks.md
 
 conformance: .venv/installed-test
 	$(BIN)/python tests/conformance/measure.py --page docs/conformance.md
