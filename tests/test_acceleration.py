@@ -356,8 +356,8 @@ def test_the_report_counts_by_kind_of_call():
         ("forward", "float32", "Tq ≤ 8", "none"): 3,
         ("forward", "bfloat16", "Tq = Tk", "causal"): 1,
         ("backward", "bfloat16", "Tq = Tk", "causal"): 1,
-        ("forward", "float32", "Tq ≠ Tk", "runs"): 1,
-        ("backward", "float32", "Tq ≠ Tk", "runs"): 1,
+        ("forward", "float32", "Tq ≠ Tk", "key ranges"): 1,
+        ("backward", "float32", "Tq ≠ Tk", "key ranges"): 1,
         ("forward", "float64", "Tq ≠ Tk", "tensor"): 1,
         ("backward", "float64", "Tq ≠ Tk", "tensor"): 1,
     }

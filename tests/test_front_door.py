@@ -22,9 +22,8 @@ def test_the_front_door_is_one_screen_of_re_exports():
     assert len(source.splitlines()) <= 70
     allowed = (ast.Expr, ast.ImportFrom, ast.Assign)
     others = [node for node in ast.parse(source).body if not isinstance(node, allowed)]
-    assert [ast.unparse(node.test) for node in others] == [
-        "TYPE_CHECKING"
-    ]  # the import that is delayed
+    # Only the import for type checkers, whose run-time twin is delayed.
+    assert [ast.unparse(node.test) for node in others] == ["TYPE_CHECKING"]
 
 
 def test_check_is_imported_on_first_use():

@@ -21,7 +21,7 @@ from heedful import dispatch
 from heedful.errors import ArgumentError, KernelError
 from heedful.kernels import native
 from heedful.kernels.native import calls
-from heedful.masks import Causal
+from heedful.masks import MAX_KEY_RANGES, Causal
 from heedful.problem import AttentionProblem
 
 _FORWARD: str = "_scaled_dot_product_flash_attention_for_cpu"
@@ -45,7 +45,7 @@ def accelerate() -> Acceleration:
         print(acceleration.report())
 
     Results keep PyTorch's meaning, dtypes and memory layout. If a mask of 0 and −∞ (PyTorch converts Boolean ones)
-    leaves each query at most two runs of keys, it is recognized, and hidden blocks are skipped. Calls that the kernel
+    leaves each query at most two key ranges, it is recognized, and hidden blocks are skipped. Calls that the kernel
     does not support, such as those in float64, are passed on to PyTorch's kernel, and the report states the reason.
     Several handles can be active at the same time. PyTorch's own kernels return when all of them are removed.
 
@@ -115,7 +115,7 @@ class CallKind(NamedTuple):
         direction: "forward" or "backward".
         dtype: the dtype, such as "float32".
         tokens: "Tq ≤ 8" (decoding), or otherwise "Tq = Tk" or "Tq ≠ Tk".
-        mask: "none", "causal", "runs" (a mask tensor that was read as runs of keys) or "tensor".
+        mask: "none", "causal", "key ranges" (a mask tensor that was read as key ranges) or "tensor".
         passed_on: the reason why PyTorch's kernel computed the call; empty if heedful's did.
     """
 
@@ -242,7 +242,7 @@ class _KernelArguments(NamedTuple):
         mask: the kind of mask, as in `CallKind`.
         passed_on: the reason why PyTorch's kernel computes the call; empty if heedful's does.
         scale: the factor of the scores.
-        start, stop: the runs of keys, int32 (B, Tq, 2), or None.
+        start, stop: the key ranges, int32 (B, Tq, 2), or None.
         bias: the bias of the scores, or None.
         has_hidden_rows: whether the mask hides every key from some query.
     """
@@ -306,7 +306,7 @@ def _refusal(problem: AttentionProblem, dropout_p: float) -> str | None:
 
 
 def _read_mask(attn_mask: Tensor, problem: AttentionProblem) -> _KernelArguments:
-    """Convert an additive mask into runs of keys if possible, or into a bias otherwise."""
+    """Convert an additive mask into key ranges if possible, or into a bias otherwise."""
     _, _, _, Tq, Tk, _, _ = problem.sizes
     mask = attn_mask[(None,) * (4 - attn_mask.dim())]
     row_max = mask.amax(dim=-1)
@@ -316,36 +316,37 @@ def _read_mask(attn_mask: Tensor, problem: AttentionProblem) -> _KernelArguments
     if mask.shape[1] == 1 and mask.shape[3] == Tk and Tq >= _MIN_QUERIES_TO_READ_MASK:
         hidden = mask.bool()
         if mask.masked_fill(~hidden, -math.inf).amax() <= _HIDDEN:
-            runs = _runs_of_keys(~hidden.squeeze(1))
-            if runs is not None:
-                start, stop = (edges.expand(-1, Tq, -1).contiguous() for edges in runs)
+            ranges = _find_key_ranges(~hidden.squeeze(1))
+            if ranges is not None:
+                start, stop = (edges.expand(-1, Tq, -1).contiguous() for edges in ranges)
                 return _KernelArguments(
-                    "runs", "", problem.factor, start, stop, has_hidden_rows=has_hidden_rows
+                    "key ranges", "", problem.factor, start, stop, has_hidden_rows=has_hidden_rows
                 )
     return _KernelArguments(
         "tensor", scale=problem.factor, bias=mask.float(), has_hidden_rows=has_hidden_rows
     )
 
 
-def _runs_of_keys(visible: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Return the runs of visible keys as start and stop, or None if a query has more than two.
+def _find_key_ranges(visible: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return the ranges of visible keys as start and stop, or None if a query has more than two.
 
     Args:
         visible: Boolean (B, Tq, Tk).
 
     Returns:
-        Two tensors int32 (B, Tq, 2).
+        Two tensors int32 (B, Tq, 2): a query has at most `MAX_KEY_RANGES` ranges.
     """
     bordered = torch.nn.functional.pad(visible, (1, 1))
     edges = bordered[..., 1:] != bordered[..., :-1]
     row, key = edges.flatten(0, 1).nonzero(as_tuple=True)
     row, opening, closing = row[::2].contiguous(), key[::2], key[1::2]
-    run = torch.arange(len(row)) - torch.searchsorted(row, row)  # 0 for the first run of a row
-    if (run >= 2).any():
+    index = torch.arange(len(row)) - torch.searchsorted(row, row)  # 0 for the first range of a row
+    if (index >= MAX_KEY_RANGES).any():
         return None
-    start, stop = torch.zeros(2, visible.shape[0] * visible.shape[1], 2, dtype=torch.int32)
-    start[row, run], stop[row, run] = opening.int(), closing.int()
-    return start.view(*visible.shape[:2], 2), stop.view(*visible.shape[:2], 2)
+    B, Tq, _ = visible.shape
+    start, stop = torch.zeros(2, B * Tq, MAX_KEY_RANGES, dtype=torch.int32)
+    start[row, index], stop[row, index] = opening.int(), closing.int()
+    return start.view(B, Tq, -1), stop.view(B, Tq, -1)
 
 
 # --- replacing and restoring the operators -----------------------------------------------------------

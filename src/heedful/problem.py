@@ -66,9 +66,8 @@ class AttentionProblem:
             _check_sinks(self.sinks, Hq, self.query)
         if self.mask is not None:
             object.__setattr__(self, "mask", _checked_mask(self.mask, self.sizes))
-            if (
-                self.grid.Tk == 0
-            ):  # building the grid checks the rest, but there are no keys to hide
+            # Building the grid checks the rest of the mask. Without keys there is nothing to hide.
+            if self.grid.Tk == 0:
                 object.__setattr__(self, "mask", None)
 
     @lazy

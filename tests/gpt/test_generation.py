@@ -81,9 +81,8 @@ def test_windows_have_between_half_a_context_and_a_whole_one(C):
     assert max(sizes) == min(C, 99)
     assert min(sizes[C:]) > (C - 1) // 2
     assert starts == sorted(starts)
-    assert (
-        len(set(starts)) <= 100 / max(C // 2, 1) + 1
-    )  # else every token would read a context again
+    # Otherwise every token would read a whole context again.
+    assert len(set(starts)) <= 100 / max(C // 2, 1) + 1
 
 
 def test_nothing_is_read_twice_before_the_context_is_full(model, monkeypatch):

@@ -76,9 +76,8 @@ def gradients(tensors, kernel="native", **options):
 def assert_gradients_agree(tensors, **options):
     exact = gradients([tensor.double() for tensor in tensors], "reference", **options)
     for ours, theirs in zip(gradients(tensors, **options), exact, strict=True):
-        size = max(
-            theirs.abs().max().item(), tensors[2].shape[-1] ** 0.5
-        )  # √Dv: the products dO Vᵀ
+        # The products dO Vᵀ are of size √Dv.
+        size = max(theirs.abs().max().item(), tensors[2].shape[-1] ** 0.5)
         atol = 2 * TOLERANCE[tensors[0].dtype] * size
         torch.testing.assert_close(ours.double(), theirs, rtol=0, atol=atol)
 

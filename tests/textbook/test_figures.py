@@ -178,9 +178,8 @@ for figure_id, read in {
 @reproduces("A.causal.weights_from_printed_scores")
 def _():
     scores = given("A.causal.weights_from_printed_scores")
-    unmasked = scores.masked_fill(
-        scores.isinf(), 9.0
-    )  # future scores so large that a leak would be visible
+    # Future scores are so large that a leak would be visible.
+    unmasked = scores.masked_fill(scores.isinf(), 9.0)
     return causal.weights_by_minus_infinity(unmasked / math.sqrt(2))
 
 

@@ -122,9 +122,8 @@ def test_self_attention_with_identity_projections_is_simplified_attention():
     with torch.no_grad():
         for name in PROJECTIONS:
             getattr(attention, name).copy_(torch.eye(3))
-        attention.W_query.mul_(
-            math.sqrt(3)
-        )  # compensates for the scale, which simplified attention lacks
+        # Simplified attention has no scale; this compensates for it.
+        attention.W_query.mul_(math.sqrt(3))
     assert_equal(attention(tokens), simplified.attend(tokens))
 
 

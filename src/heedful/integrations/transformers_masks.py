@@ -192,19 +192,18 @@ def _lower(pattern: Mask | None, real: Tensor | None, grid: Grid) -> Mask | None
     """Restrict a pattern to the real keys, in a form that each layer can lower again at no cost."""
     at_end = grid.shift == grid.Tk - grid.Tq
     if real is None and (pattern is None or (pattern.constant and at_end)):
-        return pattern  # heedful.masks caches the runs of such patterns
-    runs = None if real is None else _single_run(real, grid)
-    if (
-        real is not None and runs is None
-    ):  # padding with holes has more than two runs of keys per query
+        return pattern  # heedful.masks caches the key ranges of such patterns
+    ranges = None if real is None else _single_range(real, grid)
+    # Padding with holes has more than two key ranges per query.
+    if real is not None and ranges is None:
         tokens = Dense(real[:, None, None, :])
         return tokens if pattern is None else Dense(pattern.dense_on(grid) & tokens.tensor)
     if pattern is not None:
         visible = pattern.key_ranges(grid)
         assert visible is not None  # every pattern above has key ranges
-        runs = visible if runs is None else visible & runs
-    assert runs is not None
-    return KeyRanges(runs)
+        ranges = visible if ranges is None else visible & ranges
+    assert ranges is not None
+    return KeyRanges(ranges)
 
 
 def _real_keys(attention_mask: Tensor | None, first: int, Tk: int) -> Tensor | None:
@@ -217,8 +216,8 @@ def _real_keys(attention_mask: Tensor | None, first: int, Tk: int) -> Tensor | N
     return None if bool(real.all()) else real
 
 
-def _single_run(real: Tensor, grid: Grid) -> Intervals | None:
-    """Return the run of real keys of each batch entry, or None if one has a hole."""
+def _single_range(real: Tensor, grid: Grid) -> Intervals | None:
+    """Return the range of real keys of each batch entry, or None if the real keys of one have a gap."""
     flags = real.to(torch.uint8)
     count = real.sum(dim=1)
     first = flags.argmax(dim=1)

@@ -115,9 +115,8 @@ class MultiHeadAttention(nn.Module):
         self.W_query: nn.Linear = nn.Linear(d_in, d_out, bias=qkv_bias)
         self.W_key: nn.Linear = nn.Linear(d_in, d_out, bias=qkv_bias)
         self.W_value: nn.Linear = nn.Linear(d_in, d_out, bias=qkv_bias)
-        self.out_proj: nn.Linear = nn.Linear(
-            d_out, d_out
-        )  # combines the heads, which are separate until here
+        # The heads are separate up to here; this layer combines them.
+        self.out_proj: nn.Linear = nn.Linear(d_out, d_out)
         self.dropout: nn.Dropout = nn.Dropout(dropout)
         self.register_buffer("mask", causal_mask(context_length), persistent=False)
 

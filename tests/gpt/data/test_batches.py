@@ -98,9 +98,8 @@ def test_resumed_batches_continue_the_sequence(steps):
     state = json.loads(json.dumps(batches.state_dict()))
     resumed = Batches(split, 3, 7, seed=11)
     resumed.load_state_dict(state)
-    for expected, got in islice(
-        zip(batches, resumed, strict=True), 30
-    ):  # beyond the end of an epoch
+    beyond_an_epoch = islice(zip(batches, resumed, strict=True), 30)
+    for expected, got in beyond_an_epoch:
         assert all(map(torch.equal, expected, got))
     assert resumed.state_dict() == batches.state_dict()
 

@@ -85,9 +85,8 @@ def test_tokens_of_two_bytes_do_not_overflow():
     large = Bigram(tokens.astype(np.uint16), V)
     last = np.arange(V - 5, V, dtype=np.uint16)
     got = large.probability(last[:, None], last)
-    np.testing.assert_allclose(
-        got, table(small, 5), rtol=0.03
-    )  # V occurs in the uniform distribution
+    # The tolerance is for V, which occurs in the uniform distribution.
+    np.testing.assert_allclose(got, table(small, 5), rtol=0.03)
 
 
 def test_a_single_token_is_refused():

@@ -23,9 +23,8 @@ def refusal(problem: AttentionProblem) -> str | None:
         return "the native kernel has no float64: its sums are float32"
     if sizes.D == 0 or sizes.Dv == 0:
         return "the native kernel does not support a head size of 0"
-    if (
-        not torch.compiler.is_compiling() and max(sizes) > MAX_SIZE
-    ):  # a graph would get a guard on every size
+    # Not under torch.compile, where the graph would get a guard on every size.
+    if not torch.compiler.is_compiling() and max(sizes) > MAX_SIZE:
         return f"the native kernel supports sizes up to {MAX_SIZE}, and one of {tuple(sizes)} is larger"
     if transforming():
         return "the native kernel has no rules for torch.func's transforms and forward-mode derivatives"
