@@ -1,4 +1,4 @@
-"""What a target's attributes and its own source say about the order of its axes."""
+"""The order of a target's axes, read from its attributes and its source code."""
 
 from __future__ import annotations
 
@@ -10,56 +10,58 @@ from typing import Any
 
 from torch import nn
 
-SIZES = {
-    "B": ("b", "bs", "bsz", "nb", "batch", "batch_size", "batchsize", "n_batch", "num_batches"),
-    "T": (
-        *("t", "n", "l", "s", "tq", "seq", "seq_len", "seqlen", "seq_length", "sequence_length"),
-        *("length", "tgt_len", "src_len", "q_len", "tokens", "num_tokens", "n_tokens", "time"),
-    ),
-    "H": ("h", "nh", "hq", "heads", "n_heads", "n_head", "num_heads", "nheads", "nhead"),
-}
+from heedful.conformance.calling import names
 
 
-def tokens_come_first(module: nn.Module) -> bool:
-    """Whether a module takes (T, B, C).
+def token_layouts(module: nn.Module | None) -> tuple[str, str]:
+    """Return the two layouts of a batch of sequences, the more likely one first."""
+    tokens_first = module is not None and _tokens_come_first(module)
+    return ("(T, B, C)", "(B, T, C)") if tokens_first else ("(B, T, C)", "(T, B, C)")
 
-    Its own `batch_first` says so, or its source, `T, B, C = x.shape`; where both are silent, the `batch_first` of a
-    layer of torch's within it.
+
+def head_layout(target: Callable[..., Any]) -> str:
+    """Return the layout of tokens split into heads: "(B, T, H, D)" if the source unpacks a shape so."""
+    heads_last = any(_axes(variables)[:3] == "BTH" for variables in _unpacked_shapes(target))
+    return "(B, T, H, D)" if heads_last else "(B, H, T, D)"
+
+
+def _tokens_come_first(module: nn.Module) -> bool:
+    """Check whether a module takes (T, B, C).
+
+    Its own `batch_first` decides, then its source (`T, B, C = x.shape`), then the `batch_first` of a layer from torch
+    within it.
     """
     if isinstance(declared := getattr(module, "batch_first", None), bool):
         return not declared
-    orders = (_order(names)[:2] for names in _unpacked_shapes(module))
-    if (read := next((it for it in orders if it in ("TB", "BT")), None)) is not None:
-        return read == "TB"
-    layers = (it for it in module.modules() if type(it).__module__.startswith("torch."))
-    said = (it.batch_first for it in layers if isinstance(getattr(it, "batch_first", None), bool))
-    return not next(said, True)
+    for variables in _unpacked_shapes(module):
+        if (axes := _axes(variables)[:2]) in ("TB", "BT"):
+            return axes == "TB"
+    layers = (part for part in module.modules() if type(part).__module__.startswith("torch."))
+    declarations = (getattr(layer, "batch_first", None) for layer in layers)
+    return not next((it for it in declarations if isinstance(it, bool)), True)
 
 
-def heads_come_last(function: Callable[..., Any] | nn.Module) -> bool:
-    """Whether a function takes (B, T, H, D), as its source shows: `B, T, H, D = query.shape`."""
-    return any(_order(names)[:3] == "BTH" for names in _unpacked_shapes(function))
-
-
-def _order(names: list[str]) -> str:
-    """ "BTC"[:2] of ["batch", "seq_len", "d"]: what the names stand for, " " for what is not known."""
+def _axes(variables: list[str]) -> str:
+    """Return a letter per variable: "BT " for ["batch", "seq_len", "d"], with a blank for an unknown name."""
     return "".join(
-        next((kind for kind, known in SIZES.items() if name.lower() in known), " ")
-        for name in names
+        next((axis for axis, known in names.AXES.items() if variable.lower() in known), " ")
+        for variable in variables
     )
 
 
-def _unpacked_shapes(target: nn.Module | Callable[..., Any]) -> Iterator[list[str]]:
-    """The names that a target's source unpacks shapes into, those of `forward` first."""
-    for tree in _syntax(target):
+def _unpacked_shapes(target: Callable[..., Any]) -> Iterator[list[str]]:
+    """Yield the variables into which a target's source unpacks shapes, those of `forward` first."""
+    for tree in _syntax_trees(target):
         for node in ast.walk(tree):
             match node:
-                case ast.Assign(targets=[ast.Tuple(elts=names)], value=value) if _is_shape(value):
-                    yield [it.id if isinstance(it, ast.Name) else "" for it in names]
+                case ast.Assign(targets=[ast.Tuple(elts=elements)], value=value) if _is_shape(
+                    value
+                ):
+                    yield [it.id if isinstance(it, ast.Name) else "" for it in elements]
 
 
 def _is_shape(node: ast.expr) -> bool:
-    """Whether an expression is `x.shape` or `x.size()`, or the first of either."""
+    """Check whether an expression is `x.shape` or `x.size()`, or a leading slice of either."""
     match node:
         case ast.Attribute(attr="shape") | ast.Call(func=ast.Attribute(attr="size"), args=[]):
             return True
@@ -68,11 +70,12 @@ def _is_shape(node: ast.expr) -> bool:
     return False
 
 
-def _syntax(target: nn.Module | Callable[..., Any]) -> Iterator[ast.AST]:
-    kinds = [type(it) for it in target.modules()] if isinstance(target, nn.Module) else []
-    written = [it for it in dict.fromkeys(kinds) if not it.__module__.startswith("torch.")]
-    for thing in [part for kind in written for part in (kind.forward, kind)] or [target]:
+def _syntax_trees(target: Callable[..., Any]) -> Iterator[ast.AST]:
+    """Yield the syntax of a function, or of the user's classes in a module: of each `forward`, then of its class."""
+    classes = [type(part) for part in target.modules()] if isinstance(target, nn.Module) else []
+    own = [cls for cls in dict.fromkeys(classes) if not cls.__module__.startswith("torch.")]
+    for definition in [it for cls in own for it in (cls.forward, cls)] or [target]:
         try:
-            yield ast.parse(textwrap.dedent(inspect.getsource(thing)))
-        except (OSError, TypeError, SyntaxError):  # there is none, or none that stands alone
+            yield ast.parse(textwrap.dedent(inspect.getsource(definition)))
+        except (OSError, TypeError, SyntaxError):  # no source, or none that stands alone
             continue

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from heedful.conformance.calling.arguments import of_transformers
 from heedful.conformance.calling.subject import Subject
+from heedful.conformance.calling.target import is_from_transformers
 from heedful.conformance.evidence.attention import FUSED, fused_arguments
 from heedful.conformance.recording.inputs import Observation
 
@@ -59,14 +59,14 @@ def _causal(told: Expected, subject: Subject, base: Observation) -> tuple[bool |
     if told.causal is not None:
         return told.causal, "it was said to be" if told.causal else "it was said not to be"
     for module in () if subject.module is None else subject.module.modules():
-        if of_transformers(module):
+        if is_from_transformers(module):
             continue  # there, is_causal tells SDPA what the mask from outside tells all others
         for name in CAUSAL_NAMES:
             if isinstance(declared := getattr(module, name, None), bool):
                 return declared or None, f"its attribute {name} says so"
     if any(it.operation == FUSED and fused_arguments(it)["is_causal"] for it in base.trace):
         return True, "it calls PyTorch's attention with is_causal"
-    told_from_outside = of_transformers(subject.module)
+    told_from_outside = is_from_transformers(subject.module)
     if not told_from_outside and any(is_triangular(tensor) for tensor in _tensors(base)):
         return True, "it makes a triangular mask"
     if "causal" in subject.name.lower():

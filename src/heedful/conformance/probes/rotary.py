@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from heedful.conformance.calling.arguments import of_transformers
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.subject import Subject
+from heedful.conformance.calling.target import is_from_transformers
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
@@ -460,4 +460,4 @@ def _cosine(observation: Observation, attention: RecordedAttention) -> Step | No
 
 def _is_of_transformers(module: nn.Module) -> bool:
     """Whether a module is cast by from_pretrained, which leaves frequencies as they are, and not by .to()."""
-    return any(of_transformers(it) for it in module.modules())
+    return any(is_from_transformers(it) for it in module.modules())

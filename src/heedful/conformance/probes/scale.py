@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import torch
 
-from heedful.conformance.calling.arguments import of_transformers
+from heedful.conformance.calling.target import is_from_transformers
 from heedful.conformance.evidence.attention import (
     FUSED,
     RecordedAttention,
@@ -140,7 +140,7 @@ def _finding(
     steps: list[Step],
 ) -> Finding:
     D = attention.query.shape[-1]
-    made_so = of_transformers(evidence.subject.module)  # as its weights were trained
+    made_so = is_from_transformers(evidence.subject.module)  # as its weights were trained
     name = "scale-missing" if abs(scale - 1) <= NEAR else "scale-wrong"
     at = [
         it for it in attention.chain if it.operation in SCALINGS and it is not attention.scores_step
