@@ -18,7 +18,7 @@ from heedful.conformance.calling.arguments import (
 from heedful.conformance.calling.causality import causal_flag, mask_by_caller
 from heedful.conformance.calling.construction import HEAD_SIZE, HEADS, WIDTH
 from heedful.conformance.calling.convention import CallingConvention
-from heedful.conformance.calling.layouts import head_layout, token_layouts
+from heedful.conformance.calling.layouts import Layouts, likely_layouts
 from heedful.conformance.calling.target import Target
 
 MAX_WIDTHS = 8  # how many widths are tried
@@ -44,13 +44,14 @@ def candidate_conventions(
     contexts = tuple(name for name in optional_contexts(target) if name not in tokens)
     variants = list(constant_variants(target, constants, causal_flag(target, causal)))
     visible_keys = mask_by_caller(target, causal)
+    layouts = likely_layouts(target.callee)
     if example is not None:
-        bases = _by_example(target, example, tokens)
+        bases = _by_example(example, tokens, layouts)
     else:
         bases = [
             convention
             for arguments in ((tokens, tokens + contexts) if contexts else (tokens,))
-            for convention in _by_sizes(target, arguments)
+            for convention in _by_sizes(target.module, arguments, layouts)
         ]
     for base in bases:
         for variant in variants:
@@ -58,7 +59,7 @@ def candidate_conventions(
 
 
 def _by_example(
-    target: Target, example: Any, tokens: tuple[str, ...]
+    example: Any, tokens: tuple[str, ...], layouts: Layouts
 ) -> Iterator[CallingConvention]:
     """Yield conventions for the tokens of an example; a single tensor is passed to every argument that takes tokens."""
     same = isinstance(example, Tensor)
@@ -69,32 +70,33 @@ def _by_example(
         for layout, heads in (("(B, H, T, D)", first.shape[1]), ("(B, T, H, D)", first.shape[2])):
             yield CallingConvention(layout, tokens, (heads, first.shape[3]), same_tokens=same)
     else:
-        for layout in ("(T, C)",) if first.dim() == 2 else token_layouts(target.module):
+        for layout in ("(T, C)",) if first.dim() == 2 else layouts.tokens:
             yield CallingConvention(layout, tokens, (first.shape[-1],), same_tokens=same)
 
 
-def _by_sizes(target: Target, tokens: tuple[str, ...]) -> Iterator[CallingConvention]:
+def _by_sizes(
+    module: nn.Module | None, tokens: tuple[str, ...], layouts: Layouts
+) -> Iterator[CallingConvention]:
     """Yield conventions for tokens of the sizes that a module has, or of conventional ones."""
-    module = target.module
     if module is None or next(module.parameters(), None) is None:
-        yield from _without_parameters(target, tokens)
+        yield from _without_parameters(tokens, layouts)
         return
     vocabulary = _vocabulary(module)
     if vocabulary and (tokens[0] in names.TOKEN_IDS or _begins_with_embedding(module)):
         yield CallingConvention("(B, T) ids", tokens[:1], (), vocabulary)
-    likely, unlikely = token_layouts(module)
+    likely, unlikely = layouts.tokens
     for layout in (likely, "(T, C)", unlikely):
         for width in _widths(module):
             yield CallingConvention(layout, tokens, (width,), same_tokens=True)
 
 
-def _without_parameters(target: Target, tokens: tuple[str, ...]) -> Iterator[CallingConvention]:
+def _without_parameters(tokens: tuple[str, ...], layouts: Layouts) -> Iterator[CallingConvention]:
     """Yield conventions for a function of query, key and value, split into heads if possible, or of tokens."""
     if len(tokens) < 3:
         for layout in ("(B, T, C)", "(T, C)"):
             yield CallingConvention(layout, tokens, (WIDTH,))
         return
-    yield CallingConvention(head_layout(target.callee), tokens, (HEADS, HEAD_SIZE))
+    yield CallingConvention(layouts.heads, tokens, (HEADS, HEAD_SIZE))
     for layout in ("(T, C)", "(B, T, C)"):
         yield CallingConvention(layout, tokens, (HEAD_SIZE,))
 

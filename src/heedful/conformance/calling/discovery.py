@@ -20,10 +20,12 @@ TRIAL_SIZES = (3, 5)  # B and T
 LESS_EXACT = (torch.float32, torch.complex64, torch.bfloat16, torch.float16)
 
 
-def find_caller(target: Target, example: Any, causal: bool | None) -> Caller:
-    """Return a caller with the first convention that works.
+def find_convention(
+    target: Target, example: Any, causal: bool | None
+) -> tuple[CallingConvention, torch.dtype]:
+    """Return the first convention that works, and the dtype of the tokens.
 
-    Its dtype is float64; or float32 if the target does not run in float64, or computes in float32 on the way, so that
+    The dtype is float64; or float32 if the target does not run in float64, or computes in float32 on the way, so that
     its results are only as exact as that.
 
     Raises:
@@ -36,7 +38,7 @@ def find_caller(target: Target, example: Any, causal: bool | None) -> Caller:
         conventions = [replace(convention, fixed_sizes=sizes) for convention in candidates]
         caller = _first_that_works(target, conventions, errors)
         if caller is not None:
-            return replace(caller, callee=target.copied(caller.dtype))
+            return caller.convention, caller.dtype
     raise TargetError(target.name) from _most_telling(errors)
 
 

@@ -5,27 +5,39 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from torch import nn
 
 from heedful.conformance.calling import names
 
 
-def token_layouts(module: nn.Module | None) -> tuple[str, str]:
-    """Return the two layouts of a batch of sequences, the more likely one first."""
-    tokens_first = module is not None and _tokens_come_first(module)
-    return ("(T, B, C)", "(B, T, C)") if tokens_first else ("(B, T, C)", "(T, B, C)")
+class Layouts(NamedTuple):
+    """The layouts that a target may take.
+
+    Attributes:
+        tokens: those of a batch of sequences, the more likely one first.
+        heads: that of tokens which are split into heads.
+    """
+
+    tokens: tuple[str, str]
+    heads: str
 
 
-def head_layout(target: Callable[..., Any]) -> str:
-    """Return the layout of tokens split into heads: "(B, T, H, D)" if the source unpacks a shape so."""
-    heads_last = any(_axes(variables)[:3] == "BTH" for variables in _unpacked_shapes(target))
-    return "(B, T, H, D)" if heads_last else "(B, H, T, D)"
+def likely_layouts(target: Callable[..., Any]) -> Layouts:
+    """Return the layouts of a module or function, by its attributes and by the shapes that its source unpacks."""
+    shapes = [_axes(variables) for variables in _unpacked_shapes(target)]
+    batch_first, tokens_first = "(B, T, C)", "(T, B, C)"
+    swapped = isinstance(target, nn.Module) and _tokens_come_first(target, shapes)
+    heads_last = any(axes.startswith("BTH") for axes in shapes)
+    return Layouts(
+        tokens=(tokens_first, batch_first) if swapped else (batch_first, tokens_first),
+        heads="(B, T, H, D)" if heads_last else "(B, H, T, D)",
+    )
 
 
-def _tokens_come_first(module: nn.Module) -> bool:
+def _tokens_come_first(module: nn.Module, shapes: Sequence[str]) -> bool:
     """Check whether a module takes (T, B, C).
 
     Its own `batch_first` decides, then its source (`T, B, C = x.shape`), then the `batch_first` of a layer from torch
@@ -33,9 +45,9 @@ def _tokens_come_first(module: nn.Module) -> bool:
     """
     if isinstance(declared := getattr(module, "batch_first", None), bool):
         return not declared
-    for variables in _unpacked_shapes(module):
-        if (axes := _axes(variables)[:2]) in ("TB", "BT"):
-            return axes == "TB"
+    for axes in shapes:
+        if axes.startswith(("TB", "BT")):
+            return axes.startswith("TB")
     layers = (part for part in module.modules() if type(part).__module__.startswith("torch."))
     declarations = (getattr(layer, "batch_first", None) for layer in layers)
     return not next((it for it in declarations if isinstance(it, bool)), True)

@@ -13,7 +13,7 @@ from heedful.conformance.calling.caches import find_cache
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.chunks import CacheMaker, run_chunks
 from heedful.conformance.calling.construction import instantiate
-from heedful.conformance.calling.discovery import find_caller
+from heedful.conformance.calling.discovery import find_convention
 from heedful.conformance.calling.masks import find_masks
 from heedful.conformance.calling.max_length import find_max_length
 from heedful.conformance.calling.target import make_target
@@ -41,14 +41,17 @@ def find_subject(
         TargetError: every way to call it fails within its own code.
         ArgumentError: it cannot be built, copied or called.
     """
-    caller = find_caller(make_target(instantiate(target, arguments)), example, causal)
+    instance = instantiate(target, arguments)
+    held = make_target(instance)
+    convention, dtype = find_convention(held, example, causal)
+    caller = Caller(held, convention, dtype, held.copied(dtype))
     max_length = find_max_length(caller)
     masks = find_masks(caller, max_length)
     cache_use, make_cache = find_cache(replace(caller, masks=masks), cache) or (None, None)
     return Subject(
-        caller.target,
-        caller.convention,
-        caller.dtype,
+        held,
+        convention,
+        dtype,
         caller.callee,
         masks,
         max_length=max_length,
