@@ -15,7 +15,8 @@ from heedful.conformance.calling.mask_forms import as_given
 from heedful.conformance.calling.masks import known
 from heedful.conformance.calling.runs import restored, seeded
 from heedful.conformance.recording.differences import differing_entries
-from heedful.conformance.recording.inputs import CacheUse, Inputs, Observation
+from heedful.conformance.recording.inputs import CacheUse, Inputs
+from heedful.conformance.recording.observation import Observation
 from heedful.nn import KVCache, MultiHeadAttention
 from heedful.observation import record
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dis
-import linecache
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -34,8 +33,7 @@ def raising_line(error: BaseException) -> SourceLine | None:
     found = None
     for frame, line in traceback.walk_tb(error.__traceback__):
         if not _carries_out(str(frame.f_globals.get("__name__", ""))):
-            summary = traceback.FrameSummary(frame.f_code.co_filename, line, frame.f_code.co_name)
-            found = SourceLine(summary.filename, line, (summary.line or "").strip())
+            found = SourceLine.at(frame.f_code.co_filename, line)
     return found
 
 
@@ -62,8 +60,5 @@ def global_tensor_read(error: BaseException) -> tuple[str, SourceLine] | None:
             )
             line = None if instruction.positions is None else instruction.positions.lineno
             if isinstance(held, Tensor) and held.numel() > 1 and line is not None:
-                file = frame.f_code.co_filename
-                return instruction.argval, SourceLine(
-                    file, line, linecache.getline(file, line).strip()
-                )
+                return instruction.argval, SourceLine.at(frame.f_code.co_filename, line)
     return None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import inspect
-import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import nn
+
+from heedful.conformance.recording.source import parsed
 
 SIZES = {
     "B": ("b", "bs", "bsz", "nb", "batch", "batch_size", "batchsize", "n_batch", "num_batches"),
@@ -72,7 +72,5 @@ def _syntax(target: nn.Module | Callable[..., Any]) -> Iterator[ast.AST]:
     kinds = [type(it) for it in target.modules()] if isinstance(target, nn.Module) else []
     written = [it for it in dict.fromkeys(kinds) if not it.__module__.startswith("torch.")]
     for thing in [part for kind in written for part in (kind.forward, kind)] or [target]:
-        try:
-            yield ast.parse(textwrap.dedent(inspect.getsource(thing)))
-        except (OSError, TypeError, SyntaxError):  # there is none, or none that stands alone
-            continue
+        if (source := parsed(thing)) is not None:
+            yield source.tree

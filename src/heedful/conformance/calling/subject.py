@@ -20,7 +20,8 @@ from heedful.conformance.calling.max_length import find_max_length
 from heedful.conformance.calling.runs import restored, seeded
 from heedful.conformance.calling.target import Target, TargetError, target_of
 from heedful.conformance.recording.differences import differing_entries
-from heedful.conformance.recording.inputs import CacheUse, Inputs, MaskArgument, Observation
+from heedful.conformance.recording.inputs import CacheUse, Inputs, MaskArgument
+from heedful.conformance.recording.observation import Observation
 from heedful.observation import Trace, record
 from heedful.observation.surroundings import Surroundings
 
