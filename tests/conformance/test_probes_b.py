@@ -214,7 +214,7 @@ WRONG = [
 def found(target: object) -> list[Finding | Fact]:
     """What the probes of this file's subject find, consequences apart."""
     torch.manual_seed(0)
-    evidence = evidence_of(target, example=None, told=Expected(), cache=None, arguments={})
+    evidence = evidence_of(target, example=None, expected=Expected(), cache=None, arguments={})
     runs = [run_probe(evidence, it) for it in PROBES if it.ask.__module__ in OWN]
     findings = root_causes(it for run in runs for it in run.findings)
     return [*findings, *(it for run in runs for it in run.facts)]

@@ -14,7 +14,8 @@ from heedful.conformance.calling.convention import CallingConvention
 from heedful.conformance.calling.isolation import restored, seeded
 from heedful.conformance.calling.mask_forms import Masks
 from heedful.conformance.calling.target import Target, TargetError
-from heedful.conformance.recording.inputs import Inputs, MaskArgument, Observation
+from heedful.conformance.recording.inputs import Inputs, MaskArgument
+from heedful.conformance.recording.observation import Observation
 from heedful.observation import Trace, record
 from heedful.observation.surroundings import Surroundings
 

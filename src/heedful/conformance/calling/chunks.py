@@ -12,7 +12,8 @@ from torch.utils import _pytree as pytree
 from heedful.conformance.calling import names
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.mask_forms import mask_tensor
-from heedful.conformance.recording.inputs import CacheUse, Inputs, Observation
+from heedful.conformance.recording.inputs import CacheUse, Inputs
+from heedful.conformance.recording.observation import Observation
 
 SPARE_SLOTS = 3  # more slots than tokens, so that a call that reads too far is noticed
 CacheMaker = Callable[[int, int], Any]  # of (batch, capacity)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dis
-import linecache
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -30,8 +29,7 @@ def raising_line(error: BaseException) -> SourceLine | None:
     found = None
     for frame, line in traceback.walk_tb(error.__traceback__):
         if not _is_runner(frame.f_globals):
-            summary = traceback.FrameSummary(frame.f_code.co_filename, line, frame.f_code.co_name)
-            found = SourceLine(summary.filename, line, (summary.line or "").strip())
+            found = SourceLine.at(frame.f_code.co_filename, line)
     return found
 
 
@@ -45,15 +43,13 @@ def global_tensor_read(error: BaseException) -> tuple[str, SourceLine] | None:
     for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
         if _is_runner(frame.f_globals):
             continue
-        file = frame.f_code.co_filename
         for instruction in dis.get_instructions(frame.f_code):
             line = None if instruction.positions is None else instruction.positions.lineno
             if instruction.opname != "LOAD_GLOBAL" or line is None:
                 continue
             value = frame.f_globals.get(instruction.argval)
             if isinstance(value, Tensor) and value.numel() > 1:
-                source = linecache.getline(file, line).strip()
-                return instruction.argval, SourceLine(file, line, source)
+                return instruction.argval, SourceLine.at(frame.f_code.co_filename, line)
     return None
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import inspect
-import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from torch import nn
 
 from heedful.conformance.calling import names
+from heedful.conformance.recording.source import parsed
 
 
 class Layouts(NamedTuple):
@@ -87,7 +86,5 @@ def _syntax_trees(target: Callable[..., Any]) -> Iterator[ast.AST]:
     classes = [type(part) for part in target.modules()] if isinstance(target, nn.Module) else []
     own = [cls for cls in dict.fromkeys(classes) if not cls.__module__.startswith("torch.")]
     for definition in [it for cls in own for it in (cls.forward, cls)] or [target]:
-        try:
-            yield ast.parse(textwrap.dedent(inspect.getsource(definition)))
-        except (OSError, TypeError, SyntaxError):  # no source, or none that stands alone
-            continue
+        if (source := parsed(definition)) is not None:
+            yield source.tree

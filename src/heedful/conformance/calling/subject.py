@@ -17,7 +17,8 @@ from heedful.conformance.calling.discovery import find_convention
 from heedful.conformance.calling.masks import find_masks
 from heedful.conformance.calling.max_length import find_max_length
 from heedful.conformance.calling.target import make_target
-from heedful.conformance.recording.inputs import CacheUse, Inputs, Observation
+from heedful.conformance.recording.inputs import CacheUse, Inputs
+from heedful.conformance.recording.observation import Observation
 
 
 def find_subject(

@@ -13,13 +13,14 @@ from torch import Tensor
 from heedful.conformance.calling.exceptions import attempt, describe_exception, raising_line
 from heedful.conformance.calling.mask_forms import LENGTHS
 from heedful.conformance.evidence.alignment import PartialRun
-from heedful.conformance.evidence.attention import FAINT, RecordedAttention, find_attentions
+from heedful.conformance.evidence.attention import FAINT, RecordedAttention
+from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.causality import masking_step
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import is_projection, steps_from_projection, tensor_of
-from heedful.conformance.recording.differences import ancestors, changed_entries, differing_entries
-from heedful.conformance.recording.inputs import Observation
+from heedful.conformance.recording.dataflow import ancestors, is_projection, steps_from_projection
+from heedful.conformance.recording.differences import changed_entries, differing_entries
+from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step

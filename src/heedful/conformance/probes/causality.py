@@ -7,17 +7,13 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from heedful.conformance.evidence.attention import (
-    FAINT,
-    RecordedAttention,
-    find_attentions,
-    value_of,
-)
+from heedful.conformance.evidence.attention import FAINT, RecordedAttention
+from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
-from heedful.conformance.evidence.expectations import is_triangular
+from heedful.conformance.evidence.masking import is_triangular
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import tensor_of
-from heedful.conformance.recording.inputs import Inputs, Observation
+from heedful.conformance.recording.inputs import Inputs
+from heedful.conformance.recording.observation import Observation, tensor_of, value_of
 from heedful.conformance.recording.source import SourceLine, attribute_definition
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step

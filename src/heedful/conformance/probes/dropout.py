@@ -9,28 +9,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from heedful.conformance.evidence.attention import (
-    FUSED,
-    RecordedAttention,
-    find_attentions,
-    fused_arguments,
-    value_of,
-)
+from heedful.conformance.evidence.attention import RecordedAttention
+from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.evidence.fused import FUSED, fused_arguments
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import (
+    ancestors,
     steps_from_projection,
     steps_from_tokens,
     steps_to_next_projection,
-    tensor_of,
 )
-from heedful.conformance.recording.differences import (
-    ancestors,
-    changed_entries,
-    differing_entries,
-    same_steps,
-)
-from heedful.conformance.recording.inputs import Observation
+from heedful.conformance.recording.differences import changed_entries, differing_entries, same_steps
+from heedful.conformance.recording.observation import Observation, tensor_of, value_of
 from heedful.conformance.recording.source import SourceLine, last_assignment
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step

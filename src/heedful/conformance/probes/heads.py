@@ -12,18 +12,17 @@ from heedful.conformance.evidence.evidence import CHANGED, Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import (
     VIEWS,
+    ancestors,
     parameter_names,
     steps_from_projection,
     steps_to_next_projection,
-    tensor_of,
 )
 from heedful.conformance.recording.differences import (
-    ancestors,
     changed_entries,
     differing_entries,
     indices_with_any,
 )
-from heedful.conformance.recording.inputs import Observation
+from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step

@@ -11,18 +11,16 @@ from torch import Tensor
 from heedful.conformance.calling.mask_forms import LENGTHS
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.alignment import PartialRun
-from heedful.conformance.evidence.attention import (
-    FUSED,
-    RecordedAttention,
-    find_attentions,
-    fused_arguments,
-)
+from heedful.conformance.evidence.attention import RecordedAttention
+from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.evidence.fused import FUSED, fused_arguments
 from heedful.conformance.probes.causality import UNMASKED, masking_step, outweighed, unused_masking
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import tensor_of
-from heedful.conformance.recording.differences import ancestors, differing_entries
-from heedful.conformance.recording.inputs import Inputs, MaskArgument, Observation
+from heedful.conformance.recording.dataflow import ancestors
+from heedful.conformance.recording.differences import differing_entries
+from heedful.conformance.recording.inputs import Inputs, MaskArgument
+from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step

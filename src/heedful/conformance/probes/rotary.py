@@ -14,9 +14,8 @@ from heedful.conformance.calling.target import is_from_transformers
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import steps_from_projection, tensor_of
-from heedful.conformance.recording.differences import ancestors
-from heedful.conformance.recording.inputs import Observation
+from heedful.conformance.recording.dataflow import ancestors, steps_from_projection
+from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.recording.source import SourceLine, call_site
 from heedful.conformance.reporting.finding import Fact, Finding, Level
 from heedful.observation import Source, Step

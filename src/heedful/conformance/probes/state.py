@@ -12,15 +12,12 @@ from torch import Tensor, nn
 from heedful.conformance.calling.exceptions import attempt, describe_exception, raising_line
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.evidence import Evidence
-from heedful.conformance.evidence.expectations import is_triangular
+from heedful.conformance.evidence.masking import is_triangular
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import VIEWS, steps_from_tokens
-from heedful.conformance.recording.differences import (
-    changed_entries,
-    differing_entries,
-    unused_steps,
-)
-from heedful.conformance.recording.inputs import Inputs, Observation
+from heedful.conformance.recording.dataflow import VIEWS, steps_from_tokens, unused_steps
+from heedful.conformance.recording.differences import changed_entries, differing_entries
+from heedful.conformance.recording.inputs import Inputs
+from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import (
     SourceLine,
     attribute_definition,
@@ -204,7 +201,7 @@ def buffers(evidence: Evidence) -> Iterator[Finding | Fact]:
             "bug",
             f"After .to('meta') {name!r} ({times(tensor.shape)}) is still on {tensor.device}.",
             "",
-            attribute_definition(pristine, name, held=True),
+            attribute_definition(pristine, name, follow_locals=False),
         )
 
 

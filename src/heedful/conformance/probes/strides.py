@@ -14,7 +14,7 @@ from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.differences import (
-    EXACT,
+    TOLERANCES,
     changed_entries,
     differing_entries,
     same_steps,
@@ -87,7 +87,7 @@ def _judged(
         sizes = [it.abs().max() for it in expected.values() if it.numel()]
         apart = (value - outcome[what]).abs().max()
         # What is 0 but for rounding, as the gradient of a key's bias, differs by rounding, too.
-        if differing_entries(value, outcome[what]).any() and apart > EXACT[value.dtype] * max(
+        if differing_entries(value, outcome[what]).any() and apart > TOLERANCES[value.dtype] * max(
             sizes
         ):
             proof = (
