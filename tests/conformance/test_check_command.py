@@ -207,13 +207,13 @@ def test_no_target_at_all():
 
 def test_a_missing_name_gets_near_ones_and_all():
     error = said("right.py:Atention")
-    assert "It has: Attention, attention, helper." in error
-    assert "Near it: Attention, attention." in error
+    assert "Available names: Attention, attention, helper." in error
+    assert "Similar names: Attention, attention." in error
 
 
 def test_a_package_offers_what_its_parts_define():
     error = said("heedful.textbook:CausalAtention")
-    assert "Near it: CausalAttention" in error
+    assert "Similar names: CausalAttention" in error
     assert "MultiHeadAttentionWrapper" in error
     assert "…" not in error
     assert ", …." in said("torch.nn:Atention")
@@ -223,7 +223,7 @@ def test_a_name_that_is_nothing_to_call(folder):
     (folder / "numbers_.py").write_text("x = 3\ndef attend(query, key, value): ...")
     error = said("numbers_.py:x")
     assert "type int" in error
-    assert "It has: attend." in error
+    assert "Available names: attend." in error
 
 
 def test_a_file_without_a_name_must_hold_one_module(folder):

@@ -22,7 +22,7 @@ def token_arguments(target: Target) -> tuple[tuple[str, ...], Constants]:
     """Return the names of the arguments that take one row per token, and the constants that a call requires.
 
     Raises:
-        ArgumentError: there is no argument for tokens, or a required argument is unknown.
+        ArgumentError: There is no argument for tokens, or a required argument is unknown.
     """
     parameters = target.parameters
     required = [
@@ -56,7 +56,7 @@ def example_arguments(target: Target, example: Sequence[Any]) -> tuple[tuple[str
     The arguments that have the shape and dtype of the first one take tokens.
 
     Raises:
-        ArgumentError: the target takes fewer arguments.
+        ArgumentError: The target takes fewer arguments.
     """
     parameters = list(target.parameters)
     if len(example) > len(parameters):
@@ -134,7 +134,7 @@ def _constant(target: Target, name: str) -> Any:
     """Return a value, or a function of (B, T, dtype) that returns one, for a required argument.
 
     Raises:
-        ArgumentError: the name is not a conventional one.
+        ArgumentError: The name is not a conventional one.
     """
     if name in names.START_POSITIONS:
         return 0

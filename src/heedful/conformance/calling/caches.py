@@ -10,10 +10,10 @@ from torch import nn
 from heedful.conformance.calling import names
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.causality import is_causal
-from heedful.conformance.calling.chunks import CacheMaker, cache_tensors, run_chunks
+from heedful.conformance.calling.chunks import CacheMaker, CacheUse, cache_tensors, run_chunks
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.target import is_from_transformers
-from heedful.conformance.recording.inputs import CacheUse, Inputs
+from heedful.conformance.recording.inputs import Inputs
 from heedful.nn import KVCache, MultiHeadAttention
 
 TOKENS = 4
@@ -28,8 +28,8 @@ def find_cache(caller: Caller, make_cache: CacheMaker | None) -> Found | None:
     the next one, it has a cache, but a broken one.
 
     Args:
-        caller: whose target to try.
-        make_cache: the user's function of (batch, capacity); None to try the usual caches.
+        caller: Whose target to try.
+        make_cache: The user's function of (batch, capacity); None to try the usual caches.
     """
     if not is_causal(caller):
         return None

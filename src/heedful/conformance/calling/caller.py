@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from heedful.conformance.calling.convention import CallingConvention
 from heedful.conformance.calling.isolation import restored, seeded
-from heedful.conformance.calling.mask_forms import Masks
+from heedful.conformance.calling.mask_forms import MaskArgument, Masks
 from heedful.conformance.calling.target import Target, TargetError
-from heedful.conformance.recording.inputs import Inputs, MaskArgument
+from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.observation import Observation
 from heedful.observation import Trace, record
 from heedful.observation.surroundings import Surroundings
@@ -25,13 +25,13 @@ class Caller:
     """A copy of a target, and how to call it; a call leaves the copy as it was, unless `keep_state` is set.
 
     Attributes:
-        target: the target as it was given.
-        convention: how it takes tokens and returns rows.
-        dtype: the dtype of its vectors.
-        callee: the copy that is run.
-        masks: the arguments by which it takes masks.
-        seed: the seed of the random numbers in every run.
-        keep_state: whether the state that a run leaves behind is kept for the next one.
+        target: The target as it was given.
+        convention: How it takes tokens and returns rows.
+        dtype: The dtype of its vectors.
+        callee: The copy that is run.
+        masks: The arguments by which it takes masks.
+        seed: The seed of the random numbers in every run.
+        keep_state: Whether the state that a run leaves behind is kept for the next one.
     """
 
     target: Target
@@ -102,12 +102,12 @@ class Caller:
         """Return the arguments of a call, by name.
 
         Args:
-            inputs: the tokens.
+            inputs: The tokens.
             keep: (B, T) Boolean, which tokens are real; None if all are.
             attend: (T, T) Boolean, which key each query may see; None for the mask of the convention, if it has one.
 
         Raises:
-            ArgumentError: the target has no argument for one of the masks.
+            ArgumentError: The target has no argument for one of the masks.
         """
         B, T = inputs.sizes
         visible_keys, constants = self.convention.visible_keys, self.convention.constants
@@ -124,8 +124,8 @@ class Caller:
         """Return the output (B, T, …), with gradients; the arguments are those of `arguments`.
 
         Raises:
-            ArgumentError: the target has no argument for one of the masks.
-            TargetError: the result has no row for each token.
+            ArgumentError: The target has no argument for one of the masks.
+            TargetError: The result has no row for each token.
         """
         return self.call(self.arguments(inputs, keep, attend), inputs)
 
@@ -159,7 +159,7 @@ class Caller:
         """Return the output (B, T, …) within a result.
 
         Raises:
-            TargetError: the result has no row for each token.
+            TargetError: The result has no row for each token.
         """
         rows = self.convention.rows(result, *inputs.sizes)
         if rows is None:

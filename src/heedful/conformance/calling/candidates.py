@@ -30,12 +30,12 @@ def candidate_conventions(
     """Yield the conventions by which a target may be called, the most likely first.
 
     Args:
-        target: what is to be called.
-        example: its tokens, or a tuple of all its arguments; None if they have to be guessed.
-        causal: whether it should be causal; None if the user has not said so.
+        target: What is to be called.
+        example: Its tokens, or a tuple of all its arguments; None if they have to be guessed.
+        causal: Whether it should be causal; None if the user has not said so.
 
     Raises:
-        ArgumentError: the target requires an argument whose value cannot be guessed.
+        ArgumentError: The target requires an argument whose value cannot be guessed.
     """
     if isinstance(example, tuple | list):
         tokens, constants = example_arguments(target, example)

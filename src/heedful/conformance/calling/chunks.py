@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,11 +13,27 @@ from torch.utils import _pytree as pytree
 from heedful.conformance.calling import names
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.mask_forms import mask_tensor
-from heedful.conformance.recording.inputs import CacheUse, Inputs
+from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.observation import Observation
 
 SPARE_SLOTS = 3  # more slots than tokens, so that a call that reads too far is noticed
 CacheMaker = Callable[[int, int], Any]  # of (batch, capacity)
+
+
+@dataclass(frozen=True)
+class CacheUse:
+    """How a target takes a cache.
+
+    Attributes:
+        kind: "object" if the caller makes it and the target returns it or changes it in place; "grown" if it is None at
+            first and the target returns it; "buffers" if the module keeps it and takes a position or a flag.
+        argument: The name of the argument for the cache, the position or the flag.
+        capacity: Whether it has slots beyond those in use.
+    """
+
+    kind: str
+    argument: str
+    capacity: bool = False
 
 
 def run_chunks(
@@ -32,17 +49,17 @@ def run_chunks(
     """Record calls on one chunk of tokens after another; the state that the module keeps in itself is not restored.
 
     Args:
-        caller: whose target to call.
-        use: how the target takes a cache.
-        make_cache: returns an empty cache; None if the target makes its own.
-        inputs: all the tokens.
-        sizes: the number of tokens in each chunk.
+        caller: Whose target to call.
+        use: How the target takes a cache.
+        make_cache: Returns an empty cache; None if the target makes its own.
+        inputs: All the tokens.
+        sizes: The number of tokens in each chunk.
         keep: (B, T) Boolean, which tokens are real; each call gets the part of the tokens so far.
-        unused: a number with which the slots of the cache are filled first; None to leave them as they are.
+        unused: A number with which the slots of the cache are filled first; None to leave them as they are.
 
     Raises:
-        ArgumentError: the target has no argument for a padding mask.
-        TypeError: no cache comes back from a call, and none was written to.
+        ArgumentError: The target has no argument for a padding mask.
+        TypeError: No cache comes back from a call, and none was written to.
     """
     B, T = inputs.sizes
     cache = None if make_cache is None else make_cache(B, T + SPARE_SLOTS)
@@ -110,7 +127,7 @@ def _cache_after(use: CacheUse, result: object, cache: Any) -> Any:
     """Return the cache after a call: the one in its result, or the same object, changed in place.
 
     Raises:
-        TypeError: no cache came back, and nothing was written to the one before.
+        TypeError: No cache came back, and nothing was written to the one before.
     """
     returned = _returned_cache(result, len(use.argument.split(", ")))
     if use.kind == "object" and type(returned) is not type(cache):

@@ -52,7 +52,7 @@ def instantiate(target: Any, arguments: Mapping[str, Any]) -> Any:
     """Return an instance of a class, or anything else unchanged.
 
     Raises:
-        ArgumentError: the class cannot be built, or there are arguments for something that is no class.
+        ArgumentError: The class cannot be built, or there are arguments for something that is no class.
     """
     if inspect.isclass(target):
         with seeded():
@@ -74,7 +74,7 @@ def build(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     takes a configuration, arguments that the constructor lacks are put there.
 
     Raises:
-        ArgumentError: an argument is unknown, a value cannot be guessed, or the constructor raised an exception.
+        ArgumentError: An argument is unknown, a value cannot be guessed, or the constructor raised an exception.
     """
     parameters = inspect.signature(cls).parameters
     values, settings = _divided(cls, arguments)
@@ -103,7 +103,7 @@ def _divided(
     """Divide arguments into those of the constructor and those of the configuration that it takes.
 
     Raises:
-        ArgumentError: an argument belongs to neither.
+        ArgumentError: An argument belongs to neither.
     """
     parameters = inspect.signature(cls).parameters
     own = {name: value for name, value in arguments.items() if name in parameters}
@@ -128,8 +128,8 @@ def conventional_values(
     """Return a value for every conventional name, consistent with the given ones: d_model=10 gets 2 heads of size 5.
 
     Args:
-        arguments: values that are fixed.
-        defaults: values that are used where `arguments` has none.
+        arguments: Values that are fixed.
+        defaults: Values that are used where `arguments` has none.
     """
 
     def size(role: Names, *sources: Mapping[str, Any]) -> int | None:

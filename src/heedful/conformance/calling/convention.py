@@ -26,13 +26,13 @@ class CallingConvention:
 
     Attributes:
         layout: "(B, T, C)", "(T, B, C)", "(T, C)", "(B, H, T, D)", "(B, T, H, D)" or "(B, T) ids".
-        names: the arguments that take one row per token.
-        features: the shape of one token.
-        vocabulary: the number of token ids; 0 if tokens are vectors.
-        constants: the other arguments: a value, or a function of (B, T, dtype) that returns one.
-        same_tokens: whether all arguments get the same tokens, as in self-attention.
-        visible_keys: the keys that each query may see, if the caller has to pass that mask in every call.
-        fixed_sizes: the only B and T that work, if a tensor at module level requires them.
+        names: The arguments that take one row per token.
+        features: The shape of one token.
+        vocabulary: The number of token ids; 0 if tokens are vectors.
+        constants: The other arguments: a value, or a function of (B, T, dtype) that returns one.
+        same_tokens: Whether all arguments get the same tokens, as in self-attention.
+        visible_keys: The keys that each query may see, if the caller has to pass that mask in every call.
+        fixed_sizes: The only B and T that work, if a tensor at module level requires them.
     """
 
     layout: str

@@ -29,8 +29,8 @@ def find_convention(
     its results are only as exact as that.
 
     Raises:
-        TargetError: every convention fails within the target's own code.
-        ArgumentError: the target requires an argument whose value cannot be guessed.
+        TargetError: Every convention fails within the target's own code.
+        ArgumentError: The target requires an argument whose value cannot be guessed.
     """
     candidates = list(candidate_conventions(target, example, causal))
     errors: list[BaseException] = []
@@ -78,7 +78,7 @@ def _trial(caller: Caller) -> Trace:
     """Call the target once.
 
     Raises:
-        TypeError: the result has no row for each token.
+        TypeError: The result has no row for each token.
     """
     B, T = caller.fixed_sizes or TRIAL_SIZES
     inputs = caller.draw(B if caller.batched else 1, T)

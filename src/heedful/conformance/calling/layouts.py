@@ -16,8 +16,8 @@ class Layouts(NamedTuple):
     """The layouts that a target may take.
 
     Attributes:
-        tokens: those of a batch of sequences, the more likely one first.
-        heads: that of tokens which are split into heads.
+        tokens: Those of a batch of sequences, the more likely one first.
+        heads: That of tokens which are split into heads.
     """
 
     tokens: tuple[str, str]

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from heedful.conformance.recording.inputs import MaskArgument
 from heedful.errors import ArgumentError
 
 PADDING_FORMS = ("(B, T)", "(B, 1, 1, T)", "(B, 1, T)", "(B, T, T)", "(B, 1, T, T)")
@@ -17,13 +16,37 @@ LENGTHS = "(B,)"  # the number of real tokens, which come first
 
 
 @dataclass(frozen=True)
+class MaskArgument:
+    """An argument that takes a mask.
+
+    Attributes:
+        name: Its name in the target's signature.
+        form: The shape of the mask, such as "(B, T)", "(T, T)" or "(B, 1, 1, T)".
+        dtype: torch.bool; int64 for 1 and 0; or a floating dtype for a mask that is added to the scores.
+        true_keeps: Whether True, or 1, means that a token is visible.
+        declared: The polarity that the name means by convention (True for attention_mask, False for key_padding_mask);
+            None if the field has no single convention.
+        effective: Whether the mask changes the output at all.
+        hides: Whether a hidden token no longer affects the output.
+    """
+
+    name: str
+    form: str
+    dtype: torch.dtype
+    true_keeps: bool
+    declared: bool | None = None
+    effective: bool = True
+    hides: bool = True
+
+
+@dataclass(frozen=True)
 class Masks:
     """The arguments by which a target takes masks.
 
     Attributes:
-        padding: the argument that tells real tokens from padding; None if there is none.
-        attention: the argument that tells which key each query may see; None if there is none.
-        positions: the argument that takes the position of each token, (B, T) int64; None if there is none.
+        padding: The argument that tells real tokens from padding; None if there is none.
+        attention: The argument that tells which key each query may see; None if there is none.
+        positions: The argument that takes the position of each token, (B, T) int64; None if there is none.
     """
 
     padding: MaskArgument | None = None
@@ -43,13 +66,13 @@ class Masks:
 
         Args:
             sizes: B and T.
-            dtype: the dtype of additive masks.
+            dtype: The dtype of additive masks.
             keep: (B, T) Boolean, which tokens are real; None if all are.
             attend: (T, T) Boolean, which key each query may see; None if the call needs no such mask.
-            required: the arguments that have no default; a mask among them shows everything if nothing is hidden.
+            required: The arguments that have no default; a mask among them shows everything if nothing is hidden.
 
         Raises:
-            ArgumentError: the target has no argument for one of the masks.
+            ArgumentError: The target has no argument for one of the masks.
         """
         B, T = sizes
         visible: dict[str, tuple[MaskArgument, Tensor]] = {}
@@ -75,7 +98,7 @@ class Masks:
         """Return the padding mask of all tokens so far, (B, T), and the positions of the newest ones.
 
         Raises:
-            ArgumentError: the target has no argument for a padding mask.
+            ArgumentError: The target has no argument for a padding mask.
         """
         padding = self._padding_argument()
         mask = mask_tensor(padding, keep[:, None], len(keep), dtype)
@@ -95,10 +118,10 @@ def mask_tensor(argument: MaskArgument, visible: Tensor, B: int, dtype: torch.dt
     """Return a mask as its argument expects it.
 
     Args:
-        argument: its form, dtype and polarity.
+        argument: Its form, dtype and polarity.
         visible: (B or 1, Tq, Tk) Boolean, True for visible keys; a form without queries takes those of the first.
-        B: the number of sequences.
-        dtype: the dtype of additive masks.
+        B: The number of sequences.
+        dtype: The dtype of additive masks.
     """
     mask = in_form(argument.form, visible, B)
     if argument.form == LENGTHS:

@@ -16,13 +16,14 @@ from heedful.conformance.calling.mask_forms import (
     ATTENTION_FORMS,
     LENGTHS,
     PADDING_FORMS,
+    MaskArgument,
     Masks,
     mask_tensor,
 )
 from heedful.conformance.calling.names import Names
 from heedful.conformance.calling.target import is_from_torch
 from heedful.conformance.recording.differences import differing_entries
-from heedful.conformance.recording.inputs import Inputs, MaskArgument
+from heedful.conformance.recording.inputs import Inputs
 
 TOKENS = 5
 POSITIONS = 4  # tokens on which position arguments are tried

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from heedful.conformance.calling.caches import find_cache
 from heedful.conformance.calling.caller import Caller
-from heedful.conformance.calling.chunks import CacheMaker, run_chunks
+from heedful.conformance.calling.chunks import CacheMaker, CacheUse, run_chunks
 from heedful.conformance.calling.construction import instantiate
 from heedful.conformance.calling.discovery import find_convention
 from heedful.conformance.calling.masks import find_masks
 from heedful.conformance.calling.max_length import find_max_length
 from heedful.conformance.calling.target import make_target
-from heedful.conformance.recording.inputs import CacheUse, Inputs
+from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.observation import Observation
 
 
@@ -32,15 +32,15 @@ def find_subject(
     """Find out how a target is called.
 
     Args:
-        target: a module, the class of one, or a function.
-        example: tokens, or a tuple of all arguments; None to try conventional ones.
-        causal: whether calls should be causal, if an argument decides that; None for the target's default.
-        cache: a function of (batch, capacity) that returns an empty cache; None to try the usual caches.
-        arguments: the constructor's, if the target is a class.
+        target: A module, the class of one, or a function.
+        example: Tokens, or a tuple of all arguments; None to try conventional ones.
+        causal: Whether calls should be causal, if an argument decides that; None for the target's default.
+        cache: A function of (batch, capacity) that returns an empty cache; None to try the usual caches.
+        arguments: The constructor's, if the target is a class.
 
     Raises:
-        TargetError: every way to call it fails within its own code.
-        ArgumentError: it cannot be built, copied or called.
+        TargetError: Every way to call it fails within its own code.
+        ArgumentError: It cannot be built, copied or called.
     """
     instance = instantiate(target, arguments)
     held = make_target(instance)
@@ -66,9 +66,9 @@ class Subject(Caller):
     """A caller that also knows the limits of its target and how to use its cache; made by `find_subject`.
 
     Attributes:
-        max_length: the maximum number of tokens; None if there is no limit.
-        cache_use: how the target takes a cache; None if it has none.
-        make_cache: a function of (batch, capacity) that returns an empty cache; None if the target makes its own.
+        max_length: The maximum number of tokens; None if there is no limit.
+        cache_use: How the target takes a cache; None if it has none.
+        make_cache: A function of (batch, capacity) that returns an empty cache; None if the target makes its own.
     """
 
     max_length: int | None
@@ -86,13 +86,13 @@ class Subject(Caller):
         """Run one chunk of tokens after another with a cache, and record each run.
 
         Args:
-            inputs: all the tokens.
-            sizes: the number of tokens in each chunk.
+            inputs: All the tokens.
+            sizes: The number of tokens in each chunk.
             keep: (B, T) Boolean, which tokens are real; None if all are.
-            unused: a number with which the slots of the cache are filled first; None to leave them as they are.
+            unused: A number with which the slots of the cache are filled first; None to leave them as they are.
 
         Raises:
-            ArgumentError: the target has no argument for a padding mask.
+            ArgumentError: The target has no argument for a padding mask.
         """
         assert self.cache_use is not None, "check `cache_use` first"
         with self.isolated():
@@ -111,10 +111,10 @@ class Subject(Caller):
         """Return the same subject on another copy of the module, in the state in which it was given.
 
         Args:
-            dtype: the dtype of its vectors; None for that of this subject.
-            train: whether the copy is in training mode.
-            seed: the seed of the random numbers in every run of the copy.
-            keep_state: whether a run sees the state that the previous one left behind.
+            dtype: The dtype of its vectors; None for that of this subject.
+            train: Whether the copy is in training mode.
+            seed: The seed of the random numbers in every run of the copy.
+            keep_state: Whether a run sees the state that the previous one left behind.
         """
         dtype = dtype or self.dtype
         callee = self.target.copied(dtype, train=train)

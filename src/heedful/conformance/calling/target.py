@@ -33,8 +33,8 @@ class Target:
     """What is checked, as it was given.
 
     Attributes:
-        name: the name of the class or function.
-        callee: a function, or a module that is copied and never run itself.
+        name: The name of the class or function.
+        callee: A function, or a module that is copied and never run itself.
     """
 
     name: str
@@ -70,7 +70,7 @@ def make_target(instance: Any) -> Target:
     """Return a target that holds a copy of a module, or a function.
 
     Raises:
-        ArgumentError: the instance cannot be called or copied.
+        ArgumentError: The instance cannot be called or copied.
     """
     instance = getattr(instance, "_orig_mod", instance)  # the argument of torch.compile
     _check_callable(instance)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from heedful.conformance.calling.mask_forms import LENGTHS
+from heedful.conformance.calling.mask_forms import LENGTHS, MaskArgument
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.alignment import PartialRun
 from heedful.conformance.evidence.attention import RecordedAttention
@@ -19,7 +19,7 @@ from heedful.conformance.probes.causality import UNMASKED, masking_step, outweig
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import ancestors
 from heedful.conformance.recording.differences import differing_entries
-from heedful.conformance.recording.inputs import Inputs, MaskArgument
+from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
