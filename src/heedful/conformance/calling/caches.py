@@ -18,10 +18,10 @@ from heedful.nn import KVCache, MultiHeadAttention
 
 TOKENS = 4
 
-Found = tuple[CacheUse, CacheMaker | None]
+CacheWithMaker = tuple[CacheUse, CacheMaker | None]
 
 
-def find_cache(caller: Caller, make_cache: CacheMaker | None) -> Found | None:
+def find_cache(caller: Caller, make_cache: CacheMaker | None) -> CacheWithMaker | None:
     """Return how a target takes a cache, and a function that makes an empty one if the caller has to; None without one.
 
     A cache is of no use where earlier tokens depend on later ones. If a target accepts the first chunk and raises at
@@ -33,7 +33,7 @@ def find_cache(caller: Caller, make_cache: CacheMaker | None) -> Found | None:
     """
     if not is_causal(caller):
         return None
-    broken: Found | None = None
+    broken: CacheWithMaker | None = None
     inputs = caller.draw(2 if caller.batched else 1, TOKENS)
     for use, make in _candidates(caller, make_cache):
         with torch.no_grad():
@@ -58,7 +58,7 @@ def _runs(
     return not isinstance(outcome, Exception)
 
 
-def _candidates(caller: Caller, make_cache: CacheMaker | None) -> Iterator[Found]:
+def _candidates(caller: Caller, make_cache: CacheMaker | None) -> Iterator[CacheWithMaker]:
     """Yield the ways in which a target may take a cache, the most likely first."""
     parameters, module = caller.parameters, caller.module
     argument = next((name for name in names.CACHES if name in parameters), None)

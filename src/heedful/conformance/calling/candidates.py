@@ -21,7 +21,7 @@ from heedful.conformance.calling.convention import CallingConvention
 from heedful.conformance.calling.layouts import Layouts, likely_layouts
 from heedful.conformance.calling.target import Target
 
-MAX_WIDTHS = 8  # how many widths are tried
+MAX_WIDTHS = 8  # the number of widths that are tried
 
 
 def candidate_conventions(
@@ -32,7 +32,7 @@ def candidate_conventions(
     Args:
         target: What is to be called.
         example: Its tokens, or a tuple of all its arguments; None if they have to be guessed.
-        causal: Whether it should be causal; None if the user has not said so.
+        causal: Whether it should be causal; None if the user does not state it.
 
     Raises:
         ArgumentError: The target requires an argument whose value cannot be guessed.

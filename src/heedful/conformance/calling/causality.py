@@ -18,7 +18,7 @@ TOKENS = 4
 def causal_flag(target: Target, causal: bool | None) -> Constants:
     """Return the argument that makes a call causal, or not, as the user wants it.
 
-    It is empty if the target has no such argument, or if the user has not said what it should be.
+    The result is empty if the target has no such argument, or if the user does not state what it should be.
     """
     flags = [name for name in names.CAUSAL if name in target.parameters]
     return {} if causal is None else dict.fromkeys(flags, causal)

@@ -15,7 +15,7 @@ RUNNERS = ("torch", "heedful.conformance", "heedful.observation")  # they only r
 
 
 def attempt(run: Callable[[], Any]) -> Any:
-    """Return the result of a run, or the exception that it raises; a TimeoutError of the check itself passes."""
+    """Return the result of a run, or the exception that it raises; let a TimeoutError of the check itself pass."""
     try:
         return run()
     except TimeoutError:
@@ -26,11 +26,11 @@ def attempt(run: Callable[[], Any]) -> Any:
 
 def raising_line(error: BaseException) -> SourceLine | None:
     """Return the innermost line of the target's own code that an exception passed through."""
-    found = None
+    innermost = None
     for frame, line in traceback.walk_tb(error.__traceback__):
         if not _is_runner(frame.f_globals):
-            found = SourceLine.at(frame.f_code.co_filename, line)
-    return found
+            innermost = SourceLine.at(frame.f_code.co_filename, line)
+    return innermost
 
 
 def describe_exception(error: BaseException) -> str:

@@ -16,9 +16,8 @@ CONTEXTS: Names = ("context", "kv", "source", "x_kv")  # may be the tokens thems
 
 # Other arguments of a call.
 MEMORIES: Names = ("memory", "encoder_hidden_states", "encoder_output", "enc_output", "enc_out")
-TARGET_IDS = (
-    "targets"  # with it, some models return the logits of every token instead of the last one's
-)
+# With targets, some models return the logits of every token instead of the last one's.
+TARGET_IDS = "targets"
 CAUSAL: Names = ("is_causal", "causal")  # also an attribute of a module
 START_POSITIONS: Names = ("start_pos", "start", "offset", "position", "pos", "cache_pos")  # an int
 POSITION_IDS: Names = ("position_ids", "positions", "pos_ids")  # (B, T)
