@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,12 @@ def test_transformers(family, part, implementation):
     for sizes in ([4, 2], [1] * 6):
         pieces = [it.output for it in subject.run_in_chunks(inputs, sizes)]
         torch.testing.assert_close(torch.cat(pieces, 1), whole, atol=1e-5, rtol=1e-4)
+
+
+def test_a_subject_cannot_be_changed():
+    subject = find_subject(Projected)
+    with pytest.raises(FrozenInstanceError):
+        subject.max_length = 3  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_the_original_module_is_never_run_or_changed():

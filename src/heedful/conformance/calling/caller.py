@@ -69,7 +69,7 @@ class Caller:
 
     @property
     def batched(self) -> bool:
-        """Whether a call takes more than one sequence."""
+        """True if a call takes more than one sequence."""
         return self.convention.batched
 
     @property

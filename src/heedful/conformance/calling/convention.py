@@ -46,7 +46,7 @@ class CallingConvention:
 
     @property
     def batched(self) -> bool:
-        """Whether a call takes more than one sequence."""
+        """True if a call takes more than one sequence."""
         return self.layout != "(T, C)"
 
     def draw(self, B: int, T: int, dtype: torch.dtype, seed: int = 0) -> Inputs:

@@ -17,14 +17,14 @@ MAX_TRIED = 256  # longer inputs take too long
 def find_max_length(caller: Caller) -> int | None:
     """Return the maximum number of tokens; None if there seems to be no limit.
 
-    It is the size of a table in the module (a mask, positions, a cache), or a number under a conventional name, such
-    that one token more fails. If no size can be confirmed so, the smallest number under a conventional name counts.
+    The sizes of the module's tables (a mask, positions, a cache) and its numbers under conventional names are tried: it
+    is the first one that runs while one token more fails. If none can be confirmed, it is the smallest of the numbers.
     """
     if caller.module is None:
         return None
     declared = _declared_lengths(caller.module)
-    sizes = {size for size in (*declared, *_table_sizes(caller.module)) if size <= MAX_TRIED}
-    sizes = sorted(sizes)
+    sizes = sorted({*declared, *_table_sizes(caller.module)})
+    sizes = [size for size in sizes if size <= MAX_TRIED]
     if sizes and not _runs(caller, sizes[-1] + 1):
         size = sizes[bisect_left(sizes, True, key=lambda size: not _runs(caller, size + 1))]
         if _runs(caller, size):
