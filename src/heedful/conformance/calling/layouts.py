@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -25,31 +25,31 @@ class Layouts(NamedTuple):
 
 
 def likely_layouts(target: Callable[..., Any]) -> Layouts:
-    """Return the layouts of a module or function, by its attributes and by the shapes that its source unpacks."""
+    """Return the layouts of a module or function, by its attributes and by the shapes that its source unpacks.
+
+    Whether a module takes (B, T, C) or (T, B, C) is decided by its own `batch_first`, then by its source
+    (`T, B, C = x.shape`), then by the `batch_first` of a layer from torch within it.
+    """
+    own, inner = _declared_batch_first(target) if isinstance(target, nn.Module) else (True, None)
     shapes = [_axes(variables) for variables in _unpacked_shapes(target)]
-    batch_first, tokens_first = "(B, T, C)", "(T, B, C)"
-    swapped = isinstance(target, nn.Module) and _tokens_come_first(target, shapes)
+    unpacked = (axes.startswith("BT") for axes in shapes if axes.startswith(("BT", "TB")))
+    evidence = (own, next(unpacked, None), inner)
+    batch_first = next((answer for answer in evidence if answer is not None), True)
     heads_last = any(axes.startswith("BTH") for axes in shapes)
     return Layouts(
-        tokens=(tokens_first, batch_first) if swapped else (batch_first, tokens_first),
+        tokens=("(B, T, C)", "(T, B, C)") if batch_first else ("(T, B, C)", "(B, T, C)"),
         heads="(B, T, H, D)" if heads_last else "(B, H, T, D)",
     )
 
 
-def _tokens_come_first(module: nn.Module, shapes: Sequence[str]) -> bool:
-    """Check whether a module takes (T, B, C).
-
-    Its own `batch_first` decides, then its source (`T, B, C = x.shape`), then the `batch_first` of a layer from torch
-    within it.
-    """
-    if isinstance(declared := getattr(module, "batch_first", None), bool):
-        return not declared
-    for axes in shapes:
-        if axes.startswith(("TB", "BT")):
-            return axes.startswith("TB")
-    layers = (part for part in module.modules() if type(part).__module__.startswith("torch."))
-    declarations = (getattr(layer, "batch_first", None) for layer in layers)
-    return not next((it for it in declarations if isinstance(it, bool)), True)
+def _declared_batch_first(module: nn.Module) -> tuple[bool | None, bool | None]:
+    """Return the `batch_first` of a module itself, and that of the first layer from torch within it."""
+    layers = [part for part in module.modules() if type(part).__module__.startswith("torch.")]
+    own, *inner = (getattr(part, "batch_first", None) for part in (module, *layers))
+    return (
+        own if isinstance(own, bool) else None,
+        next((declared for declared in inner if isinstance(declared, bool)), None),
+    )
 
 
 def _axes(variables: list[str]) -> str:
