@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,9 @@ class Caller:
         convention: How it takes tokens and returns rows.
         dtype: The dtype of its vectors.
         callee: The copy that is run.
-        masks: The arguments by which it takes masks.
+        padding: The argument that tells real tokens from padding; None if there is none.
+        attention_mask: The argument that tells which key each query may see; None if there is none.
+        positions: The argument that takes the position of each token, (B, T) int64; None if there is none.
         seed: The seed of the random numbers in every run.
         keep_state: Whether the state that a run leaves behind is kept for the next one.
     """
@@ -38,7 +40,9 @@ class Caller:
     convention: CallingConvention
     dtype: torch.dtype
     callee: Callable[..., Any]
-    masks: Masks = field(default_factory=Masks)
+    padding: MaskArgument | None = None
+    attention_mask: MaskArgument | None = None
+    positions: str | None = None
     seed: int = 0
     keep_state: bool = False
 
@@ -78,19 +82,18 @@ class Caller:
         return self.convention.fixed_sizes
 
     @property
-    def padding(self) -> MaskArgument | None:
-        """The argument that tells real tokens from padding."""
-        return self.masks.padding
+    def masks(self) -> Masks:
+        """The arguments by which the target takes masks."""
+        return Masks(self.padding, self.attention_mask, self.positions)
 
-    @property
-    def attention_mask(self) -> MaskArgument | None:
-        """The argument that tells which key each query may see."""
-        return self.masks.attention
-
-    @property
-    def positions(self) -> str | None:
-        """The argument that takes the position of each token."""
-        return self.masks.positions
+    def with_masks(self, masks: Masks) -> Self:
+        """Return the same caller with other arguments for masks."""
+        return replace(
+            self,
+            padding=masks.padding,
+            attention_mask=masks.attention_mask,
+            positions=masks.positions,
+        )
 
     def draw(self, B: int, T: int, *, seed: int = 0, dtype: torch.dtype | None = None) -> Inputs:
         """Draw random tokens: standard normal vectors, or ids."""
@@ -111,7 +114,7 @@ class Caller:
         """
         B, T = inputs.sizes
         visible_keys, constants = self.convention.visible_keys, self.convention.constants
-        if attend is None and visible_keys is not None and self.masks.attention is not None:
+        if attend is None and visible_keys is not None and self.attention_mask is not None:
             attend = visible_keys(T, T)
         masks = self.masks.arguments(
             (B, T), self.dtype, keep=keep, attend=attend, required=constants.keys()

@@ -100,7 +100,7 @@ def _chunk_arguments(caller: Caller, chunk: Inputs, start: int) -> dict[str, Any
         if name in names.ROTARY_TABLES and callable(constant):
             table = constant(B, start + T, dtype)
             arguments[name] = pytree.tree_map(lambda tensor: tensor[..., start:, :], table)
-    mask = caller.masks.attention
+    mask = caller.attention_mask
     if convention.visible_keys is not None and mask is not None:
         visible = convention.visible_keys(T, start + T)[None]
         arguments[mask.name] = mask_tensor(mask, visible, B, dtype)

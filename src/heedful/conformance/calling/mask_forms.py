@@ -45,12 +45,12 @@ class Masks:
 
     Attributes:
         padding: The argument that tells real tokens from padding; None if there is none.
-        attention: The argument that tells which key each query may see; None if there is none.
+        attention_mask: The argument that tells which key each query may see; None if there is none.
         positions: The argument that takes the position of each token, (B, T) int64; None if there is none.
     """
 
     padding: MaskArgument | None = None
-    attention: MaskArgument | None = None
+    attention_mask: MaskArgument | None = None
     positions: str | None = None
 
     def arguments(
@@ -81,13 +81,13 @@ class Masks:
             _check_lengths(padding, keep)
             visible[padding.name] = padding, keep[:, None].expand(-1, T, -1)
         if attend is not None:
-            attention = _existing(self.attention, "attention_mask")
+            attention = _existing(self.attention_mask, "attention_mask")
             if attention.name in visible:
                 padding, real = visible[attention.name]
                 visible[attention.name] = _combined(padding, attention), real & attend
             else:
                 visible[attention.name] = attention, attend[None]
-        for argument in (self.padding, self.attention):
+        for argument in (self.padding, self.attention_mask):
             if argument is not None and argument.name in required:
                 everything = torch.ones(1, T, T, dtype=torch.bool)
                 visible.setdefault(argument.name, (argument, everything))

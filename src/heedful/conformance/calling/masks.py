@@ -43,7 +43,8 @@ def find_masks(caller: Caller, max_length: int | None) -> Masks:
         masks = Masks()
     else:
         masks = _distinct(_find_padding(caller), _find_attention_mask(caller))
-    return replace(masks, positions=find_positions(replace(caller, masks=masks)))
+    positions = find_positions(caller.with_masks(masks))
+    return replace(masks, positions=positions)
 
 
 def _find_padding(caller: Caller) -> MaskArgument | None:
@@ -70,7 +71,7 @@ def _distinct(padding: MaskArgument | None, attention: MaskArgument | None) -> M
         return Masks(padding, attention)
     if padding.effective == attention.effective:
         return Masks(padding, attention)
-    return Masks(padding=padding) if padding.effective else Masks(attention=attention)
+    return Masks(padding=padding) if padding.effective else Masks(attention_mask=attention)
 
 
 def find_positions(caller: Caller) -> str | None:

@@ -48,13 +48,15 @@ def find_subject(
     caller = Caller(held, convention, dtype, held.copied(dtype))
     max_length = find_max_length(caller)
     masks = find_masks(caller, max_length)
-    cache_use, make_cache = find_cache(replace(caller, masks=masks), cache) or (None, None)
+    cache_use, make_cache = find_cache(caller.with_masks(masks), cache) or (None, None)
     return Subject(
         held,
         convention,
         dtype,
         caller.callee,
-        masks,
+        masks.padding,
+        masks.attention_mask,
+        masks.positions,
         max_length=max_length,
         cache_use=cache_use,
         make_cache=make_cache,
