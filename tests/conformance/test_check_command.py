@@ -1,4 +1,4 @@
-"""`heedful check` and the pytest cases as people use them: targets, options, exit codes, what is printed where."""
+"""`heedful check` and its pytest plugin in use: targets, options, exit codes, and the output on each stream."""
 
 import json
 import subprocess
@@ -6,12 +6,9 @@ import sys
 from xml.etree import ElementTree
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from heedful.cli import app
-from heedful.conformance.calling.loading import loaded
-from heedful.errors import ArgumentError
 
 RIGHT = """
 import torch
@@ -48,7 +45,7 @@ UNSCALED_LINE = 1 + UNSCALED.splitlines().index("        scores = query @ key.tr
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """The working folder, with a right module and one without a scale."""
+    """Create a working folder with a correct module and one without a scale."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "right.py").write_text(RIGHT)
     (tmp_path / "unscaled.py").write_text(UNSCALED)
@@ -59,10 +56,10 @@ def run(*arguments: str):
     return CliRunner().invoke(app, ["check", *arguments])
 
 
-# --- what comes out ----------------------------------------------------------------------------------
+# --- results ----------------------------------------------------------------------------------
 
 
-def test_a_right_module_says_so():
+def test_a_correct_module_has_no_bug():
     result = run("right.py")
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("Attention: no bug  (")
@@ -81,7 +78,7 @@ def test_a_right_module_says_so():
         "torch.nn:TransformerEncoderLayer",
     ],
 )
-def test_what_is_right_fits_one_screen(target):
+def test_the_report_of_a_correct_module_fits_one_screen(target):
     result = run(target)
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
@@ -97,7 +94,7 @@ def test_a_bug_is_shown_with_its_line():
     assert f"unscaled.py:{UNSCALED_LINE}  scores = query @ key.transpose(-2, -1)" in result.stdout
 
 
-def test_json_is_all_there_is_on_stdout():
+def test_json_is_the_only_output_on_stdout():
     result = run("unscaled.py", "--format", "json", "--with", "d_model=24")
     assert result.exit_code == 1
     document = json.loads(result.stdout)
@@ -106,19 +103,19 @@ def test_json_is_all_there_is_on_stdout():
     assert "built with 24 1" in result.stderr
 
 
-def test_junit_is_all_there_is_on_stdout():
+def test_junit_is_the_only_output_on_stdout():
     result = run("unscaled.py", "--format", "junit")
     failures = ElementTree.fromstring(result.stdout).findall(".//failure")
     assert [it.get("type") for it in failures] == ["scale-missing"]
 
 
-def test_a_bug_that_is_expected_does_not_count():
+def test_an_expected_bug_does_not_count():
     result = run("unscaled.py", "--expect", "scale-missing=it is trained so")
     assert result.exit_code == 0
     assert "expected: it is trained so" in result.stdout
 
 
-def test_what_it_should_be_can_be_said():
+def test_causality_can_be_stated():
     result = run("right.py", "--causal")
     assert result.exit_code == 1
     assert "future-leak" in result.stdout
@@ -126,7 +123,7 @@ def test_what_it_should_be_can_be_said():
 
 
 def test_as_a_program(folder):
-    """In a process of its own, from another folder, with the file's neighbours importable."""
+    """The command runs in its own process, and the file may import its neighbours."""
     (folder / "lab").mkdir()
     (folder / "lab" / "layers.py").write_text("from right import Attention")
     (folder / "lab" / "right.py").write_text(RIGHT)
@@ -144,49 +141,10 @@ def test_as_a_program(folder):
     assert json.loads(done.stdout)["ok"] is True
 
 
-# --- targets -----------------------------------------------------------------------------------------
+# --- targets that cannot be used -----------------------------------------------------------------------------
 
 
-def test_a_target_is_a_class_an_instance_or_a_function_under_any_dots(folder):
-    (folder / "held.py").write_text("import right\nclass Box:\n    content = right.attention")
-    with loaded("right.py:Attention") as found:
-        assert found.__name__ == "Attention"
-    with loaded("right.py:attention") as found:
-        assert found(torch.rand(1, 2, 8)).shape == (1, 2, 8)
-    with loaded("held.py:Box.content") as found:
-        assert found.W_key.in_features == 8
-    with loaded("heedful.textbook:CausalAttention") as found:
-        assert found.__module__ == "heedful.textbook.causal"
-
-
-def test_a_file_of_a_package_may_import_its_neighbours(folder):
-    (folder / "pack" / "deep").mkdir(parents=True)
-    (folder / "pack" / "__init__.py").write_text("")
-    (folder / "pack" / "deep" / "__init__.py").write_text("")
-    (folder / "pack" / "sizes.py").write_text("SIZE = 8")
-    (folder / "pack" / "deep" / "mine.py").write_text("from ..sizes import SIZE\n" + RIGHT)
-    with loaded("pack/deep/mine.py:Attention") as found:
-        assert found.__module__ == "pack.deep.mine"
-
-
-def test_loading_leaves_the_search_path_as_it_was():
-    before = list(sys.path)
-    with loaded("right.py"):
-        assert sys.path != before
-    assert sys.path == before
-
-
-def test_a_file_hides_no_module_of_its_name(folder):
-    (folder / "torch.py").write_text("X = 1\ndef attend(query, key, value): return value")
-    with loaded("torch.py:attend") as found:
-        assert found(1, 2, 3) == 3
-    assert sys.modules["torch"] is torch
-
-
-# --- what cannot be used -----------------------------------------------------------------------------
-
-
-def said(target: str, *arguments: str) -> str:
+def error_of(target: str, *arguments: str) -> str:
     result = run(target, *arguments)
     assert result.exit_code == 2, result.output
     assert result.stdout == ""
@@ -195,40 +153,40 @@ def said(target: str, *arguments: str) -> str:
 
 
 def test_a_missing_file():
-    assert "nowhere.py" in said("nowhere.py:Attention")
+    assert "nowhere.py" in error_of("nowhere.py:Attention")
 
 
 def test_no_target_at_all():
-    assert "path/to/file.py:Name" in said("")
+    assert "path/to/file.py:Name" in error_of("")
     result = CliRunner().invoke(app, ["check"])
     assert result.exit_code == 2
     assert "path/to/file.py:Name" in result.stderr
 
 
-def test_a_missing_name_gets_near_ones_and_all():
-    error = said("right.py:Atention")
-    assert "It has: Attention, attention, helper." in error
-    assert "Near it: Attention, attention." in error
+def test_a_missing_name_is_answered_with_the_available_ones():
+    error = error_of("right.py:Atention")
+    assert "Available names: Attention, attention, helper." in error
+    assert "Similar names: Attention, attention." in error
 
 
-def test_a_package_offers_what_its_parts_define():
-    error = said("heedful.textbook:CausalAtention")
-    assert "Near it: CausalAttention" in error
+def test_a_package_suggests_the_names_of_its_modules():
+    error = error_of("heedful.textbook:CausalAtention")
+    assert "Similar names: CausalAttention" in error
     assert "MultiHeadAttentionWrapper" in error
     assert "…" not in error
-    assert ", …." in said("torch.nn:Atention")
+    assert ", …." in error_of("torch.nn:Atention")
 
 
-def test_a_name_that_is_nothing_to_call(folder):
+def test_a_name_that_is_not_callable(folder):
     (folder / "numbers_.py").write_text("x = 3\ndef attend(query, key, value): ...")
-    error = said("numbers_.py:x")
+    error = error_of("numbers_.py:x")
     assert "type int" in error
-    assert "It has: attend." in error
+    assert "Available names: attend." in error
 
 
-def test_a_file_without_a_name_must_hold_one_module(folder):
+def test_a_target_without_a_name_must_define_one_module(folder):
     (folder / "two.py").write_text(RIGHT + "\nclass Other(Attention):\n    pass\n")
-    error = said("two.py")
+    error = error_of("two.py")
     assert "2 of them" in error
     assert "Attention, attention, helper, Other" in error
 
@@ -245,7 +203,7 @@ def test_a_file_without_a_name_must_hold_one_module(folder):
 )
 def test_a_file_that_cannot_be_imported(folder, source, message, line):
     (folder / "broken.py").write_text(source)
-    error = said("broken.py:attend")
+    error = error_of("broken.py:attend")
     assert message in error
     assert f"broken.py:{line}: " in error
 
@@ -253,7 +211,7 @@ def test_a_file_that_cannot_be_imported(folder, source, message, line):
 def test_a_failing_import_names_the_innermost_file(folder):
     (folder / "outer.py").write_text("import inner\n")
     (folder / "inner.py").write_text("\n\nraise ValueError('deep')\n")
-    assert "inner.py:3: raise ValueError('deep')" in said("outer.py:attend")
+    assert "inner.py:3: raise ValueError('deep')" in error_of("outer.py:attend")
 
 
 @pytest.mark.parametrize(
@@ -266,12 +224,12 @@ def test_a_failing_import_names_the_innermost_file(folder):
     ],
 )
 def test_options_that_cannot_be_used(arguments, message):
-    assert message in said("right.py", *arguments)
+    assert message in error_of("right.py", *arguments)
 
 
-def test_a_constructor_whose_argument_cannot_be_guessed_asks_for_it(folder):
+def test_an_unconventional_constructor_argument_is_requested(folder):
     (folder / "odd.py").write_text(RIGHT.replace("d_model", "quux"))
-    assert "--with quux=" in said("odd.py")
+    assert "--with quux=" in error_of("odd.py")
     assert run("odd.py", "--with", "quux=24").exit_code == 0
 
 
@@ -284,7 +242,7 @@ def test_explain_prints_one_entry():
     assert "repeat_interleave" in result.stdout
 
 
-def test_explain_offers_near_names():
+def test_explain_suggests_similar_names():
     result = run("--explain", "group-ordr")
     assert result.exit_code == 2
     assert "group-order" in result.stderr
@@ -358,8 +316,3 @@ def test_each_probe_is_a_test(folder):
     }, done.stdout
     assert f"unscaled.py:{UNSCALED_LINE}" in done.stdout
     assert "no longer failing: scale-missing" in done.stdout
-
-
-def test_errors_of_loading_are_ours():
-    with pytest.raises(ArgumentError, match=r"right\.py:nothing"), loaded("right.py:nothing"):
-        pass

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.conformance.calling.subject import find_subject
-from heedful.conformance.evidence.attention import find_attentions
+from heedful.conformance.evidence.attention_search import find_attentions
 
 B, T, H, D = 3, 7, 4, 6
 

@@ -59,11 +59,11 @@ def check(
     Raises:
         ArgumentError: the target cannot be built or called, or an expected failure has a name that there is none of.
     """
-    told = Expected(causal, window, num_heads)
+    expected = Expected(causal, window, num_heads)
     with undisturbed():
         try:
             evidence = evidence_of(
-                target, example=example, told=told, cache=cache, arguments=arguments
+                target, example=example, expected=expected, cache=cache, arguments=arguments
             )
         except TargetError as error:
             name, runs = str(error), (_uncallable(error),)
@@ -98,7 +98,7 @@ def _uncallable(error: TargetError) -> ProbeRun:
 
 
 def evidence_of(
-    target: Any, *, example: Any, told: Expected, cache: Any, arguments: Mapping[str, Any]
+    target: Any, *, example: Any, expected: Expected, cache: Any, arguments: Mapping[str, Any]
 ) -> Evidence:
     """What the probes of a target look at.
 
@@ -106,9 +106,9 @@ def evidence_of(
         ArgumentError: the target cannot be built or called.
     """
     subject = find_subject(
-        target, example=example, causal=told.causal, cache=cache, arguments=arguments
+        target, example=example, causal=expected.causal, cache=cache, arguments=arguments
     )
-    return Evidence(subject, told)
+    return Evidence(subject, expected)
 
 
 def run_probe(evidence: Evidence, probe: Probe) -> ProbeRun:

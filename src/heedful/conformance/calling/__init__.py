@@ -1,1 +1,1 @@
-"""Calling any target in one way: load it, build it, learn its calling convention."""
+"""Call any target in one way: load it, build it, and find its calling convention, masks and cache."""

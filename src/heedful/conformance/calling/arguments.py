@@ -1,90 +1,64 @@
-"""Which arguments of a target take tokens, and what the others are given."""
+"""Which arguments of a call take tokens, and values for the other arguments that it requires."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from heedful.conformance.calling import names
 from heedful.conformance.calling.construction import HEAD_SIZE
-from heedful.conformance.calling.mask_forms import (
-    ATTENDING_FORMS,
-    DECLARED,
-    PADDING_FORMS,
-    shaped_as,
-)
+from heedful.conformance.calling.convention import MEMORY, Constants
+from heedful.conformance.calling.mask_forms import ATTENTION_FORMS, PADDING_FORMS, in_form
 from heedful.conformance.calling.target import Target
 from heedful.errors import ArgumentError
 
-IDS = ("input_ids", "tokens", "idx", "ids", "token_ids", "input")
-TOKENS = (*IDS, "x", "hidden_states", "inputs", "embeddings")
-QUERIES = ("query", "q", "queries", "Q", "xq")
-KEYS = ("key", "k", "keys", "K", "xk")
-VALUES = ("value", "v", "values", "V", "xv")
-CONTEXTS = ("context", "kv", "source", "x_kv")  # may be the tokens themselves
-MEMORIES = ("memory", "encoder_hidden_states", "encoder_output", "enc_output", "enc_out")
-STARTS = ("start_pos", "start", "offset", "position", "pos", "cache_pos")
-TABLES = (
-    *("position_embeddings", "freqs_cis", "rope", "rotary_pos_emb"),
-    *("freqs_cos", "freqs_sin", "cos", "sin"),
-)
-POSITIONS = ("position_ids", "positions", "pos_ids")  # (B, T)
-SLOTS = ("cache_position", "input_pos")  # (T,), of the cache
-
-CAUSAL_FLAGS = ("is_causal", "causal")
-# In place of a sequence that stays the same, which a decoder attends to beside its own.
-MEMORY = object()
-
-Constants = dict[str, Any]
-VisibleKeys = Callable[[int, int], Tensor]
+ROTARY_BASE = 10_000.0
 
 
 def token_arguments(target: Target) -> tuple[tuple[str, ...], Constants]:
-    """The arguments that have a row for each token, and what else has to be given.
-
-    Of what is given, functions of (B, T, dtype) make it for each call.
+    """Return the names of the arguments that take one row per token, and the constants that a call requires.
 
     Raises:
-        ArgumentError: a needed argument that nothing is known of.
+        ArgumentError: There is no argument for tokens, or a required argument is unknown.
     """
-    parameters = inspect.signature(target.forward).parameters
-    needed = [
+    parameters = target.parameters
+    required = [
         name for name, it in parameters.items()
         if it.default is it.empty and it.kind not in (it.VAR_POSITIONAL, it.VAR_KEYWORD)
     ]  # fmt: skip
-    if not needed or needed[0] not in (*TOKENS, *QUERIES):
-        needed = [*[name for name in parameters if name in TOKENS][:1], *needed]
-    if not needed:
+    if not required or required[0] not in (*names.TOKENS, *names.QUERIES):
+        required = [*[name for name in parameters if name in names.TOKENS][:1], *required]
+    if not required:
         raise ArgumentError(
             "target",
             expected="an argument for the tokens",
             received=f"{target.name}({', '.join(parameters)})",
             remedy="Name it x, or query, key and value.",
         )
-    tokens = [needed[0]]
-    constants: Constants = {}
-    if "position_embeddings" in parameters:  # optional in name only
-        needed.append("position_embeddings")
-    for name in dict.fromkeys(needed[1:]):
-        if name in (*QUERIES, *KEYS, *VALUES, *CONTEXTS):
+    tokens = [required[0]]
+    constants: dict[str, Any] = {}
+    if names.COSINES_AND_SINES in parameters:  # its default does not work
+        required.append(names.COSINES_AND_SINES)
+    for name in dict.fromkeys(required[1:]):
+        if name in (*names.QUERIES, *names.KEYS, *names.VALUES, *names.CONTEXTS):
             tokens.append(name)
         else:
             constants[name] = _constant(target, name)
     return tuple(tokens), constants
 
 
-def arguments_of_example(
-    target: Target, example: Sequence[Any]
-) -> tuple[tuple[str, ...], Constants]:
-    """The same where all arguments are given, in order: tokens are those of the first one's size.
+def example_arguments(target: Target, example: Sequence[Any]) -> tuple[tuple[str, ...], Constants]:
+    """Return the same as `token_arguments` from an example of all arguments, in order.
+
+    The arguments that have the shape and dtype of the first one take tokens.
 
     Raises:
-        ArgumentError: the target takes fewer.
+        ArgumentError: The target takes fewer arguments.
     """
-    parameters = list(inspect.signature(target.forward).parameters)
+    parameters = list(target.parameters)
     if len(example) > len(parameters):
         raise ArgumentError(
             "example",
@@ -92,153 +66,122 @@ def arguments_of_example(
             received=f"{len(example)}",
             remedy="Give them in the order in which the target takes them.",
         )
-    named = dict(zip(parameters, example, strict=False))
     first = example[0]
-    tokens = [
-        name
-        for name, it in named.items()
-        if isinstance(it, Tensor) and it.shape == first.shape and it.dtype == first.dtype
-    ]
-    rest = {name: it for name, it in named.items() if name not in tokens}
-    return tuple(tokens), {
-        name: _of_any_batch(it, first) if isinstance(it, Tensor) else it
-        for name, it in rest.items()
-    }
+    tokens: list[str] = []
+    constants: dict[str, Any] = {}
+    for name, value in zip(parameters, example, strict=False):
+        if not isinstance(value, Tensor):
+            constants[name] = value
+        elif value.shape == first.shape and value.dtype == first.dtype:
+            tokens.append(name)
+        else:
+            constants[name] = _of_any_batch(value, first)
+    return tuple(tokens), constants
 
 
-def _of_any_batch(value: Tensor, first: Tensor) -> Any:
-    """A tensor for a batch of any size and vectors of any dtype: each sequence gets what the first had."""
+def _of_any_batch(value: Tensor, first: Tensor) -> Callable[..., Tensor]:
+    """Return a function of (B, T, dtype) that gives every sequence what the first one of an example has."""
 
-    def made(B: int, T: int, dtype: torch.dtype) -> Tensor:
+    def constant(B: int, T: int, dtype: torch.dtype) -> Tensor:
         cast = value.to(dtype) if value.is_floating_point() else value
         batched = value.dim() == first.dim() > 2 and len(value) == len(first)
         return cast[:1].expand(B, *value.shape[1:]) if batched else cast
 
-    return made
-
-
-def switched(target: Target, causal: bool | None) -> Constants:
-    """The flag that makes a target causal, or not, as its user wants it; empty where there is none, or no wish."""
-    flags = [it for it in CAUSAL_FLAGS if it in inspect.signature(target.forward).parameters]
-    return {} if causal is None else dict.fromkeys(flags, causal)
-
-
-def with_targets(target: Target) -> Constants:
-    """What makes a model give the logits of every token where it otherwise gives the last one's alone: targets."""
-    if "targets" not in inspect.signature(target.forward).parameters:
-        return {}
-    return {"targets": lambda B, T, dtype: torch.zeros(B, T, dtype=torch.int64)}
+    return constant
 
 
 def optional_contexts(target: Target) -> tuple[str, ...]:
-    """Arguments for the tokens of another sequence that may have to be given although they have a default."""
-    return tuple(it for it in inspect.signature(target.forward).parameters if it in CONTEXTS)
+    """Return the arguments for another sequence, which may be necessary although they have a default."""
+    return tuple(name for name in target.parameters if name in names.CONTEXTS)
 
 
-def with_masks(constants: Constants) -> Iterator[Constants]:
-    """The same with what masks may be given that must be given: nothing, then all seen in each form."""
+def constant_variants(
+    target: Target, constants: Constants, causal_flag: Constants
+) -> Iterator[Constants]:
+    """Yield constants that may make a call work, the most likely first.
+
+    They are tried with the flag that makes the call causal, without it, and with targets, each first without required
+    masks and then with masks of every form that show everything.
+    """
+    additions = [causal_flag, {}] if causal_flag else [{}]
+    if names.TARGET_IDS in target.parameters:
+        additions.append(
+            {names.TARGET_IDS: lambda B, T, dtype: torch.zeros(B, T, dtype=torch.int64)}
+        )
+    for addition in additions:
+        yield from _with_masks({**constants, **addition})
+
+
+def _with_masks(constants: Constants) -> Iterator[Constants]:
     masks = [name for name, value in constants.items() if "mask" in name and value is None]
     yield constants
     if not masks:
         return
     for dtype in (torch.bool, torch.int64):
-        for form in dict.fromkeys((*PADDING_FORMS, *ATTENDING_FORMS)):
-            yield constants | {name: _all_seen(name, form, dtype) for name in masks}
+        for form in dict.fromkeys((*PADDING_FORMS, *ATTENTION_FORMS)):
+            yield {**constants, **{name: _all_visible(name, form, dtype) for name in masks}}
 
 
-def _all_seen(name: str, form: str, kind: torch.dtype) -> Callable[..., Tensor]:
-    def made(B: int, T: int, dtype: torch.dtype) -> Tensor:
-        seen = shaped_as(form, torch.ones(1, T, T, dtype=torch.bool), B)
-        return (seen if DECLARED.get(name, True) else ~seen).to(kind)
+def _all_visible(name: str, form: str, mask_dtype: torch.dtype) -> Callable[..., Tensor]:
+    def constant(B: int, T: int, dtype: torch.dtype) -> Tensor:
+        visible = in_form(form, torch.ones(1, T, T, dtype=torch.bool), B)
+        return (visible if names.TRUE_KEEPS.get(name, True) else ~visible).to(mask_dtype)
 
-    return made
-
-
-def needed_mask(target: Target, causal: bool | None) -> VisibleKeys | None:
-    """Which keys queries must be told to see, where a target leaves that to its caller.
-
-    So do torch's layers, if they are to be causal, transformers' attentions, whose models make the mask, and what has
-    to be given a mask beside a position.
-    """
-    parameters = inspect.signature(target.forward).parameters
-    if causal and of_torch(target.module):
-        return causal_band()
-    if of_transformers(target.module):
-        if "attention_mask" not in parameters or not getattr(target.module, "is_causal", False):
-            return None
-        configured = getattr(getattr(target.module, "config", None), "sliding_window", None)
-        return causal_band(getattr(target.module, "sliding_window", configured))
-    needed = any("mask" in name and it.default is it.empty for name, it in parameters.items())
-    return causal_band() if needed and not set(STARTS).isdisjoint(parameters) else None
-
-
-def of_torch(module: nn.Module | None) -> bool:
-    """Whether a module is one of PyTorch's own."""
-    return type(module).__module__.startswith("torch.")
-
-
-def of_transformers(module: nn.Module | None) -> bool:
-    """Whether a module is one of transformers' own: its models tell it masks, and its weights set its conventions."""
-    return type(module).__module__.startswith("transformers.")
-
-
-def causal_band(window: int | None = None) -> VisibleKeys:
-    """Which keys queries see who are the newest tokens: themselves and those before, as many as the window has."""
-
-    def attends(queries: int, keys: int) -> Tensor:
-        seen = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
-        return seen if window is None else seen.triu(keys - queries - window + 1)
-
-    return attends
+    return constant
 
 
 def _constant(target: Target, name: str) -> Any:
-    if name in STARTS:
+    """Return a value, or a function of (B, T, dtype) that returns one, for a required argument.
+
+    Raises:
+        ArgumentError: The name is not a conventional one.
+    """
+    if name in names.START_POSITIONS:
         return 0
-    if name in MEMORIES:
+    if name in names.MEMORIES:
         return MEMORY
-    if name in CAUSAL_FLAGS:
+    if name in names.CAUSAL:
         return False
-    if name in (*POSITIONS, *SLOTS):
-        return lambda B, T, dtype: (
-            torch.arange(T).expand(B, T) if name in POSITIONS else torch.arange(T)
-        )
+    if name in names.POSITION_IDS:
+        return lambda B, T, dtype: torch.arange(T).expand(B, T)
+    if name in names.CACHE_SLOTS:
+        return lambda B, T, dtype: torch.arange(T)
     if "mask" in name or "cache" in name or "past" in name:
         return None
-    if name in TABLES:
-        return lambda B, T, dtype: _rotary_table(target.module, name, B, T, dtype)
+    if name in names.ROTARY_TABLES:
+        D = _head_size(target.module)
+        return lambda B, T, dtype: _rotary_table(name, B, T, D, dtype)
     raise ArgumentError(
         name,
         expected=f"a value for {target.name}'s argument {name!r}",
-        received="none, and its name tells nothing",
+        received="no value, and the name is not a conventional one",
         remedy="Give an example of all the arguments: example=(…).",
     )
 
 
-def _rotary_table(module: nn.Module | None, name: str, B: int, T: int, dtype: torch.dtype) -> Any:
-    """Rotary angles of positions 0 … T − 1.
+def _rotary_table(name: str, B: int, T: int, D: int, dtype: torch.dtype) -> Any:
+    """Return the rotary table of positions 0 … T − 1 that an argument of this name takes.
 
-    Complex as Llama's own code makes them, cosines or sines of each angle once, (T, D / 2), or twice, (T, D); for
-    transformers both, (B, T, D).
+    Tables are complex as in Llama's own code, cosines or sines of each angle once, (T, D / 2), or twice, (T, D), or,
+    in transformers, both, each (B, T, D).
     """
-    D = _head_size(module)
-    frequencies = 10_000.0 ** (-torch.arange(0, D, 2, dtype=torch.float64) / D)
+    frequencies = ROTARY_BASE ** (-torch.arange(0, D, 2, dtype=torch.float64) / D)
     angles = torch.arange(T)[:, None] * frequencies
-    if name == "freqs_cis":
+    if name == names.COMPLEX_ROTATIONS:
         return torch.polar(torch.ones_like(angles), angles)
-    if name not in ("freqs_cos", "freqs_sin"):  # those hold each angle once
+    if name not in names.HALF_TABLES:
         angles = torch.cat([angles, angles], dim=-1)
     cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
-    if name == "position_embeddings":
+    if name == names.COSINES_AND_SINES:
         return cos.expand(B, T, D), sin.expand(B, T, D)
-    if name.endswith("cos"):
+    if name in names.COSINES:
         return cos
-    return sin if name.endswith("sin") else (cos, sin)
+    return sin if name in names.SINES else (cos, sin)
 
 
 def _head_size(module: nn.Module | None) -> int:
     for part in () if module is None else module.modules():
-        for name in ("head_dim", "head_size", "d_head"):
+        for name in names.HEAD_SIZES:
             if isinstance(size := getattr(part, name, None), int):
                 return size
     return HEAD_SIZE

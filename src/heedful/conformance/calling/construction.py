@@ -1,4 +1,4 @@
-"""Building a module from its class alone: sizes by what constructors conventionally call them."""
+"""Build a module from its class, with conventional values for the arguments that its constructor needs."""
 
 from __future__ import annotations
 
@@ -8,65 +8,36 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, get_type_hints
 
+from heedful.conformance.calling import names
+from heedful.conformance.calling.isolation import seeded
+from heedful.conformance.calling.names import Names
 from heedful.errors import ArgumentError
 
-# Unlike each other, and unlike the 3 sequences of 7 tokens that they are run on, so that axes can be told apart.
+# All different from each other and from the 3 sequences of 7 tokens of the evidence, so that axes are unambiguous.
 WIDTH, HEADS, KEY_HEADS, HEAD_SIZE, CONTEXT, WINDOW = 24, 4, 2, 6, 16, 5
-DROPOUT = 0.25  # enough that a few hundred weights show how it acts
+DROPOUT = 0.25  # large enough that a few hundred weights show how it acts
 
-VALUES: dict[str, Any] = {
-    "width": WIDTH,
-    "heads": HEADS,
-    "key heads": KEY_HEADS,
-    "head size": HEAD_SIZE,
-    "context": CONTEXT,
-    "window": WINDOW,
-    "dropout": DROPOUT,
-    "hidden": 48,
-    "vocabulary": 37,
-    "layers": 2,
-    "batch": 4,
-    "index": 0,
-    "base": 10_000.0,
-    "bias": False,
-    "batch first": True,
+VALUES: Mapping[Names, Any] = {
+    names.WIDTHS: WIDTH,
+    names.HEADS: HEADS,
+    names.KEY_HEADS: KEY_HEADS,
+    names.HEAD_SIZES: HEAD_SIZE,
+    names.MAX_LENGTHS: CONTEXT,
+    names.WINDOWS: WINDOW,
+    names.DROPOUTS: DROPOUT,
+    names.MLP_WIDTHS: 48,
+    names.VOCABULARY_SIZES: 37,
+    names.LAYERS: 2,
+    names.MAX_BATCHES: 4,
+    names.LAYER_INDICES: 0,
+    names.ROTARY_BASES: 10_000.0,
+    names.BIASES: False,
+    names.BATCH_FIRST: True,
 }
-NAMES = {
-    # First those that heads divide: d_in need not be a multiple of them.
-    "width": "d_out d_model embed_dim embedding_dim emb_dim n_embd hidden_size hidden_dim dim dim_out model_dim "
-    "out_dim output_dim out_features d_emb features channels kdim vdim C n_embed emb_size embed_size embedding_size "
-    "feature_dim num_hiddens hidden n_feat query_dim context_dim d_in dim_in in_dim input_dim in_features",
-    "heads": "num_heads n_head n_heads heads nhead num_attention_heads nheads h num_q_heads n_q_heads head_count",
-    "key heads": "num_kv_heads n_kv_heads n_kv_head num_key_value_heads kv_heads num_kv_groups n_kv_groups num_groups "
-    "n_groups",
-    "head size": "head_dim dim_head d_head head_size d_k d_v d_kv",
-    "context": "context_length block_size max_len max_seq_len max_seq_length max_length seq_len n_positions n_ctx "
-    "max_position_embeddings context_size max_context max_T ctx_len sequence_length max_context_length",
-    "window": "window window_size sliding_window local_window attention_window",
-    "dropout": "dropout dropout_p attn_dropout attn_pdrop resid_pdrop dropout_rate attention_dropout drop p_dropout "
-    "attn_drop proj_drop resid_dropout drop_rate pdrop p",
-    "hidden": "d_ff ffn_dim intermediate_size dim_feedforward d_mlp mlp_dim",
-    "vocabulary": "vocab_size n_vocab vocabulary num_embeddings",
-    "layers": "num_layers n_layer n_layers depth num_hidden_layers layers",
-    "batch": "max_batch_size max_batch batch_size",
-    "index": "layer_idx layer_id",
-    "base": "rope_theta rope_base theta",
-    "bias": "qkv_bias bias use_bias",
-    "batch first": "batch_first",
-}
-KINDS = {name: kind for kind, names in NAMES.items() for name in names.split()}
-WORDS = {  # in names that are none of these
-    "drop": "dropout", "window": "window", "vocab": "vocab_size", "layer": "num_layers", "bias": "bias",
-    "seq": "context_length", "ctx": "context_length", "len": "context_length", "kv_head": "num_kv_heads",
-    "dim_head": "head_dim", "head_dim": "head_dim", "head_size": "head_dim", "heads": "num_heads",
-    "n_head": "num_heads", "embed": "d_model", "emb": "d_model", "model": "d_model", "hidden": "d_model",
-    "dim": "d_model", "channels": "d_model", "features": "d_model",
-}  # fmt: skip
-CONFIGS = ("config", "cfg", "args", "params", "c", "hparams", "model_args")
 
 
-class Settings(dict[str, Any]):
-    """A configuration that is read either way, `config.n_embd` or `config["n_embd"]`."""
+class Configuration(dict[str, Any]):
+    """A configuration that code can read as `config.n_embd` or as `config["n_embd"]`."""
 
     def __missing__(self, name: str) -> Any:
         raise _unknown("the configuration", name)
@@ -77,101 +48,142 @@ class Settings(dict[str, Any]):
         raise AttributeError(str(_unknown("the configuration", name)))
 
 
-def build(kind: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-    """Call a class with the arguments given, and conventional values for all others that it needs.
-
-    Dropouts are given even where they have a default, since of 0 nothing can be seen. Where the class takes a
-    configuration, arguments may be meant for that.
+def instantiate(target: Any, arguments: Mapping[str, Any]) -> Any:
+    """Return an instance of a class, or anything else unchanged.
 
     Raises:
-        ArgumentError: an argument that it does not take, a value that cannot be guessed, or what the constructor
-            raised.
+        ArgumentError: The class cannot be built, or there are arguments for something that is no class.
     """
-    parameters = dict(inspect.signature(kind).parameters)
-    own = {name: value for name, value in arguments.items() if name in parameters}
-    rest = {name: value for name, value in arguments.items() if name not in parameters}
-    configured = any(name in CONFIGS and name not in own for name in parameters)
-    if any(it.kind is it.VAR_KEYWORD for it in parameters.values()) and not configured:
-        own, rest = dict(arguments), {}
-    for name in () if configured else rest:
+    if inspect.isclass(target):
+        with seeded():
+            return build(target, arguments)
+    if arguments:
         raise ArgumentError(
-            name,
-            expected=f"an argument of {kind.__name__}: {', '.join(parameters)}",
-            received=repr(arguments[name]),
-            remedy="Name one of these.",
+            "arguments",
+            expected="no arguments for a target that is already built",
+            received=", ".join(arguments),
+            remedy="Pass the class instead of an instance.",
         )
+    return target
+
+
+def build(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """Call a class with the given arguments, and with conventional values for the others that it requires.
+
+    Dropout rates with a default of 0 are set as well, because nothing can be learned from a rate of 0. If the class
+    takes a configuration, arguments that the constructor lacks are put there.
+
+    Raises:
+        ArgumentError: An argument is unknown, a value cannot be guessed, or the constructor raised an exception.
+    """
+    parameters = inspect.signature(cls).parameters
+    values, settings = _divided(cls, arguments)
     defaults = {name: it.default for name, it in parameters.items() if it.default is not it.empty}
-    usual = conventional(arguments, defaults)
-    hints = _hints(kind)
-    values = own
+    conventional = conventional_values(arguments, defaults)
+    hints = _type_hints(cls)
     for name, parameter in parameters.items():
         if name in values or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
-        if name in CONFIGS and parameter.default is parameter.empty:
-            values[name] = _config(hints.get(name), usual, rest)
-        elif parameter.default is parameter.empty:
-            known = name if name in usual else _likened(name)
+        if parameter.default is not parameter.empty:
+            if name in names.DROPOUTS and parameter.default == 0:
+                values[name] = DROPOUT
+        elif name in names.CONFIGURATIONS:
+            values[name] = _configuration(hints.get(name), conventional, settings)
+        else:
+            known = name if name in conventional else _similar_name(name)
             if known is None:
-                raise _unknown(kind.__name__, name)
-            values[name] = usual[known]
-        elif parameter.default == 0 and KINDS.get(name) == "dropout":
-            values[name] = DROPOUT
-    return _built(kind, values)
+                raise _unknown(cls.__name__, name)
+            values[name] = conventional[known]
+    return _called(cls, values)
 
 
-def conventional(given: Mapping[str, Any], defaults: Mapping[str, Any] = {}) -> dict[str, Any]:
-    """A value for every conventional name, such that heads go with what is given: of d_model=10 two, of five each.
+def _divided(
+    cls: Callable[..., Any], arguments: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Divide arguments into those of the constructor and those of the configuration that it takes.
+
+    Raises:
+        ArgumentError: An argument belongs to neither.
+    """
+    parameters = inspect.signature(cls).parameters
+    own = {name: value for name, value in arguments.items() if name in parameters}
+    settings = {name: value for name, value in arguments.items() if name not in parameters}
+    if any(name in names.CONFIGURATIONS and name not in own for name in parameters):
+        return own, settings
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return dict(arguments), {}
+    for name, value in settings.items():
+        raise ArgumentError(
+            name,
+            expected=f"an argument of {cls.__name__}: {', '.join(parameters)}",
+            received=repr(value),
+            remedy="Use one of these names.",
+        )
+    return own, {}
+
+
+def conventional_values(
+    arguments: Mapping[str, Any], defaults: Mapping[str, Any] = {}
+) -> dict[str, Any]:
+    """Return a value for every conventional name, consistent with the given ones: d_model=10 gets 2 heads of size 5.
 
     Args:
-        given: values that stand.
-        defaults: values that stand where nothing is given.
+        arguments: Values that are fixed.
+        defaults: Values that are used where `arguments` has none.
     """
 
-    def said(kind: str, *sources: Mapping[str, Any]) -> int | None:
-        values = (it.get(name) for it in sources for name in NAMES[kind].split())
-        return next((it for it in values if isinstance(it, int) and it > 0), None)
+    def size(role: Names, *sources: Mapping[str, Any]) -> int | None:
+        values = (source.get(name) for source in sources for name in role)
+        return next((value for value in values if isinstance(value, int) and value > 0), None)
 
-    heads, width = said("heads", given, defaults), said("width", given, defaults)
-    size, key_heads = said("head size", given), said("key heads", given)
+    heads, width = size(names.HEADS, arguments, defaults), size(names.WIDTHS, arguments, defaults)
+    head_size, key_heads = size(names.HEAD_SIZES, arguments), size(names.KEY_HEADS, arguments)
     if heads is None:
-        heads = next(it for it in (HEADS, 3, 2, 5, 1) if (width or WIDTH) % it == 0)
+        heads = next(n for n in (HEADS, 3, 2, 5, 1) if (width or WIDTH) % n == 0)
     if width is None:
-        width = WIDTH if size is None and WIDTH % heads == 0 else heads * (size or HEAD_SIZE)
+        fits = head_size is None and WIDTH % heads == 0
+        width = WIDTH if fits else heads * (head_size or HEAD_SIZE)
     if key_heads is None:
-        key_heads = next(it for it in (KEY_HEADS, 3, 1) if heads % it == 0)
-    fitting = {"width": width, "heads": heads, "key heads": key_heads}
-    fitting["head size"] = width // heads if size is None else size
-    chosen = {**VALUES, **fitting}
-    return {**{name: chosen[kind] for name, kind in KINDS.items()}, **given}
+        key_heads = next(n for n in (KEY_HEADS, 3, 1) if heads % n == 0)
+    values: dict[Names, Any] = {
+        **VALUES,
+        names.WIDTHS: width,
+        names.HEADS: heads,
+        names.KEY_HEADS: key_heads,
+        names.HEAD_SIZES: width // heads if head_size is None else head_size,
+    }
+    return {**{name: value for role, value in values.items() for name in role}, **arguments}
 
 
-def _likened(name: str) -> str | None:
-    """The conventional name that means what a name holds a word for: "max_seq" means "context_length"."""
-    return next((known for word, known in WORDS.items() if word in name.lower()), None)
+def _similar_name(name: str) -> str | None:
+    """Return the conventional name that an unknown one suggests: "context_length" for "max_seq"."""
+    return next((known for word, known in names.WORDS.items() if word in name.lower()), None)
 
 
-def _built(kind: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+def _called(cls: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+    """Call a class; what its constructor raises becomes an `ArgumentError` that lists the values."""
     try:
-        return kind(**values)
+        return cls(**values)
     except Exception as error:
         if isinstance(error, ArgumentError) and error.argument not in values:
-            raise
+            raise  # about a field of the configuration
         listed = (
-            f"{name}={'…' if name in CONFIGS else repr(value)}" for name, value in values.items()
+            f"{name}={'…' if name in names.CONFIGURATIONS else repr(value)}"
+            for name, value in values.items()
         )
         raise ArgumentError(
-            kind.__name__,
+            cls.__name__,
             expected="a class that can be built from conventional values",
             received=f"{type(error).__name__}: {error}, with {', '.join(listed)}",
             remedy="Give the values that it needs: arguments={…}, or --with NAME=VALUE.",
         ) from error
 
 
-def _hints(kind: Callable[..., Any]) -> dict[str, Any]:
-    holder = kind.__init__ if inspect.isclass(kind) else kind
+def _type_hints(cls: Callable[..., Any]) -> dict[str, Any]:
+    constructor = cls.__init__ if inspect.isclass(cls) else cls
     try:
-        return get_type_hints(holder)
-    except (NameError, TypeError, AttributeError):  # an annotation that names what is not there
+        return get_type_hints(constructor)
+    except (NameError, TypeError, AttributeError):  # an annotation that cannot be evaluated
         return {}
 
 
@@ -179,19 +191,19 @@ def _unknown(holder: str, name: str) -> ArgumentError:
     return ArgumentError(
         name,
         expected=f"a value for {holder}'s {name!r}",
-        received="none, and its name tells nothing",
-        remedy=f"Give it: arguments={{{name!r}: …}}, or --with {name}=VALUE.",
+        received="no value, and the name is not a conventional one",
+        remedy=f"Give the value: arguments={{{name!r}: …}}, or --with {name}=VALUE.",
     )
 
 
-def _config(hint: Any, usual: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
-    """A configuration: of the class that the annotation names if it is one, or with every conventional name."""
+def _configuration(hint: Any, conventional: Mapping[str, Any], settings: Mapping[str, Any]) -> Any:
+    """Build a configuration of the annotated class, or one that has every conventional name."""
     if not inspect.isclass(hint) or hint in (dict, object, SimpleNamespace):
-        return Settings({**usual, **given})
+        return Configuration({**conventional, **settings})
     if dataclasses.is_dataclass(hint):
-        taken = {it.name for it in dataclasses.fields(hint) if it.init}
-        values = {name: value for name, value in usual.items() if name in taken}
-        return build(hint, {**values, **given})
-    named = {**usual, "attn_implementation": "eager", **given}  # a configuration of transformers
-    taken = set(inspect.signature(hint).parameters)
-    return hint(**{name: value for name, value in named.items() if name in taken})
+        fields = {field.name for field in dataclasses.fields(hint) if field.init}
+        values = {name: value for name, value in conventional.items() if name in fields}
+        return build(hint, {**values, **settings})
+    values = {**conventional, "attn_implementation": "eager", **settings}  # of transformers
+    accepted = inspect.signature(hint).parameters
+    return hint(**{name: value for name, value in values.items() if name in accepted})

@@ -1,9 +1,8 @@
-"""What a target raises, and on which of its lines."""
+"""Exceptions that a target raises, and the lines of its code that raise them."""
 
 from __future__ import annotations
 
 import dis
-import linecache
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -12,58 +11,49 @@ from torch import Tensor
 
 from heedful.conformance.recording.source import SourceLine
 
-NOT_THE_TARGETS = (
-    "torch",
-    "heedful.conformance",
-    "heedful.observation",
-)  # they only carry out its lines
+RUNNERS = ("torch", "heedful.conformance", "heedful.observation")  # they only run a target's lines
 
 
 def attempt(run: Callable[[], Any]) -> Any:
-    """What a run of a target gives: its result, or the exception that it raised."""
+    """Return the result of a run, or the exception that it raises; let a TimeoutError of the check itself pass."""
     try:
         return run()
-    except TimeoutError:  # the probe's own time is up
+    except TimeoutError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever the target raises tells about the target
+    except Exception as error:  # noqa: BLE001 - every exception is evidence about the target
         return error
 
 
 def raising_line(error: BaseException) -> SourceLine | None:
-    """The innermost line of a target's own code that an exception passed through."""
-    found = None
+    """Return the innermost line of the target's own code that an exception passed through."""
+    innermost = None
     for frame, line in traceback.walk_tb(error.__traceback__):
-        if not _carries_out(str(frame.f_globals.get("__name__", ""))):
-            summary = traceback.FrameSummary(frame.f_code.co_filename, line, frame.f_code.co_name)
-            found = SourceLine(summary.filename, line, (summary.line or "").strip())
-    return found
-
-
-def _carries_out(module: str) -> bool:
-    """Whether a module's code only carries out a target's lines."""
-    return any(module == it or module.startswith(f"{it}.") for it in NOT_THE_TARGETS)
+        if not _is_runner(frame.f_globals):
+            innermost = SourceLine.at(frame.f_code.co_filename, line)
+    return innermost
 
 
 def describe_exception(error: BaseException) -> str:
-    """An exception's class and the first line of what it says."""
+    """Return the class of an exception and the first line of its message."""
     return traceback.format_exception_only(error)[0].strip().partition("\n")[0].rstrip(".")
 
 
 def global_tensor_read(error: BaseException) -> tuple[str, SourceLine] | None:
-    """The first global tensor that the code which raised reads, and where: what came of it may be what did not fit."""
+    """Return the first global tensor that the raising code reads, and the line: its sizes may be what did not fit."""
     for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
-        if _carries_out(str(frame.f_globals.get("__name__", ""))):
+        if _is_runner(frame.f_globals):
             continue
         for instruction in dis.get_instructions(frame.f_code):
-            held = (
-                frame.f_globals.get(instruction.argval)
-                if instruction.opname == "LOAD_GLOBAL"
-                else None
-            )
             line = None if instruction.positions is None else instruction.positions.lineno
-            if isinstance(held, Tensor) and held.numel() > 1 and line is not None:
-                file = frame.f_code.co_filename
-                return instruction.argval, SourceLine(
-                    file, line, linecache.getline(file, line).strip()
-                )
+            if instruction.opname != "LOAD_GLOBAL" or line is None:
+                continue
+            value = frame.f_globals.get(instruction.argval)
+            if isinstance(value, Tensor) and value.numel() > 1:
+                return instruction.argval, SourceLine.at(frame.f_code.co_filename, line)
     return None
+
+
+def _is_runner(module: dict[str, Any]) -> bool:
+    """Check whether the module of a frame only runs the lines of a target."""
+    name = str(module.get("__name__", ""))
+    return any(name == runner or name.startswith(f"{runner}.") for runner in RUNNERS)

@@ -1,4 +1,4 @@
-"""Nothing of what a check does is left behind, and nothing takes for ever."""
+"""Context managers that keep runs of a target comparable, and that leave nothing behind."""
 
 from __future__ import annotations
 
@@ -12,13 +12,44 @@ from collections.abc import Iterator
 
 import numpy
 import torch
+from torch import Tensor, nn
+
+
+@contextlib.contextmanager
+def seeded(seed: int = 0) -> Iterator[None]:
+    """Give every run the same random numbers, so that two runs differ by their inputs alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+@contextlib.contextmanager
+def restored(module: nn.Module | None) -> Iterator[None]:
+    """Restore a module's attributes and buffers afterwards: empty caches, unchanged counters.
+
+    A tensor that was written to is replaced by a copy of its former values, because a backward pass may still need the
+    tensor itself.
+    """
+    parts = [] if module is None else list(module.modules())
+    holders = [holder for part in parts for holder in (vars(part), part._buffers)]
+    contents = [dict(holder) for holder in holders]
+    tensors = [value for held in contents for value in held.values() if isinstance(value, Tensor)]
+    saved = {id(tensor): (tensor._version, tensor.detach().clone()) for tensor in tensors}
+    try:
+        yield
+    finally:
+        for holder, held in zip(holders, contents, strict=True):
+            holder.clear()
+            for name, value in held.items():
+                written = isinstance(value, Tensor) and value._version != saved[id(value)][0]
+                holder[name] = saved[id(value)][1] if written else value
 
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Random states and torch's settings are afterwards as before; what a target prints goes to stderr.
+    """Restore the random states and torch's settings afterwards, and send to stderr what a target prints.
 
-    Its warnings are not shown: they are not about what is asked.
+    Warnings are hidden, because the target's warnings do not concern the check.
     """
     states = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
     dtype, threads, grad = (
@@ -52,12 +83,12 @@ def undisturbed() -> Iterator[None]:
 
 @contextlib.contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError in the block once the time is up, at its next Python instruction, in any thread."""
-    thread, over, lock = threading.get_ident(), False, threading.Lock()
+    """Raise TimeoutError at the block's next Python instruction once the time is up; works in any thread."""
+    thread, done, lock = threading.get_ident(), False, threading.Lock()
 
     def stop() -> None:
         with lock:
-            if not over:
+            if not done:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(
                     ctypes.c_ulong(thread), ctypes.py_object(TimeoutError)
                 )
@@ -69,5 +100,5 @@ def within(seconds: float) -> Iterator[None]:
         yield
     finally:
         with lock:
-            over = True
+            done = True
         timer.cancel()

@@ -1,65 +1,78 @@
-"""What a target's attributes and its own source say about the order of its axes."""
+"""The order of a target's axes, read from its attributes and its source code."""
 
 from __future__ import annotations
 
 import ast
-import inspect
-import textwrap
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
-SIZES = {
-    "B": ("b", "bs", "bsz", "nb", "batch", "batch_size", "batchsize", "n_batch", "num_batches"),
-    "T": (
-        *("t", "n", "l", "s", "tq", "seq", "seq_len", "seqlen", "seq_length", "sequence_length"),
-        *("length", "tgt_len", "src_len", "q_len", "tokens", "num_tokens", "n_tokens", "time"),
-    ),
-    "H": ("h", "nh", "hq", "heads", "n_heads", "n_head", "num_heads", "nheads", "nhead"),
-}
+from heedful.conformance.calling import names
+from heedful.conformance.recording.source import parsed
 
 
-def tokens_come_first(module: nn.Module) -> bool:
-    """Whether a module takes (T, B, C).
+class Layouts(NamedTuple):
+    """The layouts that a target may take.
 
-    Its own `batch_first` says so, or its source, `T, B, C = x.shape`; where both are silent, the `batch_first` of a
-    layer of torch's within it.
+    Attributes:
+        tokens: Those of a batch of sequences, the more likely one first.
+        heads: That of tokens which are split into heads.
     """
-    if isinstance(declared := getattr(module, "batch_first", None), bool):
-        return not declared
-    orders = (_order(names)[:2] for names in _unpacked_shapes(module))
-    if (read := next((it for it in orders if it in ("TB", "BT")), None)) is not None:
-        return read == "TB"
-    layers = (it for it in module.modules() if type(it).__module__.startswith("torch."))
-    said = (it.batch_first for it in layers if isinstance(getattr(it, "batch_first", None), bool))
-    return not next(said, True)
+
+    tokens: tuple[str, str]
+    heads: str
 
 
-def heads_come_last(function: Callable[..., Any] | nn.Module) -> bool:
-    """Whether a function takes (B, T, H, D), as its source shows: `B, T, H, D = query.shape`."""
-    return any(_order(names)[:3] == "BTH" for names in _unpacked_shapes(function))
+def likely_layouts(target: Callable[..., Any]) -> Layouts:
+    """Return the layouts of a module or function, by its attributes and by the shapes that its source unpacks.
 
-
-def _order(names: list[str]) -> str:
-    """ "BTC"[:2] of ["batch", "seq_len", "d"]: what the names stand for, " " for what is not known."""
-    return "".join(
-        next((kind for kind, known in SIZES.items() if name.lower() in known), " ")
-        for name in names
+    Whether a module takes (B, T, C) or (T, B, C) is decided by its own `batch_first`, then by its source
+    (`T, B, C = x.shape`), then by the `batch_first` of a layer from torch within it.
+    """
+    own, inner = _declared_batch_first(target) if isinstance(target, nn.Module) else (True, None)
+    shapes = [_axes(variables) for variables in _unpacked_shapes(target)]
+    unpacked = (axes.startswith("BT") for axes in shapes if axes.startswith(("BT", "TB")))
+    evidence = (own, next(unpacked, None), inner)
+    batch_first = next((answer for answer in evidence if answer is not None), True)
+    heads_last = any(axes.startswith("BTH") for axes in shapes)
+    return Layouts(
+        tokens=("(B, T, C)", "(T, B, C)") if batch_first else ("(T, B, C)", "(B, T, C)"),
+        heads="(B, T, H, D)" if heads_last else "(B, H, T, D)",
     )
 
 
-def _unpacked_shapes(target: nn.Module | Callable[..., Any]) -> Iterator[list[str]]:
-    """The names that a target's source unpacks shapes into, those of `forward` first."""
-    for tree in _syntax(target):
+def _declared_batch_first(module: nn.Module) -> tuple[bool | None, bool | None]:
+    """Return the `batch_first` of a module itself, and that of the first layer from torch within it."""
+    layers = [part for part in module.modules() if type(part).__module__.startswith("torch.")]
+    own, *inner = (getattr(part, "batch_first", None) for part in (module, *layers))
+    return (
+        own if isinstance(own, bool) else None,
+        next((declared for declared in inner if isinstance(declared, bool)), None),
+    )
+
+
+def _axes(variables: list[str]) -> str:
+    """Return a letter per variable: "BT " for ["batch", "seq_len", "d"], with a blank for an unknown name."""
+    return "".join(
+        next((axis for axis, known in names.AXES.items() if variable.lower() in known), " ")
+        for variable in variables
+    )
+
+
+def _unpacked_shapes(target: Callable[..., Any]) -> Iterator[list[str]]:
+    """Yield the variables into which a target's source unpacks shapes, those of `forward` first."""
+    for tree in _syntax_trees(target):
         for node in ast.walk(tree):
             match node:
-                case ast.Assign(targets=[ast.Tuple(elts=names)], value=value) if _is_shape(value):
-                    yield [it.id if isinstance(it, ast.Name) else "" for it in names]
+                case ast.Assign(targets=[ast.Tuple(elts=elements)], value=value) if _is_shape(
+                    value
+                ):
+                    yield [it.id if isinstance(it, ast.Name) else "" for it in elements]
 
 
 def _is_shape(node: ast.expr) -> bool:
-    """Whether an expression is `x.shape` or `x.size()`, or the first of either."""
+    """Check whether an expression is `x.shape` or `x.size()`, or a leading slice of either."""
     match node:
         case ast.Attribute(attr="shape") | ast.Call(func=ast.Attribute(attr="size"), args=[]):
             return True
@@ -68,11 +81,10 @@ def _is_shape(node: ast.expr) -> bool:
     return False
 
 
-def _syntax(target: nn.Module | Callable[..., Any]) -> Iterator[ast.AST]:
-    kinds = [type(it) for it in target.modules()] if isinstance(target, nn.Module) else []
-    written = [it for it in dict.fromkeys(kinds) if not it.__module__.startswith("torch.")]
-    for thing in [part for kind in written for part in (kind.forward, kind)] or [target]:
-        try:
-            yield ast.parse(textwrap.dedent(inspect.getsource(thing)))
-        except (OSError, TypeError, SyntaxError):  # there is none, or none that stands alone
-            continue
+def _syntax_trees(target: Callable[..., Any]) -> Iterator[ast.AST]:
+    """Yield the syntax of a function, or of the user's classes in a module: of each `forward`, then of its class."""
+    classes = [type(part) for part in target.modules()] if isinstance(target, nn.Module) else []
+    own = [cls for cls in dict.fromkeys(classes) if not cls.__module__.startswith("torch.")]
+    for definition in [it for cls in own for it in (cls.forward, cls)] or [target]:
+        if (source := parsed(definition)) is not None:
+            yield source.tree

@@ -1,4 +1,4 @@
-"""What `heedful check` is to look at: a class, function or instance in a file or an installed module."""
+"""Load the target that a command line names: a class, function or instance in a file or an installed module."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from torch import nn
 
 from heedful.errors import ArgumentError
 
-OFFERED = 20  # names in an error
-DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+MAX_SUGGESTED = 20  # names in an error message
+DOTTED_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 @contextmanager
 def loaded(target: str) -> Iterator[Any]:
-    """Import what a target names, with the folder of its file importable as long as the block lasts.
+    """Import a target; the folder of its file stays importable as long as the block lasts.
 
     Args:
-        target: "path/to/file.py:Name" or "package.module:Name", where Name may have dots; without a name, the one
+        target: "path/to/file.py:Name" or "package.module:Name", where Name may contain dots; without a name, the only
             nn.Module that the file defines. The file is imported, not run: `if __name__ == "__main__"` is skipped.
 
     Raises:
-        ArgumentError: there is no such file, it cannot be imported, or it holds nothing of that name.
+        ArgumentError: There is no such file or name, or the file cannot be imported.
     """
     location, separator, name = target.rpartition(":")
-    if not separator or not DOTTED.fullmatch(name):
+    if not separator or not DOTTED_NAME.fullmatch(name):
         location, name = target, ""
-    before = list(sys.path)
+    path_before = list(sys.path)
     try:
-        module = _imported(location)
-        found = _named(module, name, target) if name else _only_module(module, target)
-        yield found
+        module = _import(location)
+        yield _named(module, name, target) if name else _only_module(module, target)
     finally:
-        sys.path[:] = before
+        sys.path[:] = path_before
 
 
-def _imported(location: str) -> ModuleType:
+def _import(location: str) -> ModuleType:
+    """Import a file or a module; both become importable from their folders."""
     path = Path(location)
     if path.suffix == ".py" or path.exists():
         if not path.is_file():
@@ -57,7 +57,7 @@ def _imported(location: str) -> ModuleType:
                 remedy="Write path/to/file.py:Name or package.module:Name.",
             )
         return _import_file(path.resolve())
-    if not DOTTED.fullmatch(location):
+    if not DOTTED_NAME.fullmatch(location):
         raise ArgumentError(
             "TARGET",
             expected="path/to/file.py:Name or package.module:Name",
@@ -69,54 +69,51 @@ def _imported(location: str) -> ModuleType:
 
 
 def _import_file(path: Path) -> ModuleType:
-    """A file of a package under its dotted name, for its relative imports; any other under a private name."""
+    """Import a file of a package under its dotted name, for its relative imports; any other under a private name."""
     root = path.parent
     while (root / "__init__.py").exists():
         root = root.parent
     sys.path.insert(0, str(root))
-    if root != path.parent:
-        parts = path.relative_to(root).with_suffix("").parts
-        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        return _guarded(str(path), lambda: importlib.import_module(name))
-    return _guarded(str(path), lambda: _import_alone(path))
+    if root == path.parent:
+        return _guarded(str(path), lambda: _import_alone(path))
+    parts = path.relative_to(root).with_suffix("").parts
+    name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    return _guarded(str(path), lambda: importlib.import_module(name))
 
 
 def _import_alone(path: Path) -> ModuleType:
-    """Under a name that hides no other module."""
+    """Import a file under a name that hides no other module."""
     name = f"_heedful_checked_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{path.name} is no Python source: its name does not end in .py")
+        raise ImportError(f"{path.name} is not Python source: its name does not end in .py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # before it runs: dataclasses look themselves up there
+    sys.modules[name] = module  # before it runs, because dataclasses look up their module
     spec.loader.exec_module(module)
     return module
 
 
 def _guarded(location: str, load: Callable[[], ModuleType]) -> ModuleType:
-    """Import, and say at which line of the user's it failed."""
+    """Import a module; an `ArgumentError` names the line of the user's code that failed."""
     try:
         return load()
-    except (
-        Exception,
-        SystemExit,
-    ) as error:  # importing runs the user's code, which may raise anything
-        said = traceback.format_exception_only(error)[-1].strip()
+    except (Exception, SystemExit) as error:  # the user's code runs and may raise anything
+        message = traceback.format_exception_only(error)[-1].strip()
         raise ArgumentError(
             "TARGET",
             expected="a module that can be imported",
-            received=f"{said}{_line(error)}",
+            received=f"{message}{_failing_line(error)}",
             remedy=_remedy(error, location),
         ) from error
 
 
-def _line(error: BaseException) -> str:
-    """The innermost line of the user's own code that was being imported."""
+def _failing_line(error: BaseException) -> str:
+    """Return the innermost line of the user's own code that was being imported, or nothing."""
     if isinstance(error, SyntaxError) and error.filename:
         return f", at {error.filename}:{error.lineno}: {(error.text or '').strip()}"
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        inner = frame.filename.startswith("<") or frame.filename == __file__
-        if not inner and "importlib" not in Path(frame.filename).parts:
+        internal = frame.filename.startswith("<") or frame.filename == __file__
+        if not internal and "importlib" not in Path(frame.filename).parts:
             return f", at {frame.filename}:{frame.lineno}: {frame.line}"
     return ""
 
@@ -126,72 +123,78 @@ def _remedy(error: BaseException, location: str) -> str:
         case ModuleNotFoundError(name=name) if name and location.partition(".")[0] == name:
             return "Name a file (path/to/file.py:Name), or a module that is installed."
         case ModuleNotFoundError(name=name):
-            return f"Install {name} beside heedful, or check from an environment that has it."
+            return f"Install {name} beside heedful, or run the check in an environment that has it."
         case SystemExit():
-            return 'Move what runs as a script below `if __name__ == "__main__":`.'
-    return "Make it importable first; `python` run on the file shows the whole traceback."
+            return 'Move the code that runs as a script below `if __name__ == "__main__":`.'
+    return "Make the file importable first; running it with `python` shows the whole traceback."
 
 
 def _named(module: ModuleType, name: str, target: str) -> Any:
-    found: Any = module
+    """Return what a dotted name refers to in a module.
+
+    Raises:
+        ArgumentError: There is no such name, or it refers to something that cannot be called.
+    """
+    value: Any = module
     for part in name.split("."):
-        if not hasattr(found, part):
-            raise _no_such_name(module, found, part, target)
-        found = getattr(found, part)
-    if not callable(found):
+        if not hasattr(value, part):
+            raise _no_such_name(module, value, part, target)
+        value = getattr(value, part)
+    if not callable(value):
         raise ArgumentError(
             "TARGET",
             expected="a class, a function, or an instance of a module",
-            received=f"{target}, which is of type {type(found).__name__}",
-            remedy=_offer(module),
+            received=f"{target}, which is of type {type(value).__name__}",
+            remedy=_suggestion(module),
         )
-    return found
+    return value
 
 
 def _no_such_name(module: ModuleType, holder: Any, part: str, target: str) -> ArgumentError:
-    close = difflib.get_close_matches(part, dir(holder), n=3)
-    near = f" Near it: {', '.join(close)}." if close else ""
+    similar = difflib.get_close_matches(part, dir(holder), n=3)
+    hint = f" Similar names: {', '.join(similar)}." if similar else ""
     return ArgumentError(
         "TARGET",
-        expected="a name that the file holds",
-        received=f"{target}, where there is no {part!r}",
-        remedy=f"{_offer(module)}{near}",
+        expected="a name that the file defines",
+        received=f"{target}, but {part!r} does not exist",
+        remedy=f"{_suggestion(module)}{hint}",
     )
 
 
 def _only_module(module: ModuleType, target: str) -> Any:
+    """Return the only nn.Module class that a file defines."""
     classes = [name for name in candidates(module) if inspect.isclass(getattr(module, name))]
     modules = [name for name in classes if issubclass(getattr(module, name), nn.Module)]
     if len(modules) == 1:
         return getattr(module, modules[0])
     raise ArgumentError(
         "TARGET",
-        expected=f"a name behind the colon, {target}:Name, where a file does not define exactly one nn.Module",
+        expected=f"a name after a colon, {target}:Name, unless the file defines exactly one nn.Module",
         received=f"{len(modules)} of them",
-        remedy=_offer(module),
+        remedy=_suggestion(module),
     )
 
 
 def candidates(module: ModuleType) -> list[str]:
-    """The public names that may be checked: functions and classes of modules that it or its parts define, instances."""
+    """Return the public names that can be checked: module classes and functions defined here or below, instances."""
     return [
         name
         for name, value in vars(module).items()
-        if not name.startswith("_") and _may_be_checked(value, module)
+        if not name.startswith("_") and _can_be_checked(value, module)
     ]
 
 
-def _may_be_checked(value: Any, module: ModuleType) -> bool:
+def _can_be_checked(value: Any, module: ModuleType) -> bool:
     if isinstance(value, nn.Module):
         return True
-    is_class = inspect.isclass(value) and issubclass(value, nn.Module)
-    home = getattr(value, "__module__", None)
-    return (is_class or inspect.isfunction(value)) and f"{home}.".startswith(f"{module.__name__}.")
+    is_module_class = inspect.isclass(value) and issubclass(value, nn.Module)
+    home = f"{getattr(value, '__module__', None)}."
+    return (is_module_class or inspect.isfunction(value)) and home.startswith(f"{module.__name__}.")
 
 
-def _offer(module: ModuleType) -> str:
+def _suggestion(module: ModuleType) -> str:
     names = candidates(module)
     if not names:
-        return "It defines no nn.Module and no function."
-    more = ", …" if len(names) > OFFERED else ""
-    return f"It has: {', '.join(names[:OFFERED])}{more}."
+        return "The file defines no nn.Module and no function."
+    more = ", …" if len(names) > MAX_SUGGESTED else ""
+    return f"Available names: {', '.join(names[:MAX_SUGGESTED])}{more}."

@@ -1,62 +1,57 @@
-"""How many tokens a target takes: as it says, and as its tables bear out."""
+"""Find the maximum number of tokens that a target accepts."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-if TYPE_CHECKING:
-    from heedful.conformance.calling.subject import Subject
+from heedful.conformance.calling import names
+from heedful.conformance.calling.caller import Caller
 
-NAMES = (
-    *("context_length", "block_size", "max_seq_len", "max_len", "n_positions", "n_ctx"),
-    *("max_position_embeddings", "context_size", "max_seq_length", "max_length"),
-)
-TRIED = 256  # longer inputs take too long to try
+MAX_TRIED = 256  # longer inputs take too long
 
 
-def find_max_length(subject: Subject) -> int | None:
-    """The most tokens that a subject takes; None where there seems to be no limit.
+def find_max_length(caller: Caller) -> int | None:
+    """Return the maximum number of tokens; None if there seems to be no limit.
 
-    That is the size of a table of its, be it a mask, of positions, a cache, or a number with one of the usual names, if
-    one token more cannot be run. Where that cannot be tried, the number is believed.
+    The sizes of the module's tables (a mask, positions, a cache) and its numbers under conventional names are tried: it
+    is the first one that runs while one token more fails. If none can be confirmed, it is the smallest of the numbers.
     """
-    module = subject.module
-    if module is None:
+    if caller.module is None:
         return None
-    said = _said(module)
-    sizes = sorted({size for size in (*said, *_table_sizes(module)) if size <= TRIED})
-    if sizes and not _runs(subject, sizes[-1] + 1):
-        size = sizes[bisect_left(sizes, True, key=lambda it: not _runs(subject, it + 1))]
-        if _runs(subject, size):
+    declared = _declared_lengths(caller.module)
+    sizes = sorted({*declared, *_table_sizes(caller.module)})
+    sizes = [size for size in sizes if size <= MAX_TRIED]
+    if sizes and not _runs(caller, sizes[-1] + 1):
+        size = sizes[bisect_left(sizes, True, key=lambda size: not _runs(caller, size + 1))]
+        if _runs(caller, size):
             return size
-    return min(said, default=None)
+    return min(declared, default=None)
 
 
-def _runs(subject: Subject, T: int) -> bool:
+def _runs(caller: Caller, T: int) -> bool:
     try:
         with torch.no_grad():
-            subject.run(subject.draw(1, T))
-    except Exception:  # noqa: BLE001 - whatever says that it is too long
+            caller.run(caller.draw(1, T))
+    except Exception:  # noqa: BLE001 - any exception means that it is too long
         return False
     return True
 
 
-def _said(module: nn.Module) -> list[int]:
+def _declared_lengths(module: nn.Module) -> list[int]:
     return [
         size
         for part in module.modules()
         for holder in (part, getattr(part, "config", None))
-        for name in NAMES
+        for name in names.MAX_LENGTHS
         if isinstance(size := getattr(holder, name, None), int) and size > 0
     ]
 
 
 def _table_sizes(module: nn.Module) -> list[int]:
-    """The sizes of all tensors that a module holds."""
-    held = [it for part in module.modules() for it in pytree.tree_leaves(vars(part))]
-    return [size for it in held if isinstance(it, Tensor) for size in it.shape if size > 1]
+    """Return the sizes of all axes of all tensors in a module."""
+    values = [value for part in module.modules() for value in pytree.tree_leaves(vars(part))]
+    return [size for it in values if isinstance(it, Tensor) for size in it.shape if size > 1]

@@ -1,4 +1,4 @@
-"""What is checked, as it was given, and copies of it: nothing else is ever run."""
+"""The target of a check as it was given, and copies of it; nothing else is ever run."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
-from heedful.conformance.calling.construction import build
-from heedful.conformance.calling.runs import seeded
 from heedful.errors import ArgumentError
 
-# Unlike `.to(dtype)` they leave complex tables of angles complex.
-CASTS: dict[torch.dtype, Callable[[nn.Module], nn.Module]] = {
+# Unlike `.to(dtype)`, these keep complex tables of rotary angles complex.
+CASTS: Mapping[torch.dtype, Callable[[nn.Module], nn.Module]] = {
     torch.float64: nn.Module.double,
     torch.float32: nn.Module.float,
     torch.bfloat16: nn.Module.bfloat16,
@@ -27,16 +25,16 @@ CASTS: dict[torch.dtype, Callable[[nn.Module], nn.Module]] = {
 
 
 class TargetError(Exception):
-    """The target could be called, and raised; the cause is what it raised."""
+    """A call reached the target's code and failed there; the cause is the target's own exception."""
 
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """What is called, as it was given.
+    """What is checked, as it was given.
 
     Attributes:
-        name: the class's or function's.
-        callee: a module, never run itself, or a function.
+        name: The name of the class or function.
+        callee: A function, or a module that is copied and never run itself.
     """
 
     name: str
@@ -48,72 +46,77 @@ class Target:
 
     @property
     def forward(self) -> Callable[..., Any]:
-        """What has the parameters."""
+        """The function whose signature is that of a call."""
         return self.callee.forward if isinstance(self.callee, nn.Module) else self.callee
 
-    def bound(self, given: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Arguments by name as positional ones, as far as can be, and the rest."""
-        found = inspect.signature(self.forward).bind(**given)
-        return found.args, found.kwargs
+    @property
+    def parameters(self) -> Mapping[str, inspect.Parameter]:
+        """The parameters of a call, by name."""
+        return inspect.signature(self.forward).parameters
+
+    def bound(self, arguments: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return named arguments as positional ones as far as possible, and the rest by keyword."""
+        bound = inspect.signature(self.forward).bind(**arguments)
+        return bound.args, bound.kwargs
 
     def copied(self, dtype: torch.dtype, *, train: bool = False) -> Callable[..., Any]:
-        """A copy in a dtype; of a function, the function."""
+        """Return a copy of the module in a dtype, in evaluation or training mode; a function is returned as it is."""
         if self.module is None:
             return self.callee
         return CASTS[dtype](copy.deepcopy(self.module)).train(train)
 
 
-def target_of(target: Any, arguments: Mapping[str, Any]) -> Target:
-    """The target itself; of a class, an instance.
+def make_target(instance: Any) -> Target:
+    """Return a target that holds a copy of a module, or a function.
 
     Raises:
-        ArgumentError: it cannot be called, built or copied.
+        ArgumentError: The instance cannot be called or copied.
     """
-    if inspect.isclass(target):
-        with seeded():
-            target = build(target, arguments)
-    elif arguments:
-        raise ArgumentError(
-            "arguments",
-            expected="none for what is built already",
-            received=", ".join(arguments),
-            remedy="Pass the class instead of an instance.",
-        )
-    target = getattr(target, "_orig_mod", target)  # what torch.compile was given
-    _check_callable(target)
-    if target is F.scaled_dot_product_attention:  # torch's one attention that Python cannot read
-        target = scaled_dot_product_attention
-    if not isinstance(target, nn.Module):
-        return Target(getattr(target, "__name__", type(target).__name__), target)
+    instance = getattr(instance, "_orig_mod", instance)  # the argument of torch.compile
+    _check_callable(instance)
+    if instance is F.scaled_dot_product_attention:  # a built-in without a signature
+        instance = scaled_dot_product_attention
+    if not isinstance(instance, nn.Module):
+        return Target(getattr(instance, "__name__", type(instance).__name__), instance)
     try:
-        module = copy.deepcopy(target, _results_kept(target)).cpu()
+        module = copy.deepcopy(instance, _detached_results(instance)).cpu()
     except (RuntimeError, TypeError, NotImplementedError) as error:
         raise ArgumentError(
             "target",
-            expected="a module that copy.deepcopy can copy: the check runs copies alone",
-            received=f"{type(target).__name__}, and {type(error).__name__}: {error}",
-            remedy="Hand over a freshly built one, or its class.",
+            expected="a module that copy.deepcopy can copy, because only copies are run",
+            received=f"{type(instance).__name__}, which raises {type(error).__name__}: {error}",
+            remedy="Pass a module that has just been built, or its class.",
         ) from error
-    _draw_constants(module)
-    return Target(type(target).__name__, module)
+    _randomize_constants(module)
+    return Target(type(instance).__name__, module)
 
 
-def _check_callable(target: Any) -> None:
-    """Raise `ArgumentError` for what cannot be called, or would be run itself: a module's method, a part of one."""
-    if not callable(target):
+def is_from_torch(module: nn.Module | None) -> bool:
+    """Check whether a module is one of PyTorch's own."""
+    return type(module).__module__.startswith("torch.")
+
+
+def is_from_transformers(module: nn.Module | None) -> bool:
+    """Check whether a module is one of transformers' own, whose models make the masks."""
+    return type(module).__module__.startswith("transformers.")
+
+
+def _check_callable(instance: Any) -> None:
+    """Raise an `ArgumentError` for what cannot be called, or would call into a module that is not copied."""
+    if not callable(instance):
         raise ArgumentError(
             "target",
             expected="a module, the class of one, or a function",
-            received=repr(target),
+            received=repr(instance),
             remedy="Name the class of the attention, or a function of (query, key, value).",
         )
-    for held in ("__self__", "func"):
-        if isinstance(getattr(target, held, None), nn.Module):
+    for attribute in ("__self__", "func"):  # of a bound method, and of functools.partial
+        if isinstance(owner := getattr(instance, attribute, None), nn.Module):
             raise ArgumentError(
                 "target",
                 expected="a module itself, which can be copied",
-                received=f"a call of {type(getattr(target, held)).__name__}'s",
-                remedy="Pass the module: its forward is what is called.",
+                received=f"a bound call of {type(owner).__name__}",
+                remedy="Pass the module; the check calls its forward.",
             )
 
 
@@ -124,27 +127,27 @@ def scaled_dot_product_attention(
     attn_mask: Tensor | None = None,
     is_causal: bool = False,
 ) -> Tensor:
-    """PyTorch's own, with a signature that Python can read."""
+    """Call PyTorch's function of this name, whose own signature Python cannot inspect."""
     return F.scaled_dot_product_attention(query, key, value, attn_mask, is_causal=is_causal)
 
 
-def _results_kept(module: nn.Module) -> dict[int, Any]:
-    """Copies of results that a module keeps, such as its last weights: with their history they cannot be copied."""
-    held = [it for part in module.modules() for it in pytree.tree_leaves(vars(part))]
-    results = (it for it in held if isinstance(it, Tensor) and not it.is_leaf)
-    return {id(it): it.detach().clone() for it in results}
+def _detached_results(module: nn.Module) -> dict[int, Any]:
+    """Return detached copies, by id, of results that a module stores, because deepcopy refuses tensors with a graph."""
+    values = [value for part in module.modules() for value in pytree.tree_leaves(vars(part))]
+    results = (value for value in values if isinstance(value, Tensor) and not value.is_leaf)
+    return {id(tensor): tensor.detach().clone() for tensor in results}
 
 
-def _draw_constants(module: nn.Module) -> None:
-    """Give random values to what is all the same: a projection of zeros would hide everything behind it."""
-    noise = torch.Generator().manual_seed(0)
+def _randomize_constants(module: nn.Module) -> None:
+    """Give random values to constant matrices and zero biases: a projection of zeros would hide all before it."""
+    generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             if parameter.numel() < 2 or not parameter.is_floating_point() or parameter.is_meta:
                 continue
-            same = bool((parameter == parameter.flatten()[0]).all())
+            constant = bool((parameter == parameter.flatten()[0]).all())
             matrix = parameter.dim() >= 2
-            if same and (matrix or (name.endswith("bias") and not parameter.any())):
+            if constant and (matrix or (name.endswith("bias") and not parameter.any())):
                 size = parameter.shape[-1] ** -0.5 if matrix else 0.1
-                drawn = torch.randn(parameter.shape, generator=noise, dtype=torch.float32) * size
-                parameter.copy_(drawn)
+                noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
+                parameter.copy_(noise * size)

@@ -1,1 +1,1 @@
-"""Evidence about a subject: its runs, the attentions in them, and what it should do."""
+"""Runs of a subject, the attentions found in them, and what the subject is expected to do."""

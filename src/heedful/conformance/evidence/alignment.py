@@ -1,4 +1,7 @@
-"""A run on some tokens beside a run on more of them: which steps correspond, and where the two part."""
+"""The comparison of a run on some tokens with a run on all tokens, step by step.
+
+A call with a cache repeats a part of the run on all tokens, and so does the run on a sequence without its padding.
+"""
 
 from __future__ import annotations
 
@@ -9,47 +12,56 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from heedful.conformance.recording.dataflow import tensor_of
 from heedful.conformance.recording.differences import differing_entries
-from heedful.conformance.recording.inputs import Observation
+from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.recording.source import SourceLine, call_site
 from heedful.observation import Step
 
 HUGE = 1e30
-Key = tuple[str | None, int | None, str, int]
+"""Numbers above this are mask fills; compared with them, all other numbers are rounding errors."""
+
+Place = tuple[str | None, int | None, str]
+"""The file, line and operation of a step."""
 
 
 class PartialRun:
-    """A run on tokens `start` to `stop`, which should repeat what a run on all of them did.
+    """A run on the tokens from `start` up to `stop`, compared with the run on all tokens.
 
     Args:
-        part: the run on some tokens, which may know of those before them, by a cache.
-        whole: the run on all.
-        start: the first token of `part`, as `whole` counts them.
+        part: The run on some tokens. It may know of earlier tokens by a cache.
+        whole: The run on all tokens.
+        start: The index in `whole` of the first token of `part`.
     """
 
     def __init__(self, part: Observation, whole: Observation, start: int) -> None:
-        self.part, self.whole, self.start = part, whole, start
-        self.count = part.inputs.sizes[1]
+        self.part: Observation = part
+        self.whole: Observation = whole
+        self.start: int = start
+        self.count: int = part.inputs.sizes[1]
 
     @property
     def stop(self) -> int:
-        """The token behind the last one of `part`."""
+        """The index in `whole` of the token after the last one of `part`."""
         return self.start + self.count
 
     def differs(self, step: Step) -> bool | None:
-        """Whether a step of `part` gave other rows than `whole` did; None where that cannot be told."""
+        """Check whether a step of `part` gave other rows than in `whole`; None if they cannot be compared."""
         value, expected = tensor_of(step), self.expected(step)
         if value is None or expected is None:
             return None
-        return bool(differing_entries(*(_unfilled(it) for it in (value, expected))).any())
+        return bool(
+            differing_entries(_with_infinite_fills(value), _with_infinite_fills(expected)).any()
+        )
 
     def matching_step(self, step: Step) -> Step | None:
-        """The step of `whole` at the same line, met as often before."""
-        return self._counterparts.get(self._keys[step.index])
+        """Return the step of `whole` at the same place: at the n-th visit, if `step` is at the n-th visit of it."""
+        return self._whole_steps.get(self._visits[step.index])
 
     def expected(self, step: Step) -> Tensor | None:
-        """What `whole` had in place of a step's value; None if nothing, or nothing that has tokens."""
+        """Return the rows that `whole` has for a step of `part`.
+
+        Return None if `whole` has no matching step, or if its value has no axis of tokens.
+        """
         matching_step = self.matching_step(step)
         value = None if matching_step is None else tensor_of(matching_step)
         if value is None or value.dim() != len(step.shape) or value.dtype != step.dtype:
@@ -57,69 +69,73 @@ class PartialRun:
         T = self.whole.inputs.sizes[1]
         if T not in value.shape:
             return None
-        for axis, (size, tokens) in enumerate(zip(step.shape, value.shape, strict=True)):
-            if size == tokens:
+        for axis, (size, whole_size) in enumerate(zip(step.shape, value.shape, strict=True)):
+            if size == whole_size:
                 continue
-            if tokens != T or size not in (self.count, self.stop):
+            if whole_size != T or size not in (self.count, self.stop):
                 return None
             first = self.start if size == self.count else 0
             value = value.narrow(axis, first, size)
         return value
 
     def origin(self, step: Step) -> Step:
-        """The step at which a difference that has reached `step` came up: all that it was made from is as expected."""
-        for behind in self._behind(step, set()):
-            if self.differs(behind):
-                return self.origin(behind)
+        """Return the step in which a difference that has reached `step` arose: all that it reads is as in `whole`."""
+        for earlier in self._comparable_inputs(step, set()):
+            if self.differs(earlier):
+                return self.origin(earlier)
         return step
 
     def place(self, step: Step) -> SourceLine | None:
-        """The line to blame for a difference that came up in a step.
+        """Return the line to blame for a difference that arose in a step.
 
-        It is that of a function's call where the function does right when called from elsewhere.
+        If the same line gives the right result in another call of its function, return the line of the call.
         """
-        same = (it for it in self.part.trace if it is not step and _place(it) == _place(step))
-        if any(self.differs(it) is False for it in same):
+        repetitions = (
+            other
+            for other in self.part.trace
+            if other is not step and _place(other) == _place(step)
+        )
+        if any(self.differs(other) is False for other in repetitions):
             return call_site(self.part, step) or SourceLine.of(step)
         return SourceLine.of(step)
 
-    def _behind(self, step: Step, seen: set[int]) -> Iterator[Step]:
-        """The nearest steps behind one that can be compared."""
+    def _comparable_inputs(self, step: Step, visited: set[int]) -> Iterator[Step]:
+        """Yield the nearest steps behind a step that can be compared with `whole`."""
         for source in step.inputs:
-            if source.step is None or source.step in seen:
+            if source.step is None or source.step in visited:
                 continue
-            seen.add(source.step)
-            behind = self.part.trace[source.step]
-            if self.differs(behind) is None:
-                yield from self._behind(behind, seen)
+            visited.add(source.step)
+            earlier = self.part.trace[source.step]
+            if self.differs(earlier) is None:
+                yield from self._comparable_inputs(earlier, visited)
             else:
-                yield behind
+                yield earlier
 
     @cached_property
-    def _keys(self) -> list[Key]:
-        return _keys(self.part)
+    def _visits(self) -> list[tuple[Place, int]]:
+        return _visits(self.part)
 
     @cached_property
-    def _counterparts(self) -> dict[Key, Step]:
-        return dict(zip(_keys(self.whole), self.whole.trace, strict=True))
+    def _whole_steps(self) -> dict[tuple[Place, int], Step]:
+        return dict(zip(_visits(self.whole), self.whole.trace, strict=True))
 
 
-def _unfilled(tensor: Tensor) -> Tensor:
-    """With infinities in place of numbers beside which all others would be rounding errors: what masks fill in."""
+def _with_infinite_fills(tensor: Tensor) -> Tensor:
+    """Replace very large mask fills by ±inf."""
     if not tensor.is_floating_point():
         return tensor
     return torch.where(tensor.abs() > HUGE, tensor.sign() * torch.inf, tensor)
 
 
-def _place(step: Step) -> tuple[str | None, int | None, str]:
+def _place(step: Step) -> Place:
     return step.file, step.line, step.operation
 
 
-def _keys(observation: Observation) -> list[Key]:
-    """Each step's line and operation, and how often these were met before."""
-    met: Counter[tuple[str | None, int | None, str]] = Counter()
-    found: list[Key] = []
-    for step in observation.trace:
-        found.append((*_place(step), met[_place(step)]))
-        met[_place(step)] += 1
-    return found
+def _visits(observation: Observation) -> list[tuple[Place, int]]:
+    """Return the place of each step, and the number of earlier steps at that place."""
+    counts: Counter[Place] = Counter()
+    visits: list[tuple[Place, int]] = []
+    for place in map(_place, observation.trace):
+        visits.append((place, counts[place]))
+        counts[place] += 1
+    return visits

@@ -1,4 +1,4 @@
-"""Which axis of a product of two tensors is what: rows, columns, what is summed over, what both share."""
+"""The axes of a product of two tensors: rows, columns, the axes summed over and those that both operands share."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from torch import Tensor
 from heedful.observation import Source, Step
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
+Letters = tuple[str, str, str]
 
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """A product of two tensors with its axes lettered, as torch.einsum would: left, right -> out.
+    """A product of two tensors whose axes have letters, as in an equation of torch.einsum: left, right -> out.
 
     Attributes:
-        step: that made it.
-        sources: where left and right came from.
-        left, right, out: the tensors.
-        letters: theirs.
+        step: The step that computed it.
+        sources: The sources of both operands.
+        left: The left operand.
+        right: The right operand.
+        out: The result.
+        letters: The letters of the axes of `left`, `right` and `out`.
     """
 
     step: Step
@@ -29,82 +32,87 @@ class Product:
     left: Tensor
     right: Tensor
     out: Tensor
-    letters: tuple[str, str, str]
+    letters: Letters
 
     @property
     def summed(self) -> str:
-        """The letters that both operands have and the result has not."""
+        """The letters of the axes summed over: those of both operands that the result lacks."""
         left, right, out = self.letters
-        return "".join(it for it in left if it in right and it not in out)
+        return "".join(letter for letter in left if letter in right and letter not in out)
 
     def own(self, side: int) -> str:
-        """The result's letters that only one operand has (0: left, 1: right)."""
-        other = self.letters[1 - side]
-        return "".join(it for it in self.letters[2] if it in self.letters[side] and it not in other)
+        """Return the letters of the result that only one operand has (0: left, 1: right)."""
+        operand, other, out = self.letters[side], self.letters[1 - side], self.letters[2]
+        return "".join(letter for letter in out if letter in operand and letter not in other)
 
     @property
     def sizes(self) -> dict[str, int]:
-        """How long each axis is; a broadcast one as long as the result's."""
-        found: dict[str, int] = {}
+        """The size of each axis by its letter; a broadcast axis has the size that it has in the result."""
+        sizes: dict[str, int] = {}
         for tensor, letters in zip((self.left, self.right, self.out), self.letters, strict=True):
             for letter, size in zip(letters, tensor.shape, strict=True):
-                found[letter] = max(found.get(letter, 1), size)
-        return found
+                sizes[letter] = max(sizes.get(letter, 1), size)
+        return sizes
 
     def operand(self, side: int, last: str, rows: str) -> Tensor:
-        """An operand, its two axes named by `last` at the end, all others flattened into one in front: (L, …, …).
+        """Return an operand as (L, …, …): two axes at the end, and all others flattened into L.
 
-        Axes that only the other operand has are repeated, so that both operands have the same L: all but `rows`, which
-        takes the place of `last` there.
+        An axis that only the other operand has is repeated, so that both operands have the same L. The exception is
+        the axis of the other operand's rows, which corresponds to one of the two last axes here.
+
+        Args:
+            side: The operand (0: left, 1: right).
+            last: The letters of the two axes that come last.
+            rows: The letter of the other operand's rows.
         """
         tensor, letters = (self.left, self.right)[side], self.letters[side]
-        leading = [it for it in self.letters[2] if it not in last and it not in rows]
-        missing = [it for it in leading if it not in letters]
-        view = tensor
-        for _ in missing:
-            view = view.unsqueeze(-1)
-        order = letters + "".join(missing)
-        wanted = [*leading, *last]
-        view = view.permute([order.index(it) for it in wanted])
-        return view.expand([self.sizes[it] for it in wanted]).reshape(
-            -1, *(self.sizes[it] for it in last)
-        )
+        leading = [letter for letter in self.letters[2] if letter not in last + rows]
+        missing = [letter for letter in leading if letter not in letters]
+        present = letters + "".join(missing)
+        order = [*leading, *last]
+        sizes = self.sizes
+        view = tensor[(..., *[None] * len(missing))]
+        view = view.permute([present.index(letter) for letter in order])
+        view = view.expand([sizes[letter] for letter in order])
+        return view.reshape(-1, *(sizes[letter] for letter in last))
 
 
 def token_letter(product: Product, side: int, tokens: int, order: str = "") -> str:
-    """The axis of an operand that its own rows lie along.
+    """Return the letter of the axis that an operand's own rows lie along; "" if it has none.
 
-    Where it has several, such as groups of heads beside the queries, the last one that is as long as there are tokens.
+    If it has several own axes, such as groups of heads beside the queries, the last one whose size is the number of
+    tokens is chosen.
 
     Args:
-        product: of two operands.
-        side: which of them.
-        tokens: how many there are.
-        order: the letters in the order in which "last" is meant; the result's by default.
+        product: The product.
+        side: The operand (0: left, 1: right).
+        tokens: The number of tokens.
+        order: The letters in the order that decides which one is last; the order in the result by default.
     """
     own = product.own(side)
-    own = "".join(it for it in (order or own) if it in own)
-    fitting = [it for it in own if product.sizes[it] == tokens]
+    own = "".join(letter for letter in (order or own) if letter in own)
+    fitting = [letter for letter in own if product.sizes[letter] == tokens]
     return (fitting or list(own) or [""])[-1]
 
 
 def product_of(step: Step, operands: Sequence[tuple[Source, Tensor]]) -> Product | None:
-    """Letter the axes of a step that multiplies two tensors; None if it does something else."""
+    """Return a step that multiplies two tensors with letters for its axes; None if it does something else."""
     (left_source, left), (right_source, right) = operands
     letters = _letters(step, left, right)
     if letters is None or not isinstance(step.value, Tensor):
         return None
+    in_left, in_right, in_out = letters
     if any(
-        it not in letters[2] and not (it in letters[0] and it in letters[1])
-        for it in "".join(letters)
+        letter not in in_out and not (letter in in_left and letter in in_right)
+        for letter in in_left + in_right
     ):
-        return None  # summed over in one operand alone
+        return None  # an axis of one operand alone is summed over
     return Product(step, (left_source, right_source), left, right, step.value, letters)
 
 
-def _letters(step: Step, left: Tensor, right: Tensor) -> tuple[str, str, str] | None:
+def _letters(step: Step, left: Tensor, right: Tensor) -> Letters | None:
     if step.operation == "einsum":
-        return _of_equation(step, left, right)
+        return _letters_of_equation(step, left, right)
     if left.dim() < 2 or right.dim() < 2:
         return None
     shared = LETTERS[: max(left.dim(), right.dim()) - 2]
@@ -116,23 +124,28 @@ def _letters(step: Step, left: Tensor, right: Tensor) -> tuple[str, str, str] | 
     )
 
 
-def _of_equation(step: Step, left: Tensor, right: Tensor) -> tuple[str, str, str] | None:
+def _letters_of_equation(step: Step, left: Tensor, right: Tensor) -> Letters | None:
+    """Return the letters in an einsum equation, with "..." written out and an implicit result made explicit."""
     equation = step.arguments[0]
     if not isinstance(equation, str):
         return None
-    equation = equation.replace(" ", "")
-    inputs, arrow, output = equation.partition("->")
+    inputs, arrow, output = equation.replace(" ", "").partition("->")
     sides = inputs.split(",")
     if len(sides) != 2:
         return None
     if not arrow:
-        everything = "".join(sides)
-        output = "".join(sorted(it for it in set(everything) if everything.count(it) == 1))
-    free = [it for it in LETTERS.upper() if it not in equation]
-    spelled = []
-    for side, dim in ((sides[0], left.dim()), (sides[1], right.dim()), (output, None)):
-        if dim is None:
-            dim = cast(Tensor, step.value).dim()
-        rest = dim - len(side.replace("...", ""))
-        spelled.append(side.replace("...", "".join(free[:rest][::-1])))
-    return spelled[0], spelled[1], spelled[2]
+        letters = "".join(sides)
+        output = "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
+    free = [letter for letter in LETTERS.upper() if letter not in equation]
+
+    def written_out(letters: str, dimensions: int) -> str:
+        """Replace "..." by letters; equal leading axes get equal letters, counted from the last one."""
+        hidden = dimensions - len(letters.replace("...", ""))
+        return letters.replace("...", "".join(free[:hidden][::-1]))
+
+    result = cast(Tensor, step.value)
+    return (
+        written_out(sides[0], left.dim()),
+        written_out(sides[1], right.dim()),
+        written_out(output, result.dim()),
+    )

@@ -1,45 +1,48 @@
-"""What a target should do: as the caller says, or else as the target itself declares."""
+"""What a target is expected to do: what the caller states, or else what the target itself declares."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
-from heedful.conformance.calling.arguments import of_transformers
+from heedful.conformance.calling import names
 from heedful.conformance.calling.subject import Subject
-from heedful.conformance.evidence.attention import FUSED, fused_arguments
-from heedful.conformance.recording.inputs import Observation
-
-CAUSAL_NAMES = ("is_causal", "causal")
-WINDOW_NAMES = ("window", "window_size", "sliding_window", "local_window", "attention_window")
-HEADS_NAMES = ("num_heads", "n_heads", "n_head", "num_attention_heads", "nhead", "heads", "h")
+from heedful.conformance.calling.target import is_from_transformers
+from heedful.conformance.evidence.fused import FUSED, fused_arguments
+from heedful.conformance.evidence.masking import is_triangular
+from heedful.conformance.recording.observation import Observation, tensor_of
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What the caller says; None where nothing is said."""
+    """What the caller of a check states; None for what the caller leaves open.
+
+    Attributes:
+        causal: Whether no query may see a later key.
+        window: The number of keys that each query sees, including its own.
+        num_heads: The number of heads.
+    """
 
     causal: bool | None = None
     window: int | None = None
     num_heads: int | None = None
 
     def window_of(self, module: nn.Module | None) -> int | None:
-        """As told, or as the module holds it under one of the usual names."""
-        return self.window if self.window is not None else _number(module, WINDOW_NAMES)
+        """Return the window that the caller states, or else the one that a module declares."""
+        return self.window if self.window is not None else _declared_number(module, names.WINDOWS)
 
 
 @dataclass(frozen=True)
 class Expectations:
-    """What findings are judged by.
+    """What the probes hold a target to.
 
     Attributes:
-        causal: whether no query may see a later key; None if nothing says so.
-        why_causal: what says so: "it was said", "it holds a triangular mask".
-        window: how many keys each query sees, its own included; None if nothing says so.
-        num_heads: how many heads; None if nothing says so.
+        causal: Whether no query may see a later key; None if nothing decides it.
+        why_causal: What decides it, as the end of a sentence; "" if nothing does.
+        window: The number of keys that each query sees, including its own; None if unknown.
+        num_heads: The number of heads; None if unknown.
     """
 
     causal: bool | None
@@ -48,55 +51,57 @@ class Expectations:
     num_heads: int | None
 
 
-def expectations(told: Expected, subject: Subject, base: Observation) -> Expectations:
-    """Put together what is known before anything is judged."""
-    causal, why = _causal(told, subject, base)
-    heads = told.num_heads or _number(subject.module, HEADS_NAMES)
-    return Expectations(causal, why, told.window_of(subject.module), heads)
+def expectations_of(subject: Subject, expected: Expected, baseline: Observation) -> Expectations:
+    """Return what a subject is expected to do, from the caller's statement and the subject's own declarations.
+
+    Args:
+        subject: The subject.
+        expected: What the caller states.
+        baseline: A recorded run of the subject.
+    """
+    causal, why_causal = _causal(subject, expected, baseline)
+    num_heads = expected.num_heads or _declared_number(subject.module, names.HEADS)
+    return Expectations(causal, why_causal, expected.window_of(subject.module), num_heads)
 
 
-def _causal(told: Expected, subject: Subject, base: Observation) -> tuple[bool | None, str]:
-    if told.causal is not None:
-        return told.causal, "it was said to be" if told.causal else "it was said not to be"
+def _causal(subject: Subject, expected: Expected, baseline: Observation) -> tuple[bool | None, str]:
+    """Decide whether a subject should be causal, and say why."""
+    if expected.causal is not None:
+        return expected.causal, "the caller states so"
     for module in () if subject.module is None else subject.module.modules():
-        if of_transformers(module):
-            continue  # there, is_causal tells SDPA what the mask from outside tells all others
-        for name in CAUSAL_NAMES:
+        if is_from_transformers(module):
+            continue  # there, is_causal only replaces the mask that other implementations are passed
+        for name in names.CAUSAL:
             if isinstance(declared := getattr(module, name, None), bool):
-                return declared or None, f"its attribute {name} says so"
-    if any(it.operation == FUSED and fused_arguments(it)["is_causal"] for it in base.trace):
-        return True, "it calls PyTorch's attention with is_causal"
-    told_from_outside = of_transformers(subject.module)
-    if not told_from_outside and any(is_triangular(tensor) for tensor in _tensors(base)):
-        return True, "it makes a triangular mask"
+                return declared or None, f"its attribute {name} is {declared}"
+    if any(
+        step.operation == FUSED and fused_arguments(step)["is_causal"] for step in baseline.trace
+    ):
+        return True, "it calls PyTorch's attention with is_causal=True"
+    mask_is_an_argument = is_from_transformers(subject.module)
+    if not mask_is_an_argument and any(map(is_triangular, _possible_masks(baseline))):
+        return True, "it builds a triangular mask"
     if "causal" in subject.name.lower():
-        return True, "its name says so"
+        return True, "its name says that it is"
     return None, ""
 
 
-def _tensors(base: Observation) -> Iterator[Tensor]:
-    """All that may be a mask."""
-    yield from (it for (kind, _), it in base.values.items() if kind not in ("input", "parameter"))
-    yield from (step.value for step in base.trace if isinstance(step.value, Tensor))
+def _possible_masks(baseline: Observation) -> Iterator[Tensor]:
+    """Yield the tensors of a run that can be masks."""
+    for (kind, _), tensor in baseline.values.items():
+        if kind not in ("input", "parameter"):
+            yield tensor
+    for step in baseline.trace:
+        if (tensor := tensor_of(step)) is not None:
+            yield tensor
 
 
-def is_triangular(tensor: Tensor) -> bool:
-    """Whether a tensor (…, T, T) holds one value on and below some diagonal near the main one, and another above."""
-    if tensor.dim() < 2 or tensor.shape[-1] != tensor.shape[-2] or tensor.shape[-1] < 3:
-        return False
-    matrix = tensor.reshape(-1, *tensor.shape[-2:])
-    if len(matrix) == 0 or not (matrix == matrix[:1]).all():
-        return False
-    matrix = matrix[0] == matrix[0, -1, 0]
-    return any(torch.equal(matrix, torch.ones_like(matrix).tril(d)) for d in (-1, 0, 1))
-
-
-def _number(module: nn.Module | None, names: tuple[str, ...]) -> int | None:
-    """The first positive whole number that a module, or one within it, or its config, holds under one of the names."""
+def _declared_number(module: nn.Module | None, names: tuple[str, ...]) -> int | None:
+    """Return the first positive integer that a module, a submodule or one of their configs has under a name."""
     for part in () if module is None else module.modules():
         for holder in (part, getattr(part, "config", None)):
             for name in names:
-                value = getattr(holder, name, None)
-                if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-                    return value
+                number = getattr(holder, name, None)
+                if isinstance(number, int) and not isinstance(number, bool) and number > 0:
+                    return number
     return None

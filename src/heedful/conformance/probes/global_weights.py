@@ -9,7 +9,8 @@ from torch import Tensor
 
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import PRODUCTS, steps_from_tokens, tensor_of
+from heedful.conformance.recording.dataflow import PRODUCTS, steps_from_tokens
+from heedful.conformance.recording.observation import tensor_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step

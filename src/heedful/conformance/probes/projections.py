@@ -11,8 +11,13 @@ import torch
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import is_projection, steps_from_projection
-from heedful.conformance.recording.differences import ancestors, differing_entries, unused_steps
+from heedful.conformance.recording.dataflow import (
+    ancestors,
+    is_projection,
+    steps_from_projection,
+    unused_steps,
+)
+from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.source import SourceLine, attribute_definition, last_return
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step

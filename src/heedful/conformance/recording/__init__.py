@@ -1,1 +1,1 @@
-"""Recorded runs of a target: inputs, differences between runs, dataflow, source lines."""
+"""Recorded runs of a target: inputs, observations, differences between runs, dataflow and source lines."""

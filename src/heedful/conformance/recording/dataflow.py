@@ -1,89 +1,105 @@
-"""Ways through a trace: from an operand back to the projection it came from, and on from a context to the next one."""
+"""Dataflow in a trace: which steps a result was computed from, and which steps read it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from torch import Tensor
-
-from heedful.conformance.recording.inputs import Observation
+from heedful.conformance.recording.observation import Observation
 from heedful.observation import Source, Step
 
-PRODUCTS = ("matmul", "bmm", "mm", "einsum", "baddbmm", "addbmm")
-# What mixes features by trained weights ends the search for the scores that a context was made with.
-PROJECTIONS = ("linear", "embedding", "layer_norm", "rms_norm", "addmm", "conv1d")
-VIEWS = frozenset(
+PRODUCTS: tuple[str, ...] = ("matmul", "bmm", "mm", "einsum", "baddbmm", "addbmm")
+PROJECTIONS: tuple[str, ...] = ("linear", "embedding", "layer_norm", "rms_norm", "addmm", "conv1d")
+"""Operations that mix features with trained weights. They end the search for the scores behind a context."""
+
+VIEWS: frozenset[str] = frozenset(
     {
         *("view", "reshape", "transpose", "permute", "flatten", "unflatten", "movedim", "swapaxes"),
-        *(
-            "contiguous",
-            "squeeze",
-            "unsqueeze",
-            "T",
-            "mT",
-            "clone",
-            "to",
-            "float",
-            "double",
-            "type_as",
-        ),
+        *("contiguous", "squeeze", "unsqueeze", "T", "mT", "clone", "to", "float", "double"),
         *("rearrange", "cat", "concat", "stack", "getitem", "chunk", "split", "unbind", "expand"),
         *("swapdims", "narrow", "select", "view_as", "expand_as", "unsafe_chunk", "tensor_split"),
+        "type_as",
     }
 )
+"""Operations that rearrange or copy entries without computing new ones."""
 
 
 def is_projection(step: Step) -> bool:
-    """Whether a step mixes features by trained weights."""
-    multiplied = step.operation in PRODUCTS
-    return step.operation in PROJECTIONS or (
-        multiplied and any(it.kind == "parameter" for it in step.inputs)
-    )
+    """Check whether a step mixes features with trained weights."""
+    if step.operation in PROJECTIONS:
+        return True
+    return step.operation in PRODUCTS and any(source.kind == "parameter" for source in step.inputs)
 
 
 def steps_from_tokens(steps: Sequence[Step]) -> set[int]:
-    """The indices of the steps whose results depend on what was put in."""
-    alive: set[int] = set()
+    """Return the indices of the steps whose results depend on the inputs of the run."""
+    dependent: set[int] = set()
     for step in steps:
-        if any(it.kind == "input" or it.step in alive for it in step.inputs):
-            alive.add(step.index)
-    return alive
+        if any(source.kind == "input" or source.step in dependent for source in step.inputs):
+            dependent.add(step.index)
+    return dependent
 
 
 def steps_from_projection(observation: Observation, source: Source) -> list[Step]:
-    """The steps from an operand back to the projection that made it, which is the first; in order of the trace.
+    """Return the steps from the projection that produced an operand to the operand, in the order of the trace.
 
-    Where tokens come in unprojected, the way begins at the first step made from them.
+    If tokens enter without a projection, the path begins with the first step computed from them.
     """
     steps = observation.trace.steps
-    alive = steps_from_tokens(steps)
-    found: set[int] = set()
-    todo = [] if source.step is None else [source.step]
-    while todo:
-        index = todo.pop()
-        if index in found or index not in alive:
+    dependent = steps_from_tokens(steps)
+    path: set[int] = set()
+    pending = [] if source.step is None else [source.step]
+    while pending:
+        index = pending.pop()
+        if index in path or index not in dependent:
             continue
-        found.add(index)
+        path.add(index)
         if not is_projection(steps[index]):
-            todo += [it.step for it in steps[index].inputs if it.step is not None]
-    return [steps[index] for index in sorted(found)]
+            pending += _input_steps(steps[index])
+    return [steps[index] for index in sorted(path)]
 
 
 def steps_to_next_projection(observation: Observation, start: Step) -> list[Step]:
-    """The steps that only rearrange a result, up to the next projection, in order; the start is the first."""
-    found = {start.index}
+    """Return a step and the steps after it that only rearrange its result, in the order of the trace."""
+    path = {start.index}
     for step in observation.trace.steps[start.index + 1 :]:
-        made_of = {it.step for it in step.inputs} & found
-        if made_of and step.operation in VIEWS and not is_projection(step):
-            found.add(step.index)
-    return [observation.trace.steps[index] for index in sorted(found)]
+        reads_path = not path.isdisjoint(_input_steps(step))
+        if reads_path and step.operation in VIEWS and not is_projection(step):
+            path.add(step.index)
+    return [observation.trace.steps[index] for index in sorted(path)]
 
 
-def parameter_names(way: list[Step]) -> list[str]:
-    """The names of the parameters that a way back began with."""
-    return [it.name for step in way for it in step.inputs if it.kind == "parameter"]
+def parameter_names(path: Iterable[Step]) -> list[str]:
+    """Return the names of the parameters that the steps of a path read."""
+    return [source.name for step in path for source in step.inputs if source.kind == "parameter"]
 
 
-def tensor_of(step: Step) -> Tensor | None:
-    """A step's value, if it was kept whole."""
-    return step.value if isinstance(step.value, Tensor) else None
+def ancestors(steps: Sequence[Step], start: Step) -> set[int]:
+    """Return the indices of the steps that a result was computed from, including its own."""
+    visited: set[int] = set()
+    pending = [start.index]
+    while pending:
+        index = pending.pop()
+        if index not in visited:
+            visited.add(index)
+            pending += _input_steps(steps[index])
+    return visited
+
+
+def unused_steps(steps: Sequence[Step]) -> set[int]:
+    """Return the indices of the steps that have no effect: neither they nor anything computed from them is used."""
+    readers: dict[int, list[int]] = {}
+    for step in steps:
+        for index in _input_steps(step):
+            readers.setdefault(index, []).append(step.index)
+    unused: set[int] = set()
+    for step in reversed(steps):
+        step_readers = readers.get(step.index, [])
+        only_unused_readers = step_readers and unused.issuperset(step_readers)
+        if step.unused or (only_unused_readers and not step.name.startswith("output")):
+            unused.add(step.index)
+    return unused
+
+
+def _input_steps(step: Step) -> list[int]:
+    """Return the indices of the steps whose results a step reads."""
+    return [source.step for source in step.inputs if source.step is not None]

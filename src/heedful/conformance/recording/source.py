@@ -1,4 +1,7 @@
-"""Lines of a target's source that no recorded step stands for: returns, assignments, changes of attributes."""
+"""Source code of a target: its lines, and the statements on them that no recorded step stands for.
+
+This is the only module of `conformance` that reads or parses source code.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,21 @@ from types import FunctionType
 
 from torch import nn
 
-from heedful.conformance.recording.inputs import Observation
+from heedful.conformance.recording.observation import Observation
 from heedful.observation import Step
+
+TRIANGLE_FUNCTIONS = frozenset({"triu", "tril", "triu_", "tril_"})
 
 
 @dataclass(frozen=True)
 class SourceLine:
-    """A line of the target's source."""
+    """A line of the target's source code.
+
+    Attributes:
+        file: The path of the file, or the name that Python has for the source, such as "<stdin>".
+        line: The number of the line, counted from 1.
+        source: The statement on that line, written on one line.
+    """
 
     file: str
     line: int
@@ -27,74 +38,141 @@ class SourceLine:
 
     @classmethod
     def of(cls, step: Step | None) -> SourceLine | None:
-        """Where a recorded step was made; None if no source made it."""
+        """Return the line that a recorded step was made on; None if no source code made it."""
         if step is None or step.file is None or step.line is None:
             return None
         return cls(step.file, step.line, " ".join(step.source.split()))
 
+    @classmethod
+    def at(cls, file: str, line: int) -> SourceLine:
+        """Return a line of a file with its text, which is empty if the file cannot be read."""
+        return cls(file, line, linecache.getline(file, line).strip())
+
+    def surrounding(self, count: int) -> list[tuple[int, str]]:
+        """Return the line and up to `count` lines before and after it, each with its number.
+
+        If the file cannot be read, return the line alone.
+        """
+        lines = linecache.getlines(self.file)
+        if len(lines) < self.line:
+            return [(self.line, self.source)]
+        first = max(self.line - count, 1)
+        excerpt = lines[first - 1 : self.line + count]
+        return [(number, line.rstrip()) for number, line in enumerate(excerpt, first)]
+
+
+# --- parsed source -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class ParsedSource:
+    """A syntax tree whose line numbers are those of the file.
+
+    Attributes:
+        file: The path of the file.
+        tree: The syntax of the file, or of one class or function in it.
+    """
+
+    file: str
+    tree: ast.Module
+
+    def statements(self) -> Iterator[ast.stmt]:
+        """Yield every statement, including those nested in others."""
+        return (node for node in ast.walk(self.tree) if isinstance(node, ast.stmt))
+
+    def line_of(self, statement: ast.stmt) -> SourceLine:
+        """Return the line that a statement begins on."""
+        return SourceLine(self.file, statement.lineno, " ".join(ast.unparse(statement).split()))
+
+
+def parsed(definition: Callable[..., object]) -> ParsedSource | None:
+    """Return the syntax of a class or function; None if it has no source that can be parsed by itself."""
+    try:
+        lines, first = inspect.getsourcelines(definition)
+        file = inspect.getsourcefile(definition) or ""
+    except (OSError, TypeError):
+        return None
+    return _parse(file, "".join(lines), first)
+
+
+def parsed_file(file: str) -> ParsedSource | None:
+    """Return the syntax of a file, empty if it cannot be read; None if it cannot be parsed."""
+    return _parse(file, "".join(linecache.getlines(file)), first=1)
+
+
+@lru_cache(maxsize=256)
+def _parse(file: str, text: str, first: int) -> ParsedSource | None:
+    try:
+        tree = ast.parse(textwrap.dedent(text))
+    except SyntaxError:
+        return None
+    return ParsedSource(file, ast.increment_lineno(tree, first - 1))
+
+
+# --- functions ---------------------------------------------------------------------------------------
+
 
 def functions_of(target: Callable[..., object]) -> Iterator[FunctionType]:
-    """The functions that a target is written in: itself, or the methods of its modules' own classes."""
+    """Yield the functions that a target consists of: itself, or the methods of the classes of its modules."""
     if inspect.isfunction(target):
         yield target
-    for part in target.modules() if isinstance(target, nn.Module) else ():
-        yield from methods_of(part)
+    for module in target.modules() if isinstance(target, nn.Module) else ():
+        yield from methods_of(module)
 
 
 def methods_of(module: nn.Module) -> Iterator[FunctionType]:
-    """What a module's own class defines."""
-    yield from (it for it in vars(type(module)).values() if inspect.isfunction(it))
+    """Yield the functions that a module's class defines itself."""
+    yield from (member for member in vars(type(module)).values() if inspect.isfunction(member))
 
 
 def last_return(function: Callable[..., object]) -> SourceLine | None:
-    """The last line on which a function returns something."""
-    found = [place for node, place in _statements(function) if isinstance(node, ast.Return)]
-    return max(found, key=lambda it: it.line, default=None)
+    """Return the last line on which a function returns."""
+    source = parsed(function)
+    if source is None:
+        return None
+    returns = [node for node in source.statements() if isinstance(node, ast.Return)]
+    last = max(returns, key=lambda node: node.lineno, default=None)
+    return None if last is None else source.line_of(last)
 
 
 def last_assignment(target: Callable[..., object], step: Step, variable: str) -> SourceLine | None:
-    """The last line before a step's that assigns a local variable."""
-    found = [
-        place
+    """Return the last line before a step's line that assigns a local variable of the step's function."""
+    lines = [
+        source.line_of(node)
         for function in functions_of(target)
         if function.__code__.co_qualname == step.function
-        for node, place in _statements(function)
-        if _assigns(node, variable) and step.line is not None and place.line < step.line
+        if (source := parsed(function)) is not None
+        for node in source.statements()
+        if _assigns(node, variable) and step.line is not None and node.lineno < step.line
     ]
-    return max(found, key=lambda it: it.line, default=None)
+    return max(lines, key=lambda line: line.line, default=None)
 
 
-def attribute_mutation(module: nn.Module, attribute: str) -> SourceLine | None:
-    """The line outside the constructor that assigns a module's attribute, or writes into it."""
-    for function in methods_of(module):
-        for node, place in () if function.__name__ == "__init__" else _statements(function):
-            if _changes(node, attribute):
-                return place
-    return None
-
-
-def _statements(function: Callable[..., object]) -> Iterator[tuple[ast.stmt, SourceLine]]:
-    """Each statement within a function, and where it is; none if there is no source."""
-    try:
-        lines, first = inspect.getsourcelines(function)
-        file = inspect.getsourcefile(function)
-    except (OSError, TypeError):
-        return
-    for node in ast.walk(ast.parse(textwrap.dedent("".join(lines)))):
-        if isinstance(node, ast.stmt):
-            yield node, SourceLine(file or "", first + node.lineno - 1, ast.unparse(node))
-
-
-def _assigns(node: ast.stmt, variable: str) -> bool:
-    match node:
+def _assigns(statement: ast.stmt, variable: str) -> bool:
+    match statement:
         case ast.Assign(targets=targets):
-            return any(isinstance(it, ast.Name) and it.id == variable for it in targets)
+            return any(isinstance(node, ast.Name) and node.id == variable for node in targets)
     return False
 
 
-def _changes(node: ast.stmt, attribute: str) -> bool:
-    """Whether it is `self.attribute = …`, `+= …`, `self.attribute[…] = …` or a call like `self.attribute.fill_(…)`."""
-    match node:
+# --- attributes --------------------------------------------------------------------------------------
+
+
+def attribute_mutation(module: nn.Module, attribute: str) -> SourceLine | None:
+    """Return the first line outside the constructor that assigns a module's attribute or writes into it."""
+    for function in methods_of(module):
+        source = parsed(function)
+        if source is None or function.__name__ == "__init__":
+            continue
+        for statement in source.statements():
+            if _mutates(statement, attribute):
+                return source.line_of(statement)
+    return None
+
+
+def _mutates(statement: ast.stmt, attribute: str) -> bool:
+    """Check for `self.x = …`, `self.x += …`, `self.x[…] = …` and in-place calls such as `self.x.fill_(…)`."""
+    match statement:
         case ast.Assign(targets=[target]) | ast.AugAssign(target=target):
             changed = target.value if isinstance(target, ast.Subscript) else target
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=changed, attr=name))) if (
@@ -110,14 +188,15 @@ def _changes(node: ast.stmt, attribute: str) -> bool:
 
 
 def attribute_definition(
-    module: nn.Module | None, name: str, *, held: bool = False
+    module: nn.Module | None, name: str, *, follow_locals: bool = True
 ) -> SourceLine | None:
-    """The line of a module's class that makes one of its attributes: `self.name = …`, or registers it as a buffer.
+    """Return the line of a module's class that defines an attribute: `self.name = …`, or its registration as a buffer.
 
     Args:
-        module: within which the name is looked for.
-        name: a dotted path, such as "heads.0.mask".
-        held: whether it is asked how the module holds it, not what it holds.
+        module: The module in which the name is looked up.
+        name: A dotted path, such as "heads.0.mask".
+        follow_locals: Whether to return the line that builds a triangular matrix in a local variable, if the
+            definition only takes it from there.
     """
     if module is None:
         return None
@@ -126,17 +205,41 @@ def attribute_definition(
         owner = module.get_submodule(path)
     except AttributeError:
         return None
-    for kind in type(owner).__mro__:
-        if kind.__module__.startswith("torch.") or kind is object:
-            break
-        place = _assignment(kind, lambda node: _makes(node, attribute), of_local=not held)
-        if place is not None:
-            return place
+    for definition in type(owner).__mro__:
+        if definition.__module__.startswith("torch.") or definition is object:
+            return None
+        source = parsed(definition)
+        if source is None:
+            continue
+        statement = _defining_statement(source, attribute, follow_locals)
+        if statement is not None:
+            return source.line_of(statement)
     return None
 
 
-def _makes(node: ast.stmt, attribute: str) -> bool:
-    match node:
+def _defining_statement(
+    source: ParsedSource, attribute: str, follow_locals: bool
+) -> ast.stmt | None:
+    """Return the first statement in a class that defines an attribute, or the local assignment behind it."""
+    for function in ast.walk(source.tree):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        statements = [node for node in ast.walk(function) if isinstance(node, ast.stmt)]
+        definition = next((node for node in statements if _defines(node, attribute)), None)
+        if definition is None:
+            continue
+        variables = {node.id for node in ast.walk(definition) if isinstance(node, ast.Name)}
+        triangles = [
+            node
+            for node in statements
+            if node.lineno < definition.lineno and _assigns_triangle(node, variables)
+        ]
+        return triangles[-1] if triangles and follow_locals else definition
+    return None
+
+
+def _defines(statement: ast.stmt, attribute: str) -> bool:
+    match statement:
         case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)]):
             return name == attribute
         case ast.Expr(
@@ -148,68 +251,42 @@ def _makes(node: ast.stmt, attribute: str) -> bool:
     return False
 
 
-def _assignment(
-    kind: type, wanted: Callable[[ast.stmt], bool], *, of_local: bool
-) -> SourceLine | None:
-    """The statement that makes an attribute; where that only takes a local variable, the one that makes this."""
-    found = _parsed(kind)
-    if found is None:
-        return None
-    file, tree, first = found
-    for function in ast.walk(tree):
-        body = list(ast.walk(function)) if isinstance(function, ast.FunctionDef) else []
-        made = next((it for it in body if isinstance(it, ast.stmt) and wanted(it)), None)
-        if made is None:
-            continue
-        taken = {it.id for it in ast.walk(made) if isinstance(it, ast.Name)}
-        before = [
-            it
-            for it in body
-            if isinstance(it, ast.Assign) and it.lineno < made.lineno and _makes_triangle(it, taken)
-        ]
-        node = before[-1] if before and of_local else made
-        return SourceLine(file, first + node.lineno - 1, " ".join(ast.unparse(node).split()))
-    return None
+def _assigns_triangle(statement: ast.stmt, variables: set[str]) -> bool:
+    """Check whether a statement assigns a triangular matrix to one of some variables."""
+    if not any(_assigns(statement, variable) for variable in variables):
+        return False
+    methods = {node.attr for node in ast.walk(statement) if isinstance(node, ast.Attribute)}
+    return not methods.isdisjoint(TRIANGLE_FUNCTIONS)
 
 
-def _makes_triangle(node: ast.Assign, names: set[str]) -> bool:
-    """Whether an assignment puts a triangular matrix into one of some variables."""
-    receives = any(isinstance(it, ast.Name) and it.id in names for it in node.targets)
-    calls = {it.attr for it in ast.walk(node) if isinstance(it, ast.Attribute)}
-    return receives and bool(calls & {"triu", "tril", "triu_", "tril_"})
-
-
-@lru_cache(maxsize=64)
-def _parsed(kind: type) -> tuple[str, ast.Module, int] | None:
-    """A class's file, syntax and first line; None if there is no source."""
-    try:
-        lines, first = inspect.getsourcelines(kind)
-        file = inspect.getsourcefile(kind)
-    except (OSError, TypeError):
-        return None
-    return (file or "", ast.parse(textwrap.dedent("".join(lines))), max(first, 1))
+# --- calls -------------------------------------------------------------------------------------------
 
 
 def call_site(observation: Observation, step: Step) -> SourceLine | None:
-    """The line `name = function(…)` of the call that a step was made in: the function's last step has that name."""
-    last = step
+    """Return the line `name = function(…)` that called the function in which a step was made.
+
+    The name is known from the last step that the function made in that call, which the assignment names.
+    """
+    last_step = step
     for following in observation.trace.steps[step.index + 1 :]:
-        if following.function != step.function or (following.line or 0) < (last.line or 0):
+        if following.function != step.function or (following.line or 0) < (last_step.line or 0):
             break
-        last = following
-    function, lines = step.function.rpartition(".")[2], linecache.getlines(step.file or "")
-    for node in ast.walk(ast.parse("".join(lines))):
-        if isinstance(node, ast.Assign) and last.name in _names(node.targets):
-            called = (it.func for it in ast.walk(node.value) if isinstance(it, ast.Call))
-            if function in _names(called):
-                source = " ".join(ast.unparse(node).split())
-                return SourceLine(step.file or "", node.lineno, source)
+        last_step = following
+    function = step.function.rpartition(".")[2]
+    source = parsed_file(step.file or "")
+    if source is None:
+        return None
+    for statement in source.statements():
+        if isinstance(statement, ast.Assign) and last_step.name in _names(statement.targets):
+            calls = (node for node in ast.walk(statement.value) if isinstance(node, ast.Call))
+            if function in _names(call.func for call in calls):
+                return source.line_of(statement)
     return None
 
 
-def _names(nodes: Iterable[ast.expr]) -> set[str]:
-    """The variables, or attributes, that expressions name."""
-    inner = [it for node in nodes for it in ast.walk(node)]
-    return {it.id for it in inner if isinstance(it, ast.Name)} | {
-        it.attr for it in inner if isinstance(it, ast.Attribute)
+def _names(expressions: Iterable[ast.expr]) -> set[str]:
+    """Return the variables and attributes that expressions name."""
+    nodes = [node for expression in expressions for node in ast.walk(expression)]
+    return {node.id for node in nodes if isinstance(node, ast.Name)} | {
+        node.attr for node in nodes if isinstance(node, ast.Attribute)
     }

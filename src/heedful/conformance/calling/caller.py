@@ -1,0 +1,180 @@
+"""Calls of a target by its calling convention: tokens in, one row per token out, whatever its own layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from heedful.conformance.calling.convention import CallingConvention
+from heedful.conformance.calling.isolation import restored, seeded
+from heedful.conformance.calling.mask_forms import MaskArgument, Masks
+from heedful.conformance.calling.target import Target, TargetError
+from heedful.conformance.recording.inputs import Inputs
+from heedful.conformance.recording.observation import Observation
+from heedful.observation import Trace, record
+from heedful.observation import ReachableTensors
+
+
+@dataclass(frozen=True, eq=False)
+class Caller:
+    """A copy of a target, and how to call it; a call leaves the copy as it was, unless `keep_state` is set.
+
+    Attributes:
+        target: The target as it was given.
+        convention: How it takes tokens and returns rows.
+        dtype: The dtype of its vectors.
+        callee: The copy that is run.
+        padding: The argument that tells real tokens from padding; None if there is none.
+        attention_mask: The argument that tells which key each query may see; None if there is none.
+        positions: The argument that takes the position of each token, (B, T) int64; None if there is none.
+        seed: The seed of the random numbers in every run.
+        keep_state: Whether the state that a run leaves behind is kept for the next one.
+    """
+
+    target: Target
+    convention: CallingConvention
+    dtype: torch.dtype
+    callee: Callable[..., Any]
+    padding: MaskArgument | None = None
+    attention_mask: MaskArgument | None = None
+    positions: str | None = None
+    seed: int = 0
+    keep_state: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the target's class or function."""
+        return self.target.name
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of the arguments of a call."""
+        return tuple(self.target.parameters)
+
+    @property
+    def module(self) -> nn.Module | None:
+        """The copy that is run, if it is a module."""
+        return self.callee if isinstance(self.callee, nn.Module) else None
+
+    @property
+    def function(self) -> Callable[..., Any] | None:
+        """The function that is run, if it is not a module."""
+        return None if isinstance(self.callee, nn.Module) else self.callee
+
+    @property
+    def layout(self) -> str:
+        """The layout in which the target takes tokens, such as "(B, T, C)"."""
+        return self.convention.layout
+
+    @property
+    def batched(self) -> bool:
+        """True if a call takes more than one sequence."""
+        return self.convention.batched
+
+    @property
+    def fixed_sizes(self) -> tuple[int, int] | None:
+        """The only B and T that work, if a tensor at module level requires them."""
+        return self.convention.fixed_sizes
+
+    @property
+    def masks(self) -> Masks:
+        """The arguments by which the target takes masks."""
+        return Masks(self.padding, self.attention_mask, self.positions)
+
+    def with_masks(self, masks: Masks) -> Self:
+        """Return the same caller with other arguments for masks."""
+        return replace(
+            self,
+            padding=masks.padding,
+            attention_mask=masks.attention_mask,
+            positions=masks.positions,
+        )
+
+    def draw(self, B: int, T: int, *, seed: int = 0, dtype: torch.dtype | None = None) -> Inputs:
+        """Draw random tokens: standard normal vectors, or ids."""
+        return self.convention.draw(B, T, dtype or self.dtype, seed)
+
+    def arguments(
+        self, inputs: Inputs, keep: Tensor | None = None, attend: Tensor | None = None
+    ) -> dict[str, Any]:
+        """Return the arguments of a call, by name.
+
+        Args:
+            inputs: The tokens.
+            keep: (B, T) Boolean, which tokens are real; None if all are.
+            attend: (T, T) Boolean, which key each query may see; None for the mask of the convention, if it has one.
+
+        Raises:
+            ArgumentError: The target has no argument for one of the masks.
+        """
+        B, T = inputs.sizes
+        visible_keys, constants = self.convention.visible_keys, self.convention.constants
+        if attend is None and visible_keys is not None and self.attention_mask is not None:
+            attend = visible_keys(T, T)
+        masks = self.masks.arguments(
+            (B, T), self.dtype, keep=keep, attend=attend, required=constants.keys()
+        )
+        return self.convention.arguments(inputs) | masks
+
+    def run(
+        self, inputs: Inputs, *, keep: Tensor | None = None, attend: Tensor | None = None
+    ) -> Tensor:
+        """Return the output (B, T, …), with gradients; the arguments are those of `arguments`.
+
+        Raises:
+            ArgumentError: The target has no argument for one of the masks.
+            TargetError: The result has no row for each token.
+        """
+        return self.call(self.arguments(inputs, keep, attend), inputs)
+
+    def call(self, arguments: Mapping[str, Any], inputs: Inputs) -> Tensor:
+        """Return the output (B, T, …) of a call with named arguments."""
+        args, keywords = self.target.bound(arguments)
+        with self.isolated():
+            return self.rows(self.callee(*args, **keywords), inputs)
+
+    def record(
+        self, inputs: Inputs, *, keep: Tensor | None = None, attend: Tensor | None = None
+    ) -> Observation:
+        """Run the target as `run` does, and record each step."""
+        arguments = self.arguments(inputs, keep, attend)
+        with self.isolated():
+            trace = self.trace(arguments)
+        return self.observation(inputs, arguments, trace)
+
+    def trace(self, arguments: Mapping[str, Any]) -> Trace:
+        """Record a call with named arguments; the state that it leaves behind is kept."""
+        args, keywords = self.target.bound(arguments)
+        return record(self.callee, *args, **keywords)
+
+    @contextmanager
+    def isolated(self) -> Iterator[None]:
+        """Seed the random numbers, and restore the state of the copy afterwards unless it is to be kept."""
+        with seeded(self.seed), nullcontext() if self.keep_state else restored(self.module):
+            yield
+
+    def rows(self, result: object, inputs: Inputs) -> Tensor:
+        """Return the output (B, T, …) within a result.
+
+        Raises:
+            TargetError: The result has no row for each token.
+        """
+        rows = self.convention.rows(result, *inputs.sizes)
+        if rows is None:
+            raise TargetError(f"the result has no row for each of {inputs.sizes[1]} tokens")
+        return rows
+
+    def observation(
+        self, inputs: Inputs, arguments: Mapping[str, Any], trace: Trace, before: int = 0
+    ) -> Observation:
+        """Return the observation of a recorded call; `before` is the number of tokens already in its cache."""
+        output = self.rows(trace.result, inputs).detach()
+        args, keywords = self.target.bound(arguments)
+        tensors = reversed(Surroundings(self.callee, args, keywords).tensors)
+        values = {(source.kind, source.name): tensor.detach() for tensor, source in tensors}
+        return Observation(inputs, output, trace, values, before)

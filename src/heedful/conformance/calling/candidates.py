@@ -1,0 +1,123 @@
+"""The calling conventions that a target may have, by its signature, its sizes and the layouts of the field."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from heedful.conformance.calling import names
+from heedful.conformance.calling.arguments import (
+    constant_variants,
+    example_arguments,
+    optional_contexts,
+    token_arguments,
+)
+from heedful.conformance.calling.causality import causal_flag, mask_by_caller
+from heedful.conformance.calling.construction import HEAD_SIZE, HEADS, WIDTH
+from heedful.conformance.calling.convention import CallingConvention
+from heedful.conformance.calling.layouts import Layouts, likely_layouts
+from heedful.conformance.calling.target import Target
+
+MAX_WIDTHS = 8  # the number of widths that are tried
+
+
+def candidate_conventions(
+    target: Target, example: Any, causal: bool | None
+) -> Iterator[CallingConvention]:
+    """Yield the conventions by which a target may be called, the most likely first.
+
+    Args:
+        target: What is to be called.
+        example: Its tokens, or a tuple of all its arguments; None if they have to be guessed.
+        causal: Whether it should be causal; None if the user does not state it.
+
+    Raises:
+        ArgumentError: The target requires an argument whose value cannot be guessed.
+    """
+    if isinstance(example, tuple | list):
+        tokens, constants = example_arguments(target, example)
+    else:
+        tokens, constants = token_arguments(target)
+    contexts = tuple(name for name in optional_contexts(target) if name not in tokens)
+    variants = list(constant_variants(target, constants, causal_flag(target, causal)))
+    visible_keys = mask_by_caller(target, causal)
+    layouts = likely_layouts(target.callee)
+    if example is not None:
+        bases = _by_example(example, tokens, layouts)
+    else:
+        bases = [
+            convention
+            for arguments in ((tokens, tokens + contexts) if contexts else (tokens,))
+            for convention in _by_sizes(target.module, arguments, layouts)
+        ]
+    for base in bases:
+        for variant in variants:
+            yield replace(base, constants=variant, visible_keys=visible_keys)
+
+
+def _by_example(
+    example: Any, tokens: tuple[str, ...], layouts: Layouts
+) -> Iterator[CallingConvention]:
+    """Yield conventions for the tokens of an example; a single tensor is passed to every argument that takes tokens."""
+    same = isinstance(example, Tensor)
+    first = example if same else example[0]
+    if not first.is_floating_point():
+        yield CallingConvention("(B, T) ids", tokens[:1], (), int(first.max()) + 1)
+    elif first.dim() == 4:
+        for layout, heads in (("(B, H, T, D)", first.shape[1]), ("(B, T, H, D)", first.shape[2])):
+            yield CallingConvention(layout, tokens, (heads, first.shape[3]), same_tokens=same)
+    else:
+        for layout in ("(T, C)",) if first.dim() == 2 else layouts.tokens:
+            yield CallingConvention(layout, tokens, (first.shape[-1],), same_tokens=same)
+
+
+def _by_sizes(
+    module: nn.Module | None, tokens: tuple[str, ...], layouts: Layouts
+) -> Iterator[CallingConvention]:
+    """Yield conventions for tokens of the sizes that a module has, or of conventional ones."""
+    if module is None or next(module.parameters(), None) is None:
+        yield from _without_parameters(tokens, layouts)
+        return
+    vocabulary = _vocabulary(module)
+    if vocabulary and (tokens[0] in names.TOKEN_IDS or _begins_with_embedding(module)):
+        yield CallingConvention("(B, T) ids", tokens[:1], (), vocabulary)
+    likely, unlikely = layouts.tokens
+    for layout in (likely, "(T, C)", unlikely):
+        for width in _widths(module):
+            yield CallingConvention(layout, tokens, (width,), same_tokens=True)
+
+
+def _without_parameters(tokens: tuple[str, ...], layouts: Layouts) -> Iterator[CallingConvention]:
+    """Yield conventions for a function of query, key and value, split into heads if possible, or of tokens."""
+    if len(tokens) < 3:
+        for layout in ("(B, T, C)", "(T, C)"):
+            yield CallingConvention(layout, tokens, (WIDTH,))
+        return
+    yield CallingConvention(layouts.heads, tokens, (HEADS, HEAD_SIZE))
+    for layout in ("(T, C)", "(B, T, C)"):
+        yield CallingConvention(layout, tokens, (HEAD_SIZE,))
+
+
+def _begins_with_embedding(module: nn.Module) -> bool:
+    leaves = (part for part in module.modules() if not list(part.children()))
+    return isinstance(next(leaves), nn.Embedding)
+
+
+def _vocabulary(module: nn.Module) -> int:
+    embeddings = (part for part in module.modules() if isinstance(part, nn.Embedding))
+    return next((embedding.num_embeddings for embedding in embeddings), 0)
+
+
+def _widths(module: nn.Module) -> list[int]:
+    """Return the numbers of features that a token may have, the most likely first."""
+    widths: list[int] = []
+    for part in module.modules():
+        for name in (*names.INPUT_WIDTHS, *names.MODEL_WIDTHS):
+            if isinstance(size := getattr(part, name, None), int) and not isinstance(size, bool):
+                widths.append(size)
+    for parameter in module.parameters():
+        widths += list(parameter.shape)
+    return [width for width in dict.fromkeys(widths) if width > 1][:MAX_WIDTHS] or [WIDTH]

@@ -1,0 +1,66 @@
+"""How calls are made causal: by a flag, or by a mask from the caller; and whether they then are."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from heedful.conformance.calling import names
+from heedful.conformance.calling.caller import Caller
+from heedful.conformance.calling.convention import Constants, VisibleKeys
+from heedful.conformance.calling.exceptions import attempt
+from heedful.conformance.calling.target import Target, is_from_torch, is_from_transformers
+from heedful.conformance.recording.differences import differing_entries
+
+TOKENS = 4
+
+
+def causal_flag(target: Target, causal: bool | None) -> Constants:
+    """Return the argument that makes a call causal, or not, as the user wants it.
+
+    The result is empty if the target has no such argument, or if the user does not state what it should be.
+    """
+    flags = [name for name in names.CAUSAL if name in target.parameters]
+    return {} if causal is None else dict.fromkeys(flags, causal)
+
+
+def mask_by_caller(target: Target, causal: bool | None) -> VisibleKeys | None:
+    """Return the keys that each query may see, if the target leaves its causal mask to the caller; otherwise None.
+
+    These are the layers of torch.nn, if they should be causal; transformers' attentions, whose models make the mask;
+    and targets that require a mask and take a start position.
+    """
+    module, parameters = target.module, target.parameters
+    if causal and is_from_torch(module):
+        return causal_window()
+    if is_from_transformers(module):
+        if "attention_mask" not in parameters or not getattr(module, "is_causal", False):
+            return None
+        configured = getattr(getattr(module, "config", None), "sliding_window", None)
+        return causal_window(getattr(module, "sliding_window", configured))
+    required = any("mask" in name and it.default is it.empty for name, it in parameters.items())
+    starts = any(name in parameters for name in names.START_POSITIONS)
+    return causal_window() if required and starts else None
+
+
+def causal_window(window: int | None = None) -> VisibleKeys:
+    """Return the visible keys of the newest tokens: their own and the earlier ones, at most `window` of them."""
+
+    def visible_keys(queries: int, keys: int) -> Tensor:
+        visible = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+        return visible if window is None else visible.triu(keys - queries - window + 1)
+
+    return visible_keys
+
+
+def is_causal(caller: Caller) -> bool:
+    """Check whether the first row stays the same when the last token changes; False if so few tokens cannot be run."""
+    inputs = caller.draw(1, TOKENS)
+    with torch.no_grad():
+        before, after = (
+            attempt(lambda tokens=tokens: caller.run(tokens)[0, 0])
+            for tokens in (inputs, inputs.changed(0, TOKENS - 1))
+        )
+    if not isinstance(before, Tensor) or not isinstance(after, Tensor):
+        return False
+    return not differing_entries(before, after).any()

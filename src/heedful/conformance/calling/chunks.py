@@ -1,0 +1,163 @@
+"""Run a target chunk by chunk, and pass its cache from one call to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from heedful.conformance.calling import names
+from heedful.conformance.calling.caller import Caller
+from heedful.conformance.calling.mask_forms import mask_tensor
+from heedful.conformance.recording.inputs import Inputs
+from heedful.conformance.recording.observation import Observation
+
+SPARE_SLOTS = 3  # more slots than tokens, so that a call that reads too far is noticed
+CacheMaker = Callable[[int, int], Any]  # of (batch, capacity)
+
+
+@dataclass(frozen=True)
+class CacheUse:
+    """How a target takes a cache.
+
+    Attributes:
+        kind: "object" if the caller makes it and the target returns it or changes it in place; "grown" if it is None at
+            first and the target returns it; "buffers" if the module keeps it and takes a position or a flag.
+        argument: The name of the argument for the cache, the position or the flag.
+        capacity: Whether it has slots beyond those in use.
+    """
+
+    kind: str
+    argument: str
+    capacity: bool = False
+
+
+def run_chunks(
+    caller: Caller,
+    use: CacheUse,
+    make_cache: CacheMaker | None,
+    inputs: Inputs,
+    sizes: Sequence[int],
+    *,
+    keep: Tensor | None = None,
+    unused: float | None = None,
+) -> list[Observation]:
+    """Record calls on one chunk of tokens after another; the state that the module keeps in itself is not restored.
+
+    Args:
+        caller: Whose target to call.
+        use: How the target takes a cache.
+        make_cache: Returns an empty cache; None if the target makes its own.
+        inputs: All the tokens.
+        sizes: The number of tokens in each chunk.
+        keep: (B, T) Boolean, which tokens are real; each call gets the part of the tokens so far.
+        unused: A number with which the slots of the cache are filled first; None to leave them as they are.
+
+    Raises:
+        ArgumentError: The target has no argument for a padding mask.
+        TypeError: No cache comes back from a call, and none was written to.
+    """
+    B, T = inputs.sizes
+    cache = None if make_cache is None else make_cache(B, T + SPARE_SLOTS)
+    if unused is not None:
+        _fill(cache_tensors(caller.module) if use.kind == "buffers" else cache, unused)
+    observations: list[Observation] = []
+    start = 0
+    for size in sizes:
+        chunk = inputs.tokens(start, start + size)
+        arguments = _chunk_arguments(caller, chunk, start)
+        if keep is not None:
+            arguments |= caller.masks.chunk_arguments(keep[:, : start + size], size, caller.dtype)
+        if use.kind != "buffers":
+            arguments |= _cache_arguments(use, cache)
+        trace = caller.trace(arguments)
+        if use.kind != "buffers":
+            cache = _cache_after(use, trace.result, cache)
+        observations.append(caller.observation(chunk, arguments, trace, before=start))
+        start += size
+    return observations
+
+
+def cache_tensors(module: nn.Module | None) -> Mapping[str, Tensor | None]:
+    """Return the attributes and buffers with "cache" in their names, in which a module keeps keys and values."""
+    return {
+        f"{path}.{name}": value
+        for path, part in (() if module is None else module.named_modules())
+        for name, value in (*vars(part).items(), *part._buffers.items())
+        if "cache" in name.lower() and (value is None or isinstance(value, Tensor))
+    }
+
+
+def _chunk_arguments(caller: Caller, chunk: Inputs, start: int) -> dict[str, Any]:
+    """Return the arguments of a call on the tokens from `start` on, without the cache."""
+    (B, T), dtype, convention = chunk.sizes, caller.dtype, caller.convention
+    arguments = convention.arguments(chunk)
+    for name, constant in convention.constants.items():
+        if name in names.ROTARY_TABLES and callable(constant):
+            table = constant(B, start + T, dtype)
+            arguments[name] = pytree.tree_map(lambda tensor: tensor[..., start:, :], table)
+    mask = caller.attention_mask
+    if convention.visible_keys is not None and mask is not None:
+        visible = convention.visible_keys(T, start + T)[None]
+        arguments[mask.name] = mask_tensor(mask, visible, B, dtype)
+    for name in caller.parameters:
+        if name in names.START_POSITIONS:
+            arguments[name] = start
+        elif name in names.CACHE_SLOTS:
+            arguments[name] = torch.arange(start, start + T)
+        elif name in names.POSITION_IDS:
+            arguments[name] = torch.arange(start, start + T).expand(B, T)
+        elif name == names.USE_CACHE:
+            arguments[name] = True
+    return arguments
+
+
+def _cache_arguments(use: CacheUse, cache: Any) -> dict[str, Any]:
+    arguments = use.argument.split(", ")
+    if len(arguments) == 1:
+        return {use.argument: cache}
+    return dict(zip(arguments, (None, None) if cache is None else cache, strict=True))
+
+
+def _cache_after(use: CacheUse, result: object, cache: Any) -> Any:
+    """Return the cache after a call: the one in its result, or the same object, changed in place.
+
+    Raises:
+        TypeError: No cache came back, and nothing was written to the one before.
+    """
+    returned = _returned_cache(result, len(use.argument.split(", ")))
+    if use.kind == "object" and type(returned) is not type(cache):
+        if cache == {}:
+            raise TypeError("nothing was written to the cache")
+        return cache
+    if returned is None:
+        raise TypeError("no cache came back")
+    return returned
+
+
+def _returned_cache(result: object, parts: int) -> Any:
+    """Return what a result holds beside the output that may be a cache of so many parts; None if there is nothing."""
+    if hasattr(result, names.RETURNED_CACHE):
+        return getattr(result, names.RETURNED_CACHE)
+    if not isinstance(result, tuple | list):
+        return None
+    caches = [
+        value
+        for value in result[1:]
+        if any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(value))
+        or type(value).__name__.endswith("Cache")
+    ]
+    if parts > 1 and len(caches) >= parts:
+        return tuple(caches[-parts:])
+    return caches[-1] if caches else None
+
+
+def _fill(cache: Any, number: float) -> None:
+    with torch.no_grad():
+        for leaf in pytree.tree_leaves(cache):
+            if isinstance(leaf, Tensor) and leaf.is_floating_point():
+                leaf.fill_(number)

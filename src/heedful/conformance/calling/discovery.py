@@ -1,0 +1,106 @@
+"""Find the calling convention of a target, by trying the likely ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from heedful.conformance.calling.caller import Caller
+from heedful.conformance.calling.candidates import candidate_conventions
+from heedful.conformance.calling.convention import CallingConvention, output_candidates
+from heedful.conformance.calling.globals import global_tensor_sizes
+from heedful.conformance.calling.target import Target, TargetError
+from heedful.conformance.recording.dataflow import steps_from_tokens
+from heedful.observation import Trace
+
+TRIAL_SIZES = (3, 5)  # B and T
+LESS_EXACT = (torch.float32, torch.complex64, torch.bfloat16, torch.float16)
+
+
+def find_convention(
+    target: Target, example: Any, causal: bool | None
+) -> tuple[CallingConvention, torch.dtype]:
+    """Return the first convention that works, and the dtype of the tokens.
+
+    The dtype is float64; or float32 if the target does not run in float64, or computes in float32 on the way, so that
+    its results are only as exact as that.
+
+    Raises:
+        TargetError: Every convention fails within the target's own code.
+        ArgumentError: The target requires an argument whose value cannot be guessed.
+    """
+    candidates = list(candidate_conventions(target, example, causal))
+    errors: list[BaseException] = []
+    for sizes in (None, *global_tensor_sizes(target.callee)):
+        conventions = [replace(convention, fixed_sizes=sizes) for convention in candidates]
+        caller = _first_that_works(target, conventions, errors)
+        if caller is not None:
+            return caller.convention, caller.dtype
+    raise TargetError(target.name) from _most_telling(errors)
+
+
+def _first_that_works(
+    target: Target, conventions: Sequence[CallingConvention], errors: list[BaseException]
+) -> Caller | None:
+    """Return the first caller that works, in float32 if float64 fails or adds nothing; append what the others raise."""
+    double = _first_in(torch.float64, target, conventions, errors)
+    if double is not None:
+        caller, trace = double
+        if _is_exact(trace):
+            return caller
+        conventions = [caller.convention]
+    single = _first_in(torch.float32, target, conventions, errors)
+    works = single or double
+    return None if works is None else works[0]
+
+
+def _first_in(
+    dtype: torch.dtype,
+    target: Target,
+    conventions: Sequence[CallingConvention],
+    errors: list[BaseException],
+) -> tuple[Caller, Trace] | None:
+    """Return the first caller that works in a dtype, and the trace of its call."""
+    callee = target.copied(dtype)
+    for convention in conventions:
+        caller = Caller(target, convention, dtype, callee)
+        try:
+            return caller, _trial(caller)
+        except Exception as error:  # noqa: BLE001 - the next convention may work
+            errors.append(error)
+    return None
+
+
+def _trial(caller: Caller) -> Trace:
+    """Call the target once.
+
+    Raises:
+        TypeError: The result has no row for each token.
+    """
+    B, T = caller.fixed_sizes or TRIAL_SIZES
+    inputs = caller.draw(B if caller.batched else 1, T)
+    arguments = caller.arguments(inputs)
+    with torch.no_grad(), caller.isolated():
+        trace = caller.trace(arguments)
+    if caller.convention.rows(trace.result, *inputs.sizes) is None:
+        raise TypeError(f"the result has no row for each of {T} tokens: {_shapes(trace.result)}")
+    return trace
+
+
+def _is_exact(trace: Trace) -> bool:
+    """Check that no step on the way from the tokens has fewer digits than float64."""
+    return not any(trace[index].dtype in LESS_EXACT for index in steps_from_tokens(trace.steps))
+
+
+def _most_telling(errors: Sequence[BaseException]) -> BaseException:
+    """Return an exception that no wrong guess of ours can cause, or else the first one."""
+    own = [it for it in errors if isinstance(it, NameError | AttributeError | NotImplementedError)]
+    return (own or errors)[0]
+
+
+def _shapes(result: object) -> str:
+    shapes = ", ".join(str(tuple(tensor.shape)) for tensor in output_candidates(result))
+    return shapes or type(result).__name__

@@ -1,0 +1,129 @@
+"""The conventional names of arguments, attributes and sizes in attention code, by role."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+Names = tuple[str, ...]  # the most likely name first, wherever they are tried in turn
+
+# Arguments of a call that take one row per token.
+TOKEN_IDS: Names = ("input_ids", "tokens", "idx", "ids", "token_ids", "input")
+TOKENS: Names = (*TOKEN_IDS, "x", "hidden_states", "inputs", "embeddings")
+QUERIES: Names = ("query", "q", "queries", "Q", "xq")
+KEYS: Names = ("key", "k", "keys", "K", "xk")
+VALUES: Names = ("value", "v", "values", "V", "xv")
+CONTEXTS: Names = ("context", "kv", "source", "x_kv")  # may be the tokens themselves
+
+# Other arguments of a call.
+MEMORIES: Names = ("memory", "encoder_hidden_states", "encoder_output", "enc_output", "enc_out")
+# With targets, some models return the logits of every token instead of the last one's.
+TARGET_IDS = "targets"
+CAUSAL: Names = ("is_causal", "causal")  # also an attribute of a module
+START_POSITIONS: Names = ("start_pos", "start", "offset", "position", "pos", "cache_pos")  # an int
+POSITION_IDS: Names = ("position_ids", "positions", "pos_ids")  # (B, T)
+CACHE_SLOTS: Names = ("cache_position", "input_pos")  # (T,)
+COMPLEX_ROTATIONS = "freqs_cis"
+COSINES_AND_SINES = "position_embeddings"
+COSINES: Names = ("freqs_cos", "cos")
+SINES: Names = ("freqs_sin", "sin")
+HALF_TABLES: Names = ("freqs_cos", "freqs_sin")  # hold each angle once, not twice
+ROTARY_TABLES: Names = (
+    *(COSINES_AND_SINES, COMPLEX_ROTATIONS, "rope", "rotary_pos_emb"),
+    *(*COSINES, *SINES),
+)
+
+# Masks.
+PADDING_MASKS: Names = (
+    *("key_padding_mask", "src_key_padding_mask", "tgt_key_padding_mask", "padding_mask"),
+    *("pad_mask", "attention_mask", "key_mask", "x_mask", "input_mask", "token_mask"),
+    *("valid_mask", "src_mask", "mask", "masks", "attn_mask", "context_mask", "kv_mask"),
+    *("memory_key_padding_mask", "memory_mask", "encoder_attention_mask", "cross_attention_mask"),
+)
+ATTENTION_MASKS: Names = (
+    *("attn_mask", "src_mask", "tgt_mask", "attention_mask", "mask", "causal_mask"),
+)
+VALID_LENGTHS: Names = ("lengths", "lens", "seq_lens", "valid_lens", "valid_len", "valid_lengths")
+# Whether True, or 1, means by convention that a token is visible: transformers' mask, and those of torch.nn.
+TRUE_KEEPS: Mapping[str, bool] = {
+    "attention_mask": True,
+    "key_padding_mask": False,
+    "src_key_padding_mask": False,
+    "tgt_key_padding_mask": False,
+}
+
+# Caches.
+CACHES: Names = (
+    *("past_key_values", "past_key_value", "past_kv", "layer_past", "kv_cache", "cache", "past"),
+    *("caches", "kv_caches", "past_kvs", "prev_kv", "cached_kv", "layer_cache"),
+)
+CACHE_PAIRS: tuple[tuple[str, str], ...] = (
+    *(("k_cache", "v_cache"), ("cache_k", "cache_v"), ("key_cache", "value_cache")),
+    *(("past_k", "past_v"), ("past_key", "past_value"), ("kcache", "vcache")),
+)
+USE_CACHE = "use_cache"
+
+# Fields of a result.
+OUTPUTS: Names = ("logits", "last_hidden_state")
+RETURNED_CACHE = "past_key_values"
+
+# Sizes and settings: arguments of constructors, fields of configurations, attributes of modules.
+MODEL_WIDTHS: Names = (
+    *("embed_dim", "d_model", "n_embd", "hidden_size", "dim", "embedding_dim", "emb_dim"),
+    *("hidden_dim", "model_dim", "d_emb", "features", "channels", "kdim", "vdim", "C", "n_embed"),
+    *("emb_size", "embed_size", "embedding_size", "feature_dim", "num_hiddens", "hidden", "n_feat"),
+    *("query_dim", "context_dim"),
+)
+INPUT_WIDTHS: Names = ("d_in", "dim_in", "in_dim", "input_dim", "in_features")
+OUTPUT_WIDTHS: Names = ("d_out", "dim_out", "out_dim", "output_dim", "out_features")
+# The widths that heads divide come first: an input's need not be a multiple of their number.
+WIDTHS: Names = (*OUTPUT_WIDTHS, *MODEL_WIDTHS, *INPUT_WIDTHS)
+HEADS: Names = (
+    *("num_heads", "n_head", "n_heads", "heads", "nhead", "num_attention_heads", "nheads", "h"),
+    *("num_q_heads", "n_q_heads", "head_count"),
+)
+KEY_HEADS: Names = (
+    *("num_kv_heads", "n_kv_heads", "n_kv_head", "num_key_value_heads", "kv_heads"),
+    *("num_kv_groups", "n_kv_groups", "num_groups", "n_groups"),
+)
+HEAD_SIZES: Names = ("head_dim", "dim_head", "d_head", "head_size", "d_k", "d_v", "d_kv")
+MAX_LENGTHS: Names = (
+    *("context_length", "block_size", "max_len", "max_seq_len", "max_seq_length", "max_length"),
+    *("seq_len", "n_positions", "n_ctx", "max_position_embeddings", "context_size", "max_context"),
+    *("max_T", "ctx_len", "sequence_length", "max_context_length"),
+)
+WINDOWS: Names = ("window", "window_size", "sliding_window", "local_window", "attention_window")
+DROPOUTS: Names = (
+    *("dropout", "dropout_p", "attn_dropout", "attn_pdrop", "resid_pdrop", "dropout_rate"),
+    *("attention_dropout", "drop", "p_dropout", "attn_drop", "proj_drop", "resid_dropout"),
+    *("drop_rate", "pdrop", "p"),
+)
+MLP_WIDTHS: Names = (
+    *("d_ff", "ffn_dim", "intermediate_size", "dim_feedforward", "d_mlp", "mlp_dim"),
+)
+VOCABULARY_SIZES: Names = ("vocab_size", "n_vocab", "vocabulary", "num_embeddings")
+LAYERS: Names = ("num_layers", "n_layer", "n_layers", "depth", "num_hidden_layers", "layers")
+MAX_BATCHES: Names = ("max_batch_size", "max_batch", "batch_size")
+LAYER_INDICES: Names = ("layer_idx", "layer_id")
+ROTARY_BASES: Names = ("rope_theta", "rope_base", "theta")
+BIASES: Names = ("qkv_bias", "bias", "use_bias")
+BATCH_FIRST: Names = ("batch_first",)
+CONFIGURATIONS: Names = ("config", "cfg", "args", "params", "c", "hparams", "model_args")
+
+# The conventional name that an unknown name means if it contains the word; the first word that fits counts.
+WORDS: Mapping[str, str] = {
+    "drop": "dropout", "window": "window", "vocab": "vocab_size", "layer": "num_layers", "bias": "bias",
+    "seq": "context_length", "ctx": "context_length", "len": "context_length", "kv_head": "num_kv_heads",
+    "dim_head": "head_dim", "head_dim": "head_dim", "head_size": "head_dim", "heads": "num_heads",
+    "n_head": "num_heads", "embed": "d_model", "emb": "d_model", "model": "d_model", "hidden": "d_model",
+    "dim": "d_model", "channels": "d_model", "features": "d_model",
+}  # fmt: skip
+
+# Local variables, in lower case, into which code unpacks the shape of its tokens, by axis.
+AXES: Mapping[str, Names] = {
+    "B": ("b", "bs", "bsz", "nb", "batch", "batch_size", "batchsize", "n_batch", "num_batches"),
+    "T": (
+        *("t", "n", "l", "s", "tq", "seq", "seq_len", "seqlen", "seq_length", "sequence_length"),
+        *("length", "tgt_len", "src_len", "q_len", "tokens", "num_tokens", "n_tokens", "time"),
+    ),
+    "H": (*HEADS, "nh", "hq"),
+}

@@ -1,0 +1,226 @@
+"""The search for attentions in a recorded run, whatever the target calls them and however it writes them.
+
+An attention is a pair of products of two tensors that both depend on tokens. The second product reads the first one
+with no projection in between. Calls of PyTorch's fused attention count, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from heedful.conformance.evidence.attention import RecordedAttention
+from heedful.conformance.evidence.axes import Product, product_of, token_letter
+from heedful.conformance.evidence.chain import chain_between, softmax_in, softmax_input
+from heedful.conformance.evidence.fused import FUSED, fused_attention
+from heedful.conformance.recording.dataflow import PRODUCTS, is_projection, steps_from_tokens
+from heedful.conformance.recording.observation import Observation, value_of
+from heedful.observation import Source, Step
+
+TRANSPOSING: tuple[str, ...] = ("transpose", "mT", "T", "swapaxes", "swapdims")
+
+
+def find_attentions(observation: Observation) -> list[RecordedAttention]:
+    """Return every attention in a recorded run, in order.
+
+    Attentions whose scores are not a product of two tensors are not found.
+    """
+    finder = _Finder(observation)
+    attentions: list[RecordedAttention] = []
+    for step in observation.trace:
+        if step.operation == FUSED:
+            attentions.append(fused_attention(observation, step))
+        elif (product := finder.product(step)) is not None:
+            attentions += finder.attentions_ending_in(product)
+    tokens = observation.cached_tokens + observation.inputs.sizes[1]
+    return [attention.without_empty_slots(tokens) for attention in attentions]
+
+
+class _Finder:
+    """Pairs the products in a trace: queries with keys, and the resulting weights with values."""
+
+    def __init__(self, observation: Observation) -> None:
+        self._observation = observation
+        self._steps = observation.trace.steps
+        self._from_tokens = steps_from_tokens(self._steps)
+        self._scores: dict[int, Product] = {}
+
+    def product(self, step: Step) -> Product | None:
+        """Return a step as a product of two tensors that depend on tokens; None if it is something else."""
+        if step.operation not in PRODUCTS:
+            return None
+        arguments = _flattened((*step.arguments, *step.keywords.values()))
+        sources = [argument for argument in arguments if isinstance(argument, Source)]
+        if step.operation in ("baddbmm", "addbmm"):
+            sources = sources[1:]  # the first one is added to the product
+        if len(sources) != 2 or not all(self._depends_on_tokens(source) for source in sources):
+            return None
+        values = [value_of(self._observation, source) for source in sources]
+        operands = [(s, v) for s, v in zip(sources, values, strict=True) if v is not None]
+        product = product_of(step, operands) if len(operands) == 2 else None
+        if product is not None:
+            self._scores[step.index] = product
+        return product
+
+    def attentions_ending_in(self, context: Product) -> Iterator[RecordedAttention]:
+        """Yield the attention, if any, whose weights a product multiplies by values."""
+        for side in (0, 1):
+            weights = context.sources[side]
+            if weights.step is None:
+                continue
+            for index in self._scores_behind(weights.step):
+                attention = _attention(self._observation, self._scores[index], context, side)
+                if attention is not None:
+                    del self._scores[
+                        context.step.index
+                    ]  # a context is not the scores of another attention
+                    yield attention
+                    return
+
+    def _scores_behind(self, start: int) -> list[int]:
+        """Return the nearest products that a step was computed from with no projection in between."""
+        scores, visited, pending = [], set(), [start]
+        while pending:
+            index = pending.pop()
+            if index in visited:
+                continue
+            visited.add(index)
+            step = self._steps[index]
+            if index in self._scores:
+                scores.append(index)
+            elif not is_projection(step):
+                pending += [source.step for source in step.inputs if source.step is not None]
+        return sorted(scores)
+
+    def _depends_on_tokens(self, source: Source) -> bool:
+        return source.kind == "input" or source.step in self._from_tokens
+
+
+def _flattened(arguments: Iterable[object]) -> Iterator[object]:
+    """Yield arguments of a call, and the items of lists and tuples among them."""
+    for argument in arguments:
+        if isinstance(argument, list | tuple):
+            yield from _flattened(argument)
+        else:
+            yield argument
+
+
+@dataclass(frozen=True)
+class _WeightsLayout:
+    """The layout of the weights in the target.
+
+    Attributes:
+        shape: Their shape in the target.
+        query_axis: The axis of the queries in that shape.
+        key_axis: The axis of the keys in that shape.
+        sizes: L, Tq and Tk.
+    """
+
+    shape: torch.Size
+    query_axis: int
+    key_axis: int
+    sizes: torch.Size
+
+    def rearranged(self, value: object) -> Tensor | None:
+        """Return a tensor of the chain from scores to weights as (L, Tq, Tk); None if it does not fit."""
+        if not isinstance(value, Tensor) or value.numel() != self.sizes.numel():
+            return None
+        if value.shape == self.shape:
+            axes = (self.query_axis, self.key_axis)
+            return value.movedim(axes, (-2, -1)).reshape(self.sizes)
+        return value.reshape(self.sizes) if value.shape[-2:] == self.sizes[1:] else None
+
+
+def _attention(
+    observation: Observation, scores: Product, context: Product, side: int
+) -> RecordedAttention | None:
+    """Return the attention that two products make up; None if their tensors do not fit together.
+
+    Args:
+        observation: The run that recorded the products.
+        scores: The product of queries and keys.
+        context: The product of weights and values.
+        side: The operand of `context` that holds the weights.
+    """
+    T = observation.inputs.sizes[1]
+    key_letter = context.summed[-1:]
+    query_letter = token_letter(context, side, T, context.letters[side])
+    value_letter = context.own(1 - side)[-1:]
+    if not (key_letter and query_letter and value_letter):
+        return None
+    applied = context.operand(side, query_letter + key_letter, value_letter)
+    value = context.operand(1 - side, key_letter + value_letter, query_letter)
+    letters = context.letters[side]
+    layout = _WeightsLayout(
+        shape=(context.left, context.right)[side].shape,
+        query_axis=letters.index(query_letter),
+        key_axis=letters.index(key_letter),
+        sizes=applied.shape,
+    )
+    chain = chain_between(observation, scores.step, context.sources[side])
+    queries = _side_of_queries(scores, layout, T, chain)
+    operands = _queries_and_keys(scores, queries, T)
+    if operands is None:
+        return None
+    query, key = operands
+    if not len(query) == len(key) == len(value) == len(applied):
+        return None
+    softmax = softmax_in(chain)
+    plain_scores = query @ key.mT
+    weights = logits = None
+    if softmax is not None:
+        weights = layout.rearranged(softmax.value)
+        logits = layout.rearranged(softmax_input(observation, softmax, chain))
+    return RecordedAttention(
+        scores_step=scores.step,
+        context_step=context.step,
+        softmax_step=softmax,
+        chain=chain,
+        query=query,
+        key=key,
+        value=value,
+        query_source=scores.sources[queries],
+        key_source=scores.sources[1 - queries],
+        value_source=context.sources[1 - side],
+        scores=plain_scores,
+        logits=plain_scores if logits is None else logits,
+        weights=applied if weights is None else weights,
+        applied_weights=applied,
+        context=applied @ value,
+        empty_slot_weight=applied.new_zeros(applied.shape[:2]),
+    )
+
+
+def _side_of_queries(
+    scores: Product, layout: _WeightsLayout, tokens: int, chain: tuple[Step, ...]
+) -> int:
+    """Return which operand of the scores holds the queries.
+
+    The order alone does not decide, since a target may multiply keys by queries and transpose the weights.
+    """
+    transpositions = sum(step.operation in TRANSPOSING for step in chain)
+    queries_are_columns = scores.out.shape == layout.shape and (
+        scores.letters[2][layout.query_axis] == token_letter(scores, 1, tokens)
+    )
+    return int(queries_are_columns != bool(transpositions % 2))
+
+
+def _queries_and_keys(scores: Product, queries: int, tokens: int) -> tuple[Tensor, Tensor] | None:
+    """Return the operands of the scores as (L, Tq, D) and (L, Tk, D); None if they have no such axes.
+
+    Args:
+        scores: The product of queries and keys.
+        queries: The operand that holds the queries.
+        tokens: The number of tokens.
+    """
+    rows = token_letter(scores, queries, tokens)
+    columns = token_letter(scores, 1 - queries, tokens)
+    if not (rows and columns and scores.summed):
+        return None
+    features = scores.summed[-1:]
+    query = scores.operand(queries, rows + features, columns)
+    key = scores.operand(1 - queries, columns + features, rows)
+    return query, key

@@ -1,0 +1,44 @@
+"""The chain of steps that turns scores into weights, and the softmax in it."""
+
+from __future__ import annotations
+
+from heedful.conformance.recording.dataflow import ancestors
+from heedful.conformance.recording.observation import Observation, value_of
+from heedful.observation import Source, Step
+
+SOFTMAXES: tuple[str, ...] = ("softmax", "_safe_softmax", "_softmax", "softmin")
+EXPONENTIALS: tuple[str, ...] = ("exp", "exp_", "exp2")
+DIVISIONS: tuple[str, ...] = ("div", "div_", "truediv", "true_divide", "itruediv")
+
+
+def chain_between(observation: Observation, scores: Step, weights: Source) -> tuple[Step, ...]:
+    """Return the steps through which the weights depend on the scores, including both ends."""
+    steps = observation.trace.steps
+    assert weights.step is not None
+    chain = {scores.index}
+    for index in sorted(ancestors(steps, steps[weights.step])):
+        if any(source.step in chain for source in steps[index].inputs):
+            chain.add(index)
+    return tuple(steps[index] for index in sorted(chain))
+
+
+def softmax_in(chain: tuple[Step, ...]) -> Step | None:
+    """Return the step that normalises the scores: a softmax, or the division of exponentials by their sum."""
+    for step in chain:
+        if step.operation in SOFTMAXES:
+            return step
+    exponential_met = False
+    for step in chain:
+        exponential_met |= step.operation in (*EXPONENTIALS, "logsumexp")
+        if exponential_met and step.operation in DIVISIONS:
+            return step
+    return None
+
+
+def softmax_input(observation: Observation, softmax: Step, chain: tuple[Step, ...]) -> object:
+    """Return the input of a softmax; if the target writes it out, the input of its exponential."""
+    steps = {step.index: step for step in chain}
+    step = softmax
+    while step.operation not in (*SOFTMAXES, *EXPONENTIALS):
+        step = next(steps[source.step] for source in step.inputs if source.step in steps)
+    return value_of(observation, next(source for source in step.inputs if source.step in steps))

@@ -1,0 +1,34 @@
+"""Calls are made causal by a flag or by a mask from the caller, as the user wants it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from heedful.conformance.calling.subject import find_subject
+
+
+def switchable(query, key, value, is_causal=False):
+    return F.scaled_dot_product_attention(query, key, value, is_causal=is_causal)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        *(switchable, nn.MultiheadAttention(12, 4), nn.TransformerEncoderLayer(12, 4, 20)),
+        nn.TransformerEncoder(nn.TransformerEncoderLayer(12, 4, 20, batch_first=True), 2),
+    ],
+    ids=lambda it: getattr(it, "__name__", type(it).__name__),
+)
+@pytest.mark.parametrize("causal", [None, False, True])
+def test_calls_are_causal_exactly_if_requested(target, causal):
+    subject = find_subject(target, causal=causal)
+    inputs = subject.draw(2, 6)
+    earlier, later = (subject.run(it)[0, :5] for it in (inputs, inputs.changed(0, 5)))
+    assert torch.allclose(earlier, later) == bool(causal)
+    keep = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
+    if subject.padding is not None:
+        alone = subject.run(inputs.entry(1).tokens(0, 4))
+        torch.testing.assert_close(subject.run(inputs, keep=keep)[1:, :4], alone)

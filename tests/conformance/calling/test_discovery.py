@@ -1,0 +1,140 @@
+"""The calling convention of a target is found by trial: its layout, its dtype, its arguments."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import heedful
+from conformance.calling.attentions import (
+    BATCH_FIRST,
+    HEADS_FIRST,
+    HEADS_LAST,
+    IDS,
+    TOKENS_FIRST,
+    UNBATCHED,
+    Misspelt,
+    Projected,
+    Rotary,
+    TokensFirst,
+    Unbatched,
+    Weighted,
+    Wrapped,
+    WrongLayout,
+    attend,
+)
+from heedful.conformance.calling.subject import find_subject
+from heedful.conformance.calling.target import TargetError
+from heedful.errors import ArgumentError
+from heedful.nn import MultiHeadAttention
+from heedful.textbook import causal, multi_head, self_attention, simplified
+
+
+@pytest.mark.parametrize(
+    ("target", "layout", "width"),
+    [
+        (Projected, BATCH_FIRST, 24),
+        (Projected(10), BATCH_FIRST, 10),
+        (TokensFirst, TOKENS_FIRST, 24),
+        (Unbatched, UNBATCHED, 24),
+        (Wrapped, TOKENS_FIRST, 24),
+        (WrongLayout, BATCH_FIRST, 24),
+        (Weighted, BATCH_FIRST, 24),
+        (nn.MultiheadAttention(12, 4), TOKENS_FIRST, 12),
+        (nn.MultiheadAttention(12, 4, batch_first=True), BATCH_FIRST, 12),
+        (nn.TransformerEncoderLayer(12, 4, 20), TOKENS_FIRST, 12),
+        (nn.TransformerEncoderLayer(12, 4, 20, batch_first=True), BATCH_FIRST, 12),
+        (nn.TransformerDecoderLayer(12, 4, 20, batch_first=True), BATCH_FIRST, 12),
+        (self_attention.SelfAttentionV1, BATCH_FIRST, 24),
+        (causal.CausalAttention, BATCH_FIRST, 24),
+        (multi_head.MultiHeadAttention, BATCH_FIRST, 24),
+        (multi_head.MultiHeadAttentionWrapper, BATCH_FIRST, 24),
+        (MultiHeadAttention(12, 4, num_kv_heads=2), BATCH_FIRST, 12),
+        (MultiHeadAttention(12, 4, d_context=12), BATCH_FIRST, 12),
+        (simplified.attend, BATCH_FIRST, 24),
+        (heedful.attention, HEADS_FIRST, 6),
+        (F.scaled_dot_product_attention, HEADS_FIRST, 6),
+        (lambda Q, K, V: attend(Q, K, V), HEADS_FIRST, 6),
+        (lambda q, k, v: (q @ k.transpose(0, 1)).softmax(1) @ v, UNBATCHED, 6),
+        (lambda q, k, v: torch.bmm(torch.bmm(q, k.mT).softmax(-1), v), BATCH_FIRST, 6),
+    ],
+    ids=lambda it: it if isinstance(it, str) else getattr(it, "__name__", type(it).__name__),
+)
+def test_the_layout_is_found(target, layout, width):
+    subject = find_subject(target)
+    assert subject.layout == layout
+    B = 2 if subject.batched else 1
+    inputs = subject.draw(B, 7)
+    for tokens in inputs.arguments.values():
+        assert tokens.shape[:2] == (B, 7)
+        assert tokens.shape[-1] == width
+    output = subject.run(inputs)
+    assert output.shape[:2] == (B, 7)
+    assert output.dtype == torch.float64
+    assert torch.equal(subject.record(inputs).output, output)
+
+
+def test_a_layout_with_heads_last_is_read_from_the_source():
+    def attention(query, key, value):
+        B, T, H, D = query.shape  # noqa: RUF059 - declares the layout
+        q, k, v = (it.transpose(1, 2) for it in (query, key, value))
+        return attend(q, k, v).transpose(1, 2)
+
+    subject = find_subject(attention)
+    assert subject.layout == HEADS_LAST
+    inputs = subject.draw(2, 7)
+    given = [it.transpose(1, 2) for it in inputs.arguments.values()]
+    expected = F.scaled_dot_product_attention(*given).transpose(1, 2)
+    torch.testing.assert_close(subject.run(inputs), expected)
+
+
+def test_a_batch_equals_its_sequences_run_alone_in_every_layout():
+    for target in (Projected, TokensFirst, nn.MultiheadAttention(12, 4), attend):
+        subject = find_subject(target)
+        inputs = subject.draw(2, 7)
+        alone = [subject.run(inputs.entry(b)) for b in range(2)]
+        torch.testing.assert_close(subject.run(inputs), torch.cat(alone))
+
+
+def test_a_target_that_computes_in_float32_gets_float32_tokens():
+    assert find_subject(Projected).dtype == torch.float64
+    assert find_subject(Rotary).dtype == torch.float32
+
+
+def test_an_example_replaces_unconventional_names():
+    def unusual(a, matrix, divisor):
+        return (a @ matrix @ a.mT / divisor).softmax(-1) @ a
+
+    with pytest.raises(ArgumentError, match=r"matrix.*example"):
+        find_subject(unusual)
+    subject = find_subject(unusual, example=(torch.randn(2, 5, 8), torch.randn(8, 8), 3.0))
+    assert subject.run(subject.draw(2, 7)).shape == (2, 7, 8)
+    tokens_first = find_subject(nn.MultiheadAttention(12, 4), example=torch.randn(5, 3, 12))
+    assert tokens_first.layout == TOKENS_FIRST
+
+
+class LastLogits(nn.Module):
+    """A model that returns only the logits of the last token unless it gets targets."""
+
+    def __init__(self, vocab_size, n_embd):
+        super().__init__()
+        self.embedding = nn.Embedding(vocab_size, n_embd)
+
+    def forward(self, idx, targets=None):
+        x = self.embedding(idx)
+        x = attend(x, x, x) @ self.embedding.weight.mT
+        return (x[:, [-1]], None) if targets is None else (x, F.cross_entropy(x.mT, targets))
+
+
+def test_a_model_gets_targets_if_only_they_give_logits_of_every_token():
+    subject = find_subject(LastLogits)
+    assert subject.layout == IDS
+    assert subject.run(subject.draw(2, 7)).shape == (2, 7, 37)
+
+
+def test_an_exception_in_the_target_is_reported_as_its_cause():
+    with pytest.raises(TargetError) as raised:
+        find_subject(Misspelt)
+    assert isinstance(raised.value.__cause__, NameError)

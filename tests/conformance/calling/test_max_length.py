@@ -1,0 +1,35 @@
+"""The maximum number of tokens is read from a module's tables and attributes, and confirmed by trial."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from conformance.calling.attentions import Projected, Slots, small_gpt
+from heedful.conformance.calling.subject import find_subject
+from heedful.gpt.config import GPTConfig
+from heedful.textbook import causal
+
+
+class Learned(Projected):
+    def __init__(self, d_model, max_tokens):
+        super().__init__(d_model)
+        self.positions = nn.Parameter(torch.randn(max_tokens, d_model))
+
+    def forward(self, x):
+        return super().forward(x + self.positions[: x.shape[1]])
+
+
+@pytest.mark.parametrize(
+    ("target", "max_length"),
+    [
+        (Projected(24), None),
+        (Learned(24, 9), 9),
+        (Slots(24, 3, 11), 11),
+        (causal.CausalAttention(6, 6, context_length=13), 13),
+        (small_gpt(GPTConfig.gpt2), 16),
+    ],
+)
+def test_the_maximum_length_is_found(target, max_length):
+    assert find_subject(target).max_length == max_length

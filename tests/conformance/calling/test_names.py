@@ -1,0 +1,16 @@
+"""Conventional names: none has two meanings where only the name decides."""
+
+from collections import Counter
+
+from heedful.conformance.calling import names
+from heedful.conformance.calling.construction import VALUES
+
+
+def test_no_argument_of_a_constructor_has_two_values():
+    counts = Counter(name for role in VALUES for name in role)
+    assert [name for name, count in counts.items() if count > 1] == []
+
+
+def test_every_word_stands_for_a_conventional_name():
+    conventional = {name for role in VALUES for name in role}
+    assert set(names.WORDS.values()) <= conventional
