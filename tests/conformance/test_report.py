@@ -12,7 +12,8 @@ from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.catalogue import CATALOGUE
 from heedful.conformance.reporting.finding import LEVELS, Fact, Finding
 from heedful.conformance.reporting.junit import as_junit
-from heedful.conformance.reporting.report import ProbeRun, Report
+from heedful.conformance.reporting.report import Report
+from heedful.conformance.reporting.result import ProbeRun
 from heedful.conformance.reporting.root_causes import EXPLAINS
 from heedful.errors import ArgumentError
 

@@ -22,7 +22,8 @@ from heedful.conformance.probes import PROBES
 from heedful.conformance.probes.probe import Probe
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
-from heedful.conformance.reporting.report import ProbeRun, Report
+from heedful.conformance.reporting.report import Report
+from heedful.conformance.reporting.result import ProbeRun
 from heedful.conformance.reporting.root_causes import root_causes
 from heedful.errors import ArgumentError
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from heedful.conformance.calling.loading import loaded
 from heedful.conformance.check import check
-from heedful.conformance.reporting.catalogue import explained
+from heedful.conformance.reporting.catalogue import find_entry
 from heedful.conformance.reporting.junit import as_junit
 from heedful.conformance.reporting.report import Report
 from heedful.conformance.reporting.text import as_text, catalogue_as_text
@@ -26,7 +26,7 @@ def explain(name: str) -> None:
     Raises:
         ArgumentError: there is none of that name.
     """
-    print_out(str(explained(name, "--explain")))
+    print_out(str(find_entry(name, "--explain")))
 
 
 def list_findings() -> None:
@@ -59,7 +59,7 @@ def check_and_print(
     arguments = {name: _literal(text) for name, text in _pairs(assignments, "--with")}
     expected = dict(_pairs(expectations, "--expect"))
     for name in expected:
-        explained(name, "--expect")
+        find_entry(name, "--expect")
     # What the target prints must not end up within the report.
     with contextlib.redirect_stdout(sys.stderr), loaded(target) as found:
         report = check(
