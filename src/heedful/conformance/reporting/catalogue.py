@@ -72,7 +72,7 @@ _MASKS = (
         "mask-inverted",
         "bug",
         "The mask hides what it should keep, because True and False are confused.",
-        "The output changes with exactly those tokens that should be hidden, and not with those that should be visible.",
+        "The output changes with exactly the tokens that should be hidden, and not with those that should be visible.",
         "Negate the mask (~mask). masked_fill() fills the entries that are True, scaled_dot_product_attention() "
         "attends to the entries that are True, and nn.MultiheadAttention hides the entries that are True.",
     ),
@@ -97,7 +97,7 @@ _MASKS = (
     CatalogueEntry(
         "mask-not-a-buffer",
         "bug",
-        "The mask is a plain attribute of the module. .to(), .cuda() and state_dict() leave it out.",
+        "The mask is a plain attribute of the module. .to(), .cuda() and state_dict() skip it.",
         "A copy of the module is moved to another device, and the mask stays on the old one.",
         "Register it: self.register_buffer('mask', mask, persistent=False).",
     ),
@@ -202,7 +202,7 @@ _WEIGHTS = (
         "keys-values-swapped",
         "bug",
         "The queries are multiplied by the values, or the weights by the keys.",
-        "The names of the parameters show it: for example, the queries are multiplied by a tensor that W_value produced.",
+        "The names of the parameters show it: for example, the queries are multiplied by the result of W_value.",
         "scores = query @ key.transpose(-2, -1); context = weights @ value",
     ),
 )
@@ -284,8 +284,8 @@ _CACHES = (
     CatalogueEntry(
         "causal-alignment",
         "bug",
-        "With cached keys, the causal mask is aligned with the first key, as is_causal=True aligns it, and not with the "
-        "last one. New queries see too few keys, or a chunk is not masked at all.",
+        "With cached keys, the causal mask is aligned with the first key, as is_causal=True aligns it, instead of with "
+        "the last key. New queries see too few keys, or a chunk is not masked at all.",
         "The queries of a second chunk see other keys than in a run on all tokens.",
         "Hide the keys j > i + cached: torch.ones(Tq, Tk, dtype=torch.bool).tril(diagonal=Tk - Tq) keeps the others.",
     ),
@@ -300,7 +300,8 @@ _CACHES = (
         "rotary-offset",
         "bug",
         "With a cache, the rotary positions start from 0 in each call, or they are off by one.",
-        "Before the rotation, the queries and keys of a chunk equal those of a run on all tokens. After it they do not.",
+        "Before the rotation, the queries and keys of a chunk equal those of a run on all tokens. After the rotation, "
+        "they do not.",
         "Count from the number of cached tokens: positions = torch.arange(cached, cached + T).",
     ),
     CatalogueEntry(
@@ -349,7 +350,7 @@ _STATE = (
     CatalogueEntry(
         "table-not-a-buffer",
         "bug",
-        "A table (of positions, cos, sin or slopes) is a plain attribute of the module. .to() and .cuda() leave it out.",
+        "A table (of positions, cos, sin or slopes) is a plain attribute of the module. .to() and .cuda() skip it.",
         "A copy of the module is moved to another device, and the table stays on the old one.",
         "Register it: self.register_buffer('table', table, persistent=False).",
     ),
