@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from correct import CORRECT
-from mutants import BASES, MUTANTS, OPTIONS, Mutant, bugs, built, load
+from corpus.correct import CORRECT
+from corpus.mutants import BASES, MUTANTS, OPTIONS, Mutant, bugs, built, load
 from torch import Tensor, nn
 
 from heedful.conformance.reporting.catalogue import CATALOGUE
