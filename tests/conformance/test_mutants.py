@@ -88,7 +88,7 @@ def in_steps(module: nn.Module, base: str, x: Tensor, real: Tensor | None = None
 CACHING = ("cached", "slots", "windowed", "decoder")
 
 
-# --- the bases are correct -----------------------------------------------------------------------------
+# --- the bases are correct ---------------------------------------------------------------------------
 
 
 def heads(x: Tensor, count: int = H) -> Tensor:
@@ -210,7 +210,7 @@ def test_bases_with_a_cache_agree_with_a_run_on_all_tokens(base: str) -> None:
         )
 
 
-# --- the mutants differ from their bases -----------------------------------------------------------------------------
+# --- the mutants differ from their bases -------------------------------------------------------------
 
 Results = dict[str, Tensor]
 
@@ -323,7 +323,7 @@ def test_mutants_differ_from_their_base(base: str, tmp_path) -> None:
     assert equal == []
 
 
-# --- the corpus as a whole -----------------------------------------------------------------------------
+# --- the corpus as a whole ---------------------------------------------------------------------------
 
 
 def test_the_corpus_is_large_and_uses_names_of_the_catalogue() -> None:
