@@ -168,7 +168,8 @@ def test_json_contains_everything(softmax):
 
 def test_junit_has_a_case_for_each_probe(softmax):
     expected = {"future-leak": "upstream"}
-    suite = ElementTree.fromstring(as_junit(report_on(softmax, LEAK, LAYOUT, UNTESTED, expected=expected)))[0]  # fmt: skip
+    report = report_on(softmax, LEAK, LAYOUT, UNTESTED, expected=expected)
+    suite = ElementTree.fromstring(as_junit(report))[0]
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("5", "1", "2")
     failure = suite.find("testcase[@name='about softmax-wrong-dim']/failure")
     assert failure.get("type") == "softmax-wrong-dim"
