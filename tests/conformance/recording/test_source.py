@@ -51,9 +51,8 @@ def module(path, monkeypatch) -> nn.Module:
     """Return a module that holds an instance of the class in the source."""
     spec = importlib.util.spec_from_file_location("attention_of_test_source", path)
     imported = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(
-        sys.modules, spec.name, imported
-    )  # inspect finds a class's file by its module
+    # inspect finds the file of a class by its module.
+    monkeypatch.setitem(sys.modules, spec.name, imported)
     spec.loader.exec_module(imported)
     return nn.Sequential(imported.Attention())
 

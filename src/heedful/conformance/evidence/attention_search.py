@@ -74,9 +74,8 @@ class _Finder:
             for index in self._scores_behind(weights.step):
                 attention = _attention(self._observation, self._scores[index], context, side)
                 if attention is not None:
-                    del self._scores[
-                        context.step.index
-                    ]  # a context is not the scores of another attention
+                    # A context is not the scores of another attention.
+                    del self._scores[context.step.index]
                     yield attention
                     return
 

@@ -24,6 +24,11 @@ class Finding:
         case: The smallest case that shows it: sizes, indices, numbers.
         place: The line of the target that causes it; None if it is unknown.
         remedy: How to fix it; "" if the remedy of the catalogue applies.
+
+    Example:
+        >>> from heedful.conformance import Finding
+        >>> Finding("scale-missing", "bug", "The logits equal query · key.").level
+        'bug'
     """
 
     name: str
@@ -41,6 +46,11 @@ class Fact:
     Attributes:
         name: The name of the property, such as "scale".
         value: Its value as text, such as "0.5 = 1/√head_dim".
+
+    Example:
+        >>> from heedful.conformance import Fact
+        >>> Fact("scale", "0.5 = 1/√head_dim").value
+        '0.5 = 1/√head_dim'
     """
 
     name: str

@@ -53,7 +53,9 @@ def _test_case(result: CheckResult, run: ProbeRun) -> Element:
         reasons = (_reason_for_skipping(result, finding) for finding in skipped)
         SubElement(case, "skipped", message="; ".join(reasons))
     output = [finding_as_text(finding) for finding in others if finding not in skipped]
-    output += [f"{it.name} follows from another finding: {it.proof}" for it in explained]
+    output += [
+        f"{finding.name} follows from another finding: {finding.proof}" for finding in explained
+    ]
     if output:
         SubElement(case, "system-out").text = "\n\n".join(output)
     return case

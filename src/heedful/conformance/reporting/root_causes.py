@@ -82,9 +82,8 @@ def root_causes(findings: Iterable[Finding]) -> list[Finding]:
     bugs = [name for name, finding in by_name.items() if finding.level == "bug"]
     explained = {name for name in by_name if any(_explains(bug, name) for bug in bugs)}
     if "undefined-or-global-name" in bugs and _is_assigned(by_name.get("mask-unused")):
-        explained.add(
-            "mask-unused"
-        )  # the code after it should read the name, but reads another one
+        # The masked scores have a name, but the code after them reads the wrong one.
+        explained.add("mask-unused")
     causes = [finding for name, finding in by_name.items() if name not in explained]
     return sorted(causes, key=lambda finding: _ORDER.get(finding.name, len(_ORDER)))
 
