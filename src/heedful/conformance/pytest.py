@@ -86,9 +86,8 @@ class ProbeCase:
 
         report = self._report()
         own_runs = [run for run in report.probes if run.name == self.probe.name]
-        runs = (
-            own_runs or report.probes
-        )  # if the target cannot be called, no probe ran and every case fails
+        # If the target cannot be called, no probe ran, and every case fails.
+        runs = own_runs or report.probes
         findings = [finding for run in runs for finding in run.findings]
         bugs = [finding for finding in findings if finding in report.bugs]
         if bugs:

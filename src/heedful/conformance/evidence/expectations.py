@@ -72,8 +72,9 @@ def _causal(subject: Subject, expected: Expected, baseline: Observation) -> tupl
     if expected.causal is not None:
         return expected.causal, "the caller states so"
     for module in () if subject.module is None else subject.module.modules():
+        # In transformers, is_causal only tells SDPA what the mask argument tells the other implementations.
         if of_transformers(module):
-            continue  # there, is_causal only replaces the mask that other implementations are passed
+            continue
         for name in CAUSAL_NAMES:
             if isinstance(declared := getattr(module, name, None), bool):
                 return declared or None, f"its attribute {name} is {declared}"
