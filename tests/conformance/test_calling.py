@@ -27,7 +27,7 @@ from heedful.masks import Causal
 from heedful.nn import MultiHeadAttention, RotaryEmbedding
 from heedful.textbook import causal, multi_head, self_attention, simplified
 
-BASES = Path(__file__).parent / "bases"
+BASES = Path(__file__).parent / "corpus" / "bases"
 BATCH_FIRST, TOKENS_FIRST, UNBATCHED, IDS = "(B, T, C)", "(T, B, C)", "(T, C)", "(B, T) ids"
 HEADS_FIRST, HEADS_LAST = "(B, H, T, D)", "(B, T, H, D)"
 CAUSAL = torch.ones(6, 6, dtype=torch.bool).tril()
