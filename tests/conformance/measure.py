@@ -1,7 +1,7 @@
-"""How well `heedful check` does: every mutant and every right attention checked, and the results as a page.
+"""Measures how well `heedful check` finds bugs: it checks every mutant and every correct attention of the corpus.
 
 .venv/bin/python tests/conformance/measure.py --page docs/conformance.md     # make conformance
-.venv/bin/python tests/conformance/measure.py --only split                   # a few, each miss with its proofs
+.venv/bin/python tests/conformance/measure.py --only split                   # a part, with the proofs of each miss
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from mutants import MUTANTS, OPTIONS, Mutant, built
+from corpus.correct import CORRECT
+from corpus.mutants import MUTANTS, OPTIONS, Mutant, built
 
-from heedful.conformance import check
+from heedful.conformance import Report, check
 from heedful.errors import HeedfulError
 
 WORKERS = 2
@@ -28,17 +29,17 @@ WORKERS = 2
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check said of a mutant, or of a right attention.
+    """What a check reported about a mutant or a correct attention.
 
     Attributes:
-        name: of what was checked.
-        expected: the bug; "" for a right attention.
-        accepted: the names that say it.
-        line: where the bug sits; None if not on one line.
-        found: the names of the bugs found, first the first.
-        found_line: the line that was named for it.
-        seconds: how long the check took.
-        proofs: of all bugs found.
+        name: The name of what was checked.
+        expected: The bug of a mutant; "" for a correct attention.
+        accepted: The names of findings that describe the bug.
+        line: The line of the bug; None if the bug is not on one line.
+        found: The names of the bugs that were reported, in order.
+        found_line: The line that was reported for the bug.
+        seconds: The duration of the check.
+        proofs: The proofs of all bugs that were reported.
     """
 
     name: str
@@ -52,174 +53,195 @@ class Verdict:
 
     @property
     def right(self) -> bool:
-        """The bug is named, and nothing else; or nothing is, where there is none."""
+        """True if exactly the bug was reported, or nothing about a correct attention."""
         if not self.expected:
             return not self.found
         return len(self.found) == 1 and self.found[0] in self.accepted
 
     @property
     def detected(self) -> bool:
-        """The bug is named, whatever else is."""
+        """True if the bug was reported, whatever else was."""
         return any(name in self.accepted for name in self.found)
 
     @property
     def line_right(self) -> bool:
+        """True if the reported line is the line of the bug."""
         return self.line is not None and self.found_line == self.line
 
     def complaint(self) -> str:
-        """What is not as it should be, with the proofs of what was found; "" where all is."""
+        """Return what is wrong with the report, with the proofs in it; "" if nothing is wrong."""
         if self.right and (self.line is None or self.line_right):
             return ""
-        said = [f"      {proof[:260]}" for proof in self.proofs or ("nothing found",)]
-        about = f"{self.expected or 'right'}, line {self.line}, {self.name}"
-        return "\n".join([("" if self.right else "WRONG ") + about, *said, ""])
+        proofs = [f"      {proof[:260]}" for proof in self.proofs or ("nothing found",)]
+        headline = f"{self.expected or 'correct'}, line {self.line}, {self.name}"
+        return "\n".join([("" if self.right else "WRONG ") + headline, *proofs, ""])
 
 
 def judge_mutant(number: int) -> Verdict:
-    """Check one mutant, from a file of its own."""
+    """Check one mutant, which is written to a file of its own."""
     torch.set_num_threads(1)
     mutant: Mutant = MUTANTS[number]
     with tempfile.TemporaryDirectory() as folder:
-        kind = built(mutant, Path(folder))
-        began = time.perf_counter()
+        definition = built(mutant, Path(folder))
+        start = time.perf_counter()
         try:
-            report = check(kind, **OPTIONS[mutant.base])
+            report = check(definition, **OPTIONS[mutant.base])
         except HeedfulError as error:
-            return _refused(mutant.title, mutant.bug, mutant.names, error)
-        seconds = time.perf_counter() - began
-    named = [it for it in report.bugs if it.name in mutant.names] or list(report.bugs)
-    place = named[0].place if named else None
+            return _verdict_without_check(mutant.title, mutant.bug, mutant.names, error)
+        seconds = time.perf_counter() - start
+    matching = [bug for bug in report.bugs if bug.name in mutant.names] or list(report.bugs)
+    place = matching[0].place if matching else None
     return Verdict(
-        mutant.title,
-        mutant.bug,
-        mutant.names,
-        mutant.line,
-        tuple(it.name for it in report.bugs),
-        None if place is None else place.line,
-        seconds,
-        tuple(f"{it.name}: {it.proof} [{it.place and it.place.line}]" for it in report.bugs),
+        name=mutant.title,
+        expected=mutant.bug,
+        accepted=mutant.names,
+        line=mutant.line,
+        found=tuple(bug.name for bug in report.bugs),
+        found_line=None if place is None else place.line,
+        seconds=seconds,
+        proofs=_proofs(report),
     )
 
 
 def judge_correct(name: str) -> Verdict:
-    """Check one right attention."""
-    from correct import CORRECT
-
+    """Check one correct attention."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     target, options = CORRECT[name]()
-    began = time.perf_counter()
+    start = time.perf_counter()
     try:
         report = check(target, **options)
     except HeedfulError as error:
-        return _refused(name, "", (), error)
+        return _verdict_without_check(name, "", (), error)
     return Verdict(
-        name, "", (), None,
-        tuple(it.name for it in report.bugs), None, time.perf_counter() - began,
-        tuple(f"{it.name}: {it.proof} [{it.place}]" for it in report.bugs),
-    )  # fmt: skip
+        name=name,
+        expected="",
+        accepted=(),
+        line=None,
+        found=tuple(bug.name for bug in report.bugs),
+        found_line=None,
+        seconds=time.perf_counter() - start,
+        proofs=_proofs(report),
+    )
 
 
-def _refused(name: str, bug: str, names: tuple[str, ...], error: HeedfulError) -> Verdict:
-    """A check that did not come about."""
-    return Verdict(name, bug, names, None, ("not checked",), None, 0.0, (str(error),))
+def _proofs(report: Report) -> tuple[str, ...]:
+    return tuple(f"{bug.name}: {bug.proof} [{bug.place and bug.place.line}]" for bug in report.bugs)
+
+
+def _verdict_without_check(
+    name: str, bug: str, accepted: tuple[str, ...], error: HeedfulError
+) -> Verdict:
+    """Return the verdict on a target that could not be checked."""
+    return Verdict(name, bug, accepted, None, ("not checked",), None, 0.0, (str(error),))
 
 
 def measure(only: str = "") -> list[Verdict]:
-    """Check everything whose name holds `only`, two at a time."""
-    from correct import CORRECT
-
-    mutants = [n for n, it in enumerate(MUTANTS) if only in f"{it.base} {it.bug}"]
+    """Check everything whose base, bug or name contains a text, in several processes."""
+    mutants = [n for n, mutant in enumerate(MUTANTS) if only in f"{mutant.base} {mutant.bug}"]
     names = [name for name in CORRECT if only in name]
     context = multiprocessing.get_context("spawn")
-    found = []
+    verdicts: list[Verdict] = []
     with context.Pool(WORKERS) as pool:
-        verdicts = chain(
+        for verdict in chain(
             pool.imap(judge_mutant, mutants, chunksize=4), pool.imap(judge_correct, names)
-        )
-        for verdict in verdicts:
-            found.append(verdict)
+        ):
+            verdicts.append(verdict)
             print(end="\r" + verdict.complaint())
-            print(end=f"\r{len(found)} of {len(mutants) + len(names)}", flush=True)
+            print(end=f"\r{len(verdicts)} of {len(mutants) + len(names)}", flush=True)
     print()
-    return found
+    return verdicts
+
+
+# --- the page ----------------------------------------------------------------------------------------
 
 
 def page(verdicts: Sequence[Verdict]) -> str:
-    """The figures, the confusion matrix and every miss, as Markdown."""
-    mutants = [it for it in verdicts if it.expected]
-    right = [it for it in verdicts if not it.expected]
-    misses = [f"- {it.expected}, {it.name}" for it in mutants if not it.detected]
-    alarms = [f"- {it.name}: {', '.join(it.found)}" for it in right if it.found]
+    """Return the figures, the confusion matrix and every miss as Markdown."""
+    mutants = [verdict for verdict in verdicts if verdict.expected]
+    correct = [verdict for verdict in verdicts if not verdict.expected]
+    misses = [
+        f"- {verdict.expected}, {verdict.name}" for verdict in mutants if not verdict.detected
+    ]
+    alarms = [
+        f"- {verdict.name}: {', '.join(verdict.found)}" for verdict in correct if verdict.found
+    ]
     parts = [
-        "# How well `heedful check` does",
-        "Written by `make conformance`; do not edit. Every mutant is a right attention of\n"
-        "`tests/conformance/bases/` with one small edit of `tests/conformance/mutants.py`, checked from its\n"
-        "class alone, with what its user would say (`causal=True`).",
-        _figures(mutants, right),
+        "# How well `heedful check` finds bugs",
+        "`make conformance` writes this page; do not edit it. Each mutant is a correct attention from\n"
+        "`tests/conformance/corpus/bases/` with one small edit from `tests/conformance/corpus/mutants.py`.\n"
+        "The check is given only its class and what its user would state, such as `causal=True`.",
+        _figures(mutants, correct),
         "## Confusion matrix",
-        "Rows: the bug; in brackets: of how many mutants. Otherwise: what was reported first in its stead.",
-        _matrix(mutants),
+        "Each row is a bug, with the number of its mutants in brackets. The last column names what the check reported\n"
+        "first when it missed the bug.",
+        _confusion_matrix(mutants),
         "## Bases",
         _bases(mutants),
-        "## Missed",
-        "\n".join(misses or ["Nothing."]),
+        "## Missed bugs",
+        "\n".join(misses or ["None."]),
         "## False alarms",
         "\n".join(alarms or ["None."]),
-        "## Right attentions",
-        "\n".join(f"- {it.name}" for it in right),
+        "## Correct attentions",
+        "\n".join(f"- {verdict.name}" for verdict in correct),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _figures(mutants: Sequence[Verdict], right: Sequence[Verdict]) -> str:
-    on_a_line = [it for it in mutants if it.line is not None]
-    seconds = [it.seconds for it in [*mutants, *right]]
+def _figures(mutants: Sequence[Verdict], correct: Sequence[Verdict]) -> str:
+    bugs = {verdict.expected for verdict in mutants}
+    on_one_line = [verdict for verdict in mutants if verdict.line is not None]
+    seconds = [verdict.seconds for verdict in [*mutants, *correct]]
     rows = {
-        "mutants": f"{len(mutants)}, of {len({it.expected for it in mutants})} bugs, on {len(OPTIONS)} bases",
-        "named right": _share([it.detected for it in mutants]),
-        "named right, and nothing else reported": _share([it.right for it in mutants]),
-        "right line, of bugs that sit on one line": _share([it.line_right for it in on_a_line]),
-        "right attentions": len(right),
-        "false alarms": sum(bool(it.found) for it in right),
-        "seconds for a check, one thread": f"median {median(seconds):.2f}, most {max(seconds):.2f}",
+        "mutants": f"{len(mutants)}, of {len(bugs)} bugs, on {len(OPTIONS)} bases",
+        "bug reported": _share([verdict.detected for verdict in mutants]),
+        "bug reported, and nothing else": _share([verdict.right for verdict in mutants]),
+        "right line, of bugs on one line": _share([verdict.line_right for verdict in on_one_line]),
+        "correct attentions": len(correct),
+        "false alarms": sum(bool(verdict.found) for verdict in correct),
+        "seconds per check, one thread": f"median {median(seconds):.2f}, maximum {max(seconds):.2f}",
     }
     return "\n".join(
         ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())]
     )
 
 
-def _matrix(mutants: Sequence[Verdict]) -> str:
-    lines = ["| bug | named right | otherwise |", "|---|--:|---|"]
-    for bug in dict.fromkeys(it.expected for it in mutants):
-        those = [it for it in mutants if it.expected == bug]
-        others = Counter(it.found[0] if it.found else "nothing" for it in those if not it.detected)
-        said = ", ".join(f"{name} {n}" for name, n in others.most_common())
-        lines.append(f"| {bug} ({len(those)}) | {sum(it.detected for it in those)} | {said} |")
+def _confusion_matrix(mutants: Sequence[Verdict]) -> str:
+    lines = ["| bug | reported | otherwise |", "|---|--:|---|"]
+    for bug in dict.fromkeys(verdict.expected for verdict in mutants):
+        verdicts = [verdict for verdict in mutants if verdict.expected == bug]
+        misses = [verdict for verdict in verdicts if not verdict.detected]
+        others = Counter(miss.found[0] if miss.found else "nothing" for miss in misses)
+        named = ", ".join(f"{name} {count}" for name, count in others.most_common())
+        lines.append(f"| {bug} ({len(verdicts)}) | {len(verdicts) - len(misses)} | {named} |")
     return "\n".join(lines)
 
 
 def _bases(mutants: Sequence[Verdict]) -> str:
-    lines = ["| base | mutants | named right |", "|---|--:|--:|"]
-    for base in dict.fromkeys(it.name.split(":")[0] for it in mutants):
-        those = [it for it in mutants if it.name.startswith(f"{base}:")]
-        lines.append(f"| {base} | {len(those)} | {sum(it.detected for it in those)} |")
+    lines = ["| base | mutants | bug reported |", "|---|--:|--:|"]
+    for base in dict.fromkeys(verdict.name.split(":")[0] for verdict in mutants):
+        verdicts = [verdict for verdict in mutants if verdict.name.startswith(f"{base}:")]
+        detected = sum(verdict.detected for verdict in verdicts)
+        lines.append(f"| {base} | {len(verdicts)} | {detected} |")
     return "\n".join(lines)
 
 
-def _share(which: Sequence[bool]) -> str:
-    return f"{sum(which)} of {len(which)}, {sum(which) / max(len(which), 1):.1%}"
+def _share(flags: Sequence[bool]) -> str:
+    return f"{sum(flags)} of {len(flags)}, {sum(flags) / max(len(flags), 1):.1%}"
 
 
 def main() -> None:
+    """Measure the corpus, or a part of it, and print the page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--page", type=Path, help="write the results as Markdown")
-    parser.add_argument("--only", default="", help="those whose base, bug or name holds this")
-    given = parser.parse_args()
-    verdicts = measure(given.only)
-    print(page(verdicts))
-    if given.page is not None:
-        given.page.write_text(page(verdicts))
+    parser.add_argument("--page", type=Path, help="also write the results to this Markdown file")
+    parser.add_argument(
+        "--only", default="", help="check only what contains this text in its base, bug or name"
+    )
+    options = parser.parse_args()
+    results = page(measure(options.only))
+    print(results)
+    if options.page is not None:
+        options.page.write_text(results)
 
 
 if __name__ == "__main__":

@@ -315,4 +315,4 @@ def test_each_probe_is_a_test(folder):
         "test_fixed": (probes, 1, 0),
     }, done.stdout
     assert f"unscaled.py:{UNSCALED_LINE}" in done.stdout
-    assert "no longer failing: scale-missing" in done.stdout
+    assert "no longer fail: scale-missing" in done.stdout

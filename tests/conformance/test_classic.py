@@ -1,4 +1,4 @@
-"""The classic first attempt, written in a notebook: three bugs, and each is named with its line."""
+"""A typical first attempt from a notebook with three bugs. The check names each of them with its line."""
 
 import pytest
 
@@ -55,7 +55,7 @@ FLAT_GLOBAL = "attn_scores = batch @ batch.transpose(1, 2)", "attn_scores = inpu
 
 @pytest.fixture
 def checked(tmp_path):
-    """The report on the source with some edits."""
+    """Return a function that checks the source with some edits."""
 
     def check_edited(*edits: tuple[str, str]) -> Report:
         source = SOURCE
@@ -73,18 +73,18 @@ def line_of(edit: tuple[str, str]) -> int:
     return next(n for n, line in enumerate(SOURCE.splitlines(), 1) if edit[0] in line)
 
 
-def named(report: Report) -> dict[str, int]:
+def lines_by_name(report: Report) -> dict[str, int]:
     assert all(finding.level == "bug" for finding in report.findings), str(report)
     return {finding.name: finding.place.line for finding in report.findings}
 
 
-def test_as_it_should_be_it_is_right(checked):
-    assert named(checked()) == {}
+def test_the_correct_version_has_no_bugs(checked):
+    assert lines_by_name(checked()) == {}
 
 
 @pytest.mark.parametrize("edit", NAMES, ids=NAMES.get)
 def test_each_bug_alone_is_one_finding(checked, edit):
-    assert named(checked(edit)) == {NAMES[edit]: line_of(edit)}
+    assert lines_by_name(checked(edit)) == {NAMES[edit]: line_of(edit)}
 
 
 @pytest.mark.parametrize(
@@ -92,14 +92,14 @@ def test_each_bug_alone_is_one_finding(checked, edit):
 )
 def test_three_bugs_are_three_findings_on_three_lines(checked, more):
     report = checked(*NAMES, *more)
-    assert named(report) == {name: line_of(edit) for edit, name in NAMES.items()}
+    assert lines_by_name(report) == {name: line_of(edit) for edit, name in NAMES.items()}
     assert report.exit_code == 1
 
 
-def test_what_is_said_of_them_says_it_all(checked):
-    said = " ".join(str(checked(*NAMES)).split())
-    assert "Nothing uses the result of masked_fill" in said
-    assert "scores.masked_fill(self.mask.bool()[:num_tokens, :num_tokens], -torch.inf)" in said
-    assert "attn_scores" in said
-    assert "along dimension 1 of 2 × 6 × 6" in said
-    assert "softmax(dim=-1)" in said
+def test_the_report_describes_all_three_bugs(checked):
+    text = " ".join(str(checked(*NAMES)).split())
+    assert "Nothing uses the result of masked_fill" in text
+    assert "scores.masked_fill(self.mask.bool()[:num_tokens, :num_tokens], -torch.inf)" in text
+    assert "attn_scores" in text
+    assert "along dimension 1 of 2 × 6 × 6" in text
+    assert "softmax(dim=-1)" in text

@@ -1,61 +1,72 @@
-"""The corpus is told apart: every bug on one base, and every right attention; on all bases where marked slow."""
+"""The check on the corpus: it names every bug on one base and reports nothing about correct attentions.
+
+A slow test covers all bases.
+"""
 
 import pytest
-from correct import CORRECT
+from corpus.correct import CORRECT
+from corpus.mutants import MUTANTS, OPTIONS, bugs
 from measure import Verdict, judge_correct, judge_mutant, measure
-from mutants import MUTANTS, OPTIONS, bugs
 
 
-def _one_of_each() -> list[int]:
-    """For every bug one mutant, on bases in turn."""
+def _one_mutant_per_bug() -> list[int]:
+    """Return one mutant for every bug, taking the bases in turn."""
     bases, numbers = list(OPTIONS), []
     for turn, bug in enumerate(bugs()):
-        those = [n for n, it in enumerate(MUTANTS) if it.bug == bug]
-        ranked = [bases[(turn + k) % len(bases)] for k in range(len(bases))]
-        numbers.append(min(those, key=lambda n: (ranked.index(MUTANTS[n].base), n)))
+        mutants = [n for n, mutant in enumerate(MUTANTS) if mutant.bug == bug]
+        preferred = [bases[(turn + k) % len(bases)] for k in range(len(bases))]
+        numbers.append(min(mutants, key=lambda n: (preferred.index(MUTANTS[n].base), n)))
     return numbers
 
 
 @pytest.mark.parametrize(
-    "number", _one_of_each(), ids=lambda n: f"{MUTANTS[n].bug}-{MUTANTS[n].base}"
+    "number", _one_mutant_per_bug(), ids=lambda n: f"{MUTANTS[n].bug}-{MUTANTS[n].base}"
 )
 def test_every_bug_is_named(number: int) -> None:
     verdict = judge_mutant(number)
     assert verdict.detected, verdict.proofs or "nothing found"
 
 
-OTHERS = [name for name in CORRECT if name.startswith("transformers")]
+OF_TRANSFORMERS = [name for name in CORRECT if name.startswith("transformers")]
 
 
-@pytest.mark.parametrize("name", [name for name in CORRECT if name not in OTHERS])
-def test_what_is_right_is_not_said_to_have_a_bug(name: str) -> None:
+@pytest.mark.parametrize("name", [name for name in CORRECT if name not in OF_TRANSFORMERS])
+def test_correct_attentions_have_no_bugs(name: str) -> None:
     assert judge_correct(name).proofs == ()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", OTHERS)
-def test_what_transformers_does_is_not_said_to_have_a_bug(name: str) -> None:
+@pytest.mark.parametrize("name", OF_TRANSFORMERS)
+def test_attentions_of_transformers_have_no_bugs(name: str) -> None:
     pytest.importorskip("transformers", reason="install it with: pip install -e '.[transformers]'")
     assert judge_correct(name).proofs == ()
 
 
 @pytest.mark.slow
-def test_the_corpus_is_told_apart() -> None:
+def test_detection_rates_on_the_whole_corpus() -> None:
     verdicts = measure()
-    mutants = [it for it in verdicts if it.expected]
-    on_a_line = [it for it in mutants if it.line is not None]
-    assert _share([it.detected for it in mutants]) >= 0.95
-    assert _share([it.line_right for it in on_a_line]) >= 0.80
-    assert [it.name for it in verdicts if not it.expected and it.found] == []
+    mutants = [verdict for verdict in verdicts if verdict.expected]
+    on_one_line = [verdict for verdict in mutants if verdict.line is not None]
+    assert _share([verdict.detected for verdict in mutants]) >= 0.95
+    assert _share([verdict.line_right for verdict in on_one_line]) >= 0.80
+    false_alarms = [verdict.name for verdict in verdicts if verdict.found and not verdict.expected]
+    assert false_alarms == []
 
 
-def _share(which: list[bool]) -> float:
-    return sum(which) / len(which)
+def _share(flags: list[bool]) -> float:
+    return sum(flags) / len(flags)
 
 
-def test_a_verdict_counts_a_bug_named_among_others_as_detected_and_not_as_right() -> None:
+def test_a_bug_named_among_others_is_detected_but_not_right() -> None:
     verdict = Verdict(
-        "", "scale-missing", ("scale-missing",), 3, ("crashes", "scale-missing"), 3, 0.1, ()
+        name="",
+        expected="scale-missing",
+        accepted=("scale-missing",),
+        line=3,
+        found=("crashes", "scale-missing"),
+        found_line=3,
+        seconds=0.1,
+        proofs=(),
     )
     assert verdict.detected
     assert not verdict.right

@@ -1,8 +1,14 @@
-"""Check whether an attention module is correct, and if not, which bug it has and on which line.
+"""Checks whether an attention module is correct, and if it is not, which bug it has and on which line.
 
-`recording` holds recorded runs and reads them. `calling` finds out how a target is called and makes it a subject.
-`evidence` holds the runs of a subject, the attentions found in them, and what the subject should do.
-Each probe in `probes` puts one question to the evidence. `reporting` keeps the findings that no other finding explains.
+Each package imports only packages that stand below it here:
+
+- `probes`: each probe asks one question about a target and answers with findings and facts.
+- `evidence`: the runs that the probes look at, and the attentions found in them.
+- `reporting`: findings, the catalogue that explains them, and reports (it stands beside `evidence`).
+- `calling`: how a target is built and called.
+- `recording`: recorded runs, their differences, their dataflow and the source code behind them.
+
+`check` walks through all of them, `command` is `heedful check`, and `pytest` makes a test of each probe.
 """
 
 from heedful.conformance.check import check

@@ -1,4 +1,4 @@
-"""The walk of a check: find out how to call the target, observe it, ask every probe, tell causes from consequences."""
+"""The check of a target: call it, put every probe to it, and report the findings that are root causes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ from heedful.conformance.probes import PROBES
 from heedful.conformance.probes.probe import Probe
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
-from heedful.conformance.reporting.report import ProbeRun, Report
+from heedful.conformance.reporting.report import Report
+from heedful.conformance.reporting.result import ProbeRun
 from heedful.conformance.reporting.root_causes import root_causes
 from heedful.errors import ArgumentError
 
-SECONDS = 10.0  # for one probe: a hundred times what one takes on a small module
+PROBE_SECONDS = 10.0
+"""The time limit of one probe, about a hundred times what a probe of a small module takes."""
 
 
 def check(
@@ -36,28 +38,39 @@ def check(
     causal: bool | None = None,
     window: int | None = None,
     num_heads: int | None = None,
-    cache: Any = None,
+    cache: Callable[[int, int], Any] | None = None,
     expected_failures: Mapping[str, str] = {},
     arguments: Mapping[str, Any] = {},
 ) -> Report:
-    """Say whether an attention is right, and if not, which bug it has, on which line.
+    """Check whether an attention is correct, and if it is not, report which bug it has and on which line.
 
-    The target is only imported and called, on copies, on small inputs in float64: its state, the random state and
-    torch's settings are as before afterwards.
+    The target is called with small inputs, in float64 if it supports it. Only copies of it are run, and the random
+    state and the settings of torch are restored afterwards.
 
     Args:
-        target: a module; the class of one, built from `arguments` and conventional names; a function of (query, key,
-            value, …); a module or model of transformers.
-        example: inputs to call it with, where these cannot be guessed: a tensor, or a tuple of the arguments.
-        causal: whether no query may see a later key; None: as the target itself declares.
-        window: how many keys each query sees, its own included; None: as the target itself declares.
-        num_heads: how many heads there are; None: as the target itself declares.
-        cache: makes an empty cache, called with (batch, capacity), where the target's is not one of the usual ones.
-        expected_failures: names of findings that are known, each with a reason: they count as no bugs.
-        arguments: the constructor's, where the target is a class.
+        target: A module; the class of a module, which is built from `arguments` and from values guessed by the names
+            of the other parameters; a function of (query, key, value, …); or a module or model of transformers.
+        example: Inputs to call the target with, if they cannot be guessed: a tensor, or a tuple of the arguments.
+        causal: Whether no query may see a later key. By default, the target's own declarations decide.
+        window: The number of keys that each query sees, including its own. By default, the target's own declarations
+            decide.
+        num_heads: The number of heads. By default, the target's own declarations decide.
+        cache: A function of (batch size, capacity) that returns an empty cache, if the target takes an unusual one.
+        expected_failures: The names of known findings, each with a reason. They do not count as bugs.
+        arguments: The arguments of the constructor, if the target is a class.
+
+    Returns:
+        The findings, with proof and source line, and the facts about the target.
 
     Raises:
-        ArgumentError: the target cannot be built or called, or an expected failure has a name that there is none of.
+        ArgumentError: The target cannot be built or called, or an expected failure has a name that no finding has.
+
+    Example:
+        >>> from heedful import check
+        >>> def attend(query, key, value):
+        ...     return (query @ key.mT).softmax(dim=-1) @ value
+        >>> [finding.name for finding in check(attend).bugs]
+        ['scale-missing']
     """
     expected = Expected(causal, window, num_heads)
     with undisturbed():
@@ -66,7 +79,7 @@ def check(
                 target, example=example, expected=expected, cache=cache, arguments=arguments
             )
         except TargetError as error:
-            name, runs = str(error), (_uncallable(error),)
+            name, runs = str(error), (_failed_call(error),)
         else:
             name = evidence.subject.name
             runs = tuple(run_probe(evidence, probe) for probe in PROBES)
@@ -79,31 +92,19 @@ def check(
     )
 
 
-def _uncallable(error: TargetError) -> ProbeRun:
-    """The one finding of a target that cannot be run at all.
-
-    Raises:
-        ArgumentError: nothing says that it is the target's fault.
-    """
-    cause = error.__cause__
-    place = None if cause is None else raising_line(cause)
-    if cause is None or place is None:
-        raise ArgumentError(
-            "target",
-            expected="a call that works and gives one row for each token",
-            received=f"from {error}: {cause and describe_exception(cause)}",
-            remedy="Give an example of its arguments: example=….",
-        ) from error
-    return ProbeRun("calling", 0.0, (_crash(cause, place),))
-
-
 def evidence_of(
-    target: Any, *, example: Any, expected: Expected, cache: Any, arguments: Mapping[str, Any]
+    target: Any,
+    *,
+    example: Any = None,
+    expected: Expected,
+    cache: Callable[[int, int], Any] | None = None,
+    arguments: Mapping[str, Any] = {},
 ) -> Evidence:
-    """What the probes of a target look at.
+    """Return the evidence about a target; its arguments are those of `check`.
 
     Raises:
-        ArgumentError: the target cannot be built or called.
+        ArgumentError: The target cannot be built or called.
+        TargetError: Every way to call the target fails in its own code.
     """
     subject = find_subject(
         target, example=example, causal=expected.causal, cache=cache, arguments=arguments
@@ -112,40 +113,59 @@ def evidence_of(
 
 
 def run_probe(evidence: Evidence, probe: Probe) -> ProbeRun:
-    """Ask one probe; what it raises is a finding."""
-    began = time.perf_counter()
-    found: list[Finding | Fact] = []
+    """Put one probe to the evidence; an exception that the target raises is a finding, too."""
+    start = time.perf_counter()
+    answers: list[Finding | Fact] = []
     try:
-        with within(SECONDS):
-            found.extend(probe.ask(evidence))
-    except Exception as error:  # noqa: BLE001 - whatever the target raises tells about the target
-        found.append(_raised(probe, error))
+        with within(PROBE_SECONDS):
+            answers.extend(probe.ask(evidence))
+    except Exception as error:  # noqa: BLE001 - a target may raise anything
+        answers.append(_finding_on_exception(probe, error))
     return ProbeRun(
         name=probe.name,
-        seconds=time.perf_counter() - began,
-        findings=tuple(it for it in found if isinstance(it, Finding)),
-        facts=tuple(it for it in found if isinstance(it, Fact)),
+        seconds=time.perf_counter() - start,
+        findings=tuple(answer for answer in answers if isinstance(answer, Finding)),
+        facts=tuple(answer for answer in answers if isinstance(answer, Fact)),
     )
 
 
-def _raised(probe: Probe, error: Exception) -> Finding:
-    """What an exception within a probe says about the target, or about the probe."""
+def _failed_call(error: TargetError) -> ProbeRun:
+    """Return the outcome for a target that raises whenever it is called.
+
+    Raises:
+        ArgumentError: The exception does not come from the target's own code.
+    """
+    cause = error.__cause__
+    place = None if cause is None else raising_line(cause)
+    if cause is None or place is None:
+        raise ArgumentError(
+            "target",
+            expected="a call that works and returns one row for each token",
+            received=f"from {error}: {cause and describe_exception(cause)}",
+            remedy="Give an example of its arguments: example=….",
+        ) from error
+    return ProbeRun("calling", 0.0, (_crash(cause, place),))
+
+
+def _finding_on_exception(probe: Probe, error: Exception) -> Finding:
+    """Return the finding on an exception that a probe met: a crash of the target, or a probe that cannot run."""
     if isinstance(error, TimeoutError):
-        proof = f"The probe {probe.name!r} was not done after {SECONDS:.0f} s."
+        proof = f"The probe {probe.name!r} did not finish within {PROBE_SECONDS:.0f} s."
         return Finding(probe.finds[0], "not-testable", proof)
     place = raising_line(error)
     if place is None:
-        proof = f"The probe {probe.name!r} could not be carried out: {describe_exception(error)}"
+        proof = f"The probe {probe.name!r} could not run: {describe_exception(error)}"
         return Finding(probe.finds[0], "not-testable", proof)
     return _crash(error, place)
 
 
 def _crash(error: BaseException, place: SourceLine) -> Finding:
-    """A finding on what a target raises, whatever it is given."""
-    read = global_tensor_read(error)
-    if read is not None:
-        name, line = read
-        proof = f"It reads the global tensor {name!r}, the same for all tokens, and raises {describe_exception(error)}"
-        return Finding("undefined-or-global-name", "bug", proof, "", line)
+    """Return the finding on an exception that the target raises on ordinary input."""
+    description = describe_exception(error)
+    global_read = global_tensor_read(error)
+    if global_read is not None:
+        name, line = global_read
+        proof = f"It reads the global tensor {name!r}, which is the same for all inputs, and raises {description}"
+        return Finding("undefined-or-global-name", "bug", proof, place=line)
     name = "undefined-or-global-name" if isinstance(error, NameError) else "crashes"
-    return Finding(name, "bug", f"It raises {describe_exception(error)}", "", place)
+    return Finding(name, "bug", f"It raises {description}", place=place)

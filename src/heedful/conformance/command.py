@@ -1,4 +1,4 @@
-"""`heedful check`: load a target, check it, print the report."""
+"""The command `heedful check`: load a target, check it and print the report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from heedful.conformance.calling.loading import loaded
 from heedful.conformance.check import check
-from heedful.conformance.reporting.catalogue import explained
+from heedful.conformance.reporting.catalogue import find_entry
 from heedful.conformance.reporting.junit import as_junit
 from heedful.conformance.reporting.report import Report
 from heedful.conformance.reporting.text import as_text, catalogue_as_text
@@ -21,16 +21,16 @@ Format = Literal["text", "json", "junit"]
 
 
 def explain(name: str) -> None:
-    """Print what a finding means, what shows it, and its remedy.
+    """Print what a finding means, how a probe shows it, and how to fix it.
 
     Raises:
-        ArgumentError: there is none of that name.
+        ArgumentError: No finding has that name.
     """
-    print_out(str(explained(name, "--explain")))
+    print_out(str(find_entry(name, "--explain")))
 
 
 def list_findings() -> None:
-    """Print every finding's name and meaning."""
+    """Print the name and meaning of every finding."""
     print_out(catalogue_as_text(sys.stdout))
 
 
@@ -44,37 +44,39 @@ def check_and_print(
     num_heads: int | None,
     form: Format,
 ) -> int:
-    """Check what a target names, print the report, and say with which code to exit.
+    """Check a target, print the report, and return the exit code.
 
     Args:
-        target: "path/to/file.py:Name" or "package.module:Name".
-        assignments: "name=value": the constructor's arguments, as Python literals, or else as text.
-        expectations: "name=reason": findings that are known.
-        causal, window, num_heads: what the target should be, as `check` takes it.
-        form: how to print.
+        target: The target as "path/to/file.py:Name" or "package.module:Name".
+        assignments: Arguments of the constructor as "name=value". Each value is a Python literal, or else text.
+        expectations: Known findings as "name=reason".
+        causal: Whether the target should be causal, as in `check`.
+        window: The window that the target should have, as in `check`.
+        num_heads: The number of heads that the target should have, as in `check`.
+        form: The format of the report.
 
     Raises:
-        ArgumentError: something given cannot be used, or the target cannot be imported, built or called.
+        ArgumentError: An argument is malformed, or the target cannot be imported, built or called.
     """
     arguments = {name: _literal(text) for name, text in _pairs(assignments, "--with")}
-    expected = dict(_pairs(expectations, "--expect"))
-    for name in expected:
-        explained(name, "--expect")
-    # What the target prints must not end up within the report.
-    with contextlib.redirect_stdout(sys.stderr), loaded(target) as found:
+    expected_failures = dict(_pairs(expectations, "--expect"))
+    for name in expected_failures:
+        find_entry(name, "--expect")
+    # A target may print, which must not end up in the report.
+    with contextlib.redirect_stdout(sys.stderr), loaded(target) as definition:
         report = check(
-            found,
+            definition,
             causal=causal,
             window=window,
             num_heads=num_heads,
-            expected_failures=expected,
+            expected_failures=expected_failures,
             arguments=arguments,
         )
-    print_out(_printed(report, form))
+    print_out(_formatted(report, form))
     return report.exit_code
 
 
-def _printed(report: Report, form: Format) -> str:
+def _formatted(report: Report, form: Format) -> str:
     match form:
         case "json":
             return report.to_json()
@@ -85,20 +87,27 @@ def _printed(report: Report, form: Format) -> str:
 
 
 def _pairs(texts: Sequence[str], option: str) -> list[tuple[str, str]]:
-    pairs = [text.partition("=") for text in texts]
-    for text, (name, separator, value) in zip(texts, pairs, strict=True):
-        if not (name and separator and value):
+    """Return "name=value" texts as pairs.
+
+    Raises:
+        ArgumentError: A text has another form.
+    """
+    pairs: list[tuple[str, str]] = []
+    for text in texts:
+        name, _, value = text.partition("=")
+        if not (name and value):
             raise ArgumentError(
                 option,
                 expected="NAME=VALUE" if option == "--with" else "NAME=REASON",
                 received=repr(text),
-                remedy="Quote it where it holds spaces.",
+                remedy="Put it in quotes if it contains spaces.",
             )
-    return [(name.strip(), value.strip()) for name, _, value in pairs]
+        pairs.append((name.strip(), value.strip()))
+    return pairs
 
 
 def _literal(text: str) -> Any:
-    """A number, a tuple, True, None …; anything else is the text itself."""
+    """Return the Python literal that a text stands for, or else the text itself."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError):

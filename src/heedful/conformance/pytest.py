@@ -1,4 +1,4 @@
-"""A check as tests of one's own: one for each probe, in pytest.
+"""Checks as tests: one pytest case for each probe.
 
 from heedful.conformance.pytest import parametrize
 
@@ -28,18 +28,29 @@ if TYPE_CHECKING:
 
 
 def parametrize(target: Any, **options: Any) -> pytest.MarkDecorator:
-    """Give a test function one case a probe; it takes the argument `probe` and calls it.
+    """Return a decorator that gives a test function one case for each probe.
 
-    The target is checked once, when the first case runs. A case raises AssertionError with the findings, at level bug,
-    that its probe made and no other finding explains: so one bug fails one test. A finding that is expected makes its
-    case an expected failure (xfail); one that is expected and does not occur any more fails.
+    The test function takes the argument `probe` and calls it. The target is checked once, when the first case runs. A
+    case raises AssertionError if its probe found a bug that no other finding explains, so that one bug fails one test.
+    If the bug is expected, the case is an expected failure (xfail). If an expected bug no longer occurs, the case
+    fails.
 
     Args:
-        target: what `heedful.check` takes, or a function without parameters that makes it.
-        options: of `heedful.check`.
+        target: A target that `heedful.check` takes, or a function without parameters that returns one.
+        options: The options of `heedful.check`.
+
+    Returns:
+        The mark, as `pytest.mark.parametrize` returns it.
 
     Raises:
         MissingExtraError: pytest is not installed.
+
+    Example:
+        >>> from heedful.conformance.pytest import parametrize
+        >>> from heedful.textbook import CausalAttention
+        >>> @parametrize(CausalAttention(3, 2, context_length=16), causal=True)
+        ... def test_attention(probe):
+        ...     probe()
     """
     try:
         import pytest
@@ -50,32 +61,41 @@ def parametrize(target: Any, **options: Any) -> pytest.MarkDecorator:
     def report() -> Report:
         return check(target() if _is_factory(target) else target, **options)
 
-    cases = [pytest.param(Case(it, report), id=it.name.replace(" ", "-")) for it in PROBES]
+    cases = [
+        pytest.param(ProbeCase(probe, report), id=probe.name.replace(" ", "-")) for probe in PROBES
+    ]
     return pytest.mark.parametrize("probe", cases)
 
 
-class Case:
-    """One probe of a check, as a test calls it."""
+class ProbeCase:
+    """One probe of a check, which a test calls.
+
+    Args:
+        probe: The probe.
+        report: A function that returns the report of the check.
+    """
 
     def __init__(self, probe: Probe, report: Callable[[], Report]) -> None:
-        self.probe, self._report = probe, report
+        self.probe: Probe = probe
+        self._report = report
 
     def __call__(self) -> None:
-        """Raise AssertionError if the probe found a bug, or no longer finds one that is expected."""
+        """Raise AssertionError if the probe found a bug, or if a bug that it should find no longer occurs."""
         __tracebackhide__ = True
         import pytest
 
         report = self._report()
-        own = [run for run in report.probes if run.name == self.probe.name]
-        runs = own or report.probes  # no probe ran: what kept them from it fails every case
-        found = [finding for run in runs for finding in run.findings]
-        bugs = [finding for finding in found if finding in report.bugs]
+        own_runs = [run for run in report.probes if run.name == self.probe.name]
+        # If the target cannot be called, no probe ran, and every case fails.
+        runs = own_runs or report.probes
+        findings = [finding for run in runs for finding in run.findings]
+        bugs = [finding for finding in findings if finding in report.bugs]
         if bugs:
             raise AssertionError("\n\n".join(map(finding_as_text, bugs)))
-        gone = [name for name in report.no_longer_failing if _first_to_find(name) is self.probe]
-        if gone:
-            raise AssertionError(f"expected to fail, and no longer failing: {', '.join(gone)}")
-        for finding in found:
+        fixed = [name for name in report.no_longer_failing if _probe_of(name) is self.probe]
+        if fixed:
+            raise AssertionError(f"Expected failures that no longer fail: {', '.join(fixed)}")
+        for finding in findings:
             if finding in report.findings and finding.name in report.expected_failures:
                 pytest.xfail(f"{finding.name}: {report.expected_failures[finding.name]}")
 
@@ -84,12 +104,12 @@ class Case:
 
 
 def _is_factory(target: Any) -> bool:
-    """Whether it makes a target rather than being one: attention takes arguments."""
+    """Check whether a target is a function without parameters, which returns the target proper."""
     if inspect.isclass(target) or isinstance(target, nn.Module):
         return False
     return not inspect.signature(target).parameters
 
 
-def _first_to_find(name: str) -> Probe:
-    """The probe that answers for a name; the first of all where any may find it, as with `crashes`."""
+def _probe_of(name: str) -> Probe:
+    """Return the first probe that looks for a finding; the first one of all if every probe may find it."""
     return next((probe for probe in PROBES if name in probe.finds), PROBES[0])

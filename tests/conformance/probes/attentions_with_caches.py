@@ -114,7 +114,7 @@ FILL = "torch.finfo(scores.dtype).min"
 def findings_and_facts(target: object) -> list[Finding | Fact]:
     """Return what the probes of caches, padding and rotary positions find, without mere consequences."""
     torch.manual_seed(0)
-    evidence = evidence_of(target, example=None, told=Expected(), cache=None, arguments={})
+    evidence = evidence_of(target, example=None, expected=Expected(), cache=None, arguments={})
     runs = [run_probe(evidence, probe) for probe in PROBES if probe.ask.__module__ in MODULES]
     findings = root_causes(finding for run in runs for finding in run.findings)
     return [*findings, *(fact for run in runs for fact in run.facts)]
@@ -135,7 +135,7 @@ def written(tmp_path: Path, source: str) -> Iterator[type[nn.Module]]:
         yield target
 
 
-def check_wrong_line(
+def assert_names_the_line(
     tmp_path: Path, name: str, source: str, old: str, new: str, line: str | None
 ) -> None:
     """Assert that an edit of a correct source gives one bug of that name, on that line."""
@@ -148,7 +148,7 @@ def check_wrong_line(
         assert line in finding.place.source
 
 
-def check_correct_variant(tmp_path: Path, source: str, old: str, new: str) -> None:
+def assert_no_finding(tmp_path: Path, source: str, old: str, new: str) -> None:
     """Assert that an edit of a correct source that keeps it correct gives no finding."""
     with written(tmp_path, source.replace(old, new) if old else source) as target:
         assert findings(target(32, 4)) == []

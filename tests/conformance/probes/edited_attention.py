@@ -133,7 +133,7 @@ def edited(
 def results_of(target: object) -> list[Finding | Fact]:
     """Return the findings of the probes, consequences of others left out, and the facts."""
     torch.manual_seed(0)
-    evidence = evidence_of(target, example=None, told=Expected(), cache=None, arguments={})
+    evidence = evidence_of(target, example=None, expected=Expected(), cache=None, arguments={})
     runs = [run_probe(evidence, probe) for probe in PROBES if probe.finds[0] in FINDINGS]
     findings = root_causes(finding for run in runs for finding in run.findings)
     return [*findings, *(fact for run in runs for fact in run.facts)]

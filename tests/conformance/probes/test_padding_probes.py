@@ -10,8 +10,8 @@ from attentions_with_caches import (
     POSITIONS,
     RESTARTED,
     SHIFTED,
-    check_correct_variant,
-    check_wrong_line,
+    assert_no_finding,
+    assert_names_the_line,
     findings,
     written,
 )
@@ -57,12 +57,12 @@ CORRECT = {
 
 @pytest.mark.parametrize(("name", "source", "old", "new", "line"), WRONG)
 def test_the_wrong_line_is_named(tmp_path, name, source, old, new, line):
-    check_wrong_line(tmp_path, name, source, old, new, line)
+    assert_names_the_line(tmp_path, name, source, old, new, line)
 
 
 @pytest.mark.parametrize("variant", CORRECT)
 def test_correct_variants_give_no_finding(tmp_path, variant):
-    check_correct_variant(tmp_path, *CORRECT[variant])
+    assert_no_finding(tmp_path, *CORRECT[variant])
 
 
 def test_torch_attention_is_suspicious_for_its_nan_on_a_sequence_of_padding():

@@ -11,8 +11,8 @@ from attentions_with_caches import (
     ROTATE_KEY,
     SINES,
     STACKED,
-    check_correct_variant,
-    check_wrong_line,
+    assert_no_finding,
+    assert_names_the_line,
     findings,
     written,
 )
@@ -72,12 +72,12 @@ CORRECT = {
 
 @pytest.mark.parametrize(("name", "source", "old", "new", "line"), WRONG)
 def test_the_wrong_line_is_named(tmp_path, name, source, old, new, line):
-    check_wrong_line(tmp_path, name, source, old, new, line)
+    assert_names_the_line(tmp_path, name, source, old, new, line)
 
 
 @pytest.mark.parametrize("variant", CORRECT)
 def test_correct_variants_give_no_finding(tmp_path, variant):
-    check_correct_variant(tmp_path, *CORRECT[variant])
+    assert_no_finding(tmp_path, *CORRECT[variant])
 
 
 def test_frequencies_rounded_by_a_cast_are_suspicious(tmp_path):

@@ -16,8 +16,7 @@ from heedful.conformance.calling.mask_forms import MaskArgument, Masks
 from heedful.conformance.calling.target import Target, TargetError
 from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.observation import Observation
-from heedful.observation import Trace, record
-from heedful.observation import ReachableTensors
+from heedful.observation import ReachableTensors, Trace, record
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,6 +174,6 @@ class Caller:
         """Return the observation of a recorded call; `before` is the number of tokens already in its cache."""
         output = self.rows(trace.result, inputs).detach()
         args, keywords = self.target.bound(arguments)
-        tensors = reversed(Surroundings(self.callee, args, keywords).tensors)
+        tensors = reversed(ReachableTensors(self.callee, args, keywords).tensors)
         values = {(source.kind, source.name): tensor.detach() for tensor, source in tensors}
         return Observation(inputs, output, trace, values, before)

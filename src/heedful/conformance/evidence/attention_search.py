@@ -74,9 +74,8 @@ class _Finder:
             for index in self._scores_behind(weights.step):
                 attention = _attention(self._observation, self._scores[index], context, side)
                 if attention is not None:
-                    del self._scores[
-                        context.step.index
-                    ]  # a context is not the scores of another attention
+                    # A context is not the scores of another attention.
+                    del self._scores[context.step.index]
                     yield attention
                     return
 
@@ -146,20 +145,10 @@ def _attention(
         side: The operand of `context` that holds the weights.
     """
     T = observation.inputs.sizes[1]
-    key_letter = context.summed[-1:]
-    query_letter = token_letter(context, side, T, context.letters[side])
-    value_letter = context.own(1 - side)[-1:]
-    if not (key_letter and query_letter and value_letter):
+    weighted = _weights_and_values(context, side, T)
+    if weighted is None:
         return None
-    applied = context.operand(side, query_letter + key_letter, value_letter)
-    value = context.operand(1 - side, key_letter + value_letter, query_letter)
-    letters = context.letters[side]
-    layout = _WeightsLayout(
-        shape=(context.left, context.right)[side].shape,
-        query_axis=letters.index(query_letter),
-        key_axis=letters.index(key_letter),
-        sizes=applied.shape,
-    )
+    layout, applied, value = weighted
     chain = chain_between(observation, scores.step, context.sources[side])
     queries = _side_of_queries(scores, layout, T, chain)
     operands = _queries_and_keys(scores, queries, T)
@@ -192,6 +181,32 @@ def _attention(
         context=applied @ value,
         empty_slot_weight=applied.new_zeros(applied.shape[:2]),
     )
+
+
+def _weights_and_values(
+    context: Product, side: int, tokens: int
+) -> tuple[_WeightsLayout, Tensor, Tensor] | None:
+    """Return the layout of the weights, the weights (L, Tq, Tk) and the values (L, Tk, Dv); None if axes are missing.
+
+    Args:
+        context: The product of weights and values.
+        side: The operand that holds the weights.
+        tokens: The number of tokens.
+    """
+    letters = context.letters[side]
+    keys, features = context.summed[-1:], context.own(1 - side)[-1:]
+    queries = token_letter(context, side, tokens, letters)
+    if not (queries and keys and features):
+        return None
+    weights = context.operand(side, queries + keys, features)
+    value = context.operand(1 - side, keys + features, queries)
+    layout = _WeightsLayout(
+        shape=(context.left, context.right)[side].shape,
+        query_axis=letters.index(queries),
+        key_axis=letters.index(keys),
+        sizes=weights.shape,
+    )
+    return layout, weights, value
 
 
 def _side_of_queries(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from heedful.conformance.evidence.attention import FUSED, fused_arguments, value_of
-from heedful.conformance.recording.dataflow import steps_from_tokens, tensor_of
+from heedful.conformance.evidence.fused import FUSED, fused_arguments
+from heedful.conformance.recording.dataflow import steps_from_tokens
 from heedful.conformance.recording.differences import (
     changed_entries,
     differing_entries,
     same_steps,
 )
-from heedful.conformance.recording.inputs import Observation
+from heedful.conformance.recording.observation import Observation, tensor_of, value_of
 from heedful.observation import Step
 
 

@@ -11,7 +11,7 @@ from heedful.conformance.calling import names
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.calling.target import is_from_transformers
 from heedful.conformance.evidence.fused import FUSED, fused_arguments
-from heedful.conformance.evidence.masking import is_triangular
+from heedful.conformance.evidence.triangular import is_triangular
 from heedful.conformance.recording.observation import Observation, tensor_of
 
 
@@ -69,8 +69,9 @@ def _causal(subject: Subject, expected: Expected, baseline: Observation) -> tupl
     if expected.causal is not None:
         return expected.causal, "the caller states so"
     for module in () if subject.module is None else subject.module.modules():
+        # In transformers, is_causal only tells SDPA what the mask argument tells the other implementations.
         if is_from_transformers(module):
-            continue  # there, is_causal only replaces the mask that other implementations are passed
+            continue
         for name in names.CAUSAL:
             if isinstance(declared := getattr(module, name, None), bool):
                 return declared or None, f"its attribute {name} is {declared}"

@@ -41,9 +41,8 @@ def fused_attention(observation: Observation, step: Step) -> RecordedAttention:
         key, value = (_repeated_heads(tensor, query.shape[-3]) for tensor in (key, value))
     scores = query @ key.mT
     logits = _logits(observation, arguments, scores, head_dim=query.shape[-1])
-    weights = logits.softmax(-1).nan_to_num(
-        0.0
-    )  # PyTorch gives rows without visible keys zero weights
+    # PyTorch gives a query that sees no key zero weights.
+    weights = logits.softmax(-1).nan_to_num(0.0)
     leading_shape = scores.shape[:-2]
 
     def flat(tensor: Tensor) -> Tensor:

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from heedful.conformance.evidence.attention import FAINT, RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
-from heedful.conformance.recording.dataflow import tensor_of
-from heedful.conformance.recording.inputs import Observation
+from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.recording.source import SourceLine, attribute_definition
 from heedful.observation import Source, Step
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.conformance.evidence.evidence import Evidence
-from heedful.conformance.evidence.expectations import is_triangular
+from heedful.conformance.evidence.triangular import is_triangular
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import VIEWS
 from heedful.conformance.recording.source import attribute_definition
@@ -38,7 +38,7 @@ def buffers(evidence: Evidence) -> Iterator[Finding | Fact]:
             "bug",
             f"After .to('meta') {name!r} ({times(tensor.shape)}) is still on {tensor.device}.",
             "",
-            attribute_definition(module, name, held=True),
+            attribute_definition(module, name, follow_locals=False),
         )
 
 

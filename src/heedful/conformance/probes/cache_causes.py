@@ -5,7 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from heedful.conformance.evidence.alignment import PartialRun
-from heedful.conformance.evidence.attention import RecordedAttention, find_attentions
+from heedful.conformance.evidence.attention import RecordedAttention
+from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.masking import masking_step
 from heedful.conformance.probes.cache_writes import find_wrong_write

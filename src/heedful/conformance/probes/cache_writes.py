@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from heedful.conformance.evidence.alignment import PartialRun
-from heedful.conformance.recording.dataflow import is_projection, steps_from_projection, tensor_of
+from heedful.conformance.recording.dataflow import is_projection, steps_from_projection
 from heedful.conformance.recording.differences import differing_entries
-from heedful.conformance.recording.inputs import Observation
+from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.observation import Source, Step
 
 

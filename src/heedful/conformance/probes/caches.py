@@ -11,7 +11,7 @@ from heedful.conformance.evidence.alignment import PartialRun
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.cache_causes import find_cache_cause
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.inputs import Observation
+from heedful.conformance.recording.observation import Observation
 from heedful.conformance.reporting.finding import Fact, Finding
 
 CACHE_KINDS: dict[str, str] = {

@@ -7,18 +7,17 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from heedful.conformance.evidence.attention import RecordedAttention, value_of
+from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
-from heedful.conformance.evidence.expectations import is_triangular
 from heedful.conformance.evidence.masking import (
     MaskDefect,
     mask_applying_line,
     mask_building_line,
     unused_masking,
 )
+from heedful.conformance.evidence.triangular import is_triangular
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import tensor_of
-from heedful.conformance.recording.inputs import Observation
+from heedful.conformance.recording.observation import Observation, tensor_of, value_of
 from heedful.conformance.recording.source import SourceLine, attribute_definition
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step

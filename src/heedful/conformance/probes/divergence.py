@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from heedful.conformance.recording.dataflow import steps_from_tokens, tensor_of
+from heedful.conformance.recording.dataflow import steps_from_tokens
 from heedful.conformance.recording.differences import differing_entries
-from heedful.conformance.recording.inputs import Observation
+from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.observation import Step
 
 

@@ -8,17 +8,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from heedful.conformance.evidence.attention import RecordedAttention, find_attentions
+from heedful.conformance.evidence.attention import RecordedAttention
+from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.dropout import dropout_probability, dropout_steps
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import (
+    ancestors,
     steps_from_projection,
     steps_to_next_projection,
-    tensor_of,
 )
-from heedful.conformance.recording.differences import ancestors, same_steps
-from heedful.conformance.recording.inputs import Observation
+from heedful.conformance.recording.differences import same_steps
+from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import steps_from_tokens
-from heedful.conformance.recording.differences import unused_steps
+from heedful.conformance.recording.dataflow import steps_from_tokens, unused_steps
 from heedful.conformance.recording.source import SourceLine, functions_of
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step

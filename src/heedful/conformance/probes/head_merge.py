@@ -9,8 +9,9 @@ from torch import Tensor
 
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import steps_to_next_projection, tensor_of
+from heedful.conformance.recording.dataflow import steps_to_next_projection
 from heedful.conformance.recording.differences import differing_entries
+from heedful.conformance.recording.observation import tensor_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 

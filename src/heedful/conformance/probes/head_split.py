@@ -9,14 +9,13 @@ from torch import Tensor
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import CHANGED, Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import VIEWS, steps_from_projection
+from heedful.conformance.recording.dataflow import VIEWS, ancestors, steps_from_projection
 from heedful.conformance.recording.differences import (
-    ancestors,
     changed_entries,
     differing_entries,
     indices_with_any,
 )
-from heedful.conformance.recording.inputs import Observation
+from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator
 
 from torch import Tensor
 
-from heedful.conformance.evidence.attention import FAINT, RecordedAttention, find_attentions
+from heedful.conformance.evidence.attention import FAINT, RecordedAttention
+from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.masking import masking_step
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.inputs import Inputs, Observation
+from heedful.conformance.recording.inputs import Inputs
+from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 

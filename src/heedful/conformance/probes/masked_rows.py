@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from heedful.conformance.evidence.attention import find_attentions
+from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.padded_batch import (
     padded_subject,
@@ -16,8 +16,7 @@ from heedful.conformance.probes.padded_batch import (
     real_tokens,
 )
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import tensor_of
-from heedful.conformance.recording.inputs import Observation
+from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 

@@ -7,16 +7,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from heedful.conformance.calling.mask_forms import LENGTHS
+from heedful.conformance.calling.mask_forms import LENGTHS, MaskArgument
 from heedful.conformance.calling.subject import Subject
-from heedful.conformance.evidence.attention import (
-    RecordedAttention,
-    find_attentions,
-    fused_arguments,
-)
+from heedful.conformance.evidence.attention import RecordedAttention
+from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
-from heedful.conformance.recording.differences import ancestors
-from heedful.conformance.recording.inputs import MaskArgument, Observation
+from heedful.conformance.evidence.fused import fused_arguments
+from heedful.conformance.recording.dataflow import ancestors
+from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine
 from heedful.observation import Source
 

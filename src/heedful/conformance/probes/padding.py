@@ -22,7 +22,8 @@ from heedful.conformance.probes.padded_batch import (
 from heedful.conformance.probes.padding_causes import find_padding_cause
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.differences import differing_entries
-from heedful.conformance.recording.inputs import Inputs, Observation
+from heedful.conformance.recording.inputs import Inputs
+from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from heedful.conformance.evidence.attention import FUSED, fused_arguments
+from heedful.conformance.calling.mask_forms import MaskArgument
 from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.evidence.fused import FUSED, fused_arguments
 from heedful.conformance.evidence.masking import unused_masking
 from heedful.conformance.probes.padded_batch import (
     describe_sizes,
@@ -16,7 +17,7 @@ from heedful.conformance.probes.padded_batch import (
     real_tokens,
 )
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.inputs import MaskArgument, Observation
+from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 

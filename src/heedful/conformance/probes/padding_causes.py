@@ -8,17 +8,14 @@ import torch
 from torch import Tensor
 
 from heedful.conformance.calling.subject import Subject
-from heedful.conformance.evidence.attention import (
-    RecordedAttention,
-    find_attentions,
-    fused_arguments,
-)
+from heedful.conformance.evidence.attention import RecordedAttention
+from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.evidence.fused import fused_arguments
 from heedful.conformance.evidence.masking import MaskDefect, unused_masking
 from heedful.conformance.probes.mask_fill import SUFFICIENT_FILL
 from heedful.conformance.probes.padded_batch import line_applying_argument
-from heedful.conformance.recording.dataflow import tensor_of
-from heedful.conformance.recording.inputs import Observation
+from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.observation import Source
 

@@ -12,9 +12,8 @@ from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.rotary_continuation import check_continuation
 from heedful.conformance.probes.rotations import Rotation, find_rotations, is_near
-from heedful.conformance.recording.dataflow import tensor_of
-from heedful.conformance.recording.differences import ancestors
-from heedful.conformance.recording.inputs import Observation
+from heedful.conformance.recording.dataflow import ancestors
+from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.recording.source import SourceLine, call_site
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step

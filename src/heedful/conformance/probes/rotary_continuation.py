@@ -10,9 +10,8 @@ from torch import Tensor
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.rotations import TOLERANCE, Rotation, recover_maps
-from heedful.conformance.recording.dataflow import tensor_of
-from heedful.conformance.recording.differences import ancestors
-from heedful.conformance.recording.inputs import Observation
+from heedful.conformance.recording.dataflow import ancestors
+from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Finding
 from heedful.observation import Step

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from heedful.conformance.calling.arguments import of_transformers
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.subject import Subject
+from heedful.conformance.calling.target import is_from_transformers
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import tensor_of
-from heedful.conformance.recording.differences import ancestors
-from heedful.conformance.recording.inputs import Observation
+from heedful.conformance.recording.dataflow import ancestors
+from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding, Level
 from heedful.observation import Step
@@ -139,4 +138,4 @@ def _report(error: _AngleError, T: int, level: Level, reason: str) -> Finding:
 
 def _is_cast_by_transformers(module: nn.Module) -> bool:
     """Return True for transformers' modules: from_pretrained casts these, and it keeps the frequencies."""
-    return any(of_transformers(part) for part in module.modules())
+    return any(is_from_transformers(part) for part in module.modules())

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
-from heedful.conformance.recording.dataflow import steps_from_projection, tensor_of
-from heedful.conformance.recording.inputs import Observation
+from heedful.conformance.recording.dataflow import steps_from_projection
+from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.observation import Source, Step
 
 MAX_RUNS = 24

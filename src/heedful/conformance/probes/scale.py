@@ -10,20 +10,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from heedful.conformance.calling.arguments import of_transformers
-from heedful.conformance.evidence.attention import (
-    FUSED,
-    RecordedAttention,
-    find_attentions,
-    fused_arguments,
-    value_of,
-)
+from heedful.conformance.calling.target import is_from_transformers
+from heedful.conformance.evidence.attention import RecordedAttention
+from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.evidence.fused import FUSED, fused_arguments
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.softmax import has_sink
-from heedful.conformance.recording.dataflow import steps_from_projection, tensor_of
-from heedful.conformance.recording.differences import ancestors
-from heedful.conformance.recording.inputs import Observation
+from heedful.conformance.recording.dataflow import ancestors, steps_from_projection
+from heedful.conformance.recording.observation import Observation, tensor_of, value_of
 from heedful.conformance.recording.source import SourceLine, attribute_definition
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
@@ -167,7 +162,7 @@ def _finding(
     """Build the finding on a wrong scale."""
     D = attention.query.shape[-1]
     # A model of transformers has weights that were trained with its scale.
-    is_trained = of_transformers(evidence.subject.module) or _adds_trained_bias(
+    is_trained = is_from_transformers(evidence.subject.module) or _adds_trained_bias(
         observation, attention
     )
     formula = scale.formula and f" ({scale.formula})"

@@ -11,13 +11,14 @@ from torch import Tensor
 
 from heedful.conformance.calling.exceptions import attempt, describe_exception, raising_line
 from heedful.conformance.calling.target import TargetError
-from heedful.conformance.evidence.attention import RecordedAttention, find_attentions
+from heedful.conformance.evidence.attention import RecordedAttention
+from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.divergence import first_divergent_step
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import tensor_of
 from heedful.conformance.recording.differences import differing_entries
-from heedful.conformance.recording.inputs import Inputs, Observation
+from heedful.conformance.recording.inputs import Inputs
+from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step

@@ -12,7 +12,8 @@ from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.differences import changed_entries, differing_entries
-from heedful.conformance.recording.inputs import Inputs, Observation
+from heedful.conformance.recording.inputs import Inputs
+from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine, attribute_mutation, last_assignment
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step

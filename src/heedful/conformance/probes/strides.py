@@ -14,7 +14,7 @@ from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.differences import (
-    EXACT,
+    TOLERANCES,
     changed_entries,
     differing_entries,
     same_steps,
@@ -135,7 +135,7 @@ def _compare(
     for name, value in expected.items():
         distance = (value - results[name]).abs().max()
         # A gradient that is zero but for rounding, as that of a key's bias, also differs by rounding.
-        exceeds_rounding = distance > EXACT[value.dtype] * largest
+        exceeds_rounding = distance > TOLERANCES[value.dtype] * largest
         if differing_entries(value, results[name]).any() and exceeds_rounding:
             return Finding(
                 "stride-dependent",

@@ -7,15 +7,16 @@ from itertools import accumulate
 
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.evidence.alignment import PartialRun
-from heedful.conformance.evidence.attention import FAINT, RecordedAttention, find_attentions
+from heedful.conformance.evidence.attention import FAINT, RecordedAttention
+from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.masking import masking_step
 from heedful.conformance.probes.cache_writes import find_wrong_write
 from heedful.conformance.probes.caches import chunk_sizes, describe_chunks
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import steps_from_projection
-from heedful.conformance.recording.differences import ancestors, changed_entries
-from heedful.conformance.recording.inputs import Observation
+from heedful.conformance.recording.dataflow import ancestors, steps_from_projection
+from heedful.conformance.recording.differences import changed_entries
+from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step

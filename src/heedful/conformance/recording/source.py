@@ -30,6 +30,11 @@ class SourceLine:
         file: The path of the file, or the name that Python has for the source, such as "<stdin>".
         line: The number of the line, counted from 1.
         source: The statement on that line, written on one line.
+
+    Example:
+        >>> from heedful.conformance import SourceLine
+        >>> SourceLine("mine.py", 5, "weights = scores.softmax(1)").line
+        5
     """
 
     file: str

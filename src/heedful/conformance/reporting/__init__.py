@@ -1,1 +1,1 @@
-"""Findings, their catalogue, and reports as text, HTML, JSON and JUnit XML."""
+"""Findings, the catalogue that explains them, and the report of a check as text, HTML, JSON and JUnit XML."""

@@ -1,4 +1,4 @@
-"""Every finding's name: what is wrong, how a probe shows it, and what to write instead."""
+"""The catalogue of findings: what each name means, how a probe shows it, and how to fix it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from heedful.errors import ArgumentError
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A kind of finding.
+class CatalogueEntry:
+    """The explanation of a finding.
 
     Attributes:
-        name: stable: what reports print, `--explain` takes and expected failures are called by.
-        level: the usual one; a single finding may be less sure.
-        meaning: what is wrong in the code.
-        proof: how a probe shows it.
-        remedy: what to write instead.
+        name: The stable name that reports print, and that `--explain` and expected failures take.
+        level: The usual level. A single finding may have a lower one.
+        meaning: What is wrong in the code.
+        proof: How a probe shows it.
+        remedy: What to write instead.
     """
 
     name: str
@@ -31,350 +31,373 @@ class Entry:
         return f"{self.name} ({self.level})\n{self.meaning}\nShown by: {self.proof}\nRemedy: {self.remedy}"
 
 
-def explained(name: str, argument: str) -> Entry:
-    """The entry of a name.
+def find_entry(name: str, argument: str) -> CatalogueEntry:
+    """Return the entry with a name.
 
     Args:
-        name: such as "scale-missing".
-        argument: what the caller gave it as, for the error.
+        name: The name of a finding, such as "scale-missing".
+        argument: The argument that the caller passed the name in, for the error message.
 
     Raises:
-        ArgumentError: there is no finding of that name; the text lists close ones.
+        ArgumentError: No finding has that name. The message suggests similar names.
     """
     if name not in CATALOGUE:
-        close = difflib.get_close_matches(name, CATALOGUE, n=3, cutoff=0.4)
+        similar = difflib.get_close_matches(name, CATALOGUE, n=3, cutoff=0.4)
         raise ArgumentError(
             argument,
-            expected=f"the name of a finding{' such as ' if close else ''}{' or '.join(close)}",
+            expected=f"the name of a finding{' such as ' if similar else ''}{' or '.join(similar)}",
             received=repr(name),
-            remedy="`heedful check --list` prints them all.",
+            remedy="Run `heedful check --list` to see all names.",
         )
     return CATALOGUE[name]
 
 
+def remedy_of(finding: Finding) -> str:
+    """Return the remedy of a finding: its own one, or else the one in the catalogue."""
+    return finding.remedy or CATALOGUE[finding.name].remedy
+
+
 _MASKS = (
-    Entry(
+    CatalogueEntry(
         "mask-unused",
         "bug",
-        "A mask is made or accepted, and has no effect: nobody takes the tensor that masked_fill() returns, or nothing "
-        "reads the argument.",
-        "Output i changes with a token that the mask hides, or not at all with the mask; a recorded masking step whose "
-        "result nothing uses.",
-        "Use what masked_fill() returns, scores = scores.masked_fill(hidden, float('-inf')), or write masked_fill_().",
+        "The module builds or accepts a mask that has no effect. Either the result of masked_fill() is discarded, or "
+        "the mask argument is never read.",
+        "The output changes when a token changes that the mask should hide, or it does not depend on the mask at all. "
+        "The recording contains a masking step whose result nothing uses.",
+        "Assign the result of masked_fill(), as in scores = scores.masked_fill(hidden, float('-inf')), or call "
+        "masked_fill_() instead.",
     ),
-    Entry(
+    CatalogueEntry(
         "mask-inverted",
         "bug",
-        "The mask hides what it should keep: True is read the other way round.",
-        "Outputs change with exactly the tokens that should be hidden, and not with those that should be seen.",
-        "Negate the mask (~mask). masked_fill() fills where True; scaled_dot_product_attention() attends where True; "
-        "nn.MultiheadAttention hides where True.",
+        "The mask hides what it should keep, because True and False are confused.",
+        "The output changes with exactly the tokens that should be hidden, and not with those that should be visible.",
+        "Negate the mask (~mask). masked_fill() fills the entries that are True, scaled_dot_product_attention() "
+        "attends to the entries that are True, and nn.MultiheadAttention hides the entries that are True.",
     ),
-    Entry(
+    CatalogueEntry(
         "mask-after-softmax",
         "bug",
-        "Weights are set to 0 after the softmax and not normalised again, so that a query's sum to less than 1.",
-        "Equal values give a smaller context: the sum of a query's weights over the keys is below 1.",
+        "Weights are set to 0 after the softmax and not normalised again, so that the weights of a query sum to less "
+        "than 1.",
+        "The sum of a query's weights over all keys is below 1: if all values are equal, the context is smaller than "
+        "they are.",
         "Fill the scores with float('-inf') before the softmax, or divide the masked weights by their sum.",
     ),
-    Entry(
+    CatalogueEntry(
         "mask-fill-too-small",
         "bug",
-        "Hidden scores get a finite number (-1e4, -100, 0), and keep weight where scores are large.",
-        "With longer tokens, whose scores are larger, hidden keys change the output.",
-        "Fill with float('-inf'), or with torch.finfo(scores.dtype).min.",
+        "Hidden scores are set to a finite number (-1e4, -100, 0), so that hidden keys still get weight if the other "
+        "scores are small in comparison.",
+        "The tokens are multiplied by a large factor, which makes the scores larger. Hidden keys then change the "
+        "output.",
+        "Fill with float('-inf') or with torch.finfo(scores.dtype).min.",
     ),
-    Entry(
+    CatalogueEntry(
         "mask-not-a-buffer",
         "bug",
-        "The mask is a plain attribute of the module, so that .to(), .cuda() and state_dict() leave it behind.",
-        "A copy of the module is moved to another device: the mask stays where it was.",
-        "self.register_buffer('mask', mask, persistent=False)",
+        "The mask is a plain attribute of the module. .to(), .cuda() and state_dict() skip it.",
+        "A copy of the module is moved to another device, and the mask stays on the old one.",
+        "Register it: self.register_buffer('mask', mask, persistent=False).",
     ),
-    Entry(
+    CatalogueEntry(
         "mask-broadcast",
         "bug",
-        "A mask of keys is broadcast along another dimension: it hides queries, or another batch entry's keys.",
-        "Which keys a query sees changes with the padding of another batch entry, or with the query's own padding.",
-        "Shape a (B, Tk) mask of keys as mask[:, None, None, :] to meet scores (B, H, Tq, Tk); where heads are folded "
-        "into the batch, repeat it in their order.",
+        "A mask of keys is broadcast along the wrong dimension. It hides queries, or the keys of another batch entry.",
+        "The keys that a query sees change with the padding of another batch entry, or with whether the query itself "
+        "is padding.",
+        "Write mask[:, None, None, :] to apply a mask of keys (B, Tk) to scores (B, H, Tq, Tk). If heads are folded "
+        "into the batch, repeat the mask in the order of the heads.",
     ),
-    Entry(
+    CatalogueEntry(
         "future-leak",
         "bug",
-        "A target that should be causal lets an output depend on a later token.",
-        "Changing token j changes an output i < j.",
-        "Hide keys j > i: torch.triu(torch.ones(T, T, dtype=torch.bool), diagonal=1), or is_causal=True.",
+        "The module should be causal, but an output depends on a later token.",
+        "Changing token j changes an output i with i < j.",
+        "Hide the keys j > i with torch.triu(torch.ones(T, T, dtype=torch.bool), diagonal=1), or pass is_causal=True.",
     ),
-    Entry(
+    CatalogueEntry(
         "self-hidden",
         "bug",
-        "The diagonal is hidden too: no query sees its own key, and the first sees none at all.",
-        "The weight of every query on its own key is 0.",
-        "Begin the hidden triangle above the diagonal: torch.triu(ones, diagonal=1).",
+        "The mask also hides the diagonal. No query sees its own key, and the first query sees no key at all.",
+        "The weight of each query on its own key is 0.",
+        "Start the hidden triangle above the diagonal: torch.triu(ones, diagonal=1).",
     ),
-    Entry(
+    CatalogueEntry(
         "window-off-by-one",
         "bug",
         "A sliding window is one key too wide or too narrow.",
-        "The last query sees one key more or fewer than the window says, its own included.",
-        "Query i sees i - window < j <= i: as many keys as the window says, its own included.",
+        "The last query sees one key more or fewer than the size of the window, its own key included.",
+        "Let query i see the keys with i - window < j <= i. These are `window` keys, including its own.",
     ),
-    Entry(
+    CatalogueEntry(
         "window-missing",
         "bug",
-        "A window is declared, and queries see keys beyond it, or far fewer.",
-        "The keys that the last query sees are counted.",
-        "Hide keys j <= i - window as well as those j > i.",
+        "The module declares a sliding window, but queries see keys outside it, or far fewer keys.",
+        "The number of keys that the last query sees differs from the size of the window.",
+        "Hide the keys with j <= i - window in addition to those with j > i.",
     ),
 )
 
 _PADDING = (
-    Entry(
+    CatalogueEntry(
         "padding-leak",
         "bug",
-        "What stands in padded places changes the outputs of real tokens.",
-        "A padded batch is run with other vectors in the padding, and beside each sequence alone.",
-        "Hide padded keys in every attention: give it the padding mask, combined with its other masks by &.",
+        "The vectors at padded positions change the outputs of real tokens.",
+        "A padded batch is run again with other vectors at the padded positions, and its sequences are run one by one "
+        "without padding. The outputs of real tokens differ.",
+        "Hide padded keys in every attention: pass it the padding mask, combined with its other masks by &.",
     ),
-    Entry(
+    CatalogueEntry(
         "nan-on-masked-rows",
         "bug",
-        "A query that may see no key gets a softmax over −∞ alone: NaN, which spreads.",
-        "A left-padded batch, whose padded queries see nothing: NaN in outputs or gradients of real tokens.",
-        "Let such queries see their own key and ignore their output, or set their weights to 0.",
+        "A query that may see no key gets a softmax over −∞ only. The result is NaN, which spreads to other tokens.",
+        "In a left-padded batch, padded queries see no key. Outputs or gradients of real tokens are NaN.",
+        "Let such queries see their own key and ignore their outputs, or set their weights to 0.",
     ),
-    Entry(
+    CatalogueEntry(
         "left-padding-positions",
         "bug",
-        "Positions are counted from the row's first slot, padding included, so that left padding shifts real tokens.",
-        "A left-padded batch gives other outputs than each sequence alone; right-padded it gives the same.",
-        "Count positions over real tokens: (attention_mask.cumsum(-1) - 1).clamp(min=0).",
+        "Positions are counted from the first position of the row, padding included, so that left padding shifts the "
+        "positions of real tokens.",
+        "The outputs of a left-padded batch differ from those of its sequences without padding, and the outputs of a "
+        "right-padded batch do not.",
+        "Count real tokens only: positions = (attention_mask.cumsum(-1) - 1).clamp(min=0).",
     ),
 )
 
 _WEIGHTS = (
-    Entry(
+    CatalogueEntry(
         "softmax-wrong-dim",
         "bug",
-        "The softmax is taken over queries, heads or the batch, not over keys.",
+        "The softmax normalises over queries, heads or the batch instead of over keys.",
         "The weights sum to 1 along another dimension, and not over the keys that a query sees.",
-        "softmax(dim=-1): the last dimension of scores (…, Tq, Tk) is the keys'.",
+        "softmax(dim=-1): the last dimension of scores (…, Tq, Tk) holds the keys.",
     ),
-    Entry(
+    CatalogueEntry(
         "rows-not-normalised",
         "bug",
-        "A query's weights do not sum to 1: no softmax, or something is done to them after it.",
-        "Equal values give a context other than that value.",
-        "Let the softmax over keys be the last thing done to the weights, dropout apart.",
+        "The weights of a query do not sum to 1: the softmax is missing, or the weights are changed after it.",
+        "If all values are equal, the context differs from that value.",
+        "Apply the softmax over the keys, and change the weights afterwards by dropout only.",
     ),
-    Entry(
+    CatalogueEntry(
         "scale-missing",
         "bug",
-        "Scores are not divided by √head_dim, so that softmax saturates as heads grow.",
-        "The logits grow by 1, not by 1/√head_dim, with each unit of query · key.",
+        "The scores are not divided by √head_dim, so that the softmax saturates for large heads.",
+        "The logits grow by 1, and not by 1/√head_dim, with each unit of query · key.",
         "scores = query @ key.transpose(-2, -1) * head_dim**-0.5",
     ),
-    Entry(
+    CatalogueEntry(
         "scale-wrong",
         "bug",
-        "Scores are multiplied by another number than 1/√head_dim: √d_model, √num_heads, the inverse, or twice.",
-        "The slope of the logits over query · key, which the report names.",
-        "Multiply once by head_dim**-0.5, with the size of one head: query.shape[-1] after the heads are split.",
+        "The factor of the scores is not 1/√head_dim. It may be computed from d_model or num_heads, inverted, or "
+        "applied twice.",
+        "The slope of the logits over query · key differs from 1/√head_dim. The report names it.",
+        "Multiply once by head_dim**-0.5, where head_dim is the size of one head: query.shape[-1] after the heads are "
+        "split.",
     ),
-    Entry(
+    CatalogueEntry(
         "keys-values-swapped",
         "bug",
-        "Queries are multiplied by the values, and weights by the keys.",
-        "The names of the parameters that the two products' tensors come from.",
+        "The queries are multiplied by the values, or the weights by the keys.",
+        "The names of the parameters show it: for example, the queries are multiplied by the result of W_value.",
         "scores = query @ key.transpose(-2, -1); context = weights @ value",
     ),
 )
 
 _HEADS = (
-    Entry(
+    CatalogueEntry(
         "heads-mixed-split",
         "bug",
-        "view(B, H, T, D) cuts (B, T, H·D) into heads without a transpose, so that their rows mix tokens.",
-        "Changing one token changes the queries, keys or values of others.",
+        "view(B, H, T, D) splits (B, T, H·D) into heads without a transpose, so that the rows of a head mix tokens.",
+        "Changing one token changes the queries, keys or values of other tokens.",
         "x.view(B, T, H, D).transpose(1, 2)",
     ),
-    Entry(
+    CatalogueEntry(
         "heads-mixed-merge",
         "bug",
-        "The heads' contexts are reshaped to (B, T, H·D) without the transpose back, so that tokens are mixed.",
-        "Changing one token's context changes other tokens' merged rows.",
+        "The contexts of the heads are reshaped to (B, T, H·D) without transposing back, so that tokens are mixed.",
+        "Changing the context of one token changes the merged rows of other tokens.",
         "context.transpose(1, 2).reshape(B, T, H * D)",
     ),
-    Entry(
+    CatalogueEntry(
         "batch-mixed",
         "bug",
-        "Attention runs over the batch: one entry's outputs depend on another's tokens.",
-        "Changing a token of one batch entry changes outputs of another.",
-        "Attend over the token dimension: with batch_first=False the layout is (T, B, C); transpose before and after.",
+        "The outputs of a batch entry depend on the tokens of another one, often because the attention runs over the "
+        "batch dimension.",
+        "Changing a token of one batch entry changes the outputs of another one.",
+        "Attend over the dimension of tokens. With batch_first=False the layout is (T, B, C): transpose before and "
+        "after.",
     ),
-    Entry(
+    CatalogueEntry(
         "group-order",
         "bug",
-        "Grouped keys and values are tiled (repeat), so that query heads read other groups' keys.",
-        "Which key head each query head reads: it must be h // (Hq // Hkv).",
-        "key.repeat_interleave(Hq // Hkv, dim=1), or enable_gqa=True; not repeat() or tile().",
+        "Grouped keys or values are tiled by repeat(), so that query heads read the heads of other groups.",
+        "Query head h reads another key head than h // (Hq // Hkv).",
+        "Use key.repeat_interleave(Hq // Hkv, dim=1) or enable_gqa=True instead of repeat() or tile().",
     ),
-    Entry(
+    CatalogueEntry(
         "projection-unused",
         "bug",
-        "A projection is made and the output does not depend on it; another often stands in its place twice.",
-        "Changing its parameter by 1 changes no output.",
-        "Use each projection once: query from W_query, key from W_key, value from W_value, then out_proj.",
+        "The output does not depend on one of the projections. Often another projection is used twice in its place.",
+        "Adding 1 to its parameter changes no output.",
+        "Use each projection once: query from W_query, key from W_key, value from W_value, and out_proj at the end.",
     ),
 )
 
 _DROPOUT = (
-    Entry(
+    CatalogueEntry(
         "dropout-in-eval",
         "bug",
-        "Weights are dropped in eval mode: F.dropout() without training=self.training, or dropout_p given always.",
+        "Weights are dropped in eval mode, because F.dropout() is called without training=self.training, or dropout_p "
+        "is passed in both modes.",
         "Two runs in eval mode differ.",
-        "F.dropout(weights, p, training=self.training); dropout_p=self.p if self.training else 0.0",
+        "Write F.dropout(weights, p, training=self.training), or dropout_p=self.p if self.training else 0.0.",
     ),
-    Entry(
+    CatalogueEntry(
         "dropout-misplaced",
         "bug",
-        "Dropout acts on scores before the softmax, or on the context, in place of the weights.",
-        "In train mode, which recorded step the dropout reads.",
-        "Drop the weights, after the softmax: weights = dropout(softmax(scores)); context = weights @ value.",
+        "Dropout acts on the scores before the softmax, or on the context, instead of on the weights.",
+        "In train mode, the recording shows which result the dropout reads.",
+        "Drop the weights after the softmax: weights = dropout(softmax(scores)); context = weights @ value.",
     ),
-    Entry(
+    CatalogueEntry(
         "dropout-rescale",
         "bug",
-        "What is left of the dropped weights is not multiplied by 1/(1 − p), so that train and eval differ in size.",
-        "In train mode, the ratio of the weights used to the softmax's: it must be 0 or 1/(1 − p).",
-        "Use nn.Dropout or F.dropout, or divide what is kept by 1 − p.",
+        "The weights that dropout keeps are not multiplied by 1/(1 − p), so that outputs in train mode and in eval "
+        "mode differ in size.",
+        "In train mode, the ratio of the applied weights to the weights of the softmax is neither 0 nor 1/(1 − p).",
+        "Use nn.Dropout or F.dropout, or divide the kept weights by 1 − p.",
     ),
 )
 
 _CACHES = (
-    Entry(
+    CatalogueEntry(
         "cache-mismatch",
         "bug",
-        "With a cache the outputs are others than without.",
-        "One full pass beside every split into prefill and decoding.",
-        "Append this call's keys and values behind the cached ones, and attend to all of them.",
+        "The outputs with a cache differ from those without one.",
+        "The tokens are run at once, and then in every split into a prefill and decoding steps. The outputs differ.",
+        "Append the keys and values of each call to the cached ones, and attend to all of them.",
     ),
-    Entry(
+    CatalogueEntry(
         "causal-alignment",
         "bug",
-        "With cached keys the causal mask is aligned to the first key, as is_causal=True is, not to the last: "
-        "new queries see too few keys, or a chunk is not masked at all.",
-        "Which keys the queries of a second chunk see.",
-        "Hide keys j > i + cached: torch.ones(Tq, Tk, dtype=torch.bool).tril(diagonal=Tk - Tq) keeps the rest.",
+        "With cached keys, the causal mask is aligned with the first key, as is_causal=True aligns it, instead of with "
+        "the last key. New queries see too few keys, or a chunk is not masked at all.",
+        "The queries of a second chunk see other keys than in a run on all tokens.",
+        "Hide the keys j > i + cached: torch.ones(Tq, Tk, dtype=torch.bool).tril(diagonal=Tk - Tq) keeps the others.",
     ),
-    Entry(
+    CatalogueEntry(
         "cache-garbage-read",
         "bug",
-        "Cache slots that hold no token yet are read.",
+        "The attention reads slots of the cache that hold no token yet.",
         "NaN in the unused slots changes the outputs.",
-        "Attend to key[:, :, :length] alone, or hide the slots beyond.",
+        "Attend to key[:, :, :length] only, or hide the slots after it.",
     ),
-    Entry(
+    CatalogueEntry(
         "rotary-offset",
         "bug",
-        "With a cache, rotary positions begin at 0 again with each call, or are off by one.",
-        "Before the rotation a chunk's queries and keys agree with the full pass's, and after it they do not.",
-        "positions = torch.arange(cached, cached + T): count from what is cached.",
+        "With a cache, the rotary positions start from 0 in each call, or they are off by one.",
+        "Before the rotation, the queries and keys of a chunk equal those of a run on all tokens. After the rotation, "
+        "they do not.",
+        "Count from the number of cached tokens: positions = torch.arange(cached, cached + T).",
     ),
-    Entry(
+    CatalogueEntry(
         "rotary-layout",
         "convention",
-        "Rotary embeddings pair dimensions in one of two layouts: (i, i + D/2) or (2i, 2i + 1); weights fit only one.",
-        "Which dimensions of the rotated queries change with one dimension of the queries.",
-        "None is needed, unless weights come from the other layout: then permute the rows of W_query and W_key.",
+        "Rotary embeddings pair dimensions in one of two layouts: (i, i + D/2) or (2i, 2i + 1). Weights trained with "
+        "one layout do not work with the other.",
+        "Changing one dimension of the queries changes the two dimensions of its pair in the rotated queries.",
+        "Nothing needs to change, unless the weights come from a module with the other layout. In that case permute "
+        "the rows of W_query and W_key.",
     ),
-    Entry(
+    CatalogueEntry(
         "rotary-mismatch",
         "bug",
-        "Queries and keys are rotated in different layouts, or the tables are in another layout than the rotation.",
-        "The rotation changes lengths, or scores do not depend on the distance alone.",
-        "Rotate queries and keys by one function, with tables in its own layout.",
+        "Queries and keys are rotated in different layouts, or the cos and sin tables have another layout than the "
+        "rotation expects.",
+        "The rotation changes the lengths of vectors, or the scores depend on more than the distance of two tokens.",
+        "Rotate queries and keys by the same function, with tables in its layout.",
     ),
-    Entry(
+    CatalogueEntry(
         "rotary-precision",
         "bug",
-        "Rotary angles are computed in a dtype below float32, which cannot tell large positions apart.",
-        "The error of the angles after a cast to bfloat16, which rounds whole numbers above 256.",
+        "The rotary angles are computed in a dtype below float32, which cannot tell large positions apart.",
+        "After a cast of the module to bfloat16, which rounds integers above 256, the angles are wrong.",
         "Compute positions × frequencies, cos and sin in float32, and cast the tables afterwards.",
     ),
 )
 
 _STATE = (
-    Entry(
+    CatalogueEntry(
         "stale-state",
         "bug",
-        "A call leaves something behind that changes the next: a cached mask, a table, a global.",
-        "A module that has run on other inputs gives another output than a fresh copy.",
-        "Compute it from this call's inputs, or key what is kept by all that it depends on: length, dtype, device.",
+        "A call leaves state behind that changes the next call: a cached mask, a table, a global variable.",
+        "After a run on other inputs, the output differs from a fresh module's.",
+        "Compute the state from the inputs of each call, or store it under everything that it depends on: length, "
+        "dtype, device.",
     ),
-    Entry(
+    CatalogueEntry(
         "undefined-or-global-name",
         "bug",
-        "forward reads a name that it does not assign: it fails, or takes a tensor left over in the file.",
+        "forward() reads a name that it does not assign. It fails, or it uses a global tensor that is left over in the "
+        "file.",
         "A NameError, or a recorded step that reads a global tensor.",
-        "Use the local variable: scores computed in forward, not the one of the experiment before it.",
+        "Use the local variable: the scores that forward() computes, not those of an earlier experiment.",
     ),
-    Entry(
+    CatalogueEntry(
         "table-not-a-buffer",
         "bug",
-        "A table (of positions, cos, sin, slopes) is a plain attribute, so that .to() and .cuda() leave it behind.",
-        "A copy of the module is moved to another device: the table stays where it was.",
-        "self.register_buffer('table', table, persistent=False)",
+        "A table (of positions, cos, sin or slopes) is a plain attribute of the module. .to() and .cuda() skip it.",
+        "A copy of the module is moved to another device, and the table stays on the old one.",
+        "Register it: self.register_buffer('table', table, persistent=False).",
     ),
 )
 
 _NUMBERS = (
-    Entry(
+    CatalogueEntry(
         "gradient-wrong",
         "bug",
-        "Gradients are not the output's: detach(), .data, no_grad() or a backward of one's own is in the way.",
-        "Central differences in float64 beside autograd, along a random direction of each parameter and input.",
-        "Keep every step from input to output in autograd; hold your own backward to torch.autograd.gradcheck.",
+        "The gradients are not those of the output, because of detach(), .data, no_grad() or a wrong custom backward.",
+        "Autograd and central differences in float64 disagree along a random direction of a parameter or input.",
+        "Keep every step from input to output in autograd. Test a custom backward with torch.autograd.gradcheck.",
     ),
-    Entry(
+    CatalogueEntry(
         "gradient-not-deterministic",
         "suspicious",
-        "The same backward pass gives other gradients when repeated.",
-        "Repeated backward passes with the same seeds, compared to the bit.",
-        "Seed what is drawn; avoid atomic sums, or set torch.use_deterministic_algorithms(True).",
+        "The gradients of the same backward pass differ when it is repeated.",
+        "Repeated backward passes with the same seeds are not equal to the bit.",
+        "Seed all random numbers. Avoid atomic sums, or set torch.use_deterministic_algorithms(True).",
     ),
-    Entry(
+    CatalogueEntry(
         "stride-dependent",
         "bug",
-        "Results depend on how inputs lie in memory: view() or as_strided() on what may not be contiguous.",
-        "Transposed, expanded and sliced inputs of equal values beside contiguous ones.",
-        "reshape() in place of view(), or .contiguous() before it; never as_strided() with strides assumed.",
+        "The results depend on the memory layout of the inputs, because view() or as_strided() is used on tensors that "
+        "may not be contiguous.",
+        "Transposed, expanded and sliced inputs give other results than contiguous inputs with equal values.",
+        "Use reshape() instead of view(), or call .contiguous() first. Do not use as_strided() with fixed strides.",
     ),
-    Entry(
+    CatalogueEntry(
         "length-dependent",
         "bug",
-        "The attention is wrong, or fails, at some numbers of tokens only.",
-        "Lengths around powers of two, 1 included, each held to the softmax of its own logits.",
-        "Take sizes from the inputs (B, T, C = x.shape) and cut tables to them: mask[:T, :T].",
+        "The attention is wrong, or fails, for some numbers of tokens only.",
+        "For 1 token and for lengths around powers of two, the weights are compared with the softmax of the logits.",
+        "Take sizes from the inputs (B, T, C = x.shape), and cut tables to them: mask[:T, :T].",
     ),
-    Entry(
+    CatalogueEntry(
         "crashes",
         "bug",
-        "The target raises on ordinary input.",
-        "The exception, and the line of the target that raised it.",
+        "The module raises an exception on ordinary input.",
+        "The exception, and the line of the module that raised it.",
         "See the exception.",
     ),
 )
 
-CATALOGUE: dict[str, Entry] = {
+CATALOGUE: dict[str, CatalogueEntry] = {
     entry.name: entry
     for group in (_MASKS, _PADDING, _WEIGHTS, _HEADS, _DROPOUT, _CACHES, _STATE, _NUMBERS)
     for entry in group
 }
-
-
-def remedy_of(finding: Finding) -> str:
-    """A finding's own remedy, or the catalogue's."""
-    return finding.remedy or CATALOGUE[finding.name].remedy
+"""Every entry by its name, in the order in which they are listed."""

@@ -1,4 +1,4 @@
-"""What a check finds: findings with their proof, facts, and where in the source each of them is."""
+"""Findings and facts: what a check tells about a target."""
 
 from __future__ import annotations
 
@@ -8,21 +8,27 @@ from typing import Literal
 from heedful.conformance.recording.source import SourceLine
 
 Level = Literal["bug", "convention", "suspicious", "not-testable"]
-LEVELS: tuple[Level, ...] = ("bug", "suspicious", "convention", "not-testable")  # as reported
+LEVELS: tuple[Level, ...] = ("bug", "suspicious", "convention", "not-testable")
+"""All levels, in the order in which reports print them."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong, or remarkable.
+    """Something wrong or remarkable about a target, with its proof.
 
     Attributes:
-        name: one of `catalogue.CATALOGUE`, such as "scale-missing".
-        level: "bug"; "suspicious", wrong unless meant so; "convention", right in itself, and to be known by those who
-            share weights; "not-testable".
-        proof: one sentence: what was done, and what came of it.
-        case: the smallest case that shows it: sizes, indices, numbers.
-        place: the line that does it, where observation can tell.
-        remedy: what to do about it; the catalogue's if "".
+        name: The name of an entry of the catalogue, such as "scale-missing".
+        level: "bug"; "suspicious" for what is wrong unless it is intended; "convention" for what is right in itself,
+            but must be known to share weights; "not-testable" for what could not be decided.
+        proof: A sentence that says what was done and what it showed.
+        case: The smallest case that shows it: sizes, indices, numbers.
+        place: The line of the target that causes it; None if it is unknown.
+        remedy: How to fix it; "" if the remedy of the catalogue applies.
+
+    Example:
+        >>> from heedful.conformance import Finding
+        >>> Finding("scale-missing", "bug", "The logits equal query · key.").level
+        'bug'
     """
 
     name: str
@@ -35,7 +41,17 @@ class Finding:
 
 @dataclass(frozen=True)
 class Fact:
-    """Something the target does, right or wrong: "scale" is "0.5 = 1/√head_dim"."""
+    """A property of a target, whether right or wrong.
+
+    Attributes:
+        name: The name of the property, such as "scale".
+        value: Its value as text, such as "0.5 = 1/√head_dim".
+
+    Example:
+        >>> from heedful.conformance import Fact
+        >>> Fact("scale", "0.5 = 1/√head_dim").value
+        '0.5 = 1/√head_dim'
+    """
 
     name: str
     value: str

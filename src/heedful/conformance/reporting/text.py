@@ -1,12 +1,10 @@
-"""The report as text: in colour on a terminal, plain where it is piped."""
+"""The report of a check as text: in colour on a terminal, plain otherwise."""
 
 from __future__ import annotations
 
 import io
-import sys
 import textwrap
-from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -16,28 +14,32 @@ from rich.text import Text
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.catalogue import CATALOGUE, remedy_of
 from heedful.conformance.reporting.finding import LEVELS, Fact, Finding
+from heedful.conformance.reporting.location import location_of
+from heedful.conformance.reporting.result import CheckResult
 from heedful.screen import console_for, printed
-
-if TYPE_CHECKING:
-    from heedful.conformance.reporting.report import Report
 
 INDENT = 4
 SOURCE_WIDTH = 84
-STYLES = {"bug": "bold red", "suspicious": "yellow", "convention": "cyan", "not-testable": "dim"}
+STYLES: dict[str, str] = {
+    "bug": "bold red",
+    "suspicious": "yellow",
+    "convention": "cyan",
+    "not-testable": "dim",
+}
 
 
-def as_text(report: Report, stream: TextIO | None = None) -> str:
-    """The whole report, in the colours that the stream can show; plain without one."""
-    return _on_console(_report(report), stream)
+def as_text(result: CheckResult, stream: TextIO | None = None) -> str:
+    """Return the whole report, in the colours that a stream can show; plain without a stream."""
+    return _on_console(_result(result), stream)
 
 
 def finding_as_text(finding: Finding) -> str:
-    """One finding, plain: its name, proof, case, place and remedy."""
+    """Return one finding as plain text: its name, proof, line, case and remedy."""
     return _on_console(_finding(finding), None)
 
 
 def catalogue_as_text(stream: TextIO) -> str:
-    """Every finding's name and meaning, by level."""
+    """Return the name and meaning of every entry of the catalogue, by level."""
     table = Table.grid(padding=(0, 2))
     for level in LEVELS:
         for entry in CATALOGUE.values():
@@ -46,48 +48,39 @@ def catalogue_as_text(stream: TextIO) -> str:
     return _on_console(table, stream)
 
 
-def shown_path(file: str) -> str:
-    """A file as one would name it here: from the working folder or a folder of packages, if it lies below."""
-    path = Path(file)
-    packages = sorted(map(Path, filter(None, sys.path)), key=lambda folder: -len(folder.parts))
-    for folder in (Path.cwd(), *packages):
-        if path.is_relative_to(folder):
-            return str(path.relative_to(folder))
-    return file
-
-
 def _on_console(content: RenderableType, stream: TextIO | None) -> str:
     console = console_for(stream or io.StringIO())
     console.print(content)
     return printed(console)
 
 
-def _report(report: Report) -> RenderableType:
-    parts: list[RenderableType] = [_verdict(report)]
-    for finding in report.findings:
-        parts += [Text(), _finding(finding, report.expected_failures.get(finding.name))]
-    if report.no_longer_failing:
+def _result(result: CheckResult) -> RenderableType:
+    parts: list[RenderableType] = [_headline(result)]
+    for finding in result.findings:
+        parts += [Text(), _finding(finding, result.expected_failures.get(finding.name))]
+    if result.no_longer_failing:
         parts.append(Text())
-    parts += [
-        Text(f"{name} no longer fails; it was expected to: {report.expected_failures[name]}", "yellow")
-        for name in report.no_longer_failing
-    ]  # fmt: skip
-    if report.facts:
-        parts += [Text(), _facts(report.facts)]
+    for name in result.no_longer_failing:
+        reason = result.expected_failures[name]
+        parts.append(
+            Text(f"{name} no longer fails, although it was expected to: {reason}", "yellow")
+        )
+    if result.facts:
+        parts += [Text(), _facts(result.facts)]
     return Group(*parts)
 
 
-def _verdict(report: Report) -> Text:
-    seconds = sum(run.seconds for run in report.probes)
-    style = "bold green" if report.ok else STYLES["bug"]
-    count = f"{len(report.probes)} probes, {seconds:.1f} s"
-    return Text.assemble((report.target, "bold"), ": ", (report.summary, style), f"  ({count})")
+def _headline(result: CheckResult) -> Text:
+    seconds = sum(run.seconds for run in result.probes)
+    style = "bold green" if result.ok else STYLES["bug"]
+    effort = f"{len(result.probes)} probes, {seconds:.1f} s"
+    return Text.assemble((result.target, "bold"), ": ", (result.summary, style), f"  ({effort})")
 
 
 def _finding(finding: Finding, expected: str | None = None) -> RenderableType:
-    head = Text.assemble((finding.name, STYLES[finding.level]), (f"  {finding.level}", "dim"))
+    title = Text.assemble((finding.name, STYLES[finding.level]), (f"  {finding.level}", "dim"))
     if expected is not None:
-        head.append(f", expected: {expected}", "dim")
+        title.append(f", expected: {expected}", "dim")
     details = Table.grid(padding=(0, 2))
     details.add_column(style="dim", no_wrap=True)
     details.add_column(overflow="fold")
@@ -96,21 +89,21 @@ def _finding(finding: Finding, expected: str | None = None) -> RenderableType:
     if finding.case:
         details.add_row("case", Text(finding.case))
     details.add_row("remedy", Text(remedy_of(finding)))
-    return Group(head, Padding(Group(Text(finding.proof), details), (0, 0, 0, INDENT)))
+    return Group(title, Padding(Group(Text(finding.proof), details), (0, 0, 0, INDENT)))
 
 
 def _place(place: SourceLine) -> Text:
     source = textwrap.shorten(place.source, SOURCE_WIDTH, placeholder=" …")
-    return Text.assemble(f"{shown_path(place.file)}:{place.line}  ", (source, "bold"))
+    return Text.assemble(f"{location_of(place)}  ", (source, "bold"))
 
 
 def _facts(facts: tuple[Fact, ...]) -> Table:
-    """One row a name; what a target does in two ways is said in one line."""
+    """Return a table with one row for each name, which holds all different values of that name."""
     values: dict[str, list[str]] = {}
     for fact in facts:
         values.setdefault(fact.name, []).append(fact.value)
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
-    for name, said in values.items():
-        table.add_row(name, Text("; ".join(dict.fromkeys(said))))
+    for name, values_of_name in values.items():
+        table.add_row(name, Text("; ".join(dict.fromkeys(values_of_name))))
     return table

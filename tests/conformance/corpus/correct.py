@@ -1,4 +1,4 @@
-"""Attentions that are right, however they are written: none of them may be said to have a bug."""
+"""Correct attentions, written in many ways. A check must not report a bug in any of them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-import unusual
-from mutants import BASES, OPTIONS, load
+from corpus import unusual
+from corpus.mutants import BASES, OPTIONS, load
 from torch import Tensor, nn
 
 import heedful
@@ -18,67 +18,77 @@ from heedful.gpt.model import GPT
 from heedful.nn import MultiHeadAttention, RotaryEmbedding
 
 Built = tuple[Any, dict[str, Any]]
+
+# For each name a function that builds the target and the options of its check.
 CORRECT: dict[str, Callable[[], Built]] = {}
 
 
-def right(name: str) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
-    """Enter what a function builds under a name; it may return options, too."""
+def correct(name: str) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
+    """Enter a function that builds a target, or a target and options, under a name."""
 
     def enter(build: Callable[[], Any]) -> Callable[[], Any]:
-        def built() -> Built:
-            made = build()
-            return made if isinstance(made, tuple) else (made, {})
+        def build_with_options() -> Built:
+            target = build()
+            return target if isinstance(target, tuple) else (target, {})
 
-        CORRECT[name] = built
+        CORRECT[name] = build_with_options
         return build
 
     return enter
 
 
-for _stem, _options in OPTIONS.items():
-    right(f"base {_stem}")(
-        lambda stem=_stem, options=_options: (load(BASES / f"{stem}.py"), options)
+for _base, _options in OPTIONS.items():
+    correct(f"base {_base}")(
+        lambda base=_base, options=_options: (load(BASES / f"{base}.py"), options)
     )
 
-right("nn.MultiheadAttention")(lambda: nn.MultiheadAttention(24, 4))
-right("nn.MultiheadAttention, batch first")(lambda: nn.MultiheadAttention(24, 4, batch_first=True))
-right("nn.MultiheadAttention with dropout")(
+correct("nn.MultiheadAttention")(lambda: nn.MultiheadAttention(24, 4))
+correct("nn.MultiheadAttention, batch first")(
+    lambda: nn.MultiheadAttention(24, 4, batch_first=True)
+)
+correct("nn.MultiheadAttention with dropout")(
     lambda: nn.MultiheadAttention(24, 4, dropout=0.2, batch_first=True)
 )
-right("nn.TransformerEncoderLayer")(lambda: nn.TransformerEncoderLayer(24, 4, 32))
-right("nn.TransformerEncoderLayer, batch and norm first")(
+correct("nn.TransformerEncoderLayer")(lambda: nn.TransformerEncoderLayer(24, 4, 32))
+correct("nn.TransformerEncoderLayer, batch and norm first")(
     lambda: nn.TransformerEncoderLayer(24, 4, 32, batch_first=True, norm_first=True)
 )
-right("nn.TransformerDecoderLayer")(lambda: nn.TransformerDecoderLayer(24, 4, 32, batch_first=True))
-right("nn.MultiheadAttention, keys and values of other sizes")(
+correct("nn.TransformerDecoderLayer")(
+    lambda: nn.TransformerDecoderLayer(24, 4, 32, batch_first=True)
+)
+correct("nn.MultiheadAttention, keys and values of other sizes")(
     lambda: (
         nn.MultiheadAttention(24, 4, kdim=20, vdim=16, batch_first=True),
         {"example": tuple(torch.randn(2, 7, size) for size in (24, 20, 16))},
     )
 )
-right("F.scaled_dot_product_attention")(lambda: F.scaled_dot_product_attention)
-right("heedful.attention")(lambda: heedful.attention)
-for _kind in (
+correct("F.scaled_dot_product_attention")(lambda: F.scaled_dot_product_attention)
+correct("heedful.attention")(lambda: heedful.attention)
+for _definition in (
     textbook.SelfAttentionV1, textbook.SelfAttentionV2, textbook.CausalAttention,
     textbook.MultiHeadAttentionWrapper, textbook.MultiHeadAttention, textbook.EinsumMultiHeadAttention,
 ):  # fmt: skip
-    right(f"textbook.{_kind.__name__}")(lambda kind=_kind: kind)
-right("nn of ours")(lambda: MultiHeadAttention(24, 4))
-right("nn of ours, grouped and rotary")(
+    correct(f"textbook.{_definition.__name__}")(lambda definition=_definition: definition)
+correct("heedful.nn.MultiHeadAttention")(lambda: MultiHeadAttention(24, 4))
+correct("heedful.nn.MultiHeadAttention, grouped and rotary")(
     lambda: MultiHeadAttention(24, 4, num_kv_heads=2, rotary=RotaryEmbedding(6))
 )
-right("nn of ours, interleaved and windowed")(
+correct("heedful.nn.MultiHeadAttention, interleaved rotary and windowed")(
     lambda: MultiHeadAttention(24, 4, rotary=RotaryEmbedding(6, layout="interleaved"), window=3)
 )
-right("nn of ours, soft-capped")(lambda: MultiHeadAttention(24, 4, softcap=5.0))
-right("nn of ours, bidirectional, dropout")(lambda: MultiHeadAttention(24, 4, causal=False, dropout=0.2))  # fmt: skip
+correct("heedful.nn.MultiHeadAttention, soft-capped")(
+    lambda: MultiHeadAttention(24, 4, softcap=5.0)
+)
+correct("heedful.nn.MultiHeadAttention, bidirectional, with dropout")(
+    lambda: MultiHeadAttention(24, 4, causal=False, dropout=0.2)
+)
 _TINY = {"vocab_size": 37, "context_length": 32, "d_model": 24, "num_layers": 2, "num_heads": 4}
-right("our GPT as Llama")(lambda: GPT(GPTConfig.llama(**_TINY, num_kv_heads=2, d_mlp=32)))
-right("our GPT as GPT-2")(lambda: GPT(GPTConfig.gpt2(**_TINY, num_kv_heads=4, d_mlp=32)))
-right("the attention of our GPT")(
+correct("heedful.gpt.GPT as Llama")(lambda: GPT(GPTConfig.llama(**_TINY, num_kv_heads=2, d_mlp=32)))
+correct("heedful.gpt.GPT as GPT-2")(lambda: GPT(GPTConfig.gpt2(**_TINY, num_kv_heads=4, d_mlp=32)))
+correct("the attention of heedful.gpt.GPT")(
     lambda: next(
-        it for it in GPT(GPTConfig.llama(**_TINY, num_kv_heads=2, d_mlp=32)).modules()
-        if isinstance(it, MultiHeadAttention)
+        module for module in GPT(GPTConfig.llama(**_TINY, num_kv_heads=2, d_mlp=32)).modules()
+        if isinstance(module, MultiHeadAttention)
     )
 )  # fmt: skip
 
@@ -97,14 +107,14 @@ def _llama(**changes: Any) -> Any:
     return transformers.LlamaConfig(**_SIZES, num_key_value_heads=2, **changes)
 
 
-@right("transformers' Llama attention")
+@correct("transformers' Llama attention")
 def _() -> Any:
     from transformers.models.llama.modeling_llama import LlamaAttention
 
     return LlamaAttention(_llama(attn_implementation="eager"), 0)
 
 
-@right("transformers' Mistral attention")
+@correct("transformers' Mistral attention")
 def _() -> Any:
     import transformers
     from transformers.models.mistral.modeling_mistral import MistralAttention
@@ -115,7 +125,7 @@ def _() -> Any:
     return MistralAttention(config, 0)
 
 
-@right("transformers' GPT-2 attention")
+@correct("transformers' GPT-2 attention")
 def _() -> Any:
     import transformers
     from transformers.models.gpt2.modeling_gpt2 import GPT2Attention
@@ -126,7 +136,7 @@ def _() -> Any:
     return GPT2Attention(config, layer_idx=0)
 
 
-@right("transformers' BERT attention")
+@correct("transformers' BERT attention")
 def _() -> Any:
     import transformers
     from transformers.models.bert.modeling_bert import BertSelfAttention
@@ -134,7 +144,7 @@ def _() -> Any:
     return BertSelfAttention(transformers.BertConfig(**_SIZES, attn_implementation="eager"))
 
 
-@right("transformers' Gemma-2 attention, soft-capped")
+@correct("transformers' Gemma-2 attention, soft-capped")
 def _() -> Any:
     import transformers
     from transformers.models.gemma2.modeling_gemma2 import Gemma2Attention
@@ -146,7 +156,7 @@ def _() -> Any:
     return Gemma2Attention(config, 0)
 
 
-@right("transformers' T5 attention, with a learned bias and no scale")
+@correct("transformers' T5 attention, with a learned bias and no scale")
 def _() -> Any:
     import transformers
     from transformers.models.t5.modeling_t5 import T5Attention
@@ -155,7 +165,7 @@ def _() -> Any:
     return T5Attention(config, has_relative_attention_bias=True)
 
 
-@right("transformers' GPT-Neo attention, with no scale")
+@correct("transformers' GPT-Neo attention, with no scale")
 def _() -> Any:
     import transformers
     from transformers.models.gpt_neo.modeling_gpt_neo import GPTNeoSelfAttention
@@ -167,7 +177,7 @@ def _() -> Any:
     return GPTNeoSelfAttention(config, "global", 0)
 
 
-@right("transformers' GPT-NeoX attention, partly rotated")
+@correct("transformers' GPT-NeoX attention, partly rotated")
 def _() -> Any:
     import transformers
     from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXAttention
@@ -178,21 +188,21 @@ def _() -> Any:
     return GPTNeoXAttention(config, 0)
 
 
-@right("transformers' BERT, with a padding token")
+@correct("transformers' BERT, with a padding token")
 def _() -> Any:
     import transformers
 
     return transformers.BertModel(transformers.BertConfig(**_SIZES, attn_implementation="eager"))
 
 
-@right("transformers' Llama, eager")
+@correct("transformers' Llama, eager")
 def _() -> Any:
     import transformers
 
     return transformers.LlamaForCausalLM(_llama(attn_implementation="eager"))
 
 
-@right("transformers' Llama under heedful")
+@correct("transformers' Llama under heedful")
 def _() -> Any:
     import transformers
 
@@ -204,7 +214,7 @@ def _() -> Any:
     return model
 
 
-@right("transformers' Mistral under heedful")
+@correct("transformers' Mistral under heedful")
 def _() -> Any:
     import transformers
 
@@ -219,16 +229,16 @@ def _() -> Any:
     return model
 
 
-# --- unusual, and right ------------------------------------------------------------------------------
+# --- unusual ones ------------------------------------------------------------------------------------
 
 
-for _kind in vars(unusual).values():
-    if getattr(_kind, "__module__", None) == unusual.__name__:
-        right(_kind.__doc__)(_kind)
+for _definition in vars(unusual).values():
+    if getattr(_definition, "__module__", None) == unusual.__name__:
+        correct(_definition.__doc__)(_definition)
 
 
-class _Unusual(nn.Module):
-    """Packed projections around a way of its own from scores to weights."""
+class _Packed(nn.Module):
+    """Packed projections around weights that a subclass computes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -238,48 +248,48 @@ class _Unusual(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         B, T, _ = x.shape
         q, k, v = self.qkv(x).view(B, T, 3, 4, 6).permute(2, 0, 3, 1, 4)
-        weights = self.weigh(q, k)
+        weights = self.weights(q, k)
         return self.out((weights @ v).transpose(1, 2).reshape(B, T, 24))
 
-    def weigh(self, q: Tensor, k: Tensor) -> Tensor:
+    def weights(self, q: Tensor, k: Tensor) -> Tensor:
         raise NotImplementedError
 
 
-@right("a constant added to all scores")
-class _Shifted(_Unusual):
-    def weigh(self, q: Tensor, k: Tensor) -> Tensor:
+@correct("a constant that is added to all scores")
+class _ShiftedScores(_Packed):
+    def weights(self, q: Tensor, k: Tensor) -> Tensor:
         return (q @ k.mT / 6**0.5 + 3.0).softmax(-1)
 
 
-@right("scores capped softly")
-class _Capped(_Unusual):
-    def weigh(self, q: Tensor, k: Tensor) -> Tensor:
+@correct("soft-capped scores")
+class _SoftCapped(_Packed):
+    def weights(self, q: Tensor, k: Tensor) -> Tensor:
         return (5 * torch.tanh(q @ k.mT / 6**0.5 / 5)).softmax(-1)
 
 
-@right("the scale shared out on queries and keys")
-class _Shared(_Unusual):
-    def weigh(self, q: Tensor, k: Tensor) -> Tensor:
+@correct("the scale split between queries and keys")
+class _SplitScale(_Packed):
+    def weights(self, q: Tensor, k: Tensor) -> Tensor:
         return ((q * 6**-0.25) @ (k * 6**-0.25).mT).softmax(-1)
 
 
-@right("queries and keys normalised")
-class _Normalised(_Unusual):
-    def weigh(self, q: Tensor, k: Tensor) -> Tensor:
+@correct("queries and keys of length 1")
+class _UnitVectors(_Packed):
+    def weights(self, q: Tensor, k: Tensor) -> Tensor:
         return (10 * F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT).softmax(-1)
 
 
-@right("the softmax written out, stably")
-class _Written(_Unusual):
-    def weigh(self, q: Tensor, k: Tensor) -> Tensor:
+@correct("a softmax written out, with the maximum subtracted")
+class _WrittenOutSoftmax(_Packed):
+    def weights(self, q: Tensor, k: Tensor) -> Tensor:
         scores = q @ k.mT / 6**0.5
         exponentials = torch.exp(scores - scores.amax(-1, keepdim=True))
         return exponentials / exponentials.sum(-1, keepdim=True)
 
 
-@right("a bias falling with distance")
-class _Alibi(_Unusual):
-    def weigh(self, q: Tensor, k: Tensor) -> Tensor:
+@correct("a bias that falls with the distance")
+class _Alibi(_Packed):
+    def weights(self, q: Tensor, k: Tensor) -> Tensor:
         T = q.shape[2]
         distance = torch.arange(T)[:, None] - torch.arange(T)[None, :]
         slopes = 2.0 ** -torch.arange(1, 5)[:, None, None]
@@ -287,16 +297,16 @@ class _Alibi(_Unusual):
         return scores.masked_fill(distance < 0, -1e9).softmax(-1)
 
 
-@right("an additive mask made of zeros and minus infinity")
-class _Added(_Unusual):
-    def weigh(self, q: Tensor, k: Tensor) -> Tensor:
+@correct("an additive mask of zeros and −∞")
+class _AdditiveMask(_Packed):
+    def weights(self, q: Tensor, k: Tensor) -> Tensor:
         T = q.shape[2]
         mask = torch.full((T, T), float("-inf"), dtype=q.dtype).triu(1)
         return (q @ k.mT / 6**0.5 + mask).softmax(-1)
 
 
-@right("a residual and a norm around it")
-class _Block(nn.Module):
+@correct("a residual connection and a norm around the attention")
+class _ResidualBlock(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(24)
@@ -307,19 +317,19 @@ class _Block(nn.Module):
         return x + self.dropout(self.attention(self.norm(x)))
 
 
-@right("the scale folded into the query projection at the start")
-class _Folded(_Unusual):
+@correct("the scale folded into the query projection by the constructor")
+class _FoldedScale(_Packed):
     def __init__(self) -> None:
         super().__init__()
         with torch.no_grad():
             self.qkv.weight[:24] /= 6**0.5
             self.qkv.bias[:24] /= 6**0.5
 
-    def weigh(self, q: Tensor, k: Tensor) -> Tensor:
+    def weights(self, q: Tensor, k: Tensor) -> Tensor:
         return (q @ k.mT).softmax(-1)
 
 
-@right("a function on (B, H, T, D)")
+@correct("a function on (B, H, T, D)")
 def _function() -> Any:
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1) @ value

@@ -1,4 +1,4 @@
-"""Grouped heads on PyTorch's own scaled_dot_product_attention."""
+"""Grouped heads on PyTorch's scaled_dot_product_attention."""
 
 import torch.nn.functional as F
 from torch import nn

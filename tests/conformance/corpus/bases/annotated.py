@@ -1,4 +1,4 @@
-"""Query, key and value are handed in apart, and a mask that says with 1 what may be seen."""
+"""Query, key and value are separate arguments; in the mask, 1 marks what may be seen."""
 
 import math
 

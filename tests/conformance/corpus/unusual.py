@@ -1,4 +1,7 @@
-"""Attentions that are right and written in ways that a checker may take for bugs; each docstring is its name."""
+"""Correct attentions that are written in ways that a checker may take for bugs.
+
+The docstring of each class is its name in the corpus.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-C, H, D, LONGEST = 24, 4, 6, 80
+C, H, D, MAX_LENGTH = 24, 4, 6, 80
 
 
 class Packed(nn.Module):
-    """queries, keys and values from one projection, on the fused kernel"""
+    """one packed projection, on the fused kernel"""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,60 +31,60 @@ class Packed(nn.Module):
         return F.scaled_dot_product_attention(q, k, v)
 
 
-class RotatedClockwise(Packed):
-    """positions turned the other way round, by halves"""
+class ReversedRotary(Packed):
+    """rotary positions by halves, rotated in the opposite direction"""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         positions = torch.arange(q.shape[2], dtype=torch.float32)
         angles = torch.outer(positions, 10_000.0 ** (-torch.arange(0, D, 2) / D))
         cos, sin = angles.cos().to(q.dtype), angles.sin().to(q.dtype)
 
-        def turned(x: Tensor) -> Tensor:
+        def rotated(x: Tensor) -> Tensor:
             first, second = x.chunk(2, dim=-1)
             return torch.cat([first * cos + second * sin, second * cos - first * sin], dim=-1)
 
-        q, k = F.rms_norm(turned(q), (D,)), F.rms_norm(turned(k), (D,))
+        q, k = F.rms_norm(rotated(q), (D,)), F.rms_norm(rotated(k), (D,))
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
-class Complex(Packed):
-    """positions turned as complex numbers"""
+class ComplexRotary(Packed):
+    """rotary positions as complex numbers"""
 
     def __init__(self) -> None:
         super().__init__()
         frequencies = 1.0 / 10_000.0 ** (torch.arange(0, D, 2).float() / D)
-        angles = torch.outer(torch.arange(LONGEST).float(), frequencies)
+        angles = torch.outer(torch.arange(MAX_LENGTH).float(), frequencies)
         self.register_buffer("freqs_cis", torch.polar(torch.ones_like(angles), angles))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         turns = self.freqs_cis[: q.shape[2]]
 
-        def turned(x: Tensor) -> Tensor:
+        def rotated(x: Tensor) -> Tensor:
             pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
             return torch.view_as_real(pairs * turns).flatten(3).to(x.dtype)
 
-        return F.scaled_dot_product_attention(turned(q), turned(k), v, is_causal=True)
+        return F.scaled_dot_product_attention(rotated(q), rotated(k), v, is_causal=True)
 
 
-class PartlyRotated(Packed):
-    """positions in some of the features alone"""
+class PartialRotary(Packed):
+    """rotary positions in some of the features only"""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         positions = torch.arange(q.shape[2])
         angles = torch.outer(positions.double(), 100.0 ** -torch.arange(2).double())
         cos, sin = (it.repeat(1, 2).to(q.dtype) for it in (angles.cos(), angles.sin()))
 
-        def turned(x: Tensor) -> Tensor:
+        def rotated(x: Tensor) -> Tensor:
             moving, still = x[..., :4], x[..., 4:]
             half = torch.cat([-moving[..., 2:], moving[..., :2]], dim=-1)
             return torch.cat([moving * cos + half * sin, still], dim=-1)
 
-        scores = turned(q) @ turned(k).mT / math.sqrt(D)
+        scores = rotated(q) @ rotated(k).mT / math.sqrt(D)
         return scores.masked_fill(positions[:, None] < positions, -1e9).softmax(-1) @ v
 
 
-class InBlocks(Packed):
-    """blocks of keys one after another, with a running maximum and sum"""
+class BlockwiseKeys(Packed):
+    """blocks of keys with a running maximum and sum"""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         T = q.shape[2]
@@ -103,8 +106,8 @@ class InBlocks(Packed):
         return out / total
 
 
-class WithSinks(Packed):
-    """a learned logit beside the keys', which takes weight and gives no value"""
+class SinkLogits(Packed):
+    """a learned sink logit, which takes weight and adds no value"""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,8 +121,8 @@ class WithSinks(Packed):
         return torch.cat([scores, sinks], dim=-1).softmax(-1)[..., :-1] @ v
 
 
-class Relative(Packed):
-    """a learned bias for each distance, in buckets, and no scale"""
+class RelativeBias(Packed):
+    """a learned bias for each bucket of distances, and no scale"""
 
     def __init__(self) -> None:
         super().__init__()
@@ -132,8 +135,8 @@ class Relative(Packed):
         return (q @ k.mT + bias).softmax(-1) @ v
 
 
-class Gated(Packed):
-    """a gate on each head's context, and each head scaled by itself"""
+class GatedHeads(Packed):
+    """a gate on each head's context, and a learned scale for each head"""
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,8 +151,8 @@ class Gated(Packed):
         return self.out(y.transpose(1, 2).flatten(2))
 
 
-class Precise(Packed):
-    """the softmax in float32 whatever the rest is in"""
+class Float32Softmax(Packed):
+    """the softmax in float32, whatever the dtype of the inputs"""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         T = q.shape[2]
@@ -158,15 +161,15 @@ class Precise(Packed):
         return F.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype) @ v
 
 
-class Either(Packed):
-    """the fused kernel where there is one, and a mask's buffer for where there is none"""
+class FusedOrManual(Packed):
+    """the fused kernel if it exists, or else a mask in a buffer"""
 
     def __init__(self) -> None:
         super().__init__()
         self.flash = hasattr(F, "scaled_dot_product_attention")
         self.dropout = 0.1
         self.attn_dropout = nn.Dropout(self.dropout)
-        self.register_buffer("bias", torch.ones(LONGEST, LONGEST).tril())
+        self.register_buffer("bias", torch.ones(MAX_LENGTH, MAX_LENGTH).tril())
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         T = q.shape[2]
@@ -180,7 +183,7 @@ class Either(Packed):
 
 
 class MultiQuery(nn.Module):
-    """one head of keys and values for all queries"""
+    """one head of keys and values for all query heads"""
 
     def __init__(self) -> None:
         super().__init__()
@@ -196,8 +199,8 @@ class MultiQuery(nn.Module):
         return self.to_out(torch.einsum("bhij,bjd->bihd", attn, v).flatten(2))
 
 
-class GroupedByPyTorch(nn.Module):
-    """heads grouped by the fused kernel itself"""
+class FusedGroups(nn.Module):
+    """grouped heads that the fused kernel repeats"""
 
     def __init__(self) -> None:
         super().__init__()
@@ -213,8 +216,8 @@ class GroupedByPyTorch(nn.Module):
         return self.o_proj(y.transpose(1, 2).flatten(2))
 
 
-class Batched(Packed):
-    """scale and product in one baddbmm, heads folded into the batch"""
+class HeadsInBatch(Packed):
+    """product and scale in one baddbmm, heads folded into the batch"""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         B, _, T, _ = q.shape
@@ -224,8 +227,8 @@ class Batched(Packed):
         return torch.bmm(scores.softmax(dim=-1), v).view(B, H, T, D)
 
 
-class BothWays(Packed):
-    """a window that looks back and ahead"""
+class SymmetricWindow(Packed):
+    """a window in both directions"""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         position = torch.arange(q.shape[2])
@@ -233,8 +236,8 @@ class BothWays(Packed):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=near)
 
 
-class Merciful(nn.Module):
-    """rows that see nothing give zeros, causal and told the padding"""
+class ZeroRows(nn.Module):
+    """zeros for queries that see no key, with a causal mask and padding"""
 
     def __init__(self) -> None:
         super().__init__()
@@ -251,8 +254,8 @@ class Merciful(nn.Module):
         return self.proj((weights @ v).transpose(1, 2).reshape(B, T, C))
 
 
-class Lengths(nn.Module):
-    """told how long each sequence is"""
+class SequenceLengths(nn.Module):
+    """the lengths of the sequences as an argument"""
 
     def __init__(self) -> None:
         super().__init__()
@@ -266,7 +269,7 @@ class Lengths(nn.Module):
 
 
 class WithWeights(Packed):
-    """output and weights"""
+    """the weights returned with the output"""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         B, T, _ = x.shape
@@ -275,8 +278,8 @@ class WithWeights(Packed):
         return self.out((weights @ v).transpose(1, 2).reshape(B, T, C)), weights
 
 
-class Kernelized(Packed):
-    """values of another size, projected back"""
+class LargerValues(Packed):
+    """values of another size than queries and keys"""
 
     def __init__(self) -> None:
         super().__init__()
@@ -293,8 +296,8 @@ class Kernelized(Packed):
         return self.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
 
 
-class Recomputed(Packed):
-    """parts computed again in the backward pass"""
+class Checkpointed(Packed):
+    """activation checkpointing"""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         from torch.utils.checkpoint import checkpoint
@@ -305,8 +308,8 @@ class Recomputed(Packed):
         return checkpoint(inner, q, k, v, use_reentrant=False)
 
 
-class Crossed(nn.Module):
-    """queries of one sequence, keys and values of another"""
+class CrossAttention(nn.Module):
+    """queries from one sequence, keys and values from another one"""
 
     def __init__(self) -> None:
         super().__init__()
@@ -319,14 +322,14 @@ class Crossed(nn.Module):
         return self.o(F.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).flatten(2))
 
 
-class Language(nn.Module):
-    """a small language model, tokens in and logits out"""
+class LanguageModel(nn.Module):
+    """a small language model, from token ids to logits"""
 
     def __init__(self) -> None:
         super().__init__()
-        self.wte, self.wpe = nn.Embedding(37, C), nn.Embedding(LONGEST, C)
+        self.wte, self.wpe = nn.Embedding(37, C), nn.Embedding(MAX_LENGTH, C)
         self.norms = nn.ModuleList(nn.LayerNorm(C) for _ in range(4))
-        self.attentions = nn.ModuleList(Either() for _ in range(2))
+        self.attentions = nn.ModuleList(FusedOrManual() for _ in range(2))
         self.mlps = nn.ModuleList(
             nn.Sequential(nn.Linear(C, 2 * C), nn.GELU(), nn.Linear(2 * C, C)) for _ in range(2)
         )
@@ -341,8 +344,8 @@ class Language(nn.Module):
         return self.lm_head(x)
 
 
-class Padded(nn.Module):
-    """an embedding with a padding token, and an encoder's layer"""
+class PaddedEncoder(nn.Module):
+    """an embedding with a padding token, and an encoder layer"""
 
     def __init__(self) -> None:
         super().__init__()
@@ -353,8 +356,8 @@ class Padded(nn.Module):
         return self.layer(self.embedding(input_ids))
 
 
-class Static(nn.Module):
-    """a cache as long as it may get, in the module, whose unused slots are masked"""
+class StaticCache(nn.Module):
+    """a cache of fixed size in the module, with its unused slots masked"""
 
     def __init__(self) -> None:
         super().__init__()
@@ -377,7 +380,7 @@ class Static(nn.Module):
 
 
 class HeadwiseNorm(Packed):
-    """queries and keys normalised by layer norms of their own"""
+    """queries and keys normalised by layer norms"""
 
     def __init__(self) -> None:
         super().__init__()

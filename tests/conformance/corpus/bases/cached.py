@@ -1,4 +1,4 @@
-"""Rotary positions (interleaved pairs), grouped heads, and a cache of fixed size held in the module."""
+"""Rotary positions (interleaved pairs), grouped heads, and a cache of fixed size in the module."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""No positions but a penalty that grows with the distance, steeper in some heads; one packed projection, unbound."""
+"""A penalty that grows with the distance instead of positions, steeper for some heads; one packed projection."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Bugs, each a small edit of a right attention, as they were reported of real code or are easily made."""
+"""Bugs, each as a small edit of a correct attention: bugs that were reported in real code, and others easily made."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import nn
 
 BASES = Path(__file__).parent / "bases"
 
-# What a user would say of each; constructor arguments are left to be guessed.
+# What a user would state about each base. The check guesses the arguments of the constructors.
 OPTIONS: dict[str, dict[str, Any]] = {
     "single": {"causal": True},
     "split": {"causal": True},
@@ -44,10 +44,11 @@ class Mutant:
     """A base with one bug.
 
     Attributes:
-        base: the stem of its file.
-        bug: the name of the finding that says it.
-        old, new: the edit; `old` stands in the base once.
-        known_as: other names that say the same, or are a fair reading of the same edit.
+        base: The stem of the base's file.
+        bug: The name of the finding that describes the bug.
+        old: The text that the edit replaces, which the base contains exactly once.
+        new: The text that replaces it.
+        known_as: The names of other findings that describe the same edit fairly.
     """
 
     base: str
@@ -58,6 +59,7 @@ class Mutant:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The names of all findings that describe the bug."""
         return self.bug, *self.known_as
 
     @property
@@ -67,21 +69,21 @@ class Mutant:
 
     @property
     def source(self) -> str:
-        """The base's source with the bug.
+        """The source of the base with the bug.
 
         Raises:
-            ValueError: the edit does not fit the base, or not in one place.
+            ValueError: The base does not contain the replaced text, or more than once.
         """
         source = (BASES / f"{self.base}.py").read_text()
         if source.count(self.old) != 1:
             raise ValueError(
-                f"{self.base}: {self.old!r} stands there {source.count(self.old)} times"
+                f"{self.base} contains {self.old!r} {source.count(self.old)} times, not once"
             )
         return source.replace(self.old, self.new)
 
     @property
     def line(self) -> int | None:
-        """The line that the bug sits on; None if it takes several, or is one that is missing."""
+        """The line of the bug; None if the edit changes several lines or removes one."""
         before = (BASES / f"{self.base}.py").read_text().splitlines()
         after = self.source.splitlines()
         if len(before) != len(after):
@@ -91,12 +93,14 @@ class Mutant:
 
 
 def load(path: Path) -> type[nn.Module]:
-    """The class of a base's or a mutant's file that is meant: the last one."""
+    """Return the last module class that the file of a base or a mutant defines, which is the one to check."""
     module = _imported(path)
     classes = [
-        it for it in vars(module).values() if isinstance(it, type) and issubclass(it, nn.Module)
+        member
+        for member in vars(module).values()
+        if isinstance(member, type) and issubclass(member, nn.Module)
     ]
-    return [it for it in classes if it.__module__ == module.__name__][-1]
+    return [member for member in classes if member.__module__ == module.__name__][-1]
 
 
 def _imported(path: Path) -> ModuleType:
@@ -111,19 +115,21 @@ def _imported(path: Path) -> ModuleType:
 
 
 def built(mutant: Mutant, folder: Path) -> type[nn.Module]:
-    """The mutant's class, from a file of its own."""
+    """Write a mutant to a file of its own and return its class."""
     path = folder / f"{mutant.base}_{MUTANTS.index(mutant)}.py"
     path.write_text(mutant.source)
     torch.manual_seed(0)
     return load(path)
 
 
-def _edits() -> Iterator[Mutant]:
+def _mutants() -> Iterator[Mutant]:
+    """Yield the mutants that EDITS describes."""
     for base, edits in EDITS.items():
         for bug, old, new, *known_as in edits:
             yield Mutant(base, bug, old, new, tuple(known_as))
 
 
+# For each base its mutants: the bug, the replaced text, the new text, and other names of the bug.
 EDITS: dict[str, list[tuple[str, ...]]] = {
     "single": [
         ("mask-unused", "attn_scores.masked_fill_(", "attn_scores.masked_fill("),
@@ -729,10 +735,10 @@ EDITS: dict[str, list[tuple[str, ...]]] = {
     ],
 }  # fmt: skip
 
-MUTANTS: list[Mutant] = list(_edits())
+MUTANTS: list[Mutant] = list(_mutants())
 
 
 @cache
 def bugs() -> tuple[str, ...]:
-    """The names of all bugs in the corpus."""
+    """Return the names of all bugs in the corpus."""
     return tuple(dict.fromkeys(mutant.bug for mutant in MUTANTS))

@@ -1,4 +1,4 @@
-"""An attention is found in a recording however it is written, and put into one layout."""
+"""The search finds an attention in a recorded run, however it is written, and puts it into one layout."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ def plain(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return (query @ key.transpose(-2, -1) / D**0.5).softmax(-1) @ value
 
 
-def named(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+def einsums(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     scores = torch.einsum("bhid,bhjd->bhij", query, key) * D**-0.5
     return torch.einsum("bhij,bhjd->bhid", scores.softmax(-1), value)
 
 
-def other_order(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+def einsums_in_another_order(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     scores = torch.einsum("bhid,bhjd->bijh", query, key) / D**0.5
     return torch.einsum("bijh,bhjd->bhid", scores.softmax(2), value)
 
 
 def folded(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    q, k, v = (it.flatten(0, 1) for it in (query, key, value))
+    q, k, v = (tensor.flatten(0, 1) for tensor in (query, key, value))
     empty = torch.empty(len(q), q.shape[1], k.shape[1], dtype=q.dtype)
     scores = torch.baddbmm(empty, q, k.transpose(1, 2), beta=0, alpha=D**-0.5)
     return torch.bmm(F.softmax(scores, dim=-1), v).view(query.shape)
@@ -41,7 +41,7 @@ def keys_first(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return weights.mT @ value
 
 
-def written_out(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+def softmax_written_out(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     scores = query @ key.mT / D**0.5
     exponentials = (scores - scores.amax(-1, keepdim=True)).exp()
     weights = exponentials / exponentials.sum(-1, keepdim=True)
@@ -53,26 +53,34 @@ def fused(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    "attend", [plain, named, other_order, folded, keys_first, written_out, fused]
+    "attend",
+    [
+        plain,
+        einsums,
+        einsums_in_another_order,
+        folded,
+        keys_first,
+        softmax_written_out,
+        fused,
+    ],
 )
-def test_found_and_laid_out(attend: Callable[..., Tensor]) -> None:
+def test_each_form_is_found_and_put_into_one_layout(attend: Callable[..., Tensor]) -> None:
     subject = find_subject(attend)
     observation = subject.record(subject.draw(B, T))
     (attention,) = find_attentions(observation)
     arguments = observation.inputs.arguments  # (B, T, H, D)
-    query, key, value = (it.transpose(1, 2).reshape(B * H, T, D) for it in arguments.values())
-    weights = (query @ key.mT / D**0.5).softmax(-1)
-    ours, theirs = (
-        torch.cat([attention.query, attention.key], dim=1),
-        torch.cat([query, key], dim=1),
+    query, key, value = (
+        tensor.transpose(1, 2).reshape(B * H, T, D) for tensor in arguments.values()
     )
-    torch.testing.assert_close(ours, theirs)
+    weights = (query @ key.mT / D**0.5).softmax(-1)
+    torch.testing.assert_close(attention.query, query)
+    torch.testing.assert_close(attention.key, key)
     torch.testing.assert_close(attention.value, value)
     torch.testing.assert_close(attention.applied_weights, weights)
     torch.testing.assert_close(attention.context, weights @ value)
 
 
-def test_groups_in_an_einsum_are_heads() -> None:
+def test_groups_of_heads_in_an_einsum_are_heads() -> None:
     def grouped(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         groups = query.unflatten(1, (2, 2))
         scores = torch.einsum("bkgid,bkjd->bkgij", groups, key[:, :2]) / D**0.5
@@ -86,12 +94,12 @@ def test_groups_in_an_einsum_are_heads() -> None:
     assert not torch.allclose(attention.key[1], attention.key[2])
 
 
-def test_a_product_with_a_parameter_is_no_attention() -> None:
+def test_products_with_parameters_are_not_attentions() -> None:
     subject = find_subject(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)))
     assert find_attentions(subject.record(subject.draw(B, T))) == []
 
 
-def test_layers_have_a_core_each() -> None:
+def test_each_layer_has_an_attention() -> None:
     def twice(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return F.layer_norm(plain(F.layer_norm(plain(query, key, value), (D,)), key, value), (D,))
 

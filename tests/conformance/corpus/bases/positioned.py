@@ -1,4 +1,4 @@
-"""A learned position is added to what queries and keys are made of, counted from the first real token."""
+"""A learned position, counted from the first real token, is added to the inputs of queries and keys."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""An encoder on the fused kernel; key_padding_mask says with True what is padding, as PyTorch's own does."""
+"""An encoder on the fused kernel; in key_padding_mask, True marks padding, as in PyTorch's own module."""
 
 import torch.nn.functional as F
 from torch import nn

@@ -1,4 +1,4 @@
-"""A cache of fixed size, handed in and given back, written at a position; unused slots are masked."""
+"""A cache of fixed size is an argument and part of the result; unused slots are masked."""
 
 import torch
 from torch import nn

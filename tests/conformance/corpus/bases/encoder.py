@@ -1,4 +1,4 @@
-"""An encoder's attention, told by attention_mask (1: a real token) what is padding."""
+"""An encoder's attention; in attention_mask, 1 marks real tokens and 0 marks padding."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""A decoder's attention: rotary positions counted from the mask, grouped heads, a cache of pairs that grows."""
+"""A decoder's attention: rotary positions counted from the mask, grouped heads, a growing cache of pairs."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""All heads in one projection each, cut apart by a view."""
+"""One projection for all heads, split by a view."""
 
 import torch
 from torch import nn

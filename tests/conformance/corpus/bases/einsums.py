@@ -1,4 +1,4 @@
-"""Named indices, the scale on the queries, the mask made where it is used."""
+"""Einsum equations, the scale applied to the queries, and the mask built where it is used."""
 
 import torch
 from torch import einsum, nn

@@ -1,4 +1,4 @@
-"""Heads in a ModuleList, one after another, their contexts side by side."""
+"""Heads in a ModuleList, computed one after another and concatenated."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Queries from one sequence, keys and values from another, whose padding a mask (True: a real token) says."""
+"""Queries from one sequence, keys and values from another one; in its padding mask, True marks real tokens."""
 
 import torch
 from torch import nn

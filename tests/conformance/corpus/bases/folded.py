@@ -1,4 +1,4 @@
-"""Tokens first, (T, B, C), and heads folded into the batch, as older sequence models do it."""
+"""Tokens come first, (T, B, C), and heads are folded into the batch, as in older sequence models."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""A sliding window over left-padded or right-padded text, rotary positions by halves from a table, a growing cache."""
+"""A sliding window, padding on either side, rotary positions by halves from a table, a growing cache."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""The report as text, JSON, JUnit XML and HTML: what is said, what counts, and that it can be read."""
+"""The report as text, JSON, JUnit XML and HTML: which findings count as bugs, and how they are shown."""
 
 import json
 from xml.etree import ElementTree
@@ -6,13 +6,13 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from heedful.conformance import probes  # noqa: F401 - enters every probe
 from heedful.conformance.probes import PROBES
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.catalogue import CATALOGUE
 from heedful.conformance.reporting.finding import LEVELS, Fact, Finding
 from heedful.conformance.reporting.junit import as_junit
-from heedful.conformance.reporting.report import ProbeRun, Report
+from heedful.conformance.reporting.report import Report
+from heedful.conformance.reporting.result import ProbeRun
 from heedful.conformance.reporting.root_causes import EXPLAINS
 from heedful.errors import ArgumentError
 
@@ -28,7 +28,7 @@ PROOF = "The weights sum to 1 along dimension 1."
 
 @pytest.fixture
 def place(tmp_path, monkeypatch) -> SourceLine:
-    """Line 5 of a file in the working folder."""
+    """Return line 5 of a file in the working folder."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(SOURCE)
     return SourceLine(str(tmp_path / "mine.py"), 5, "weights = scores.softmax(1)")
@@ -41,72 +41,72 @@ def softmax(place) -> Finding:
 
 LEAK = Finding("future-leak", "bug", "Changing token 3 changes output 1.")
 LAYOUT = Finding("rotary-layout", "convention", "It pairs (i, i + 2).", remedy="Keep it.")
-UNTESTED = Finding("padding-leak", "not-testable", "It could not be told what is padding.")
+UNTESTED = Finding("padding-leak", "not-testable", "The target takes no padding mask.")
 
 
-def report(*findings, facts=(), expected=None) -> Report:
-    """One probe a finding, and one that finds nothing."""
-    runs = [ProbeRun(f"about {it.name}", 0.25, (it,)) for it in findings]
-    return Report("Mine", findings, facts, expected or {}, (*runs, ProbeRun("what is right", 0.25)))
+def report_on(*findings, facts=(), expected=None) -> Report:
+    """Return the report of one probe for each finding, and of one that finds nothing."""
+    runs = [ProbeRun(f"about {finding.name}", 0.25, (finding,)) for finding in findings]
+    return Report("Mine", findings, facts, expected or {}, (*runs, ProbeRun("no finding", 0.25)))
 
 
-# --- what counts -------------------------------------------------------------------------------------
+# --- which findings are bugs -------------------------------------------------------------------------
 
 
-def test_bugs_stand_first_and_decide(softmax):
-    found = report(LAYOUT, UNTESTED, softmax, LEAK)
-    assert [it.name for it in found.findings] == [
+def test_bugs_come_first_and_decide_the_exit_code(softmax):
+    report = report_on(LAYOUT, UNTESTED, softmax, LEAK)
+    assert [finding.name for finding in report.findings] == [
         "softmax-wrong-dim", "future-leak", "rotary-layout", "padding-leak",
     ]  # fmt: skip
-    assert found.bugs == (softmax, LEAK)
-    assert not found.ok
-    assert found.exit_code == 1
-    assert repr(found) == (
+    assert report.bugs == (softmax, LEAK)
+    assert not report.ok
+    assert report.exit_code == 1
+    assert repr(report) == (
         "Report(Mine: 2 bugs, 1 convention, 1 not-testable: softmax-wrong-dim, future-leak)"
     )
 
 
-def test_nothing_but_a_bug_is_a_bug():
-    found = report(LAYOUT, UNTESTED)
-    assert (found.ok, found.exit_code, found.bugs) == (True, 0, ())
-    assert "no bug" in repr(found)
+def test_findings_at_other_levels_are_not_bugs():
+    report = report_on(LAYOUT, UNTESTED)
+    assert (report.ok, report.exit_code, report.bugs) == (True, 0, ())
+    assert "no bug" in repr(report)
 
 
-def test_an_expected_failure_is_shown_and_does_not_count(softmax):
-    found = report(softmax, expected={"softmax-wrong-dim": "mine is special"})
-    assert found.ok
-    assert "no bug, 1 expected" in str(found)
-    assert "expected: mine is special" in str(found)
-    assert "expected: mine is special" in found._repr_html_()
-    assert found.to_dict()["findings"][0]["expected"] == "mine is special"
+def test_an_expected_failure_is_shown_but_is_not_a_bug(softmax):
+    report = report_on(softmax, expected={"softmax-wrong-dim": "mine is special"})
+    assert report.ok
+    assert "no bug, 1 expected" in str(report)
+    assert "expected: mine is special" in str(report)
+    assert "expected: mine is special" in report._repr_html_()
+    assert report.to_dict()["findings"][0]["expected"] == "mine is special"
 
 
-def test_an_expected_failure_that_is_gone_is_said(softmax):
-    found = report(softmax, expected={"future-leak": "upstream"})
-    assert found.no_longer_failing == ("future-leak",)
-    for said in (str(found), found._repr_html_(), as_junit(found)):
-        assert "future-leak" in said
-        assert "no longer fail" in said
-    assert found.to_dict()["no_longer_failing"] == ["future-leak"]
+def test_an_expected_failure_that_no_longer_fails_is_reported(softmax):
+    report = report_on(softmax, expected={"future-leak": "upstream"})
+    assert report.no_longer_failing == ("future-leak",)
+    for text in (str(report), report._repr_html_(), as_junit(report)):
+        assert "future-leak" in text
+        assert "no longer fail" in text
+    assert report.to_dict()["no_longer_failing"] == ["future-leak"]
 
 
-def test_what_another_finding_explains_still_fails(softmax):
-    """A consequence is left out of the findings, but it is not gone."""
+def test_an_expected_failure_that_another_finding_explains_still_fails(softmax):
+    """A consequence is not among the findings, but a probe has found it."""
     runs = (ProbeRun("softmax", 0.1, (softmax,)), ProbeRun("causality", 0.1, (LEAK,)))
-    found = Report("Mine", (softmax,), (), {"future-leak": "upstream"}, runs)
-    assert found.no_longer_failing == ()
+    report = Report("Mine", (softmax,), (), {"future-leak": "upstream"}, runs)
+    assert report.no_longer_failing == ()
 
 
-def test_an_expected_failure_is_one_of_the_catalogue():
+def test_an_expected_failure_must_be_in_the_catalogue():
     with pytest.raises(ArgumentError, match=r"scale-missing.*--list"):
-        report(expected={"scale-mising": "typing"})
+        report_on(expected={"scale-mising": "typing"})
 
 
 # --- text --------------------------------------------------------------------------------------------
 
 
-def test_text_names_the_line_as_one_would_type_it(softmax):
-    lines = str(report(softmax)).splitlines()
+def test_text_shows_the_line_with_its_relative_path(softmax):
+    lines = str(report_on(softmax)).splitlines()
     assert lines[0] == "Mine: 1 bug  (2 probes, 0.5 s)"
     assert lines[2] == "softmax-wrong-dim  bug"
     assert lines[3] == f"    {PROOF}"
@@ -115,47 +115,47 @@ def test_text_names_the_line_as_one_would_type_it(softmax):
     assert lines[6].startswith("    remedy  softmax(dim=-1)")
 
 
-def test_a_findings_own_remedy_goes_before_the_catalogues():
-    assert "remedy  Keep it." in str(report(LAYOUT))
+def test_a_findings_own_remedy_replaces_the_one_in_the_catalogue():
+    assert "remedy  Keep it." in str(report_on(LAYOUT))
 
 
-def test_facts_are_one_block_with_a_line_a_name():
+def test_facts_with_the_same_name_share_a_line():
     facts = (Fact("causal", "yes"), Fact("scale", "0.5"), Fact("scale", "0.25"))
-    assert str(report(facts=facts)).splitlines()[2:] == ["causal  yes", "scale   0.5; 0.25"]
+    assert str(report_on(facts=facts)).splitlines()[2:] == ["causal  yes", "scale   0.5; 0.25"]
 
 
-def test_a_long_statement_is_cut_and_a_packages_file_is_named_from_the_package(
+def test_a_long_statement_is_shortened_and_the_path_is_relative_to_the_package(
     tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     statement = "context, weights = attend(" + "query, " * 40 + ")"
     place = SourceLine(torch.nn.modules.activation.__file__, 7, statement)
-    said = str(report(Finding("crashes", "bug", "It raises.", place=place)))
-    where = next(line for line in said.splitlines() if line.startswith("    line"))
+    text = str(report_on(Finding("crashes", "bug", "It raises.", place=place)))
+    where = next(line for line in text.splitlines() if line.startswith("    line"))
     assert "line    torch/nn/modules/activation.py:7" in where
-    assert "…" in said
-    assert len(said.splitlines()) <= 8
+    assert "…" in text
+    assert len(text.splitlines()) <= 8
 
 
-def test_text_keeps_to_100_columns(softmax):
+def test_text_has_at_most_100_columns(softmax):
     long = Finding("crashes", "bug", "It raises " + "very " * 60, "tokens " * 40, softmax.place)
-    assert max(map(len, str(report(long, softmax)).splitlines())) <= 100
+    assert max(map(len, str(report_on(long, softmax)).splitlines())) <= 100
 
 
-def test_brackets_are_no_markup():
+def test_brackets_are_not_markup():
     finding = Finding(
         "crashes", "bug", "It raises KeyError: [bold]", place=SourceLine("x.py", 1, "a[i]")
     )
-    said = str(report(finding))
-    assert "KeyError: [bold]" in said
-    assert "a[i]" in said
+    text = str(report_on(finding))
+    assert "KeyError: [bold]" in text
+    assert "a[i]" in text
 
 
 # --- JSON, JUnit, HTML -------------------------------------------------------------------------------
 
 
-def test_json_holds_everything(softmax):
-    document = json.loads(report(softmax, LAYOUT, facts=(Fact("causal", "yes"),)).to_json())
+def test_json_contains_everything(softmax):
+    document = json.loads(report_on(softmax, LAYOUT, facts=(Fact("causal", "yes"),)).to_json())
     assert document["target"] == "Mine"
     assert document["ok"] is False
     first = document["findings"][0]
@@ -163,12 +163,13 @@ def test_json_holds_everything(softmax):
     assert first["place"]["source"] == "weights = scores.softmax(1)"
     assert first["remedy"] == CATALOGUE["softmax-wrong-dim"].remedy
     assert document["facts"] == [{"name": "causal", "value": "yes"}]
-    assert [it["outcome"] for it in document["probes"]] == ["bug", "convention", "passed"]
+    assert [probe["outcome"] for probe in document["probes"]] == ["bug", "convention", "passed"]
 
 
 def test_junit_has_a_case_for_each_probe(softmax):
     expected = {"future-leak": "upstream"}
-    suite = ElementTree.fromstring(as_junit(report(softmax, LEAK, LAYOUT, UNTESTED, expected=expected)))[0]  # fmt: skip
+    report = report_on(softmax, LEAK, LAYOUT, UNTESTED, expected=expected)
+    suite = ElementTree.fromstring(as_junit(report))[0]
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("5", "1", "2")
     failure = suite.find("testcase[@name='about softmax-wrong-dim']/failure")
     assert failure.get("type") == "softmax-wrong-dim"
@@ -176,46 +177,46 @@ def test_junit_has_a_case_for_each_probe(softmax):
     known = suite.find("testcase[@name='about future-leak']/skipped")
     assert known.get("message") == "future-leak: expected: upstream"
     assert "rotary-layout" in suite.find("testcase[@name='about rotary-layout']/system-out").text
-    assert len(suite.find("testcase[@name='what is right']")) == 0
+    assert len(suite.find("testcase[@name='no finding']")) == 0
 
 
-def test_junit_fails_no_case_for_a_consequence(softmax):
+def test_junit_has_no_failure_for_a_consequence(softmax):
     runs = (ProbeRun("softmax", 0.1, (softmax,)), ProbeRun("causality", 0.1, (LEAK,)))
     suite = ElementTree.fromstring(as_junit(Report("Mine", (softmax,), (), {}, runs)))[0]
     assert suite.get("failures") == "1"
     assert "follows from" in suite.find("testcase[@name='causality']/system-out").text
 
 
-def test_junit_can_be_parsed_whatever_an_exception_says():
+def test_junit_is_valid_xml_for_any_message_of_an_exception():
     finding = Finding("crashes", "bug", "It raises \x1b[31m<&\x00")
-    suite = ElementTree.fromstring(as_junit(report(finding)))[0]
+    suite = ElementTree.fromstring(as_junit(report_on(finding)))[0]
     assert suite.find("testcase/failure").get("message") == "It raises [31m<&"
 
 
 def test_html_marks_the_line_among_its_neighbours(softmax):
-    html = report(softmax)._repr_html_()
+    html = report_on(softmax)._repr_html_()
     assert "<mark>5      weights = scores.softmax(1)</mark>" in html
     assert html.count("<span>") == 3
     assert "weights @ value &lt; 1" in html
 
 
-def test_html_of_a_file_that_is_gone_shows_the_line_alone():
+def test_html_shows_the_line_alone_if_the_file_cannot_be_read():
     place = SourceLine("<notebook cell>", 3, "scores < 1")
-    html = report(Finding("future-leak", "bug", "It leaks.", place=place))._repr_html_()
+    html = report_on(Finding("future-leak", "bug", "It leaks.", place=place))._repr_html_()
     assert "<mark>3  scores &lt; 1</mark>" in html
 
 
 # --- the catalogue -----------------------------------------------------------------------------------
 
 
-def test_the_catalogue_knows_what_probes_find():
+def test_the_catalogue_has_all_findings_of_the_probes():
     names = {name for probe in PROBES for name in probe.finds}
     names |= {*EXPLAINS, *(name for explained in EXPLAINS.values() for name in explained)}
     assert names <= set(CATALOGUE)
     assert len(names) > 15
 
 
-def test_every_entry_says_something_of_its_own():
+def test_every_entry_is_complete_and_has_its_own_remedy():
     for name, entry in CATALOGUE.items():
         assert entry.name == name
         assert entry.level in LEVELS
@@ -224,6 +225,6 @@ def test_every_entry_says_something_of_its_own():
     assert len({entry.remedy for entry in CATALOGUE.values()}) == len(CATALOGUE)
 
 
-def test_probes_have_names_and_meanings_of_their_own():
+def test_every_probe_has_its_own_name_and_a_meaning():
     assert len({probe.name for probe in PROBES}) == len(PROBES)
     assert all(probe.meaning.endswith(".") for probe in PROBES)

@@ -1,4 +1,4 @@
-"""One head, its projections bare parameters, its mask a buffer."""
+"""One head, with plain parameters as projections and a mask as a buffer."""
 
 import torch
 from torch import nn

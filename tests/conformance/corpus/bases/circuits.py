@@ -1,4 +1,4 @@
-"""Every head has matrices of its own in one parameter each, as those write it who take transformers apart."""
+"""Each projection is one parameter with a matrix for each head, as in interpretability research."""
 
 import torch
 from torch import nn
