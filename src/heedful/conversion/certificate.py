@@ -33,6 +33,11 @@ class Certificate:
         source_call, target_call: the calls that were compared. The mask is an argument of the call if the module has
             none of its own.
         remarks: differences that do not affect the outputs in eval mode, such as dropout.
+
+    Examples:
+        >>> certificate = Certificate("A", "B", 1e-12, 2.0, tolerance=1e-10, inputs=((2, 5, 3),))
+        >>> certificate.exact
+        True
     """
 
     source: str

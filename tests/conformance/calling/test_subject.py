@@ -13,7 +13,7 @@ from heedful.conformance.calling.loading import loaded
 from heedful.conformance.calling.subject import find_subject
 from heedful.textbook import multi_head
 
-BASES = Path(__file__).parents[1] / "bases"
+BASES = Path(__file__).parents[1] / "corpus" / "bases"
 
 
 @pytest.mark.parametrize("file", sorted(it.stem for it in BASES.glob("*.py")))
