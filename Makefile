@@ -1,7 +1,13 @@
-# make tour: set up and run the main job.   make test: the tests, warnings as errors.   make check: tests and linters.
-# make bench: time attention beside PyTorch's and others', and rewrite docs/benchmarks.md.
-# make conformance: check all mutants and right attentions of the corpus, and rewrite docs/conformance.md.
-# make test-native: the C++ core alone, under sanitizers; needs g++ only.
+# make tour         set up, and show attention step by step
+# make test         run the tests, with warnings as errors
+# make check        run the tests and the linters
+# make test-slow    run the tests that take minutes
+# make test-native  test the C++ core alone, under sanitizers; needs only g++
+# make bench        time attention beside PyTorch's and other libraries', judge it by benchmarks/targets.toml,
+#                   and rewrite docs/benchmarks.md
+# make conformance  check all mutants and correct attentions of the corpus, and rewrite docs/conformance.md
+# make format       format the code
+# make clean        remove everything that make has built
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -34,6 +40,8 @@ lint: .venv/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+	PATH="$(CURDIR)/$(BIN):$$PATH" PYTHONPATH=src $(BIN)/pyright --verifytypes heedful --ignoreexternal >.venv/types.txt || \
+		{ grep error .venv/types.txt; exit 1; }
 	$(BIN)/lint-imports
 
 format: .venv/installed-test

@@ -1,4 +1,4 @@
-"""Which kernel runs a problem, and why the others do not."""
+"""Choose the kernel that runs a problem, and explain why the others do not."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def choose(problem: AttentionProblem, kernel: str = AUTO) -> Kernel:
 
 @dataclass(frozen=True)
 class Plan:
-    """What `attention` would do with a problem, and why. It prints as a table.
+    """The kernel that `attention` would use for a problem, with the reasons. It prints as a table.
 
     Attributes:
         kernel: the name of the kernel that runs.

@@ -77,12 +77,12 @@ class AttentionProblem:
 
     @property
     def factor(self) -> float:
-        """What multiplies the dot products: the scale if there is one, else 1/√D."""
+        """The factor of the dot products: the scale if there is one, else 1/√D."""
         return 1 / math.sqrt(max(self.sizes.D, 1)) if self.scale is None else self.scale
 
     @property
     def needs_grad(self) -> bool:
-        """Whether a backward pass may follow."""
+        """True if a backward pass may follow."""
         if not torch.is_grad_enabled():
             return False
         if self.query.requires_grad or self.key.requires_grad or self.value.requires_grad:
@@ -104,7 +104,7 @@ class AttentionProblem:
 
     @lazy
     def plain_causal(self) -> bool:
-        """Whether the mask equals PyTorch's ``is_causal=True``."""
+        """True if the mask equals PyTorch's ``is_causal=True``."""
         return isinstance(self.mask, Mask) and self.mask.is_plain_causal(self.grid)
 
     @lazy

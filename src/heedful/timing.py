@@ -18,7 +18,7 @@ TimedRun: TypeAlias = Callable[[int], float]
 
 @dataclass(frozen=True)
 class Budget:
-    """How long to time the contenders.
+    """The time and the number of turns for timing the contenders.
 
     Attributes:
         seconds: No turn begins after this time, except to reach `min_turns`.

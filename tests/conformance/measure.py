@@ -29,7 +29,7 @@ WORKERS = 2
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check reported about a mutant or a correct attention.
+    """The report of a check on a mutant or a correct attention.
 
     Attributes:
         name: The name of what was checked.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Certificate:
-    """How much the outputs of a converted model differ from those of its source.
+    """The difference between the outputs of a converted model and those of its source.
 
     Both are compared in eval mode, on inputs from a generator of their own. Copies are compared, so that neither the
     mode of a model nor the global random state changes.
@@ -56,7 +56,7 @@ class Certificate:
 
     @property
     def exact(self) -> bool:
-        """Whether the outputs differ by rounding alone."""
+        """True if the outputs differ by rounding alone."""
         return self.difference <= self.tolerance * self.scale
 
     def __str__(self) -> str:

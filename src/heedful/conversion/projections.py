@@ -66,7 +66,7 @@ class Projections:
 
     @property
     def has_qkv_bias(self) -> bool:
-        """Whether the query, key or value projection has a bias."""
+        """True if the query, key or value projection has a bias."""
         return any(getattr(self, f"{role}_bias") is not None for role in QKV)
 
 

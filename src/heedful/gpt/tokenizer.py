@@ -192,9 +192,11 @@ class SubwordTokenizer(Tokenizer):
         tokenizer.encode_special_tokens = True
         self._tokenizer = tokenizer
         self._end = end_of_text
-        self.fingerprint = hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
-        self.vocab_size = tokenizer.get_vocab_size()
-        self.end_of_text = None if end_of_text is None else tokenizer.token_to_id(end_of_text)
+        self.fingerprint: str = hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
+        self.vocab_size: int = tokenizer.get_vocab_size()
+        self.end_of_text: int | None = (
+            None if end_of_text is None else tokenizer.token_to_id(end_of_text)
+        )
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int) -> SubwordTokenizer:
@@ -274,8 +276,8 @@ class GPT2Tokenizer(Tokenizer):
                 received=f"{type(error).__name__}: {error}",
                 remedy="Copy a cache from another machine, and set TIKTOKEN_CACHE_DIR to its folder.",
             ) from error
-        self.vocab_size = self._encoding.n_vocab
-        self.end_of_text = self._encoding.eot_token
+        self.vocab_size: int = self._encoding.n_vocab
+        self.end_of_text: int | None = self._encoding.eot_token
 
     def save(self, folder: Path) -> None:
         """Write the kind of the tokenizer into tokenizer_config.json; the vocabulary stays in tiktoken's cache."""

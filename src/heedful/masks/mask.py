@@ -25,7 +25,7 @@ MAX_KEY_RANGES: int = 2  # sinks and a window; a mask that needs more becomes de
 
 
 class Mask(ABC):
-    """Which keys each query may see. Combine masks with ``&`` (both allow a key) and ``|`` (at least one does).
+    """The keys that each query may see. Combine masks with ``&`` (both allow a key) and ``|`` (at least one does).
 
     A subclass defines itself twice, entry by entry (`sees`) and as key ranges (`key_ranges`, None if there are
     none). The tests check that the two agree.

@@ -71,7 +71,7 @@ class TorchCall:
 
     @property
     def in_place(self) -> bool:
-        """Whether an output is one of the overwritten inputs."""
+        """True if an output is one of the overwritten inputs."""
         return any(output.tensor is tensor for output in self.outputs for tensor in self.written)
 
 

@@ -10,8 +10,8 @@ from attentions_with_caches import (
     POSITIONS,
     RESTARTED,
     SHIFTED,
-    assert_no_finding,
     assert_names_the_line,
+    assert_no_finding,
     findings,
     written,
 )

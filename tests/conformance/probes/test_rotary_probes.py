@@ -11,8 +11,8 @@ from attentions_with_caches import (
     ROTATE_KEY,
     SINES,
     STACKED,
-    assert_no_finding,
     assert_names_the_line,
+    assert_no_finding,
     findings,
     written,
 )

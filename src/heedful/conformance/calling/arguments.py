@@ -1,4 +1,4 @@
-"""Which arguments of a call take tokens, and values for the other arguments that it requires."""
+"""Find the arguments of a call that take tokens, and values for the other arguments that it requires."""
 
 from __future__ import annotations
 

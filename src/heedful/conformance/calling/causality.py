@@ -1,4 +1,4 @@
-"""How calls are made causal: by a flag, or by a mask from the caller; and whether they then are."""
+"""Make calls causal, by a flag or by a mask from the caller, and check whether they are."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ CacheMaker = Callable[[int, int], Any]  # of (batch, capacity)
 
 @dataclass(frozen=True)
 class CacheUse:
-    """How a target takes a cache.
+    """The way in which a target takes a cache.
 
     Attributes:
         kind: "object" if the caller makes it and the target returns it or changes it in place; "grown" if it is None at

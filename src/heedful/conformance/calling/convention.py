@@ -22,7 +22,7 @@ VisibleKeys = Callable[[int, int], Tensor]  # (Tq, Tk) Boolean, of the Tq newest
 
 @dataclass(frozen=True, eq=False)
 class CallingConvention:
-    """How a target takes tokens and returns rows.
+    """The way in which a target takes tokens and returns rows.
 
     Attributes:
         layout: "(B, T, C)", "(T, B, C)", "(T, C)", "(B, H, T, D)", "(B, T, H, D)" or "(B, T) ids".

@@ -30,7 +30,7 @@ class TargetError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """What is checked, as it was given.
+    """The module or function to check, as the caller passed it.
 
     Attributes:
         name: The name of the class or function.

@@ -59,7 +59,7 @@ class Evidence:
 
     @cached_property
     def expected(self) -> Expectations:
-        """What the subject is expected to do."""
+        """The behaviour that is expected of the subject."""
         return expectations_of(self.subject, self._expected, self.baseline)
 
     @cached_property

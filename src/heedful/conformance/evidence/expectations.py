@@ -1,4 +1,4 @@
-"""What a target is expected to do: what the caller states, or else what the target itself declares."""
+"""The behaviour that is expected of a target, stated by the caller or declared by the target itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from heedful.conformance.recording.observation import Observation, tensor_of
 
 @dataclass(frozen=True)
 class Expected:
-    """What the caller of a check states; None for what the caller leaves open.
+    """The statements of the caller of a check; None where the caller leaves it open.
 
     Attributes:
         causal: Whether no query may see a later key.
@@ -36,7 +36,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Expectations:
-    """What the probes hold a target to.
+    """The behaviour that the probes require of a target.
 
     Attributes:
         causal: Whether no query may see a later key; None if nothing decides it.

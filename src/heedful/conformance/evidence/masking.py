@@ -24,7 +24,7 @@ MARGIN = 100  # a score this far below the median of the visible ones is masked
 
 
 class MaskDefect(NamedTuple):
-    """What is wrong with a mask.
+    """A defect of a mask.
 
     Attributes:
         name: the finding's.

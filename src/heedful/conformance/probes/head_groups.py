@@ -66,7 +66,7 @@ def _compare_groups(
 
 
 def _groups(heads: Tensor) -> list[int]:
-    """Number the distinct heads in order of appearance, and return each head's number."""
+    """Return each head's number, where distinct heads are numbered in order of appearance."""
     distinct: list[Tensor] = []
     groups = []
     for head in heads:

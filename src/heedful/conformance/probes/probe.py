@@ -1,4 +1,4 @@
-"""What a probe is: one question to the evidence, and the findings that may answer it."""
+"""The definition of a probe: one question to the evidence, and the findings that may answer it."""
 
 from __future__ import annotations
 

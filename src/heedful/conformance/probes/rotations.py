@@ -46,7 +46,7 @@ class Rotation:
 
     @property
     def preserves_norms(self) -> bool:
-        """Whether each map is a rotation, up to one factor for all of them."""
+        """True if each map is a rotation, up to one factor for all of them."""
         products = self.maps.mT @ self.maps
         factor = products[0].diagonal().mean()
         return is_near(products, factor * torch.eye(len(products[0]), dtype=products.dtype))

@@ -15,7 +15,7 @@ TOLERANCES: dict[torch.dtype, float] = {
     torch.float16: 2e-2,
     torch.bfloat16: 5e-2,
 }
-"""How far rounding may move a result, relative to its largest entry."""
+"""The largest difference that rounding may cause, relative to a result's largest entry."""
 
 
 def differing_entries(a: Tensor, b: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from heedful.conversion.weight_map import WeightMap
 
 @dataclass(frozen=True)
 class Adapter:
-    """How to recognize, read, write and call one type of attention module.
+    """Functions that recognize, read, write and call one type of attention module.
 
     Modules are recognized by their attributes rather than their class, so that any user's module with the same names
     can be converted. The certificate reveals a wrong match. `Any` stands for a module that matches.

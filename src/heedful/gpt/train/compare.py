@@ -62,7 +62,7 @@ class KernelComparison:
 
     @property
     def agrees(self) -> bool:
-        """Whether the losses differ by rounding errors only."""
+        """True if the losses differ by rounding errors only."""
         return self.difference <= TOLERANCE
 
     @property

@@ -35,7 +35,7 @@ RECORD, STATE, HISTORY = "run.json", "training.safetensors", "losses.csv"
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What a run was started with; it does not change when the run is resumed.
+    """The settings that a run was started with. They do not change when the run is resumed.
 
     Attributes:
         config: the configuration as requested.

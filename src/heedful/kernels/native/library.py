@@ -113,8 +113,8 @@ isa: str | None = None  # the instruction set in use
 parallel_for: int = _torch_parallel_for()  # an address; 0: run on the calling thread
 try:
     library = _open()
-except KernelError as error:
-    missing = str(error)
+except KernelError as _reason:
+    missing = str(_reason)
 else:
     os.register_at_fork(after_in_child=_use_one_thread)
     use_isa(os.environ.get("HEEDFUL_ISA") or library.heedful_isa().decode())
