@@ -99,7 +99,7 @@ class Plan:
         scratch_bytes: the memory that the kernel needs besides them, in bytes.
         notes: what users should know about how the kernel computes the result.
 
-    Example:
+    Examples:
         >>> query = torch.zeros(1, 1, 4, 8)
         >>> plan = explain(query, query, query, kernel="reference")
         >>> plan.kernel, plan.pairs, plan.flops
@@ -158,7 +158,7 @@ def explain(
         ArgumentError: the arguments do not fit together, as in `attention`.
         KernelError: the kernel requested by name cannot run them, as in `attention`.
 
-    Example:
+    Examples:
         >>> from heedful import Causal, explain
         >>> query = torch.zeros(1, 1, 4, 8)
         >>> explain(query, query, query, Causal()).mask

@@ -7,7 +7,7 @@ from typing import Any
 class HeedfulError(Exception):
     """The base class of all errors that heedful raises on purpose.
 
-    Example:
+    Examples:
         >>> import heedful
         >>> try:
         ...     heedful.Window(0)
@@ -26,7 +26,7 @@ class ArgumentError(HeedfulError, ValueError):
         received: what was passed instead.
         remedy: what the caller can do about it.
 
-    Example:
+    Examples:
         >>> error = ArgumentError("heads", expected="at least 1", received="0", remedy="Pass 1.")
         >>> str(error)
         'heads: expected at least 1; received 0. Pass 1.'
@@ -48,7 +48,7 @@ class ArgumentError(HeedfulError, ValueError):
 class KernelError(HeedfulError, RuntimeError):
     """No kernel can run the problem, or the one requested by name cannot. The message has the reasons.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from heedful import attention
         >>> query = torch.zeros(1, 1, 2, 4)
@@ -67,7 +67,7 @@ class MissingExtraError(HeedfulError, ImportError):
         purpose: what needs the package.
         extra: the name of heedful's extra that installs it.
 
-    Example:
+    Examples:
         >>> str(MissingExtraError("heedful train", "train")).split(". ")[1]
         "Install it with: pip install 'heedful[train]'"
     """

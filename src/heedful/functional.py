@@ -56,7 +56,7 @@ def attention(
         ArgumentError: the arguments do not fit together; the message says what would fit.
         KernelError: the kernel requested by name cannot run them; the message says why.
 
-    Example:
+    Examples:
         >>> from heedful import Causal, attention
         >>> query, key = torch.zeros(1, 1, 3, 8), torch.zeros(1, 1, 3, 8)
         >>> value = torch.tensor([1.0, 2.0, 6.0]).view(1, 1, 3, 1)
@@ -106,7 +106,7 @@ def scaled_dot_product_attention(
     Raises:
         RuntimeError, TypeError: the errors of PyTorch's function, for arguments that do not fit together.
 
-    Example:
+    Examples:
         >>> from heedful import scaled_dot_product_attention
         >>> query, key = torch.zeros(3, 8), torch.zeros(3, 8)
         >>> scaled_dot_product_attention(query, key, torch.eye(3), is_causal=True)
@@ -207,6 +207,8 @@ def _leading(query: Tensor, attn_mask: Tensor) -> torch.Size:
 
 def _four_dimensions(tensor: Tensor) -> Tensor:
     """Reshape (…, heads, tokens, size) to (batch, heads, tokens, size)."""
+    if tensor.dim() == 4:  # the usual case, without the cost of a view
+        return tensor
     if tensor.dim() > 4:
         return tensor.flatten(0, -4)
     return tensor[(None,) * (4 - tensor.dim())]

@@ -50,7 +50,7 @@ class Info:
 def info() -> Info:
     """Return a description of this installation. Nothing is computed.
 
-    Example:
+    Examples:
         >>> sorted(info().versions)
         ['heedful', 'python', 'torch']
     """

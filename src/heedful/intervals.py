@@ -25,7 +25,7 @@ class Intervals:
         stop: int32 (B or 1, Tq, R), one past the last key of each range; an empty range has ``stop == start``.
         Tk: the number of keys; ``0 <= start <= stop <= Tk``.
 
-    Example:
+    Examples:
         >>> from heedful import Window
         >>> intervals = Window(2).intervals(3)
         >>> intervals.start.flatten().tolist(), intervals.stop.flatten().tolist()

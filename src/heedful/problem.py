@@ -39,7 +39,7 @@ class AttentionProblem:
     Raises:
         ArgumentError: the arguments do not fit together; the message says what would fit, and the remedy.
 
-    Example:
+    Examples:
         >>> query = torch.zeros(1, 4, 5, 8)
         >>> AttentionProblem(query, query, query, Dense(torch.eye(5).bool())).pairs
         20

@@ -18,7 +18,7 @@ class AttentionResult(NamedTuple):
         lse: (B, Hq, Tq), the natural logarithm of the softmax's normaliser, float32 or better; −∞ where a query
             saw no key.
 
-    Example:
+    Examples:
         >>> from heedful import attention
         >>> query = torch.zeros(1, 1, 2, 4)
         >>> output, lse = attention(query, query, query, return_lse=True)
@@ -45,7 +45,7 @@ def merge(*results: AttentionResult) -> AttentionResult:
     Raises:
         ArgumentError: there are no results, or their shapes differ.
 
-    Example:
+    Examples:
         >>> from heedful import attention
         >>> query, key = torch.randn(1, 2, 3, 8), torch.randn(1, 2, 6, 8)
         >>> parts = [attention(query, part, part, return_lse=True) for part in key.chunk(2, dim=2)]

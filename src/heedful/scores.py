@@ -20,7 +20,7 @@ def soft_cap(scores: Float[Tensor, "*shape"], cap: float | None) -> Float[Tensor
     Returns:
         The capped scores, of the same shape and dtype.
 
-    Example:
+    Examples:
         >>> soft_cap(torch.tensor([-1000.0, 0.0, 1000.0]), 5.0)
         tensor([-5.,  0.,  5.])
     """
@@ -42,7 +42,7 @@ def softmax_with_sinks(
     Returns:
         The weights (B, Hq, Tq, Tk), and lse (B, Hq, Tq) with ``weights = exp(scores − lse)``.
 
-    Example:
+    Examples:
         >>> weights, lse = softmax_with_sinks(torch.zeros(1, 1, 1, 3), torch.zeros(1))
         >>> weights
         tensor([[[[0.2500, 0.2500, 0.2500]]]])
@@ -79,7 +79,7 @@ def alibi_slopes(num_heads: int) -> Float[Tensor, " Hq"]:
     Raises:
         ArgumentError: there are fewer than 1 heads.
 
-    Example:
+    Examples:
         >>> alibi_slopes(4).tolist()
         [0.25, 0.0625, 0.015625, 0.00390625]
     """
@@ -119,7 +119,7 @@ def alibi(
     Raises:
         ArgumentError: there are fewer than 1 heads.
 
-    Example:
+    Examples:
         >>> (alibi(1, 3) * 2**8).int()
         tensor([[[[ 0, -1, -2],
                   [-1,  0, -1],

@@ -65,7 +65,7 @@ def check(
     Raises:
         ArgumentError: The target cannot be built or called, or an expected failure has a name that no finding has.
 
-    Example:
+    Examples:
         >>> from heedful import check
         >>> def attend(query, key, value):
         ...     return (query @ key.mT).softmax(dim=-1) @ value

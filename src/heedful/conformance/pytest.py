@@ -45,7 +45,7 @@ def parametrize(target: Any, **options: Any) -> pytest.MarkDecorator:
     Raises:
         MissingExtraError: pytest is not installed.
 
-    Example:
+    Examples:
         >>> from heedful.conformance.pytest import parametrize
         >>> from heedful.textbook import CausalAttention
         >>> @parametrize(CausalAttention(3, 2, context_length=16), causal=True)

@@ -34,7 +34,7 @@ def save(model: GPT, folder: str | Path) -> None:
         ArgumentError: the folder holds another model or cannot be written; its files stay as they are.
         MissingExtraError: the extra "train" is not installed.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> model = GPT(GPTConfig.gpt2(vocab_size=50, d_model=16, num_layers=1, num_heads=2))
         >>> with tempfile.TemporaryDirectory() as folder:

@@ -24,7 +24,7 @@ class GPTConfig:
     Raises:
         ArgumentError: a size is below 1, the heads do not divide the features, or a choice is unknown.
 
-    Example:
+    Examples:
         >>> config = GPTConfig(d_model=96, num_heads=6)
         >>> config.num_kv_heads, config.head_dim, config.d_mlp
         (6, 16, 384)
@@ -56,7 +56,7 @@ class GPTConfig:
         Args:
             changes: other values, by field name.
 
-        Example:
+        Examples:
             >>> GPTConfig.gpt2(num_layers=2).d_model
             768
         """
@@ -69,7 +69,7 @@ class GPTConfig:
         Args:
             changes: other values, by field name.
 
-        Example:
+        Examples:
             >>> GPTConfig.llama(d_model=96, num_heads=6, num_kv_heads=2).head_dim
             16
         """

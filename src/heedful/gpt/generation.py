@@ -37,7 +37,7 @@ class Sampling:
         ArgumentError: the temperature is below 0, top_k below 1, top_p outside (0, 1], or the seed outside
             0 … 2^63 - 1.
 
-    Example:
+    Examples:
         >>> logits = torch.tensor([[0.1, 0.7, 0.2]]).log()
         >>> Sampling(temperature=0).sample(logits, generator=None)
         tensor([1])
@@ -134,7 +134,7 @@ def generate(
     Raises:
         ArgumentError: there is no prompt, a prompt is empty, or an id is outside the vocabulary.
 
-    Example:
+    Examples:
         >>> from heedful.gpt import GPT, GPTConfig
         >>> config = GPTConfig.llama(vocab_size=50, d_model=16, num_layers=1, num_heads=2, num_kv_heads=1)
         >>> texts = generate(GPT(config), [[1, 2, 3], [4]], tokens=5, sampling=Sampling(seed=0))
@@ -164,7 +164,7 @@ def stream(
     Returns:
         An iterator over steps: the next token of each prompt, or None once its text has ended.
 
-    Example:
+    Examples:
         >>> from heedful.gpt import GPT, GPTConfig
         >>> config = GPTConfig.llama(vocab_size=50, d_model=16, num_layers=1, num_heads=2, num_kv_heads=1)
         >>> len(list(stream(GPT(config), [[1, 2, 3]], tokens=4)))
@@ -245,7 +245,7 @@ def window_start(length: int, context_length: int) -> int:
 
     The start moves by half a context at a time.
 
-    Example:
+    Examples:
         >>> [window_start(length, context_length=4) for length in range(1, 9)]
         [0, 0, 0, 0, 2, 2, 4, 4]
     """

@@ -96,7 +96,7 @@ class GPT(nn.Module):
     Args:
         config: the shape.
 
-    Example:
+    Examples:
         >>> model = GPT(GPTConfig.gpt2(vocab_size=50, d_model=16, num_layers=1, num_heads=2))
         >>> model(torch.tensor([[1, 2, 3]])).shape
         torch.Size([1, 3, 50])
@@ -224,7 +224,7 @@ class GPT(nn.Module):
             batch: the number of sequences.
             capacity: the maximum number of tokens of each.
 
-        Example:
+        Examples:
             >>> model = GPT(GPTConfig.gpt2(vocab_size=50, d_model=16, num_layers=2, num_heads=2))
             >>> logits, caches = model(torch.tensor([[1, 2, 3]]), caches=model.new_caches(1, capacity=8))
             >>> [cache.length for cache in caches]

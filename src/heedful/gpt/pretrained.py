@@ -42,7 +42,7 @@ def from_folder(folder: str | Path) -> GPT:
         ArgumentError: files are missing or damaged, or the model computes something that `GPT` does not.
         MissingExtraError: the extra "train" is not installed.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from transformers import GPT2Config, GPT2LMHeadModel
         >>> source = GPT2LMHeadModel(GPT2Config(vocab_size=99, n_embd=32, n_head=2, n_layer=1))
@@ -69,7 +69,7 @@ def from_transformers(model: PreTrainedModel) -> tuple[GPT, Certificate]:
     Raises:
         ArgumentError: the model is of another class, or computes something that `GPT` does not.
 
-    Example:
+    Examples:
         >>> from transformers import GPT2Config, GPT2LMHeadModel
         >>> source = GPT2LMHeadModel(GPT2Config(vocab_size=99, n_embd=32, n_head=2, n_layer=1))
         >>> gpt, certificate = from_transformers(source)

@@ -47,7 +47,7 @@ class Tokenizer(ABC):
         Raises:
             ArgumentError: the text contains half a surrogate pair, which UTF-8 cannot represent.
 
-        Example:
+        Examples:
             >>> ByteTokenizer().encode("hé")
             [104, 195, 169]
         """
@@ -74,7 +74,7 @@ class Tokenizer(ABC):
         Raises:
             ArgumentError: an id is outside the vocabulary.
 
-        Example:
+        Examples:
             >>> ByteTokenizer().decode([104, 195, 169])
             'hé'
         """
@@ -113,7 +113,7 @@ class TextStream:
     Args:
         tokenizer: the tokenizer of the ids.
 
-    Example:
+    Examples:
         >>> stream = TextStream(ByteTokenizer())
         >>> [stream.push(id) for id in [104, 195, 169]]
         ['h', '', 'é']
@@ -152,7 +152,7 @@ def _incomplete(text: str) -> int:
 class ByteTokenizer(Tokenizer):
     """One id per byte of UTF-8, and 256 for the end of a text; needs neither training nor a package.
 
-    Example:
+    Examples:
         >>> tokenizer = ByteTokenizer()
         >>> tokenizer.encode("to be"), tokenizer.end_of_text
         ([116, 111, 32, 98, 101], 256)
@@ -180,7 +180,7 @@ class SubwordTokenizer(Tokenizer):
         tokenizer: a `tokenizers.Tokenizer`; padding, truncation and special tokens inside texts are turned off.
         end_of_text: the token that ends a text; None if there is none.
 
-    Example:
+    Examples:
         >>> tokenizer = SubwordTokenizer.train(["to be or not to be"] * 3, vocab_size=260)
         >>> tokenizer.decode(tokenizer.encode("to be"))
         'to be'
@@ -305,7 +305,7 @@ def make_tokenizer(kind: str, texts: Iterable[str], vocab_size: int) -> Tokenize
         ArgumentError: the kind is unknown, or the tokenizer cannot be made.
         MissingExtraError: the package of the kind is not installed.
 
-    Example:
+    Examples:
         >>> make_tokenizer("bytes", texts=[], vocab_size=0).vocab_size
         257
     """

@@ -27,7 +27,7 @@ class KeyRanges(Mask):
     Raises:
         ArgumentError: on use, if there are other numbers of queries and keys.
 
-    Example:
+    Examples:
         >>> from heedful import Window
         >>> KeyRanges(Window(2).intervals(3)).dense(3)[0, 0].int()
         tensor([[1, 0, 0],
@@ -68,7 +68,7 @@ class Dense(Mask):
     Raises:
         ArgumentError: the tensor is not Boolean, or has fewer than 2 or more than 4 dimensions.
 
-    Example:
+    Examples:
         >>> Dense(torch.eye(3, dtype=torch.bool)).dense(3)[0, 0].int()
         tensor([[1, 0, 0],
                 [0, 1, 0],
@@ -101,7 +101,7 @@ class Dense(Mask):
 
         This is the polarity of `attn_mask` in `nn.MultiheadAttention` and of masks for `masked_fill`.
 
-        Example:
+        Examples:
             >>> hidden = torch.ones(3, 3, dtype=torch.bool).triu(1)
             >>> bool((Dense.from_hidden(hidden).dense(3) == ~hidden).all())
             True

@@ -35,7 +35,7 @@ class Mask(ABC):
         positional: whether it matters where among the keys a query stands.
         constant: whether the mask holds only numbers, so that equal masks always lower to equal ranges.
 
-    Example:
+    Examples:
         >>> from heedful import Causal, Window
         >>> (Causal() & Window(2)).dense(3)[0, 0].int()
         tensor([[1, 0, 0],

@@ -24,7 +24,7 @@ class Causal(Mask):
     Raises:
         ArgumentError: the alignment is not one of these.
 
-    Example:
+    Examples:
         >>> Causal().dense(3)[0, 0].int()
         tensor([[1, 0, 0],
                 [1, 1, 0],
@@ -60,7 +60,7 @@ class Window(Mask):
     Raises:
         ArgumentError: the size is not an integer of at least 1, or the alignment is unknown.
 
-    Example:
+    Examples:
         >>> Window(2).dense(3)[0, 0].int()
         tensor([[1, 0, 0],
                 [1, 1, 0],
@@ -97,7 +97,7 @@ class Band(Mask):
     Raises:
         ArgumentError: a number is not an integer of at least 0, or the alignment is unknown.
 
-    Example:
+    Examples:
         >>> Band(1, 1).dense(3)[0, 0].int()
         tensor([[1, 1, 0],
                 [1, 1, 1],
@@ -136,7 +136,7 @@ class Sinks(Mask):
     Raises:
         ArgumentError: the count is not an integer of at least 0.
 
-    Example:
+    Examples:
         >>> (Causal() & (Sinks(1) | Window(2))).dense(4)[0, 0].int()
         tensor([[1, 0, 0, 0],
                 [1, 1, 0, 0],

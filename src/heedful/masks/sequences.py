@@ -62,7 +62,7 @@ class Prefix(_Lengths):
     Raises:
         ArgumentError: the lengths are not integers of at least 0, or the alignment is unknown.
 
-    Example:
+    Examples:
         >>> Prefix(2).dense(3)[0, 0].int()
         tensor([[1, 1, 0],
                 [1, 1, 0],
@@ -96,7 +96,7 @@ class Padding(_Lengths):
     Raises:
         ArgumentError: the lengths are not integers of at least 0, or the side is unknown.
 
-    Example:
+    Examples:
         >>> Padding([2, 3]).dense(3)[:, 0].int()
         tensor([[[1, 1, 0],
                  [1, 1, 0],
@@ -133,7 +133,7 @@ class Padding(_Lengths):
 
         This is `cu_seqlens` of variable-length kernels.
 
-        Example:
+        Examples:
             >>> Padding([3, 0, 2]).cumulative_lengths()
             tensor([0, 3, 3, 5], dtype=torch.int32)
         """
@@ -151,7 +151,7 @@ class Documents(Mask):
     Raises:
         ArgumentError: the ids are not non-decreasing integers, or the alignment is unknown.
 
-    Example:
+    Examples:
         >>> Documents(torch.tensor([0, 0, 1])).dense(3)[0, 0].int()
         tensor([[1, 1, 0],
                 [1, 1, 0],
@@ -212,7 +212,7 @@ class Documents(Mask):
 
         This is `cu_seqlens` of variable-length kernels.
 
-        Example:
+        Examples:
             >>> Documents(torch.tensor([[0, 0, 1], [1, 1, 1]])).cumulative_lengths()
             tensor([0, 2, 3, 6], dtype=torch.int32)
         """

@@ -14,7 +14,7 @@ from heedful.bench.workload import WorkloadInputs
 
 
 def onnxruntime(inputs: WorkloadInputs) -> Contender:
-    """Prepare its fused MultiHeadAttention, whose inputs are (B, T, heads · head size)."""
+    """Prepare ONNX Runtime's fused MultiHeadAttention, whose inputs are (B, T, heads · head size)."""
     import onnx
     import onnxruntime
     from onnx import TensorProto, helper
@@ -56,7 +56,7 @@ def onnxruntime(inputs: WorkloadInputs) -> Contender:
 
 
 def openvino(inputs: WorkloadInputs) -> Contender:
-    """Prepare its scaled_dot_product_attention, compiled for latency in the workload's precision."""
+    """Prepare OpenVINO's scaled_dot_product_attention, compiled for latency in the workload's precision."""
     import openvino
     from openvino import opset13
 

@@ -38,7 +38,7 @@ def causality(evidence: Evidence) -> Iterator[Finding | Fact]:
     defect = _diagnose(evidence, future)
     i, j = leaks.nonzero()[0].tolist()
     proof = (
-        f"Changing token {j} changes output {i}, which comes before it. The target should be causal: "
+        f"Changing token {j} changes output {i}, which comes before it. The target should be causal, because "
         f"{evidence.expected.why_causal}."
     )
     yield Finding(

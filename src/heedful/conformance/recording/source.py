@@ -31,7 +31,7 @@ class SourceLine:
         line: The number of the line, counted from 1.
         source: The statement on that line, written on one line.
 
-    Example:
+    Examples:
         >>> from heedful.conformance import SourceLine
         >>> SourceLine("mine.py", 5, "weights = scores.softmax(1)").line
         5

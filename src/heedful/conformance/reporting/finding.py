@@ -25,7 +25,7 @@ class Finding:
         place: The line of the target that causes it; None if it is unknown.
         remedy: How to fix it; "" if the remedy of the catalogue applies.
 
-    Example:
+    Examples:
         >>> from heedful.conformance import Finding
         >>> Finding("scale-missing", "bug", "The logits equal query · key.").level
         'bug'
@@ -47,7 +47,7 @@ class Fact:
         name: The name of the property, such as "scale".
         value: Its value as text, such as "0.5 = 1/√head_dim".
 
-    Example:
+    Examples:
         >>> from heedful.conformance import Fact
         >>> Fact("scale", "0.5 = 1/√head_dim").value
         '0.5 = 1/√head_dim'

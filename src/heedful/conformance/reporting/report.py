@@ -16,7 +16,7 @@ class Report(CheckResult):
 
     `print(report)` prints it as text, and a notebook shows it as HTML. `CheckResult` documents its attributes.
 
-    Example:
+    Examples:
         >>> from heedful.conformance import Finding, Report
         >>> report = Report("Attention", (Finding("scale-missing", "bug", "The logits equal query · key."),))
         >>> report

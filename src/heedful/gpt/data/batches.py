@@ -48,7 +48,7 @@ class Batches:
     Raises:
         ArgumentError: the split has fewer than T + 1 tokens, or a size is below 1.
 
-    Example:
+    Examples:
         >>> split = Split(np.arange(10, dtype=np.uint16), starts=(0,), names=("numbers",))
         >>> batch = next(Batches(split, batch_size=2, context_length=4))
         >>> batch.inputs.shape
@@ -141,7 +141,7 @@ def sweep(split: Split, batch_size: int, context_length: int) -> Iterator[Batch]
     Raises:
         ArgumentError: a size is below 1.
 
-    Example:
+    Examples:
         >>> split = Split(np.arange(6, dtype=np.uint16), starts=(0,), names=("numbers",))
         >>> [batch.targets.tolist() for batch in sweep(split, batch_size=1, context_length=3)]
         [[[1, 2, 3]], [[-100, 4, 5]]]

@@ -25,7 +25,7 @@ class Book:
         name: the name, which need not be unique.
         text: the whole text.
 
-    Example:
+    Examples:
         >>> book = Book("numbers", "one\\ntwo\\n" * 20)
         >>> len(book.training), len(book.validation)
         (152, 8)
@@ -63,7 +63,7 @@ class Book:
 def sonnets() -> Book:
     """Return Shakespeare's sonnets, which come with the package.
 
-    Example:
+    Examples:
         >>> sonnets().text[:11]
         'THE SONNETS'
     """

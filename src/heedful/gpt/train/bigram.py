@@ -2,7 +2,7 @@
 
 Modified Kneser–Ney smoothing (Chen & Goodman 1999, section 3), the strongest of the standard methods:
 
-    p(w | v) = (c(v w) − D(c(v w))) / c(v)  +  (sum of the discounts D taken after v) / c(v) × p(w)
+    p(w | v) = (c(v w) − D(c(v w))) / c(v)  +  (sum of the discounts D after v) / c(v) × p(w)
 
 Here p(w) counts after how many different tokens w occurs, not how often. These counts are discounted in the same way,
 in favour of the uniform distribution.
@@ -28,7 +28,7 @@ class Bigram:
     Raises:
         ArgumentError: there are fewer than two tokens.
 
-    Example:
+    Examples:
         >>> model = Bigram(np.array([0, 1, 0, 1, 0, 2]), 3)
         >>> model.probability(np.array([0]), np.array([0, 1, 2])).sum().round(6)
         np.float64(1.0)
@@ -39,13 +39,15 @@ class Bigram:
         _check_length(tokens)
         self._pairs, counts = np.unique(self._pair(tokens[:-1], tokens[1:]), return_counts=True)
         before, after = np.divmod(self._pairs, V)
-        self._kept, taken = _discounted(counts)
+        # For each pair, its discounted count; for each first token, its count and the sum of its discounts.
+        self._discounted_counts, discounts = _discount(counts)
         self._totals = np.bincount(before, counts, V)
-        self._taken = np.bincount(before, taken, V)
+        self._discounts = np.bincount(before, discounts, V)
 
+        # p(w), by the number of different tokens that w follows.
         predecessors = np.bincount(after, minlength=V)
-        kept, taken = _discounted(predecessors)
-        self._unigram = (kept + taken.sum() / V) / predecessors.sum()
+        discounted_counts, discounts = _discount(predecessors)
+        self._unigram = (discounted_counts + discounts.sum() / V) / predecessors.sum()
 
     def probability(
         self, before: NDArray[np.integer[Any]], after: NDArray[np.integer[Any]]
@@ -61,12 +63,12 @@ class Bigram:
         """
         pairs = self._pair(before, after)
         index = np.searchsorted(self._pairs, pairs).clip(max=len(self._pairs) - 1)
-        kept = np.where(self._pairs[index] == pairs, self._kept[index], 0.0)
-        total, taken = self._totals[before], self._taken[before]
+        count = np.where(self._pairs[index] == pairs, self._discounted_counts[index], 0.0)
+        total, discounts = self._totals[before], self._discounts[before]
         divisor = np.maximum(total, 1)
         # After a token that was never followed by any, only p(w) is left.
-        weight = np.where(total > 0, taken / divisor, 1.0)
-        return kept / divisor + weight * self._unigram[after]
+        weight = np.where(total > 0, discounts / divisor, 1.0)
+        return count / divisor + weight * self._unigram[after]
 
     def loss(self, tokens: NDArray[np.integer[Any]]) -> float:
         """Return the mean negative log-probability of each token after the one before it.
@@ -90,7 +92,7 @@ class Bigram:
         return np.asarray(before, np.int64) * self._vocab_size + after
 
 
-def _discounted(
+def _discount(
     counts: NDArray[np.integer[Any]],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Split each count into what remains after the discount, and the discount.
@@ -103,8 +105,8 @@ def _discounted(
     Y = n1 / (n1 + 2 * n2)
     D1, D2, D3 = 1 - 2 * Y * n2 / n1, 2 - 3 * Y * n3 / n2, 3 - 4 * Y * n4 / n3
     discounts = np.array([0, D1, max(D1, D2), max(D1, D3)], np.float64)
-    taken = discounts[np.minimum(counts, 3)]
-    return np.asarray(counts - taken, np.float64), taken
+    discount = discounts[np.minimum(counts, 3)]
+    return np.asarray(counts - discount, np.float64), discount
 
 
 def _check_length(tokens: NDArray[np.integer[Any]]) -> None:

@@ -47,7 +47,7 @@ class TrainingConfig:
     Raises:
         ArgumentError: a value is out of range, or there is not exactly one budget of steps, tokens and minutes.
 
-    Example:
+    Examples:
         >>> config = TrainingConfig(steps=100)
         >>> config.batch_size
         2

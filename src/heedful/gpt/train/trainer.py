@@ -177,7 +177,7 @@ def learning_rate(step: int, steps: int, *, peak: float, final: float, warmup: i
         final: the rate of the last step.
         warmup: the number of steps of the warm-up.
 
-    Example:
+    Examples:
         >>> [round(learning_rate(n, 6, peak=1.0, final=0.0, warmup=2), 2) for n in range(6)]
         [0.5, 1.0, 1.0, 0.75, 0.25, 0.0]
     """
