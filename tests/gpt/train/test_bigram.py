@@ -7,7 +7,7 @@ from hypothesis import example, given
 
 from heedful.errors import ArgumentError
 from heedful.gpt.data.books import sonnets
-from heedful.gpt.train.bigram import Bigram, _discounted
+from heedful.gpt.train.bigram import Bigram, _discount
 
 
 def table(model: Bigram, V: int) -> np.ndarray:
@@ -50,7 +50,7 @@ def test_probabilities_equal_those_calculated_by_hand():
 def test_discounts_are_those_of_the_paper():
     """n1 … n4 = 9, 4, 2, 1, each increased by one: Y = 10/20, D = 1 − 5/10, 2 − 1.5 · 3/5, 3 − 2 · 2/3."""
     counts = np.repeat([1, 2, 3, 4, 7], [9, 4, 2, 1, 1])
-    kept, taken = _discounted(counts)
+    kept, taken = _discount(counts)
     np.testing.assert_allclose(taken, np.repeat([1 / 2, 11 / 10, 5 / 3], [9, 4, 4]), rtol=1e-14)
     np.testing.assert_allclose(kept + taken, counts)
 
