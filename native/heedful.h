@@ -90,8 +90,8 @@ int32_t heedful_backward(const heedful_gradient *gradient);
 /* Compute the same in plain passes, from float32 tensors only. */
 int32_t heedful_backward_plain(const heedful_gradient *gradient);
 
-/* What a caller was compiled or written for must equal what the library was compiled with: the version of the
- * interface, the maximum number of key ranges, and the structs' sizes in bytes. */
+/* The values that the library was compiled with, which a caller compares with its own: the version of the interface, the
+ * maximum number of key ranges, and the sizes of the structs in bytes. */
 int32_t heedful_abi(void);
 int32_t heedful_max_key_ranges(void);
 int64_t heedful_problem_size(void);
