@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 from heedful.gpt.data.books import Book
@@ -16,6 +16,7 @@ from heedful.gpt.train.config import TrainingConfig
 from heedful.gpt.train.plan import plan_steps
 from heedful.gpt.train.progress import Clock
 from heedful.gpt.train.trainer import Trainer, build_trainer
+from heedful.timing import Budget, iterate_turns, time_runs
 
 OURS = "native"
 DEFAULT_STEPS = 200
@@ -122,17 +123,22 @@ def compare_kernels(
             for name in (OURS, kernel)
         )
         compared = []
-        for _ in range(steps):
-            compared.append(_step(ours, theirs))
-            announce(compared[-1])
+        for step in _take_steps(ours, theirs, steps):
+            compared.append(step)
+            announce(step)
         return KernelComparison(kernel, compared)
 
 
-def _step(ours: Trainer, theirs: Trainer) -> ComparedStep:
-    losses, seconds = zip(*(_timed_step(trainer) for trainer in (ours, theirs)), strict=True)
-    return ComparedStep(losses, seconds)
+def _take_steps(ours: Trainer, theirs: Trainer, steps: int) -> Iterator[ComparedStep]:
+    """Take the same steps with both trainers in turns, and time them."""
+    trainers, losses = {"ours": ours, "theirs": theirs}, {}
 
+    def timed_step(name: str, repeats: int) -> float:
+        def take_step() -> None:
+            losses[name] = trainers[name].take_step()
 
-def _timed_step(trainer: Trainer) -> tuple[float, float]:
-    start = time.perf_counter()
-    return trainer.take_step(), time.perf_counter() - start
+        return time_runs(take_step, repeats)
+
+    contenders = {name: partial(timed_step, name) for name in trainers}
+    for seconds in iterate_turns(contenders, Budget(0.0, min_turns=steps, max_turns=steps)):
+        yield ComparedStep((losses["ours"], losses["theirs"]), (seconds["ours"], seconds["theirs"]))
