@@ -23,6 +23,7 @@ from heedful.kernels import native
 from heedful.kernels.native import calls
 from heedful.masks import MAX_KEY_RANGES, Causal
 from heedful.problem import AttentionProblem
+from heedful.screen import aligned
 
 _FORWARD: str = "_scaled_dot_product_flash_attention_for_cpu"
 _BACKWARD: str = "_scaled_dot_product_flash_attention_for_cpu_backward"
@@ -154,9 +155,7 @@ class AccelerationReport:
         for call, count in self.calls:
             computed_by = f"PyTorch: {call.passed_on}" if call.passed_on else "heedful"
             rows.append((str(count), *call[:-1], computed_by))
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
-        return "\n".join([summary, *lines])
+        return f"{summary}\n{aligned(rows)}"
 
 
 def _count(direction: str, query: Tensor, key: Tensor, arguments: _KernelArguments) -> None:

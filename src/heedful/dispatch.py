@@ -15,6 +15,7 @@ from heedful.errors import ArgumentError, KernelError
 from heedful.kernels import Kernel, flex, native, online, reference, torch_sdpa
 from heedful.masks import MAX_KEY_RANGES, Mask
 from heedful.problem import AttentionProblem
+from heedful.screen import aligned
 
 KERNELS: dict[str, Kernel] = {
     module.NAME: cast(Kernel, cast(ModuleType, module))
@@ -128,8 +129,7 @@ class Plan:
             ),
             *((f"not {name}", reason) for name, reason in self.others),
         ]
-        width = max(len(label) for label, _ in rows)
-        return "\n".join(f"{label:<{width}}  {text}" for label, text in rows)
+        return aligned(rows)
 
 
 def explain(

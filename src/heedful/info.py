@@ -10,6 +10,7 @@ import torch
 
 from heedful.dispatch import explain
 from heedful.kernels.native import library
+from heedful.screen import aligned
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,7 @@ class Info:
             "kernels": ", ".join(f"{dtype} {kernel}" for dtype, kernel in self.kernels.items()),
             "native": f"missing: {self.missing}" if self.missing else native,
         }
-        width = max(map(len, rows))
-        return "\n".join(f"{label:<{width}}  {text}" for label, text in rows.items())
+        return aligned(rows.items())
 
 
 def info() -> Info:

@@ -6,7 +6,7 @@ import io
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO, cast
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # rich takes a tenth of a second to import, so only commands 
     from rich.table import Table
 
 WIDTH: int = 100
+UNLIMITED: int = 100_000  # columns of a text that is not wrapped
 
 
 def console_for(stream: TextIO, width: int = WIDTH) -> Console:
@@ -47,6 +48,24 @@ def plain_table() -> Table:
     from rich.table import Table
 
     return Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+
+
+def aligned(rows: Iterable[Sequence[str]]) -> str:
+    """Return rows of texts as a table of plain text, whose columns are as wide as their longest text.
+
+    >>> print(aligned([("name", "shape"), ("scores", "2 × 3")]))
+    name    shape
+    scores  2 × 3
+    """
+    from rich.text import Text
+
+    table = plain_table()
+    table.show_header = False
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console = console_for(io.StringIO(), width=UNLIMITED)
+    console.print(table)
+    return printed(console)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from heedful import drawing
 from heedful.observation.summary import Summary
+from heedful.screen import aligned
 from heedful.shapes import times
 
 SourceKind = Literal["step", "input", "parameter", "buffer", "attribute", "constant"]
@@ -187,10 +188,7 @@ class Trace:
 
     def __str__(self) -> str:
         header = ("#", "name", "operation", "shape", "", "line", "source")
-        rows = [header, *self._rows()]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-        return "\n".join([*lines, *self.limits_reached])
+        return "\n".join([aligned([header, *self._rows()]), *self.limits_reached])
 
     def _rows(self) -> list[tuple[str, ...]]:
         show_file = len({step.file for step in self.steps}) > 1
