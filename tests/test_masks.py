@@ -1,6 +1,7 @@
 """Masks: which keys each shows, that all forms agree, and that alignment is never guessed."""
 
 import itertools
+import sys
 
 import pytest
 import torch
@@ -90,6 +91,31 @@ def test_different_alignments_do_not_combine():
     for combine in (Mask.__and__, Mask.__or__):
         with pytest.raises(ArgumentError, match="one alignment"):
             combine(Causal(align="end"), Window(3, align="start"))
+
+
+HUGE = [2**31 - 1, 2**31, 10**12, sys.maxsize - 1, sys.maxsize, 2**64, 10**30]
+
+
+@pytest.mark.parametrize("size", HUGE)
+@pytest.mark.parametrize("align", ["start", "end"])
+@pytest.mark.parametrize(("Tq", "Tk"), [(4, 4), (2, 5), (5, 2)])
+def test_sizes_beyond_the_number_of_keys_show_all_keys_on_that_side(size, align, Tq, Tk):
+    for huge, exact in (
+        (Band(0, size, align), Band(0, 9, align)),
+        (Band(size, 0, align), Band(9, 0, align)),
+        (Band(size, size, align), Band(9, 9, align)),
+        (Window(size, align), Window(9, align)),
+        (Sinks(size), Sinks(9)),
+    ):
+        expected = exact.dense(Tq, Tk)
+        assert torch.equal(huge.dense(Tq, Tk), expected)
+        assert torch.equal(huge.intervals(Tq, Tk).dense().unsqueeze(1), expected)
+        for dtype in (torch.int32, torch.int64):  # FlexAttention's indices are int32
+            indices = [torch.arange(n, dtype=dtype) for n in (1, 1, Tq, Tk)]
+            b, h, q, k = torch.meshgrid(*indices, indexing="ij")
+            assert torch.equal(huge.mask_function(Tq, Tk)(b, h, q, k), expected)
+        blocks, expected_blocks = huge.block_mask(Tq, Tk), exact.block_mask(Tq, Tk)
+        assert torch.equal(blocks.to_dense(), expected_blocks.to_dense())
 
 
 SIZES = st.tuples(st.integers(1, 3), st.integers(1, 2), st.integers(1, 9), st.integers(1, 9))
