@@ -21,6 +21,7 @@ from heedful import (
     Prefix,
     Sinks,
     Window,
+    attention,
 )
 from strategies import masks
 
@@ -282,6 +283,25 @@ def test_masks_of_numbers_compare_and_hash_by_value():
     assert hash(Causal() & Window(3)) == hash(Causal() & Window(3))
     assert Causal() & Window(3) != Causal() & Window(4)
     assert Causal() & Window(3) != Causal() | Window(3)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [Causal(), Window(2), Sinks(1), Causal() & Window(2), KeyRanges(Window(2).intervals(3))],
+    ids=repr,
+)
+def test_writing_to_what_a_mask_returned_changes_no_later_result(mask):
+    query = torch.randn(1, 1, 3, 4)
+    expected, output = mask.dense(3).clone(), attention(query, query, query, mask)
+    intervals = mask.intervals(3)
+    intervals.start.fill_(1)
+    intervals.stop.fill_(1)
+    for tensor in vars(mask.block_mask(3)).values():
+        if isinstance(tensor, torch.Tensor):
+            tensor.zero_()
+    assert torch.equal(mask.intervals(3).dense(), expected[0])
+    assert torch.equal(mask.dense(3), expected)
+    assert torch.equal(attention(query, query, query, mask), output)
 
 
 def test_intervals_take_memory_linear_in_the_tokens():

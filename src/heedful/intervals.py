@@ -49,6 +49,10 @@ class Intervals:
         stop = torch.maximum(start, stop)
         return cls(start.int().unsqueeze(-1), stop.int().unsqueeze(-1), Tk)
 
+    def clone(self) -> Intervals:
+        """Return the same ranges in tensors of their own."""
+        return Intervals(self.start.clone(), self.stop.clone(), self.Tk)
+
     @property
     def ranges(self) -> int:
         """R, the maximum number of key ranges per query."""

@@ -406,7 +406,8 @@ def test_key_ranges_cached_in_inference_mode_work_with_gradients():
     tensors = draw(Tq=11, Tk=11)
     with torch.inference_mode():
         attention(*tensors, Window(7))
-    assert not Window(7).intervals(11).start.is_inference()
+    mask = Window(7)
+    assert not mask.intervals_on(mask.grid(11)).start.is_inference()
 
 
 # --- refusals ---------------------------------------------------------------------------------

@@ -134,12 +134,13 @@ class Mask(ABC):
     ) -> Intervals | None:
         """Return at most two key ranges per query, in O(T) memory; None if only a dense mask can express them.
 
-        The arguments and errors are those of `grid`.
+        The arguments and errors are those of `grid`. The tensors are the caller's own.
         """
-        return self.intervals_on(self.grid(Tq, Tk, batch=batch, device=device))
+        intervals = self.intervals_on(self.grid(Tq, Tk, batch=batch, device=device))
+        return None if intervals is None else intervals.clone()
 
     def intervals_on(self, grid: Grid) -> Intervals | None:
-        """Return `intervals` for a grid that has been checked."""
+        """Return `intervals` for a grid that has been checked. Other calls share the tensors: only read them."""
         if self.constant and eager():
             return _cached_intervals(self, grid)
         return self._few_key_ranges(grid)
@@ -199,12 +200,12 @@ class Mask(ABC):
 
         The arguments and errors are those of `grid`.
         """
-        grid = self.grid(Tq, Tk, batch=batch, device=device)
-        intervals = self.intervals_on(grid)
+        intervals = self.intervals(Tq, Tk, batch=batch, device=device)
         if intervals is not None:
             return intervals.block_mask()
         from torch.nn.attention.flex_attention import create_block_mask
 
+        grid = self.grid(Tq, Tk, batch=batch, device=device)
         return create_block_mask(
             lambda b, h, q, k: self.sees(b, h, q, k, grid),
             *(self.batch, self.heads, grid.Tq, grid.Tk),
