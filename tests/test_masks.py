@@ -304,6 +304,34 @@ def test_writing_to_what_a_mask_returned_changes_no_later_result(mask):
     assert torch.equal(attention(query, query, query, mask), output)
 
 
+NO_BATCH = [
+    Dense(torch.ones(0, 1, 3, 3, dtype=torch.bool)),
+    Documents(torch.zeros(0, 3, dtype=torch.int64)),
+    Padding(torch.zeros(0, dtype=torch.int64)),
+]
+
+
+@pytest.mark.parametrize("kernel", ["native", "reference", "online", "torch_sdpa"])
+@pytest.mark.parametrize("empty", NO_BATCH, ids=repr)
+def test_masks_of_an_empty_batch(empty, kernel):
+    query = torch.randn(0, 2, 3, 4)
+    for mask in (empty, empty | Causal(), Causal() | empty, empty & Causal(), Window(1) & empty):
+        assert attention(query, query, query, mask, kernel=kernel).shape == query.shape
+        for batch in (0, None):  # None: as many as the mask distinguishes
+            assert mask.dense(3, batch=batch).shape == (0, 1, 3, 3)
+            intervals = mask.intervals(3, batch=batch)
+            assert intervals is None or intervals.dense().shape == (0, 3, 3)
+
+
+@pytest.mark.parametrize("Tq", [0, 3])
+def test_documents_without_keys(Tq):
+    documents = Documents(torch.zeros(0, dtype=torch.int64), align="end")
+    for mask in (documents, documents | Dense(torch.ones(1, 1, dtype=torch.bool))):
+        assert mask.dense(Tq, 0).shape == (1, 1, Tq, 0)
+    assert documents.intervals(Tq, 0).pairs().tolist() == [0]
+    assert documents.cumulative_lengths().tolist() == [0]
+
+
 def test_intervals_take_memory_linear_in_the_tokens():
     intervals = (Causal() & (Sinks(4) | Window(256))).intervals(65_536)
     assert intervals.start.numel() + intervals.stop.numel() <= 4 * 65_536

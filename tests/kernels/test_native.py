@@ -200,6 +200,11 @@ def test_no_part_of_the_gradients_is_left_unwritten(isa, monkeypatch):
         for gradient in gradients(draw(B=2, Tq=70, Tk=90, Dv=19), mask=mask):
             assert gradient.isfinite().all()
     assert all((gradient == 0).all() for gradient in gradients(draw(Tq=70, Tk=90), mask=hidden))
+    for B, Tq, Tk in ((0, 3, 3), (2, 0, 3), (2, 3, 0)):  # sinks have a gradient even then
+        sinks = torch.zeros(2, requires_grad=True)
+        tensors = [tensor.requires_grad_() for tensor in draw(B, Tq=Tq, Tk=Tk)]
+        attention(*tensors, sinks=sinks, kernel="native").sum().backward()
+        assert all((tensor.grad == 0).all() for tensor in (sinks, *tensors))
 
 
 @pytest.mark.slow

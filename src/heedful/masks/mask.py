@@ -119,7 +119,9 @@ class Mask(ABC):
                 'or align="start" if the first query stands at the first key.',
             )
         shift = Tk - Tq if self.align == "end" else 0
-        grid = Grid(batch or self.batch or 1, Tq, Tk, shift, torch.device(device))
+        if batch is None:
+            batch = 1 if self.batch is None else self.batch
+        grid = Grid(batch, Tq, Tk, shift, torch.device(device))
         self.check_batch(grid)
         self.check(grid)
         return grid
@@ -167,7 +169,7 @@ class Mask(ABC):
         """Return `dense` for a grid that has been checked."""
         shared = self.batch is None
         b = torch.arange(1 if shared else grid.batch, device=grid.device).view(-1, 1, 1, 1)
-        h = torch.arange(self.heads or 1, device=grid.device).view(1, -1, 1, 1)
+        h = torch.arange(1 if self.heads is None else self.heads, device=grid.device).view(1, -1, 1, 1)
         q = torch.arange(grid.Tq, device=grid.device).view(1, 1, -1, 1)
         k = torch.arange(grid.Tk, device=grid.device).view(1, 1, 1, -1)
         return self.sees(b, h, q, k, grid).expand(len(b), h.shape[1], grid.Tq, grid.Tk)
@@ -260,11 +262,11 @@ class _Combination(Mask):
 
     @property
     def batch(self) -> int | None:
-        return self.left.batch or self.right.batch
+        return self.right.batch if self.left.batch is None else self.left.batch
 
     @property
     def heads(self) -> int | None:
-        return self.left.heads or self.right.heads
+        return self.right.heads if self.left.heads is None else self.left.heads
 
     def check(self, grid: Grid) -> None:
         for mask in (self.left, self.right):
