@@ -23,6 +23,7 @@ from heedful import (
     Window,
     attention,
 )
+from heedful.intervals import Intervals
 from strategies import masks
 
 
@@ -276,6 +277,48 @@ def test_cumulative_lengths():
 def test_errors_state_what_was_expected(make, message):
     with pytest.raises(ArgumentError, match=message):
         make()
+
+
+def int32(*ranges: tuple[int, ...]) -> torch.Tensor:
+    """Return the starts or stops (1, Tq, R) of key ranges, from one tuple per query."""
+    return torch.tensor([ranges], dtype=torch.int32)
+
+
+@pytest.mark.parametrize(
+    ("lowered", "message"),
+    [
+        (None, "received NoneType"),
+        (Intervals(int32((0,)).short(), int32((2,)).short(), 2), "int16"),
+        (Intervals(int32((0,)).long(), int32((2,)).long(), 2), "int64"),
+        (Intervals(int32((0,), (0,)), int32((2,)), 2), "shape"),
+        (Intervals(int32((0,))[0], int32((2,))[0], 2), "shape"),
+        (Intervals(int32(()), int32(()), 2), "shape"),
+        (Intervals(int32((0,)), int32((3,)), 2), "0 <= start <= stop <= 2"),
+        (Intervals(int32((-1,)), int32((2,)), 2), "0 <= start <= stop <= 2"),
+        (Intervals(int32((2,)), int32((1,)), 2), "0 <= start <= stop <= 2"),
+        (Intervals(int32((0, 1)), int32((2, 4)), 4), "disjoint"),
+        (Intervals(int32((2, 0)), int32((4, 1)), 4), "disjoint"),
+    ],
+)
+def test_key_ranges_that_fit_no_keys_are_refused(lowered, message):
+    with pytest.raises(ArgumentError, match=message):
+        KeyRanges(lowered)
+
+
+def test_three_key_ranges_become_dense():
+    mask = KeyRanges(Intervals(int32((0, 2, 4)), int32((1, 3, 5)), 5))
+    assert mask.intervals(1, 5) is None
+    assert picture(mask, 1, 5) == ["x.x.x"]
+
+
+def test_key_ranges_compile_as_a_whole_graph():
+    def masked(query, start, stop):
+        return attention(query, query, query, KeyRanges(Intervals(start, stop, 4)))
+
+    query, ranges = torch.randn(1, 2, 4, 8), Window(2).intervals(4)
+    compiled = torch.compile(masked, backend="aot_eager", fullgraph=True)
+    output = compiled(query, ranges.start, ranges.stop)
+    torch.testing.assert_close(output, attention(query, query, query, Window(2)))
 
 
 def test_masks_of_numbers_compare_and_hash_by_value():

@@ -169,7 +169,8 @@ class Mask(ABC):
         """Return `dense` for a grid that has been checked."""
         shared = self.batch is None
         b = torch.arange(1 if shared else grid.batch, device=grid.device).view(-1, 1, 1, 1)
-        h = torch.arange(1 if self.heads is None else self.heads, device=grid.device).view(1, -1, 1, 1)
+        heads = 1 if self.heads is None else self.heads
+        h = torch.arange(heads, device=grid.device).view(1, -1, 1, 1)
         q = torch.arange(grid.Tq, device=grid.device).view(1, 1, -1, 1)
         k = torch.arange(grid.Tk, device=grid.device).view(1, 1, 1, -1)
         return self.sees(b, h, q, k, grid).expand(len(b), h.shape[1], grid.Tq, grid.Tk)
