@@ -1,6 +1,7 @@
 """Masks: which keys each shows, that all forms agree, and that alignment is never guessed."""
 
 import itertools
+import sys
 
 import pytest
 import torch
@@ -20,7 +21,9 @@ from heedful import (
     Prefix,
     Sinks,
     Window,
+    attention,
 )
+from heedful.intervals import Intervals
 from strategies import masks
 
 
@@ -90,6 +93,31 @@ def test_different_alignments_do_not_combine():
     for combine in (Mask.__and__, Mask.__or__):
         with pytest.raises(ArgumentError, match="one alignment"):
             combine(Causal(align="end"), Window(3, align="start"))
+
+
+HUGE = [2**31 - 1, 2**31, 10**12, sys.maxsize - 1, sys.maxsize, 2**64, 10**30]
+
+
+@pytest.mark.parametrize("size", HUGE)
+@pytest.mark.parametrize("align", ["start", "end"])
+@pytest.mark.parametrize(("Tq", "Tk"), [(4, 4), (2, 5), (5, 2)])
+def test_sizes_beyond_the_number_of_keys_show_all_keys_on_that_side(size, align, Tq, Tk):
+    for huge, exact in (
+        (Band(0, size, align), Band(0, 9, align)),
+        (Band(size, 0, align), Band(9, 0, align)),
+        (Band(size, size, align), Band(9, 9, align)),
+        (Window(size, align), Window(9, align)),
+        (Sinks(size), Sinks(9)),
+    ):
+        expected = exact.dense(Tq, Tk)
+        assert torch.equal(huge.dense(Tq, Tk), expected)
+        assert torch.equal(huge.intervals(Tq, Tk).dense().unsqueeze(1), expected)
+        for dtype in (torch.int32, torch.int64):  # FlexAttention's indices are int32
+            indices = [torch.arange(n, dtype=dtype) for n in (1, 1, Tq, Tk)]
+            b, h, q, k = torch.meshgrid(*indices, indexing="ij")
+            assert torch.equal(huge.mask_function(Tq, Tk)(b, h, q, k), expected)
+        blocks, expected_blocks = huge.block_mask(Tq, Tk), exact.block_mask(Tq, Tk)
+        assert torch.equal(blocks.to_dense(), expected_blocks.to_dense())
 
 
 SIZES = st.tuples(st.integers(1, 3), st.integers(1, 2), st.integers(1, 9), st.integers(1, 9))
@@ -251,11 +279,100 @@ def test_errors_state_what_was_expected(make, message):
         make()
 
 
+def int32(*ranges: tuple[int, ...]) -> torch.Tensor:
+    """Return the starts or stops (1, Tq, R) of key ranges, from one tuple per query."""
+    return torch.tensor([ranges], dtype=torch.int32)
+
+
+@pytest.mark.parametrize(
+    ("lowered", "message"),
+    [
+        (None, "received NoneType"),
+        (Intervals(int32((0,)).short(), int32((2,)).short(), 2), "int16"),
+        (Intervals(int32((0,)).long(), int32((2,)).long(), 2), "int64"),
+        (Intervals(int32((0,), (0,)), int32((2,)), 2), "shape"),
+        (Intervals(int32((0,))[0], int32((2,))[0], 2), "shape"),
+        (Intervals(int32(()), int32(()), 2), "shape"),
+        (Intervals(int32((0,)), int32((3,)), 2), "0 <= start <= stop <= 2"),
+        (Intervals(int32((-1,)), int32((2,)), 2), "0 <= start <= stop <= 2"),
+        (Intervals(int32((2,)), int32((1,)), 2), "0 <= start <= stop <= 2"),
+        (Intervals(int32((0, 1)), int32((2, 4)), 4), "disjoint"),
+        (Intervals(int32((2, 0)), int32((4, 1)), 4), "disjoint"),
+    ],
+)
+def test_key_ranges_that_fit_no_keys_are_refused(lowered, message):
+    with pytest.raises(ArgumentError, match=message):
+        KeyRanges(lowered)
+
+
+def test_three_key_ranges_become_dense():
+    mask = KeyRanges(Intervals(int32((0, 2, 4)), int32((1, 3, 5)), 5))
+    assert mask.intervals(1, 5) is None
+    assert picture(mask, 1, 5) == ["x.x.x"]
+
+
+def test_key_ranges_compile_as_a_whole_graph():
+    def masked(query, start, stop):
+        return attention(query, query, query, KeyRanges(Intervals(start, stop, 4)))
+
+    query, ranges = torch.randn(1, 2, 4, 8), Window(2).intervals(4)
+    compiled = torch.compile(masked, backend="aot_eager", fullgraph=True)
+    output = compiled(query, ranges.start, ranges.stop)
+    torch.testing.assert_close(output, attention(query, query, query, Window(2)))
+
+
 def test_masks_of_numbers_compare_and_hash_by_value():
     assert Causal() & Window(3) == Causal() & Window(3)
     assert hash(Causal() & Window(3)) == hash(Causal() & Window(3))
     assert Causal() & Window(3) != Causal() & Window(4)
     assert Causal() & Window(3) != Causal() | Window(3)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [Causal(), Window(2), Sinks(1), Causal() & Window(2), KeyRanges(Window(2).intervals(3))],
+    ids=repr,
+)
+def test_writing_to_what_a_mask_returned_changes_no_later_result(mask):
+    query = torch.randn(1, 1, 3, 4)
+    expected, output = mask.dense(3).clone(), attention(query, query, query, mask)
+    intervals = mask.intervals(3)
+    intervals.start.fill_(1)
+    intervals.stop.fill_(1)
+    for tensor in vars(mask.block_mask(3)).values():
+        if isinstance(tensor, torch.Tensor):
+            tensor.zero_()
+    assert torch.equal(mask.intervals(3).dense(), expected[0])
+    assert torch.equal(mask.dense(3), expected)
+    assert torch.equal(attention(query, query, query, mask), output)
+
+
+NO_BATCH = [
+    Dense(torch.ones(0, 1, 3, 3, dtype=torch.bool)),
+    Documents(torch.zeros(0, 3, dtype=torch.int64)),
+    Padding(torch.zeros(0, dtype=torch.int64)),
+]
+
+
+@pytest.mark.parametrize("kernel", ["native", "reference", "online", "torch_sdpa"])
+@pytest.mark.parametrize("empty", NO_BATCH, ids=repr)
+def test_masks_of_an_empty_batch(empty, kernel):
+    query = torch.randn(0, 2, 3, 4)
+    for mask in (empty, empty | Causal(), Causal() | empty, empty & Causal(), Window(1) & empty):
+        assert attention(query, query, query, mask, kernel=kernel).shape == query.shape
+        for batch in (0, None):  # None: as many as the mask distinguishes
+            assert mask.dense(3, batch=batch).shape == (0, 1, 3, 3)
+            intervals = mask.intervals(3, batch=batch)
+            assert intervals is None or intervals.dense().shape == (0, 3, 3)
+
+
+@pytest.mark.parametrize("Tq", [0, 3])
+def test_documents_without_keys(Tq):
+    documents = Documents(torch.zeros(0, dtype=torch.int64), align="end")
+    for mask in (documents, documents | Dense(torch.ones(1, 1, dtype=torch.bool))):
+        assert mask.dense(Tq, 0).shape == (1, 1, Tq, 0)
+    assert documents.intervals(Tq, 0).pairs().tolist() == [0]
+    assert documents.cumulative_lengths().tolist() == [0]
 
 
 def test_intervals_take_memory_linear_in_the_tokens():

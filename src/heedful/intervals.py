@@ -49,6 +49,10 @@ class Intervals:
         stop = torch.maximum(start, stop)
         return cls(start.int().unsqueeze(-1), stop.int().unsqueeze(-1), Tk)
 
+    def clone(self) -> Intervals:
+        """Return the same ranges in tensors of their own."""
+        return Intervals(self.start.clone(), self.stop.clone(), self.Tk)
+
     @property
     def ranges(self) -> int:
         """R, the maximum number of key ranges per query."""
@@ -154,7 +158,7 @@ class Intervals:
 
 def _concatenate(left: Tensor, right: Tensor) -> Tensor:
     """Concatenate the ranges of both along the last dimension. A batch of one is expanded to the other's size."""
-    B = max(len(left), len(right))
+    B = len(right) if len(left) == 1 else len(left)
     return torch.cat([left.expand(B, -1, -1), right.expand(B, -1, -1)], dim=-1)
 
 

@@ -200,6 +200,11 @@ def test_no_part_of_the_gradients_is_left_unwritten(isa, monkeypatch):
         for gradient in gradients(draw(B=2, Tq=70, Tk=90, Dv=19), mask=mask):
             assert gradient.isfinite().all()
     assert all((gradient == 0).all() for gradient in gradients(draw(Tq=70, Tk=90), mask=hidden))
+    for B, Tq, Tk in ((0, 3, 3), (2, 0, 3), (2, 3, 0)):  # sinks have a gradient even then
+        sinks = torch.zeros(2, requires_grad=True)
+        tensors = [tensor.requires_grad_() for tensor in draw(B, Tq=Tq, Tk=Tk)]
+        attention(*tensors, sinks=sinks, kernel="native").sum().backward()
+        assert all((tensor.grad == 0).all() for tensor in (sinks, *tensors))
 
 
 @pytest.mark.slow
@@ -406,7 +411,8 @@ def test_key_ranges_cached_in_inference_mode_work_with_gradients():
     tensors = draw(Tq=11, Tk=11)
     with torch.inference_mode():
         attention(*tensors, Window(7))
-    assert not Window(7).intervals(11).start.is_inference()
+    mask = Window(7)
+    assert not mask.intervals_on(mask.grid(11)).start.is_inference()
 
 
 # --- refusals ---------------------------------------------------------------------------------

@@ -10,6 +10,8 @@ from heedful.errors import ArgumentError
 from heedful.masks.grid import Align
 from heedful.modes import any_set
 
+MAX_KEYS: int = 2**31 - 1  # key ranges are int32; a larger size means the same as this one
+
 
 def check_align(align: Align) -> None:
     """Raise ArgumentError unless the value is an alignment."""

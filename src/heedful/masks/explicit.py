@@ -14,6 +14,7 @@ from heedful.lazy import lazy
 from heedful.masks.checks import batch_of
 from heedful.masks.grid import Grid
 from heedful.masks.mask import Mask
+from heedful.modes import any_set
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +26,8 @@ class KeyRanges(Mask):
             numbers of queries and keys that they were made for.
 
     Raises:
-        ArgumentError: on use, if there are other numbers of queries and keys.
+        ArgumentError: the ranges are not as `Intervals` describes; on use, if there are other numbers of queries
+            and keys. `torch.compile` checks shapes and dtypes, but no values.
 
     Examples:
         >>> from heedful import Window
@@ -36,6 +38,10 @@ class KeyRanges(Mask):
     """
 
     lowered: Intervals = field(repr=False)
+
+    def __post_init__(self) -> None:
+        _check_tensors(self.lowered)
+        _check_values(self.lowered)
 
     @property
     def batch(self) -> int | None:
@@ -144,3 +150,47 @@ class Dense(Mask):
 
     def key_ranges(self, grid: Grid) -> None:
         return None
+
+
+def _check_tensors(lowered: Intervals) -> None:
+    """Raise ArgumentError unless these are key ranges of the right dtype and shape."""
+    start, stop = getattr(lowered, "start", None), getattr(lowered, "stop", None)
+    if not isinstance(start, Tensor) or not isinstance(stop, Tensor):
+        raise _key_ranges_error("Intervals", type(lowered).__name__)
+    if not start.dtype == stop.dtype == torch.int32 or start.device != stop.device:
+        raise _key_ranges_error(
+            "start and stop of dtype int32 on one device",
+            f"{start.dtype} on {start.device} and {stop.dtype} on {stop.device}",
+        )
+    if start.shape != stop.shape or start.dim() != 3 or start.shape[-1] < 1:
+        raise _key_ranges_error(
+            "start and stop of one shape (B or 1, Tq, R), where R is at least 1",
+            f"shape {tuple(start.shape)} and {tuple(stop.shape)}",
+        )
+
+
+def _check_values(lowered: Intervals) -> None:
+    """Raise ArgumentError unless the ranges lie within the keys, ascending and disjoint."""
+    start, stop, Tk = lowered.start, lowered.stop, lowered.Tk
+    if type(start) is not Tensor or start.is_meta:
+        return  # tensors that only stand for others have no values
+    if any_set((start < 0) | (start > stop) | (stop > Tk), when_tracing=False):
+        raise _key_ranges_error(
+            f"0 <= start <= stop <= {Tk}, the number of keys, in every range",
+            f"start from {start.min()} to {start.max()}, stop from {stop.min()} to {stop.max()}",
+        )
+    late = (start[..., 1:] < stop[..., :-1]) & (start < stop)[..., 1:]
+    if start.shape[-1] > 1 and any_set(late, when_tracing=False):
+        raise _key_ranges_error(
+            "ascending, disjoint ranges of each query",
+            "a range that starts before the last one stops",
+        )
+
+
+def _key_ranges_error(expected: str, received: str) -> ArgumentError:
+    return ArgumentError(
+        "lowered",
+        expected=expected,
+        received=received,
+        remedy="Pass what mask.intervals(Tq, Tk) returns.",
+    )

@@ -119,7 +119,9 @@ class Mask(ABC):
                 'or align="start" if the first query stands at the first key.',
             )
         shift = Tk - Tq if self.align == "end" else 0
-        grid = Grid(batch or self.batch or 1, Tq, Tk, shift, torch.device(device))
+        if batch is None:
+            batch = 1 if self.batch is None else self.batch
+        grid = Grid(batch, Tq, Tk, shift, torch.device(device))
         self.check_batch(grid)
         self.check(grid)
         return grid
@@ -134,12 +136,13 @@ class Mask(ABC):
     ) -> Intervals | None:
         """Return at most two key ranges per query, in O(T) memory; None if only a dense mask can express them.
 
-        The arguments and errors are those of `grid`.
+        The arguments and errors are those of `grid`. The tensors are the caller's own.
         """
-        return self.intervals_on(self.grid(Tq, Tk, batch=batch, device=device))
+        intervals = self.intervals_on(self.grid(Tq, Tk, batch=batch, device=device))
+        return None if intervals is None else intervals.clone()
 
     def intervals_on(self, grid: Grid) -> Intervals | None:
-        """Return `intervals` for a grid that has been checked."""
+        """Return `intervals` for a grid that has been checked. Other calls share the tensors: only read them."""
         if self.constant and eager():
             return _cached_intervals(self, grid)
         return self._few_key_ranges(grid)
@@ -166,7 +169,8 @@ class Mask(ABC):
         """Return `dense` for a grid that has been checked."""
         shared = self.batch is None
         b = torch.arange(1 if shared else grid.batch, device=grid.device).view(-1, 1, 1, 1)
-        h = torch.arange(self.heads or 1, device=grid.device).view(1, -1, 1, 1)
+        heads = 1 if self.heads is None else self.heads
+        h = torch.arange(heads, device=grid.device).view(1, -1, 1, 1)
         q = torch.arange(grid.Tq, device=grid.device).view(1, 1, -1, 1)
         k = torch.arange(grid.Tk, device=grid.device).view(1, 1, 1, -1)
         return self.sees(b, h, q, k, grid).expand(len(b), h.shape[1], grid.Tq, grid.Tk)
@@ -199,12 +203,12 @@ class Mask(ABC):
 
         The arguments and errors are those of `grid`.
         """
-        grid = self.grid(Tq, Tk, batch=batch, device=device)
-        intervals = self.intervals_on(grid)
+        intervals = self.intervals(Tq, Tk, batch=batch, device=device)
         if intervals is not None:
             return intervals.block_mask()
         from torch.nn.attention.flex_attention import create_block_mask
 
+        grid = self.grid(Tq, Tk, batch=batch, device=device)
         return create_block_mask(
             lambda b, h, q, k: self.sees(b, h, q, k, grid),
             *(self.batch, self.heads, grid.Tq, grid.Tk),
@@ -259,11 +263,11 @@ class _Combination(Mask):
 
     @property
     def batch(self) -> int | None:
-        return self.left.batch or self.right.batch
+        return self.right.batch if self.left.batch is None else self.left.batch
 
     @property
     def heads(self) -> int | None:
-        return self.left.heads or self.right.heads
+        return self.right.heads if self.left.heads is None else self.left.heads
 
     def check(self, grid: Grid) -> None:
         for mask in (self.left, self.right):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from heedful.intervals import Intervals
-from heedful.masks.checks import check_align, check_count
+from heedful.masks.checks import MAX_KEYS, check_align, check_count
 from heedful.masks.grid import Align, Grid
 from heedful.masks.mask import Mask
 
@@ -77,12 +77,12 @@ class Window(Mask):
         check_align(self.align)
 
     def sees(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor, grid: Grid) -> Tensor:
-        i = q + grid.shift
-        return (i - self.size < k) & (k <= i)
+        back = q + grid.shift - k
+        return (back >= 0) & (back < min(self.size, MAX_KEYS))
 
     def key_ranges(self, grid: Grid) -> Intervals:
         i = grid.positions()
-        return Intervals.single(i - self.size + 1, i + 1, grid.Tk)
+        return Intervals.single(i - min(self.size, MAX_KEYS) + 1, i + 1, grid.Tk)
 
 
 @dataclass(frozen=True)
@@ -117,11 +117,12 @@ class Band(Mask):
 
     def sees(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor, grid: Grid) -> Tensor:
         i = q + grid.shift
-        return (i - self.before <= k) & (k <= i + self.after)
+        return (i - k <= min(self.before, MAX_KEYS)) & (k - i <= min(self.after, MAX_KEYS))
 
     def key_ranges(self, grid: Grid) -> Intervals:
         i = grid.positions()
-        return Intervals.single(i - self.before, i + self.after + 1, grid.Tk)
+        first, last = i - min(self.before, MAX_KEYS), i + min(self.after, MAX_KEYS)
+        return Intervals.single(first, last + 1, grid.Tk)
 
 
 @dataclass(frozen=True)
@@ -151,8 +152,8 @@ class Sinks(Mask):
         check_count("count", self.count, minimum=0)
 
     def sees(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor, grid: Grid) -> Tensor:
-        return k < self.count
+        return k < min(self.count, MAX_KEYS)
 
     def key_ranges(self, grid: Grid) -> Intervals:
         start = torch.zeros(1, grid.Tq, dtype=torch.int32, device=grid.device)
-        return Intervals.single(start, torch.full_like(start, self.count), grid.Tk)
+        return Intervals.single(start, torch.full_like(start, min(self.count, MAX_KEYS)), grid.Tk)

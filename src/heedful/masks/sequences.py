@@ -193,18 +193,23 @@ class Documents(Mask):
             )
 
     def sees(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor, grid: Grid) -> Tensor:
+        if grid.Tk == 0:  # no query has a document
+            return (q < 0) & (k < 0)
         ids = self.ids.to(grid.device)
         row = torch.zeros_like(b) if len(ids) == 1 else b
         i = q + grid.shift
         inside = (i >= 0) & (i < grid.Tk)
-        return inside & (ids[row, i.clamp(0, max(grid.Tk - 1, 0))] == ids[row, k])
+        return inside & (ids[row, i.clamp(0, grid.Tk - 1)] == ids[row, k])
 
     def key_ranges(self, grid: Grid) -> Intervals:
         ids = self.ids.to(grid.device).contiguous()
+        if grid.Tk == 0:  # no query has a document
+            nothing = ids.new_zeros(len(ids), grid.Tq)
+            return Intervals.single(nothing, nothing, 0)
         first, last = (torch.searchsorted(ids, ids, right=right) for right in (False, True))
         i = grid.positions().squeeze(0)
         inside = (i >= 0) & (i < grid.Tk)
-        first, last = (edge[:, i.clamp(0, max(grid.Tk - 1, 0))] * inside for edge in (first, last))
+        first, last = (edge[:, i.clamp(0, grid.Tk - 1)] * inside for edge in (first, last))
         return Intervals.single(first, last, grid.Tk)
 
     def cumulative_lengths(self) -> Int32[Tensor, " starts"]:

@@ -112,7 +112,7 @@ def backward(
         key.shape[2],
         *(grad_lse, grad_output, grad_query, grad_key, grad_value),
         grad_bias.zero_() if wants_bias else None,
-        grad_sinks if wants_sinks else None,
+        grad_sinks.zero_() if wants_sinks else None,  # an empty batch leaves it as it is
     )
     library.check(library.library.heedful_backward(gradient))
     return gradients
