@@ -132,6 +132,30 @@ def test_nested_tensors_go_to_pytorch():
     torch.testing.assert_close(output.unbind()[0], expected[0])
 
 
+LAZY_VIEWS = {
+    "negated": torch._neg_view,
+    "imaginary part of a conjugate": lambda tensor: torch.complex(tensor, -tensor).conj().imag,
+    "zeros without memory": lambda tensor: torch._efficientzerotensor(tensor.shape),
+}
+
+
+@pytest.mark.parametrize("view", LAZY_VIEWS.values(), ids=LAZY_VIEWS)
+@pytest.mark.parametrize("place", range(5), ids=["query", "key", "value", "bias", "sinks"])
+def test_tensors_whose_memory_does_not_hold_their_values_are_read_right(view, place):
+    tensors = [torch.randn(shape) for shape in ((1, 2, 5, 8),) * 3 + ((5, 5), (2,))]
+    tensors[place] = view(tensors[place])
+    plain = [tensor + 0.0 for tensor in tensors]
+    query, key, value, bias, sinks = tensors
+    ours = attention(query, key, value, bias=bias, sinks=sinks)
+    expected = attention(*plain[:3], bias=plain[3], sinks=plain[4], kernel="reference")
+    torch.testing.assert_close(ours, expected)
+    if place < 4:
+        torch.testing.assert_close(
+            DROP_IN(query, key, value, bias),
+            F.scaled_dot_product_attention(*plain[:4]),
+        )
+
+
 def test_lse_is_returned_on_request():
     query = torch.randn(2, 3, 5, 8)
     result = attention(query, query, query, Causal(), return_lse=True)

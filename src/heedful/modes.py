@@ -13,8 +13,8 @@ _PLAIN = {Tensor, torch.nn.Parameter, NoneType}
 def eager(*tensors: Tensor | None) -> bool:
     """Check whether all tensors are plain and nothing observes, traces or transforms operations.
 
-    If so, a result may be computed directly from their memory, without PyTorch's dispatcher. Gradients are not
-    considered.
+    Plain tensors hold their values in memory. If so, a result may be computed directly from their memory, without
+    PyTorch's dispatcher. Gradients are not considered.
     """
     return (
         not torch.compiler.is_compiling()
@@ -25,7 +25,17 @@ def eager(*tensors: Tensor | None) -> bool:
         and torch._C._get_tracing_state() is None
         and not profiler._is_profiler_enabled
         and _PLAIN.issuperset(map(type, tensors))
+        and not any(map(_is_lazy, tensors))
     )
+
+
+def _is_lazy(tensor: Tensor | None) -> bool:
+    """Check whether the values of a tensor differ from those in its memory, which the dispatcher resolves.
+
+    Views such as `x.conj().imag` are negated when they are read, and PyTorch's derivatives create zeros that have no
+    memory. A complex conjugate is no input of attention.
+    """
+    return tensor is not None and (tensor.is_neg() or tensor._is_zerotensor())
 
 
 def transforming() -> bool:
