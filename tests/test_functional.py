@@ -113,6 +113,34 @@ def test_the_drop_in_raises_what_pytorch_raises(arguments):
     assert str(ours.value) == str(theirs.value)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_the_drop_in_may_replace_pytorchs_function(monkeypatch):
+    nested = torch.nested.nested_tensor([torch.randn(n, 16) for n in (3, 5)], layout=torch.jagged)
+    nested = nested.unflatten(-1, (2, 8)).transpose(1, 2)
+    query = torch.randn(1, 2, 5, 8)
+    calls = {
+        "ours": lambda: F.scaled_dot_product_attention(query, query, query),
+        "float64": lambda: F.scaled_dot_product_attention(*[query.double()] * 3),
+        "broadcast batch": lambda: F.scaled_dot_product_attention(
+            query.expand(3, 2, 5, 8), query, query
+        ),
+        "nested": lambda: F.scaled_dot_product_attention(nested, nested, nested).values(),
+        "torch.func": lambda: torch.func.grad(
+            lambda x: F.scaled_dot_product_attention(x, x, x).square().sum()
+        )(query),
+        "by name": lambda: attention(query, query, query, kernel="torch_sdpa"),
+    }
+    expected = {name: call() for name, call in calls.items()}
+    with pytest.raises(RuntimeError) as theirs:
+        F.scaled_dot_product_attention(query, query[..., :3], query)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", DROP_IN)
+    for name, call in calls.items():
+        torch.testing.assert_close(call(), expected[name])
+    with pytest.raises(RuntimeError) as ours:
+        F.scaled_dot_product_attention(query, query[..., :3], query)
+    assert str(ours.value) == str(theirs.value)
+
+
 def test_dropout_of_the_drop_in_uses_torchs_generator():
     query, value = torch.randn(1, 2, 64, 8), torch.eye(64).expand(1, 2, 64, 64)
     first, second = (DROP_IN(query, query, value, dropout_p=0.5) for _ in range(2))

@@ -5,9 +5,9 @@ import math
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.nn import functional as F
 
 from heedful.dispatch import AUTO, choose
+from heedful.kernels.torch_sdpa import pytorch_sdpa
 from heedful.masks import Causal, Dense, Mask
 from heedful.problem import DTYPES, AttentionProblem
 from heedful.result import AttentionResult
@@ -116,7 +116,7 @@ def scaled_dot_product_attention(
     """
     problem = _as_problem(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if problem is None:
-        return F.scaled_dot_product_attention(
+        return pytorch_sdpa(
             query,
             key,
             value,
