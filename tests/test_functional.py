@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
 import heedful
 from heedful import AttentionResult, Causal, Documents, Padding, Sinks, Window, attention
@@ -111,6 +112,47 @@ def test_the_drop_in_raises_what_pytorch_raises(arguments):
     with pytest.raises(theirs.type) as ours:
         DROP_IN(*arguments)
     assert str(ours.value) == str(theirs.value)
+
+
+CAUSAL_BIASES = {
+    "upper left": lambda: causal_upper_left(5, 7),
+    "lower right": lambda: causal_lower_right(5, 7),
+    "square": lambda: causal_lower_right(6, 6),  # PyTorch reads it as is_causal, whatever the sizes
+}
+
+
+@pytest.mark.parametrize("make_bias", CAUSAL_BIASES.values(), ids=CAUSAL_BIASES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("replaced", [False, True], ids=["", "replaced"])
+def test_a_causal_bias_means_what_it_means_to_pytorch(monkeypatch, make_bias, dtype, replaced):
+    query, key = torch.randn(3, 2, 5, 8, dtype=dtype), torch.randn(3, 2, 7, 8, dtype=dtype)
+    expected = F.scaled_dot_product_attention(query, key, key, make_bias())
+    if replaced:
+        monkeypatch.setattr(F, "scaled_dot_product_attention", DROP_IN)
+    torch.testing.assert_close(DROP_IN(query, key, key, make_bias()), expected)
+
+
+def test_a_causal_bias_compiles():
+    query, key, bias = torch.randn(3, 2, 5, 8), torch.randn(3, 2, 7, 8), causal_lower_right(5, 7)
+    compiled = torch.compile(DROP_IN, backend="aot_eager")
+    expected = F.scaled_dot_product_attention(query, key, key, bias)
+    torch.testing.assert_close(compiled(query, key, key, bias), expected)
+
+
+def test_errors_of_a_causal_bias_are_pytorchs():
+    query, key = torch.randn(1, 2, 5, 8), torch.randn(1, 2, 7, 8)
+    for arguments in ((causal_upper_left(5, 7), 0.0, True), (causal_lower_right(4, 7),)):
+        with pytest.raises(Exception) as theirs:  # noqa: PT011 - any error, which ours must equal
+            F.scaled_dot_product_attention(query, key, key, *arguments)
+        with pytest.raises(theirs.type) as ours:
+            DROP_IN(query, key, key, *arguments)
+        assert str(ours.value) == str(theirs.value)
+
+
+def test_a_causal_bias_is_no_bias_of_attention():
+    query = torch.randn(1, 2, 5, 8)
+    with pytest.raises(heedful.ArgumentError, match=r"Pass mask=Causal"):
+        attention(query, query, query, bias=causal_upper_left(5, 5))
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

@@ -1,5 +1,6 @@
 """Checks of what PyTorch does besides computing: tracing, compiling, transforming, profiling."""
 
+import sys
 from types import NoneType
 
 import torch
@@ -43,6 +44,17 @@ def transforming() -> bool:
     if torch.compiler.is_compiling():
         return False
     return peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+
+
+def is_causal_bias(tensor: Tensor | None) -> bool:
+    """Check whether a tensor is a `torch.nn.attention.bias.CausalBias`, whose memory holds no values.
+
+    That module takes seconds to import, and there is no such tensor before it is imported.
+    """
+    if type(tensor) in _PLAIN:
+        return False
+    module = sys.modules.get("torch.nn.attention.bias")
+    return module is not None and isinstance(tensor, module.CausalBias)
 
 
 def any_set(flags: Tensor, *, when_tracing: bool) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch._C import _nn
+from torch._C import _nn  # pyright: ignore[reportAttributeAccessIssue]
 
 from heedful.problem import AttentionProblem
 
