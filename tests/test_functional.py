@@ -183,6 +183,35 @@ def test_the_drop_in_may_replace_pytorchs_function(monkeypatch):
     assert str(ours.value) == str(theirs.value)
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.vmap], ids=["grad", "vmap"])
+def test_a_boolean_mask_may_be_mapped_over(transform):
+    query, key, masks = torch.randn(1, 2, 5, 8), torch.randn(1, 2, 7, 8), torch.rand(3, 5, 7) > 0.3
+    masks[1, 2], masks[2, :, 3] = False, False  # a query that sees no key, a key that no query sees
+
+    def run(function):
+        def summed(query, mask):
+            return function(query, key, key, mask).square().sum()
+
+        inner = torch.func.grad(summed) if transform is torch.func.grad else summed
+        return torch.func.vmap(inner, in_dims=(None, 0))(query, masks)
+
+    torch.testing.assert_close(run(DROP_IN), run(F.scaled_dot_product_attention))
+    torch.testing.assert_close(run(attention), run(F.scaled_dot_product_attention))
+
+
+@pytest.mark.parametrize("kernel", ["auto", "torch_sdpa", "reference", "online"])
+def test_meta_tensors_take_a_boolean_mask(kernel):
+    query, key, mask = (
+        torch.empty(shape, device="meta") for shape in ((2, 4, 5, 8), (2, 2, 7, 8), (5, 7))
+    )
+    output = attention(query, key, key, mask.bool(), kernel=kernel)
+    assert (output.shape, output.device.type) == (query.shape, "meta")
+    documents = Documents(torch.empty(2, 7, dtype=torch.long, device="meta"))
+    assert attention(key, key, key, documents & Causal(), kernel=kernel).shape == key.shape
+    assert DROP_IN(query, query, query, mask.bool()[:, :5]).device.type == "meta"
+
+
 def test_dropout_of_the_drop_in_uses_torchs_generator():
     query, value = torch.randn(1, 2, 64, 8), torch.eye(64).expand(1, 2, 64, 64)
     first, second = (DROP_IN(query, query, value, dropout_p=0.5) for _ in range(2))

@@ -5,7 +5,12 @@ from types import NoneType
 
 import torch
 from torch import Tensor
-from torch._C._functorch import peek_interpreter_stack
+from torch._C._functorch import (
+    get_unwrapped,
+    is_batchedtensor,
+    is_functorch_wrapped_tensor,
+    peek_interpreter_stack,
+)
 from torch.autograd import forward_ad, profiler
 
 _PLAIN = {Tensor, torch.nn.Parameter, NoneType}
@@ -62,6 +67,17 @@ def any_set(flags: Tensor, *, when_tracing: bool) -> bool:
 
     Args:
         flags: Boolean, of any shape.
-        when_tracing: the answer under `torch.compile`, where values are unknown.
+        when_tracing: the answer where values are unknown, as `values_known` says.
     """
-    return when_tracing if torch.compiler.is_compiling() else bool(flags.any())
+    return bool(flags.any()) if values_known(flags) else when_tracing
+
+
+def values_known(tensor: Tensor) -> bool:
+    """Check whether a tensor has values to read: not under `torch.compile` or `vmap`, nor on the device "meta"."""
+    if torch.compiler.is_compiling() or tensor.is_meta:
+        return False
+    while is_functorch_wrapped_tensor(tensor):
+        if is_batchedtensor(tensor):
+            return False
+        tensor = get_unwrapped(tensor)
+    return True
