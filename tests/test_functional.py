@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
 import heedful
 from heedful import AttentionResult, Causal, Documents, Padding, Sinks, Window, attention
@@ -113,6 +114,104 @@ def test_the_drop_in_raises_what_pytorch_raises(arguments):
     assert str(ours.value) == str(theirs.value)
 
 
+CAUSAL_BIASES = {
+    "upper left": lambda: causal_upper_left(5, 7),
+    "lower right": lambda: causal_lower_right(5, 7),
+    "square": lambda: causal_lower_right(6, 6),  # PyTorch reads it as is_causal, whatever the sizes
+}
+
+
+@pytest.mark.parametrize("make_bias", CAUSAL_BIASES.values(), ids=CAUSAL_BIASES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("replaced", [False, True], ids=["", "replaced"])
+def test_a_causal_bias_means_what_it_means_to_pytorch(monkeypatch, make_bias, dtype, replaced):
+    query, key = torch.randn(3, 2, 5, 8, dtype=dtype), torch.randn(3, 2, 7, 8, dtype=dtype)
+    expected = F.scaled_dot_product_attention(query, key, key, make_bias())
+    if replaced:
+        monkeypatch.setattr(F, "scaled_dot_product_attention", DROP_IN)
+    torch.testing.assert_close(DROP_IN(query, key, key, make_bias()), expected)
+
+
+def test_a_causal_bias_compiles():
+    query, key, bias = torch.randn(3, 2, 5, 8), torch.randn(3, 2, 7, 8), causal_lower_right(5, 7)
+    compiled = torch.compile(DROP_IN, backend="aot_eager")
+    expected = F.scaled_dot_product_attention(query, key, key, bias)
+    torch.testing.assert_close(compiled(query, key, key, bias), expected)
+
+
+def test_errors_of_a_causal_bias_are_pytorchs():
+    query, key = torch.randn(1, 2, 5, 8), torch.randn(1, 2, 7, 8)
+    for arguments in ((causal_upper_left(5, 7), 0.0, True), (causal_lower_right(4, 7),)):
+        with pytest.raises(Exception) as theirs:  # noqa: PT011 - any error, which ours must equal
+            F.scaled_dot_product_attention(query, key, key, *arguments)
+        with pytest.raises(theirs.type) as ours:
+            DROP_IN(query, key, key, *arguments)
+        assert str(ours.value) == str(theirs.value)
+
+
+def test_a_causal_bias_is_no_bias_of_attention():
+    query = torch.randn(1, 2, 5, 8)
+    with pytest.raises(heedful.ArgumentError, match=r"Pass mask=Causal"):
+        attention(query, query, query, bias=causal_upper_left(5, 5))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_the_drop_in_may_replace_pytorchs_function(monkeypatch):
+    nested = torch.nested.nested_tensor([torch.randn(n, 16) for n in (3, 5)], layout=torch.jagged)
+    nested = nested.unflatten(-1, (2, 8)).transpose(1, 2)
+    query = torch.randn(1, 2, 5, 8)
+    calls = {
+        "ours": lambda: F.scaled_dot_product_attention(query, query, query),
+        "float64": lambda: F.scaled_dot_product_attention(*[query.double()] * 3),
+        "broadcast batch": lambda: F.scaled_dot_product_attention(
+            query.expand(3, 2, 5, 8), query, query
+        ),
+        "nested": lambda: F.scaled_dot_product_attention(nested, nested, nested).values(),
+        "torch.func": lambda: torch.func.grad(
+            lambda x: F.scaled_dot_product_attention(x, x, x).square().sum()
+        )(query),
+        "by name": lambda: attention(query, query, query, kernel="torch_sdpa"),
+    }
+    expected = {name: call() for name, call in calls.items()}
+    with pytest.raises(RuntimeError) as theirs:
+        F.scaled_dot_product_attention(query, query[..., :3], query)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", DROP_IN)
+    for name, call in calls.items():
+        torch.testing.assert_close(call(), expected[name])
+    with pytest.raises(RuntimeError) as ours:
+        F.scaled_dot_product_attention(query, query[..., :3], query)
+    assert str(ours.value) == str(theirs.value)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.vmap], ids=["grad", "vmap"])
+def test_a_boolean_mask_may_be_mapped_over(transform):
+    query, key, masks = torch.randn(1, 2, 5, 8), torch.randn(1, 2, 7, 8), torch.rand(3, 5, 7) > 0.3
+    masks[1, 2], masks[2, :, 3] = False, False  # a query that sees no key, a key that no query sees
+
+    def run(function):
+        def summed(query, mask):
+            return function(query, key, key, mask).square().sum()
+
+        inner = torch.func.grad(summed) if transform is torch.func.grad else summed
+        return torch.func.vmap(inner, in_dims=(None, 0))(query, masks)
+
+    torch.testing.assert_close(run(DROP_IN), run(F.scaled_dot_product_attention))
+    torch.testing.assert_close(run(attention), run(F.scaled_dot_product_attention))
+
+
+@pytest.mark.parametrize("kernel", ["auto", "torch_sdpa", "reference", "online"])
+def test_meta_tensors_take_a_boolean_mask(kernel):
+    query, key, mask = (
+        torch.empty(shape, device="meta") for shape in ((2, 4, 5, 8), (2, 2, 7, 8), (5, 7))
+    )
+    output = attention(query, key, key, mask.bool(), kernel=kernel)
+    assert (output.shape, output.device.type) == (query.shape, "meta")
+    documents = Documents(torch.empty(2, 7, dtype=torch.long, device="meta"))
+    assert attention(key, key, key, documents & Causal(), kernel=kernel).shape == key.shape
+    assert DROP_IN(query, query, query, mask.bool()[:, :5]).device.type == "meta"
+
+
 def test_dropout_of_the_drop_in_uses_torchs_generator():
     query, value = torch.randn(1, 2, 64, 8), torch.eye(64).expand(1, 2, 64, 64)
     first, second = (DROP_IN(query, query, value, dropout_p=0.5) for _ in range(2))
@@ -130,6 +229,30 @@ def test_nested_tensors_go_to_pytorch():
     output = DROP_IN(nested, nested, nested)
     expected = F.scaled_dot_product_attention(*(pieces[0].transpose(0, 1)[None],) * 3)
     torch.testing.assert_close(output.unbind()[0], expected[0])
+
+
+LAZY_VIEWS = {
+    "negated": torch._neg_view,
+    "imaginary part of a conjugate": lambda tensor: torch.complex(tensor, -tensor).conj().imag,
+    "zeros without memory": lambda tensor: torch._efficientzerotensor(tensor.shape),
+}
+
+
+@pytest.mark.parametrize("view", LAZY_VIEWS.values(), ids=LAZY_VIEWS)
+@pytest.mark.parametrize("place", range(5), ids=["query", "key", "value", "bias", "sinks"])
+def test_tensors_whose_memory_does_not_hold_their_values_are_read_right(view, place):
+    tensors = [torch.randn(shape) for shape in ((1, 2, 5, 8),) * 3 + ((5, 5), (2,))]
+    tensors[place] = view(tensors[place])
+    plain = [tensor + 0.0 for tensor in tensors]
+    query, key, value, bias, sinks = tensors
+    ours = attention(query, key, value, bias=bias, sinks=sinks)
+    expected = attention(*plain[:3], bias=plain[3], sinks=plain[4], kernel="reference")
+    torch.testing.assert_close(ours, expected)
+    if place < 4:
+        torch.testing.assert_close(
+            DROP_IN(query, key, value, bias),
+            F.scaled_dot_product_attention(*plain[:4]),
+        )
 
 
 def test_lse_is_returned_on_request():

@@ -1,14 +1,16 @@
 """Attention as a function, and a drop-in replacement for PyTorch's."""
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.nn import functional as F
 
 from heedful.dispatch import AUTO, choose
+from heedful.kernels.torch_sdpa import pytorch_sdpa
 from heedful.masks import Causal, Dense, Mask
+from heedful.modes import is_causal_bias
 from heedful.problem import DTYPES, AttentionProblem
 from heedful.result import AttentionResult
 from heedful.shapes import broadcasts, sizes_of
@@ -94,7 +96,7 @@ def scaled_dot_product_attention(
         key: (…, Tk, D).
         value: (…, Tk, Dv).
         attn_mask: broadcastable to (…, Tq, Tk). A Boolean mask is True where a query attends; a float mask is
-            added to the scores.
+            added to the scores. A `torch.nn.attention.bias.CausalBias` is read as the mask that it stands for.
         dropout_p: the probability of dropping a weight.
         is_causal: whether query i sees only keys j <= i, aligned to the start.
         scale: multiplies the dot products; None: 1/√D.
@@ -114,9 +116,11 @@ def scaled_dot_product_attention(
                 [0.5000, 0.5000, 0.0000],
                 [0.3333, 0.3333, 0.3333]])
     """
+    if is_causal_bias(attn_mask) and not is_causal:
+        attn_mask, is_causal = _read_causal_bias(attn_mask, query)
     problem = _as_problem(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if problem is None:
-        return F.scaled_dot_product_attention(
+        return pytorch_sdpa(
             query,
             key,
             value,
@@ -129,6 +133,14 @@ def scaled_dot_product_attention(
     output = _run(problem, AUTO, _autocasts(query))
     assert isinstance(output, Tensor)  # the log-sum-exp was not requested
     return output.reshape(*query.shape[:-1], value.shape[-1])
+
+
+def _read_causal_bias(bias: Any, query: Tensor) -> tuple[Tensor | None, bool]:
+    """Return the attn_mask and is_causal that PyTorch uses for its `CausalBias` on CPUs."""
+    Tq, Tk = bias.seq_len_q, bias.seq_len_kv
+    if bias.variant.name == "UPPER_LEFT" or Tq == Tk:
+        return None, True
+    return torch.ones(Tq, Tk, dtype=torch.bool, device=query.device).tril(Tk - Tq), False
 
 
 def _as_problem(

@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Bool, Int32, Int64
 from torch import Tensor
 
+from heedful.modes import values_known
+
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
@@ -82,7 +84,7 @@ class Intervals:
         opens[..., 1:] = (start[..., 1:] > reached[..., :-1]) & (stop[..., 1:] > 0)
         merged = opens.cumsum(dim=-1) - 1  # the index of the range that each one becomes part of
         count = merged.shape[-1]
-        if merged.numel() and not torch.compiler.is_compiling():  # a traced graph has no values
+        if merged.numel() and values_known(merged):
             count = int(merged.max()) + 1
         first = torch.full_like(start[..., :count], self.Tk)
         first = first.scatter_reduce(-1, merged, start, "amin")

@@ -1,10 +1,16 @@
 """Checks of what PyTorch does besides computing: tracing, compiling, transforming, profiling."""
 
+import sys
 from types import NoneType
 
 import torch
 from torch import Tensor
-from torch._C._functorch import peek_interpreter_stack
+from torch._C._functorch import (
+    get_unwrapped,
+    is_batchedtensor,
+    is_functorch_wrapped_tensor,
+    peek_interpreter_stack,
+)
 from torch.autograd import forward_ad, profiler
 
 _PLAIN = {Tensor, torch.nn.Parameter, NoneType}
@@ -13,8 +19,8 @@ _PLAIN = {Tensor, torch.nn.Parameter, NoneType}
 def eager(*tensors: Tensor | None) -> bool:
     """Check whether all tensors are plain and nothing observes, traces or transforms operations.
 
-    If so, a result may be computed directly from their memory, without PyTorch's dispatcher. Gradients are not
-    considered.
+    Plain tensors hold their values in memory. If so, a result may be computed directly from their memory, without
+    PyTorch's dispatcher. Gradients are not considered.
     """
     return (
         not torch.compiler.is_compiling()
@@ -25,7 +31,17 @@ def eager(*tensors: Tensor | None) -> bool:
         and torch._C._get_tracing_state() is None
         and not profiler._is_profiler_enabled
         and _PLAIN.issuperset(map(type, tensors))
+        and not any(map(_is_lazy, tensors))
     )
+
+
+def _is_lazy(tensor: Tensor | None) -> bool:
+    """Check whether the values of a tensor differ from those in its memory, which the dispatcher resolves.
+
+    Views such as `x.conj().imag` are negated when they are read, and PyTorch's derivatives create zeros that have no
+    memory. A complex conjugate is no input of attention.
+    """
+    return tensor is not None and (tensor.is_neg() or tensor._is_zerotensor())
 
 
 def transforming() -> bool:
@@ -35,11 +51,33 @@ def transforming() -> bool:
     return peek_interpreter_stack() is not None or forward_ad._current_level >= 0
 
 
+def is_causal_bias(tensor: Tensor | None) -> bool:
+    """Check whether a tensor is a `torch.nn.attention.bias.CausalBias`, whose memory holds no values.
+
+    That module takes seconds to import, and there is no such tensor before it is imported.
+    """
+    if type(tensor) in _PLAIN:
+        return False
+    module = sys.modules.get("torch.nn.attention.bias")
+    return module is not None and isinstance(tensor, module.CausalBias)
+
+
 def any_set(flags: Tensor, *, when_tracing: bool) -> bool:
     """Check whether any of the Boolean flags is set.
 
     Args:
         flags: Boolean, of any shape.
-        when_tracing: the answer under `torch.compile`, where values are unknown.
+        when_tracing: the answer where values are unknown, as `values_known` says.
     """
-    return when_tracing if torch.compiler.is_compiling() else bool(flags.any())
+    return bool(flags.any()) if values_known(flags) else when_tracing
+
+
+def values_known(tensor: Tensor) -> bool:
+    """Check whether a tensor has values to read: not under `torch.compile` or `vmap`, nor on the device "meta"."""
+    if torch.compiler.is_compiling() or tensor.is_meta:
+        return False
+    while is_functorch_wrapped_tensor(tensor):
+        if is_batchedtensor(tensor):
+            return False
+        tensor = get_unwrapped(tensor)
+    return True

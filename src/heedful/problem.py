@@ -14,7 +14,7 @@ from heedful.errors import ArgumentError
 from heedful.intervals import Intervals
 from heedful.lazy import lazy
 from heedful.masks import Dense, Grid, Mask
-from heedful.modes import any_set
+from heedful.modes import any_set, is_causal_bias
 from heedful.shapes import Sizes, broadcasts, read_sizes
 
 DTYPES: tuple[torch.dtype, ...] = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -254,6 +254,13 @@ def _check_numbers(scale: float | None, softcap: float | None, dropout_p: float)
 def _check_bias(bias: Tensor, sizes: Sizes, query: Tensor) -> None:
     B, Hq, _, Tq, Tk, _, _ = sizes
     _check_companion("bias", bias, query)
+    if is_causal_bias(bias):
+        raise ArgumentError(
+            "bias",
+            expected="a tensor of numbers to add to the scores",
+            received="torch.nn.attention.bias.CausalBias, which stands for a mask",
+            remedy='Pass mask=Causal(align="start") for upper left, mask=Causal(align="end") for lower right.',
+        )
     if not broadcasts(tuple(bias.shape), (B, Hq, Tq, Tk)):
         raise ArgumentError(
             "bias",

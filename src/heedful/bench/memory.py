@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from torch import Tensor
-from torch.nn import functional as F
 
 from heedful.bench.accuracy import check_whole
 from heedful.bench.cases import BenchCase
@@ -11,6 +10,7 @@ from heedful.bench.results import CaseResult
 from heedful.bench.worker import Worker
 from heedful.bench.workload import AttentionWorkload, make_inputs
 from heedful.functional import attention
+from heedful.kernels.torch_sdpa import pytorch_sdpa
 from heedful.masks import Causal
 
 CHECKED_QUERIES: int = 64  # the last ones, which see nearly all keys
@@ -34,6 +34,6 @@ def measure_memory(case: BenchCase, workload: AttentionWorkload) -> CaseResult:
     right = attention(query.double(), key.double(), value.double(), mask, kernel="reference")
     assert isinstance(right, Tensor)  # the log-sum-exp is not requested
     visible = mask.dense(query.shape[2], workload.keys)
-    baseline = F.scaled_dot_product_attention(query, key, value, attn_mask=visible)
+    baseline = pytorch_sdpa(query, key, value, attn_mask=visible)
     check = check_whole(output[:, :, -CHECKED_QUERIES:], right, baseline, workload.dtype)
     return CaseResult(case, workload, inputs.kernel, checks=(check,), memory=added)

@@ -1,14 +1,17 @@
 """PyTorch's `scaled_dot_product_attention`, with masks in the polarity and alignment that it expects."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+from torch._C import _nn  # pyright: ignore[reportAttributeAccessIssue]
 
 from heedful.problem import AttentionProblem
 
 NAME = "torch_sdpa"
+# The original, even after torch.nn.functional.scaled_dot_product_attention was replaced, for example by heedful's.
+pytorch_sdpa: Callable[..., Tensor] = _nn.scaled_dot_product_attention
 
 
 def refusal(problem: AttentionProblem) -> str | None:
@@ -30,7 +33,7 @@ def run(problem: AttentionProblem) -> tuple[Tensor, None]:
     """
     key, value = problem.seen_key_and_value()
     is_causal = problem.plain_causal and problem.bias is None
-    output = F.scaled_dot_product_attention(
+    output = pytorch_sdpa(
         problem.query,
         key,
         value,

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.functional import attention
+from heedful.kernels.torch_sdpa import pytorch_sdpa
 from heedful.masks import Causal
 from heedful.observation import Trace
 from heedful.tour.comparison import Comparison, compare, rounding_tolerance
@@ -43,7 +43,7 @@ def pytorch_context(
 ) -> Tensor:
     """Compute the context with PyTorch's attention, from the same arguments as `heedful_context`."""
     query, key, value = map(_four_dimensions, (queries, keys, values))
-    output = F.scaled_dot_product_attention(query, key, value, is_causal=causal)
+    output = pytorch_sdpa(query, key, value, is_causal=causal)
     return output.reshape(*queries.shape[:-1], values.shape[-1])
 
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.dispatch import explain
 from heedful.functional import attention
+from heedful.kernels.torch_sdpa import pytorch_sdpa
 from heedful.masks import Causal
 from heedful.textbook.causal import causal_mask
 from heedful.textbook.simplified import weights_by_stable_softmax
@@ -63,7 +63,7 @@ def textbook_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
 
 def pytorch_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """Compute causal attention with PyTorch's function: (B, H, T, D) → (B, H, T, D)."""
-    return F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+    return pytorch_sdpa(queries, keys, values, is_causal=True)
 
 
 def heedful_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:

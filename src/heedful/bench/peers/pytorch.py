@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from heedful.bench.peers.contender import Contender
 from heedful.bench.workload import WorkloadInputs
 from heedful.functional import attention
+from heedful.kernels.torch_sdpa import pytorch_sdpa
 
 
 def heedful(inputs: WorkloadInputs) -> Contender:
@@ -30,7 +30,7 @@ def sdpa(inputs: WorkloadInputs) -> Contender:
     workload, mask = inputs.workload, inputs.sdpa_arguments
 
     def pytorch(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(
+        return pytorch_sdpa(
             query,
             key,
             value,
