@@ -37,4 +37,4 @@ def test_it_explains_why_the_native_kernel_is_missing(monkeypatch):
     assert description["missing"] == "no compiler"
     assert description["isa"] is None
     assert set(description["kernels"].values()) == {"torch_sdpa"}
-    assert "native     missing: no compiler" in run()
+    assert "native     cannot be used: no compiler" in run()

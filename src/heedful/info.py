@@ -22,9 +22,9 @@ class Info:
         processor: the machine's architecture, and the instruction set that torch's own kernels use.
         threads: the number of threads of torch; our kernels use as many.
         kernels: the kernel for attention on CPUs, for each dtype, with no options.
-        isa: the instruction set that the native kernel uses; None without its library.
-        isas: the instruction sets that both library and machine have, the best last.
-        missing: why there is no library; None if there is one.
+        isa: the instruction set that the native kernel uses; None if it cannot be used.
+        isas: the instruction sets that both library and machine have, the best last; empty if it cannot be used.
+        missing: why the native kernel cannot be used; None if it can.
     """
 
     versions: dict[str, str]
@@ -42,7 +42,7 @@ class Info:
             "processor": self.processor,
             "threads": str(self.threads),
             "kernels": ", ".join(f"{dtype} {kernel}" for dtype, kernel in self.kernels.items()),
-            "native": f"missing: {self.missing}" if self.missing else native,
+            "native": f"cannot be used: {self.missing}" if self.missing else native,
         }
         return aligned(rows.items())
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import struct
 import sys
 from pathlib import Path
 
@@ -13,6 +14,11 @@ from heedful.masks import MAX_KEY_RANGES
 
 FILE = "libheedful.so"
 ABI = 2  # HEEDFUL_ABI of heedful.h, whose structs structs.py packs
+FUNCTIONS: tuple[str, ...] = (  # of the library, which this package calls
+    *("heedful_abi", "heedful_max_key_ranges", "heedful_problem_size", "heedful_gradient_size"),
+    *("heedful_forward", "heedful_backward", "heedful_isa", "heedful_use_isa"),
+    *("heedful_peak_fma", "heedful_peak_bf16", "heedful_stream_read"),
+)
 ISAS: tuple[str, ...] = ("generic", "avx2", "avx512", "avx512bf16")  # in ascending order of speed
 _STATUS_MESSAGES = {  # heedful_status of heedful.h
     1: "ran out of memory for its scratch: free some",
@@ -25,7 +31,7 @@ def _open() -> ctypes.CDLL:
     """Load the library from beside this file, or from where an editable install put it.
 
     Raises:
-        KernelError: the library is missing, cannot be loaded, or does not fit this package.
+        KernelError: the library is missing, is damaged, cannot be loaded, or does not fit this package.
     """
     folders = sys.modules[__name__.rpartition(".")[0]].__path__
     path = next((path for folder in folders if (path := Path(folder) / FILE).exists()), None)
@@ -34,19 +40,63 @@ def _open() -> ctypes.CDLL:
             "the native library is not installed, because it could not be compiled during the installation of heedful: "
             "install a C++20 compiler such as g++, then reinstall heedful"
         )
+    if not path.is_file():
+        raise KernelError(
+            f"the native library {path} is not a regular file; remove it and reinstall heedful"
+        )
     try:
+        _check_length(path)
         library = ctypes.CDLL(str(path))
     except OSError as error:
         raise KernelError(f"the native library cannot be loaded: {error}") from error
+    _check_functions(library, path)
     _check_interface(library, path)
     library.heedful_isa.restype = ctypes.c_char_p
     return library
 
 
+def _check_length(path: Path) -> None:
+    """Raise KernelError if the file is a 64-bit ELF file and shorter than its headers say.
+
+    The loader maps such a file into memory, and reading the part that it lacks ends the process with SIGBUS. Files of
+    other formats are not checked.
+    """
+    length = path.stat().st_size
+    with path.open("rb") as file:
+        header = file.read(64)
+        if len(header) < 64 or not header.startswith(b"\x7fELF\x02"):
+            return
+        order = "<" if header[5] == 1 else ">"
+        segments, sections = struct.unpack_from(f"{order}QQ", header, 32)  # where their headers are
+        sizes = struct.unpack_from(f"{order}4H", header, 54)
+        segment_size, segment_count, section_size, section_count = sizes
+        end = max(segments + segment_size * segment_count, sections + section_size * section_count)
+        if segments + segment_size * segment_count <= length:
+            file.seek(segments)
+            for _ in range(segment_count):
+                segment = file.read(segment_size).ljust(40, b"\0")
+                offset, _, _, size = struct.unpack_from(f"{order}4Q", segment, 8)
+                end = max(end, offset + size)
+    if end > length:
+        raise KernelError(
+            f"the native library {path} is truncated: its headers describe {end} bytes, and it has {length}; "
+            "reinstall heedful"
+        )
+
+
+def _check_functions(library: ctypes.CDLL, path: Path) -> None:
+    """Raise KernelError unless the library has every function that this package calls."""
+    for name in FUNCTIONS:
+        if not hasattr(library, name):
+            raise KernelError(
+                f"the native library {path} does not fit this package: it has no function {name}; reinstall heedful"
+            )
+
+
 def _check_interface(library: ctypes.CDLL, path: Path) -> None:
     """Raise KernelError unless the library was compiled for the interface that this package uses."""
     for function, expected, quantity in (
-        ("heedful_abi", ABI, "version of the interface"),  # first: older libraries lack the others
+        ("heedful_abi", ABI, "version of the interface"),
         ("heedful_max_key_ranges", MAX_KEY_RANGES, "maximum number of key ranges"),
         ("heedful_problem_size", structs.PROBLEM.size, "size of heedful_problem"),
         ("heedful_gradient_size", structs.GRADIENT.size, "size of heedful_gradient"),
@@ -90,13 +140,15 @@ def use_isa(name: str) -> None:
     Raises:
         ArgumentError: the library or the machine does not have the instruction set.
     """
-    if library.heedful_use_isa(name.encode()):
+    available = isas()
+    if name not in available:
         raise ArgumentError(
             "HEEDFUL_ISA",
-            expected=f"one of {', '.join(isas())}",
+            expected=f"one of {', '.join(available)}",
             received=repr(name),
             remedy="Unset the variable to use the fastest.",
         )
+    library.heedful_use_isa(name.encode())
     global isa
     isa = name
 
@@ -107,14 +159,14 @@ def _use_one_thread() -> None:
     parallel_for = 0
 
 
-library: ctypes.CDLL  # unset if `missing` is not None
-missing: str | None = None  # the reason why there is no library
+library: ctypes.CDLL  # not to be used if `missing` is not None
+missing: str | None = None  # the reason why the library cannot be used
 isa: str | None = None  # the instruction set in use
 parallel_for: int = _torch_parallel_for()  # an address; 0: run on the calling thread
 try:
     library = _open()
-except KernelError as _reason:
-    missing = str(_reason)
+    use_isa(os.environ.get("HEEDFUL_ISA") or library.heedful_isa().decode())
+except (KernelError, ArgumentError) as _reason:
+    missing = str(_reason).removesuffix(".")
 else:
     os.register_at_fork(after_in_child=_use_one_thread)
-    use_isa(os.environ.get("HEEDFUL_ISA") or library.heedful_isa().decode())
