@@ -174,6 +174,23 @@ def test_unusable_options_print_one_line(tmp_path, arguments, message):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_error_is_one_line_without_escape_sequences():
+    Path("m.csv").write_text('1,2\n3,"\x1b]0;x\x07\x9b"\n')
+    Path("\x1b[2J\n.csv").write_text("x")
+    for name in ("m.csv", "\x1b[2J\n.csv"):
+        result = run("--input", name)
+        assert result.exit_code == 2
+        assert result.stderr.removesuffix("\n").isprintable()
+
+
+def test_a_name_with_escape_sequences_is_printed_without_them():
+    np.save("\x1b[2J\x9b.npy", X)
+    result = run("--rung", "simplified", "--input", "\x1b[2J\x9b.npy")
+    assert result.exit_code == 0
+    assert "\x1b" not in result.stdout
+    assert "\x9b" not in result.stdout
+
+
 def test_a_missing_extra_is_named(monkeypatch):
     monkeypatch.setattr("heedful.tour.minilm.PACKAGE", "no_such_package_anywhere")
     result = run("--text", "hello")

@@ -32,3 +32,11 @@ def test_progress_prints_nothing_without_a_terminal(monkeypatch):
     with screen.progress(1) as announce:
         announce("only stage")
     assert stream.getvalue() == ""
+
+
+def test_control_characters_are_shown_as_escapes():
+    assert (
+        screen.visible("é “x” 猫 \x1b[2J\n\x9b\u202e\x00")
+        == "é “x” 猫 \\x1b[2J\\n\\x9b\\u202e\\x00"
+    )
+    assert screen.without_controls("é\u200d\n\t\x1b[2J\r\x9b") == "é\u200d\n\t\\x1b[2J\\r\\x9b"

@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from heedful.errors import HeedfulError
+from heedful.screen import visible
 
 FAILED, UNUSABLE, INTERRUPTED = 1, 2, 130  # exit codes
 
@@ -19,7 +20,7 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except HeedfulError as error:
-            print(f"heedful {ctx.invoked_subcommand}: {error}", file=sys.stderr)
+            print(f"heedful {ctx.invoked_subcommand}: {visible(str(error))}", file=sys.stderr)
             raise typer.Exit(UNUSABLE) from error
 
 

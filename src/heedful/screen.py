@@ -6,7 +6,12 @@ import io
 import os
 import shutil
 import sys
+<<<<<<< HEAD
 from collections.abc import Callable, Iterable, Iterator, Sequence
+=======
+import unicodedata
+from collections.abc import Callable, Iterator
+>>>>>>> m7
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO, cast
 
@@ -101,6 +106,42 @@ def progress(stages: int) -> Iterator[Callable[[str], None]]:
             bar.update(task, completed=begun, description=stage, refresh=True)
 
         yield announce
+
+
+def visible(text: str) -> str:
+    r"""Return the text with control characters as escapes, so that a terminal shows them and does not obey them.
+
+    Args:
+        text: One line of text, for example an error that quotes a file. Line breaks are escaped as well.
+
+    Examples:
+        >>> print(visible("\x1b[2Jé\n"))
+        \x1b[2Jé\n
+    """
+    return "".join(letter if letter.isprintable() else _escaped(letter) for letter in text)
+
+
+def without_controls(text: str) -> str:
+    r"""Return the text with control characters as escapes, except for tabs and line feeds.
+
+    Args:
+        text: Any number of lines, for example the output of a model.
+
+    Examples:
+        >>> print(without_controls("one\ntwo\x1b[2J"))
+        one
+        two\x1b[2J
+    """
+    return "".join(
+        _escaped(letter)
+        if unicodedata.category(letter) == "Cc" and letter not in "\t\n"
+        else letter
+        for letter in text
+    )
+
+
+def _escaped(letter: str) -> str:
+    return letter.encode("unicode_escape").decode()
 
 
 def print_out(text: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -11,9 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from heedful import reading
 from heedful.errors import ArgumentError, MissingExtraError
 from heedful.gpt.config import GPTConfig
 from heedful.gpt.model import GPT
+from heedful.problem import DTYPES
 from heedful.writing import reserved
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"  # transformers' names
@@ -86,26 +90,27 @@ def read_json(path: Path) -> dict[str, Any]:
         ArgumentError: the file is missing or does not contain a JSON object.
     """
     try:
-        fields = json.loads(path.read_bytes())
+        return reading.read_json(path)
     except OSError as error:
         raise unusable(path, error.strerror or str(error)) from error
     except ValueError as error:
-        raise unusable(path, f"text that is not JSON: {error}") from error
-    if not isinstance(fields, dict):
-        raise unusable(path, f"a JSON {type(fields).__name__}")
-    return fields
+        raise unusable(path, str(error)) from error
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Return the tensors in a safetensors file, by name.
 
     Raises:
-        ArgumentError: the file is missing or damaged.
+        ArgumentError: the file is missing, damaged or larger than this machine's memory.
         MissingExtraError: the extra "train" is not installed.
     """
     safetensors = _safetensors()
     try:
-        return safetensors.torch.load(path.read_bytes())
+        reading.open_file(path, memory_size()).close()
+        # The sizes in the header are compared with the file's before any tensor is read. The tensors are copied,
+        # because a mapped file that is truncated later would end the process.
+        with safetensors.safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except OSError as error:
         raise unusable(path, error.strerror or str(error)) from error
     except safetensors.SafetensorError as error:
@@ -124,8 +129,12 @@ def assemble(config: GPTConfig, tensors: Mapping[str, Tensor], origin: object) -
         The model in eval mode.
 
     Raises:
-        ArgumentError: a tensor is missing, superfluous or of a wrong shape.
+        ArgumentError: a tensor is missing, superfluous or of a wrong shape or dtype.
     """
+    _check_sizes(config, tensors, origin)
+    dtypes = {tensor.dtype for tensor in tensors.values()}
+    if len(dtypes) != 1 or not dtypes <= set(DTYPES):
+        raise unusable(origin, f"weights of {sorted(map(str, dtypes))}, not of one real dtype")
     with torch.device("meta"):  # no memory and no random numbers for weights that are replaced
         model = GPT(config)
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
@@ -139,6 +148,31 @@ def assemble(config: GPTConfig, tensors: Mapping[str, Tensor], origin: object) -
     if config.tied:
         model.head.weight = model.token_embedding.weight
     return model.requires_grad_().eval()
+
+
+def _check_sizes(config: GPTConfig, tensors: Mapping[str, Tensor], origin: object) -> None:
+    """Raise `ArgumentError` if the tensors are too few or too small, before a model of huge sizes is built."""
+    largest = max((tensor.numel() for tensor in tensors.values()), default=0)
+    sizes = {
+        "vocab_size": config.vocab_size,
+        "d_model": config.d_model,
+        "d_mlp": config.d_mlp,
+        "num_heads * head_dim": config.num_heads * config.head_dim,
+        "context_length": config.context_length if config.positions == "learned" else 1,
+    }
+    for name, size in sizes.items():
+        if size > largest:
+            raise unusable(origin, f"{name}={size}, but at most {largest} numbers in a tensor")
+    if config.num_layers > len(tensors):
+        raise unusable(origin, f"num_layers={config.num_layers}, but {len(tensors)} tensors")
+
+
+def memory_size() -> int:
+    """Return the number of bytes of this machine's memory, or a size that no file exceeds if it is unknown."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not on Windows
+        return sys.maxsize
 
 
 def unusable(origin: object, received: str) -> ArgumentError:

@@ -12,6 +12,7 @@ from heedful.gpt import checkpoint, pretrained
 from heedful.gpt.generation import Sampling, generate, stream
 from heedful.gpt.model import GPT
 from heedful.gpt.tokenizer import TextStream, Tokenizer, load_tokenizer
+from heedful.screen import without_controls
 
 SEPARATOR = "\n---\n"  # between the texts of several prompts
 STDIN = "-"
@@ -97,6 +98,11 @@ def _read_stdin() -> str:
 
 
 def _print(text: str) -> None:
-    """Print without a newline and without delay; a character that stdout cannot encode becomes a question mark."""
+    """Print without a newline and without delay; a character that stdout cannot encode becomes a question mark.
+
+    A terminal gets no control characters: what a model writes is not to be obeyed.
+    """
     encoding = sys.stdout.encoding
+    if sys.stdout.isatty():
+        text = without_controls(text)
     print(text.encode(encoding, "replace").decode(encoding), end="", flush=True)

@@ -88,10 +88,22 @@ class Sampling:
 
         Returns:
             The tokens: (B,), int64.
+
+        Raises:
+            ArgumentError: the largest logit of a row is NaN or infinite.
         """
+        largest = logits.amax(dim=-1, keepdim=True)
+        if not largest.isfinite().all():  # NaN is the largest as well
+            raise ArgumentError(
+                "logits",
+                expected="finite largest logits",
+                received=str(largest[~largest.isfinite()][0].item()),
+                remedy="The model computes no numbers: its weights are damaged, or its training diverged.",
+            )
         if self.temperature == 0:
             return logits.argmax(dim=-1)
-        logits = logits.float() / self.temperature
+        # Subtracting the largest in float64 keeps the likeliest token's logit at 0 for tiny temperatures.
+        logits = ((logits.double() - largest.double()) / self.temperature).float()
         if self.top_k is not None:
             likeliest = logits.topk(min(self.top_k, logits.shape[-1])).values
             logits = logits.masked_fill(logits < likeliest[:, -1:], -torch.inf)

@@ -120,7 +120,12 @@ def _random_tokens(gpt: GPT) -> list[Tensor]:
 
 
 def _build(fields: Mapping[str, Any], tensors: Mapping[str, Tensor], origin: object) -> GPT:
-    config, tensors = translate(fields, tensors)
+    try:
+        config, tensors = translate(fields, tensors)
+    except (TypeError, AttributeError) as error:  # for example, a list where a number is expected
+        raise unusable(origin, f"a configuration with a value of a wrong type: {error}") from error
+    if not tensors:
+        raise unusable(origin, "no weights")
     widest = reduce(torch.promote_types, (tensor.dtype for tensor in tensors.values()))
     return assemble(
         config, {name: tensor.to(widest).contiguous() for name, tensor in tensors.items()}, origin
@@ -132,9 +137,14 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
     if (folder / WEIGHTS).exists() or not (folder / INDEX).exists():
         return read_tensors(folder / WEIGHTS)
     files = read_json(folder / INDEX).get("weight_map")
-    if not isinstance(files, dict) or any(Path(name).name != name for name in files.values()):
+    if not isinstance(files, dict) or not all(map(_is_name, files.values())):
         raise unusable(folder / INDEX, "an index that names files outside its folder, or none")
     tensors = {}
     for name in sorted(set(files.values())):
         tensors |= read_tensors(folder / name)
     return tensors
+
+
+def _is_name(name: object) -> bool:
+    """Return whether this is the name of a file, without a folder."""
+    return isinstance(name, str) and Path(name).name == name

@@ -9,16 +9,21 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from heedful.errors import ArgumentError, MissingExtraError
+from heedful.reading import read_file, read_json
 from heedful.writing import reserved
 
 KINDS: tuple[str, ...] = ("bytes", "bpe", "gpt2")
 END_OF_TEXT = "<|endoftext|>"
 CONFIG, VOCABULARY = "tokenizer_config.json", "tokenizer.json"  # transformers' names
+MAX_VOCABULARY = 1 << 26  # bytes; the largest tokenizer.json of well-known models has 33 MB
+STEPS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")  # of a tokenizer.json
+MAX_GROWTH = 1000  # Llama's only replacement makes no text longer
 REPLACEMENT = "\ufffd"  # the character that decoding puts in place of invalid or incomplete bytes
 
 
@@ -246,10 +251,12 @@ class SubwordTokenizer(Tokenizer):
         _save_config(folder, {"eos_token": self._end})
 
     def _encode(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text).ids
+        with _failures_named("encode"):
+            return self._tokenizer.encode(text).ids
 
     def _decode(self, ids: Sequence[int]) -> str:
-        return self._tokenizer.decode(ids)
+        with _failures_named("decode"):
+            return self._tokenizer.decode(ids)
 
 
 class GPT2Tokenizer(Tokenizer):
@@ -340,7 +347,7 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
     folder, vocabulary = (path.parent, path) if path.is_file() else (path, path / VOCABULARY)
     config = _read_config(folder / CONFIG) if (folder / CONFIG).exists() else {}
     if vocabulary.exists():
-        return SubwordTokenizer(_read_vocabulary(vocabulary), _token_text(config.get("eos_token")))
+        return SubwordTokenizer(_read_vocabulary(vocabulary), _end_token(config, folder / CONFIG))
     if config.get("kind") in ("bytes", "gpt2"):
         return ByteTokenizer() if config["kind"] == "bytes" else GPT2Tokenizer()
     raise ArgumentError(
@@ -358,12 +365,9 @@ def _save_config(folder: Path, config: dict[str, Any]) -> None:
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        config = json.loads(path.read_bytes())
-    except ValueError as error:
+        return read_json(path)
+    except (OSError, ValueError) as error:
         raise _unreadable(path, error) from error
-    if not isinstance(config, dict):
-        raise _unreadable(path, f"a {type(config).__name__}")
-    return config
 
 
 def _read_vocabulary(path: Path) -> Any:
@@ -372,16 +376,53 @@ def _read_vocabulary(path: Path) -> Any:
         import tokenizers  # pyright: ignore[reportMissingImports] - an extra
     except ImportError as error:
         raise MissingExtraError(f"The tokenizer {path}", "train") from error
-    content = path.read_bytes()
     try:
+        content = read_file(path, MAX_VOCABULARY)
+        _check_growth(json.loads(content))
         return tokenizers.Tokenizer.from_buffer(content)
-    except ValueError as error:
+    except RecursionError as error:
+        raise _unreadable(path, "text that is nested too deeply") from error
+    except (OSError, ValueError) as error:
         raise _unreadable(path, error) from error
 
 
-def _token_text(token: str | dict[str, Any] | None) -> str | None:
-    """Return a special token's text; tokenizer_config.json holds it alone or among other properties."""
-    return token["content"] if isinstance(token, dict) else token
+def _check_growth(fields: Any) -> None:
+    """Raise `ValueError` if replacements, one after the other, would make a text longer than memory holds."""
+    growth = 1
+    rest = [fields.get(part) for part in STEPS] if isinstance(fields, dict) else []
+    while rest:
+        step = rest.pop()
+        if isinstance(step, dict) and step.get("type") == "Replace":
+            growth *= max(1, len(str(step.get("content", ""))))
+        elif isinstance(step, dict | list):
+            rest += step.values() if isinstance(step, dict) else step
+        if growth > MAX_GROWTH:
+            raise ValueError(f"replacements that make a text {growth} times as long")
+
+
+def _end_token(config: dict[str, Any], path: Path) -> str | None:
+    """Return the text of the end token; tokenizer_config.json holds it alone or among other properties."""
+    token = config.get("eos_token")
+    text = token.get("content") if isinstance(token, dict) else token
+    if not isinstance(text, str | None):
+        raise _unreadable(path, f"an eos_token that is not text: {text!r:.100}")
+    return text
+
+
+@contextmanager
+def _failures_named(action: str) -> Iterator[None]:
+    """Turn an exception of the `tokenizers` package into an `ArgumentError`."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:  # it raises Exception itself, and panics are no Exception
+        raise ArgumentError(
+            "tokenizer",
+            expected=f"a {VOCABULARY} that can {action} any text",
+            received=f"{error}",
+            remedy="The file is damaged or its regular expressions take too long; download it again.",
+        ) from error
 
 
 def _unreadable(path: Path, received: object) -> ArgumentError:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from heedful.errors import ArgumentError
+from heedful.screen import visible
 
 MAX_TOKENS: int = 512  # every step is shown, and most steps are tokens × tokens
 MAX_FEATURES: int = 16_384
@@ -66,7 +67,9 @@ def read_tokens(path: Path) -> Tokens:
     except OSError as error:
         raise _unusable(path, f"{error.strerror or error}", "a readable file") from error
     matrix = _checked(array, path)
-    return Tokens(matrix, tuple(map(str, range(len(matrix)))), f"the matrix in {path}")
+    return Tokens(
+        matrix, tuple(map(str, range(len(matrix)))), f"the matrix in {visible(str(path))}"
+    )
 
 
 def _read_npy(path: Path) -> Tensor:
