@@ -6,12 +6,8 @@ import io
 import os
 import shutil
 import sys
-<<<<<<< HEAD
-from collections.abc import Callable, Iterable, Iterator, Sequence
-=======
 import unicodedata
-from collections.abc import Callable, Iterator
->>>>>>> m7
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO, cast
 
