@@ -244,6 +244,55 @@ def test_any_strides(change, dtype):
     assert_gradients_agree(tensors)
 
 
+def overlapping(H, T, D):
+    """Return (1, H, T, D) whose rows overlap: each starts one number after the last."""
+    return torch.randn(1, H, T + D - 1).unfold(2, D, 1)
+
+
+def test_overlapping_inputs():
+    assert_agrees([overlapping(2, 3, 64), overlapping(1, 5, 64), overlapping(1, 5, 64)])
+    for T in (1, 3, 70):
+        sequence = torch.randn(2, 2, T + 63)
+        leaves = [sequence.clone().requires_grad_() for _ in range(3)]
+        exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
+        for tensors, kernel in ((leaves, "native"), (exact, "reference")):
+            output = attention(*(tensor.unfold(2, 64, 1) for tensor in tensors), kernel=kernel)
+            output.sin().sum().backward()
+        for ours, theirs in zip(leaves, exact, strict=True):
+            atol = 1e-5 * max(theirs.grad.abs().max().item(), 1.0)
+            torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize(
+    "order", [(0, 1, 2), (0, 2, 1), (2, 0, 1), (2, 1, 0), (1, 0, 2), (1, 2, 0)]
+)
+def test_results_are_allocated_in_the_memory_order_of_dense_inputs(order):
+    memory = torch.randn(*((2, 3, 5)[axis] for axis in order), 8)
+    query = memory.permute(*(order.index(axis) for axis in range(3)), 3)
+    assert query.shape == (2, 3, 5, 8)
+    assert calls.empty_output(query, query).stride() == query.stride()
+    gradients = calls.empty_gradients(query, query, query, None, None, False, False)
+    assert all(gradient.stride() == query.stride() for gradient in gradients[:3])
+
+
+@pytest.mark.parametrize(
+    "expand",
+    [
+        lambda tensor: tensor[:1].expand(2, -1, -1, -1),
+        lambda tensor: tensor[:, :1].expand(-1, 3, -1, -1),
+        lambda tensor: tensor[:, :, :1].expand(-1, -1, 5, -1),
+        lambda tensor: (
+            tensor.transpose(1, 2).contiguous().transpose(1, 2)[:1].expand(2, -1, -1, -1)
+        ),
+        lambda tensor: torch.cat([tensor, tensor], -1)[..., :8],
+        lambda tensor: torch.cat([tensor, tensor], -1)[..., :8].transpose(1, 2),
+    ],
+)
+def test_results_are_allocated_in_the_memory_order_of_other_inputs_as_empty_like_does(expand):
+    tensor = expand(torch.randn(2, 3, 5, 8))
+    assert calls.empty_output(tensor, tensor).stride() == torch.empty_like(tensor).stride()
+
+
 def test_dense_masks_and_biases_of_any_strides(isa):
     tensors = draw(2, 4, 2, Tq=20, Tk=70)
     seen = torch.rand(70, 20).T > 0.3
@@ -314,6 +363,7 @@ def operator_arguments():
         (query, key, value, *unset, *numbers),
         (tokens_first, key, value, ranges.start, ranges.stop, *unset[2:], *numbers),
         (query.mT.contiguous().mT, key, value, *unset, *numbers),
+        (overlapping(4, 5, 16), overlapping(2, 7, 16), overlapping(2, 7, 16), *unset, *numbers),
         (query, key, value, None, None, torch.rand(1, 1, 5, 7) > 0.5, *unset[3:], 0.3, 5.0, 0.0),
         (
             query,

@@ -130,9 +130,9 @@ def empty_gradients(
     """Allocate the gradients of tensors with contiguous rows; the last two are empty if they are not wanted."""
     nothing = query.new_empty(0, dtype=torch.float32)
     return (
-        torch.empty_like(query),
-        torch.empty_like(key),
-        torch.empty_like(value),
+        _empty_rows(query, query.shape[3]),
+        _empty_rows(key, key.shape[3]),
+        _empty_rows(value, value.shape[3]),
         bias.new_empty(bias.shape) if wants_bias and bias is not None else nothing,
         sinks.new_empty(sinks.shape) if wants_sinks and sinks is not None else nothing.clone(),
     )
@@ -148,11 +148,20 @@ def empty_output(query: Tensor, value: Tensor) -> Tensor:
 
     If tokens come before heads there, the next step of a model, ``output.transpose(1, 2).flatten(2)``, copies nothing.
     """
-    B, Hq, Tq, D = query.shape
-    Dv = value.shape[3]
-    if Dv == D:
-        return torch.empty_like(query)
-    _, head, token, _ = query.stride()
-    if token > head:
-        return query.new_empty((B, Tq, Hq, Dv)).transpose(1, 2)
-    return query.new_empty((B, Hq, Tq, Dv))
+    return _empty_rows(query, value.shape[3])
+
+
+def _empty_rows(tensor: Tensor, size: int) -> Tensor:
+    """Allocate (B, H, T, size) in a tensor's memory order of batch, heads and tokens.
+
+    `torch.empty_like` has the same order, but its last dimension is not contiguous if the tensor's rows overlap.
+    """
+    *shape, _ = tensor.shape
+    batch, head, token, _ = tensor.stride()
+    # An expanded axis has stride 0, which says nothing about its place: it stays before the axes that follow it.
+    strides = batch or max(head, token), head or token, token
+    if strides[0] >= strides[1] >= strides[2]:
+        return tensor.new_empty((*shape, size))
+    order = sorted(range(3), key=strides.__getitem__, reverse=True)
+    memory = tensor.new_empty((*(shape[axis] for axis in order), size))
+    return memory.permute(*(order.index(axis) for axis in range(3)), 3)
