@@ -3,7 +3,9 @@
 import torch
 from torch import Tensor
 
+from heedful.errors import ArgumentError
 from heedful.kernels.native import library, structs
+from heedful.shapes import broadcasts, read_sizes
 
 
 def forward(
@@ -44,8 +46,10 @@ def forward(
         float32 or None.
 
     Raises:
-        KernelError: memory ran out.
+        ArgumentError: a tensor has another shape, dtype or device.
+        KernelError: memory ran out, or the library refuses a size.
     """
+    _check_inputs(query, key, value, start, stop, mask, bias, sinks)
     query, key, value = contiguous_rows(query), contiguous_rows(key), contiguous_rows(value)
     output = empty_output(query, value)
     lse = query.new_empty(query.shape[:3], dtype=torch.float32) if wants_lse else None
@@ -93,8 +97,17 @@ def backward(
         The gradients of query, key, value, bias and sinks; the last two are empty if they are not wanted.
 
     Raises:
-        KernelError: memory ran out.
+        ArgumentError: a tensor has another shape, dtype or device.
+        KernelError: memory ran out, or the library refuses a size.
     """
+    _check_inputs(query, key, value, start, stop, mask, bias, sinks)
+    outputs, rows = (*query.shape[:3], value.shape[3]), query.shape[:3]
+    _check_tensor("output", output, query.dtype, outputs)
+    _check_tensor("grad_output", grad_output, query.dtype, outputs)
+    _check_tensor("lse", lse, torch.float32, rows)
+    if grad_lse is not None:
+        _check_tensor("grad_lse", grad_lse, torch.float32, rows)
+    wants_bias = wants_bias and bias is not None
     query, key, value = contiguous_rows(query), contiguous_rows(key), contiguous_rows(value)
     gradients = empty_gradients(query, key, value, bias, sinks, wants_bias, wants_sinks)
     grad_query, grad_key, grad_value, grad_bias, grad_sinks = gradients
@@ -116,6 +129,69 @@ def backward(
     )
     library.check(library.library.heedful_backward(gradient))
     return gradients
+
+
+def _check_inputs(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    start: Tensor | None,
+    stop: Tensor | None,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    sinks: Tensor | None,
+) -> None:
+    """Check what the library cannot see: the shape, dtype and device of every tensor."""
+    B, Hq, _, Tq, Tk, _, _ = read_sizes(query, key, value)
+    if query.dtype not in structs.DTYPES:
+        raise _refusal("query", query, "float32, bfloat16 or float16")
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if tensor.dtype != query.dtype or not tensor.is_cpu:
+            raise _refusal(name, tensor, f"{query.dtype} on the CPU")
+    if start is not None or stop is not None:
+        if start is None or stop is None:
+            raise ArgumentError(
+                "start, stop",
+                expected="both or neither",
+                received="one of them",
+                remedy="Key ranges have a start and a stop.",
+            )
+        if start.dim() != 3 or start.shape[0] not in (1, B) or not start.shape[2]:
+            raise _refusal("start", start, f"(1, {Tq}, R) or ({B}, {Tq}, R) with R of at least 1")
+        ranges = (start.shape[0], Tq, start.shape[2])
+        for name, tensor in (("start", start), ("stop", stop)):
+            _check_tensor(name, tensor, torch.int32, ranges)
+            if not tensor.is_contiguous():
+                raise _refusal(name, tensor, "a contiguous tensor")
+    for name, tensor, dtype in (("mask", mask, torch.bool), ("bias", bias, torch.float32)):
+        if tensor is None:
+            continue
+        _check_tensor(name, tensor, dtype)
+        if tensor.dim() != 4 or not broadcasts(tensor.shape, (B, Hq, Tq, Tk)):
+            raise _refusal(name, tensor, f"4 dimensions that expand to ({B}, {Hq}, {Tq}, {Tk})")
+    if sinks is not None:
+        _check_tensor("sinks", sinks, torch.float32, (Hq,))
+        if not sinks.is_contiguous():
+            raise _refusal("sinks", sinks, "a contiguous tensor")
+
+
+def _check_tensor(
+    name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...] | None = None
+) -> None:
+    """Raise ArgumentError unless a tensor is on the CPU and has the dtype, and the shape if there is one."""
+    if tensor.dtype != dtype or not tensor.is_cpu:
+        raise _refusal(name, tensor, f"{dtype} on the CPU")
+    if shape is not None and tensor.shape != shape:
+        raise _refusal(name, tensor, f"shape {tuple(shape)}")
+
+
+def _refusal(name: str, tensor: Tensor, expected: str) -> ArgumentError:
+    return ArgumentError(
+        name,
+        expected=expected,
+        received=f"{tensor.dtype} {tuple(tensor.shape)} with strides {tensor.stride()} on {tensor.device}",
+        remedy="heedful.attention() prepares the tensors of this operator.",
+    )
 
 
 def empty_gradients(
