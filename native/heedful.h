@@ -22,19 +22,26 @@ extern "C" {
 
 enum heedful_dtype { HEEDFUL_F32 = 0, HEEDFUL_BF16 = 1, HEEDFUL_F16 = 2 };
 
-/* The return codes of the passes. Results are undefined unless a pass returns HEEDFUL_OK. */
+/* The return codes of the passes. Results are undefined unless a pass returns HEEDFUL_OK. A pass checks all of its
+ * arguments first, and writes nothing if it refuses them. It cannot see how large the buffers are. */
 enum heedful_status {
     HEEDFUL_OK = 0,
     HEEDFUL_NO_MEMORY = 1,
     HEEDFUL_UNKNOWN_DTYPE = 2,       /* a dtype that the function called does not support */
     HEEDFUL_TOO_MANY_KEY_RANGES = 3, /* key_ranges is negative or exceeds HEEDFUL_MAX_KEY_RANGES */
+    HEEDFUL_BAD_SIZE = 4,            /* a size is negative, a head size is 0, or a tensor has more than 2^48 numbers */
+    HEEDFUL_BAD_HEADS = 5,           /* Hkv does not divide Hq */
+    HEEDFUL_BAD_STRIDE = 6,          /* a stride is negative, spans more than 2^48 numbers, or lets results overlap */
+    HEEDFUL_MISSING_TENSOR = 7,      /* a pointer that the pass needs is NULL */
+    HEEDFUL_BAD_DROPOUT = 8,         /* dropout_p is not from 0 to 1 */
 };
 
 /* Runs work(begin, end, context) on parts of [begin, end), in any order, on any number of threads. */
 typedef void (*heedful_work)(int64_t begin, int64_t end, void *context);
 typedef int32_t (*heedful_parallel_for)(int64_t begin, int64_t end, int64_t grain, heedful_work work, void *context);
 
-/* A tensor (B, H, T, size) whose last dimension is contiguous, with the strides of the others. */
+/* A tensor (B, H, T, size) whose last dimension is contiguous, with the strides of the others, which are not negative.
+ * Inputs may overlap in memory, results may not. */
 typedef struct {
     void *data;
     int64_t batch, head, token;

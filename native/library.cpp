@@ -5,6 +5,7 @@
 
 #include "heedful.h"
 #include "isa.h"
+#include "validation.h"
 
 namespace heedful {
 
@@ -39,13 +40,6 @@ static const InstructionSet *best() {
 
 static std::atomic<const InstructionSet *> in_use{best()};
 
-// The kernels trust these two numbers: one chooses a number type, the other bounds arrays on the stack.
-static int32_t check(const heedful_problem &problem) {
-    if (problem.dtype < HEEDFUL_F32 || problem.dtype > HEEDFUL_F16) return HEEDFUL_UNKNOWN_DTYPE;
-    if (problem.key_ranges < 0 || problem.key_ranges > HEEDFUL_MAX_KEY_RANGES) return HEEDFUL_TOO_MANY_KEY_RANGES;
-    return HEEDFUL_OK;
-}
-
 }  // namespace heedful
 
 extern "C" {
@@ -68,12 +62,12 @@ EXPORT int32_t heedful_use_isa(const char *name) {
 }
 
 EXPORT int32_t heedful_forward(const heedful_problem *problem) {
-    if (const int32_t status = heedful::check(*problem)) return status;
+    if (const int32_t status = heedful::check(problem)) return status;
     return heedful::in_use.load()->kernels->forward(problem);
 }
 
 EXPORT int32_t heedful_backward(const heedful_gradient *gradient) {
-    if (const int32_t status = heedful::check(gradient->forward)) return status;
+    if (const int32_t status = heedful::check(gradient)) return status;
     return heedful::in_use.load()->kernels->backward(gradient);
 }
 }

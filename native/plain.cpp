@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "heedful.h"
+#include "validation.h"
 
 namespace heedful::plain {
 
@@ -171,8 +172,9 @@ extern "C" {
 #define EXPORT __attribute__((visibility("default")))
 
 EXPORT int32_t heedful_forward_plain(const heedful_problem *problem) {
+    if (problem && problem->dtype != HEEDFUL_F32) return HEEDFUL_UNKNOWN_DTYPE;
+    if (const int32_t status = heedful::check(problem)) return status;
     const heedful_problem &p = *problem;
-    if (p.dtype != HEEDFUL_F32) return HEEDFUL_UNKNOWN_DTYPE;
     for (int64_t b = 0; b < p.B; b++)
         for (int64_t h = 0; h < p.Hq; h++)
             for (int64_t q = 0; q < p.Tq; q++) heedful::plain::forward_row(p, {b, h, h / (p.Hq / p.Hkv), q});
@@ -180,8 +182,9 @@ EXPORT int32_t heedful_forward_plain(const heedful_problem *problem) {
 }
 
 EXPORT int32_t heedful_backward_plain(const heedful_gradient *gradient) {
+    if (gradient && gradient->forward.dtype != HEEDFUL_F32) return HEEDFUL_UNKNOWN_DTYPE;
+    if (const int32_t status = heedful::check(gradient)) return status;
     const heedful_problem &p = gradient->forward;
-    if (p.dtype != HEEDFUL_F32) return HEEDFUL_UNKNOWN_DTYPE;
     for (int64_t h = 0; gradient->grad_sinks && h < p.Hq; h++) gradient->grad_sinks[h] = 0;
     for (int64_t b = 0; b < p.B; b++)
         for (int64_t kv_head = 0; kv_head < p.Hkv; kv_head++) heedful::plain::backward_head(*gradient, b, kv_head);

@@ -116,6 +116,17 @@ def test_memory_layout_is_that_of_pytorchs_kernels(sizes, contiguous):
         torch.testing.assert_close(our, their)
 
 
+def test_tensors_whose_rows_overlap():
+    memory = torch.randn(3, 1, 2, 5 + 15)
+    tensors = memory.unfold(3, 16, 1).unbind()  # each row starts one number after the last
+    exact = attend([tensor.double() for tensor in tensors])
+    with accelerate() as acceleration:
+        results = attend(tensors)
+    assert acceleration.report().served == 2
+    for ours, theirs in zip(results, exact, strict=True):
+        torch.testing.assert_close(ours.double(), theirs, rtol=0, atol=1e-4)
+
+
 def test_a_query_that_sees_nothing_has_zero_output_and_gradient():
     shown = torch.ones(70, 90, dtype=torch.bool)
     shown[3] = shown[68] = False

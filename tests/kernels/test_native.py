@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from heedful import Causal, KernelError, Padding, Sinks, Window, attention, explain
+from heedful import ArgumentError, Causal, KernelError, Padding, Sinks, Window, attention, explain
 from heedful.dropout import kept
 from heedful.kernels.native import calls, library, operators, structs
 
@@ -249,6 +249,55 @@ def test_any_strides(change, dtype):
     assert_gradients_agree(tensors)
 
 
+def overlapping(H, T, D):
+    """Return (1, H, T, D) whose rows overlap: each starts one number after the last."""
+    return torch.randn(1, H, T + D - 1).unfold(2, D, 1)
+
+
+def test_overlapping_inputs():
+    assert_agrees([overlapping(2, 3, 64), overlapping(1, 5, 64), overlapping(1, 5, 64)])
+    for T in (1, 3, 70):
+        sequence = torch.randn(2, 2, T + 63)
+        leaves = [sequence.clone().requires_grad_() for _ in range(3)]
+        exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
+        for tensors, kernel in ((leaves, "native"), (exact, "reference")):
+            output = attention(*(tensor.unfold(2, 64, 1) for tensor in tensors), kernel=kernel)
+            output.sin().sum().backward()
+        for ours, theirs in zip(leaves, exact, strict=True):
+            atol = 1e-5 * max(theirs.grad.abs().max().item(), 1.0)
+            torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize(
+    "order", [(0, 1, 2), (0, 2, 1), (2, 0, 1), (2, 1, 0), (1, 0, 2), (1, 2, 0)]
+)
+def test_results_are_allocated_in_the_memory_order_of_dense_inputs(order):
+    memory = torch.randn(*((2, 3, 5)[axis] for axis in order), 8)
+    query = memory.permute(*(order.index(axis) for axis in range(3)), 3)
+    assert query.shape == (2, 3, 5, 8)
+    assert calls.empty_output(query, query).stride() == query.stride()
+    gradients = calls.empty_gradients(query, query, query, None, None, False, False)
+    assert all(gradient.stride() == query.stride() for gradient in gradients[:3])
+
+
+@pytest.mark.parametrize(
+    "expand",
+    [
+        lambda tensor: tensor[:1].expand(2, -1, -1, -1),
+        lambda tensor: tensor[:, :1].expand(-1, 3, -1, -1),
+        lambda tensor: tensor[:, :, :1].expand(-1, -1, 5, -1),
+        lambda tensor: (
+            tensor.transpose(1, 2).contiguous().transpose(1, 2)[:1].expand(2, -1, -1, -1)
+        ),
+        lambda tensor: torch.cat([tensor, tensor], -1)[..., :8],
+        lambda tensor: torch.cat([tensor, tensor], -1)[..., :8].transpose(1, 2),
+    ],
+)
+def test_results_are_allocated_in_the_memory_order_of_other_inputs_as_empty_like_does(expand):
+    tensor = expand(torch.randn(2, 3, 5, 8))
+    assert calls.empty_output(tensor, tensor).stride() == torch.empty_like(tensor).stride()
+
+
 def test_dense_masks_and_biases_of_any_strides(isa):
     tensors = draw(2, 4, 2, Tq=20, Tk=70)
     seen = torch.rand(70, 20).T > 0.3
@@ -319,6 +368,7 @@ def operator_arguments():
         (query, key, value, *unset, *numbers),
         (tokens_first, key, value, ranges.start, ranges.stop, *unset[2:], *numbers),
         (query.mT.contiguous().mT, key, value, *unset, *numbers),
+        (overlapping(4, 5, 16), overlapping(2, 7, 16), overlapping(2, 7, 16), *unset, *numbers),
         (query, key, value, None, None, torch.rand(1, 1, 5, 7) > 0.5, *unset[3:], 0.3, 5.0, 0.0),
         (
             query,
@@ -491,3 +541,93 @@ def test_the_library_refuses_an_unknown_dtype(monkeypatch):
     monkeypatch.setitem(structs.DTYPES, torch.float32, 3)
     with pytest.raises(KernelError, match="dtype"):
         calls.forward(*(query, key, value, *(None,) * 6, 0.3, 0.0, 0.0), wants_lse=False)
+
+
+def ranges(*shape, dtype=torch.int32):
+    return torch.zeros(shape, dtype=dtype)
+
+
+BAD_ARGUMENTS = {
+    "fewer keys than values": {"key": torch.zeros(2, 2, 6, 16)},
+    "a key of another head size": {"key": torch.zeros(2, 2, 7, 15)},
+    "a key of fewer batch entries": {"key": torch.zeros(1, 2, 7, 16)},
+    "a key of another dtype": {"key": torch.zeros(2, 2, 7, 16, dtype=torch.float16)},
+    "no key heads": {"key": torch.zeros(2, 0, 7, 16), "value": torch.zeros(2, 0, 7, 6)},
+    "heads that cannot be grouped": {
+        "key": torch.zeros(2, 3, 7, 16),
+        "value": torch.zeros(2, 3, 7, 6),
+    },
+    "three dimensions": {"query": torch.zeros(4, 5, 16)},
+    "float64": {
+        name: torch.zeros(2, 4, 4, 4, dtype=torch.float64) for name in ("query", "key", "value")
+    },
+    "no head size": {"query": torch.zeros(2, 4, 5, 0), "key": torch.zeros(2, 2, 7, 0)},
+    "300 key ranges": {"start": ranges(1, 5, 300), "stop": ranges(1, 5, 300)},
+    "ranges of no key": {"start": ranges(1, 5, 0), "stop": ranges(1, 5, 0)},
+    "ranges of other batch entries": {"start": ranges(3, 5, 1), "stop": ranges(3, 5, 1)},
+    "ranges of fewer queries": {"start": ranges(1, 4, 1), "stop": ranges(1, 4, 1)},
+    "a short stop": {"start": ranges(1, 5, 2), "stop": ranges(1, 5, 1)},
+    "a start alone": {"start": ranges(1, 5, 1)},
+    "a stop alone": {"stop": ranges(1, 5, 1)},
+    "int16 ranges": {
+        "start": ranges(1, 5, 1, dtype=torch.int16),
+        "stop": ranges(1, 5, 1, dtype=torch.int16),
+    },
+    "strided ranges": {"start": ranges(1, 2, 5).mT, "stop": ranges(1, 2, 5).mT},
+    "a mask of numbers": {"mask": torch.zeros(2, 4, 5, 7)},
+    "a small mask": {"mask": torch.ones(2, 4, 5, 6, dtype=torch.bool)},
+    "a flat mask": {"mask": torch.ones(5, 7, dtype=torch.bool)},
+    "a Boolean bias": {"bias": torch.ones(2, 4, 5, 7, dtype=torch.bool)},
+    "a small bias": {"bias": torch.zeros(2, 3, 5, 7)},
+    "too few sinks": {"sinks": torch.zeros(3)},
+    "sinks of another dtype": {"sinks": torch.zeros(4, dtype=torch.float16)},
+    "strided sinks": {"sinks": torch.zeros(8)[::2]},
+    "a dropout of 2": {"dropout_p": 2.0},
+}
+BAD_RESULTS = {
+    "a small cotangent": {"grad_output": torch.zeros(2, 4, 5, 5)},
+    "a cotangent of another dtype": {"grad_output": torch.zeros(2, 4, 5, 6, dtype=torch.bfloat16)},
+    "a small output": {"output": torch.zeros(2, 4, 4, 6)},
+    "a small lse": {"lse": torch.zeros(2, 4, 4)},
+    "an lse of another dtype": {"lse": torch.zeros(2, 4, 5, dtype=torch.float16)},
+    "a small lse cotangent": {"grad_lse": torch.zeros(2, 4, 1)},
+}
+
+
+def operator_inputs(changes):
+    """Return the arguments of the forward and of the backward operator, with some replaced."""
+    query, key, value = draw(2, 4, 2, Tq=5, Tk=7, Dv=6)
+    inputs = {"query": query, "key": key, "value": value}
+    options = dict.fromkeys(("start", "stop", "mask", "bias", "sinks", "seed"))
+    forward = {**inputs, **options, "scale": 0.3, "softcap": 0.0, "dropout_p": 0.0}
+    results = {"output": torch.zeros(2, 4, 5, 6), "lse": torch.zeros(2, 4, 5)}
+    cotangents = {"grad_output": torch.zeros(2, 4, 5, 6), "grad_lse": None}
+    wants = {"wants_bias": False, "wants_sinks": False}
+    backward = {**forward, **results, **cotangents, **wants}
+    return (
+        {name: changes.get(name, old) for name, old in arguments.items()}
+        for arguments in (forward, backward)
+    )
+
+
+@pytest.mark.parametrize("changes", BAD_ARGUMENTS.values(), ids=BAD_ARGUMENTS)
+def test_the_operators_refuse_arguments_that_do_not_fit_together(changes):
+    forward, backward = operator_inputs(changes)
+    with pytest.raises((ArgumentError, KernelError)):
+        operators.attention_forward(**forward)
+    with pytest.raises((ArgumentError, KernelError)):
+        operators.attention_backward(**backward)
+
+
+@pytest.mark.parametrize("changes", BAD_RESULTS.values(), ids=BAD_RESULTS)
+def test_the_backward_operator_refuses_results_of_another_forward_pass(changes):
+    _, backward = operator_inputs(changes)
+    with pytest.raises(ArgumentError, match=next(iter(changes))):
+        operators.attention_backward(**backward)
+
+
+def test_the_operators_accept_arguments_that_fit_together():
+    forward, backward = operator_inputs({})
+    operators.attention_forward(**forward)
+    operators.attention_backward(**backward)
+    operators.attention_backward(**backward | {"wants_bias": True, "wants_sinks": True})

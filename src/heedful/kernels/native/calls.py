@@ -3,7 +3,9 @@
 import torch
 from torch import Tensor
 
+from heedful.errors import ArgumentError
 from heedful.kernels.native import library, structs
+from heedful.shapes import broadcasts, read_sizes
 
 
 def forward(
@@ -44,8 +46,10 @@ def forward(
         float32 or None.
 
     Raises:
-        KernelError: memory ran out.
+        ArgumentError: a tensor has another shape, dtype or device.
+        KernelError: memory ran out, or the library refuses a size.
     """
+    _check_inputs(query, key, value, start, stop, mask, bias, sinks)
     query, key, value = contiguous_rows(query), contiguous_rows(key), contiguous_rows(value)
     output = empty_output(query, value)
     lse = query.new_empty(query.shape[:3], dtype=torch.float32) if wants_lse else None
@@ -93,8 +97,17 @@ def backward(
         The gradients of query, key, value, bias and sinks; the last two are empty if they are not wanted.
 
     Raises:
-        KernelError: memory ran out.
+        ArgumentError: a tensor has another shape, dtype or device.
+        KernelError: memory ran out, or the library refuses a size.
     """
+    _check_inputs(query, key, value, start, stop, mask, bias, sinks)
+    outputs, rows = (*query.shape[:3], value.shape[3]), query.shape[:3]
+    _check_tensor("output", output, query.dtype, outputs)
+    _check_tensor("grad_output", grad_output, query.dtype, outputs)
+    _check_tensor("lse", lse, torch.float32, rows)
+    if grad_lse is not None:
+        _check_tensor("grad_lse", grad_lse, torch.float32, rows)
+    wants_bias = wants_bias and bias is not None
     query, key, value = contiguous_rows(query), contiguous_rows(key), contiguous_rows(value)
     gradients = empty_gradients(query, key, value, bias, sinks, wants_bias, wants_sinks)
     grad_query, grad_key, grad_value, grad_bias, grad_sinks = gradients
@@ -118,6 +131,69 @@ def backward(
     return gradients
 
 
+def _check_inputs(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    start: Tensor | None,
+    stop: Tensor | None,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    sinks: Tensor | None,
+) -> None:
+    """Check what the library cannot see: the shape, dtype and device of every tensor."""
+    B, Hq, _, Tq, Tk, _, _ = read_sizes(query, key, value)
+    if query.dtype not in structs.DTYPES:
+        raise _refusal("query", query, "float32, bfloat16 or float16")
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if tensor.dtype != query.dtype or not tensor.is_cpu:
+            raise _refusal(name, tensor, f"{query.dtype} on the CPU")
+    if start is not None or stop is not None:
+        if start is None or stop is None:
+            raise ArgumentError(
+                "start, stop",
+                expected="both or neither",
+                received="one of them",
+                remedy="Key ranges have a start and a stop.",
+            )
+        if start.dim() != 3 or start.shape[0] not in (1, B) or not start.shape[2]:
+            raise _refusal("start", start, f"(1, {Tq}, R) or ({B}, {Tq}, R) with R of at least 1")
+        ranges = (start.shape[0], Tq, start.shape[2])
+        for name, tensor in (("start", start), ("stop", stop)):
+            _check_tensor(name, tensor, torch.int32, ranges)
+            if not tensor.is_contiguous():
+                raise _refusal(name, tensor, "a contiguous tensor")
+    for name, tensor, dtype in (("mask", mask, torch.bool), ("bias", bias, torch.float32)):
+        if tensor is None:
+            continue
+        _check_tensor(name, tensor, dtype)
+        if tensor.dim() != 4 or not broadcasts(tensor.shape, (B, Hq, Tq, Tk)):
+            raise _refusal(name, tensor, f"4 dimensions that expand to ({B}, {Hq}, {Tq}, {Tk})")
+    if sinks is not None:
+        _check_tensor("sinks", sinks, torch.float32, (Hq,))
+        if not sinks.is_contiguous():
+            raise _refusal("sinks", sinks, "a contiguous tensor")
+
+
+def _check_tensor(
+    name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...] | None = None
+) -> None:
+    """Raise ArgumentError unless a tensor is on the CPU and has the dtype, and the shape if there is one."""
+    if tensor.dtype != dtype or not tensor.is_cpu:
+        raise _refusal(name, tensor, f"{dtype} on the CPU")
+    if shape is not None and tensor.shape != shape:
+        raise _refusal(name, tensor, f"shape {tuple(shape)}")
+
+
+def _refusal(name: str, tensor: Tensor, expected: str) -> ArgumentError:
+    return ArgumentError(
+        name,
+        expected=expected,
+        received=f"{tensor.dtype} {tuple(tensor.shape)} with strides {tensor.stride()} on {tensor.device}",
+        remedy="heedful.attention() prepares the tensors of this operator.",
+    )
+
+
 def empty_gradients(
     query: Tensor,
     key: Tensor,
@@ -130,9 +206,9 @@ def empty_gradients(
     """Allocate the gradients of tensors with contiguous rows; the last two are empty if they are not wanted."""
     nothing = query.new_empty(0, dtype=torch.float32)
     return (
-        torch.empty_like(query),
-        torch.empty_like(key),
-        torch.empty_like(value),
+        _empty_rows(query, query.shape[3]),
+        _empty_rows(key, key.shape[3]),
+        _empty_rows(value, value.shape[3]),
         bias.new_empty(bias.shape) if wants_bias and bias is not None else nothing,
         sinks.new_empty(sinks.shape) if wants_sinks and sinks is not None else nothing.clone(),
     )
@@ -148,11 +224,20 @@ def empty_output(query: Tensor, value: Tensor) -> Tensor:
 
     If tokens come before heads there, the next step of a model, ``output.transpose(1, 2).flatten(2)``, copies nothing.
     """
-    B, Hq, Tq, D = query.shape
-    Dv = value.shape[3]
-    if Dv == D:
-        return torch.empty_like(query)
-    _, head, token, _ = query.stride()
-    if token > head:
-        return query.new_empty((B, Tq, Hq, Dv)).transpose(1, 2)
-    return query.new_empty((B, Hq, Tq, Dv))
+    return _empty_rows(query, value.shape[3])
+
+
+def _empty_rows(tensor: Tensor, size: int) -> Tensor:
+    """Allocate (B, H, T, size) in a tensor's memory order of batch, heads and tokens.
+
+    `torch.empty_like` has the same order, but its last dimension is not contiguous if the tensor's rows overlap.
+    """
+    *shape, _ = tensor.shape
+    batch, head, token, _ = tensor.stride()
+    # An expanded axis has stride 0, which says nothing about its place: it stays before the axes that follow it.
+    strides = batch or max(head, token), head or token, token
+    if strides[0] >= strides[1] >= strides[2]:
+        return tensor.new_empty((*shape, size))
+    order = sorted(range(3), key=strides.__getitem__, reverse=True)
+    memory = tensor.new_empty((*(shape[axis] for axis in order), size))
+    return memory.permute(*(order.index(axis) for axis in range(3)), 3)

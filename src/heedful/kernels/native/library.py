@@ -24,6 +24,11 @@ _STATUS_MESSAGES = {  # heedful_status of heedful.h
     1: "ran out of memory for its scratch: free some",
     2: "does not support this dtype",
     3: f"supports at most {MAX_KEY_RANGES} key ranges per query",
+    4: "supports head sizes of at least 1, and tensors of at most 2**48 numbers",
+    5: "expects a number of key heads that divides the number of query heads",
+    6: "expects strides that are not negative, within 2**48 numbers, and results that do not overlap",
+    7: "misses a tensor that it needs",
+    8: "expects a dropout probability from 0 to 1",
 }
 
 
