@@ -405,6 +405,17 @@ def test_a_truncated_history_is_refused():
     refused(run("--resume", "--out", "out"), "losses of 24 steps")
 
 
+@pytest.mark.parametrize("name", ["losses.csv", "report.txt", "losses.png", "model.safetensors"])
+def test_a_link_in_a_run_is_refused_and_what_it_points_to_stays(interrupted_run, name):
+    Path("mine").write_text("mine")
+    Path("out", name).unlink(missing_ok=True)
+    Path("out", name).symlink_to(Path("mine").resolve())
+    before = Path("out/training.safetensors").read_bytes()
+    refused(run("--resume", "--out", "out"), "symbolic links", name)
+    assert Path("mine").read_text() == "mine"
+    assert Path("out/training.safetensors").read_bytes() == before
+
+
 def test_resume_requires_a_run():
     refused(run("--resume", "--out", "nowhere"), "--resume", "nowhere")
     Path("out").mkdir()

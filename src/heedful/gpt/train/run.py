@@ -140,6 +140,7 @@ def open_run(folder: Path, clock: Clock) -> Run:
     Raises:
         ArgumentError: the folder holds no run, or its files are damaged or inconsistent.
     """
+    _check_links(folder)
     record = RunRecord.load(folder)
     config = dataclasses.replace(record.config, precision=record.precision)
     tokenizer, corpus = load_tokenizer(folder), Corpus.load(folder)
@@ -151,6 +152,18 @@ def open_run(folder: Path, clock: Clock) -> Run:
         history = read_history(folder / HISTORY, trainer.step)
         clock.add(facts["spent"])
     return Run(folder, record, tokenizer, corpus, trainer, clock, history)
+
+
+def _check_links(folder: Path) -> None:
+    """Raise `ArgumentError` if a file of a run is a symbolic link, before any work: it could not be written."""
+    links = sorted(path.name for path in folder.glob("*") if path.is_symlink())
+    if links:
+        raise ArgumentError(
+            "--resume",
+            expected="a folder without symbolic links, as heedful train writes it",
+            received=f"links in {folder}: {', '.join(links)}",
+            remedy="Replace each link by a copy of the file that it points to; nothing was written.",
+        )
 
 
 @dataclass
