@@ -454,6 +454,32 @@ def test_changed_inputs_of_a_run_are_refused(interrupted_run, name, change):
     assert {path.name: path.read_bytes() for path in Path("out").iterdir()} == before
 
 
+@pytest.mark.parametrize("damage", ["other", "folder", "missing"])
+def test_a_damaged_configuration_of_the_model_is_refused_before_training(
+    interrupted_run, monkeypatch, damage
+):
+    path = Path("out/config.json")
+    if damage == "other":
+        edit(path, '"d_model": 16', '"d_model": 32')
+    else:
+        path.unlink()
+    if damage == "folder":
+        path.mkdir()
+    monkeypatch.setattr(Trainer, "take_step", lambda trainer: pytest.fail("a step was taken"))
+    refused(run("--resume", "--out", "out"), "config.json", "nothing was overwritten")
+
+
+def test_the_model_of_a_finished_run_is_written_again_when_it_is_resumed():
+    start("out")
+    path = Path("out/model.safetensors")
+    whole = path.read_bytes()
+    damage_byte(
+        path
+    )  # a kill between the checkpoint and the model leaves an old model in the same way
+    assert run("--resume", "--out", "out").exit_code == 0
+    assert path.read_bytes() == whole
+
+
 def test_changed_losses_are_refused(interrupted_run):
     losses = table("out")[3]["training"]
     edit(Path("out/losses.csv"), losses, "1.0")

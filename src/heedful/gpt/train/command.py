@@ -51,6 +51,8 @@ def train(
     run = open_run(out, Clock())
     if resume:
         run.record.check_unchanged(texts, changes)
+        if run.trainer.step:
+            run.save_model()  # a kill after the checkpoint leaves the model before it
     print_out(_introduction(run))
     with display(run.trainer.step, run.record.steps) as progress:
         finished = train_to_end(run, progress)

@@ -150,6 +150,7 @@ def open_run(folder: Path, clock: Clock) -> Run:
     tokenizer, corpus = load_tokenizer(folder), Corpus.load(folder)
     trainer = build_trainer(config, tokenizer.vocab_size, corpus.train, record.steps)
     trainer.load_state(tensors, facts)
+    checkpoint.check_free(trainer.model, folder)
     history: list[StepLosses] = []
     if trainer.step:  # the file appears with the first checkpoint after a step
         history = read_history(folder / HISTORY, trainer.step, facts["history"])
@@ -231,6 +232,14 @@ class Run:
         # The history comes first: a reader ignores surplus lines, but cannot do without missing ones.
         write_history(self.folder / HISTORY, self.history)
         self.save_state()
+        self.save_model()
+
+    def save_model(self) -> None:
+        """Write the model as it is now, for `heedful generate`.
+
+        Raises:
+            ArgumentError: a file cannot be written, or the folder holds another model.
+        """
         checkpoint.save(self.trainer.model, self.folder)
 
     def save_state(self) -> None:
