@@ -5,7 +5,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from heedful.errors import ArgumentError
@@ -16,7 +16,9 @@ def reserved(path: Path, option: str) -> Iterator[Callable[[str | bytes], None]]
     """Check that a file can be written, and yield the function that writes its content.
 
     The content goes to a temporary file in the same folder, which is renamed when the block ends without an error.
-    After an error or Ctrl-C, the temporary file is removed and an existing file stays as it was.
+    After an error or Ctrl-C, the temporary file is removed and an existing file stays as it was. A symbolic link is
+    refused, so that nothing is written to a place that was not named. The content is on the disk before the file has
+    its name, so that a power failure leaves either the old content or the new one.
 
     Args:
         path: the file.
@@ -28,6 +30,8 @@ def reserved(path: Path, option: str) -> Iterator[Callable[[str | bytes], None]]
     Raises:
         ArgumentError: the file cannot be written.
     """
+    if path.is_symlink():
+        raise _unwritable(path, option, f"a symbolic link to {path.readlink()}")
     target = path.resolve()
     if target.exists() and not target.is_file():
         raise _unwritable(path, option, "something that is not a regular file")
@@ -41,8 +45,13 @@ def reserved(path: Path, option: str) -> Iterator[Callable[[str | bytes], None]]
     try:
         os.close(handle)
         yield functools.partial(_write, path, option, temporary)
-        temporary.chmod(0o666 & ~_umask())  # mkstemp grants access to the owner only
-        temporary.replace(target)
+        try:
+            _synchronize(temporary)
+            temporary.chmod(0o666 & ~_umask())  # mkstemp grants access to the owner only
+            temporary.replace(target)
+        except OSError as error:  # for example, the target has become a folder
+            raise _unwritable(path, option, f"{error.strerror or error}") from error
+        _synchronize_folder(target.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -59,16 +68,12 @@ def new_folder(path: Path, option: str) -> Iterator[Path]:
         The temporary folder.
 
     Raises:
-        ArgumentError: the folder exists and is not empty, or cannot be created.
+        ArgumentError: the folder exists and is not empty, or cannot be created; at the end of the block also if
+            another process has created and filled it meanwhile.
     """
     target = path.resolve()
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        raise ArgumentError(
-            option,
-            expected="a folder that does not exist yet, or is empty",
-            received=f"{path}, which is neither",
-            remedy=f"Name another with {option}; nothing was overwritten.",
-        )
+        raise _taken(path, option, f"{path}, which is neither")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
@@ -76,8 +81,14 @@ def new_folder(path: Path, option: str) -> Iterator[Path]:
         raise _unwritable(path, option, f"{error.strerror or error}") from error
     try:
         yield temporary
+        _synchronize_folder(temporary)
         temporary.chmod(0o777 & ~_umask())  # mkdtemp grants access to the owner only
-        temporary.rename(target)
+        try:
+            temporary.rename(target)
+        except OSError as error:  # for example, another process has created and filled the folder
+            received = f"{path}, which has been created meanwhile: {error.strerror or error}"
+            raise _taken(path, option, received) from error
+        _synchronize_folder(target.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -89,11 +100,35 @@ def _write(path: Path, option: str, temporary: Path, content: str | bytes) -> No
         raise _unwritable(path, option, f"{error.strerror or error}") from error
 
 
+def _synchronize(path: Path) -> None:
+    """Wait until a file or a folder is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _synchronize_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk, if it is readable and the file system offers that."""
+    with suppress(OSError):
+        _synchronize(folder)
+
+
 def _umask() -> int:
     """Return the process's umask, which can be read only by setting it."""
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def _taken(path: Path, option: str, received: str) -> ArgumentError:
+    return ArgumentError(
+        option,
+        expected="a folder that does not exist yet, or is empty",
+        received=received,
+        remedy=f"Name another with {option}; nothing was overwritten.",
+    )
 
 
 def _unwritable(path: Path, option: str, received: str) -> ArgumentError:

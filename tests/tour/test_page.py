@@ -5,11 +5,9 @@ from html.parser import HTMLParser
 import pytest
 import torch
 
-from heedful.errors import ArgumentError
 from heedful.tour import inputs, ladder
 from heedful.tour.report.html import as_html
 from heedful.tour.run import run_tour
-from heedful.writing import reserved
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 
@@ -110,41 +108,3 @@ def test_every_comparison_is_shown(drawn):
 def test_labels_are_escaped(drawn):
     _, text = drawn
     assert "<script>alert" not in text
-
-
-def test_a_reserved_file_appears_at_the_end(tmp_path):
-    path = tmp_path / "page.html"
-    path.write_text("before")
-    with reserved(path, "--html") as write:
-        write("after")
-        assert path.read_text() == "before"
-    assert path.read_text() == "after"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["page.html"]
-
-
-@pytest.mark.parametrize("interruption", [KeyboardInterrupt, ValueError])
-def test_an_interruption_leaves_no_file(tmp_path, interruption):
-    def write_half() -> None:
-        with reserved(tmp_path / "page.html", "--html") as write:
-            write("half")
-            raise interruption
-
-    with pytest.raises(interruption):
-        write_half()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_link_keeps_pointing_at_the_file(tmp_path):
-    target, link = tmp_path / "real.html", tmp_path / "link.html"
-    target.write_text("before")
-    link.symlink_to(target)
-    with reserved(link, "--html") as write:
-        write("after")
-    assert link.is_symlink()
-    assert target.read_text() == "after"
-
-
-@pytest.mark.parametrize("name", ["/dev/null", "missing/page.html", "."])
-def test_an_unwritable_file_is_found_before_the_work_begins(tmp_path, name):
-    with pytest.raises(ArgumentError, match="--html"), reserved(tmp_path / name, "--html"):
-        pytest.fail("the work began")

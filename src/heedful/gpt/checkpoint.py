@@ -49,12 +49,14 @@ def save(model: GPT, folder: str | Path) -> None:
     """
     safetensors = _safetensors()
     folder = Path(folder)
-    config = json.dumps({"model_type": MODEL_TYPE} | asdict(model.config), indent=2) + "\n"
-    _check_free(folder, config)
+    check_free(model, folder)
     tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     if model.config.tied:
         del tensors["head.weight"]
-    for name, content in ((CONFIG, config), (WEIGHTS, safetensors.torch.save(tensors))):
+    for name, content in (
+        (CONFIG, _config_text(model)),
+        (WEIGHTS, safetensors.torch.save(tensors)),
+    ):
         with reserved(folder / name, "folder") as write:
             write(content)
 
@@ -185,8 +187,16 @@ def unusable(origin: object, received: str) -> ArgumentError:
     )
 
 
-def _check_free(folder: Path, config: str) -> None:
-    """Raise `ArgumentError` unless the folder holds no model, or one of this configuration."""
+def check_free(model: GPT, folder: Path) -> None:
+    """Check that `save` would not overwrite another model.
+
+    Args:
+        model: the model to save.
+        folder: the folder to save it into.
+
+    Raises:
+        ArgumentError: the folder does not exist, or holds a model of another configuration or a damaged one.
+    """
     if not folder.is_dir():
         raise ArgumentError(
             "folder",
@@ -195,13 +205,19 @@ def _check_free(folder: Path, config: str) -> None:
             remedy="Create it first.",
         )
     existing = [name for name in (CONFIG, WEIGHTS) if (folder / name).exists()]
-    if existing and (CONFIG not in existing or (folder / CONFIG).read_bytes() != config.encode()):
+    config = folder / CONFIG
+    same = config.is_file() and config.read_bytes() == _config_text(model).encode()
+    if existing and not same:
         raise ArgumentError(
             "folder",
-            expected="a folder without a model, or with one of the same configuration",
-            received=f"{folder} with another model's {' and '.join(existing)}",
+            expected=f"a folder without a model, or with one whose {CONFIG} is the same",
+            received=f"{folder} with another or a damaged model's {' and '.join(existing)}",
             remedy="Name another folder; nothing was overwritten.",
         )
+
+
+def _config_text(model: GPT) -> str:
+    return json.dumps({"model_type": MODEL_TYPE} | asdict(model.config), indent=2) + "\n"
 
 
 def _safetensors() -> Any:

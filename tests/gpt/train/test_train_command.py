@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -405,6 +406,100 @@ def test_a_truncated_history_is_refused():
     refused(run("--resume", "--out", "out"), "losses of 24 steps")
 
 
+@pytest.mark.parametrize("name", ["losses.csv", "report.txt", "losses.png", "model.safetensors"])
+def test_a_link_in_a_run_is_refused_and_what_it_points_to_stays(interrupted_run, name):
+    Path("mine").write_text("mine")
+    Path("out", name).unlink(missing_ok=True)
+    Path("out", name).symlink_to(Path("mine").resolve())
+    before = Path("out/training.safetensors").read_bytes()
+    refused(run("--resume", "--out", "out"), "symbolic links", name)
+    assert Path("mine").read_text() == "mine"
+    assert Path("out/training.safetensors").read_bytes() == before
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def flip_a_token(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[150] ^= 1  # behind the header of 128 bytes
+    path.write_bytes(content)
+
+
+def reverse_the_tokens(path: Path) -> None:
+    np.save(path, np.load(path)[::-1])
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("tokens.npy", flip_a_token),
+        ("tokens.npy", reverse_the_tokens),
+        ("tokens.npy", Path.unlink),
+        ("corpus.json", lambda path: edit(path, '"one"', '"One"')),
+        ("run.json", lambda path: edit(path, '"learning_rate": 0.001', '"learning_rate": 0.002')),
+        ("run.json", lambda path: edit(path, '"steps": 24', '"steps": 25')),
+        ("run.json", lambda path: edit(path, '"accumulation": 1', '"accumulation": 2')),
+        ("tokenizer_config.json", lambda path: edit(path, "bytes", "gpt2")),
+        ("tokenizer.json", lambda path: path.write_text("{}")),
+    ],
+)
+def test_changed_inputs_of_a_run_are_refused(interrupted_run, name, change):
+    change(Path("out", name))
+    before = {path.name: path.read_bytes() for path in Path("out").iterdir()}
+    refused(run("--resume", "--out", "out"), "--resume", "changed or missing", name)
+    assert {path.name: path.read_bytes() for path in Path("out").iterdir()} == before
+
+
+@pytest.mark.parametrize("damage", ["other", "folder", "missing"])
+def test_a_damaged_configuration_of_the_model_is_refused_before_training(
+    interrupted_run, monkeypatch, damage
+):
+    path = Path("out/config.json")
+    if damage == "other":
+        edit(path, '"d_model": 16', '"d_model": 32')
+    else:
+        path.unlink()
+    if damage == "folder":
+        path.mkdir()
+    monkeypatch.setattr(Trainer, "take_step", lambda trainer: pytest.fail("a step was taken"))
+    refused(run("--resume", "--out", "out"), "config.json", "nothing was overwritten")
+
+
+def test_the_model_of_a_finished_run_is_written_again_when_it_is_resumed():
+    start("out")
+    path = Path("out/model.safetensors")
+    whole = path.read_bytes()
+    damage_byte(
+        path
+    )  # a kill between the checkpoint and the model leaves an old model in the same way
+    assert run("--resume", "--out", "out").exit_code == 0
+    assert path.read_bytes() == whole
+
+
+def test_changed_losses_are_refused(interrupted_run):
+    losses = table("out")[3]["training"]
+    edit(Path("out/losses.csv"), losses, "1.0")
+    refused(run("--resume", "--out", "out"), "--resume", "losses.csv", "other values")
+
+
+def test_a_checkpoint_without_digests_is_refused(interrupted_run):
+    from safetensors.torch import load_file, save_file
+
+    path = Path("out/training.safetensors")
+    facts = json.dumps(load_state(path)[1])
+    save_file(load_file(path), path, {"heedful_run": facts, "sha256": "0" * 64})
+    refused(run("--resume", "--out", "out"), "--resume", "an older version")
+
+
+def test_a_missing_checkpoint_is_refused(interrupted_run):
+    Path("out/training.safetensors").unlink()
+    refused(run("--resume", "--out", "out"), "--resume", "no such file", "training.safetensors")
+
+
 def test_resume_requires_a_run():
     refused(run("--resume", "--out", "nowhere"), "--resume", "nowhere")
     Path("out").mkdir()
@@ -433,7 +528,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_intact(monkeypatch):
     write_bytes = Path.write_bytes
 
     def full(path: Path, content: bytes) -> int:
-        if ".training.safetensors" in path.name and Path("out/training.safetensors").exists():
+        if ".training.safetensors" in path.name and Path("out/model.safetensors").exists():
             write_bytes(path, content[: len(content) // 2])
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return write_bytes(path, content)

@@ -13,7 +13,7 @@ from heedful.gpt.train.config import preset, read_changes
 from heedful.gpt.train.loop import train_to_end
 from heedful.gpt.train.progress import Clock, display
 from heedful.gpt.train.report import write_report
-from heedful.gpt.train.run import Run, RunRecord, begin_run, open_run
+from heedful.gpt.train.run import Run, begin_run, open_run
 from heedful.screen import print_out
 
 
@@ -43,15 +43,16 @@ def train(
         MissingExtraError: the extra "train" is not installed.
     """
     _check_extra()
-    clock = Clock()
     texts = read_books(books) if books else []
     changes = read_changes(config, options)
-    if resume:
-        RunRecord.load(out).check_unchanged(texts, changes)
-    else:
+    if not resume:
         texts = texts or [sonnets()]
-        begin_run(out, texts, preset(sum(book.size for book in texts)).changed(changes), clock)
-    run = open_run(out, clock)
+        begin_run(out, texts, preset(sum(book.size for book in texts)).changed(changes))
+    run = open_run(out, Clock())
+    if resume:
+        run.record.check_unchanged(texts, changes)
+        if run.trainer.step:
+            run.save_model()  # a kill after the checkpoint leaves the model before it
     print_out(_introduction(run))
     with display(run.trainer.step, run.record.steps) as progress:
         finished = train_to_end(run, progress)

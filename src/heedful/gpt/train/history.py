@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import hashlib
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,32 +39,44 @@ def write_history(path: Path, history: Sequence[StepLosses]) -> None:
     Raises:
         ArgumentError: the file cannot be written.
     """
-    table = io.StringIO()
-    writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(field.name for field in dataclasses.fields(StepLosses))
-    writer.writerows(dataclasses.astuple(losses) for losses in history)
     with reserved(path, "--out") as write:
-        write(table.getvalue())
+        write(_table(history))
 
 
-def read_history(path: Path, steps: int) -> list[StepLosses]:
+def history_digest(history: Sequence[StepLosses]) -> str:
+    """Return the SHA-256 digest of the file that `write_history` would write."""
+    return hashlib.sha256(_table(history).encode()).hexdigest()
+
+
+def read_history(path: Path, steps: int, digest: str) -> list[StepLosses]:
     """Read the first rows of a file that `write_history` wrote.
 
     Args:
         path: the file.
         steps: the number of rows to read; the file may have more.
+        digest: their `history_digest`.
 
     Raises:
-        ArgumentError: the file cannot be read, or has fewer rows.
+        ArgumentError: the file cannot be read, has fewer rows, or was changed.
     """
     try:
         with path.open(newline="", encoding="utf-8") as file:
             history = [_parse(row) for row in csv.DictReader(file)][:steps]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
         raise _unusable(path, steps, str(error)) from error
     if [losses.step for losses in history] != list(range(1, steps + 1)):
         raise _unusable(path, steps, f"{len(history)} rows")
+    if history_digest(history) != digest:
+        raise _unusable(path, steps, "other values than heedful train wrote")
     return history
+
+
+def _table(history: Sequence[StepLosses]) -> str:
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(field.name for field in dataclasses.fields(StepLosses))
+    writer.writerows(dataclasses.astuple(losses) for losses in history)
+    return table.getvalue()
 
 
 def _parse(row: dict[str, str]) -> StepLosses:

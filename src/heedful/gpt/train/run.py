@@ -3,7 +3,8 @@
 run.json                                  the configuration, the books and the number of steps
 tokenizer.json, tokenizer_config.json     the tokenizer, as `Tokenizer.save` writes it
 corpus.json, tokens.npy                   the tokens, as `Corpus.build` writes them
-training.safetensors                      everything that the next step depends on, weights included
+training.safetensors                      everything that the next step depends on, weights included, and the digests of
+                                          the files above and of losses.csv, which are verified before a run is resumed
 config.json, model.safetensors            the model, as `checkpoint.save` writes it and `heedful generate` reads it
 losses.csv, losses.png, report.txt        the results
 """
@@ -11,6 +12,7 @@ losses.csv, losses.png, report.txt        the results
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,10 +22,11 @@ from typing import Any
 from heedful.errors import ArgumentError
 from heedful.gpt import checkpoint
 from heedful.gpt.data.books import Book
-from heedful.gpt.data.corpus import Corpus
-from heedful.gpt.tokenizer import Tokenizer, load_tokenizer, make_tokenizer
+from heedful.gpt.data.corpus import INDEX, TOKENS, Corpus
+from heedful.gpt.tokenizer import CONFIG as TOKENIZER
+from heedful.gpt.tokenizer import VOCABULARY, Tokenizer, load_tokenizer, make_tokenizer
 from heedful.gpt.train.config import TrainingConfig
-from heedful.gpt.train.history import StepLosses, read_history, write_history
+from heedful.gpt.train.history import StepLosses, history_digest, read_history, write_history
 from heedful.gpt.train.plan import plan_steps
 from heedful.gpt.train.progress import Clock
 from heedful.gpt.train.state import load_state, save_state
@@ -31,6 +34,7 @@ from heedful.gpt.train.trainer import Trainer, build_trainer, resolve_precision
 from heedful.writing import new_folder, reserved
 
 RECORD, STATE, HISTORY = "run.json", "training.safetensors", "losses.csv"
+INPUTS = (RECORD, VOCABULARY, TOKENIZER, INDEX, TOKENS)  # written once, before the first step
 
 
 @dataclass(frozen=True)
@@ -69,12 +73,7 @@ class RunRecord:
             fields = json.loads((folder / RECORD).read_bytes())
             return cls(**fields | {"config": TrainingConfig(**fields["config"])})
         except (OSError, ValueError, TypeError, KeyError) as error:
-            raise ArgumentError(
-                "--resume",
-                expected="a folder that heedful train wrote",
-                received=f"{folder}: {error}",
-                remedy="Name it with --out, or start a new run without --resume.",
-            ) from error
+            raise _no_run(folder, str(error)) from error
 
     def check_unchanged(self, books: Sequence[Book], changes: Mapping[str, Any]) -> None:
         """Raise `ArgumentError` if the books or the changes, where there are any, differ from the run's own."""
@@ -97,19 +96,19 @@ class RunRecord:
             )
 
 
-def begin_run(folder: Path, books: Sequence[Book], config: TrainingConfig, clock: Clock) -> None:
+def begin_run(folder: Path, books: Sequence[Book], config: TrainingConfig) -> None:
     """Create the folder of a run before its first step, completely or not at all.
 
     Args:
         folder: must not exist yet, or be empty.
         books: the texts to train on.
         config: the configuration as requested.
-        clock: records the time that this takes.
 
     Raises:
         ArgumentError: the folder exists or cannot be written, or the model or its context does not fit.
         MissingExtraError: the tokenizer needs an extra that is not installed.
     """
+    clock = Clock()
     with new_folder(folder, "--out") as unfinished:
         with clock.spending("preparing"):
             training_texts = [book.training for book in books]
@@ -117,14 +116,14 @@ def begin_run(folder: Path, books: Sequence[Book], config: TrainingConfig, clock
             tokenizer.save(unfinished)
             corpus = Corpus.build(books, tokenizer, unfinished)
         precision = resolve_precision(config.precision)
-        trial = build_trainer(
-            dataclasses.replace(config, precision=precision),
-            tokenizer.vocab_size,
-            corpus.train,
-            steps=1,
-        )
+        resolved = dataclasses.replace(config, precision=precision)
+        trial = build_trainer(resolved, tokenizer.vocab_size, corpus.train, steps=1)
         steps = plan_steps(config, trial, clock)
-        RunRecord(config, precision, steps, [book.digest for book in books]).save(unfinished)
+        record = RunRecord(config, precision, steps, [book.digest for book in books])
+        record.save(unfinished)
+        trainer = build_trainer(resolved, tokenizer.vocab_size, corpus.train, steps)
+        inputs = _digests(unfinished)
+        Run(unfinished, record, tokenizer, corpus, trainer, clock, [], inputs).save_state()
 
 
 def open_run(folder: Path, clock: Clock) -> Run:
@@ -138,24 +137,77 @@ def open_run(folder: Path, clock: Clock) -> Run:
         The run; its next step is the same to the bit as without the interruption.
 
     Raises:
-        ArgumentError: the folder holds no run, or its files are damaged or inconsistent.
+        ArgumentError: the folder holds no run, or its files are damaged, changed or missing.
     """
+    _check_links(folder)
+    if not (folder / RECORD).is_file():
+        raise _no_run(folder, f"no {RECORD}")
+    tensors, facts = load_state(folder / STATE)
+    inputs = _digests(folder)
+    _check_inputs(folder, inputs, facts["inputs"])
     record = RunRecord.load(folder)
     config = dataclasses.replace(record.config, precision=record.precision)
     tokenizer, corpus = load_tokenizer(folder), Corpus.load(folder)
     trainer = build_trainer(config, tokenizer.vocab_size, corpus.train, record.steps)
+    trainer.load_state(tensors, facts)
+    checkpoint.check_free(trainer.model, folder)
     history: list[StepLosses] = []
-    if (folder / STATE).exists():
-        tensors, facts = load_state(folder / STATE)
-        trainer.load_state(tensors, facts)
-        history = read_history(folder / HISTORY, trainer.step)
-        clock.add(facts["spent"])
-    return Run(folder, record, tokenizer, corpus, trainer, clock, history)
+    if trainer.step:  # the file appears with the first checkpoint after a step
+        history = read_history(folder / HISTORY, trainer.step, facts["history"])
+    clock.add(facts["spent"])
+    return Run(folder, record, tokenizer, corpus, trainer, clock, history, inputs)
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 digests of a run's inputs by name, without those that are missing."""
+    digests = {}
+    for name in INPUTS:
+        if (folder / name).is_file():
+            with (folder / name).open("rb") as file:
+                digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digests
+
+
+def _check_inputs(folder: Path, received: Mapping[str, str], saved: Mapping[str, str]) -> None:
+    """Raise `ArgumentError` unless the inputs of a run are those that its checkpoint was saved with."""
+    changed = [name for name in INPUTS if received.get(name) != saved.get(name)]
+    if changed:
+        raise ArgumentError(
+            "--resume",
+            expected=f"the files that the run was started with, whose digests are in {STATE}",
+            received=f"changed or missing files in {folder}: {', '.join(changed)}",
+            remedy="Restore copies of them, or start a new run in another folder with --out.",
+        )
+
+
+def _no_run(folder: Path, received: str) -> ArgumentError:
+    return ArgumentError(
+        "--resume",
+        expected="a folder that heedful train wrote",
+        received=f"{folder}: {received}",
+        remedy="Name it with --out, or start a new run without --resume.",
+    )
+
+
+def _check_links(folder: Path) -> None:
+    """Raise `ArgumentError` if a file of a run is a symbolic link, before any work: it could not be written."""
+    links = sorted(path.name for path in folder.glob("*") if path.is_symlink())
+    if links:
+        raise ArgumentError(
+            "--resume",
+            expected="a folder without symbolic links, as heedful train writes it",
+            received=f"links in {folder}: {', '.join(links)}",
+            remedy="Replace each link by a copy of the file that it points to; nothing was written.",
+        )
 
 
 @dataclass
 class Run:
-    """A run and its progress so far."""
+    """A run and its progress so far.
+
+    Attributes:
+        inputs: the digests of the files that the run was started with, by name.
+    """
 
     folder: Path
     record: RunRecord
@@ -164,6 +216,7 @@ class Run:
     trainer: Trainer
     clock: Clock
     history: list[StepLosses]
+    inputs: dict[str, str]
 
     @property
     def tokens(self) -> int:
@@ -178,6 +231,27 @@ class Run:
         """
         # The history comes first: a reader ignores surplus lines, but cannot do without missing ones.
         write_history(self.folder / HISTORY, self.history)
-        tensors, facts = self.trainer.state()
-        save_state(self.folder / STATE, tensors, facts | {"spent": self.clock.spent})
+        self.save_state()
+        self.save_model()
+
+    def save_model(self) -> None:
+        """Write the model as it is now, for `heedful generate`.
+
+        Raises:
+            ArgumentError: a file cannot be written, or the folder holds another model.
+        """
         checkpoint.save(self.trainer.model, self.folder)
+
+    def save_state(self) -> None:
+        """Write everything that the next step depends on, and the digests of the files that a resumed run reads.
+
+        Raises:
+            ArgumentError: the file cannot be written.
+        """
+        tensors, facts = self.trainer.state()
+        run_facts = {
+            "spent": self.clock.spent,
+            "inputs": self.inputs,
+            "history": history_digest(self.history),
+        }
+        save_state(self.folder / STATE, tensors, facts | run_facts)

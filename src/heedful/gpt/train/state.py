@@ -13,7 +13,7 @@ from torch import Tensor
 from heedful.errors import ArgumentError
 from heedful.writing import reserved
 
-FACTS, DIGEST = "heedful_run", "sha256"
+FACTS, DIGEST = "heedful_run", "digest"
 
 
 def save_state(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
@@ -40,10 +40,12 @@ def load_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors and facts in a file that `save_state` wrote.
 
     Raises:
-        ArgumentError: the file is truncated, altered, or not a checkpoint of a run.
+        ArgumentError: the file is missing, truncated, altered, or not a checkpoint of a run.
     """
     from safetensors import SafetensorError, safe_open
 
+    if not path.is_file():
+        raise _unusable(path, "no such file")
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -52,7 +54,11 @@ def load_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise _unusable(path, f"a damaged file: {error}") from error
     if FACTS not in metadata:
         raise _unusable(path, "a safetensors file that heedful train did not write")
-    if metadata.get(DIGEST) != _digest(tensors, metadata[FACTS]):
+    if DIGEST not in metadata:
+        raise _unusable(
+            path, "a checkpoint of an older version, which does not vouch for the run's other files"
+        )
+    if metadata[DIGEST] != _digest(tensors, metadata[FACTS]):
         raise _unusable(path, "a damaged file with a wrong checksum")
     return tensors, json.loads(metadata[FACTS])
 
@@ -61,8 +67,9 @@ def _digest(tensors: Mapping[str, Tensor], facts: str) -> str:
     """Return a SHA-256 digest; safetensors itself detects a truncated file, but not an altered byte."""
     digest = hashlib.sha256(facts.encode())
     for name in sorted(tensors):
-        digest.update(name.encode())
-        digest.update(tensors[name].numpy().data)
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.numpy().data)
     return digest.hexdigest()
 
 
