@@ -233,6 +233,37 @@ def test_an_unconventional_constructor_argument_is_requested(folder):
     assert run("odd.py", "--with", "quux=24").exit_code == 0
 
 
+# --- targets that end or hold up the process ---------------------------------------------------------
+
+
+def test_a_target_that_ends_the_process_is_an_error(folder):
+    (folder / "ending.py").write_text("import os\n\nos._exit(0)\n")
+    assert "ended the process with exit code 0" in error_of("ending.py:attend")
+
+
+def test_a_target_that_never_ends_is_an_error(folder, monkeypatch):
+    monkeypatch.setattr("heedful.conformance.worker.SECONDS", 8.0)
+    (folder / "endless.py").write_text("while True:\n    pass\n")
+    assert "did not finish within 8 s" in error_of("endless.py:attend")
+
+
+def test_a_target_that_exits_when_called_is_a_bug(folder):
+    query = "        query, key, value ="
+    (folder / "exiting.py").write_text(
+        RIGHT.replace(query, f"        raise SystemExit(0)\n{query}")
+    )
+    result = run("exiting.py")
+    assert result.exit_code == 1, result.output
+    assert "It raises SystemExit: 0" in result.stdout
+
+
+def test_what_a_target_writes_to_the_file_descriptor_stays_out_of_json(folder):
+    (folder / "writing.py").write_text("import os\n\nos.write(1, b'raw bytes')\n" + RIGHT)
+    result = run("writing.py", "--format", "json")
+    assert json.loads(result.stdout)["ok"] is True
+    assert "raw bytes" in result.stderr
+
+
 # --- the catalogue -----------------------------------------------------------------------------------
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import ast
-import contextlib
 import sys
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
-from heedful.conformance.calling.loading import loaded
-from heedful.conformance.check import check
 from heedful.conformance.reporting.catalogue import find_entry
 from heedful.conformance.reporting.junit import as_junit
 from heedful.conformance.reporting.report import Report
 from heedful.conformance.reporting.text import as_text, catalogue_as_text
+from heedful.conformance.worker import check_in_own_process
 from heedful.errors import ArgumentError
 from heedful.screen import print_out
 
@@ -56,22 +53,20 @@ def check_and_print(
         form: The format of the report.
 
     Raises:
-        ArgumentError: An argument is malformed, or the target cannot be imported, built or called.
+        ArgumentError: An argument is malformed, or the target cannot be imported, built or called, or it ends its
+            process, or it takes too long.
     """
-    arguments = {name: _literal(text) for name, text in _pairs(assignments, "--with")}
+    arguments = dict(_pairs(assignments, "--with"))
     expected_failures = dict(_pairs(expectations, "--expect"))
     for name in expected_failures:
         find_entry(name, "--expect")
-    # A target may print, which must not end up in the report.
-    with contextlib.redirect_stdout(sys.stderr), loaded(target) as definition:
-        report = check(
-            definition,
-            causal=causal,
-            window=window,
-            num_heads=num_heads,
-            expected_failures=expected_failures,
-            arguments=arguments,
-        )
+    options = {
+        "causal": causal,
+        "window": window,
+        "num_heads": num_heads,
+        "expected_failures": expected_failures,
+    }
+    report = check_in_own_process(target, arguments=arguments, options=options)
     print_out(_formatted(report, form))
     return report.exit_code
 
@@ -104,11 +99,3 @@ def _pairs(texts: Sequence[str], option: str) -> list[tuple[str, str]]:
             )
         pairs.append((name.strip(), value.strip()))
     return pairs
-
-
-def _literal(text: str) -> Any:
-    """Return the Python literal that a text stands for, or else the text itself."""
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError):
-        return text

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 import warnings
+from pathlib import Path
 
 import numpy
 import pytest
@@ -37,6 +39,22 @@ def test_global_state_is_restored(capsys):
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err == "from the target\n"
+
+
+def test_a_target_leaves_no_setting_of_torch_and_no_working_directory_behind(tmp_path):
+    def settings():
+        autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+        cached = torch.is_autocast_cache_enabled()
+        return torch.zeros(()).device, autocast, cached, str(torch.full((1,), 0.123)), Path.cwd()
+
+    before = settings()
+    with undisturbed():
+        torch.set_default_device("meta")
+        torch.autocast("cpu", torch.float16).__enter__()
+        torch.set_autocast_cache_enabled(False)
+        torch.set_printoptions(precision=1, sci_mode=True)
+        os.chdir(tmp_path)
+    assert settings() == before
 
 
 def test_discovery_does_not_advance_the_users_generator():

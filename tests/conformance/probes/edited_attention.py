@@ -20,7 +20,7 @@ from heedful.conformance.reporting.root_causes import root_causes
 FINDINGS: tuple[str, ...] = (
     *("dropout-in-eval", "dropout-misplaced", "stale-state", "undefined-or-global-name"),
     *("mask-not-a-buffer", "gradient-wrong", "gradient-not-deterministic", "stride-dependent"),
-    *("projection-unused", "length-dependent", "crashes"),
+    *("projection-unused", "length-dependent", "crashes", "output-not-finite"),
 )
 
 CORRECT = """

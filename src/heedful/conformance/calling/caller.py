@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.conformance.calling.convention import CallingConvention
+from heedful.conformance.calling.exceptions import exits_as_errors
 from heedful.conformance.calling.isolation import restored, seeded
 from heedful.conformance.calling.mask_forms import MaskArgument, Masks
 from heedful.conformance.calling.target import Target, TargetError
@@ -153,8 +154,9 @@ class Caller:
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
-        """Seed the random numbers, and restore the state of the copy afterwards unless it is to be kept."""
-        with seeded(self.seed), nullcontext() if self.keep_state else restored(self.module):
+        """Seed the random numbers, forbid exits, and restore the state of the copy unless it is to be kept."""
+        kept = nullcontext() if self.keep_state else restored(self.module)
+        with exits_as_errors(), seeded(self.seed), kept:
             yield
 
     def rows(self, result: object, inputs: Inputs) -> Tensor:

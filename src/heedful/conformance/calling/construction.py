@@ -164,7 +164,7 @@ def _called(cls: Callable[..., Any], values: Mapping[str, Any]) -> Any:
     """Call a class; what its constructor raises becomes an `ArgumentError` that lists the values."""
     try:
         return cls(**values)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, ArgumentError) and error.argument not in values:
             raise  # about a field of the configuration
         listed = (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dis
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -12,6 +13,19 @@ from torch import Tensor
 from heedful.conformance.recording.source import SourceLine
 
 RUNNERS = ("torch", "heedful.conformance", "heedful.observation")  # they only run a target's lines
+
+
+class TargetExitError(Exception):
+    """A target calls sys.exit(); the cause is its SystemExit."""
+
+
+@contextmanager
+def exits_as_errors() -> Iterator[None]:
+    """Raise a `TargetExitError` from the line where a target raises SystemExit, which must not end the check."""
+    try:
+        yield
+    except SystemExit as error:
+        raise TargetExitError(str(error)).with_traceback(error.__traceback__) from error
 
 
 def attempt(run: Callable[[], Any]) -> Any:
@@ -35,6 +49,8 @@ def raising_line(error: BaseException) -> SourceLine | None:
 
 def describe_exception(error: BaseException) -> str:
     """Return the class of an exception and the first line of its message."""
+    if isinstance(error, TargetExitError) and error.__cause__ is not None:
+        error = error.__cause__
     return traceback.format_exception_only(error)[0].strip().partition("\n")[0].rstrip(".")
 
 

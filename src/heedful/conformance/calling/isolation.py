@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import random
 import sys
 import threading
@@ -13,6 +14,9 @@ from collections.abc import Iterator
 import numpy
 import torch
 from torch import Tensor, nn
+from torch._tensor_str import get_printoptions
+
+AUTOCAST_DEVICES = ("cpu", "cuda")
 
 
 @contextlib.contextmanager
@@ -47,7 +51,7 @@ def restored(module: nn.Module | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Restore the random states and torch's settings afterwards, and send to stderr what a target prints.
+    """Restore random states, torch's settings and the working directory afterwards; print to stderr meanwhile.
 
     Warnings are hidden, because the target's warnings do not concern the check.
     """
@@ -60,6 +64,9 @@ def undisturbed() -> Iterator[None]:
     deterministic = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     precision, anomaly = torch.get_float32_matmul_precision(), torch.is_anomaly_enabled()
+    device, print_options = _default_device(), get_printoptions()
+    autocast = {kind: _autocast_state(kind) for kind in AUTOCAST_DEVICES}
+    cache_enabled, folder = torch.is_autocast_cache_enabled(), _working_directory()
     try:
         with (
             contextlib.redirect_stdout(sys.stderr),
@@ -79,6 +86,32 @@ def undisturbed() -> Iterator[None]:
         torch.autograd.set_detect_anomaly(anomaly)
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
+        if _default_device() != device:
+            torch.set_default_device(device)
+        torch.set_printoptions(**print_options)
+        for kind, (enabled, autocast_dtype) in autocast.items():
+            torch.set_autocast_enabled(kind, enabled)
+            torch.set_autocast_dtype(kind, autocast_dtype)
+        torch.set_autocast_cache_enabled(cache_enabled)
+        if folder is not None and folder != _working_directory():
+            os.chdir(folder)
+
+
+def _default_device() -> torch.device | None:
+    """Return what `torch.set_default_device` has set, or None."""
+    return getattr(getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None), "device", None)
+
+
+def _autocast_state(kind: str) -> tuple[bool, torch.dtype]:
+    return torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+
+
+def _working_directory() -> str | None:
+    """Return the working directory; None if it no longer exists."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None
 
 
 @contextlib.contextmanager

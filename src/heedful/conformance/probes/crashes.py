@@ -8,8 +8,10 @@ from dataclasses import replace
 import torch
 
 from heedful.conformance.calling.exceptions import attempt, describe_exception, raising_line
+from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.reporting.finding import Fact, Finding
 
 
@@ -33,10 +35,16 @@ def crashes(evidence: Evidence) -> Iterator[Finding | Fact]:
             return
 
 
-def _run(evidence: Evidence, dtype: torch.dtype, train: bool) -> None:
-    """Run a fresh copy of the target, in one dtype and one mode."""
+def fresh_subject(evidence: Evidence, dtype: torch.dtype, train: bool) -> tuple[Subject, Inputs]:
+    """Return the subject on a fresh copy of the target, in one dtype and one mode, and the sample in that dtype."""
     inputs = evidence.inputs
     if not inputs.vocabulary:
         arguments = {name: tensor.to(dtype) for name, tensor in inputs.arguments.items()}
         inputs = replace(inputs, arguments=arguments)
-    evidence.subject.fresh(dtype=dtype, train=train).run(inputs)
+    return evidence.subject.fresh(dtype=dtype, train=train), inputs
+
+
+def _run(evidence: Evidence, dtype: torch.dtype, train: bool) -> None:
+    """Run a fresh copy of the target, in one dtype and one mode."""
+    subject, inputs = fresh_subject(evidence, dtype, train)
+    subject.run(inputs)

@@ -358,6 +358,15 @@ _STATE = (
 
 _NUMBERS = (
     CatalogueEntry(
+        "output-not-finite",
+        "bug",
+        "The output has NaN or infinite entries although all inputs and parameters are finite.",
+        "The output on ordinary inputs, in eval and in train mode and on one token, and the first step that is not "
+        "finite.",
+        "Look for a division by zero, an overflow of exp() and a softmax over −∞ only. Let each query see a key, and "
+        "subtract the largest score before exp().",
+    ),
+    CatalogueEntry(
         "gradient-wrong",
         "bug",
         "The gradients are not those of the output, because of detach(), .data, no_grad() or a wrong custom backward.",

@@ -21,34 +21,40 @@ _OTHER_RUNS = (
 EXPLAINS: dict[str, tuple[str, ...]] = {
     "undefined-or-global-name": (
         *(*_LEAKS, *_OTHER_RUNS),
-        *("rows-not-normalised", "projection-unused", "crashes"),
+        *("rows-not-normalised", "projection-unused", "crashes", "output-not-finite"),
     ),
     "stale-state": (
         *(*_LEAKS, "window-off-by-one", "window-missing", *_OTHER_RUNS),
         *("rows-not-normalised", "heads-mixed-split", "gradient-wrong", "crashes"),
+        "output-not-finite",
     ),
     "heads-mixed-split": (*_LEAKS, *_MASKS, *_OTHER_RUNS, "heads-mixed-merge", "group-order"),
-    "softmax-wrong-dim": (*_LEAKS, *_MASKS[1:], *_OTHER_RUNS, "rows-not-normalised"),
+    "softmax-wrong-dim": (
+        *(*_LEAKS, *_MASKS[1:], *_OTHER_RUNS),
+        *("rows-not-normalised", "output-not-finite"),
+    ),
     "batch-mixed": (*_LEAKS, *_MASKS, *_OTHER_RUNS, "heads-mixed-merge"),
     "heads-mixed-merge": (*_LEAKS, *_OTHER_RUNS, "mask-fill-too-small", "mask-broadcast"),
     "dropout-in-eval": (
         *(*_LEAKS, *_OTHER_RUNS, *_MASKS[3:]),
-        *("rows-not-normalised", "dropout-misplaced"),
+        *("rows-not-normalised", "dropout-misplaced", "output-not-finite"),
     ),
+    "dropout-misplaced": ("output-not-finite",),
     "keys-values-swapped": ("projection-unused", *_OTHER_RUNS),
     "mask-after-softmax": (*_LEAKS, *_OTHER_RUNS, "rows-not-normalised", "dropout-rescale"),
     "mask-unused": (*_LEAKS, *_OTHER_RUNS, "mask-fill-too-small", "window-missing"),
     "mask-inverted": (
         *(*_LEAKS, *_OTHER_RUNS),
-        *("self-hidden", "window-missing", "mask-broadcast"),
+        *("self-hidden", "window-missing", "mask-broadcast", "output-not-finite"),
     ),
     "mask-fill-too-small": (*_LEAKS, *_OTHER_RUNS, "window-missing"),
-    "mask-broadcast": ("padding-leak", *_OTHER_RUNS),
+    "mask-broadcast": ("padding-leak", *_OTHER_RUNS, "output-not-finite"),
     "self-hidden": (
         *("future-leak", "padding-leak", "mask-fill-too-small"),
-        *("nan-on-masked-rows", "window-off-by-one", "window-missing"),
+        *("nan-on-masked-rows", "window-off-by-one", "window-missing", "output-not-finite"),
     ),
-    "window-missing": ("cache-mismatch",),
+    "window-missing": ("cache-mismatch", "output-not-finite"),
+    "window-off-by-one": ("output-not-finite",),
     "rows-not-normalised": (
         *("scale-missing", "scale-wrong", "dropout-rescale", "padding-leak"),
         *_OTHER_RUNS,
@@ -65,6 +71,7 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
         *("cache-mismatch", "rotary-layout", "left-padding-positions", "padding-leak"),
     ),
     "padding-leak": ("left-padding-positions",),
+    "output-not-finite": (*_OTHER_RUNS, "gradient-wrong", "stride-dependent"),
     "gradient-not-deterministic": ("gradient-wrong", "stride-dependent"),
 }
 """The consequences of each cause. If two findings explain each other, the one listed first is the cause."""

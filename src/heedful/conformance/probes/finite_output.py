@@ -1,0 +1,79 @@
+"""Probe: the output is finite in eval and in train mode, in float64 and in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from heedful.conformance.calling.exceptions import attempt
+from heedful.conformance.calling.subject import Subject
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.probes.crashes import fresh_subject
+from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.inputs import Inputs
+from heedful.conformance.recording.observation import Observation, tensor_of
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.reporting.finding import Fact, Finding
+from heedful.observation import Step
+
+SHORT = 1
+"""A number of tokens at which statistics over the tokens may divide by zero."""
+
+
+@probe("output-not-finite")
+def finite_output(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Run in both modes and dtypes, and on one token. No entry of the output may be NaN or infinite."""
+    for subject, inputs in _runs(evidence):
+        output = attempt(lambda subject=subject, inputs=inputs: subject.run(inputs).detach())
+        if isinstance(output, Exception) or output.isfinite().all():
+            continue  # the probe of crashes reports exceptions
+        B, T = inputs.sizes
+        mode = "train" if subject.module is not None and subject.module.training else "eval"
+        dtype_name = str(subject.dtype).removeprefix("torch.")
+        yield Finding(
+            "output-not-finite",
+            "bug",
+            _proof(output),
+            f"{mode} mode, {dtype_name}, B = {B}, T = {T}",
+            _first_line_not_finite(subject.record(inputs)),
+        )
+        return
+
+
+def _runs(evidence: Evidence) -> Iterator[tuple[Subject, Inputs]]:
+    for dtype in (evidence.subject.dtype, torch.float32):
+        for train in (False, True):
+            yield fresh_subject(evidence, dtype, train)
+    if evidence.subject.fixed_sizes is None:
+        yield evidence.subject, evidence.inputs.tokens(0, SHORT)
+
+
+def _proof(output: Tensor) -> str:
+    nan, infinite = int(output.isnan().sum()), int(output.isinf().sum())
+    counts = [f"{nan} NaN"] * bool(nan) + [f"{infinite} infinite"] * bool(infinite)
+    total = f"{output.numel()} entries"
+    return f"For finite inputs, the output has {' and '.join(counts)} among its {total}."
+
+
+def _first_line_not_finite(observation: Observation) -> SourceLine | None:
+    """Return the line of the first step that makes the output NaN or infinite.
+
+    Starting from the last step whose value is not finite, go back while an input is not finite either. A softmax over
+    −∞ only is left through its input, so that the line which hides all keys is reported.
+    """
+    steps = observation.trace.steps
+    step = next((step for step in reversed(steps) if _is_not_finite(step)), None)
+    while step is not None:
+        inputs = [steps[source.step] for source in step.inputs if source.step is not None]
+        earlier = next((it for it in inputs if _is_not_finite(it)), None)
+        if earlier is None:
+            break
+        step = earlier
+    return SourceLine.of(step)
+
+
+def _is_not_finite(step: Step) -> bool:
+    value = tensor_of(step)
+    return value is not None and value.is_floating_point() and not value.isfinite().all()
