@@ -1,6 +1,9 @@
 """Token matrices: the accepted files, and the messages about unusable ones."""
 
 import json
+import os
+import signal
+import struct
 import zipfile
 from pathlib import Path
 
@@ -106,7 +109,120 @@ def folder_called_csv(folder: Path) -> Path:
     return path
 
 
+def fifo(path: Path) -> Path:
+    os.mkfifo(path)
+    return path
+
+
+def link_to_device(path: Path) -> Path:
+    path.symlink_to("/dev/zero")
+    return path
+
+
+def sparse(path: Path, size: int, head: bytes = b"") -> Path:
+    with path.open("wb") as file:
+        file.write(head)
+        file.truncate(size)
+    return path
+
+
+def npy_header(path: Path, header: str) -> Path:
+    text = header.encode() + b"\n"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text)
+    return path
+
+
+def npy_claiming(path: Path, shape: str, dtype: str = "<f8") -> Path:
+    return npy_header(path, f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}}}")
+
+
+def pickled(
+    path: Path, pickle: bytes, storage: bytes = bytes(16), compression: int = zipfile.ZIP_STORED
+) -> Path:
+    """Write an archive like those of torch.save, with any pickle."""
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        archive.writestr("archive/data.pkl", pickle)
+        archive.writestr("archive/version", "3\n")
+        archive.writestr("archive/byteorder", "little")
+        archive.writestr("archive/data/0", storage)
+    return path
+
+
+def pickled_tensor(shape: tuple[int, int], strides: tuple[int, int], count: int) -> bytes:
+    """Return the pickle of a float32 tensor in a storage of this many numbers."""
+    rows, columns, row_stride, column_stride = map(_integer, (*shape, *strides))
+    return (
+        b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagectorch\nFloatStorage\n"
+        b"X\x01\0\0\0"
+        + b"0X\x03\0\0\0cpu"
+        + _integer(count)
+        + b"tQK\0"
+        + rows
+        + columns
+        + b"\x86"
+        + row_stride
+        + column_stride
+        + b"\x86"
+        + b"\x89ccollections\nOrderedDict\n)RtR."
+    )
+
+
+def _integer(number: int) -> bytes:
+    return b"\x8a\x08" + struct.pack("<q", number)  # LONG1
+
+
+EXPLODING_TUPLE = b"\x80\x02}" + b")q\x00" + b"h\x00h\x00\x86q\x00" * 60 + b"K\x01s."
+
 BAD = {
+    "a fifo .npy": (lambda f: fifo(f / "m.npy"), "regular"),
+    "a fifo .csv": (lambda f: fifo(f / "m.csv"), "regular"),
+    "a fifo .pt": (lambda f: fifo(f / "m.pt"), "regular"),
+    "a device .npy": (lambda f: link_to_device(f / "m.npy"), "regular"),
+    "a device .csv": (lambda f: link_to_device(f / "m.csv"), "regular"),
+    "a device .pt": (lambda f: link_to_device(f / "m.pt"), "regular"),
+    "a huge .npy": (lambda f: sparse(f / "m.npy", 1 << 42), "bytes"),
+    "a huge .csv": (lambda f: sparse(f / "m.csv", 1 << 42), "bytes"),
+    "a huge .pt": (lambda f: sparse(f / "m.pt", 1 << 42), "bytes"),
+    "an endless line": (lambda f: sparse(f / "m.csv", 1 << 28), "characters in a line"),
+    "an endless row": (lambda f: written(f / "m.csv", "1," * 10**7), "characters in a line"),
+    "endless rows": (lambda f: written(f / "m.csv", "1,2\n" * 10**6), "more than 512 rows"),
+    "endless blank lines": (lambda f: written(f / "m.csv", "\n" * 10**6), "2048 lines"),
+    "a line break in a cell": (lambda f: written(f / "m.csv", '1,"2\n3"\n'), "not CSV"),
+    "a huge shape": (lambda f: npy_claiming(f / "m.npy", "(10**9, 10**9)"), "NumPy cannot read"),
+    "a huge matrix": (
+        lambda f: npy_claiming(f / "m.npy", "(1000000000, 1000000000)"),
+        "1000000000 tokens",
+    ),
+    "a negative shape": (lambda f: npy_claiming(f / "m.npy", "(-2, -3)"), "negative"),
+    "no data": (lambda f: npy_claiming(f / "m.npy", "(2, 3)"), "0 of 48 bytes"),
+    "a header that is no Python": (lambda f: npy_header(f / "m.npy", "{'a': ("), "NumPy cannot"),
+    "a header of other keys": (lambda f: npy_header(f / "m.npy", "{'a': 1}"), "NumPy cannot"),
+    "a nested header": (lambda f: npy_header(f / "m.npy", "[" * 9000), "NumPy cannot"),
+    "a huge dtype": (lambda f: npy_claiming(f / "m.npy", "(2, 3)", "V1000000000"), "dtype"),
+    "an archive that unpacks to much": (
+        lambda f: pickled(f / "m.pt", b"", bytes(10**8), zipfile.ZIP_DEFLATED),
+        "compressed",
+    ),
+    "a .pt that asks for 24 GB": (
+        lambda f: pickled(f / "m.pt", pickled_tensor((10**5, 60_000), (0, 0), 4)),
+        "100000 tokens",
+    ),
+    "a storage larger than the file": (
+        lambda f: pickled(f / "m.pt", pickled_tensor((512, 16_384), (16_384, 1), 6 * 10**9)),
+        "torch.load refuses",
+    ),
+    "a tensor larger than its storage": (
+        lambda f: pickled(f / "m.pt", pickled_tensor((512, 16_384), (16_384, 1), 4)),
+        "torch.load refuses",
+    ),
+    "a pickle that asks for bytes": (
+        lambda f: pickled(
+            f / "m.pt", b"\x80\x02c__builtin__\nbytearray\n" + _integer(24 * 10**9) + b"\x85R."
+        ),
+        "bytearray",
+    ),
+    "a pickle that hashes for ever": (lambda f: pickled(f / "m.pt", EXPLODING_TUPLE), "refuses"),
+    "a pickle that is none": (lambda f: pickled(f / "m.pt", b"junk"), "refuses"),
     "not found": (lambda f: f / "none.npy", "No such file"),
     "a folder": (folder_called_csv, "directory"),
     "unknown suffix": (lambda f: written(f / "m.txt", "1,2"), "'.txt'"),
@@ -123,7 +239,7 @@ BAD = {
     "empty npy": (lambda f: written(f / "m.npy", ""), "NumPy cannot read"),
     "npz": (npz_called_npy, "NumPy cannot read"),
     "truncated npy": (truncated_npy, "NumPy cannot read"),
-    "objects": (lambda f: array_saved(f / "m.npy", np.array([[{}]])), "NumPy cannot read"),
+    "objects": (lambda f: array_saved(f / "m.npy", np.array([[{}]])), "dtype object"),
     "words": (lambda f: array_saved(f / "m.npy", np.array([["a"]])), "<U1"),
     "complex": (lambda f: array_saved(f / "m.npy", MATRIX + 1j), "complex"),
     "complex pt": (lambda f: saved(f / "m.pt", torch.ones(2, 2) + 1j), "complex"),
@@ -144,6 +260,28 @@ BAD = {
 }
 
 
+def test_an_archive_written_by_hand_is_read(tmp_path):
+    """The hostile archives are like this one but for their sizes."""
+    content = np.arange(6, dtype=np.float32).tobytes()
+    path = pickled(tmp_path / "m.pt", pickled_tensor((2, 3), (3, 1), 6), content)
+    assert inputs.read_tokens(path).matrix.tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+@pytest.fixture
+def ten_seconds():
+    """Fail if the test takes longer."""
+
+    def too_long(*_):
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, too_long)
+    signal.alarm(10)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("ten_seconds")
 @pytest.mark.parametrize(("make", "message"), BAD.values(), ids=BAD.keys())
 def test_an_unusable_file_gives_the_reason(tmp_path, make, message):
     with pytest.raises(ArgumentError) as caught:

@@ -1,21 +1,40 @@
 """Token matrices: the built-in sentence, or a matrix from a file."""
 
 import csv
-import pickle
+import math
+import pickletools
+import re
 import zipfile
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from heedful.errors import ArgumentError
+from heedful.reading import open_file
 from heedful.screen import visible
 
 MAX_TOKENS: int = 512  # every step is shown, and most steps are tokens × tokens
 MAX_FEATURES: int = 16_384
+MAX_BYTES: int = 1 << 28  # of a .npy or .csv file: the largest matrix as text
+MAX_PT_BYTES: int = (
+    1 << 36
+)  # such a file may hold a large storage of which the tensor is a part; it is mapped
+MAX_PICKLE_BYTES: int = 1 << 16
+MAX_PICKLE_REFERENCES: int = 8  # each can double the time of hashing a nested tuple
+MAX_LINES: int = 4 * MAX_TOKENS  # of a .csv file, blank ones included
+MAX_LINE: int = 32 * MAX_FEATURES  # characters
 MAX_ENTRY: float = 1e6  # dot products of larger entries come close to the largest float32
+
+# What the pickles of tensors of every kind refer to; whether the kind can be used is seen afterwards.
+ALLOWED: re.Pattern[str] = re.compile(
+    r"torch\._utils\._rebuild_(tensor_v2|tensor_v3|parameter)|torch\.storage\.UntypedStorage"
+    r"|torch\.[A-Z][A-Za-z0-9]*Storage|torch\.[a-z]+[0-9]+|collections\.OrderedDict"
+)
 
 WORDS: tuple[str, ...] = ("Your", "journey", "starts", "with", "one", "step")
 EMBEDDINGS: tuple[tuple[float, ...], ...] = (
@@ -73,36 +92,74 @@ def read_tokens(path: Path) -> Tokens:
 
 
 def _read_npy(path: Path) -> Tensor:
-    try:
-        # A memory map reads no data before the shape is known.
-        array = np.lib.format.open_memmap(path, mode="r")
-    except (ValueError, EOFError) as error:
-        received = f"a file that NumPy cannot read: {error}"
-        raise _unusable(path, received, "an array saved by numpy.save") from error
-    if array.dtype.kind not in "fiub":
-        raise _unusable(path, f"entries of dtype {array.dtype}")
-    return torch.from_numpy(array.astype(np.float64))
+    headers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    with open_file(path, MAX_BYTES) as file:
+        try:
+            version = np.lib.format.read_magic(file)
+            shape, columns_first, dtype = headers[version](file)
+        except Exception as error:  # NumPy parses the header as Python, with any of Python's errors
+            received = f"a file that NumPy cannot read: {error}"
+            raise _unusable(path, received, "an array saved by numpy.save") from error
+        if dtype.kind not in "fiub":
+            raise _unusable(path, f"entries of dtype {dtype}")
+        if min(shape, default=0) < 0:
+            raise _unusable(path, f"the negative shape {shape}")
+        _check_shape(shape, path)
+        size = math.prod(shape) * dtype.itemsize
+        content = file.read(size)
+    if len(content) < size:
+        received = f"a file that NumPy cannot read: {len(content)} of {size} bytes"
+        raise _unusable(path, received, "an array saved by numpy.save")
+    array = np.frombuffer(content, dtype).reshape(shape, order="F" if columns_first else "C")
+    return torch.from_numpy(array.astype(np.float64, order="C"))
 
 
 def _read_csv(path: Path) -> Tensor:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = csv.reader(file, strict=True)
-            rows = [(lines.line_num, row) for row in lines if any(cell.strip() for cell in row)]
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise _unusable(path, f"text that is not CSV: {error}") from error
-    if rows and not any(_is_number(cell) for cell in rows[0][1]):
-        rows = rows[1:]  # a header
-    numbers = [
-        [_number(path, line, column, cell) for column, cell in enumerate(row, 1)]
-        for line, row in rows
-    ]
-    for line, row in rows:
-        first_line, first_row = rows[0]
-        if len(row) != len(first_row):
-            lengths = f"{len(row)} cells in row {line} and {len(first_row)} in row {first_line}"
-            raise _unusable(path, lengths)
-    return torch.tensor(numbers, dtype=torch.float64)
+    with (
+        open_file(path, MAX_BYTES) as binary,
+        TextIOWrapper(binary, "utf-8-sig", newline="") as file,
+    ):
+        try:
+            rows = _csv_rows(file, path)
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise _unusable(path, f"text that is not CSV: {error}") from error
+    return torch.tensor(np.array(rows)) if rows else torch.empty(0)
+
+
+def _csv_rows(file: TextIO, path: Path) -> list[np.ndarray]:
+    """Return the numbers of each row; reading ends at the first line that is unusable, however many follow."""
+    rows: list[np.ndarray] = []
+    is_first, first_line = True, 0
+    for number in range(1, MAX_LINES + 2):
+        line = file.readline(MAX_LINE + 1)
+        if not line:
+            return rows
+        if number > MAX_LINES or len(line) > MAX_LINE or len(rows) > MAX_TOKENS:
+            break
+        for row in csv.reader([line], strict=True):
+            if not any(cell.strip() for cell in row):
+                continue
+            is_header = is_first and not any(map(_is_number, row))
+            is_first = False
+            if is_header:
+                continue
+            rows.append(
+                np.array(
+                    [_number(path, number, column, cell) for column, cell in enumerate(row, 1)]
+                )
+            )
+            first_line = first_line or number
+            if len(row) != len(rows[0]):
+                lengths = f"{len(row)} cells in row {number} and {len(rows[0])} in row {first_line}"
+                raise _unusable(path, lengths)
+    raise _unusable(
+        path,
+        f"more than {MAX_TOKENS} rows, {MAX_LINES} lines or {MAX_LINE} characters in a line",
+        f"at most {MAX_TOKENS} tokens with {MAX_FEATURES} features",
+    )
 
 
 def _is_number(cell: str) -> bool:
@@ -120,13 +177,16 @@ def _number(path: Path, line: int, column: int, cell: str) -> float:
 
 
 def _read_pt(path: Path) -> Tensor:
-    with path.open("rb") as file:
-        # The unpickler may raise any exception on a file that is not an archive of torch.save.
-        if not zipfile.is_zipfile(file):
-            raise _unusable(path, "a different kind of file", "a tensor saved by torch.save")
     try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError) as error:
+        _check_archive(path)
+        # A mapped file takes no memory, and storages that are larger than the file are refused.
+        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except zipfile.BadZipFile as error:
+        received = "a different kind of file"
+        raise _unusable(path, received, "a tensor saved by torch.save") from error
+    except OSError:
+        raise
+    except Exception as error:  # the unpickler may raise any exception on a damaged archive
         reason = str(error).partition("\n")[0].partition(". ")[0]
         received = f"a file that torch.load refuses: {reason}"
         raise _unusable(path, received, "a tensor saved by torch.save") from error
@@ -140,7 +200,55 @@ def _read_pt(path: Path) -> Tensor:
     ):
         description = f"dtype {loaded.dtype} and layout {loaded.layout} on {loaded.device}"
         raise _unusable(path, f"a tensor of {description}")
+    _check_shape(tuple(loaded.shape), path)
     return loaded.detach().double()
+
+
+def _check_archive(path: Path) -> None:
+    """Refuse a .pt file that could take much time or memory before it is known whether it holds one tensor.
+
+    torch.save compresses nothing, and the pickle of a tensor has about 40 operations.
+
+    Raises:
+        BadZipFile: The file is not an archive.
+        ValueError: The archive holds something else than one tensor.
+    """
+    with open_file(path, MAX_PT_BYTES) as file, zipfile.ZipFile(file) as archive:
+        entries = archive.infolist()
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+            raise ValueError("compressed entries")
+        pickles = [entry for entry in entries if entry.filename.endswith("/data.pkl")]
+        if len(pickles) != 1 or pickles[0].file_size > MAX_PICKLE_BYTES:
+            raise ValueError("no pickle of one tensor")
+        operations = [
+            (operation.name, argument)
+            for operation, argument, _ in pickletools.genops(archive.read(pickles[0]))
+        ]
+    if sum(name.endswith("GET") for name, _ in operations) > MAX_PICKLE_REFERENCES:
+        raise ValueError("more than one tensor")
+    for name, argument in operations:
+        function = str(argument).replace(" ", ".")
+        if name in ("GLOBAL", "STACK_GLOBAL", "INST") and not ALLOWED.fullmatch(function):
+            raise ValueError(f"{function} in its pickle")
+
+
+def _check_shape(shape: tuple[int, ...], path: Path) -> None:
+    """Raise `ArgumentError` unless this is the shape of a matrix that the tour can attend to."""
+    if len(shape) != 2:
+        empty = 0 in shape
+        received = (
+            f"the empty shape {shape}" if empty else f"the {len(shape)}-dimensional shape {shape}"
+        )
+        raise _unusable(path, received)
+    if 0 in shape:
+        raise _unusable(path, f"the empty shape {shape}")
+    if shape[0] > MAX_TOKENS or shape[1] > MAX_FEATURES:
+        raise ArgumentError(
+            "--input",
+            expected=f"at most {MAX_TOKENS} tokens with {MAX_FEATURES} features, because every step is shown",
+            received=f"{shape[0]} tokens with {shape[1]} features in {path}",
+            remedy=f"Pass a part of the matrix: matrix[:{MAX_TOKENS}, :{MAX_FEATURES}].",
+        )
 
 
 def _checked(array: Tensor, path: Path) -> Tensor:
@@ -149,18 +257,7 @@ def _checked(array: Tensor, path: Path) -> Tensor:
     Raises:
         ArgumentError: It is not a matrix that the tour can attend to.
     """
-    shape = tuple(array.shape)
-    if array.numel() == 0:
-        raise _unusable(path, f"the empty shape {shape}")
-    if array.dim() != 2:
-        raise _unusable(path, f"the {array.dim()}-dimensional shape {shape}")
-    if shape[0] > MAX_TOKENS or shape[1] > MAX_FEATURES:
-        raise ArgumentError(
-            "--input",
-            expected=f"at most {MAX_TOKENS} tokens with {MAX_FEATURES} features, because every step is shown",
-            received=f"{shape[0]} tokens with {shape[1]} features in {path}",
-            remedy=f"Pass a part of the matrix: matrix[:{MAX_TOKENS}, :{MAX_FEATURES}].",
-        )
+    _check_shape(tuple(array.shape), path)
     unusable = (~array.isfinite() | (array.abs() > MAX_ENTRY)).nonzero()
     if len(unusable):
         row, column = unusable[0].tolist()
