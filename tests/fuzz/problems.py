@@ -11,9 +11,9 @@ from torch import Tensor
 
 from fuzz.masks import MaskDrawer
 from fuzz.memory import place
-from heedful.masks import Dense
+from heedful.masks import Causal, Dense
 
-KERNELS = ["native"] * 8 + ["auto", "online", "reference"]
+KERNELS = ["native"] * 8 + ["drop-in"] * 2 + ["auto", "online", "reference"]
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 TILE_EDGES = [1, 7, 8, 9, 63, 64, 65, 127, 128, 129]
 HEAD_SIZES = [1, 2, 3, 15, 16, 17, 32, 64, 65, 80, 128, 255, 256]
@@ -26,7 +26,7 @@ class Problem:
     Attributes:
         seed: what the problem was drawn from; the seed of torch's generator, too.
         kind: "plain"; or what is extreme, "huge query", "tiny scale", "huge value" or "low scores".
-        arguments: the arguments of `attention`.
+        arguments: the arguments of `attention`; the kernel "drop-in" is our `scaled_dot_product_attention`.
         shown: the mask in numpy; it broadcasts to (B, Hq, Tq, Tk).
         differentiated: the names of the tensors whose gradients are computed.
         grad_output: the gradient of the output.
@@ -85,7 +85,22 @@ def draw(seed: int) -> Problem:
     options |= _draw_numbers(rng, kind, factors, D)
     problem = Problem(seed, kind, tensors | options, shown)
     _draw_gradients(rng, problem, (B, Hq, Tq, Dv), dtype)
+    if options["kernel"] == "drop-in" and not _fits_drop_in(problem.arguments):
+        problem.arguments["kernel"] = "auto"
     return problem
+
+
+def _fits_drop_in(arguments: dict[str, Any]) -> bool:
+    """Check whether PyTorch's signature has these arguments."""
+    mask = arguments.get("mask")
+    if {"softcap", "sinks", "return_lse"} & arguments.keys() or {
+        "mask",
+        "bias",
+    } <= arguments.keys():
+        return False
+    if isinstance(mask, Causal):
+        return mask.align == "start"
+    return mask is None or isinstance(mask, Tensor)
 
 
 def _normal(rng: np.random.Generator, n: int) -> np.ndarray:
