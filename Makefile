@@ -3,6 +3,8 @@
 # make check        run the tests and the linters
 # make test-slow    run the tests that take minutes
 # make test-native  test the C++ core alone, under sanitizers; needs only g++
+# make fuzz         compare random attention problems with an oracle for 30 minutes (MINUTES=…), on every instruction set;
+#                   it goes on where the last run stopped
 # make bench        time attention beside PyTorch's and other libraries', judge it by benchmarks/targets.toml,
 #                   and rewrite docs/benchmarks.md
 # make conformance  check all mutants and correct attentions of the corpus, and rewrite docs/conformance.md
@@ -14,7 +16,7 @@ BIN := .venv/bin
 BUILT_FROM := pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*.h native/*.cpp native/isa/*.cpp)
 ALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: tour bench conformance test test-slow test-native check lint format clean
+.PHONY: tour bench conformance test test-slow test-native fuzz check lint format clean
 
 tour: .venv/installed
 	$(BIN)/heedful tour
@@ -33,6 +35,9 @@ test-slow: .venv/installed-test
 
 test-native:
 	@$(MAKE) --no-print-directory --jobs=$$(nproc) -C native/tests
+
+fuzz: .venv/installed-test
+	PYTHONPATH=tests $(BIN)/python -m fuzz.run --minutes $(or $(MINUTES),30)
 
 check: lint test
 
