@@ -16,9 +16,8 @@ from heedful.kernels.native import library
 pytestmark = pytest.mark.skipif(library.missing is not None, reason="needs the native kernel")
 TESTS = str(Path(__file__).parent)
 SEEDS = range(200)
-# Defects that are still to be mended: overlapping tensors, empty batches, numbers of keys beyond int64, very low
-# scores, and huge queries whose scale is 0.
-FAILING = {11, 13, 23, 31, 35, 43, 45, 60, 74, 91, 93, 112, 142, 168, 180, 196, 197}
+# Defects that are still to be mended: very low scores, and huge queries whose scale is 0.
+FAILING = {31, 45, 74, 93, 112, 142, 168, 180, 196}
 
 
 @cache

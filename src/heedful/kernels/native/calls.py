@@ -51,6 +51,7 @@ def forward(
     """
     _check_inputs(query, key, value, start, stop, mask, bias, sinks)
     query, key, value = contiguous_rows(query), contiguous_rows(key), contiguous_rows(value)
+    sinks = None if sinks is None else sinks.contiguous()
     output = empty_output(query, value)
     lse = query.new_empty(query.shape[:3], dtype=torch.float32) if wants_lse else None
     problem = structs.pack_problem(
@@ -109,6 +110,7 @@ def backward(
         _check_tensor("grad_lse", grad_lse, torch.float32, rows)
     wants_bias = wants_bias and bias is not None
     query, key, value = contiguous_rows(query), contiguous_rows(key), contiguous_rows(value)
+    sinks = None if sinks is None else sinks.contiguous()
     gradients = empty_gradients(query, key, value, bias, sinks, wants_bias, wants_sinks)
     grad_query, grad_key, grad_value, grad_bias, grad_sinks = gradients
     grad_output = contiguous_rows(grad_output)
@@ -171,8 +173,6 @@ def _check_inputs(
             raise _refusal(name, tensor, f"4 dimensions that expand to ({B}, {Hq}, {Tq}, {Tk})")
     if sinks is not None:
         _check_tensor("sinks", sinks, torch.float32, (Hq,))
-        if not sinks.is_contiguous():
-            raise _refusal("sinks", sinks, "a contiguous tensor")
 
 
 def _check_tensor(
