@@ -31,17 +31,21 @@ def eager(*tensors: Tensor | None) -> bool:
         and torch._C._get_tracing_state() is None
         and not profiler._is_profiler_enabled
         and _PLAIN.issuperset(map(type, tensors))
-        and not any(map(_is_lazy, tensors))
+        and not _any_lazy(tensors)
     )
 
 
-def _is_lazy(tensor: Tensor | None) -> bool:
-    """Check whether the values of a tensor differ from those in its memory, which the dispatcher resolves.
+def _any_lazy(tensors: tuple[Tensor | None, ...]) -> bool:
+    """Check whether the values of any tensor differ from those in its memory, which the dispatcher resolves.
 
     Views such as `x.conj().imag` are negated when they are read, and PyTorch's derivatives create zeros that have no
     memory. A complex conjugate is no input of attention.
     """
-    return tensor is not None and (tensor.is_neg() or tensor._is_zerotensor())
+    # A loop, because small calls notice the time of a generator.
+    for tensor in tensors:  # noqa: SIM110
+        if tensor is not None and (tensor.is_neg() or tensor._is_zerotensor()):
+            return True
+    return False
 
 
 def transforming() -> bool:

@@ -45,11 +45,12 @@ def forward(
         The output (B, Hq, Tq, Dv) in the query's dtype and memory order, and the log-sum-exp (B, Hq, Tq) in
         float32 or None.
 
+    The shapes, dtypes and devices of the tensors must fit together. `AttentionProblem` and PyTorch's own attention
+    ensure this, and for the operators, the check functions below do.
+
     Raises:
-        ArgumentError: a tensor has another shape, dtype or device.
         KernelError: memory ran out, or the library refuses a size.
     """
-    _check_inputs(query, key, value, start, stop, mask, bias, sinks)
     query, key, value = contiguous_rows(query), contiguous_rows(key), contiguous_rows(value)
     sinks = None if sinks is None else sinks.contiguous()
     output = empty_output(query, value)
@@ -97,17 +98,12 @@ def backward(
     Returns:
         The gradients of query, key, value, bias and sinks; the last two are empty if they are not wanted.
 
+    The shapes, dtypes and devices of the tensors must fit together. `AttentionProblem` and PyTorch's own attention
+    ensure this, and for the operators, the check functions below do.
+
     Raises:
-        ArgumentError: a tensor has another shape, dtype or device.
         KernelError: memory ran out, or the library refuses a size.
     """
-    _check_inputs(query, key, value, start, stop, mask, bias, sinks)
-    outputs, rows = (*query.shape[:3], value.shape[3]), query.shape[:3]
-    _check_tensor("output", output, query.dtype, outputs)
-    _check_tensor("grad_output", grad_output, query.dtype, outputs)
-    _check_tensor("lse", lse, torch.float32, rows)
-    if grad_lse is not None:
-        _check_tensor("grad_lse", grad_lse, torch.float32, rows)
     wants_bias = wants_bias and bias is not None
     query, key, value = contiguous_rows(query), contiguous_rows(key), contiguous_rows(value)
     sinks = None if sinks is None else sinks.contiguous()
@@ -133,7 +129,7 @@ def backward(
     return gradients
 
 
-def _check_inputs(
+def check_inputs(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -173,6 +169,23 @@ def _check_inputs(
             raise _refusal(name, tensor, f"4 dimensions that expand to ({B}, {Hq}, {Tq}, {Tk})")
     if sinks is not None:
         _check_tensor("sinks", sinks, torch.float32, (Hq,))
+
+
+def check_results(
+    grad_output: Tensor,
+    grad_lse: Tensor | None,
+    query: Tensor,
+    value: Tensor,
+    output: Tensor,
+    lse: Tensor,
+) -> None:
+    """Check the shapes, dtypes and devices of the forward pass's results and of their gradients."""
+    outputs, rows = (*query.shape[:3], value.shape[3]), query.shape[:3]
+    _check_tensor("output", output, query.dtype, outputs)
+    _check_tensor("grad_output", grad_output, query.dtype, outputs)
+    _check_tensor("lse", lse, torch.float32, rows)
+    if grad_lse is not None:
+        _check_tensor("grad_lse", grad_lse, torch.float32, rows)
 
 
 def _check_tensor(
@@ -232,6 +245,8 @@ def _empty_rows(tensor: Tensor, size: int) -> Tensor:
 
     `torch.empty_like` has the same order, but its last dimension is not contiguous if the tensor's rows overlap.
     """
+    if tensor.is_contiguous() and tensor.shape[3] == size:  # the usual case, and the fastest
+        return torch.empty_like(tensor)
     *shape, _ = tensor.shape
     batch, head, token, _ = tensor.stride()
     # An expanded axis has stride 0, which says nothing about its place: it stays before the axes that follow it.

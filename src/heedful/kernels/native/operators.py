@@ -18,7 +18,17 @@ _BACKWARD = f"""attention_backward(Tensor grad_output, Tensor? grad_lse,
 
 
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor | None]:
+    query, key, value, start, stop, mask, bias, sinks, *_ = arguments
+    calls.check_inputs(query, key, value, start, stop, mask, bias, sinks)
     return calls.forward(*arguments, wants_lse=True)
+
+
+def _backward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    grad_output, grad_lse, query, key, value, output, lse, *options = arguments
+    start, stop, mask, bias, sinks, *_ = options
+    calls.check_inputs(query, key, value, start, stop, mask, bias, sinks)
+    calls.check_results(grad_output, grad_lse, query, value, output, lse)
+    return calls.backward(*arguments)
 
 
 def _fake_forward(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
@@ -92,7 +102,7 @@ def _register(
 
 _library = torch.library.Library("heedful", "DEF")
 _register(_FORWARD, _forward, _fake_forward, _differentiate_forward, _save_for_backward)
-_register(_BACKWARD, calls.backward, _fake_backward, _refuse_double_backward)
+_register(_BACKWARD, _backward, _fake_backward, _refuse_double_backward)
 
 attention_forward: torch._ops.OpOverload = torch.ops.heedful.attention_forward.default
 attention_backward: torch._ops.OpOverload = torch.ops.heedful.attention_backward.default
