@@ -6,7 +6,8 @@
 //   dQᵀ += Kᵀ dSᵀ                      likewise; complete after the tile's last key
 //   dV += Pᵀ dO, dK += dSᵀ Q           head sizes in the lanes; sums over all queries of the heads, in float32
 //
-// Here dS = P ∘ (dP − δ) and δ = Σ dO ∘ O − dL; soft-cap, dropout and scale are applied where they arise.
+// Here P = exp(S − L), dS = P ∘ (dP − δ) and δ = Σ dO ∘ O − dL; soft-cap, dropout and scale are applied where they arise.
+// Where float32 rounds a large L too coarsely, P = exp(S − m) / l takes its place, with m and l of the recomputed scores.
 #pragma once
 
 #include <cmath>
@@ -61,7 +62,8 @@ struct BackwardTile {
         T *dS;        // [BLOCK][LANES / PACK], gradients of the dot products, which still lack the scale
         T *dS_keys;   // [BLOCK / PACK][LANES], the same; for floats it is dS
         T *K_keys;    // [BLOCK / PACK][D_row], the block's keys; for pairs only
-        float *L;     // [LANES], log-sum-exp of the forward pass; +∞ in inactive lanes
+        float *m;     // [LANES], what is subtracted from the scores: L, or their maximum; +∞ in inactive lanes
+        float *l;     // [LANES], Σ exp(scores − m), which is 1 if m is L
         float *delta; // [LANES], δ
 
         template <class Source>
@@ -77,7 +79,7 @@ struct BackwardTile {
             P = (T *)source.take(BLOCK * LANES / PACK), dS = (T *)source.take(BLOCK * LANES / PACK);
             dS_keys = PAIRS ? (T *)source.take(BLOCK / PACK * LANES) : dS;
             K_keys = PAIRS ? (T *)source.take(BLOCK / PACK * D_row) : nullptr;
-            L = source.take(LANES), delta = source.take(LANES);
+            m = source.take(LANES), l = source.take(LANES), delta = source.take(LANES);
         }
     };
 
@@ -90,7 +92,8 @@ struct BackwardTile {
     const float survivors;               // the factor of weights that dropout keeps
     const int64_t D, Dv, D_row, Dv_row;  // head sizes, and those of rows in scratch
     const Buffers buf;
-    bool active[LANES];  // whether the lane has a query that sees any key
+    bool active[LANES];     // whether the lane has a query that sees any key
+    bool coarse_L = false;  // whether any lane's L is too coarse
 
     BackwardTile(const heedful_gradient &gradient, int64_t b, int64_t kv_head, int64_t first,
                  const KeyValueGradients &key_value_gradients, Scratch scratch)
@@ -100,28 +103,42 @@ struct BackwardTile {
 
     void run() {
         load_rows();
+        if (coarse_L) normalize_again();
+        for_each_block([this](int64_t k, int64_t count, bool partial) {
+            const bool only_block = k == visibility.next(0) && visibility.next(k + BLOCK) >= p.Tk && !p.softcap &&
+                                    !g.grad_bias.data;
+            differentiate_block(k, count, partial, only_block);
+        });
+        write_dQ();
+    }
+
+    // Call work(k, count, partial) for each block of keys [k, k + count) that any lane sees.
+    template <class Work>
+    void for_each_block(Work work) {
         for (int64_t k = visibility.next(0); k < p.Tk; k = visibility.next(k + BLOCK)) {
             const int64_t count = p.Tk - k < BLOCK ? p.Tk - k : BLOCK;
             const auto extent = visibility.extent(k, k + count);
-            const bool only_block = k == visibility.next(0) && visibility.next(k + BLOCK) >= p.Tk && !p.softcap &&
-                                    !g.grad_bias.data;
             if (extent != KeyVisibility<LANES>::NONE)
-                differentiate_block(k, count, extent == KeyVisibility<LANES>::PARTIAL || p.mask.data, only_block);
+                work(k, count, extent == KeyVisibility<LANES>::PARTIAL || p.mask.data);
         }
-        write_dQ();
     }
 
     const N *row_of(const heedful_tensor &tensor, int lane) const {
         return (const N *)tensor.data + rows.offset_in(tensor, lane);
     }
 
+    // float32 rounds a larger L so that the weights are off by more than 4e-6, or 2e-4 before they are rounded to bf16.
+    static constexpr float LARGEST_FINE_L = PAIRS ? 4096.0f : 64.0f;
+
     // Load Q, dO and L, and compute δ. An inactive lane gets zeros and a log-sum-exp of +∞, which makes its weights 0.
     void load_rows() {
         for (int lane = 0; lane < LANES; lane++) {
             active[lane] = lane < rows.count && p.lse[rows.index(p, lane)] != -INFINITY;
-            buf.L[lane] = active[lane] ? p.lse[rows.index(p, lane)] : INFINITY;
+            buf.m[lane] = active[lane] ? p.lse[rows.index(p, lane)] : INFINITY;
+            buf.l[lane] = 1;
             buf.delta[lane] = 0;
             if (!active[lane]) continue;
+            coarse_L |= fabsf(buf.m[lane]) > LARGEST_FINE_L || p.Tq * (p.Hq / p.Hkv) <= FEW;
             buf.delta[lane] = dot(row_of(g.grad_output, lane), row_of(p.output, lane)) - dL(lane);
         }
         load_lanes_and_rows(p.query, D, D_row, buf.Q_lanes, buf.Q_rows);
@@ -152,12 +169,8 @@ struct BackwardTile {
     void differentiate_block(int64_t k, int64_t count, bool partial, bool only_block) {
         const bool biased = p.mask.data || p.bias.data;
         bool seen[BLOCK];
-        if (biased) load_bias(k, count);
-        if (partial) find_seen_keys(k, count, seen);
-        const Block K(*this, p.key, k, D, D_row, count, partial ? seen : nullptr, buf.K);
+        const Block K = compute_S(k, count, partial, seen);
         const Block V(*this, p.value, k, Dv, Dv_row, count, partial ? seen : nullptr, buf.V);
-
-        product<LANES, false>(count, K.first, K.row, 1, buf.Q_lanes, LANES, (D + PACK - 1) / PACK, buf.S, LANES);
         product<LANES, false>(count, V.first, V.row, 1, buf.dO_lanes, LANES, (Dv + PACK - 1) / PACK, buf.dP, LANES);
         if (only_block) recompute_delta(k, count, partial, biased);
         compute_P_and_dS(k, count, partial, biased);
@@ -193,6 +206,43 @@ struct BackwardTile {
         }
         const N *at(int64_t r) const { return !seen || seen[r] ? from + r * token : nullptr; }
     };
+
+    // Sᵀ = K Qᵀ. Also loads the bias, and finds the keys of a partly visible block that any lane sees.
+    Block compute_S(int64_t k, int64_t count, bool partial, bool *seen) {
+        if (p.mask.data || p.bias.data) load_bias(k, count);
+        if (partial) find_seen_keys(k, count, seen);
+        const Block K(*this, p.key, k, D, D_row, count, partial ? seen : nullptr, buf.K);
+        product<LANES, false>(count, K.first, K.row, 1, buf.Q_lanes, LANES, (D + PACK - 1) / PACK, buf.S, LANES);
+        return K;
+    }
+
+    // Compute m and l from all recomputed scores, as the forward pass does.
+    __attribute__((noinline)) void normalize_again() {
+        for (int lane = 0; lane < rows.count; lane++)
+            if (active[lane]) begin_softmax(p.sinks ? p.sinks[rows.head(lane)] : -INFINITY, buf.m[lane], buf.l[lane]);
+        for_each_block([this](int64_t k, int64_t count, bool partial) {
+            bool seen[BLOCK];
+            compute_S(k, count, partial, seen);
+            for (int lane = 0; lane < LANES; lane += W) add_to_sums(k, count, lane, partial);
+        });
+    }
+
+    // Add a block's scores to m and l of W lanes.
+    void add_to_sums(int64_t k, int64_t count, int lane, bool partial) {
+        const bool biased = p.mask.data || p.bias.data;
+        const F old = load(buf.m + lane);
+        F raised = old, capped;
+        for (int64_t r = 0; r < count; r++) {
+            const F score = score_of(k, r, lane, partial, biased, capped);
+            store(buf.dP + r * LANES + lane, score);
+            raised = maximum_of(raised, score);
+        }
+        F sum = load(buf.l + lane) * exp2<true>((old - raised) * LOG2_E);
+        for (int64_t r = 0; r < count; r++)
+            sum = sum + exp2<true>((load(buf.dP + r * LANES + lane) - raised) * LOG2_E);
+        for (int i = lane; i < lane + W; i++)
+            if (active[i]) buf.m[i] = raised[i - lane], buf.l[i] = sum[i - lane];
+    }
 
     // dQᵀ += Kᵀ dSᵀ
     void accumulate_dQ(const Block &K, int64_t count) {
@@ -267,14 +317,11 @@ struct BackwardTile {
     // The weights and dS of one key and W lanes.
     __attribute__((always_inline)) void compute_vector(int64_t k, int64_t r, int lane, bool partial, bool biased,
                                                        F &weight, F &dS) const {
-        const float cap = p.softcap, inner_scale = cap ? p.scale / cap : p.scale;
-        F capped = load(buf.S + r * LANES + lane) * inner_scale;
-        if (cap) capped = tanh(capped);
-        F score = rounded(cap ? capped * cap : capped);
-        if (biased) score = score + load(buf.bias + r * LANES + lane);
-        if (partial) score = visibility.sees(k + r, lane) ? score : splat(-INFINITY);
-        // A weight is at most 1, even if scores are so large that their rounding errors say otherwise.
-        const F probability = exp2<!PAIRS>(minimum_of(F{}, (score - load(buf.L + lane)) * LOG2_E));
+        F capped;
+        const F score = score_of(k, r, lane, partial, biased, capped);
+        // A weight is at most 1, even if rounding errors say otherwise.
+        F probability = exp2<!PAIRS>(minimum_of(F{}, (score - load(buf.m + lane)) * LOG2_E));
+        if (coarse_L) probability = probability / maximum_of(splat(1.0f), load(buf.l + lane));  // l is 0 without keys
         weight = probability, dS = load(buf.dP + r * LANES + lane);
         if (p.dropout_p > 0) {
             const I keeps = dropout.keeps(k + r, lane);
@@ -284,7 +331,19 @@ struct BackwardTile {
         dS = probability * (dS - load(buf.delta + lane));
         if (partial || biased) dS = score == -INFINITY ? F{} : dS;
         if (g.grad_bias.data) accumulate_bias_gradient(k + r, lane, dS);
-        if (cap) dS = dS * (1.0f - capped * capped);
+        if (p.softcap) dS = dS * (1.0f - capped * capped);
+    }
+
+    // The finished scores of one key and W lanes, −∞ where it is hidden; and, with a soft-cap, its tanh.
+    __attribute__((always_inline)) F score_of(int64_t k, int64_t r, int lane, bool partial, bool biased,
+                                              F &capped) const {
+        const float cap = p.softcap, inner_scale = cap ? p.scale / cap : p.scale;
+        capped = load(buf.S + r * LANES + lane) * inner_scale;
+        if (cap) capped = tanh(capped);
+        F score = rounded(cap ? capped * cap : capped);
+        if (biased) score = score + load(buf.bias + r * LANES + lane);
+        if (partial) score = visibility.sees(k + r, lane) ? score : splat(-INFINITY);
+        return score;
     }
 
     // Store the weights and dS of the keys r and r + 1 as operands of the products.

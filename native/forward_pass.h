@@ -17,7 +17,7 @@ namespace heedful::HEEDFUL_ISA {
 // Query rows of a tile. A head's last rows take the narrowest tile that holds them. Heads of few rows take the other
 // kernel, DecodeTile; last rows do not, so that the backward pass finds the same scores that the log-sum-exp was made
 // of.
-constexpr int WIDE = 64, MIDDLE = 32, NARROW = 16, FEW = 8;
+constexpr int WIDE = 64, MIDDLE = 32, NARROW = 16;
 // If there are few tiles, as in decoding, the keys are split into chunks too.
 constexpr int64_t FEW_TILES = 64, CHUNK = 1024;
 

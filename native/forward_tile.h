@@ -81,8 +81,8 @@ struct ForwardTile {
     // Whether S becomes finished scores, one by one, before the softmax. Otherwise it stays dot products.
     // - The soft-cap is no factor, and the bias is added to scaled dot products.
     // - A sink logit is a finished score. The running maximum starts with it, so the others must have the same unit.
-    // - A scale of 0 as a factor of the exponent would make NaN of 0 · −∞.
-    bool finishes_scores() const { return p.softcap != 0 || p.bias.data || p.sinks || p.scale == 0; }
+    // - A scale near 0 as a factor of the exponent would make NaN of 0 · −∞.
+    bool finishes_scores() const { return p.softcap != 0 || p.bias.data || p.sinks || fabsf(p.scale) < 1e-30f; }
 
     // Start with empty sums, or with the sink logits in them.
     void begin(bool with_sinks) {

@@ -2,6 +2,7 @@
 // maximum m and normaliser l, with which each block of keys is added to the sums of the blocks before it.
 #pragma once
 
+#include <cfloat>
 #include <cmath>
 #include <cstdint>
 
@@ -9,8 +10,8 @@
 
 namespace heedful::HEEDFUL_ISA {
 
-constexpr int64_t BLOCK = 64;          // keys of one block
-constexpr float NO_MAXIMUM = -1e30f;   // m before any score: finite, so that differences from it are never NaN
+constexpr int64_t BLOCK = 64;             // keys of one block
+constexpr float NO_MAXIMUM = -FLT_MAX;    // m before any score: finite, so that −∞ − m is never NaN
 constexpr float LOG2_E = 1.44269504088896341f, LN_2 = 0.693147180559945309f;
 // m may lag behind the largest score by a factor of 2^8 before the sums are rescaled. The sums keep float32's relative
 // precision, and rescaling becomes rare.

@@ -10,6 +10,8 @@ namespace heedful::HEEDFUL_ISA {
 
 // Rows are the queries of all heads that share one key/value head: query by query, and within a query head by head, so
 // that neighbouring lanes see nearly the same keys. There are Tq · group of them.
+constexpr int FEW = 8;  // heads of at most so many query rows take DecodeTile
+
 template <int LANES>
 struct QueryRows {
     int64_t b, kv_head, first;  // first: the row in lane 0

@@ -16,8 +16,6 @@ from heedful.kernels.native import library
 pytestmark = pytest.mark.skipif(library.missing is not None, reason="needs the native kernel")
 TESTS = str(Path(__file__).parent)
 SEEDS = range(200)
-# Defects that are still to be mended: very low scores, and huge queries whose scale is 0.
-FAILING = {31, 45, 74, 93, 112, 142, 168, 180, 196}
 
 
 @cache
@@ -35,7 +33,7 @@ def test_problems_agree_with_the_oracle(isa):
     before = library.isa
     library.use_isa(isa)
     try:
-        assert found_in(seed for seed in SEEDS if seed not in FAILING) == []
+        assert found_in(SEEDS) == []
     finally:
         library.use_isa(before)
 
@@ -62,7 +60,7 @@ def test_a_planted_error_is_noticed(planted, monkeypatch):
             lse = lse + 0.5
         return output, lse
 
-    seeds = [seed for seed in SEEDS if seed not in FAILING and drawn(seed)[0].kind == "plain"]
+    seeds = [seed for seed in SEEDS if drawn(seed)[0].kind == "plain"]
     monkeypatch.setattr(native, "run", wrong)
     noticed = found_in(seeds)
     assert len(noticed) > 5

@@ -309,10 +309,11 @@ def _read_mask(attn_mask: Tensor, problem: AttentionProblem) -> _KernelArguments
     _, _, _, Tq, Tk, _, _ = problem.sizes
     mask = attn_mask[(None,) * (4 - attn_mask.dim())]
     row_max = mask.amax(dim=-1)
-    has_hidden_rows = row_max.amin().item() <= _HIDDEN
-    if has_hidden_rows and ((row_max <= _HIDDEN) & (row_max > -math.inf)).any():
-        return _KernelArguments("tensor", f"a query's whole mask is finite and below {_HIDDEN:g}")
-    if mask.shape[1] == 1 and mask.shape[3] == Tk and Tq >= _MIN_QUERIES_TO_READ_MASK:
+    has_hidden_rows = row_max.amin().item() == -math.inf
+    # A query whose whole mask is finite gives weights to its keys, however low the numbers are.
+    has_low_rows = bool(((row_max <= _HIDDEN) & (row_max > -math.inf)).any())
+    one_head = mask.shape[1] == 1 and mask.shape[3] == Tk
+    if one_head and not has_low_rows and Tq >= _MIN_QUERIES_TO_READ_MASK:
         hidden = mask.bool()
         if mask.masked_fill(~hidden, -math.inf).amax() <= _HIDDEN:
             ranges = _find_key_ranges(~hidden.squeeze(1))

@@ -59,6 +59,8 @@ class AttentionProblem:
     def __post_init__(self) -> None:
         _check_tensors(self.query, self.key, self.value)
         _check_numbers(self.scale, self.softcap, self.dropout_p)
+        if self.scale == 0:  # all scores are 0, also where the dot products would overflow
+            object.__setattr__(self, "query", self.query * 0)
         Hq = self.sizes.Hq
         if self.bias is not None:
             _check_bias(self.bias, self.sizes, self.query)
@@ -186,8 +188,12 @@ class AttentionProblem:
         )
         return self.query.to(dtype), key, value
 
-    def survivors(self, seed: int | Tensor, first: int, last: int) -> Bool[Tensor, "B Hq Tq keys"]:
-        """Return which weights of keys first … last − 1 dropout keeps: Boolean (B, Hq, Tq, last − first).
+    def dropout_factors(
+        self, seed: int | Tensor, first: int, last: int
+    ) -> Float[Tensor, "B Hq Tq keys"]:
+        """Return what dropout multiplies the weights of keys first … last − 1 by: 0 or 1 / (1 − p).
+
+        The factors (B, Hq, Tq, last − first) have the dtype of the weights, float32 or better.
 
         Args:
             seed: `dropout.draw_seed()`, drawn once for all keys.
@@ -196,13 +202,16 @@ class AttentionProblem:
         """
         B, Hq, _, Tq, *_ = self.sizes
         device = self.query.device
-        return dropout.kept(
+        kept = dropout.kept(
             seed,
             self.dropout_p,
             torch.arange(B, device=device).view(-1, 1, 1, 1),
             torch.arange(Hq, device=device).view(-1, 1, 1),
             torch.arange(Tq, device=device).view(-1, 1),
             torch.arange(first, last, device=device),
+        )
+        return kept.to(torch.promote_types(self.query.dtype, torch.float32)) / max(
+            1 - self.dropout_p, 2**-32
         )
 
 

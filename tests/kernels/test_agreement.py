@@ -185,14 +185,46 @@ def test_keys_that_no_query_may_see_are_never_read(kernel, mask):
         assert gradient.isfinite().all()
 
 
+@pytest.mark.parametrize("kernel", ["reference", "online", *NATIVE])
+@pytest.mark.parametrize("lowest", [torch.finfo(torch.float32).min, -1e31])
+@pytest.mark.parametrize("T", [6, 90])
+def test_the_lowest_scores_are_scores_too(kernel, lowest, T):
+    call = Call(
+        {name: torch.randn(1, 2, T, 8) for name in ("query", "key", "value")}
+        | {"bias": torch.full((T, T), lowest)},
+        {"mask": Causal()},
+    )
+    assert_agrees(call, kernel, lse=True)
+
+
+@pytest.mark.parametrize("kernel", ["reference", "online", *NATIVE])
+def test_a_scale_of_zero_gives_equal_weights_to_keys_of_any_size(kernel):
+    query, key, value = (torch.rand(1, 2, 5, 8, requires_grad=True) for _ in range(3))
+    output = attention(query * 1e38, key * 1e38, value, scale=0.0, kernel=kernel)
+    torch.testing.assert_close(output, value.mean(dim=2, keepdim=True).expand_as(output))
+    for gradient in torch.autograd.grad(output.sum(), (query, key)):
+        assert (gradient == 0).all()
+
+
+@pytest.mark.parametrize("kernel", ["reference", "online", *NATIVE])
+def test_dropping_every_weight_leaves_gradients_of_zero(kernel):
+    query, key, value = (torch.randn(1, 2, 5, 8, requires_grad=True) for _ in range(3))
+    output = attention(query, key, value * 1e30, dropout_p=1.0, kernel=kernel)
+    for tensor in (output, *torch.autograd.grad(output.sum(), (query, key, value))):
+        assert (tensor == 0).all()
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("sizes", [(2, 2, 0, 4), (2, 2, 4, 0), (0, 2, 4, 4), (2, 0, 4, 4)])
 def test_empty_tensors(kernel, sizes):
     B, H, Tq, Tk = sizes
     query, key, value = torch.randn(B, H, Tq, 8), torch.randn(B, H, Tk, 8), torch.randn(B, H, Tk, 6)
-    output = attention(query, key, value, Causal(align="end"), kernel=kernel)
+    tensors = [tensor.requires_grad_() for tensor in (query, key, value)]
+    output = attention(*tensors, Causal(align="end"), kernel=kernel)
     assert output.shape == (B, H, Tq, 6)
     assert (output == 0).all()
+    for gradient in torch.autograd.grad(output.sum(), tensors):
+        assert (gradient == 0).all()
 
 
 def test_a_problem_too_large_for_the_reference_goes_block_by_block():

@@ -56,6 +56,25 @@ def assert_agrees(tensors, **options):
 # --- the numbers -------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("Tq", [4, 8, 70])
+def test_gradients_of_saturated_weights_are_as_accurate_as_pytorchs(isa, Tq):
+    def gradients(attend, dtype):
+        leaves = [tensor.to(dtype).requires_grad_() for tensor in tensors]
+        return torch.autograd.grad(attend(*leaves), leaves, cotangent.to(dtype))
+
+    errors = torch.zeros(2, 3, dtype=torch.float64)
+    for _ in range(20):
+        tensors = draw(Hkv=2, Tq=Tq, Tk=70, D=64, Dv=64)
+        tensors[0].mul_(3), tensors[1].mul_(3)
+        cotangent = torch.randn(1, 2, Tq, 64)
+        exact = gradients(F.scaled_dot_product_attention, torch.float64)
+        ours = gradients(lambda *x: attention(*x, kernel="native"), torch.float32)
+        theirs = gradients(F.scaled_dot_product_attention, torch.float32)
+        for row, results in zip(errors, (ours, theirs), strict=True):
+            row += torch.stack([torch.dist(a, b) for a, b in zip(results, exact, strict=True)])
+    assert (errors[0] <= 1.5 * errors[1]).all(), errors
+
+
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_lengths_around_the_edges_of_blocks(isa, dtype):
     for Tq in EDGES:

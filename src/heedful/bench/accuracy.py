@@ -180,7 +180,7 @@ def dropout_baseline(inputs: WorkloadInputs) -> tuple[Tensor, ...]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         problem = AttentionProblem(*tensors, inputs.mask, dropout_p=workload.dropout_p)
-        survivors = problem.survivors(draw_seed(), 0, workload.keys)
+        survivors = problem.dropout_factors(draw_seed(), 0, workload.keys) > 0
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Dropout mask should only be used for testing")
         output, _ = torch._scaled_dot_product_attention_math(  # pyright: ignore[reportPrivateImportUsage]

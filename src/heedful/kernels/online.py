@@ -24,13 +24,14 @@ def refusal(problem: AttentionProblem) -> str | None:
 def run(problem: AttentionProblem) -> tuple[Tensor, Tensor]:
     """Update the highest score m, the normaliser l and the unnormalised output O, rescaled as m rises."""
     query, key, value = problem.widened()
-    B, Hq, _, Tq, Tk, _, Dv = problem.sizes
+    B, Hq, _, Tq, Tk, _, _ = problem.sizes
     seed = draw_seed() if problem.dropout_p > 0 else 0
-    keep = max(1 - problem.dropout_p, 2**-32)
 
     m = query.new_full((B, Hq, Tq, 1), -math.inf)
     l = query.new_zeros(B, Hq, Tq, 1)
-    O = query.new_zeros(B, Hq, Tq, Dv)
+    O = (
+        query @ key[..., :0, :].mT @ value[..., :0, :]
+    )  # a sum over no keys: zeros that have a gradient
     if problem.sinks is not None:  # one more key, which comes before all others and has value 0
         sinks = problem.sinks.to(query.dtype).view(-1, 1, 1)
         m = m.maximum(sinks.detach())
@@ -45,7 +46,7 @@ def run(problem: AttentionProblem) -> tuple[Tensor, Tensor]:
         correction = torch.exp(m - reference)
         l = correction * l + exponentials.sum(dim=-1, keepdim=True)
         if problem.dropout_p > 0:
-            exponentials = exponentials * problem.survivors(seed, first, last) / keep
+            exponentials = exponentials * problem.dropout_factors(seed, first, last)
         O = correction * O + exponentials @ value[..., first:last, :]
         m = highest
 

@@ -29,8 +29,7 @@ def run(problem: AttentionProblem) -> tuple[Tensor, Tensor]:
 
     weights, lse = softmax_with_sinks(scores, problem.sinks)
     if problem.dropout_p > 0:
-        weights = weights * problem.survivors(draw_seed(), 0, problem.sizes.Tk)
-        weights = weights / max(1 - problem.dropout_p, 2**-32)
+        weights = weights * problem.dropout_factors(draw_seed(), 0, problem.sizes.Tk)
 
     output = weights @ value
     return output.to(problem.query.dtype), lse
