@@ -117,7 +117,12 @@ class AttentionProblem:
         """The mask as Boolean (B or 1, Hq or 1, Tq, Tk), True = attend; None without a mask."""
         if self.intervals is not None:
             return self.intervals.dense().unsqueeze(1)
-        return self.mask.dense_on(self.grid) if isinstance(self.mask, Mask) else None
+        if self.mask is None:
+            return None
+        assert isinstance(self.mask, Mask)
+        dense = self.mask.dense_on(self.grid)
+        _check_dense(self.mask, dense, self.sizes, self.query)
+        return dense
 
     def visible(self, first: int, last: int) -> Bool[Tensor, "B Hq Tq keys"] | None:
         """Return columns first … last − 1 of the dense mask; with intervals, without building the rest."""
@@ -320,3 +325,21 @@ def _checked_mask(mask: Mask | Tensor, sizes: Sizes) -> Mask:
             remedy="A mask's heads are query heads, not key/value heads.",
         )
     return mask
+
+
+def _check_dense(mask: Mask, dense: Tensor, sizes: Sizes, query: Tensor) -> None:
+    """Raise ArgumentError unless a mask's Boolean tensor is one: the native kernel reads its memory as it is."""
+    B, Hq, _, Tq, Tk, _, _ = sizes
+    if (
+        dense.dtype == torch.bool
+        and dense.device == query.device
+        and dense.dim() == 4
+        and broadcasts(tuple(dense.shape), (B, Hq, Tq, Tk))
+    ):
+        return
+    raise ArgumentError(
+        "mask",
+        expected=f"Boolean values that broadcast to (B={B}, Hq={Hq}, Tq={Tq}, Tk={Tk}), on {query.device}",
+        received=f"{mask!r} with {dense.dtype} {tuple(dense.shape)} on {dense.device}",
+        remedy="The mask's method sees(b, h, q, k, grid) returns True where query q may see key k.",
+    )
