@@ -24,14 +24,18 @@ KERNELS: dict[str, Kernel] = {
 AUTO: str = "auto"
 AMX: bool = torch.cpu._is_amx_tile_supported()
 MAX_DECODED: int = 8  # queries; up to here, reading keys and values takes most of the time
-MAX_REFERENCE_BYTES: int = 2**30  # of scores; larger problems are computed block by block
+MAX_REFERENCE_BYTES: int = (
+    2**30
+)  # of scores and weights; larger problems are computed block by block
 
 
 def ranking(problem: AttentionProblem) -> Iterator[str]:
     """Yield the kernels that ``kernel="auto"`` may choose; the first that does not refuse the problem is chosen."""
     if problem.query.dtype != torch.float64:  # float64 is for comparisons and double backward
         yield from _fast_kernels(problem)
-    large = reference.scratch_bytes(problem) > MAX_REFERENCE_BYTES
+    B, Hq, _, Tq, Tk, _, _ = problem.sizes
+    scores = B * Hq * Tq * Tk * max(problem.query.element_size(), 4)
+    large = 3 * scores > MAX_REFERENCE_BYTES  # scores, exponentials and weights
     yield from ("online", "reference") if large else ("reference", "online")
 
 
@@ -97,7 +101,9 @@ class Plan:
         pairs: the number of visible (query, key) pairs, over batch and heads.
         flops: the floating-point operations that the forward pass needs for the pairs.
         bytes: the sizes of query, key, value and output, in bytes.
-        scratch_bytes: the memory that the kernel needs besides them, in bytes.
+        scratch_bytes: the memory that the forward pass needs besides them, in bytes: the largest number of bytes that
+            exist at once, on as many threads as torch.get_num_threads() says, with what it keeps for a backward pass.
+            It is exact to 20 % or 64 KiB, except for "flex", whose code is not known before it is compiled.
         notes: what users should know about how the kernel computes the result.
 
     Examples:

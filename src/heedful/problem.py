@@ -81,6 +81,13 @@ class AttentionProblem:
         return 1 / math.sqrt(max(self.sizes.D, 1)) if self.scale is None else self.scale
 
     @property
+    def output_bytes(self) -> int:
+        """The size of the output, and of the log-sum-exp if the caller wants it."""
+        B, Hq, _, Tq, _, _, Dv = self.sizes
+        size = self.query.element_size()
+        return B * Hq * Tq * (Dv * size + (max(size, 4) if self.return_lse else 0))
+
+    @property
     def needs_grad(self) -> bool:
         """True if a backward pass may follow."""
         if not torch.is_grad_enabled():
