@@ -98,8 +98,9 @@ class Plan:
         others: every other kernel with the reason why it does not run, in the order in which they are tried.
         problem: shapes, dtype and device in words.
         mask: what the mask lowers to, in words.
-        pairs: the number of visible (query, key) pairs, over batch and heads.
-        flops: the floating-point operations that the forward pass needs for the pairs.
+        pairs: the number of visible (query, key) pairs, over batch and heads; None for a mask
+            without values, of fake tensors or on the device "meta".
+        flops: the floating-point operations that the forward pass needs for the pairs; None likewise.
         bytes: the sizes of query, key, value and output, in bytes.
         scratch_bytes: the memory that the forward pass needs besides them, in bytes: the largest number of bytes that
             exist at once, on as many threads as torch.get_num_threads() says, with what it keeps for a backward pass.
@@ -117,8 +118,8 @@ class Plan:
     others: tuple[tuple[str, str], ...]
     problem: str
     mask: str
-    pairs: int
-    flops: int
+    pairs: int | None
+    flops: int | None
     bytes: int
     scratch_bytes: int
     notes: str
@@ -128,7 +129,7 @@ class Plan:
             ("problem", self.problem),
             ("mask", self.mask),
             ("kernel", self.kernel + (f" ({self.notes})" if self.notes else "")),
-            ("FLOPs", _with_unit(self.flops, "FLOP", 1000)),
+            ("FLOPs", "unknown" if self.flops is None else _with_unit(self.flops, "FLOP", 1000)),
             (
                 "memory",
                 f"{_with_unit(self.bytes, 'B')} in and out, {_with_unit(self.scratch_bytes, 'B')} scratch",
@@ -181,7 +182,7 @@ def explain(
         f"{str(query.dtype).removeprefix('torch.')} on {query.device}",
         mask=_describe_mask(problem),
         pairs=problem.pairs,
-        flops=2 * (D + Dv) * problem.pairs,
+        flops=None if problem.pairs is None else 2 * (D + Dv) * problem.pairs,
         bytes=element * (query.numel() + key.numel() + value.numel() + B * Hq * Tq * Dv),
         scratch_bytes=chosen.scratch_bytes(problem),
         notes=chosen.notes(problem),
@@ -222,6 +223,8 @@ def _describe_mask(problem: AttentionProblem) -> str:
             if problem.intervals.ranges == 1
             else f"up to {problem.intervals.ranges} key ranges per query"
         )
+    if problem.pairs is None:
+        return f"{problem.mask!r}: {form}"
     share = problem.pairs / max(B * Hq * Tq * Tk, 1)
     return f"{problem.mask!r}: {form}, {share:.1%} of the scores"
 

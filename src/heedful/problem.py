@@ -14,7 +14,7 @@ from heedful.errors import ArgumentError
 from heedful.intervals import Intervals
 from heedful.lazy import lazy
 from heedful.masks import Dense, Grid, Mask
-from heedful.modes import any_set, is_causal_bias
+from heedful.modes import any_set, is_causal_bias, values_known
 from heedful.shapes import Sizes, broadcasts, read_sizes
 
 DTYPES: tuple[torch.dtype, ...] = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -162,15 +162,17 @@ class AttentionProblem:
         return empty.unsqueeze(-1) if any_set(empty, when_tracing=True) else None
 
     @lazy
-    def pairs(self) -> int:
-        """The number of visible (query, key) pairs, over all batch entries and heads."""
+    def pairs(self) -> int | None:
+        """The number of visible (query, key) pairs, over all batch entries and heads; None if values are unknown."""
         B, Hq, _, Tq, Tk, _, _ = self.sizes
         if self.mask is None:
             return B * Hq * Tq * Tk
         if self.intervals is not None:
-            return int(self.intervals.pairs().expand(B).sum()) * Hq
-        assert self.dense_mask is not None
-        return int(self.dense_mask.expand(B, Hq, -1, -1).sum())
+            pairs = self.intervals.pairs().expand(B).sum() * Hq
+        else:
+            assert self.dense_mask is not None
+            pairs = self.dense_mask.expand(B, Hq, -1, -1).sum()
+        return int(pairs) if values_known(pairs) else None
 
     # The tensors that the kernels written in PyTorch compute with
 

@@ -83,12 +83,10 @@ def _is_fused(problem: AttentionProblem) -> bool:
         mask = mask.expand(*query.shape[:-1], problem.sizes.Tk)
     grouped = problem.sizes.Hq != problem.sizes.Hkv
     arguments = (query, problem.key, problem.value, mask, problem.dropout_p, mask is None)
-    return (
-        torch._C._VariableFunctions._fused_sdp_choice(
-            *arguments, scale=problem.factor, enable_gqa=grouped
-        )
-        != 0
+    choice = torch._fused_sdp_choice(  # pyright: ignore[reportPrivateImportUsage]
+        *arguments, scale=problem.factor, enable_gqa=grouped
     )
+    return choice != 0
 
 
 def _fused_tensors(
