@@ -124,7 +124,7 @@ struct BackwardPass {
 static int32_t backward(const heedful_gradient *g) {
     const heedful_problem &p = g->forward;
     if (!p.B || !p.Hq || !p.Hkv) return HEEDFUL_OK;
-    return run_pass<BackwardPass>(*g, p.dtype);
+    return with_pass<BackwardPass>(*g, p.dtype, [](auto &pass) { return pass.run(); });
 }
 
 }  // namespace heedful::HEEDFUL_ISA

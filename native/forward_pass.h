@@ -42,8 +42,16 @@ struct ForwardPass {
           partial_floats(scratch_floats<typename WideTile::PartialSums, typename MiddleTile::PartialSums,
                                         typename NarrowTile::PartialSums, typename FewTile::PartialSums>(p)) {}
 
+    int64_t all_partial_floats() const { return chunks > 1 ? heads * tiles * chunks * partial_floats : 0; }
+
+    // The memory that run() allocates, in bytes: the partial sums, and the scratch of each thread that gets an item.
+    int64_t scratch_bytes(int64_t threads) const {
+        const int64_t items = heads * tiles * chunks;
+        return sizeof(float) * (all_partial_floats() + (threads < items ? threads : items) * tile_floats);
+    }
+
     int32_t run() {
-        if (chunks > 1 && !(partials = allocate(heads * tiles * chunks * partial_floats))) return HEEDFUL_NO_MEMORY;
+        if (chunks > 1 && !(partials = allocate(all_partial_floats()))) return HEEDFUL_NO_MEMORY;
         for_each_item(p.parallel_for, heads * tiles * chunks, [this](auto next) {
             with_scratch(next, [this](int64_t item, Scratch scratch) { attend(item, scratch); });
         });
@@ -118,7 +126,12 @@ struct ForwardPass {
 
 static int32_t forward(const heedful_problem *p) {
     if (!p->B || !p->Hq || !p->Tq) return HEEDFUL_OK;
-    return run_pass<ForwardPass>(*p, p->dtype);
+    return with_pass<ForwardPass>(*p, p->dtype, [](auto &pass) { return pass.run(); });
+}
+
+static int64_t forward_scratch(const heedful_problem *p, int64_t threads) {
+    if (!p->B || !p->Hq || !p->Tq) return 0;
+    return with_pass<ForwardPass>(*p, p->dtype, [=](auto &pass) { return pass.scratch_bytes(threads); });
 }
 
 }  // namespace heedful::HEEDFUL_ISA

@@ -14,7 +14,7 @@ extern "C" {
 #endif
 
 /* The version of this interface. It changes whenever a struct, a code or a function's meaning changes. */
-#define HEEDFUL_ABI 2
+#define HEEDFUL_ABI 3
 
 /* The maximum number of key ranges of one query. The kernels' buffers have this size, and callers must not exceed it:
  * heedful_max_key_ranges() lets them compare their own limit. */
@@ -79,6 +79,10 @@ typedef struct {
 
 /* Compute output and lse from query, key and value. Returns a heedful_status. */
 int32_t heedful_forward(const heedful_problem *problem);
+
+/* Return how many bytes heedful_forward allocates on this number of threads, with the instruction set in use, or -1 if it
+ * refuses the sizes or the dtype. Nothing but they is read from the problem. */
+int64_t heedful_forward_scratch(const heedful_problem *problem, int64_t threads);
 
 /* Compute the same in four plain passes, from float32 tensors only. The tests compare the other kernels with it. */
 int32_t heedful_forward_plain(const heedful_problem *problem);

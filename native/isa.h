@@ -5,10 +5,10 @@
 
 namespace heedful {
 
-// Both return a heedful_status.
 struct Kernels {
-    int32_t (*forward)(const heedful_problem *);
-    int32_t (*backward)(const heedful_gradient *);
+    int32_t (*forward)(const heedful_problem *);    // returns a heedful_status
+    int32_t (*backward)(const heedful_gradient *);  // likewise
+    int64_t (*forward_scratch)(const heedful_problem *, int64_t threads);
 };
 
 // The busiest loops of an instruction set, which peaks.cpp times. Each runs on the calling thread.

@@ -11,7 +11,7 @@
 
 namespace heedful::HEEDFUL_ISA {
 
-const Kernels kernels = {forward, backward};
+const Kernels kernels = {forward, backward, forward_scratch};
 const PeakLoops peak_loops = {multiply_adds, bf16_products, read_all};
 
 }  // namespace heedful::HEEDFUL_ISA

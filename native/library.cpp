@@ -66,6 +66,11 @@ EXPORT int32_t heedful_forward(const heedful_problem *problem) {
     return heedful::in_use.load()->kernels->forward(problem);
 }
 
+EXPORT int64_t heedful_forward_scratch(const heedful_problem *problem, int64_t threads) {
+    if (!problem || heedful::check_dtype(*problem) || heedful::check_sizes(*problem)) return -1;
+    return heedful::in_use.load()->kernels->forward_scratch(problem, threads);
+}
+
 EXPORT int32_t heedful_backward(const heedful_gradient *gradient) {
     if (const int32_t status = heedful::check(gradient)) return status;
     return heedful::in_use.load()->kernels->backward(gradient);

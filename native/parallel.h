@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <type_traits>
 
 #include "heedful.h"
 #include "number.h"
@@ -32,15 +33,17 @@ static void for_each_item(heedful_parallel_for parallel_for, int64_t items, cons
         part(0, items, &queue);
 }
 
-// Run Pass<N, PAIRS>(problem) with the number type N of `dtype`, in pairs of bf16 where the instruction set has them.
-template <template <class N, bool PAIRS> class Pass, class Problem>
-static int32_t run_pass(const Problem &problem, int32_t dtype) {
-    switch (dtype) {
-        case HEEDFUL_F32: return Pass<float, false>(problem).run();
-        case HEEDFUL_F16: return Pass<Half, false>(problem).run();
-        case HEEDFUL_BF16: return Pass<Bf16, HAS_PAIRS>(problem).run();
-        default: return HEEDFUL_UNKNOWN_DTYPE;
-    }
+// Return work(pass) of Pass<N, PAIRS>(problem) with the number type N of `dtype`, which has been checked, in pairs of bf16
+// where the instruction set has them.
+template <template <class N, bool PAIRS> class Pass, class Problem, class Work>
+static auto with_pass(const Problem &problem, int32_t dtype, const Work &work) {
+    const auto call = [&](auto pass_of) {
+        typename decltype(pass_of)::type pass(problem);
+        return work(pass);
+    };
+    if (dtype == HEEDFUL_F32) return call(std::type_identity<Pass<float, false>>());
+    if (dtype == HEEDFUL_F16) return call(std::type_identity<Pass<Half, false>>());
+    return call(std::type_identity<Pass<Bf16, HAS_PAIRS>>());
 }
 
 }  // namespace heedful::HEEDFUL_ISA

@@ -19,6 +19,10 @@ inline bool fits(std::initializer_list<int64_t> sizes) {
     return true;
 }
 
+inline int32_t check_dtype(const heedful_problem &p) {
+    return p.dtype < HEEDFUL_F32 || p.dtype > HEEDFUL_F16 ? HEEDFUL_UNKNOWN_DTYPE : HEEDFUL_OK;
+}
+
 inline int32_t check_sizes(const heedful_problem &p) {
     for (int64_t size : {p.B, p.Hq, p.Hkv, p.Tq, p.Tk, p.D, p.Dv})
         if (size < 0 || size > INT32_MAX) return HEEDFUL_BAD_SIZE;
@@ -85,7 +89,7 @@ inline int32_t check_key_ranges(const heedful_problem &p) {
 inline int32_t check(const heedful_problem *problem) {
     if (!problem) return HEEDFUL_MISSING_TENSOR;
     const heedful_problem &p = *problem;
-    if (p.dtype < HEEDFUL_F32 || p.dtype > HEEDFUL_F16) return HEEDFUL_UNKNOWN_DTYPE;
+    if (const int32_t status = check_dtype(p)) return status;
     if (const int32_t status = check_sizes(p)) return status;
     if (const int32_t status = check_key_ranges(p)) return status;
     if (!(p.dropout_p >= 0 && p.dropout_p <= 1)) return HEEDFUL_BAD_DROPOUT;

@@ -1,12 +1,27 @@
 """The choice of kernels, how explain() describes it, and that a kernel requested by name runs or raises."""
 
+import contextlib
 import dataclasses
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import heedful
-from heedful import Causal, KernelError, Padding, Sinks, Window, attention, explain
+from heedful import (
+    Band,
+    Causal,
+    Dense,
+    Documents,
+    KernelError,
+    KeyRanges,
+    Padding,
+    Prefix,
+    Sinks,
+    Window,
+    attention,
+    explain,
+)
 from heedful.kernels import native
 
 Q, K, V = torch.randn(2, 4, 16, 8), torch.randn(2, 2, 16, 8), torch.randn(2, 2, 16, 6)
@@ -152,3 +167,27 @@ def test_explain_draws_no_random_number():
     state = torch.get_rng_state()
     explain(Q, K, V, dropout_p=0.5, kernel="reference")
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def masks_on(device):
+    lengths = torch.ones(2, dtype=torch.long, device=device)
+    documents = Documents(torch.zeros(2, 16, dtype=torch.long, device=device))
+    dense = Dense(torch.ones(16, 16, dtype=torch.bool, device=device))
+    lowered = KeyRanges(Window(2).intervals(16, device=device))
+    positional = (Causal(), Window(2), Band(1, 1), Sinks(1), Sinks(1) | Window(2))
+    sequences = (Prefix(lengths), Padding(lengths), Padding(lengths, "left"), documents)
+    return *positional, *sequences, dense, lowered, Causal() & Padding(lengths), Causal() | dense
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_masks_without_values_are_explained_and_run(device):
+    """On the device "meta", and with fake tensors, which seem to be on the CPU."""
+    with FakeTensorMode() if device == "cpu" else contextlib.nullcontext():
+        query = torch.empty(2, 4, 16, 8, device=device)
+        for mask in masks_on(device):
+            plan = explain(query, query, query, mask)
+            assert plan.pairs is plan.flops is None
+            assert "unknown" in str(plan)
+            assert plan.kernel != "flex"
+            assert "values" in reasons(plan)["flex"] or device == "meta"
+            assert attention(query, query, query, mask).shape == query.shape

@@ -1,5 +1,6 @@
 """Masks: which keys each shows, that all forms agree, and that alignment is never guessed."""
 
+import contextlib
 import itertools
 import sys
 
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.attention.flex_attention import create_mask
 
+from fuzz.memory import guarded
 from heedful import (
     ArgumentError,
     Band,
@@ -330,21 +332,107 @@ def test_masks_of_numbers_compare_and_hash_by_value():
 
 @pytest.mark.parametrize(
     "mask",
-    [Causal(), Window(2), Sinks(1), Causal() & Window(2), KeyRanges(Window(2).intervals(3))],
+    [
+        *(
+            Causal(),
+            Window(2),
+            Band(1, 1),
+            Sinks(1),
+            Prefix([2]),
+            Padding([2]),
+            Padding([2], "left"),
+        ),
+        *(Causal() & Window(2), Sinks(1) | Window(2), Causal() & Padding([2])),
+        *(KeyRanges(Window(2).intervals(3)), Documents(torch.tensor([0, 0, 1]))),
+        *(Dense(torch.eye(3, dtype=torch.bool)), Causal() | Dense(torch.eye(3, dtype=torch.bool))),
+    ],
     ids=repr,
 )
 def test_writing_to_what_a_mask_returned_changes_no_later_result(mask):
     query = torch.randn(1, 1, 3, 4)
     expected, output = mask.dense(3).clone(), attention(query, query, query, mask)
     intervals = mask.intervals(3)
-    intervals.start.fill_(1)
-    intervals.stop.fill_(1)
-    for tensor in vars(mask.block_mask(3)).values():
+    returned = [mask.dense(3), *mask.sdpa_arguments(3).values(), *vars(mask.block_mask(3)).values()]
+    if intervals is not None:
+        returned += [intervals.start, intervals.stop]
+    if isinstance(mask, Padding | Documents):
+        returned.append(mask.cumulative_lengths())
+    for tensor in returned:
         if isinstance(tensor, torch.Tensor):
-            tensor.zero_()
-    assert torch.equal(mask.intervals(3).dense(), expected[0])
+            with contextlib.suppress(RuntimeError):  # PyTorch refuses to write to expanded tensors
+                tensor.zero_()
+    if intervals is not None:
+        assert torch.equal(mask.intervals(3).dense(), expected[0])
     assert torch.equal(mask.dense(3), expected)
     assert torch.equal(attention(query, query, query, mask), output)
+
+
+class Foreign(Mask):
+    """A mask of a user, which returns what it was given."""
+
+    def __init__(self, start=None, stop=None, seen=None):
+        self.start, self.stop, self.seen = start, stop, seen
+
+    def sees(self, b, h, q, k, grid):
+        return self.seen
+
+    def key_ranges(self, grid):
+        return None if self.start is None else Intervals(self.start, self.stop, grid.Tk)
+
+
+def numbers(*shape, dtype=torch.int32, device="cpu"):
+    return torch.ones(shape, dtype=dtype, device=device)
+
+
+KERNELS = ["native", "reference", "online", "torch_sdpa"]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    "mask",
+    [
+        *(Foreign(*2 * [numbers(1, 4, 1, dtype=dtype)]) for dtype in (torch.int16, torch.float32)),
+        Foreign(numbers(1, 4, 1), numbers(1, 4, 1, dtype=torch.int64)),
+        *(Foreign(*2 * [numbers(*shape)]) for shape in ((1, 3, 1), (3, 4, 1), (4, 1), (1, 4, 0))),
+        Foreign(numbers(1, 4, 2), numbers(1, 4, 1)),
+        Foreign(*2 * [numbers(1, 4, 1, device="meta")]),
+        Foreign(seen=numbers(1, 1, 4, 4)),
+        Foreign(seen=numbers(1, 1, 4, 4, dtype=torch.bool, device="meta")),
+    ],
+)
+def test_kernels_never_read_tensors_of_a_users_mask_that_are_not_what_they_should_be(mask, kernel):
+    query = torch.randn(2, 1, 4, 8)
+    with pytest.raises(ArgumentError, match="mask: expected"):
+        attention(query, query, query, mask, kernel=kernel)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    ("first", "last"), [(-5, 50), (-(2**31), 2**31 - 1), (2, 2**31 - 1), (-(2**31), 2), (3, -1)]
+)
+def test_ranges_of_a_users_mask_beyond_the_keys_are_clipped(first, last, kernel):
+    """The pages around the keys and values cannot be read."""
+    start, stop = numbers(1, 4, 2) * first, numbers(1, 4, 2) * last
+    for Tq, Tk in ((4, 4), (4, 3000)):
+        query = torch.randn(1, 2, Tq, 8)
+        for at_end in (False, True):
+            key = guarded(2 * Tk * 8, torch.float32, at_end=at_end).view(1, 2, Tk, 8)
+            key.copy_(torch.randn(key.shape)).requires_grad_()
+            output = attention(query, key, key, Foreign(start, stop), kernel=kernel)
+            (gradient,) = torch.autograd.grad(output.sum(), key)
+            seen = (torch.arange(Tk) >= first) & (torch.arange(Tk) < last)
+            expected = attention(query, key, key, seen.view(1, -1), kernel="reference")
+            torch.testing.assert_close(output, expected)
+            torch.testing.assert_close(gradient, torch.autograd.grad(expected.sum(), key)[0])
+
+
+def test_key_ranges_that_are_resized_after_they_were_checked_are_refused():
+    ranges = Window(2).intervals(4)
+    mask = KeyRanges(ranges)
+    ranges.stop.resize_(1, 2, 1)
+    query = torch.randn(1, 1, 4, 8)
+    with pytest.raises(ArgumentError, match="mask: expected key ranges"):
+        attention(query, query, query, mask)
 
 
 NO_BATCH = [

@@ -36,6 +36,12 @@ static void refusals() {
         check_refusal(p, HEEDFUL_UNKNOWN_DTYPE, "an unknown dtype is refused by the plain kernel", true);
     }
     check_refusal(problem.with(x, HEEDFUL_BF16, 0), HEEDFUL_UNKNOWN_DTYPE, "bf16 is refused by the plain kernel", true);
+    heedful_problem sizes = problem.with(x, HEEDFUL_F32, 0);
+    const int64_t one = heedful_forward_scratch(&sizes, 1), two = heedful_forward_scratch(&sizes, 2);
+    check(0 < one && one <= two, "scratch grows with the threads", "");
+    sizes.D = 0;
+    check(heedful_forward_scratch(&sizes, 1) == -1 && heedful_forward_scratch(nullptr, 1) == -1,
+          "the scratch of a refused problem is -1", "");
     for (int32_t key_ranges : {-1, HEEDFUL_MAX_KEY_RANGES + 1, 1000}) {
         heedful_problem p = problem.with(x, HEEDFUL_F32, 0);
         p.key_ranges = key_ranges;

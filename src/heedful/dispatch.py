@@ -24,14 +24,18 @@ KERNELS: dict[str, Kernel] = {
 AUTO: str = "auto"
 AMX: bool = torch.cpu._is_amx_tile_supported()
 MAX_DECODED: int = 8  # queries; up to here, reading keys and values takes most of the time
-MAX_REFERENCE_BYTES: int = 2**30  # of scores; larger problems are computed block by block
+MAX_REFERENCE_BYTES: int = (
+    2**30
+)  # of scores and weights; larger problems are computed block by block
 
 
 def ranking(problem: AttentionProblem) -> Iterator[str]:
     """Yield the kernels that ``kernel="auto"`` may choose; the first that does not refuse the problem is chosen."""
     if problem.query.dtype != torch.float64:  # float64 is for comparisons and double backward
         yield from _fast_kernels(problem)
-    large = reference.scratch_bytes(problem) > MAX_REFERENCE_BYTES
+    B, Hq, _, Tq, Tk, _, _ = problem.sizes
+    scores = B * Hq * Tq * Tk * max(problem.query.element_size(), 4)
+    large = 3 * scores > MAX_REFERENCE_BYTES  # scores, exponentials and weights
     yield from ("online", "reference") if large else ("reference", "online")
 
 
@@ -94,10 +98,13 @@ class Plan:
         others: every other kernel with the reason why it does not run, in the order in which they are tried.
         problem: shapes, dtype and device in words.
         mask: what the mask lowers to, in words.
-        pairs: the number of visible (query, key) pairs, over batch and heads.
-        flops: the floating-point operations that the forward pass needs for the pairs.
+        pairs: the number of visible (query, key) pairs, over batch and heads; None for a mask
+            without values, of fake tensors or on the device "meta".
+        flops: the floating-point operations that the forward pass needs for the pairs; None likewise.
         bytes: the sizes of query, key, value and output, in bytes.
-        scratch_bytes: the memory that the kernel needs besides them, in bytes.
+        scratch_bytes: the memory that the forward pass needs besides them, in bytes: the largest number of bytes that
+            exist at once, on as many threads as torch.get_num_threads() says, with what it keeps for a backward pass.
+            It is exact to 20 % or 64 KiB, except for "flex", whose code is not known before it is compiled.
         notes: what users should know about how the kernel computes the result.
 
     Examples:
@@ -111,8 +118,8 @@ class Plan:
     others: tuple[tuple[str, str], ...]
     problem: str
     mask: str
-    pairs: int
-    flops: int
+    pairs: int | None
+    flops: int | None
     bytes: int
     scratch_bytes: int
     notes: str
@@ -122,7 +129,7 @@ class Plan:
             ("problem", self.problem),
             ("mask", self.mask),
             ("kernel", self.kernel + (f" ({self.notes})" if self.notes else "")),
-            ("FLOPs", _with_unit(self.flops, "FLOP", 1000)),
+            ("FLOPs", "unknown" if self.flops is None else _with_unit(self.flops, "FLOP", 1000)),
             (
                 "memory",
                 f"{_with_unit(self.bytes, 'B')} in and out, {_with_unit(self.scratch_bytes, 'B')} scratch",
@@ -175,7 +182,7 @@ def explain(
         f"{str(query.dtype).removeprefix('torch.')} on {query.device}",
         mask=_describe_mask(problem),
         pairs=problem.pairs,
-        flops=2 * (D + Dv) * problem.pairs,
+        flops=None if problem.pairs is None else 2 * (D + Dv) * problem.pairs,
         bytes=element * (query.numel() + key.numel() + value.numel() + B * Hq * Tq * Dv),
         scratch_bytes=chosen.scratch_bytes(problem),
         notes=chosen.notes(problem),
@@ -216,6 +223,8 @@ def _describe_mask(problem: AttentionProblem) -> str:
             if problem.intervals.ranges == 1
             else f"up to {problem.intervals.ranges} key ranges per query"
         )
+    if problem.pairs is None:
+        return f"{problem.mask!r}: {form}"
     share = problem.pairs / max(B * Hq * Tq * Tk, 1)
     return f"{problem.mask!r}: {form}, {share:.1%} of the scores"
 

@@ -51,6 +51,11 @@ class Intervals:
         stop = torch.maximum(start, stop)
         return cls(start.int().unsqueeze(-1), stop.int().unsqueeze(-1), Tk)
 
+    def _clipped(self) -> Intervals:
+        """Return the same keys in ranges within 0 … Tk, for ranges that were made or changed elsewhere."""
+        start, stop = self.start.clamp(0, self.Tk), self.stop.clamp(0, self.Tk)
+        return Intervals(start, torch.maximum(start, stop), self.Tk)
+
     def clone(self) -> Intervals:
         """Return the same ranges in tensors of their own."""
         return Intervals(self.start.clone(), self.stop.clone(), self.Tk)
@@ -105,7 +110,8 @@ class Intervals:
 
     def pairs(self) -> Int64[Tensor, " B"]:
         """Return the number of visible (query, key) pairs of each batch entry: int64 (B or 1,)."""
-        return (self.stop - self.start).sum(dim=(-2, -1))
+        clipped = self._clipped()
+        return (clipped.stop - clipped.start).sum(dim=(-2, -1))
 
     def empty_rows(self) -> Bool[Tensor, "B Tq"]:
         """Return which queries see no key: Boolean (B or 1, Tq)."""
@@ -116,20 +122,22 @@ class Intervals:
         edges = torch.zeros(
             len(self.start), self.Tk + 1, dtype=torch.int32, device=self.start.device
         )
+        clipped = self._clipped()
         ones = torch.ones_like(self.start).flatten(1)
-        edges.scatter_add_(1, self.start.flatten(1).long(), ones)
-        edges.scatter_add_(1, self.stop.flatten(1).long(), -ones)
+        edges.scatter_add_(1, clipped.start.flatten(1).long(), ones)
+        edges.scatter_add_(1, clipped.stop.flatten(1).long(), -ones)
         return edges.cumsum(dim=1)[:, : self.Tk] == 0
 
     def block_mask(self, block: int = 128) -> BlockMask:
         """Build FlexAttention's block mask in O(Tq · Tk / block) instead of O(Tq · Tk)."""
         from torch.nn.attention.flex_attention import BlockMask
 
+        clipped = self._clipped()
         Tq = self.start.shape[1]
         edge = torch.arange(0, self.Tk, block, device=self.start.device, dtype=torch.int32)
         covered = (
-            torch.minimum(self.stop.unsqueeze(-1), edge + block)
-            - torch.maximum(self.start.unsqueeze(-1), edge)
+            torch.minimum(clipped.stop.unsqueeze(-1), edge + block)
+            - torch.maximum(clipped.start.unsqueeze(-1), edge)
         ).clamp(min=0)
         covered = covered.sum(dim=2)  # (B, Tq, key blocks)
         blocks = torch.nn.functional.pad(covered, (0, 0, 0, -Tq % block)).unflatten(1, (-1, block))

@@ -11,6 +11,7 @@ from torch._C._functorch import (
     is_functorch_wrapped_tensor,
     peek_interpreter_stack,
 )
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad, profiler
 
 _PLAIN = {Tensor, torch.nn.Parameter, NoneType}
@@ -77,8 +78,8 @@ def any_set(flags: Tensor, *, when_tracing: bool) -> bool:
 
 
 def values_known(tensor: Tensor) -> bool:
-    """Check whether a tensor has values to read: not under `torch.compile` or `vmap`, nor on the device "meta"."""
-    if torch.compiler.is_compiling() or tensor.is_meta:
+    """Check whether a tensor has values: not under `torch.compile` or `vmap`, nor if it is fake or on "meta"."""
+    if torch.compiler.is_compiling() or tensor.is_meta or isinstance(tensor, FakeTensor):
         return False
     while is_functorch_wrapped_tensor(tensor):
         if is_batchedtensor(tensor):

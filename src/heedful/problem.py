@@ -14,7 +14,7 @@ from heedful.errors import ArgumentError
 from heedful.intervals import Intervals
 from heedful.lazy import lazy
 from heedful.masks import Dense, Grid, Mask
-from heedful.modes import any_set, is_causal_bias
+from heedful.modes import any_set, is_causal_bias, values_known
 from heedful.shapes import Sizes, broadcasts, read_sizes
 
 DTYPES: tuple[torch.dtype, ...] = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -83,6 +83,13 @@ class AttentionProblem:
         return 1 / math.sqrt(max(self.sizes.D, 1)) if self.scale is None else self.scale
 
     @property
+    def output_bytes(self) -> int:
+        """The size of the output, and of the log-sum-exp if the caller wants it."""
+        B, Hq, _, Tq, _, _, Dv = self.sizes
+        size = self.query.element_size()
+        return B * Hq * Tq * (Dv * size + (max(size, 4) if self.return_lse else 0))
+
+    @property
     def needs_grad(self) -> bool:
         """True if a backward pass may follow."""
         if not torch.is_grad_enabled():
@@ -119,7 +126,12 @@ class AttentionProblem:
         """The mask as Boolean (B or 1, Hq or 1, Tq, Tk), True = attend; None without a mask."""
         if self.intervals is not None:
             return self.intervals.dense().unsqueeze(1)
-        return self.mask.dense_on(self.grid) if isinstance(self.mask, Mask) else None
+        if self.mask is None:
+            return None
+        assert isinstance(self.mask, Mask)
+        dense = self.mask.dense_on(self.grid)
+        _check_dense(self.mask, dense, self.sizes, self.query)
+        return dense
 
     def visible(self, first: int, last: int) -> Bool[Tensor, "B Hq Tq keys"] | None:
         """Return columns first … last − 1 of the dense mask; with intervals, without building the rest."""
@@ -152,15 +164,17 @@ class AttentionProblem:
         return empty.unsqueeze(-1) if any_set(empty, when_tracing=True) else None
 
     @lazy
-    def pairs(self) -> int:
-        """The number of visible (query, key) pairs, over all batch entries and heads."""
+    def pairs(self) -> int | None:
+        """The number of visible (query, key) pairs, over all batch entries and heads; None if values are unknown."""
         B, Hq, _, Tq, Tk, _, _ = self.sizes
         if self.mask is None:
             return B * Hq * Tq * Tk
         if self.intervals is not None:
-            return int(self.intervals.pairs().expand(B).sum()) * Hq
-        assert self.dense_mask is not None
-        return int(self.dense_mask.expand(B, Hq, -1, -1).sum())
+            pairs = self.intervals.pairs().expand(B).sum() * Hq
+        else:
+            assert self.dense_mask is not None
+            pairs = self.dense_mask.expand(B, Hq, -1, -1).sum()
+        return int(pairs) if values_known(pairs) else None
 
     # The tensors that the kernels written in PyTorch compute with
 
@@ -329,3 +343,21 @@ def _checked_mask(mask: Mask | Tensor, sizes: Sizes) -> Mask:
             remedy="A mask's heads are query heads, not key/value heads.",
         )
     return mask
+
+
+def _check_dense(mask: Mask, dense: Tensor, sizes: Sizes, query: Tensor) -> None:
+    """Raise ArgumentError unless a mask's Boolean tensor is one: the native kernel reads its memory as it is."""
+    B, Hq, _, Tq, Tk, _, _ = sizes
+    if (
+        dense.dtype == torch.bool
+        and dense.device == query.device
+        and dense.dim() == 4
+        and broadcasts(tuple(dense.shape), (B, Hq, Tq, Tk))
+    ):
+        return
+    raise ArgumentError(
+        "mask",
+        expected=f"Boolean values that broadcast to (B={B}, Hq={Hq}, Tq={Tq}, Tk={Tk}), on {query.device}",
+        received=f"{mask!r} with {dense.dtype} {tuple(dense.shape)} on {dense.device}",
+        remedy="The mask's method sees(b, h, q, k, grid) returns True where query q may see key k.",
+    )

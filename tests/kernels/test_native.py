@@ -3,6 +3,7 @@
 test_agreement.py compares it with the reference on drawn problems.
 """
 
+import math
 import os
 import subprocess
 import sys
@@ -601,6 +602,19 @@ BAD_ARGUMENTS = {
     "too few sinks": {"sinks": torch.zeros(3)},
     "sinks of another dtype": {"sinks": torch.zeros(4, dtype=torch.float16)},
     "a dropout of 2": {"dropout_p": 2.0},
+    "a negative dropout": {"dropout_p": -0.1},
+    "a dropout of NaN": {"dropout_p": math.nan},
+    "dropout without a seed": {"dropout_p": 0.5},
+    "a seed of numbers": {"seed": torch.tensor(1.5), "dropout_p": 0.5},
+    "a complex seed": {"seed": torch.tensor(3j), "dropout_p": 0.5},
+    "two seeds": {"seed": torch.tensor([1, 2]), "dropout_p": 0.5},
+    "a seed without a sign": {"seed": torch.tensor(2**64 - 1, dtype=torch.uint64)},
+    "a seed on another device": {"seed": torch.tensor(1, device="meta")},
+    "a scale of NaN": {"scale": math.nan},
+    "an infinite scale": {"scale": -math.inf},
+    "a negative cap": {"softcap": -1.0},
+    "a cap of NaN": {"softcap": math.nan},
+    "an infinite cap": {"softcap": math.inf},
 }
 BAD_RESULTS = {
     "a small cotangent": {"grad_output": torch.zeros(2, 4, 5, 5)},
@@ -642,6 +656,18 @@ def test_the_backward_operator_refuses_results_of_another_forward_pass(changes):
     _, backward = operator_inputs(changes)
     with pytest.raises(ArgumentError, match=next(iter(changes))):
         operators.attention_backward(**backward)
+
+
+@pytest.mark.parametrize("seed", [-1, -(2**63), 2**63 - 1])
+def test_the_64_bits_of_a_seed_decide_which_weights_are_dropped(seed):
+    query, key = torch.zeros(1, 1, 4, 4), torch.zeros(1, 1, 9, 4)
+    value = torch.eye(9).view(1, 1, 9, 9)  # the output is the weights
+    changes = {"query": query, "key": key, "value": value, "seed": torch.tensor(seed)}
+    forward, _ = operator_inputs({**changes, "dropout_p": 0.5})
+    output, _ = operators.attention_forward(**forward)
+    zero, indices = torch.zeros((), dtype=torch.int64), torch.arange(9)
+    expected = kept(seed, 0.5, zero, zero, indices[:4, None], indices)
+    assert torch.equal(output[0, 0] > 0, expected)
 
 
 def test_the_operators_accept_arguments_that_fit_together():

@@ -177,6 +177,7 @@ class WorkloadInputs:
     def flops(self) -> int:
         """The floating-point operations that the forward pass needs for the visible pairs of query and key."""
         problem = AttentionProblem(self.query, self.key, self.value, self.mask)
+        assert problem.pairs is not None  # the mask has values
         return 4 * self.workload.D * problem.pairs
 
     @property

@@ -4,7 +4,7 @@ NAME                    the kernel's name in `attention(…, kernel=NAME)`
 refusal(problem)        why the kernel cannot run the problem; None if it can
 run(problem)            output (B, Hq, Tq, Dv) and lse (B, Hq, Tq), or None for lse from a kernel that refuses
                         return_lse; only for problems that the kernel does not refuse
-scratch_bytes(problem)  the memory needed besides inputs and output, in bytes
+scratch_bytes(problem)  the memory that a forward pass needs besides inputs and output, at its peak, in bytes
 notes(problem)          what users should know about how the kernel computes the result
 """
 
@@ -29,7 +29,7 @@ class Kernel(Protocol):
         ...
 
     def scratch_bytes(self, problem: AttentionProblem) -> int:
-        """Return the memory needed besides inputs and output, in bytes."""
+        """Return the memory that a forward pass needs besides inputs and output, at its peak, in bytes."""
         ...
 
     def notes(self, problem: AttentionProblem) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from heedful.modes import values_known
 from heedful.problem import AttentionProblem
 from heedful.scores import soft_cap
 
@@ -18,6 +19,8 @@ def refusal(problem: AttentionProblem) -> str | None:
     device = problem.query.device.type
     if device not in ("cpu", "cuda"):
         return f"FlexAttention is used on CPUs and CUDA only, not on {device}"
+    if not torch.compiler.is_compiling() and not values_known(problem.query):
+        return "FlexAttention is compiled for tensors that have values"
     if problem.dropout_p > 0:
         return "FlexAttention has no dropout"
     if problem.query.dtype == torch.float64:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from heedful.dropout import draw_seed
+from heedful.metering import peak_bytes
 from heedful.problem import AttentionProblem
 from heedful.scores import soft_cap
 
@@ -61,16 +62,15 @@ def _scores(problem: AttentionProblem, query: Tensor, key: Tensor, first: int, l
     B, Hq, _, Tq, Tk, _, _ = problem.sizes
     scores = soft_cap(query @ key.mT * problem.factor, problem.softcap)
     if problem.bias is not None:
-        scores = scores + problem.bias.expand(B, Hq, Tq, Tk)[..., first:last]
+        bias = problem.bias.expand(B, Hq, Tq, Tk)[..., first:last]
+        scores = scores + bias.to(scores.dtype)
     visible = problem.visible(first, last)
     return scores if visible is None else scores.masked_fill(~visible, -math.inf)
 
 
 def scratch_bytes(problem: AttentionProblem) -> int:
-    """Count one block of scores and exponentials, and a wide output; a backward pass keeps every block."""
-    B, Hq, _, Tq, Tk, _, Dv = problem.sizes
-    keys = Tk if problem.needs_grad else min(BLOCK, Tk)
-    return B * Hq * Tq * (3 * keys + Dv) * max(problem.query.element_size(), 4)
+    """Measure the tensors of `run`, without the output."""
+    return peak_bytes(problem, run) - problem.output_bytes
 
 
 def notes(problem: AttentionProblem) -> str:

@@ -5,6 +5,7 @@ import math
 from torch import Tensor
 
 from heedful.dropout import draw_seed
+from heedful.metering import peak_bytes
 from heedful.problem import AttentionProblem
 from heedful.scores import soft_cap, softmax_with_sinks
 
@@ -23,7 +24,7 @@ def run(problem: AttentionProblem) -> tuple[Tensor, Tensor]:
     scores = query @ key.mT * problem.factor
     scores = soft_cap(scores, problem.softcap)
     if problem.bias is not None:
-        scores = scores + problem.bias
+        scores = scores + problem.bias.to(scores.dtype)
     if problem.dense_mask is not None:
         scores = scores.masked_fill(~problem.dense_mask, -math.inf)
 
@@ -36,9 +37,8 @@ def run(problem: AttentionProblem) -> tuple[Tensor, Tensor]:
 
 
 def scratch_bytes(problem: AttentionProblem) -> int:
-    """Count the scores, exponentials and weights: three times B · Hq · Tq · Tk numbers."""
-    B, Hq, _, Tq, Tk, _, _ = problem.sizes
-    return 3 * B * Hq * Tq * Tk * max(problem.query.element_size(), 4)
+    """Measure the tensors of `run`, without the output."""
+    return peak_bytes(problem, run) - problem.output_bytes
 
 
 def notes(problem: AttentionProblem) -> str:

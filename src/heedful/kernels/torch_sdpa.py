@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch._C import _nn  # pyright: ignore[reportAttributeAccessIssue]
 
+from heedful.metering import peak_bytes
 from heedful.problem import AttentionProblem
 
 NAME = "torch_sdpa"
@@ -31,9 +32,13 @@ def run(problem: AttentionProblem) -> tuple[Tensor, None]:
     A query that may see no key is shown all keys, and its output is set to 0, so that no backend computes a softmax
     over no keys.
     """
+    return _run(problem, pytorch_sdpa), None
+
+
+def _run(problem: AttentionProblem, sdpa: Callable[..., Tensor]) -> Tensor:
     key, value = problem.seen_key_and_value()
     is_causal = problem.plain_causal and problem.bias is None
-    output = pytorch_sdpa(
+    output = sdpa(
         problem.query,
         key,
         value,
@@ -45,7 +50,7 @@ def run(problem: AttentionProblem) -> tuple[Tensor, None]:
     )
     if problem.empty_rows is not None:
         output = output.masked_fill(problem.empty_rows, 0.0)
-    return output, None
+    return output
 
 
 def _attn_mask(problem: AttentionProblem) -> Tensor | None:
@@ -62,18 +67,50 @@ def _attn_mask(problem: AttentionProblem) -> Tensor | None:
 
 
 def scratch_bytes(problem: AttentionProblem) -> int:
-    """Count the mask as a tensor, and with dropout or a bias that needs gradients on CPUs, the scores and weights."""
-    B, Hq, _, Tq, Tk, _, _ = problem.sizes
-    mask = 0
-    if problem.dense_mask is not None and not problem.plain_causal:
-        mask = problem.dense_mask.numel()
-    if problem.bias is not None:
-        mask = B * Hq * Tq * Tk * problem.query.element_size()
-    materialised = problem.dropout_p > 0 or (
-        problem.bias is not None and problem.bias.requires_grad
+    """Measure the tensors of `run`, without the output, with those of the backend that PyTorch chooses."""
+    sdpa = (
+        _fused_tensors if _is_fused(problem) else pytorch_sdpa
+    )  # on "meta", PyTorch never chooses a fused backend
+    return peak_bytes(problem, lambda stand_in: _run(stand_in, sdpa)) - problem.output_bytes
+
+
+def _is_fused(problem: AttentionProblem) -> bool:
+    """Check whether PyTorch chooses a backend that computes block by block. The values of a mask do not matter."""
+    query, bias = problem.query, problem.bias
+    mask = None
+    if bias is not None or (problem.mask is not None and not problem.plain_causal):
+        mask = query.new_empty(()) if bias is None else bias
+        mask = mask.expand(*query.shape[:-1], problem.sizes.Tk)
+    grouped = problem.sizes.Hq != problem.sizes.Hkv
+    arguments = (query, problem.key, problem.value, mask, problem.dropout_p, mask is None)
+    choice = torch._fused_sdp_choice(  # pyright: ignore[reportPrivateImportUsage]
+        *arguments, scale=problem.factor, enable_gqa=grouped
     )
-    materialised = materialised and problem.query.device.type == "cpu"
-    return mask + (2 * B * Hq * Tq * Tk * problem.query.element_size() if materialised else 0)
+    return choice != 0
+
+
+def _fused_tensors(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, **_: object
+) -> Tensor:
+    """Return the output of the fused backends without values, and allocate what they do."""
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        attn_mask = attn_mask.to(query.dtype)
+    (B, Hq, Tq, D), Tk, Dv = query.shape, key.shape[2], value.shape[3]
+    threads = torch.get_num_threads()
+    rows = 256 if Tq >= 768 else 64 if Tq >= 192 else 32  # blocks of PyTorch's kernel for CPUs
+    keys = min(512, Tk)
+    block = 4 * rows * (keys + 2 + Dv)
+    if query.dtype != torch.float32:
+        block += query.element_size() * rows * keys
+    _blocks = query.new_empty(threads * block, dtype=torch.uint8)
+    tiles = B * Hq * -(-Tq // rows)
+    amx = query.dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported()
+    if amx and min(Tq, Tk) >= 64 and -(-tiles // threads) * rows >= 4 * B * Hq:
+        _packed = query.new_empty(
+            B * Hq * -(-Tk // keys) * keys * (D + Dv)
+        )  # keys and values for AMX tiles
+    _lse = query.new_empty(query.shape[:3], dtype=torch.float32)
+    return query.new_empty(*query.shape[:3], Dv)
 
 
 def notes(problem: AttentionProblem) -> str:

@@ -7,7 +7,8 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from heedful.errors import ArgumentError
-from heedful.masks.grid import Align
+from heedful.intervals import Intervals
+from heedful.masks.grid import Align, Grid
 from heedful.modes import any_set
 
 MAX_KEYS: int = 2**31 - 1  # key ranges are int32; a larger size means the same as this one
@@ -52,6 +53,32 @@ def as_lengths(argument: str, lengths: Tensor | Sequence[int] | int) -> Int64[Te
             remedy="From a Boolean mask of real tokens (B, T): mask.sum(-1).",
         )
     return tensor.long()
+
+
+def check_key_ranges(mask: object, ranges: Intervals, grid: Grid) -> None:
+    """Raise ArgumentError unless start and stop have the dtype, shape and device of key ranges for this grid.
+
+    The native kernel reads them from memory as they are. Their values cannot do harm there.
+    """
+    start, stop = ranges.start, ranges.stop
+    if (
+        start.dtype == stop.dtype == torch.int32
+        and start.dim() == 3
+        and start.shape == stop.shape
+        and start.shape[0] in (1, grid.batch)
+        and start.shape[1] == grid.Tq
+        and start.shape[2] > 0
+        and start.device.type == stop.device.type == grid.device.type
+    ):
+        return
+    raise ArgumentError(
+        "mask",
+        expected=f"key ranges of dtype int32 and shape (1, {grid.Tq}, R) or ({grid.batch}, {grid.Tq}, R) "
+        f"on {grid.device}, where R is at least 1",
+        received=f"{mask!r} with a start of {start.dtype} {tuple(start.shape)} on {start.device} "
+        f"and a stop of {stop.dtype} {tuple(stop.shape)} on {stop.device}",
+        remedy="The mask's method key_ranges(grid) can make them by Intervals.single(start, stop, grid.Tk).",
+    )
 
 
 def batch_of(tensor: Tensor) -> int | None:

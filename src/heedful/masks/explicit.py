@@ -58,10 +58,16 @@ class KeyRanges(Mask):
             )
 
     def sees(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor, grid: Grid) -> Tensor:
-        return self.lowered.mask_function()(b, h, q, k)
+        return self._lowered_on(b.device).mask_function()(b, h, q, k)
 
     def key_ranges(self, grid: Grid) -> Intervals:
-        return self.lowered
+        return self._lowered_on(grid.device)
+
+    def _lowered_on(self, device: torch.device) -> Intervals:
+        start, stop = self.lowered.start, self.lowered.stop
+        if start.device == device:
+            return self.lowered
+        return Intervals(start.to(device), stop.to(device), self.lowered.Tk)
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,6 +150,16 @@ class Dense(Mask):
             for index, size in zip((b, h, q, k), tensor.shape, strict=True)
         )
         return tensor[tuple(indices)]
+
+    def dense(
+        self,
+        Tq: int,
+        Tk: int | None = None,
+        *,
+        batch: int | None = None,
+        device: torch.device | str = "cpu",
+    ) -> Bool[Tensor, "B Hq Tq Tk"]:
+        return super().dense(Tq, Tk, batch=batch, device=device).clone()
 
     def dense_on(self, grid: Grid) -> Bool[Tensor, "B Hq Tq Tk"]:
         return self._four_dimensional.to(grid.device).expand(-1, -1, grid.Tq, grid.Tk)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from heedful.errors import ArgumentError
 from heedful.intervals import Intervals
+from heedful.masks.checks import check_key_ranges
 from heedful.masks.grid import Align, Grid
 from heedful.modes import eager
 
@@ -149,7 +150,10 @@ class Mask(ABC):
 
     def _few_key_ranges(self, grid: Grid) -> Intervals | None:
         intervals = self.key_ranges(grid)
-        return None if intervals is None or intervals.ranges > MAX_KEY_RANGES else intervals
+        if intervals is None:
+            return None
+        check_key_ranges(self, intervals, grid)
+        return None if intervals.ranges > MAX_KEY_RANGES else intervals
 
     def dense(
         self,
@@ -161,7 +165,7 @@ class Mask(ABC):
     ) -> Bool[Tensor, "B Hq Tq Tk"]:
         """Return the Boolean tensor (B or 1, Hq or 1, Tq, Tk), True = attend: `attn_mask` of PyTorch's SDPA.
 
-        The arguments and errors are those of `grid`.
+        The arguments and errors are those of `grid`. The tensor is not one from which the mask is made.
         """
         return self.dense_on(self.grid(Tq, Tk, batch=batch, device=device))
 
@@ -230,7 +234,7 @@ class Mask(ABC):
         grid = self.grid(Tq, Tk, batch=batch, device=device)
         if self.is_plain_causal(grid):
             return {"is_causal": True}
-        return {"attn_mask": self.dense_on(grid)}
+        return {"attn_mask": self.dense(Tq, Tk, batch=batch, device=device)}
 
 
 @dataclass(frozen=True, repr=False)

@@ -5,10 +5,12 @@ from torch import Tensor
 
 from heedful.dropout import draw_seed
 from heedful.kernels.native import calls, library, operators, structs
+from heedful.metering import peak_bytes
 from heedful.modes import eager, transforming
 from heedful.problem import AttentionProblem
 
 NAME = "native"
+_Maybe = Tensor | None
 MAX_SIZE = 2**31 - 1  # of every dimension: key ranges are int32
 
 
@@ -33,7 +35,17 @@ def refusal(problem: AttentionProblem) -> str | None:
 
 def run(problem: AttentionProblem) -> tuple[Tensor, Tensor | None]:
     """Call the library, bypassing PyTorch's dispatcher if neither gradients nor a mode need to see the call."""
-    query, key, value = problem.query, problem.key, problem.value
+    tensors = _lowered_tensors(problem)
+    numbers = (problem.factor, problem.softcap or 0.0, problem.dropout_p)
+    if problem.needs_grad or not eager(*tensors):
+        return operators.attention_forward(*tensors, *numbers)
+    return calls.forward(*tensors, *numbers, wants_lse=problem.return_lse)
+
+
+def _lowered_tensors(
+    problem: AttentionProblem,
+) -> tuple[Tensor, Tensor, Tensor, _Maybe, _Maybe, _Maybe, _Maybe, _Maybe, _Maybe]:
+    """Return the tensors that the library's functions take, from the query to the seed."""
     start, stop, mask = _lowered_mask(problem)
     bias, sinks = problem.bias, problem.sinks
     if bias is not None:
@@ -41,11 +53,7 @@ def run(problem: AttentionProblem) -> tuple[Tensor, Tensor | None]:
     if sinks is not None:
         sinks = sinks.to(torch.float32).contiguous()
     seed = draw_seed() if problem.dropout_p > 0 else None
-    tensors = (query, key, value, start, stop, mask, bias, sinks, seed)
-    numbers = (problem.factor, problem.softcap or 0.0, problem.dropout_p)
-    if problem.needs_grad or not eager(*tensors):
-        return operators.attention_forward(*tensors, *numbers)
-    return calls.forward(*tensors, *numbers, wants_lse=problem.return_lse)
+    return problem.query, problem.key, problem.value, start, stop, mask, bias, sinks, seed
 
 
 def _lowered_mask(problem: AttentionProblem) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -58,9 +66,20 @@ def _lowered_mask(problem: AttentionProblem) -> tuple[Tensor | None, Tensor | No
 
 
 def scratch_bytes(problem: AttentionProblem) -> int:
-    """Return the size of the threads' scratch: each has a tile of scores, weights, output and copied rows."""
-    sizes = problem.sizes
-    return torch.get_num_threads() * 4 * 64 * (2 * sizes.D + 2 * sizes.Dv + 2 * 64)
+    """Ask the library what its threads need; to that, add the tensors made for it and the log-sum-exp for gradients."""
+    threads = torch.get_num_threads() if library.parallel_for else 1
+    core = library.library.heedful_forward_scratch(
+        structs.pack_sizes(problem.sizes, problem.query.dtype), threads
+    )
+    B, Hq, _, Tq, *_ = problem.sizes
+    lse = 4 * B * Hq * Tq if problem.needs_grad and not problem.return_lse else 0
+    return peak_bytes(problem, _prepare) + core + lse
+
+
+def _prepare(problem: AttentionProblem) -> list[Tensor | None]:
+    """Return what lies in memory while the library runs, besides output and log-sum-exp."""
+    query, key, value, *others = _lowered_tensors(problem)
+    return [*map(calls.contiguous_rows, (query, key, value)), *others]
 
 
 def notes(problem: AttentionProblem) -> str:

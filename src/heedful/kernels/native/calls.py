@@ -1,5 +1,7 @@
 """The library's functions as functions of tensors, which allocate the results and raise errors."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -35,7 +37,7 @@ def forward(
         mask: Boolean, 4 dimensions that broadcast to (B, Hq, Tq, Tk), True = attend.
         bias: float32, 4 dimensions that broadcast likewise.
         sinks: float32 (Hq,).
-        seed: int64 (); None without dropout.
+        seed: int64 (), whose 64 bits are the seed; None without dropout.
         scale: the factor of the dot products.
         softcap: 0 for none.
         dropout_p: the probability of dropping a weight.
@@ -57,7 +59,7 @@ def forward(
     lse = query.new_empty(query.shape[:3], dtype=torch.float32) if wants_lse else None
     problem = structs.pack_problem(
         *(query, key, value, output, lse, start, stop, mask, bias, sinks),
-        *(scale, softcap, dropout_p, 0 if seed is None else int(seed)),
+        *(scale, softcap, dropout_p, _seed_bits(seed)),
         library.parallel_for,
     )
     library.check(library.library.heedful_forward(problem))
@@ -115,7 +117,7 @@ def backward(
     problem = structs.pack_problem(
         *(query, key, value, contiguous_rows(output), lse.contiguous()),
         *(start, stop, mask, bias, sinks),
-        *(scale, softcap, dropout_p, 0 if seed is None else int(seed)),
+        *(scale, softcap, dropout_p, _seed_bits(seed)),
         library.parallel_for,
     )
     gradient = structs.pack_gradient(
@@ -169,6 +171,48 @@ def check_inputs(
             raise _refusal(name, tensor, f"4 dimensions that expand to ({B}, {Hq}, {Tq}, {Tk})")
     if sinks is not None:
         _check_tensor("sinks", sinks, torch.float32, (Hq,))
+
+
+def check_devices(*arguments: Tensor | float | None) -> None:
+    """Raise ArgumentError unless all tensors are on one device: with one on "meta", nothing would be computed."""
+    tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
+    if len({tensor.device for tensor in tensors}) > 1:
+        raise ArgumentError(
+            "the operator's tensors",
+            expected="one device",
+            received=", ".join(str(tensor.device) for tensor in tensors),
+            remedy="Move them to the query's device by .to(query.device).",
+        )
+
+
+def check_numbers(seed: Tensor | None, scale: float, softcap: float, dropout_p: float) -> None:
+    """Check the seed, and that the numbers are those that `AttentionProblem` accepts."""
+    if seed is not None:
+        _check_tensor("seed", seed, torch.int64, ())
+    elif dropout_p > 0:
+        raise ArgumentError(
+            "seed",
+            expected="torch.int64 on the CPU with shape ()",
+            received=f"None with dropout_p={dropout_p}",
+            remedy="Draw one by torch.randint(2**63 - 1, ()).",
+        )
+    for name, number, allowed, expected in (
+        ("scale", scale, math.isfinite(scale), "a finite number"),
+        ("softcap", softcap, 0 <= softcap < math.inf, "a finite number above 0, or 0 for no cap"),
+        ("dropout_p", dropout_p, 0 <= dropout_p <= 1, "a probability from 0 to 1"),
+    ):
+        if not allowed:
+            raise ArgumentError(
+                name,
+                expected=expected,
+                received=repr(number),
+                remedy="heedful.attention() checks the numbers of this operator.",
+            )
+
+
+def _seed_bits(seed: Tensor | None) -> int:
+    """Return the 64 bits of an int64 seed as a number that is not negative; 0 without a seed."""
+    return 0 if seed is None else int(seed) % 2**64
 
 
 def check_results(

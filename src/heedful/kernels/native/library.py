@@ -13,10 +13,16 @@ from heedful.kernels.native import structs
 from heedful.masks import MAX_KEY_RANGES
 
 FILE = "libheedful.so"
-ABI = 2  # HEEDFUL_ABI of heedful.h, whose structs structs.py packs
+ABI = 3  # HEEDFUL_ABI of heedful.h, whose structs structs.py packs
 FUNCTIONS: tuple[str, ...] = (  # of the library, which this package calls
     *("heedful_abi", "heedful_max_key_ranges", "heedful_problem_size", "heedful_gradient_size"),
-    *("heedful_forward", "heedful_backward", "heedful_isa", "heedful_use_isa"),
+    *(
+        "heedful_forward",
+        "heedful_backward",
+        "heedful_forward_scratch",
+        "heedful_isa",
+        "heedful_use_isa",
+    ),
     *("heedful_peak_fma", "heedful_peak_bf16", "heedful_stream_read"),
 )
 ISAS: tuple[str, ...] = ("generic", "avx2", "avx512", "avx512bf16")  # in ascending order of speed
@@ -57,6 +63,8 @@ def _open() -> ctypes.CDLL:
     _check_functions(library, path)
     _check_interface(library, path)
     library.heedful_isa.restype = ctypes.c_char_p
+    library.heedful_forward_scratch.argtypes = ctypes.c_char_p, ctypes.c_int64
+    library.heedful_forward_scratch.restype = ctypes.c_int64
     return library
 
 

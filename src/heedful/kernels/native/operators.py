@@ -18,34 +18,40 @@ _BACKWARD = f"""attention_backward(Tensor grad_output, Tensor? grad_lse,
 
 
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor | None]:
-    query, key, value, start, stop, mask, bias, sinks, *_ = arguments
+    query, key, value, start, stop, mask, bias, sinks, *numbers = arguments
     calls.check_inputs(query, key, value, start, stop, mask, bias, sinks)
+    calls.check_numbers(*numbers)
     return calls.forward(*arguments, wants_lse=True)
 
 
 def _backward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     grad_output, grad_lse, query, key, value, output, lse, *options = arguments
-    start, stop, mask, bias, sinks, *_ = options
+    start, stop, mask, bias, sinks, *numbers, _wants_bias, _wants_sinks = options
     calls.check_inputs(query, key, value, start, stop, mask, bias, sinks)
+    calls.check_numbers(*numbers)
     calls.check_results(grad_output, grad_lse, query, value, output, lse)
     return calls.backward(*arguments)
 
 
-def _fake_forward(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+def _fake_forward(
+    query: Tensor, key: Tensor, value: Tensor, *options: Any
+) -> tuple[Tensor, Tensor]:
+    calls.check_devices(query, key, value, *options)
     output = calls.empty_output(calls.contiguous_rows(query), value)
     return output, query.new_empty(query.shape[:3], dtype=torch.float32)
 
 
 def _fake_backward(
-    _grad_output: Tensor,
-    _grad_lse: Tensor | None,
+    grad_output: Tensor,
+    grad_lse: Tensor | None,
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    _output: Tensor,
-    _lse: Tensor,
+    output: Tensor,
+    lse: Tensor,
     *options: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    calls.check_devices(query, key, value, grad_output, grad_lse, output, lse, *options)
     *_, bias, sinks, _seed, _scale, _softcap, _dropout_p, wants_bias, wants_sinks = options
     query, key, value = map(calls.contiguous_rows, (query, key, value))
     return calls.empty_gradients(query, key, value, bias, sinks, wants_bias, wants_sinks)

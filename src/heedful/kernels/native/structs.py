@@ -70,6 +70,11 @@ def pack_problem(
     )
 
 
+def pack_sizes(sizes: tuple[int, ...], dtype: torch.dtype) -> bytes:
+    """Pack a heedful_problem of these sizes (B, Hq, Hkv, Tq, Tk, D, Dv) without tensors."""
+    return Struct("7qi").pack(*sizes, DTYPES[dtype]).ljust(PROBLEM.size, b"\0")
+
+
 def pack_gradient(
     problem: bytes,
     Tk: int,
