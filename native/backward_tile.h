@@ -103,8 +103,7 @@ struct BackwardTile {
         for (int64_t k = visibility.next(0); k < p.Tk; k = visibility.next(k + BLOCK)) {
             const int64_t count = p.Tk - k < BLOCK ? p.Tk - k : BLOCK;
             const auto extent = visibility.extent(k, k + count);
-            const bool only_block = k == visibility.next(0) && visibility.next(k + BLOCK) >= p.Tk && !p.softcap &&
-                                    !g.grad_bias.data;
+            const bool only_block = k == visibility.next(0) && visibility.next(k + BLOCK) >= p.Tk;
             if (extent != KeyVisibility<LANES>::NONE)
                 differentiate_block(k, count, extent == KeyVisibility<LANES>::PARTIAL || p.mask.data, only_block);
         }
@@ -159,7 +158,7 @@ struct BackwardTile {
 
         product<LANES, false>(count, K.first, K.row, 1, buf.Q_lanes, LANES, (D + PACK - 1) / PACK, buf.S, LANES);
         product<LANES, false>(count, V.first, V.row, 1, buf.dO_lanes, LANES, (Dv + PACK - 1) / PACK, buf.dP, LANES);
-        if (only_block) recompute_delta(k, count, partial, biased);
+        if (only_block) correct_delta(k, count, partial, biased);
         compute_P_and_dS(k, count, partial, biased);
         accumulate_dQ(K, count);
         accumulate_rows(count, buf.P, buf.dO_rows, Dv, Dv_row, sums.dV + k * sums.Dv_row);
@@ -235,19 +234,22 @@ struct BackwardTile {
         }
     }
 
-    // Recompute δ as Σ P ∘ dP, the sum of dSᵀ for δ = 0, in a tile whose lanes see this block only. Unlike Σ dO ∘ O it
-    // does not depend on the rounded output. Such tiles are the first queries of a causal head, whose gradients are the
-    // largest.
-    __attribute__((noinline)) void recompute_delta(int64_t k, int64_t count, bool partial, bool biased) {
+    // Correct δ by the mean of dP − δ over the weights P, in a tile whose lanes see this block only. The mean depends
+    // neither on the rounded output nor, divided by the sum of the weights, on the rounded log-sum-exp. Such tiles are
+    // the first queries of a causal head, whose gradients are the largest.
+    __attribute__((noinline)) void correct_delta(int64_t k, int64_t count, bool partial, bool biased) {
         for (int lane = 0; lane < LANES; lane += W) {
-            store(buf.delta + lane, F{});
-            F sum{}, weight, dS;
+            F sum{}, total{}, weight, probability, dS;
             for (int64_t r = 0; r < count; r++) {
-                compute_vector(k, r, lane, partial, biased, weight, dS);
-                sum = sum + dS;
+                compute_vector<false>(k, r, lane, partial, biased, weight, probability, dS);
+                sum = sum + dS, total = total + probability;
             }
-            for (int i = lane; i < lane + W; i++)
-                if (active[i]) buf.delta[i] = sum[i - lane] - dL(i);
+            for (int i = lane; i < lane + W; i++) {
+                if (!active[i]) continue;
+                const float sink = p.sinks ? expf(p.sinks[rows.head(i)] - buf.L[i]) : 0.0f;  // its dP is 0
+                const float all = total[i - lane] + sink;
+                if (all > 0) buf.delta[i] += (sum[i - lane] - sink * buf.delta[i]) / all - dL(i);
+            }
         }
     }
 
@@ -255,18 +257,21 @@ struct BackwardTile {
     void compute_P_and_dS(int64_t k, int64_t count, bool partial, bool biased) {
         for (int64_t r = 0; r < count; r += 2)
             for (int lane = 0; lane < LANES; lane += W) {
-                F weight[2], dS[2];
+                F weight[2], probability, dS[2];
                 for (int i = 0; i < 2; i++) {
                     weight[i] = dS[i] = F{};
-                    if (r + i < count) compute_vector(k, r + i, lane, partial, biased, weight[i], dS[i]);
+                    if (r + i < count)
+                        compute_vector<true>(k, r + i, lane, partial, biased, weight[i], probability, dS[i]);
                 }
                 store_operands(r, lane, count, weight, dS);
             }
     }
 
-    // The weights and dS of one key and W lanes.
+    // The weights, as they multiplied the values and before dropout, and dS of one key and W lanes. dS is that of finished
+    // scores, or if it is FINAL, that of dot products, and it is then added to the gradient of the bias.
+    template <bool FINAL>
     __attribute__((always_inline)) void compute_vector(int64_t k, int64_t r, int lane, bool partial, bool biased,
-                                                       F &weight, F &dS) const {
+                                                       F &weight, F &probability, F &dS) const {
         const float cap = p.softcap, inner_scale = cap ? p.scale / cap : p.scale;
         F capped = load(buf.S + r * LANES + lane) * inner_scale;
         if (cap) capped = tanh(capped);
@@ -274,7 +279,7 @@ struct BackwardTile {
         if (biased) score = score + load(buf.bias + r * LANES + lane);
         if (partial) score = visibility.sees(k + r, lane) ? score : splat(-INFINITY);
         // A weight is at most 1, even if scores are so large that their rounding errors say otherwise.
-        const F probability = exp2<!PAIRS>(minimum_of(F{}, (score - load(buf.L + lane)) * LOG2_E));
+        probability = exp2<!PAIRS>(minimum_of(F{}, (score - load(buf.L + lane)) * LOG2_E));
         weight = probability, dS = load(buf.dP + r * LANES + lane);
         if (p.dropout_p > 0) {
             const I keeps = dropout.keeps(k + r, lane);
@@ -283,6 +288,7 @@ struct BackwardTile {
         }
         dS = probability * (dS - load(buf.delta + lane));
         if (partial || biased) dS = score == -INFINITY ? F{} : dS;
+        if constexpr (!FINAL) return;
         if (g.grad_bias.data) accumulate_bias_gradient(k + r, lane, dS);
         if (cap) dS = dS * (1.0f - capped * capped);
     }

@@ -11,6 +11,7 @@ from torch._C._functorch import (
     is_functorch_wrapped_tensor,
     peek_interpreter_stack,
 )
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad, profiler
 
 _PLAIN = {Tensor, torch.nn.Parameter, NoneType}
@@ -52,7 +53,12 @@ def transforming() -> bool:
     """Check whether `torch.func` transforms operations, or forward-mode differentiation is active."""
     if torch.compiler.is_compiling():
         return False
-    return peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+    return peek_interpreter_stack() is not None or differentiating_forward()
+
+
+def differentiating_forward() -> bool:
+    """Check whether forward-mode differentiation is active."""
+    return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
 
 
 def is_causal_bias(tensor: Tensor | None) -> bool:
@@ -77,8 +83,8 @@ def any_set(flags: Tensor, *, when_tracing: bool) -> bool:
 
 
 def values_known(tensor: Tensor) -> bool:
-    """Check whether a tensor has values to read: not under `torch.compile` or `vmap`, nor on the device "meta"."""
-    if torch.compiler.is_compiling() or tensor.is_meta:
+    """Check whether a tensor has values to read: not under `torch.compile` or `vmap`, nor if it is meta or fake."""
+    if torch.compiler.is_compiling() or tensor.is_meta or isinstance(tensor, FakeTensor):
         return False
     while is_functorch_wrapped_tensor(tensor):
         if is_batchedtensor(tensor):

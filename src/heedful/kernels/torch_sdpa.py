@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch._C import _nn  # pyright: ignore[reportAttributeAccessIssue]
 
+from heedful.modes import differentiating_forward
 from heedful.problem import AttentionProblem
 
 NAME = "torch_sdpa"
@@ -15,13 +16,15 @@ pytorch_sdpa: Callable[..., Tensor] = _nn.scaled_dot_product_attention
 
 
 def refusal(problem: AttentionProblem) -> str | None:
-    """Return a reason for soft-cap, sink logits and log-sum-exp, which SDPA does not have; else None."""
+    """Return a reason for soft-cap, sinks, log-sum-exp and forward mode, which SDPA does not have; else None."""
     if problem.softcap is not None:
         return "PyTorch's SDPA has no soft-cap"
     if problem.sinks is not None:
         return "PyTorch's SDPA has no sink logits"
     if problem.return_lse:
         return "PyTorch's SDPA does not return the log-sum-exp"
+    if differentiating_forward():
+        return "PyTorch's fused SDPA has no forward-mode derivatives"
     return None
 
 
