@@ -63,7 +63,7 @@ struct BackwardTile {
         T *dS_keys;   // [BLOCK / PACK][LANES], the same; for floats it is dS
         T *K_keys;    // [BLOCK / PACK][D_row], the block's keys; for pairs only
         float *m;     // [LANES], what is subtracted from the scores: L, or their maximum; +∞ in inactive lanes
-        float *l;     // [LANES], Σ exp(scores − m), which is 1 if m is L
+        float *inverse_l;  // [LANES], 1 / Σ exp(scores − m), which is 1 for m = L
         float *delta; // [LANES], δ
 
         template <class Source>
@@ -79,7 +79,7 @@ struct BackwardTile {
             P = (T *)source.take(BLOCK * LANES / PACK), dS = (T *)source.take(BLOCK * LANES / PACK);
             dS_keys = PAIRS ? (T *)source.take(BLOCK / PACK * LANES) : dS;
             K_keys = PAIRS ? (T *)source.take(BLOCK / PACK * D_row) : nullptr;
-            m = source.take(LANES), l = source.take(LANES), delta = source.take(LANES);
+            m = source.take(LANES), inverse_l = source.take(LANES), delta = source.take(LANES);
         }
     };
 
@@ -105,8 +105,7 @@ struct BackwardTile {
         load_rows();
         if (coarse_L) normalize_again();
         for_each_block([this](int64_t k, int64_t count, bool partial) {
-            const bool only_block = k == visibility.next(0) && visibility.next(k + BLOCK) >= p.Tk && !p.softcap &&
-                                    !g.grad_bias.data;
+            const bool only_block = k == visibility.next(0) && visibility.next(k + BLOCK) >= p.Tk;
             differentiate_block(k, count, partial, only_block);
         });
         write_dQ();
@@ -135,7 +134,7 @@ struct BackwardTile {
         for (int lane = 0; lane < LANES; lane++) {
             active[lane] = lane < rows.count && p.lse[rows.index(p, lane)] != -INFINITY;
             buf.m[lane] = active[lane] ? p.lse[rows.index(p, lane)] : INFINITY;
-            buf.l[lane] = 1;
+            buf.inverse_l[lane] = 1;
             buf.delta[lane] = 0;
             if (!active[lane]) continue;
             coarse_L |= fabsf(buf.m[lane]) > LARGEST_FINE_L || p.Tq * (p.Hq / p.Hkv) <= FEW;
@@ -172,7 +171,7 @@ struct BackwardTile {
         const Block K = compute_S(k, count, partial, seen);
         const Block V(*this, p.value, k, Dv, Dv_row, count, partial ? seen : nullptr, buf.V);
         product<LANES, false>(count, V.first, V.row, 1, buf.dO_lanes, LANES, (Dv + PACK - 1) / PACK, buf.dP, LANES);
-        if (only_block) recompute_delta(k, count, partial, biased);
+        if (only_block) recompute_sums(k, count, partial, biased);
         compute_P_and_dS(k, count, partial, biased);
         accumulate_dQ(K, count);
         accumulate_rows(count, buf.P, buf.dO_rows, Dv, Dv_row, sums.dV + k * sums.Dv_row);
@@ -218,17 +217,20 @@ struct BackwardTile {
 
     // Compute m and l from all recomputed scores, as the forward pass does.
     __attribute__((noinline)) void normalize_again() {
-        for (int lane = 0; lane < rows.count; lane++)
-            if (active[lane]) begin_softmax(p.sinks ? p.sinks[rows.head(lane)] : -INFINITY, buf.m[lane], buf.l[lane]);
-        for_each_block([this](int64_t k, int64_t count, bool partial) {
+        alignas(64) float l[LANES];
+        for (int lane = 0; lane < LANES; lane++)
+            if (active[lane]) begin_softmax(p.sinks ? p.sinks[rows.head(lane)] : -INFINITY, buf.m[lane], l[lane]);
+        for_each_block([&](int64_t k, int64_t count, bool partial) {
             bool seen[BLOCK];
             compute_S(k, count, partial, seen);
-            for (int lane = 0; lane < LANES; lane += W) add_to_sums(k, count, lane, partial);
+            for (int lane = 0; lane < LANES; lane += W) add_to_sums(k, count, lane, partial, l);
         });
+        for (int lane = 0; lane < LANES; lane++)
+            if (active[lane] && l[lane] > 0) buf.inverse_l[lane] = 1 / l[lane];
     }
 
     // Add a block's scores to m and l of W lanes.
-    void add_to_sums(int64_t k, int64_t count, int lane, bool partial) {
+    void add_to_sums(int64_t k, int64_t count, int lane, bool partial, float l[LANES]) {
         const bool biased = p.mask.data || p.bias.data;
         const F old = load(buf.m + lane);
         F raised = old, capped;
@@ -237,11 +239,11 @@ struct BackwardTile {
             store(buf.dP + r * LANES + lane, score);
             raised = maximum_of(raised, score);
         }
-        F sum = load(buf.l + lane) * exp2<true>((old - raised) * LOG2_E);
+        F sum = load(l + lane) * exp2<true>((old - raised) * LOG2_E);
         for (int64_t r = 0; r < count; r++)
             sum = sum + exp2<true>((load(buf.dP + r * LANES + lane) - raised) * LOG2_E);
         for (int i = lane; i < lane + W; i++)
-            if (active[i]) buf.m[i] = raised[i - lane], buf.l[i] = sum[i - lane];
+            if (active[i]) buf.m[i] = raised[i - lane], l[i] = sum[i - lane];
     }
 
     // dQᵀ += Kᵀ dSᵀ
@@ -285,19 +287,25 @@ struct BackwardTile {
         }
     }
 
-    // Recompute δ as Σ P ∘ dP, the sum of dSᵀ for δ = 0, in a tile whose lanes see this block only. Unlike Σ dO ∘ O it
-    // does not depend on the rounded output. Such tiles are the first queries of a causal head, whose gradients are the
-    // largest.
-    __attribute__((noinline)) void recompute_delta(int64_t k, int64_t count, bool partial, bool biased) {
+    // Recompute the sum of the weights, and δ as the mean Σ P ∘ dP of dSᵀ for δ = 0, in a tile whose lanes see this block
+    // only. They depend neither on the rounded L nor on the rounded output. Such tiles are the first queries of a causal
+    // head, whose gradients are the largest.
+    __attribute__((noinline)) void recompute_sums(int64_t k, int64_t count, bool partial, bool biased) {
         for (int lane = 0; lane < LANES; lane += W) {
             store(buf.delta + lane, F{});
-            F sum{}, weight, dS;
+            F sum{}, total{}, probability, weight, dS;
             for (int64_t r = 0; r < count; r++) {
-                compute_vector(k, r, lane, partial, biased, weight, dS);
-                sum = sum + dS;
+                compute_vector<false>(k, r, lane, partial, biased, probability, weight, dS);
+                sum = sum + dS, total = total + probability;
             }
-            for (int i = lane; i < lane + W; i++)
-                if (active[i]) buf.delta[i] = sum[i - lane] - dL(i);
+            for (int i = lane; i < lane + W; i++) {
+                if (!active[i]) continue;
+                float all = total[i - lane];
+                if (p.sinks) all += expf(p.sinks[rows.head(i)] - buf.m[i]) * buf.inverse_l[i];
+                const float inverse = all > 0 ? 1 / all : 1;
+                buf.inverse_l[i] *= inverse;
+                buf.delta[i] = sum[i - lane] * inverse - dL(i);
+            }
         }
     }
 
@@ -305,23 +313,25 @@ struct BackwardTile {
     void compute_P_and_dS(int64_t k, int64_t count, bool partial, bool biased) {
         for (int64_t r = 0; r < count; r += 2)
             for (int lane = 0; lane < LANES; lane += W) {
-                F weight[2], dS[2];
+                F probability, weight[2], dS[2];
                 for (int i = 0; i < 2; i++) {
                     weight[i] = dS[i] = F{};
-                    if (r + i < count) compute_vector(k, r + i, lane, partial, biased, weight[i], dS[i]);
+                    if (r + i < count)
+                        compute_vector<true>(k, r + i, lane, partial, biased, probability, weight[i], dS[i]);
                 }
                 store_operands(r, lane, count, weight, dS);
             }
     }
 
-    // The weights and dS of one key and W lanes.
+    // The weights, before dropout and as they multiplied the values, and dS of one key and W lanes. dS is that of finished
+    // scores, or if it is FINAL, that of dot products, and it is then added to the gradient of the bias.
+    template <bool FINAL>
     __attribute__((always_inline)) void compute_vector(int64_t k, int64_t r, int lane, bool partial, bool biased,
-                                                       F &weight, F &dS) const {
+                                                       F &probability, F &weight, F &dS) const {
         F capped;
         const F score = score_of(k, r, lane, partial, biased, capped);
         // A weight is at most 1, even if rounding errors say otherwise.
-        F probability = exp2<!PAIRS>(minimum_of(F{}, (score - load(buf.m + lane)) * LOG2_E));
-        if (coarse_L) probability = probability / maximum_of(splat(1.0f), load(buf.l + lane));  // l is 0 without keys
+        probability = exp2<!PAIRS>(minimum_of(F{}, (score - load(buf.m + lane)) * LOG2_E)) * load(buf.inverse_l + lane);
         weight = probability, dS = load(buf.dP + r * LANES + lane);
         if (p.dropout_p > 0) {
             const I keeps = dropout.keeps(k + r, lane);
@@ -330,6 +340,7 @@ struct BackwardTile {
         }
         dS = probability * (dS - load(buf.delta + lane));
         if (partial || biased) dS = score == -INFINITY ? F{} : dS;
+        if constexpr (!FINAL) return;
         if (g.grad_bias.data) accumulate_bias_gradient(k + r, lane, dS);
         if (p.softcap) dS = dS * (1.0f - capped * capped);
     }

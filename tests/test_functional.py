@@ -255,6 +255,23 @@ def test_tensors_whose_memory_does_not_hold_their_values_are_read_right(view, pl
         )
 
 
+@pytest.mark.parametrize("needs_grad", [False, True], ids=["forward", "backward"])
+@pytest.mark.parametrize("accelerated", [False, True], ids=["drop-in", "accelerated"])
+def test_a_lazily_cloned_tensor_stays_shared(needs_grad, accelerated):
+    query, key, value, grad = (torch.randn(1, 2, 5, 8) for _ in range(4))
+    attn_mask = torch.randn(1, 1, 5, 5)
+    tensors = [torch._lazy_clone(tensor) for tensor in (query, key, value)]
+    for tensor in tensors:
+        tensor.requires_grad_(needs_grad)
+    tensors += [torch._lazy_clone(attn_mask), torch._lazy_clone(grad)]
+    with heedful.accelerate() if accelerated else nullcontext():
+        attend = F.scaled_dot_product_attention if accelerated else DROP_IN
+        output = attend(*tensors[:4])
+        if needs_grad:
+            output.backward(tensors[4])
+    assert all(map(torch._C._is_cow_tensor, tensors))
+
+
 def test_lse_is_returned_on_request():
     query = torch.randn(2, 3, 5, 8)
     result = attention(query, query, query, Causal(), return_lse=True)

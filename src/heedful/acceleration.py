@@ -288,7 +288,7 @@ def _refusal(problem: AttentionProblem, dropout_p: float) -> str | None:
     reason = native.refusal(problem)
     if reason:
         return reason
-    if dropout_p > 0 or problem.sizes.Dv != problem.sizes.D:
+    if dropout_p != 0 or problem.sizes.Dv != problem.sizes.D:
         return "PyTorch's operator has no dropout and one head size"
     tensors = (problem.query, problem.key, problem.value)
     if any(tensor.stride(-1) != 1 for tensor in tensors):

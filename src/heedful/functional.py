@@ -1,6 +1,7 @@
 """Attention as a function, and a drop-in replacement for PyTorch's."""
 
 import math
+from types import NoneType
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from heedful.modes import is_causal_bias
 from heedful.problem import DTYPES, AttentionProblem
 from heedful.result import AttentionResult
 from heedful.shapes import broadcasts, sizes_of
+
+_NUMBERS = (float, int, torch.SymFloat, torch.SymInt)
 
 
 def attention(
@@ -124,9 +127,9 @@ def scaled_dot_product_attention(
             query,
             key,
             value,
-            attn_mask,
-            dropout_p,
-            is_causal,
+            attn_mask=attn_mask,
+            dropout_p=dropout_p,
+            is_causal=is_causal,
             scale=scale,
             enable_gqa=enable_gqa,
         )
@@ -158,6 +161,10 @@ def _as_problem(
     The checks here are those of `AttentionProblem`, and more: PyTorch raises the errors of its own function.
     """
     if not all(map(_is_supported, (query, key, value))):
+        return None
+    if not (isinstance(is_causal, bool) and isinstance(enable_gqa, bool)):
+        return None
+    if not isinstance(dropout_p, _NUMBERS) or not isinstance(scale, (NoneType, *_NUMBERS)):
         return None
     if not _same_leading(query, key, value, enable_gqa):
         return None

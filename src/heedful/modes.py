@@ -53,7 +53,12 @@ def transforming() -> bool:
     """Check whether `torch.func` transforms operations, or forward-mode differentiation is active."""
     if torch.compiler.is_compiling():
         return False
-    return peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+    return peek_interpreter_stack() is not None or differentiating_forward()
+
+
+def differentiating_forward() -> bool:
+    """Check whether forward-mode differentiation is active."""
+    return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
 
 
 def is_causal_bias(tensor: Tensor | None) -> bool:

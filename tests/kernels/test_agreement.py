@@ -206,6 +206,16 @@ def test_a_scale_of_zero_gives_equal_weights_to_keys_of_any_size(kernel):
         assert (gradient == 0).all()
 
 
+@pytest.mark.parametrize("scale", [0.0, -0.5])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_scale_that_is_not_positive_with_a_causal_mask(kernel, scale):
+    call = Call(
+        {name: torch.randn(1, 2, 12, 8) for name in ("query", "key", "value")},
+        {"mask": Causal(), "scale": scale},
+    )
+    assert_agrees(call, kernel, lse=False)
+
+
 @pytest.mark.parametrize("kernel", ["reference", "online", *NATIVE])
 def test_dropping_every_weight_leaves_gradients_of_zero(kernel):
     query, key, value = (torch.randn(1, 2, 5, 8, requires_grad=True) for _ in range(3))

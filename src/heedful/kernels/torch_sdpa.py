@@ -8,6 +8,7 @@ from torch import Tensor
 from torch._C import _nn  # pyright: ignore[reportAttributeAccessIssue]
 
 from heedful.metering import peak_bytes
+from heedful.modes import differentiating_forward
 from heedful.problem import AttentionProblem
 
 NAME = "torch_sdpa"
@@ -16,13 +17,15 @@ pytorch_sdpa: Callable[..., Tensor] = _nn.scaled_dot_product_attention
 
 
 def refusal(problem: AttentionProblem) -> str | None:
-    """Return a reason for soft-cap, sink logits and log-sum-exp, which SDPA does not have; else None."""
+    """Return a reason for soft-cap, sinks, log-sum-exp and forward mode, which SDPA does not have; else None."""
     if problem.softcap is not None:
         return "PyTorch's SDPA has no soft-cap"
     if problem.sinks is not None:
         return "PyTorch's SDPA has no sink logits"
     if problem.return_lse:
         return "PyTorch's SDPA does not return the log-sum-exp"
+    if differentiating_forward():
+        return "PyTorch's fused SDPA has no forward-mode derivatives"
     return None
 
 
@@ -38,14 +41,19 @@ def run(problem: AttentionProblem) -> tuple[Tensor, None]:
 def _run(problem: AttentionProblem, sdpa: Callable[..., Tensor]) -> Tensor:
     key, value = problem.seen_key_and_value()
     is_causal = problem.plain_causal and problem.bias is None
+    query, scale = problem.query, problem.factor
+    if scale <= 0:  # PyTorch's kernel multiplies the −∞ of hidden keys by the scale
+        query, scale = (
+            (-query, -scale) if scale < 0 else (query, 1.0)
+        )  # the problem of scale 0 has a query of 0
     output = sdpa(
-        problem.query,
+        query,
         key,
         value,
         attn_mask=None if is_causal else _attn_mask(problem),
         is_causal=is_causal,
         dropout_p=problem.dropout_p,
-        scale=problem.factor,
+        scale=scale,
         enable_gqa=problem.sizes.Hq != problem.sizes.Hkv,
     )
     if problem.empty_rows is not None:

@@ -3,6 +3,7 @@
 Letters of the formats: q int64, Q uint64, i int32, f float, d double, P pointer.
 """
 
+from collections.abc import Callable
 from struct import Struct
 
 import torch
@@ -34,6 +35,13 @@ GRADIENT = Struct(_GRADIENT)
 DTYPES: dict[torch.dtype, int] = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 _NO_PLANE = (0, 0, 0, 0, 0)
 _NO_KEY_RANGES = (0, 0, 0, 0)
+# Unlike `Tensor.data_ptr`, it copies no lazily cloned tensor. Results are new tensors, which are never lazily cloned.
+# Older versions of PyTorch have only the second function, which is slower.
+_address: Callable[[Tensor], int] = getattr(
+    Tensor,
+    "const_data_ptr",
+    torch._C._data_address,  # pyright: ignore[reportAttributeAccessIssue]
+)
 
 
 def pack_problem(
@@ -60,11 +68,11 @@ def pack_problem(
         *(B, Hq, Hkv, Tq, Tk, D, Dv),
         *(DTYPES[query.dtype], scale, softcap),
         *(*_pack_rows(query), *_pack_rows(key), *_pack_rows(value), *_pack_rows(output)),
-        0 if lse is None else lse.data_ptr(),
+        0 if lse is None else _address(lse),
         *(_NO_KEY_RANGES if start is None or stop is None else _pack_key_ranges(start, stop)),
         *(_NO_PLANE if mask is None else _pack_plane(mask, (B, Hq, Tq, Tk))),
         *(_NO_PLANE if bias is None else _pack_plane(bias, (B, Hq, Tq, Tk))),
-        0 if sinks is None else sinks.data_ptr(),
+        0 if sinks is None else _address(sinks),
         *(dropout_p, seed),
         parallel_for,
     )
@@ -90,27 +98,27 @@ def pack_gradient(
     B, Hq, Tq, _ = grad_output.shape
     return GRADIENT.pack(
         *PROBLEM.unpack(problem),
-        0 if grad_lse is None else grad_lse.data_ptr(),
+        0 if grad_lse is None else _address(grad_lse),
         *(*_pack_rows(grad_output), *_pack_rows(grad_query)),
         *(*_pack_rows(grad_key), *_pack_rows(grad_value)),
         *(_NO_PLANE if grad_bias is None else _pack_plane(grad_bias, (B, Hq, Tq, Tk))),
-        0 if grad_sinks is None else grad_sinks.data_ptr(),
+        0 if grad_sinks is None else _address(grad_sinks),
     )
 
 
 def _pack_rows(tensor: Tensor) -> tuple[int, int, int, int]:
     """Return the fields of a heedful_tensor: a tensor (B, H, T, size) whose last dimension is contiguous."""
     batch, head, token, _ = tensor.stride()
-    return tensor.data_ptr(), batch, head, token
+    return _address(tensor), batch, head, token
 
 
 def _pack_plane(tensor: Tensor, shape: tuple[int, int, int, int]) -> tuple[int, int, int, int, int]:
     """Return the fields of a heedful_plane: a tensor broadcast to (B, Hq, Tq, Tk), with stride 0 along new axes."""
     batch, head, query, key = tensor.expand(shape).stride()
-    return tensor.data_ptr(), batch, head, query, key
+    return _address(tensor), batch, head, query, key
 
 
 def _pack_key_ranges(start: Tensor, stop: Tensor) -> tuple[int, int, int, int]:
     """Return range_start, range_stop, range_batch and key_ranges of contiguous tensors (B or 1, Tq, key_ranges)."""
     batch = start.stride(0) if start.shape[0] > 1 else 0
-    return start.data_ptr(), stop.data_ptr(), batch, start.shape[2]
+    return _address(start), _address(stop), batch, start.shape[2]
