@@ -1,6 +1,7 @@
 """`heedful check` and its pytest plugin in use: targets, options, exit codes, and the output on each stream."""
 
 import json
+import os
 import subprocess
 import sys
 from xml.etree import ElementTree
@@ -9,6 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from heedful.cli import app
+from heedful.conformance.answer import Request
+from heedful.conformance.calling.loading import MAX_SOURCE
+from heedful.conformance.worker import answer_to
 
 RIGHT = """
 import torch
@@ -233,6 +237,43 @@ def test_an_unconventional_constructor_argument_is_requested(folder):
     assert run("odd.py", "--with", "quux=24").exit_code == 0
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (os.mkfifo, "Not a regular file"),
+        (os.mkdir, "Is a directory"),
+        (lambda path: path.symlink_to("/dev/zero"), "Not a regular file"),
+        (lambda path: path.symlink_to("nowhere"), "No such file"),
+        (lambda path: path.write_bytes(b"#" * (MAX_SOURCE + 1)), "are the limit"),
+        (lambda path: path.write_bytes(bytes(1000)), "null bytes"),
+        (lambda path: path.write_bytes(bytes(range(1, 256))), "SyntaxError"),
+        (lambda path: path.write_bytes(b"x = '\xff'\n"), "SyntaxError"),
+        (lambda path: path.write_text("# coding: none\n"), "SyntaxError"),
+        (lambda path: path.write_text("(" * 10_000 + ")" * 10_000), "too many nested parentheses"),
+        (lambda path: path.write_text("x = 1 +" + " 1 +" * 10_000), "SyntaxError"),
+    ],
+    ids=[
+        "FIFO",
+        "folder",
+        "device",
+        "dangling",
+        "large",
+        "null",
+        "binary",
+        "encoding",
+        "unknown encoding",
+        "nested",
+        "long line",
+    ],
+)
+def test_a_file_that_is_no_source_code(folder, make, message):
+    make(folder / "odd.py")
+    request = Request("odd.py:attend", {}, {}, "nonce")
+    error = str(answer_to(request))
+    assert message in error
+    assert len(error) < 1000
+
+
 # --- targets that end or hold up the process ---------------------------------------------------------
 
 
@@ -279,8 +320,9 @@ def test_a_target_that_exits_when_called_is_a_bug(folder):
 
 
 def test_an_exit_while_the_target_is_built_is_shown_with_its_line(folder):
+    source = RIGHT.replace("attention = Attention(8)", "")
     (folder / "exiting.py").write_text(
-        RIGHT.replace("        super().__init__()", "        raise SystemExit(0)")
+        source.replace("        super().__init__()", "        raise SystemExit(0)")
     )
     line = 1 + RIGHT.splitlines().index("        super().__init__()")
     assert f"exiting.py:{line}: raise SystemExit(0)" in error_of("exiting.py:Attention")
