@@ -77,10 +77,17 @@ def _run(command: list[str]) -> str:
     try:
         code = process.wait(SECONDS)
     except subprocess.TimeoutExpired:
-        return f"which did not finish within {SECONDS:.0f} s"
+        code = None
     finally:
         _kill(process)
         copying.join(timeout=1.0)
+    return _described(code)
+
+
+def _described(code: int | None) -> str:
+    """Return how a process ended by its exit code, which is None if it did not end: "which …"."""
+    if code is None:
+        return f"which did not finish within {SECONDS:.0f} s"
     if code < 0:
         return f"which ended the process by the signal {signal.Signals(-code).name}"
     return f"which ended the process with exit code {code}"

@@ -71,8 +71,12 @@ def main() -> None:
     text = answer_as_json(answer_to(request), request.nonce)
     if getpid() == process:  # otherwise, the target has forked, and its parent answers
         part = folder / "part"
-        part.write_text(text, encoding="ascii")
-        part.replace(folder / "answer")
+        try:
+            part.write_text(text, encoding="ascii")
+            part.replace(folder / "answer")
+        except OSError as error:  # for example, the target has left no file descriptor
+            print(f"The answer cannot be written: {error}", file=sys.stderr)
+            _exit(1)
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):  # the target may have closed or replaced it
                 stream.flush()

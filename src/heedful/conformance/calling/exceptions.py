@@ -13,6 +13,7 @@ from torch import Tensor
 from heedful.conformance.recording.source import SourceLine
 
 RUNNERS = ("torch", "heedful.conformance", "heedful.observation")  # they only run a target's lines
+MAX_DESCRIPTION = 1000  # characters of a message
 
 
 class TargetExitError(Exception):
@@ -56,7 +57,8 @@ def describe_exception(error: BaseException) -> str:
     """Return the class of an exception and the first line of its message."""
     if isinstance(error, TargetExitError) and error.__cause__ is not None:
         error = error.__cause__
-    return traceback.format_exception_only(error)[0].strip().partition("\n")[0].rstrip(".")
+    line = traceback.format_exception_only(error)[0].strip().partition("\n")[0].rstrip(".")
+    return line if len(line) <= MAX_DESCRIPTION else f"{line[:MAX_DESCRIPTION]} …"
 
 
 def described_with_line(error: BaseException) -> str:
