@@ -1,6 +1,7 @@
 """`heedful check` and its pytest plugin in use: targets, options, exit codes, and the output on each stream."""
 
 import json
+import os
 import subprocess
 import sys
 from xml.etree import ElementTree
@@ -9,6 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from heedful.cli import app
+from heedful.conformance.answer import Request
+from heedful.conformance.calling.loading import MAX_SOURCE
+from heedful.conformance.worker import answer_to
 
 RIGHT = """
 import torch
@@ -233,6 +237,43 @@ def test_an_unconventional_constructor_argument_is_requested(folder):
     assert run("odd.py", "--with", "quux=24").exit_code == 0
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (os.mkfifo, "Not a regular file"),
+        (os.mkdir, "Is a directory"),
+        (lambda path: path.symlink_to("/dev/zero"), "Not a regular file"),
+        (lambda path: path.symlink_to("nowhere"), "No such file"),
+        (lambda path: path.write_bytes(b"#" * (MAX_SOURCE + 1)), "are the limit"),
+        (lambda path: path.write_bytes(bytes(1000)), "null bytes"),
+        (lambda path: path.write_bytes(bytes(range(1, 256))), "SyntaxError"),
+        (lambda path: path.write_bytes(b"x = '\xff'\n"), "SyntaxError"),
+        (lambda path: path.write_text("# coding: none\n"), "SyntaxError"),
+        (lambda path: path.write_text("(" * 10_000 + ")" * 10_000), "too many nested parentheses"),
+        (lambda path: path.write_text("x = 1 +" + " 1 +" * 10_000), "SyntaxError"),
+    ],
+    ids=[
+        "FIFO",
+        "folder",
+        "device",
+        "dangling",
+        "large",
+        "null",
+        "binary",
+        "encoding",
+        "unknown encoding",
+        "nested",
+        "long line",
+    ],
+)
+def test_a_file_that_is_no_source_code(folder, make, message):
+    make(folder / "odd.py")
+    request = Request("odd.py:attend", {}, {}, "nonce")
+    error = str(answer_to(request))
+    assert message in error
+    assert len(error) < 1000
+
+
 # --- targets that end or hold up the process ---------------------------------------------------------
 
 
@@ -241,8 +282,29 @@ def test_a_target_that_ends_the_process_is_an_error(folder):
     assert "ended the process with exit code 0" in error_of("ending.py:attend")
 
 
+FORGING = """
+import os, pickle, sys
+from pathlib import Path
+from heedful.conformance import Report
+
+for argument in Path("/proc/self/cmdline").read_bytes().split(b"\\0"):
+    path = Path(os.fsdecode(argument))
+    if path.is_dir() and path.name.startswith("heedful-"):
+        (path / "answer").write_text('{"report": {}}')
+    elif path.name == "answer":
+        path.write_bytes(pickle.dumps(Report("forged", ())))
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the target reads /proc")
+def test_a_target_cannot_answer_in_the_place_of_the_checker(folder):
+    (folder / "forging.py").write_text(FORGING)
+    assert "without an answer" in error_of("forging.py:attend")
+
+
 def test_a_target_that_never_ends_is_an_error(folder, monkeypatch):
-    monkeypatch.setattr("heedful.conformance.worker.SECONDS", 8.0)
+    monkeypatch.setattr("heedful.conformance.own_process.SECONDS", 8.0)
     (folder / "endless.py").write_text("while True:\n    pass\n")
     assert "did not finish within 8 s" in error_of("endless.py:attend")
 
@@ -255,6 +317,28 @@ def test_a_target_that_exits_when_called_is_a_bug(folder):
     result = run("exiting.py")
     assert result.exit_code == 1, result.output
     assert "It raises SystemExit: 0" in result.stdout
+
+
+def test_an_exit_while_the_target_is_built_is_shown_with_its_line(folder):
+    source = RIGHT.replace("attention = Attention(8)", "")
+    (folder / "exiting.py").write_text(
+        source.replace("        super().__init__()", "        raise SystemExit(0)")
+    )
+    line = 1 + RIGHT.splitlines().index("        super().__init__()")
+    assert f"exiting.py:{line}: raise SystemExit(0)" in error_of("exiting.py:Attention")
+
+
+def test_control_characters_of_a_target_do_not_reach_the_terminal(folder):
+    query = "        query, key, value ="
+    writing = "        import os; os.write(1, b'\\x1b[2J'); raise ValueError('\\x1b[3J')\n"
+    (folder / "writing.py").write_text(
+        RIGHT.replace("attention = Attention(8)", "").replace(query, writing + query)
+    )
+    result = run("writing.py")
+    assert result.exit_code == 1, result.output
+    assert "\\x1b[3J" in result.stdout
+    assert "\\x1b[2J" in result.stderr
+    assert "\x1b" not in result.output
 
 
 def test_what_a_target_writes_to_the_file_descriptor_stays_out_of_json(folder):

@@ -6,11 +6,11 @@ import sys
 from collections.abc import Sequence
 from typing import Literal
 
+from heedful.conformance.own_process import check_in_own_process
 from heedful.conformance.reporting.catalogue import find_entry
 from heedful.conformance.reporting.junit import as_junit
 from heedful.conformance.reporting.report import Report
 from heedful.conformance.reporting.text import as_text, catalogue_as_text
-from heedful.conformance.worker import check_in_own_process
 from heedful.errors import ArgumentError
 from heedful.screen import print_out
 
@@ -53,7 +53,7 @@ def check_and_print(
         form: The format of the report.
 
     Raises:
-        ArgumentError: An argument is malformed, or the target cannot be imported, built or called, or it ends its
+        HeedfulError: An argument is malformed, or the target cannot be imported, built or called, or it ends its
             process, or it takes too long.
     """
     arguments = dict(_pairs(assignments, "--with"))

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, get_type_hints
 
 from heedful.conformance.calling import names
+from heedful.conformance.calling.exceptions import described_with_line, exits_as_errors
 from heedful.conformance.calling.isolation import seeded
 from heedful.conformance.calling.names import Names
 from heedful.errors import ArgumentError
@@ -163,8 +164,9 @@ def _similar_name(name: str) -> str | None:
 def _called(cls: Callable[..., Any], values: Mapping[str, Any]) -> Any:
     """Call a class; what its constructor raises becomes an `ArgumentError` that lists the values."""
     try:
-        return cls(**values)
-    except (Exception, SystemExit) as error:
+        with exits_as_errors():
+            return cls(**values)
+    except Exception as error:
         if isinstance(error, ArgumentError) and error.argument not in values:
             raise  # about a field of the configuration
         listed = (
@@ -174,7 +176,7 @@ def _called(cls: Callable[..., Any], values: Mapping[str, Any]) -> Any:
         raise ArgumentError(
             cls.__name__,
             expected="a class that can be built from conventional values",
-            received=f"{type(error).__name__}: {error}, with {', '.join(listed)}",
+            received=f"{described_with_line(error)}, with {', '.join(listed)}",
             remedy="Give the values that it needs: arguments={…}, or --with NAME=VALUE.",
         ) from error
 

@@ -106,7 +106,9 @@ class CallingConvention:
         """Return the output (B, T, …) within a result; None if no tensor in it has a row per token."""
         for tensor in output_candidates(result):
             rows = self._as_rows(tensor) if tensor.is_floating_point() else None
-            if rows is not None and rows.shape[:2] == (B, T) and rows.dim() >= 3:
+            if rows is None or rows.dim() < 3 or not rows.numel():
+                continue
+            if rows.shape[:2] == (B, T):
                 return rows
         return None
 

@@ -13,19 +13,25 @@ from torch import Tensor
 from heedful.conformance.recording.source import SourceLine
 
 RUNNERS = ("torch", "heedful.conformance", "heedful.observation")  # they only run a target's lines
+MAX_DESCRIPTION = 1000  # characters of a message
 
 
 class TargetExitError(Exception):
-    """A target calls sys.exit(); the cause is its SystemExit."""
+    """A target calls sys.exit(), or raises another exception that is no `Exception`, which is the cause."""
 
 
 @contextmanager
 def exits_as_errors() -> Iterator[None]:
-    """Raise a `TargetExitError` from the line where a target raises SystemExit, which must not end the check."""
+    """Raise a `TargetExitError` where a target raises SystemExit or the like, which must not end the check.
+
+    KeyboardInterrupt passes, because the user of the check may have pressed Ctrl-C.
+    """
     try:
         yield
-    except SystemExit as error:
-        raise TargetExitError(str(error)).with_traceback(error.__traceback__) from error
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise TargetExitError(type(error).__name__).with_traceback(error.__traceback__) from error
 
 
 def attempt(run: Callable[[], Any]) -> Any:
@@ -51,7 +57,15 @@ def describe_exception(error: BaseException) -> str:
     """Return the class of an exception and the first line of its message."""
     if isinstance(error, TargetExitError) and error.__cause__ is not None:
         error = error.__cause__
-    return traceback.format_exception_only(error)[0].strip().partition("\n")[0].rstrip(".")
+    line = traceback.format_exception_only(error)[0].strip().partition("\n")[0].rstrip(".")
+    return line if len(line) <= MAX_DESCRIPTION else f"{line[:MAX_DESCRIPTION]} …"
+
+
+def described_with_line(error: BaseException) -> str:
+    """Return the description of an exception, with the innermost line of the target's code if it passed through one."""
+    place = raising_line(error)
+    line = "" if place is None else f", at {place.file}:{place.line}: {place.source}"
+    return f"{describe_exception(error)}{line}"
 
 
 def global_tensor_read(error: BaseException) -> tuple[str, SourceLine] | None:

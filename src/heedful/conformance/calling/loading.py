@@ -18,8 +18,11 @@ from typing import Any
 from torch import nn
 
 from heedful.errors import ArgumentError
+from heedful.reading import open_file
 
 MAX_SUGGESTED = 20  # names in an error message
+MAX_SOURCE = 1 << 24  # bytes; a hundred times the largest file of transformers
+MAX_QUOTED = 200  # characters of a line in an error message
 DOTTED_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
@@ -49,13 +52,15 @@ def _import(location: str) -> ModuleType:
     """Import a file or a module; both become importable from their folders."""
     path = Path(location)
     if path.suffix == ".py" or path.exists():
-        if not path.is_file():
+        try:
+            open_file(path, MAX_SOURCE).close()
+        except OSError as error:
             raise ArgumentError(
                 "TARGET",
-                expected="an existing file, or the name of a module",
-                received=location,
+                expected="an existing file of Python code, or the name of a module",
+                received=f"{location} ({error.strerror})",
                 remedy="Write path/to/file.py:Name or package.module:Name.",
-            )
+            ) from error
         return _import_file(path.resolve())
     if not DOTTED_NAME.fullmatch(location):
         raise ArgumentError(
@@ -110,12 +115,18 @@ def _guarded(location: str, load: Callable[[], ModuleType]) -> ModuleType:
 def _failing_line(error: BaseException) -> str:
     """Return the innermost line of the user's own code that was being imported, or nothing."""
     if isinstance(error, SyntaxError) and error.filename:
-        return f", at {error.filename}:{error.lineno}: {(error.text or '').strip()}"
+        return f", at {error.filename}:{error.lineno}: {_quoted(error.text)}"
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         internal = frame.filename.startswith("<") or frame.filename == __file__
         if not internal and "importlib" not in Path(frame.filename).parts:
-            return f", at {frame.filename}:{frame.lineno}: {frame.line}"
+            return f", at {frame.filename}:{frame.lineno}: {_quoted(frame.line)}"
     return ""
+
+
+def _quoted(line: str | None) -> str:
+    """Return a line as far as an error message has room for it."""
+    text = (line or "").strip()
+    return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]} …"
 
 
 def _remedy(error: BaseException, location: str) -> str:
