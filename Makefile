@@ -5,6 +5,8 @@
 # make test-native  test the C++ core alone, under sanitizers; needs only g++
 # make fuzz         compare random attention problems with an oracle for 30 minutes (MINUTES=…), on every instruction set;
 #                   it goes on where the last run stopped
+# make fuzz-files   damage files of every format that heedful reads, for 30 minutes (MINUTES=…): each is read or refused;
+#                   it goes on where the last run stopped
 # make bench        time attention beside PyTorch's and other libraries', judge it by benchmarks/targets.toml,
 #                   and rewrite docs/benchmarks.md
 # make conformance  check all mutants and correct attentions of the corpus, and rewrite docs/conformance.md
@@ -16,7 +18,7 @@ BIN := .venv/bin
 BUILT_FROM := pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*.h native/*.cpp native/isa/*.cpp)
 ALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: tour bench conformance test test-slow test-native fuzz check lint format clean
+.PHONY: tour bench conformance test test-slow test-native fuzz fuzz-files check lint format clean
 
 tour: .venv/installed
 	$(BIN)/heedful tour
@@ -38,6 +40,9 @@ test-native:
 
 fuzz: .venv/installed-test
 	PYTHONPATH=tests $(BIN)/python -m fuzz.run --minutes $(or $(MINUTES),30)
+
+fuzz-files: .venv/installed-test
+	PYTHONPATH=tests $(BIN)/python -m fuzz_files.run --minutes $(or $(MINUTES),30)
 
 check: lint test
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import heedful
-from heedful import Causal, KernelError, Padding, Sinks, Window, attention, explain
+from heedful import ArgumentError, Causal, KernelError, Padding, Sinks, Window, attention, explain
 from heedful.kernels import native
 
 Q, K, V = torch.randn(2, 4, 16, 8), torch.randn(2, 2, 16, 8), torch.randn(2, 2, 16, 6)
@@ -152,3 +152,9 @@ def test_explain_draws_no_random_number():
     state = torch.get_rng_state()
     explain(Q, K, V, dropout_p=0.5, kernel="reference")
     assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("kernel", ["fastest", ["native"], {}, None, 1])
+def test_what_names_no_kernel_is_refused(kernel):
+    with pytest.raises(ArgumentError, match="kernel: expected 'auto'"):
+        attention(Q, K, V, kernel=kernel)

@@ -103,7 +103,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     """Return the tensors in a safetensors file, by name.
 
     Raises:
-        ArgumentError: the file is missing, damaged or larger than this machine's memory.
+        ArgumentError: the file is missing, damaged or larger than the memory.
         MissingExtraError: the extra "train" is not installed.
     """
     safetensors = _safetensors()
@@ -115,6 +115,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except OSError as error:
         raise unusable(path, error.strerror or str(error)) from error
+    except MemoryError as error:  # the process may have less than the machine
+        raise unusable(path, f"a file that is too large for the memory: {error}") from error
     except safetensors.SafetensorError as error:
         raise unusable(path, f"a damaged file: {error}") from error
 

@@ -382,7 +382,9 @@ def _read_vocabulary(path: Path) -> Any:
         return tokenizers.Tokenizer.from_buffer(content)
     except RecursionError as error:
         raise _unreadable(path, "text that is nested too deeply") from error
-    except (OSError, ValueError) as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the package panics, and panics are no Exception
         raise _unreadable(path, error) from error
 
 
@@ -404,7 +406,9 @@ def _end_token(config: dict[str, Any], path: Path) -> str | None:
     """Return the text of the end token; tokenizer_config.json holds it alone or among other properties."""
     token = config.get("eos_token")
     text = token.get("content") if isinstance(token, dict) else token
-    if not isinstance(text, str | None):
+    if not isinstance(text, str | None) or any(
+        "\ud800" <= letter <= "\udfff" for letter in text or ""
+    ):
         raise _unreadable(path, f"an eos_token that is not text: {text!r:.100}")
     return text
 
