@@ -321,18 +321,8 @@ def hurt(rng: np.random.Generator, path: Path, others: list[Path]) -> str:
                 content = spliced(rng, content, others[rng.integers(len(others))].read_bytes())
             else:
                 content = damage(rng, content)
-        except (
-            ValueError,
-            KeyError,
-            TypeError,
-            struct.error,
-            zipfile.BadZipFile,
-            RecursionError,
-            OverflowError,
-        ):
-            names[-1] += (
-                " (not possible)"  # after other damage, the content has no structure any more
-            )
+        except Exception:  # noqa: BLE001 - parsers fail in many ways on content without a structure
+            names[-1] += " (not possible)"
     path.write_bytes(content)
     return ", ".join(names)
 
@@ -595,7 +585,7 @@ def syntax_broken(rng: np.random.Generator, content: bytes) -> bytes:
         b"\\",
         b"1__0",
         b"\n\t \tx=(",
-        b"a." * 100_000 + b"(",
+        b"a." * 5_000 + b"(",
     )
     if rng.random() < 0.2:
         return (
