@@ -154,6 +154,13 @@ def test_damaged_checkpoints_are_refused(tmp_path, damage, message):
     assert contents(tmp_path) == before
 
 
+def test_a_file_is_not_read_whole_to_see_that_it_differs(tmp_path):
+    with open(tmp_path / "config.json", "wb") as file:
+        file.truncate(1 << 40)  # sparse
+    with pytest.raises(ArgumentError, match=r"another or a damaged model's config\.json"):
+        save(small(), tmp_path)
+
+
 def test_weights_that_do_not_fit_into_the_limit_of_memory_are_refused(tmp_path):
     save(small(), tmp_path)
     os.truncate(tmp_path / "model.safetensors", 10 << 30)  # sparse

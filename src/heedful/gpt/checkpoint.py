@@ -207,15 +207,21 @@ def check_free(model: GPT, folder: Path) -> None:
             remedy="Create it first.",
         )
     existing = [name for name in (CONFIG, WEIGHTS) if (folder / name).exists()]
-    config = folder / CONFIG
-    same = config.is_file() and config.read_bytes() == _config_text(model).encode()
-    if existing and not same:
+    if existing and not _contains(folder / CONFIG, _config_text(model).encode()):
         raise ArgumentError(
             "folder",
             expected=f"a folder without a model, or with one whose {CONFIG} is the same",
             received=f"{folder} with another or a damaged model's {' and '.join(existing)}",
             remedy="Name another folder; nothing was overwritten.",
         )
+
+
+def _contains(path: Path, content: bytes) -> bool:
+    """Return whether the file has this content; a larger one is not read."""
+    try:
+        return reading.read_file(path, len(content)) == content
+    except OSError:
+        return False
 
 
 def _config_text(model: GPT) -> str:
