@@ -78,6 +78,11 @@ def hang() -> None:
     time.sleep(60)
 
 
+def endless_loop() -> None:
+    while True:
+        pass
+
+
 def much_memory() -> None:
     bytearray(2 << 30)
 
@@ -116,6 +121,7 @@ def renamed_file() -> None:
         (long_error, "an error of 5000 characters"),
         (crash, "ends the process with SIGSEGV"),
         (hang, "takes longer than 0.5 s"),
+        (endless_loop, "takes longer than 0.5 s"),
         (much_memory, "MemoryError"),
         (exit_early, "exit code 3"),
         (executed_pickle, "os.system"),

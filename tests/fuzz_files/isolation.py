@@ -13,7 +13,8 @@ from typing import Any
 from heedful.errors import HeedfulError
 from heedful.screen import visible
 
-SECONDS = 10
+SECONDS = 10  # of the processor
+WAITING = 3  # times as long may pass, because other programs may occupy the processor
 MEMORY = 1 << 30  # bytes that the function may allocate
 LONGEST = 2_000  # characters of an error's message
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -46,7 +47,7 @@ def fault(act: Callable[[], object], folder: Path, seconds: float = SECONDS) -> 
     Args:
         act: The action. It may change nothing but what its process alone sees, and files in the folder.
         folder: A folder.
-        seconds: The time that it may take.
+        seconds: The processor's time that it may take.
     """
     answer, send = os.pipe()
     process = os.fork()
@@ -61,7 +62,7 @@ def fault(act: Callable[[], object], folder: Path, seconds: float = SECONDS) -> 
         name = signal.Signals(os.WTERMSIG(status)).name
         return (
             f"takes longer than {seconds:g} s"
-            if name == "SIGALRM"
+            if name in ("SIGPROF", "SIGALRM")
             else f"ends the process with {name}"
         )
     if os.WEXITSTATUS(status):
@@ -108,8 +109,10 @@ def _limit(seconds: float) -> None:
     size = pages * resource.getpagesize() + MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (size, size))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    for number in (signal.SIGPROF, signal.SIGALRM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_REAL, WAITING * seconds)
 
 
 def _watch(folder: Path, deeds: list[str]) -> Callable[[str, tuple[Any, ...]], None]:
