@@ -6,6 +6,8 @@
 # make fuzz         compare random attention problems with an oracle for 30 minutes (MINUTES=…), on every instruction set;
 #                   it goes on where the last run stopped
 # make test-pytorch run PyTorch's own tests of attention with heedful in its place; PYTORCH is a source tree of PyTorch
+# make fuzz-files   damage files of every format that heedful reads, for 30 minutes (MINUTES=…): each is read or refused;
+#                   it goes on where the last run stopped
 # make bench        time attention beside PyTorch's and other libraries', judge it by benchmarks/targets.toml,
 #                   and rewrite docs/benchmarks.md
 # make conformance  check all mutants and correct attentions of the corpus, and rewrite docs/conformance.md
@@ -17,7 +19,7 @@ BIN := .venv/bin
 BUILT_FROM := pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*.h native/*.cpp native/isa/*.cpp)
 ALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: tour bench conformance test test-slow test-native test-pytorch fuzz check lint format clean
+.PHONY: tour bench conformance test test-slow test-native test-pytorch fuzz fuzz-files check lint format clean
 
 tour: .venv/installed
 	$(BIN)/heedful tour
@@ -42,6 +44,9 @@ fuzz: .venv/installed-test
 
 test-pytorch: .venv/installed-test
 	PYTHONPATH=tests $(BIN)/python -m pytorch_suite.run $(or $(PYTORCH),../pytorch)
+
+fuzz-files: .venv/installed-test
+	PYTHONPATH=tests $(BIN)/python -m fuzz_files.run --minutes $(or $(MINUTES),30)
 
 check: lint test
 

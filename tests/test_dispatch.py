@@ -9,6 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import heedful
 from heedful import (
+    ArgumentError,
     Band,
     Causal,
     Dense,
@@ -191,3 +192,9 @@ def test_masks_without_values_are_explained_and_run(device):
             assert plan.kernel != "flex"
             assert "values" in reasons(plan)["flex"] or device == "meta"
             assert attention(query, query, query, mask).shape == query.shape
+
+
+@pytest.mark.parametrize("kernel", ["fastest", ["native"], {}, None, 1])
+def test_what_names_no_kernel_is_refused(kernel):
+    with pytest.raises(ArgumentError, match="kernel: expected 'auto'"):
+        attention(Q, K, V, kernel=kernel)

@@ -7,11 +7,22 @@ import pytest
 from heedful.errors import ArgumentError, HeedfulError, KernelError, MissingExtraError
 
 
+def test_what_was_received_is_shortened_in_the_middle():
+    received = "the value " + "very " * 50_000 + "long (config.json)"
+    message = str(
+        ArgumentError("d_model", expected="a number", received=received, remedy="Pass one.")
+    )
+    assert len(message) < 1200
+    assert message.startswith("d_model: expected a number; received the value very")
+    assert message.endswith("long (config.json). Pass one.")
+
+
 @pytest.mark.parametrize(
     "error",
     [
         ArgumentError("query", expected="4 dimensions", received="3", remedy="Add one."),
         MissingExtraError("heedful train", "train"),
+        ArgumentError("query", expected="a few", received="many " * 500, remedy="Remove some."),
         KernelError("none can run it"),
     ],
     ids=lambda error: type(error).__name__,

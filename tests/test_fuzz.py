@@ -88,7 +88,7 @@ def test_a_crash_is_reported_with_its_seed_and_the_run_goes_on_after_it(tmp_path
     script = "print('at 7 avx2\\ndone 7\\nat 8 avx2', flush=True); import os; os.abort()"
     progress = run.Progress(7, [])
     run.watch([sys.executable, "-c", script], progress, position=tmp_path / "position")
-    assert progress.next_seed == run._read(tmp_path / "position") == 9
+    assert progress.next_seed == run.read_position(tmp_path / "position") == 9
     assert "seed 8 on avx2: the process ended with SIGABRT" in capsys.readouterr().out
     assert "--first 8 --last 8 --isas avx2" in progress.failures[0]
 

@@ -72,7 +72,7 @@ def choose(problem: AttentionProblem, kernel: str = AUTO) -> Kernel:
         return next(
             KERNELS[name] for name in ranking(problem) if not KERNELS[name].refusal(problem)
         )
-    if kernel not in KERNELS:
+    if not isinstance(kernel, str) or kernel not in KERNELS:
         raise ArgumentError(
             "kernel",
             expected=", ".join(map(repr, (AUTO, *KERNELS))),

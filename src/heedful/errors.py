@@ -3,6 +3,8 @@
 from functools import partial
 from typing import Any
 
+MAX_RECEIVED: int = 1000  # characters of an error; a file may contain a value of any length
+
 
 class HeedfulError(Exception):
     """The base class of all errors that heedful raises on purpose.
@@ -23,7 +25,7 @@ class ArgumentError(HeedfulError, ValueError):
     Args:
         argument: the argument's name, as the caller wrote it.
         expected: what would have been accepted.
-        received: what was passed instead.
+        received: what was passed instead; the middle of a text of more than 1000 characters is left out.
         remedy: what the caller can do about it.
 
     Examples:
@@ -33,6 +35,9 @@ class ArgumentError(HeedfulError, ValueError):
     """
 
     def __init__(self, argument: str, *, expected: str, received: str, remedy: str) -> None:
+        if len(received) > MAX_RECEIVED:
+            half = MAX_RECEIVED // 2 - 2
+            received = f"{received[:half]} … {received[-half:]}"
         super().__init__(f"{argument}: expected {expected}; received {received}. {remedy}")
         self.argument: str = argument
         self.expected: str = expected

@@ -8,10 +8,12 @@ import errno
 import json
 import os
 import stat
+import tomllib
 from pathlib import Path
 from typing import Any, BinaryIO
 
 MAX_JSON: int = 1 << 24  # bytes; the largest configurations of transformers take a tenth of it
+MAX_TOML: int = 1 << 20  # bytes
 
 
 def open_file(path: Path, at_most: int) -> BinaryIO:
@@ -78,6 +80,22 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise ValueError(f"a JSON {type(fields).__name__}")  # noqa: TRY004 - the file is wrong
     return fields
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the tables in a TOML file.
+
+    Args:
+        path: The file.
+
+    Raises:
+        OSError: The file is missing, unreadable or larger than 1 MiB, or is not a regular file.
+        ValueError: The file does not contain TOML in UTF-8.
+    """
+    try:
+        return tomllib.loads(str(read_file(path, MAX_TOML), "utf-8"))
+    except RecursionError as error:
+        raise ValueError("text that is nested too deeply") from error
 
 
 def _open_without_waiting(path: str, flags: int) -> int:

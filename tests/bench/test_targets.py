@@ -1,5 +1,6 @@
 """The project's own targets, how they are read, and how results are judged by them."""
 
+import os
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -54,12 +55,42 @@ def test_every_target_belongs_to_a_case_that_measures_it():
 
 @pytest.mark.parametrize(
     "text",
-    ["[decode-*", "speed = 2", "[a]\nspeed = 2", "[a]\nspede = { sdpa = 2 }", "[a]\nequal = false"],
+    [
+        "[decode-*",
+        "speed = 2",
+        "[a]\nspeed = 2",
+        "[a]\nspede = { sdpa = 2 }",
+        "[a]\nequal = false",
+        "[a]\nmemory = true",
+    ],
 )
 def test_unusable_targets_are_refused(tmp_path, text):
     path = tmp_path / "targets.toml"
     path.write_text(text)
     with pytest.raises(ArgumentError, match="--targets"):
+        BenchTargets.read(path)
+
+
+@pytest.mark.parametrize("text", ["a = " + "[" * 100_000, "a = " + "9" * 5000, "a = '\xff'"])
+def test_hostile_targets_are_refused(tmp_path, text):
+    path = tmp_path / "targets.toml"
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises(ArgumentError, match="--targets"):
+        BenchTargets.read(path)
+
+
+@pytest.mark.parametrize("bound", ["nan", "inf", "true", "'2'", "[2]", "1" + "0" * 400])
+def test_bounds_that_are_no_numbers_are_refused(tmp_path, bound):
+    path = tmp_path / "targets.toml"
+    path.write_text(f"[a]\nspeed = {{ sdpa = {bound} }}")
+    with pytest.raises(ArgumentError, match="--targets"):
+        BenchTargets.read(path)
+
+
+def test_targets_that_are_no_regular_file_are_refused_at_once(tmp_path):
+    path = tmp_path / "targets.toml"
+    os.mkfifo(path)
+    with pytest.raises(ArgumentError, match="Not a regular file"):
         BenchTargets.read(path)
 
 

@@ -49,7 +49,7 @@ def main() -> int:
         return 0
 
     position = arguments.position if arguments.first is None else None
-    first = _read(position) if position else arguments.first
+    first = read_position(position) if position else arguments.first
     if first == arguments.last:
         print(f"seed {first}: {problems.draw(first)}")
     began = time.monotonic()
@@ -93,7 +93,7 @@ def watch(
                 elif word == "fault":
                     _report(progress, seed, isa, rest)
                 elif word == "done":
-                    _advance(progress, seed, position)
+                    advance(progress, seed, position)
                     if time.monotonic() >= deadline:
                         return
         finally:
@@ -103,7 +103,7 @@ def watch(
         raise RuntimeError(f"the child ended with {_describe(status)} before its first problem")
     if progress.next_seed <= seed:
         _report(progress, seed, isa, f"the process ended with {_describe(status)}")
-        _advance(progress, seed, position)
+        advance(progress, seed, position)
 
 
 def _report(progress: Progress, seed: int, isa: str, fault: str) -> None:
@@ -114,14 +114,15 @@ def _report(progress: Progress, seed: int, isa: str, fault: str) -> None:
     print(progress.failures[-1], flush=True)
 
 
-def _advance(progress: Progress, seed: int, position: Path | None) -> None:
+def advance(progress: Progress, seed: int, position: Path | None) -> None:
+    """Note that a seed is done, also in the file of the position."""
     progress.next_seed = seed + 1
     if position:
         position.parent.mkdir(parents=True, exist_ok=True)
         position.write_text(f"{seed + 1}\n", encoding="utf-8")
 
 
-def _read(position: Path) -> int:
+def read_position(position: Path) -> int:
     """Return the next seed; 0 at the first time."""
     return int(position.read_text(encoding="utf-8")) if position.exists() else 0
 

@@ -1,6 +1,9 @@
 """Checkpoints: what is restored, what is refused, and that nothing is overwritten by accident."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -149,3 +152,23 @@ def test_damaged_checkpoints_are_refused(tmp_path, damage, message):
     with pytest.raises(ArgumentError, match=message):
         load(tmp_path)
     assert contents(tmp_path) == before
+
+
+def test_a_file_is_not_read_whole_to_see_that_it_differs(tmp_path):
+    with open(tmp_path / "config.json", "wb") as file:
+        file.truncate(1 << 40)  # sparse
+    with pytest.raises(ArgumentError, match=r"another or a damaged model's config\.json"):
+        save(small(), tmp_path)
+
+
+def test_weights_that_do_not_fit_into_the_limit_of_memory_are_refused(tmp_path):
+    save(small(), tmp_path)
+    os.truncate(tmp_path / "model.safetensors", 10 << 30)  # sparse
+    script = (
+        "import resource; from pathlib import Path; import safetensors.torch; from heedful.gpt import checkpoint\n"
+        "pages = int(Path('/proc/self/statm').read_text().split()[0])\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (4096 * pages + (1 << 30),) * 2)\n"
+        f"checkpoint.load({str(tmp_path)!r})"
+    )
+    child = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True)
+    assert b"heedful.errors.ArgumentError: checkpoint: expected" in child.stderr

@@ -52,6 +52,7 @@ def test_families():
         ("norm", {"norm": "batch"}),
         ("activation", {"activation": "relu"}),
         ("dropout", {"dropout": 1.5}),
+        ("dropout", {"dropout": "0.1"}),
         ("norm_eps", {"norm_eps": "small"}),
         ("rotary_base", {"rotary_base": 0.0}),
     ],

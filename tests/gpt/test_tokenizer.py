@@ -216,6 +216,29 @@ def test_damaged_files_are_named(llama_folder, name, content):
         load_tokenizer(llama_folder)
 
 
+def test_a_tokenizer_whose_loading_ends_in_a_panic_is_named(llama_folder):
+    fields = json.loads((llama_folder / "tokenizer.json").read_text())
+    fields["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": ""}
+    (llama_folder / "tokenizer.json").write_text(json.dumps(fields))
+    with pytest.raises(ArgumentError, match=f"readable tokenizer.json.*{llama_folder}"):
+        load_tokenizer(llama_folder)
+
+
+def test_a_normalizer_that_asks_for_much_memory_is_refused_before_it_is_allocated(llama_folder):
+    fields = json.loads((llama_folder / "tokenizer.json").read_text())
+    steps = [{"type": "Precompiled", "precompiled_charsmap": "/////w=="}]
+    fields["normalizer"] = {"type": "Sequence", "normalizers": steps}
+    (llama_folder / "tokenizer.json").write_text(json.dumps(fields))
+    with pytest.raises(ArgumentError, match="claims 4294967295 bytes and has 4"):
+        load_tokenizer(llama_folder)
+
+
+def test_an_end_token_that_is_no_text_is_named(llama_folder):
+    (llama_folder / "tokenizer_config.json").write_text(r'{"eos_token": "\ud800"}')
+    with pytest.raises(ArgumentError, match="eos_token that is not text"):
+        load_tokenizer(llama_folder)
+
+
 def test_a_folder_without_a_tokenizer_is_named(tmp_path):
     for config in (None, "{}"):
         if config:

@@ -83,6 +83,12 @@ def test_pt_of_a_parameter_is_detached(tmp_path):
     assert not inputs.read_tokens(saved(tmp_path / "m.pt", parameter)).matrix.requires_grad
 
 
+def test_npy_with_a_size_that_is_true(tmp_path):
+    path = npy_claiming(tmp_path / "matrix.npy", "(True, 2)")
+    path.write_bytes(path.read_bytes() + np.array([3.0, 4.0]).tobytes())
+    assert torch.equal(inputs.read_tokens(path).matrix, torch.tensor([[3.0, 4.0]]))
+
+
 def npz_called_npy(folder: Path) -> Path:
     path = folder / "m.npy"
     with path.open("wb") as file:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
+import sys
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from heedful.errors import ArgumentError
+from heedful.reading import read_toml
 
 Quantity = Literal["speed", "small", "share", "memory", "equal"]
 
@@ -50,8 +51,8 @@ class BenchTargets:
             ArgumentError: The file cannot be read, or is not a file of targets.
         """
         try:
-            tables = tomllib.loads(path.read_text("utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            tables = read_toml(path)
+        except (OSError, ValueError) as error:
             raise _unusable(path, str(error)) from error
         return cls(
             {pattern: tuple(_parse(path, pattern, table)) for pattern, table in tables.items()}
@@ -73,10 +74,11 @@ def _parse(path: Path, pattern: str, table: Any) -> list[BenchTarget]:
     for quantity, value in table.items() if isinstance(table, dict) else [(pattern, table)]:
         match quantity, value:
             case (("speed" | "small" | "share"), dict()):
-                targets += [
-                    BenchTarget(quantity, float(bound), against) for against, bound in value.items()
-                ]
-            case "memory", int():
+                for against, bound in value.items():
+                    if type(bound) not in (int, float) or not abs(bound) <= sys.float_info.max:
+                        raise _unusable(path, f"{quantity} = {{ {against} = {bound!r} }}")
+                    targets.append(BenchTarget(quantity, float(bound), against))
+            case "memory", int() if value is not True:
                 targets.append(BenchTarget("memory", value))
             case "equal", True:
                 targets.append(BenchTarget("equal"))

@@ -103,7 +103,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     """Return the tensors in a safetensors file, by name.
 
     Raises:
-        ArgumentError: the file is missing, damaged or larger than this machine's memory.
+        ArgumentError: the file is missing, damaged or larger than the memory.
         MissingExtraError: the extra "train" is not installed.
     """
     safetensors = _safetensors()
@@ -115,6 +115,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except OSError as error:
         raise unusable(path, error.strerror or str(error)) from error
+    except MemoryError as error:  # the process may have less than the machine
+        raise unusable(path, f"a file that is too large for the memory: {error}") from error
     except safetensors.SafetensorError as error:
         raise unusable(path, f"a damaged file: {error}") from error
 
@@ -205,15 +207,21 @@ def check_free(model: GPT, folder: Path) -> None:
             remedy="Create it first.",
         )
     existing = [name for name in (CONFIG, WEIGHTS) if (folder / name).exists()]
-    config = folder / CONFIG
-    same = config.is_file() and config.read_bytes() == _config_text(model).encode()
-    if existing and not same:
+    if existing and not _contains(folder / CONFIG, _config_text(model).encode()):
         raise ArgumentError(
             "folder",
             expected=f"a folder without a model, or with one whose {CONFIG} is the same",
             received=f"{folder} with another or a damaged model's {' and '.join(existing)}",
             remedy="Name another folder; nothing was overwritten.",
         )
+
+
+def _contains(path: Path, content: bytes) -> bool:
+    """Return whether the file has this content; a larger one is not read."""
+    try:
+        return reading.read_file(path, len(content)) == content
+    except OSError:
+        return False
 
 
 def _config_text(model: GPT) -> str:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 from abc import ABC, abstractmethod
@@ -378,33 +379,46 @@ def _read_vocabulary(path: Path) -> Any:
         raise MissingExtraError(f"The tokenizer {path}", "train") from error
     try:
         content = read_file(path, MAX_VOCABULARY)
-        _check_growth(json.loads(content))
+        _check_steps(json.loads(content))
         return tokenizers.Tokenizer.from_buffer(content)
     except RecursionError as error:
         raise _unreadable(path, "text that is nested too deeply") from error
-    except (OSError, ValueError) as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the package panics, and panics are no Exception
         raise _unreadable(path, error) from error
 
 
-def _check_growth(fields: Any) -> None:
-    """Raise `ValueError` if replacements, one after the other, would make a text longer than memory holds."""
+def _check_steps(fields: Any) -> None:
+    """Raise `ValueError` if a step asks for much memory, or replacements, one after the other, make a text too long."""
     growth = 1
     rest = [fields.get(part) for part in STEPS] if isinstance(fields, dict) else []
     while rest:
         step = rest.pop()
         if isinstance(step, dict) and step.get("type") == "Replace":
             growth *= max(1, len(str(step.get("content", ""))))
+        elif isinstance(step, dict) and step.get("type") == "Precompiled":
+            _check_charsmap(base64.b64decode(str(step.get("precompiled_charsmap"))))
         elif isinstance(step, dict | list):
             rest += step.values() if isinstance(step, dict) else step
         if growth > MAX_GROWTH:
             raise ValueError(f"replacements that make a text {growth} times as long")
 
 
+def _check_charsmap(charsmap: bytes) -> None:
+    """Raise `ValueError` if the trie of a normalizer, whose size comes first, is larger than the whole."""
+    size = int.from_bytes(charsmap[:4], "little")
+    if size > len(charsmap):
+        raise ValueError(f"a normalizer that claims {size} bytes and has {len(charsmap)}")
+
+
 def _end_token(config: dict[str, Any], path: Path) -> str | None:
     """Return the text of the end token; tokenizer_config.json holds it alone or among other properties."""
     token = config.get("eos_token")
     text = token.get("content") if isinstance(token, dict) else token
-    if not isinstance(text, str | None):
+    if not isinstance(text, str | None) or any(
+        "\ud800" <= letter <= "\udfff" for letter in text or ""
+    ):
         raise _unreadable(path, f"an eos_token that is not text: {text!r:.100}")
     return text
 

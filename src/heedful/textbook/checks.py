@@ -21,7 +21,7 @@ def check_sizes(**sizes: int) -> None:
 
 def check_dropout(dropout: float) -> None:
     """Raise `ArgumentError` unless `dropout` is a probability. NaN is not."""
-    if not 0.0 <= dropout <= 1.0:
+    if not isinstance(dropout, int | float) or not 0.0 <= dropout <= 1.0:
         raise ArgumentError(
             "dropout",
             expected="a probability in [0, 1]",

@@ -105,6 +105,7 @@ def _read_npy(path: Path) -> Tensor:
             raise _unusable(path, received, "an array saved by numpy.save") from error
         if dtype.kind not in "fiub":
             raise _unusable(path, f"entries of dtype {dtype}")
+        shape = tuple(map(int, shape))  # True is a size as well
         if min(shape, default=0) < 0:
             raise _unusable(path, f"the negative shape {shape}")
         _check_shape(shape, path)
