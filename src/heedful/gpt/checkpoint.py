@@ -99,16 +99,26 @@ def read_json(path: Path) -> dict[str, Any]:
         raise unusable(path, str(error)) from error
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors in a safetensors file, by name.
+def read_tensors(*paths: Path) -> dict[str, Tensor]:
+    """Return the tensors in safetensors files, by name.
 
     Raises:
-        ArgumentError: the file is missing, damaged or larger than this machine's memory.
+        ArgumentError: a file is missing or damaged, or all of them are larger than this machine's memory.
         MissingExtraError: the extra "train" is not installed.
     """
+    free = memory_size()
+    for path in paths:
+        try:
+            with reading.open_file(path, free) as file:
+                free -= os.fstat(file.fileno()).st_size
+        except OSError as error:
+            raise unusable(path, error.strerror or str(error)) from error
+    return {name: tensor for path in paths for name, tensor in _read_tensors(path).items()}
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
     safetensors = _safetensors()
     try:
-        reading.open_file(path, memory_size()).close()
         # The sizes in the header are compared with the file's before any tensor is read. The tensors are copied,
         # because a mapped file that is truncated later would end the process.
         with safetensors.safe_open(path, framework="pt") as file:
@@ -206,14 +216,20 @@ def check_free(model: GPT, folder: Path) -> None:
         )
     existing = [name for name in (CONFIG, WEIGHTS) if (folder / name).exists()]
     config = folder / CONFIG
-    same = config.is_file() and config.read_bytes() == _config_text(model).encode()
-    if existing and not same:
+    if existing and not _has_content(config, _config_text(model).encode()):
         raise ArgumentError(
             "folder",
             expected=f"a folder without a model, or with one whose {CONFIG} is the same",
             received=f"{folder} with another or a damaged model's {' and '.join(existing)}",
             remedy="Name another folder; nothing was overwritten.",
         )
+
+
+def _has_content(path: Path, content: bytes) -> bool:
+    try:
+        return reading.read_file(path, len(content)) == content
+    except OSError:  # missing, larger, or not a regular file
+        return False
 
 
 def _config_text(model: GPT) -> str:

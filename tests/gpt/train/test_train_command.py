@@ -334,6 +334,17 @@ def test_invalid_books_are_named(content, text):
         ("batch_size = ", "TOML"),
         ("batch_size = '2'", "batch_size"),
         ("steps = 2\nminutes = 2", "steps and minutes"),
+        ("steps = " + "9" * 5000, "TOML"),
+        ("steps = " + "[" * 100_000, "nested too deeply"),
+        (
+            "steps = 1\n[model]\ncontext_length = 32\nnum_layers = 1_000_000_000",
+            "sizes of at most 16,777,216",
+        ),
+        ("steps = 1\n[model]\ncontext_length = 32\nd_model = 1_500_000", "GiB"),
+        (
+            "steps = 1\nbatch_size = 65_536\n[model]\ncontext_length = 32\nnum_layers = 10_000",
+            "GiB",
+        ),
     ],
 )
 def test_invalid_configurations_are_named(toml, text):
@@ -341,6 +352,36 @@ def test_invalid_configurations_are_named(toml, text):
     refused(run("one.txt", "--config", "bad.toml", "--out", "out"), text)
     assert not Path("out").exists()
     assert temporary_files() == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["run.json", "corpus.json", "tokens.npy", "losses.csv", "training.safetensors", "config.json"],
+)
+@pytest.mark.parametrize("kind", ["fifo", "folder", "sparse"])
+def test_what_is_not_a_file_of_a_run_is_refused_at_once(interrupted_run, name, kind):
+    path = Path("out", name)
+    path.unlink()
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        with path.open("wb") as file:
+            file.truncate(1 << 32)
+    refused(run("--resume", "--out", "out"), name)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "folder", "loop", "device"])
+def test_what_is_not_a_configuration_is_refused_at_once(kind):
+    path = Path("bad.toml")
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(path if kind == "loop" else "/dev/zero")
+    refused(run("one.txt", "--config", "bad.toml", "--out", "out"), "bad.toml")
 
 
 def test_two_budgets_are_refused():

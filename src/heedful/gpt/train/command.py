@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from heedful.errors import MissingExtraError
-from heedful.gpt.data.books import read_books, sonnets
+from heedful.gpt.data.books import read_books, sample_share, sonnets
 from heedful.gpt.train.compare import DEFAULT_STEPS, compare_kernels
 from heedful.gpt.train.config import preset, read_changes
 from heedful.gpt.train.loop import train_to_end
@@ -47,7 +47,12 @@ def train(
     changes = read_changes(config, options)
     if not resume:
         texts = texts or [sonnets()]
-        begin_run(out, texts, preset(sum(book.size for book in texts)).changed(changes))
+        settings = preset(sum(book.size for book in texts)).changed(changes)
+        begin_run(out, texts, settings)
+        if settings.tokenizer == "bpe" and sample_share(texts) < 1:
+            print_out(
+                f"The tokenizer was trained on a random {sample_share(texts):.0%} of the text."
+            )
     run = open_run(out, Clock())
     if resume:
         run.record.check_unchanged(texts, changes)

@@ -21,7 +21,7 @@ from typing import Any
 
 from heedful.errors import ArgumentError
 from heedful.gpt import checkpoint
-from heedful.gpt.data.books import Book
+from heedful.gpt.data.books import Book, training_sample
 from heedful.gpt.data.corpus import INDEX, TOKENS, Corpus
 from heedful.gpt.tokenizer import CONFIG as TOKENIZER
 from heedful.gpt.tokenizer import VOCABULARY, Tokenizer, load_tokenizer, make_tokenizer
@@ -31,6 +31,7 @@ from heedful.gpt.train.plan import plan_steps
 from heedful.gpt.train.progress import Clock
 from heedful.gpt.train.state import load_state, save_state
 from heedful.gpt.train.trainer import Trainer, build_trainer, resolve_precision
+from heedful.reading import read_json
 from heedful.writing import new_folder, reserved
 
 RECORD, STATE, HISTORY = "run.json", "training.safetensors", "losses.csv"
@@ -70,8 +71,9 @@ class RunRecord:
             ArgumentError: there is no record, or the file is damaged.
         """
         try:
-            fields = json.loads((folder / RECORD).read_bytes())
-            return cls(**fields | {"config": TrainingConfig(**fields["config"])})
+            fields = read_json(folder / RECORD)
+            fields["config"] = TrainingConfig(**fields["config"])
+            return cls(**fields)
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise _no_run(folder, str(error)) from error
 
@@ -111,8 +113,7 @@ def begin_run(folder: Path, books: Sequence[Book], config: TrainingConfig) -> No
     clock = Clock()
     with new_folder(folder, "--out") as unfinished:
         with clock.spending("preparing"):
-            training_texts = [book.training for book in books]
-            tokenizer = make_tokenizer(config.tokenizer, training_texts, config.vocab_size)
+            tokenizer = make_tokenizer(config.tokenizer, training_sample(books), config.vocab_size)
             tokenizer.save(unfinished)
             corpus = Corpus.build(books, tokenizer, unfinished)
         precision = resolve_precision(config.precision)
