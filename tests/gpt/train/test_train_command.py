@@ -127,7 +127,7 @@ def test_a_run_writes_a_model_its_losses_and_a_report():
     assert {path.name for path in Path("out").iterdir()} == {
         *("run.json", "tokenizer_config.json", "corpus.json", "tokens.npy"),
         *("training.safetensors", "config.json", "model.safetensors"),
-        *("losses.csv", "losses.png", "report.txt"),
+        *("losses.csv", "losses.png", "report.txt", "run.lock"),
     }
     assert Path("out/losses.png").read_bytes().startswith(PICTURE)
     rows = table("out")
@@ -539,6 +539,35 @@ def test_a_checkpoint_without_digests_is_refused(interrupted_run):
 def test_a_missing_checkpoint_is_refused(interrupted_run):
     Path("out/training.safetensors").unlink()
     refused(run("--resume", "--out", "out"), "--resume", "no such file", "training.safetensors")
+
+
+HOLDING = """
+import sys, time
+from pathlib import Path
+from heedful.gpt.train.lock import locked
+with locked(Path("out")):
+    print("locked", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_run_that_another_process_trains_is_refused_until_that_is_killed(interrupted_run):
+    with subprocess.Popen([sys.executable, "-c", HOLDING], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"locked\n"
+        before = {path.name: path.read_bytes() for path in Path("out").iterdir()}
+        result = run("--resume", "--out", "out")
+        refused(result, "--out", f"process {holder.pid} is training")
+        assert result.stderr.count("\n") == 1
+        assert {path.name: path.read_bytes() for path in Path("out").iterdir()} == before
+        holder.kill()
+    assert run("--resume", "--out", "out").exit_code == 0
+
+
+def test_a_lock_that_is_no_file_is_refused(interrupted_run):
+    Path("out/run.lock").unlink()
+    os.mkfifo("out/run.lock")
+    refused(run("--resume", "--out", "out"), "run.lock")
 
 
 def test_resume_requires_a_run():

@@ -7,6 +7,7 @@ training.safetensors                      everything that the next step depends 
                                           the files above and of losses.csv, which are verified before a run is resumed
 config.json, model.safetensors            the model, as `checkpoint.save` writes it and `heedful generate` reads it
 losses.csv, losses.png, report.txt        the results
+run.lock                                  the process that trains it, or did so last
 """
 
 from __future__ import annotations
@@ -140,9 +141,7 @@ def open_run(folder: Path, clock: Clock) -> Run:
     Raises:
         ArgumentError: the folder holds no run, or its files are damaged, changed or missing.
     """
-    _check_links(folder)
-    if not (folder / RECORD).is_file():
-        raise _no_run(folder, f"no {RECORD}")
+    check_folder(folder)
     tensors, facts = load_state(folder / STATE)
     inputs = _digests(folder)
     _check_inputs(folder, inputs, facts["inputs"])
@@ -157,6 +156,13 @@ def open_run(folder: Path, clock: Clock) -> Run:
         history = read_history(folder / HISTORY, trainer.step, facts["history"])
     clock.add(facts["spent"])
     return Run(folder, record, tokenizer, corpus, trainer, clock, history, inputs)
+
+
+def check_folder(folder: Path) -> None:
+    """Raise `ArgumentError` unless a folder has a run's settings and no symbolic links, before any work."""
+    _check_links(folder)
+    if not (folder / RECORD).is_file():
+        raise _no_run(folder, f"no {RECORD}")
 
 
 def _digests(folder: Path) -> dict[str, str]:
