@@ -286,6 +286,14 @@ def test_resuming_a_finished_run_repeats_the_report():
     assert first.output.split("validation loss")[1].split("\n")[0] in again.output
 
 
+def test_samples_reach_the_terminal_without_control_characters(monkeypatch):
+    monkeypatch.setattr("heedful.gpt.train.loop.sample", lambda run: "\x1b[2Jone\r\x07two")
+    result = start("out")
+    assert "\\x1b[2Jone\\r" in result.output
+    assert "\\x07two" in result.output
+    assert not set("\x1b\r\x07") & set(result.output)
+
+
 def test_a_second_ctrl_c_interrupts_at_once():
     with interruption() as interrupted:
         assert not interrupted()
