@@ -262,3 +262,58 @@ def test_the_command_line_loads_no_heavy_packages():
         [sys.executable, "-c", loaded], capture_output=True, text=True, check=True, timeout=60
     )
     assert result.stdout.strip() == "[]"
+
+
+# --- what is not an error that heedful raises on purpose --------------------------------------
+
+
+def failing(error: BaseException):
+    def fail(*arguments: object, **options: object) -> None:
+        raise error
+
+    return fail
+
+
+def test_a_defect_is_one_line_that_asks_for_a_report(monkeypatch):
+    monkeypatch.setattr(tour_command, "tour", failing(ZeroDivisionError("one\n\x1b[2Jtwo")))
+    result = run()
+    assert result.exit_code == 2
+    assert result.stderr.startswith(
+        "heedful ZeroDivisionError: one\\n\\x1b[2Jtwo. This is a defect"
+    )
+    assert result.stderr.count("\n") == 1
+    assert "HEEDFUL_DEBUG=1" in result.stderr
+    monkeypatch.setenv("HEEDFUL_DEBUG", "1")
+    assert isinstance(run().exception, ZeroDivisionError)
+
+
+def test_too_little_memory_is_no_defect(monkeypatch):
+    monkeypatch.setattr(tour_command, "tour", failing(MemoryError()))
+    result = run()
+    assert (result.exit_code, result.stderr) == (2, "heedful this machine's memory is not enough\n")
+
+
+def test_ctrl_c_is_one_line_and_exit_code_130(monkeypatch):
+    monkeypatch.setattr(tour_command, "tour", failing(KeyboardInterrupt()))
+    result = run()
+    assert (result.exit_code, result.stderr) == (130, "heedful tour: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("redirected", "code", "text"),
+    [
+        (">/dev/full", 2, "heedful cannot write the output: No space left on device\n"),
+        (">&-", 0, ""),
+        ("2>&- >&-", 0, ""),
+        ("| true", 0, ""),
+    ],
+)
+@pytest.mark.parametrize("command", ["info", "check --list"])
+def test_a_closed_or_full_output_gives_no_traceback(command, redirected, code, text):
+    ended = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m heedful {command} {redirected}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (code, text)

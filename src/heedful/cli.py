@@ -1,8 +1,9 @@
 """The command line: options, exit codes, and the handling of errors. The commands' work is done in other modules."""
 
+import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TextIO
 
 import typer
 from typer.core import TyperGroup
@@ -13,15 +14,64 @@ from heedful.screen import visible
 FAILED, UNUSABLE, INTERRUPTED = 1, 2, 130  # exit codes
 
 
+DEFECT = (
+    "This is a defect of heedful: please report it with the output of `heedful info` and of the same command with "
+    "HEEDFUL_DEBUG=1, which shows where it happened."
+)
+
+
 class _Commands(TyperGroup):
-    """The commands; an error that heedful raises on purpose ends any of them with one line and exit code 2."""
+    """The commands, which end with one line and an exit code whatever happens.
+
+    The exit code is 2 after an error that heedful raises on purpose, after a defect of heedful, and if the output
+    cannot be written; it is 130 after Ctrl-C. HEEDFUL_DEBUG=1 shows the traceback of a defect.
+    """
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except HeedfulError as error:
-            print(f"heedful {ctx.invoked_subcommand}: {visible(str(error))}", file=sys.stderr)
-            raise typer.Exit(UNUSABLE) from error
+            raise _ended(f"{ctx.invoked_subcommand}: {error}", UNUSABLE) from error
+        except KeyboardInterrupt as error:
+            raise _ended(f"{ctx.invoked_subcommand}: interrupted", INTERRUPTED) from error
+
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
+        try:
+            try:
+                return super().main(*arguments, **options)
+            finally:
+                sys.stdout.flush()  # Python itself would fail with a traceback when it ends
+        except BrokenPipeError:
+            _abandon_output()
+            sys.exit(UNUSABLE)
+        except Exception as error:
+            if os.environ.get("HEEDFUL_DEBUG") == "1":
+                raise
+            if isinstance(error, OSError) and error.filename is None:
+                _abandon_output()
+                ended = _ended(f"cannot write the output: {error.strerror or error}", UNUSABLE)
+            elif isinstance(error, MemoryError):
+                ended = _ended("this machine's memory is not enough", UNUSABLE)
+            else:
+                ended = _ended(f"{type(error).__name__}: {error}. {DEFECT}", UNUSABLE)
+            sys.exit(ended.exit_code)
+
+
+def _ended(line: str, code: int) -> typer.Exit:
+    """Print why a command ends, in one line, and return the exit code to raise."""
+    print(f"heedful {visible(line)}", file=sys.stderr)
+    return typer.Exit(code)
+
+
+def _nowhere() -> TextIO:
+    """Return a stream in the place of a closed one."""
+    return open(os.devnull, "w", encoding="utf-8")
+
+
+def _abandon_output() -> None:
+    """Let Python flush what it could not write, without an error."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 app: typer.Typer = typer.Typer(
@@ -283,13 +333,10 @@ def train(
     from heedful.gpt.train import command
 
     options = {"steps": steps, "tokens": tokens, "minutes": minutes}
-    try:
-        if against is None:
-            done = command.train(books or [], out, config=config, options=options, resume=resume)
-        else:
-            done = command.compare(books or [], against, config=config, options=options)
-    except KeyboardInterrupt as interrupt:
-        raise typer.Exit(INTERRUPTED) from interrupt
+    if against is None:
+        done = command.train(books or [], out, config=config, options=options, resume=resume)
+    else:
+        done = command.compare(books or [], against, config=config, options=options)
     if not done:
         raise typer.Exit(INTERRUPTED if against is None else FAILED)
 

@@ -12,6 +12,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, BinaryIO
 
+BLOCK = 1 << 16  # bytes; to read them all at once would take the memory for `at_most` bytes
 MAX_JSON: int = 1 << 24  # bytes; the largest configurations of transformers take a tenth of it
 MAX_TOML: int = 1 << 20  # bytes
 
@@ -54,11 +55,13 @@ def read_file(path: Path, at_most: int) -> bytes:
     Raises:
         OSError: The file is missing, unreadable or too large, or is not a regular file.
     """
+    content = bytearray()
     with open_file(path, at_most) as file:
-        content = file.read(at_most + 1)  # files of the system have more bytes than their size says
-    if len(content) > at_most:
-        raise OSError(errno.EFBIG, f"A file of more than {at_most:,} bytes", str(path))
-    return content
+        while block := file.read(BLOCK):
+            content += block
+            if len(content) > at_most:  # files of the system have more bytes than their size says
+                raise OSError(errno.EFBIG, f"A file of more than {at_most:,} bytes", str(path))
+    return bytes(content)
 
 
 def read_json(path: Path) -> dict[str, Any]:

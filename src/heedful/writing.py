@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from heedful.errors import ArgumentError
 
@@ -30,30 +31,32 @@ def reserved(path: Path, option: str) -> Iterator[Callable[[str | bytes], None]]
     Raises:
         ArgumentError: the file cannot be written.
     """
-    if path.is_symlink():
-        raise _unwritable(path, option, f"a symbolic link to {path.readlink()}")
-    target = path.resolve()
-    if target.exists() and not target.is_file():
-        raise _unwritable(path, option, "something that is not a regular file")
-    if target.exists() and not os.access(target, os.W_OK):
-        raise _unwritable(path, option, "a read-only file")
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    except OSError as error:
-        raise _unwritable(path, option, f"{error.strerror or error}") from error
-    temporary = Path(name)
-    try:
-        os.close(handle)
+    with _temporary(path, option) as temporary:
         yield functools.partial(_write, path, option, temporary)
+
+
+@contextmanager
+def reserved_file(path: Path, option: str) -> Iterator[BinaryIO]:
+    """Check that a file can be written, and yield it open for writing, for content that is not in memory at once.
+
+    Everything else is as in `reserved`.
+
+    Args:
+        path: the file.
+        option: the command-line option that named it, for the error.
+
+    Yields:
+        The open file.
+
+    Raises:
+        ArgumentError: the file cannot be written.
+    """
+    with _temporary(path, option) as temporary:
         try:
-            _synchronize(temporary)
-            temporary.chmod(0o666 & ~_umask())  # mkstemp grants access to the owner only
-            temporary.replace(target)
-        except OSError as error:  # for example, the target has become a folder
+            with temporary.open("wb") as file:
+                yield file
+        except OSError as error:  # for example, the disk is full
             raise _unwritable(path, option, f"{error.strerror or error}") from error
-        _synchronize_folder(target.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -91,6 +94,35 @@ def new_folder(path: Path, option: str) -> Iterator[Path]:
         _synchronize_folder(target.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def _temporary(path: Path, option: str) -> Iterator[Path]:
+    """Yield a temporary file, which takes the place of the file when the block ends without an error."""
+    if path.is_symlink():
+        raise _unwritable(path, option, f"a symbolic link to {path.readlink()}")
+    target = path.resolve()
+    if target.exists() and not target.is_file():
+        raise _unwritable(path, option, "something that is not a regular file")
+    if target.exists() and not os.access(target, os.W_OK):
+        raise _unwritable(path, option, "a read-only file")
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    except OSError as error:
+        raise _unwritable(path, option, f"{error.strerror or error}") from error
+    temporary = Path(name)
+    try:
+        os.close(handle)
+        yield temporary
+        try:
+            _synchronize(temporary)
+            temporary.chmod(0o666 & ~_umask())  # mkstemp grants access to the owner only
+            temporary.replace(target)
+        except OSError as error:  # for example, the target has become a folder
+            raise _unwritable(path, option, f"{error.strerror or error}") from error
+        _synchronize_folder(target.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _write(path: Path, option: str, temporary: Path, content: str | bytes) -> None:

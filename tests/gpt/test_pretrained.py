@@ -181,6 +181,17 @@ def test_a_superfluous_tensor_is_refused(tmp_path):
         from_folder(tmp_path)
 
 
+def test_parts_that_only_together_exceed_the_memory_are_refused(tmp_path, monkeypatch):
+    build("Llama").save_pretrained(tmp_path, max_shard_size=100_000)
+    sizes = [path.stat().st_size for path in tmp_path.glob("*.safetensors")]
+    assert len(sizes) > 1
+    monkeypatch.setattr("heedful.gpt.checkpoint.memory_size", lambda: sum(sizes))
+    from_folder(tmp_path)
+    monkeypatch.setattr("heedful.gpt.checkpoint.memory_size", lambda: sum(sizes) - 1)
+    with pytest.raises(ArgumentError, match="bytes, where"):
+        from_folder(tmp_path)
+
+
 def test_quantised_weights_are_refused(tmp_path):
     from safetensors.torch import load_file, save_file
 

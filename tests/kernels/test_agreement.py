@@ -216,6 +216,22 @@ def test_a_scale_that_is_not_positive_with_a_causal_mask(kernel, scale):
     assert_agrees(call, kernel, lse=False)
 
 
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_rows_that_overlap_in_memory(kernel, dtype):
+    windows = torch.randn(2, 1, 200, dtype=dtype).unfold(2, 64, 2)
+    leaves = [windows.detach().requires_grad_() for _ in range(3)]
+    copies = [windows.clone().requires_grad_() for _ in range(3)]
+    for views, own in zip(
+        *(
+            torch.autograd.grad(attention(*inputs, kernel=kernel).float().square().sum(), inputs)
+            for inputs in (leaves, copies)
+        ),
+        strict=True,
+    ):
+        torch.testing.assert_close(views, own)
+
+
 @pytest.mark.parametrize("kernel", ["reference", "online", *NATIVE])
 def test_dropping_every_weight_leaves_gradients_of_zero(kernel):
     query, key, value = (torch.randn(1, 2, 5, 8, requires_grad=True) for _ in range(3))

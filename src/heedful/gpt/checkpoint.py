@@ -99,16 +99,26 @@ def read_json(path: Path) -> dict[str, Any]:
         raise unusable(path, str(error)) from error
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors in a safetensors file, by name.
+def read_tensors(*paths: Path) -> dict[str, Tensor]:
+    """Return the tensors in safetensors files, by name.
 
     Raises:
-        ArgumentError: the file is missing, damaged or larger than the memory.
+        ArgumentError: a file is missing or damaged, or all of them are larger than this machine's memory.
         MissingExtraError: the extra "train" is not installed.
     """
+    free = memory_size()
+    for path in paths:
+        try:
+            with reading.open_file(path, free) as file:
+                free -= os.fstat(file.fileno()).st_size
+        except OSError as error:
+            raise unusable(path, error.strerror or str(error)) from error
+    return {name: tensor for path in paths for name, tensor in _read_tensors(path).items()}
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
     safetensors = _safetensors()
     try:
-        reading.open_file(path, memory_size()).close()
         # The sizes in the header are compared with the file's before any tensor is read. The tensors are copied,
         # because a mapped file that is truncated later would end the process.
         with safetensors.safe_open(path, framework="pt") as file:
@@ -207,7 +217,8 @@ def check_free(model: GPT, folder: Path) -> None:
             remedy="Create it first.",
         )
     existing = [name for name in (CONFIG, WEIGHTS) if (folder / name).exists()]
-    if existing and not _contains(folder / CONFIG, _config_text(model).encode()):
+    config = folder / CONFIG
+    if existing and not _has_content(config, _config_text(model).encode()):
         raise ArgumentError(
             "folder",
             expected=f"a folder without a model, or with one whose {CONFIG} is the same",
@@ -216,11 +227,10 @@ def check_free(model: GPT, folder: Path) -> None:
         )
 
 
-def _contains(path: Path, content: bytes) -> bool:
-    """Return whether the file has this content; a larger one is not read."""
+def _has_content(path: Path, content: bytes) -> bool:
     try:
         return reading.read_file(path, len(content)) == content
-    except OSError:
+    except OSError:  # missing, larger, or not a regular file
         return False
 
 

@@ -139,10 +139,7 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
     files = read_json(folder / INDEX).get("weight_map")
     if not isinstance(files, dict) or not all(map(_is_name, files.values())):
         raise unusable(folder / INDEX, "an index that names files outside its folder, or none")
-    tensors = {}
-    for name in sorted(set(files.values())):
-        tensors |= read_tensors(folder / name)
-    return tensors
+    return read_tensors(*(folder / name for name in sorted(set(files.values()))))
 
 
 def _is_name(name: object) -> bool:

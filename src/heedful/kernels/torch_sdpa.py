@@ -47,9 +47,7 @@ def _run(problem: AttentionProblem, sdpa: Callable[..., Tensor]) -> Tensor:
             (-query, -scale) if scale < 0 else (query, 1.0)
         )  # the problem of scale 0 has a query of 0
     output = sdpa(
-        query,
-        key,
-        value,
+        *map(_with_separate_rows, (query, key, value)),
         attn_mask=None if is_causal else _attn_mask(problem),
         is_causal=is_causal,
         dropout_p=problem.dropout_p,
@@ -59,6 +57,12 @@ def _run(problem: AttentionProblem, sdpa: Callable[..., Tensor]) -> Tensor:
     if problem.empty_rows is not None:
         output = output.masked_fill(problem.empty_rows, 0.0)
     return output
+
+
+def _with_separate_rows(tensor: Tensor) -> Tensor:
+    """Return a copy if rows share part of their memory, which PyTorch's backward pass refuses in bfloat16."""
+    rows, size = tensor.shape[-2:]
+    return tensor.contiguous() if rows > 1 and 0 < tensor.stride(-2) < size else tensor
 
 
 def _attn_mask(problem: AttentionProblem) -> Tensor | None:

@@ -2,6 +2,9 @@
 
 import errno
 import json
+import os
+import subprocess
+import sys
 import tracemalloc
 from pathlib import Path
 
@@ -153,3 +156,38 @@ def test_a_damaged_corpus_is_refused(tmp_path):
             Corpus.load(tmp_path)
     with pytest.raises(ArgumentError, match="No such file"):
         Corpus.load(tmp_path / "nowhere")
+
+
+PREPARE = """
+import random, resource
+from pathlib import Path
+from heedful.gpt.data.books import read_books, training_sample
+from heedful.gpt.data.corpus import Corpus
+from heedful.gpt.tokenizer import make_tokenizer
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+make_tokenizer("bpe", ["to be or not to be"], 300)
+before = peak()
+books = read_books(["long.txt"])
+tokenizer = make_tokenizer("bpe", training_sample(books), 300)
+corpus = Corpus.build(books, tokenizer, ".")
+print(peak() - before, len(corpus.train))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss has other units elsewhere")
+def test_preparing_a_long_book_takes_little_memory(tmp_path):
+    pytest.importorskip("tokenizers", reason="pip install -e '.[train]'")
+    lines = [f"The {n % 97}th tide of {n % 1009} is full,\n" for n in range(160_000)]
+    (tmp_path / "long.txt").write_text("".join(lines))
+    assert (tmp_path / "long.txt").stat().st_size > 4_000_000
+    prepared = subprocess.run(
+        [sys.executable, "-c", PREPARE],
+        cwd=tmp_path,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    grown, tokens = map(int, prepared.stdout.split())
+    assert tokens > 1_000_000
+    assert grown < 128 * 1024  # KiB; the whole text at once takes 900 MiB

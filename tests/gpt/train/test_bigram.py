@@ -58,8 +58,8 @@ def test_discounts_are_those_of_the_paper():
 def test_the_loss_is_below_those_of_simpler_models_on_real_text():
     V = 256
     train, validation = (
-        np.frombuffer(text.encode(), np.uint8)
-        for text in (sonnets().training, sonnets().validation)
+        np.frombuffer("".join(pieces).encode(), np.uint8)
+        for pieces in (sonnets().training(), sonnets().validation())
     )
     before, after = validation[:-1], validation[1:]
     pairs = np.ones((V, V))

@@ -127,7 +127,7 @@ def test_a_run_writes_a_model_its_losses_and_a_report():
     assert {path.name for path in Path("out").iterdir()} == {
         *("run.json", "tokenizer_config.json", "corpus.json", "tokens.npy"),
         *("training.safetensors", "config.json", "model.safetensors"),
-        *("losses.csv", "losses.png", "report.txt"),
+        *("losses.csv", "losses.png", "report.txt", "run.lock"),
     }
     assert Path("out/losses.png").read_bytes().startswith(PICTURE)
     rows = table("out")
@@ -286,6 +286,14 @@ def test_resuming_a_finished_run_repeats_the_report():
     assert first.output.split("validation loss")[1].split("\n")[0] in again.output
 
 
+def test_samples_reach_the_terminal_without_control_characters(monkeypatch):
+    monkeypatch.setattr("heedful.gpt.train.loop.sample", lambda run: "\x1b[2Jone\r\x07two")
+    result = start("out")
+    assert "\\x1b[2Jone\\r" in result.output
+    assert "\\x07two" in result.output
+    assert not set("\x1b\r\x07") & set(result.output)
+
+
 def test_a_second_ctrl_c_interrupts_at_once():
     with interruption() as interrupted:
         assert not interrupted()
@@ -334,6 +342,17 @@ def test_invalid_books_are_named(content, text):
         ("batch_size = ", "TOML"),
         ("batch_size = '2'", "batch_size"),
         ("steps = 2\nminutes = 2", "steps and minutes"),
+        ("steps = " + "9" * 5000, "TOML"),
+        ("steps = " + "[" * 100_000, "nested too deeply"),
+        (
+            "steps = 1\n[model]\ncontext_length = 32\nnum_layers = 1_000_000_000",
+            "sizes of at most 16,777,216",
+        ),
+        ("steps = 1\n[model]\ncontext_length = 32\nd_model = 1_500_000", "GiB"),
+        (
+            "steps = 1\nbatch_size = 65_536\n[model]\ncontext_length = 32\nnum_layers = 10_000",
+            "GiB",
+        ),
     ],
 )
 def test_invalid_configurations_are_named(toml, text):
@@ -341,6 +360,36 @@ def test_invalid_configurations_are_named(toml, text):
     refused(run("one.txt", "--config", "bad.toml", "--out", "out"), text)
     assert not Path("out").exists()
     assert temporary_files() == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["run.json", "corpus.json", "tokens.npy", "losses.csv", "training.safetensors", "config.json"],
+)
+@pytest.mark.parametrize("kind", ["fifo", "folder", "sparse"])
+def test_what_is_not_a_file_of_a_run_is_refused_at_once(interrupted_run, name, kind):
+    path = Path("out", name)
+    path.unlink()
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        with path.open("wb") as file:
+            file.truncate(1 << 32)
+    refused(run("--resume", "--out", "out"), name)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "folder", "loop", "device"])
+def test_what_is_not_a_configuration_is_refused_at_once(kind):
+    path = Path("bad.toml")
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(path if kind == "loop" else "/dev/zero")
+    refused(run("one.txt", "--config", "bad.toml", "--out", "out"), "bad.toml")
 
 
 def test_two_budgets_are_refused():
@@ -498,6 +547,35 @@ def test_a_checkpoint_without_digests_is_refused(interrupted_run):
 def test_a_missing_checkpoint_is_refused(interrupted_run):
     Path("out/training.safetensors").unlink()
     refused(run("--resume", "--out", "out"), "--resume", "no such file", "training.safetensors")
+
+
+HOLDING = """
+import sys, time
+from pathlib import Path
+from heedful.gpt.train.lock import locked
+with locked(Path("out")):
+    print("locked", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_run_that_another_process_trains_is_refused_until_that_is_killed(interrupted_run):
+    with subprocess.Popen([sys.executable, "-c", HOLDING], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"locked\n"
+        before = {path.name: path.read_bytes() for path in Path("out").iterdir()}
+        result = run("--resume", "--out", "out")
+        refused(result, "--out", f"process {holder.pid} is training")
+        assert result.stderr.count("\n") == 1
+        assert {path.name: path.read_bytes() for path in Path("out").iterdir()} == before
+        holder.kill()
+    assert run("--resume", "--out", "out").exit_code == 0
+
+
+def test_a_lock_that_is_no_file_is_refused(interrupted_run):
+    Path("out/run.lock").unlink()
+    os.mkfifo("out/run.lock")
+    refused(run("--resume", "--out", "out"), "run.lock")
 
 
 def test_resume_requires_a_run():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import math
 import re
 
 import pytest
@@ -32,6 +33,10 @@ def test_changes_of_the_model_are_added():
         ({"learning_rate": "fast"}, "str 'fast'"),
         ({"batch_size": 2.5}, "float 2.5"),
         ({"batch_size": 0}, "at least 1"),
+        ({"batch_size": 10**9}, "at most 65,536"),
+        ({"vocab_size": 10**9}, "at most 1,048,576"),
+        ({"learning_rate": math.inf}, "finite"),
+        ({"minutes": math.inf}, "at most 1,000"),
         ({"beta2": 1.0}, "below 1"),
         ({"precision": "float8"}, "bfloat16"),
         ({"minutes": -1.0}, "above 0"),

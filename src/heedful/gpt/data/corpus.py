@@ -9,12 +9,12 @@ tokens attend to their own document only, by `Documents(batch.documents)`, none 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from heedful.errors import ArgumentError
 from heedful.gpt.data.books import TRAINING_SHARE, Book, no_book
 from heedful.gpt.tokenizer import Tokenizer
-from heedful.writing import reserved
+from heedful.reading import open_file, read_json
+from heedful.writing import reserved, reserved_file
 
 INDEX, TOKENS = "corpus.json", "tokens.npy"
 
@@ -85,15 +86,7 @@ class Corpus:
         if (folder / INDEX).is_file() and _read_index(folder).get("fingerprint") == fingerprint:
             return cls.load(folder)
 
-        splits = {
-            "train": _tokenize([(book.name, book.training) for book in books], tokenizer),
-            "validation": _tokenize([(book.name, book.validation) for book in books], tokenizer),
-        }
-        index = {"fingerprint": fingerprint} | {
-            name: {"length": len(split), "starts": split.starts, "names": split.names}
-            for name, split in splits.items()
-        }
-        _write(folder, np.concatenate([split.tokens for split in splits.values()]), index)
+        _write(folder, fingerprint, books, tokenizer)
         return cls.load(folder)
 
     @classmethod
@@ -106,13 +99,16 @@ class Corpus:
         folder = Path(folder)
         index = _read_index(folder)
         try:
+            open_file(folder / TOKENS, sys.maxsize).close()
             tokens = np.load(folder / TOKENS, mmap_mode="r", allow_pickle=False)
             train, validation = (
-                (split["length"], tuple(split["starts"]), tuple(split["names"]))
+                (int(split["length"]), tuple(split["starts"]), tuple(split["names"]))
                 for split in (index["train"], index["validation"])
             )
         except (OSError, ValueError, EOFError, KeyError, TypeError) as error:
             raise _damaged(folder, f"{type(error).__name__}: {error}") from error
+        if tokens.dtype not in (np.uint16, np.uint32) or tokens.ndim != 1:
+            raise _damaged(folder, f"an array of {tokens.dtype} and shape {tokens.shape}")
         if len(tokens) != train[0] + validation[0]:
             raise _damaged(folder, f"{len(tokens)} tokens instead of {train[0] + validation[0]}")
         return cls(
@@ -121,46 +117,71 @@ class Corpus:
 
 
 def _fingerprint(books: Sequence[Book], tokenizer: Tokenizer) -> str:
-    parts = [TRAINING_SHARE, tokenizer.fingerprint, *((book.name, book.text) for book in books)]
+    parts = [TRAINING_SHARE, tokenizer.fingerprint, *(book.digest for book in books)]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-def _tokenize(named_texts: Iterable[tuple[str, str]], tokenizer: Tokenizer) -> Split:
-    """Return the tokens of the texts that are not empty, as those of very short books are."""
-    named_texts = [(name, text) for name, text in named_texts if text]
-    if not named_texts:
-        raise no_book("books of a character or two", "Add longer ones.")
-    dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
-    end = tokenizer.end_of_text
-    documents = [np.array([end, *tokenizer.encode(text)], dtype) for _, text in named_texts]
-    starts = np.cumsum([0, *map(len, documents)])[:-1]
-    return Split(
-        np.concatenate([*documents, np.array([end], dtype)]),
-        tuple(starts.tolist()),
-        tuple(name for name, _ in named_texts),
-    )
-
-
-def _write(folder: Path, tokens: NDArray[Any], index: dict[str, Any]) -> None:
-    content = io.BytesIO()
-    np.save(content, tokens)
+def _write(folder: Path, fingerprint: str, books: Sequence[Book], tokenizer: Tokenizer) -> None:
+    """Write the tokens of books and their index; a piece of a book at a time is in memory."""
     with (
         reserved(folder / INDEX, "folder") as write_index,
-        reserved(folder / TOKENS, "folder") as write_tokens,
+        reserved_file(folder / TOKENS, "folder") as file,
     ):
-        write_tokens(content.getvalue())
+        dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32)
+        _write_header(file, dtype, 0)
+        train = _write_split(
+            file, dtype, [(book.name, book.training()) for book in books], tokenizer
+        )
+        validation = _write_split(
+            file, dtype, [(book.name, book.validation()) for book in books], tokenizer
+        )
+        file.seek(0)
+        _write_header(file, dtype, train["length"] + validation["length"])
+        index = {"fingerprint": fingerprint, "train": train, "validation": validation}
         write_index(json.dumps(index, indent=1) + "\n")
         # The files take their final names when the blocks end: first the tokens, then the index. Without the old index,
         # a process killed in between leaves no corpus at all, instead of new tokens with an old index.
         (folder / INDEX).unlink(missing_ok=True)
 
 
+def _write_header(file: BinaryIO, dtype: np.dtype[Any], length: int) -> None:
+    """Write the header of an .npy file; numpy leaves room in it, so that its size does not depend on the length."""
+    descr = np.lib.format.dtype_to_descr(dtype)
+    fields = {"descr": descr, "fortran_order": False, "shape": (length,)}
+    np.lib.format.write_array_header_1_0(file, fields)
+
+
+def _write_split(
+    file: BinaryIO,
+    dtype: np.dtype[Any],
+    named_texts: Iterable[tuple[str, Iterable[str]]],
+    tokenizer: Tokenizer,
+) -> dict[str, Any]:
+    """Append the tokens of texts to a file, and return their number, the documents' starts and their names.
+
+    Empty texts, as those of very short books are, are no documents.
+    """
+    end = np.array([tokenizer.end_of_text], dtype).tobytes()
+    length, starts, names = 0, [], []
+    for name, pieces in named_texts:
+        for number, piece in enumerate(pieces):
+            if number == 0:
+                starts.append(length)
+                names.append(name)
+                length += file.write(end) // dtype.itemsize
+            ids = np.array(tokenizer.encode(piece), dtype)
+            length += file.write(ids.tobytes()) // dtype.itemsize
+    if not starts:
+        raise no_book("books of a character or two", "Add longer ones.")
+    length += file.write(end) // dtype.itemsize
+    return {"length": length, "starts": starts, "names": names}
+
+
 def _read_index(folder: Path) -> dict[str, Any]:
     try:
-        index = json.loads((folder / INDEX).read_bytes())
+        return read_json(folder / INDEX)
     except (OSError, ValueError) as error:
         raise _damaged(folder, str(error)) from error
-    return index if isinstance(index, dict) else {}
 
 
 def _damaged(folder: Path, received: str) -> ArgumentError:

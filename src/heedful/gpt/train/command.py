@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from heedful.errors import MissingExtraError
-from heedful.gpt.data.books import read_books, sonnets
+from heedful.gpt.data.books import Book, read_books, sample_share, sonnets
 from heedful.gpt.train.compare import DEFAULT_STEPS, compare_kernels
 from heedful.gpt.train.config import preset, read_changes
+from heedful.gpt.train.lock import locked
 from heedful.gpt.train.loop import train_to_end
 from heedful.gpt.train.progress import Clock, display
 from heedful.gpt.train.report import write_report
-from heedful.gpt.train.run import Run, begin_run, open_run
+from heedful.gpt.train.run import Run, begin_run, check_folder, open_run
 from heedful.screen import print_out
 
 
@@ -47,7 +48,19 @@ def train(
     changes = read_changes(config, options)
     if not resume:
         texts = texts or [sonnets()]
-        begin_run(out, texts, preset(sum(book.size for book in texts)).changed(changes))
+        settings = preset(sum(book.size for book in texts)).changed(changes)
+        begin_run(out, texts, settings)
+        if settings.tokenizer == "bpe" and sample_share(texts) < 1:
+            print_out(
+                f"The tokenizer was trained on a random {sample_share(texts):.0%} of the text."
+            )
+    check_folder(out)
+    with locked(out):
+        return _continue(out, texts, changes, resume)
+
+
+def _continue(out: Path, texts: Sequence[Book], changes: Mapping[str, Any], resume: bool) -> bool:
+    """Train the run in a folder from its last checkpoint to its end, and return False if Ctrl-C ended it early."""
     run = open_run(out, Clock())
     if resume:
         run.record.check_unchanged(texts, changes)

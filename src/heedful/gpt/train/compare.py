@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import median
 
-from heedful.gpt.data.books import Book
+from heedful.gpt.data.books import Book, training_sample
 from heedful.gpt.data.corpus import Corpus
 from heedful.gpt.tokenizer import make_tokenizer
 from heedful.gpt.train.config import TrainingConfig
@@ -111,8 +111,7 @@ def compare_kernels(
     """
     config = dataclasses.replace(config, precision="float32")
     with tempfile.TemporaryDirectory() as folder:
-        training_texts = [book.training for book in books]
-        tokenizer = make_tokenizer(config.tokenizer, training_texts, config.vocab_size)
+        tokenizer = make_tokenizer(config.tokenizer, training_sample(books), config.vocab_size)
         corpus = Corpus.build(books, tokenizer, folder)
         trial = build_trainer(config, tokenizer.vocab_size, corpus.train, steps)
         planned = plan_steps(config, trial, Clock())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,12 +13,20 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from heedful.errors import ArgumentError
 from heedful.gpt.config import GPTConfig
+from heedful.reading import read_file
 
 BUDGETS: tuple[str, ...] = ("steps", "tokens", "minutes")
 COUNTS: tuple[str, ...] = (
     *("vocab_size", "batch_size", "accumulation"),
     *("evaluations", "evaluation_batches", "sample_tokens"),
 )
+MAX_TOML = 1 << 20  # bytes
+MOST: dict[str, int] = {  # beyond these, preparing or one step would take all memory or never end
+    "vocab_size": 1 << 20,
+    "batch_size": 1 << 16,
+    "sample_tokens": 1 << 16,
+}
+MOST_BUDGET = 10**12  # of the budgets: steps, tokens and minutes
 PRECISIONS: tuple[str, ...] = ("auto", "float32", "bfloat16")
 MODEL_KEYS: tuple[str, ...] = tuple(  # the tokenizer decides on the vocabulary's size
     field.name for field in dataclasses.fields(GPTConfig) if field.name != "vocab_size"
@@ -84,12 +93,18 @@ class TrainingConfig:
         check_keys(self.model, MODEL_KEYS)
         for name in COUNTS:
             self._require(name, getattr(self, name) >= 1, "at least 1")
+        for name, most in MOST.items():
+            self._require(name, getattr(self, name) <= most, f"at most {most:,}")
         for name in ("learning_rate", "clip"):
-            self._require(name, getattr(self, name) > 0, "a number above 0")
+            self._require(
+                name, 0 < getattr(self, name) < math.inf, "a number above 0 that is finite"
+            )
         for name in ("least_learning_rate", "warmup", "beta1", "beta2"):
             self._require(name, 0 <= getattr(self, name) < 1, "a number of at least 0 and below 1")
         for name in ("weight_decay", "seed"):
-            self._require(name, getattr(self, name) >= 0, "a number of at least 0")
+            self._require(
+                name, 0 <= getattr(self, name) < math.inf, "a number of at least 0 that is finite"
+            )
         self._require("precision", self.precision in PRECISIONS, f"one of {', '.join(PRECISIONS)}")
         self._check_budget()
 
@@ -102,7 +117,11 @@ class TrainingConfig:
                 received=" and ".join(budgets) or "none",
                 remedy="A run ends after a number of steps, of tokens or of minutes.",
             )
-        self._require(budgets[0], getattr(self, budgets[0]) > 0, "a number above 0")
+        self._require(
+            budgets[0],
+            0 < getattr(self, budgets[0]) <= MOST_BUDGET,
+            f"a number above 0 and at most {MOST_BUDGET:,}",
+        )
 
     def _require(self, name: str, valid: bool, expected: str) -> None:
         if not valid:
@@ -193,14 +212,22 @@ def read_changes(path: Path | None, options: Mapping[str, Any]) -> dict[str, Any
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ArgumentError(
-            "--config",
-            expected="a TOML file",
-            received=f"{path}: {error}",
-            remedy="Its keys are the fields of TrainingConfig, and in the table [model] those of GPTConfig.",
-        ) from error
+        return tomllib.loads(read_file(path, MAX_TOML).decode())
+    except RecursionError as error:
+        raise _no_toml(path, "text that is nested too deeply") from error
+    except OSError as error:
+        raise _no_toml(path, error.strerror or str(error)) from error
+    except ValueError as error:  # not UTF-8, not TOML, or a number of too many digits
+        raise _no_toml(path, str(error)) from error
+
+
+def _no_toml(path: Path, received: str) -> ArgumentError:
+    return ArgumentError(
+        "--config",
+        expected="a TOML file",
+        received=f"{path}: {received}",
+        remedy="Its keys are the fields of TrainingConfig, and in the table [model] those of GPTConfig.",
+    )
 
 
 def _check_type(key: str, value: Any) -> None:

@@ -6,12 +6,16 @@ import csv
 import dataclasses
 import hashlib
 import io
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from heedful.errors import ArgumentError
+from heedful.reading import open_file
 from heedful.writing import reserved
+
+MAX_HISTORY = 1 << 30  # bytes; ten million steps
 
 
 @dataclass(frozen=True)
@@ -60,8 +64,11 @@ def read_history(path: Path, steps: int, digest: str) -> list[StepLosses]:
         ArgumentError: the file cannot be read, has fewer rows, or was changed.
     """
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            history = [_parse(row) for row in csv.DictReader(file)][:steps]
+        with (
+            open_file(path, MAX_HISTORY) as binary,
+            io.TextIOWrapper(binary, "utf-8", newline="") as file,
+        ):
+            history = [_parse(row) for row in itertools.islice(csv.DictReader(file), steps)]
     except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
         raise _unusable(path, steps, str(error)) from error
     if [losses.step for losses in history] != list(range(1, steps + 1)):

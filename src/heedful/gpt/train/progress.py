@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from heedful.screen import without_controls
+
 
 class Clock:
     """The time spent on a run, by purpose, over all processes that worked on it.
@@ -52,8 +54,9 @@ class Display:
         self._progress.update(self._task, advance=1, loss=loss, speed=tokens_per_second)
 
     def print(self, line: str) -> None:
-        """Print a line above the bar."""
-        self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        """Print lines above the bar, with control characters as escapes: what a model writes is not to be obeyed."""
+        text = without_controls(line)
+        self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ training.safetensors                      everything that the next step depends 
                                           the files above and of losses.csv, which are verified before a run is resumed
 config.json, model.safetensors            the model, as `checkpoint.save` writes it and `heedful generate` reads it
 losses.csv, losses.png, report.txt        the results
+run.lock                                  the process that trains it, or did so last
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 
 from heedful.errors import ArgumentError
 from heedful.gpt import checkpoint
-from heedful.gpt.data.books import Book
+from heedful.gpt.data.books import Book, training_sample
 from heedful.gpt.data.corpus import INDEX, TOKENS, Corpus
 from heedful.gpt.tokenizer import CONFIG as TOKENIZER
 from heedful.gpt.tokenizer import VOCABULARY, Tokenizer, load_tokenizer, make_tokenizer
@@ -31,6 +32,7 @@ from heedful.gpt.train.plan import plan_steps
 from heedful.gpt.train.progress import Clock
 from heedful.gpt.train.state import load_state, save_state
 from heedful.gpt.train.trainer import Trainer, build_trainer, resolve_precision
+from heedful.reading import read_json
 from heedful.writing import new_folder, reserved
 
 RECORD, STATE, HISTORY = "run.json", "training.safetensors", "losses.csv"
@@ -70,8 +72,9 @@ class RunRecord:
             ArgumentError: there is no record, or the file is damaged.
         """
         try:
-            fields = json.loads((folder / RECORD).read_bytes())
-            return cls(**fields | {"config": TrainingConfig(**fields["config"])})
+            fields = read_json(folder / RECORD)
+            fields["config"] = TrainingConfig(**fields["config"])
+            return cls(**fields)
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise _no_run(folder, str(error)) from error
 
@@ -111,8 +114,7 @@ def begin_run(folder: Path, books: Sequence[Book], config: TrainingConfig) -> No
     clock = Clock()
     with new_folder(folder, "--out") as unfinished:
         with clock.spending("preparing"):
-            training_texts = [book.training for book in books]
-            tokenizer = make_tokenizer(config.tokenizer, training_texts, config.vocab_size)
+            tokenizer = make_tokenizer(config.tokenizer, training_sample(books), config.vocab_size)
             tokenizer.save(unfinished)
             corpus = Corpus.build(books, tokenizer, unfinished)
         precision = resolve_precision(config.precision)
@@ -139,9 +141,7 @@ def open_run(folder: Path, clock: Clock) -> Run:
     Raises:
         ArgumentError: the folder holds no run, or its files are damaged, changed or missing.
     """
-    _check_links(folder)
-    if not (folder / RECORD).is_file():
-        raise _no_run(folder, f"no {RECORD}")
+    check_folder(folder)
     tensors, facts = load_state(folder / STATE)
     inputs = _digests(folder)
     _check_inputs(folder, inputs, facts["inputs"])
@@ -156,6 +156,13 @@ def open_run(folder: Path, clock: Clock) -> Run:
         history = read_history(folder / HISTORY, trainer.step, facts["history"])
     clock.add(facts["spent"])
     return Run(folder, record, tokenizer, corpus, trainer, clock, history, inputs)
+
+
+def check_folder(folder: Path) -> None:
+    """Raise `ArgumentError` unless a folder has a run's settings and no symbolic links, before any work."""
+    _check_links(folder)
+    if not (folder / RECORD).is_file():
+        raise _no_run(folder, f"no {RECORD}")
 
 
 def _digests(folder: Path) -> dict[str, str]:

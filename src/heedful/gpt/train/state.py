@@ -8,9 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from heedful.errors import ArgumentError
+from heedful.gpt.checkpoint import memory_size
+from heedful.reading import open_file
 from heedful.writing import reserved
 
 FACTS, DIGEST = "heedful_run", "digest"
@@ -47,6 +50,7 @@ def load_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not path.is_file():
         raise _unusable(path, "no such file")
     try:
+        open_file(path, memory_size()).close()
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
@@ -60,7 +64,10 @@ def load_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         )
     if metadata[DIGEST] != _digest(tensors, metadata[FACTS]):
         raise _unusable(path, "a damaged file with a wrong checksum")
-    return tensors, json.loads(metadata[FACTS])
+    try:
+        return tensors, dict(json.loads(metadata[FACTS]))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise _unusable(path, f"facts that are not a JSON object: {error}") from error
 
 
 def _digest(tensors: Mapping[str, Tensor], facts: str) -> str:
@@ -69,7 +76,7 @@ def _digest(tensors: Mapping[str, Tensor], facts: str) -> str:
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.numpy().data)
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

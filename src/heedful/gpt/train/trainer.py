@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import ArgumentError
+from heedful.gpt.checkpoint import memory_size
 from heedful.gpt.config import GPTConfig
 from heedful.gpt.data.batches import Batch, Batches
 from heedful.gpt.data.corpus import Split
@@ -17,6 +19,8 @@ from heedful.gpt.model import GPT
 from heedful.gpt.train.config import TrainingConfig
 from heedful.gpt.train.loss import summed_loss
 from heedful.kernels.native import library
+
+MAX_SIZE = 1 << 24  # of a model; larger ones overflow the number of bytes
 
 
 def resolve_precision(precision: str) -> str:
@@ -42,12 +46,41 @@ def build_trainer(
         A trainer that is the same for the same arguments.
 
     Raises:
-        ArgumentError: the model's configuration is invalid, or its context is longer than the split.
+        ArgumentError: the model's configuration is invalid, its context is longer than the split, or the model or its
+            batches are larger than this machine's memory.
     """
+    shape = GPTConfig.llama(vocab_size=vocab_size, **config.model | changes)
+    batches = Batches(split, config.batch_size, shape.context_length, seed=config.seed)
+    _check_memory(shape, config.batch_size)
     torch.manual_seed(config.seed)
-    model = GPT(GPTConfig.llama(vocab_size=vocab_size, **config.model | changes))
-    batches = Batches(split, config.batch_size, model.config.context_length, seed=config.seed)
-    return Trainer(model, batches, config, steps)
+    return Trainer(GPT(shape), batches, config, steps)
+
+
+def _check_memory(shape: GPTConfig, batch_size: int) -> None:
+    """Raise `ArgumentError` if training surely takes more memory than there is, before any is allocated."""
+    sizes = ("vocab_size", "d_model", "d_mlp", "num_heads", "head_dim", "num_layers")
+    largest = max(sizes, key=lambda name: getattr(shape, name))
+    if getattr(shape, largest) > MAX_SIZE:
+        raise _too_large(f"{largest}={getattr(shape, largest)}", f"sizes of at most {MAX_SIZE:,}")
+    with torch.device("meta"):  # tensors without memory
+        one, two = (GPT(dataclasses.replace(shape, num_layers=n)).parameter_count for n in (1, 2))
+    parameters = one + (shape.num_layers - 1) * (two - one)
+    kept = batch_size * shape.context_length * shape.d_model * shape.num_layers  # for gradients
+    needed = 4 * (4 * parameters + kept)  # bytes; weights, gradients and AdamW's two averages
+    if needed > memory_size():
+        raise _too_large(
+            f"a model and batches that take at least {needed / 2**30:,.0f} GiB",
+            f"ones that fit into this machine's {memory_size() / 2**30:,.0f} GiB",
+        )
+
+
+def _too_large(received: str, expected: str) -> ArgumentError:
+    return ArgumentError(
+        "--config",
+        expected=expected,
+        received=received,
+        remedy="Choose a smaller model in the table [model], or a smaller batch_size.",
+    )
 
 
 class Trainer:
