@@ -242,9 +242,12 @@ def test_dropping_every_weight_leaves_gradients_of_zero(kernel):
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("sizes", [(2, 2, 0, 4), (2, 2, 4, 0), (0, 2, 4, 4), (2, 0, 4, 4)])
-def test_empty_tensors(kernel, sizes):
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_empty_tensors(kernel, sizes, dtype):
     B, H, Tq, Tk = sizes
-    query, key, value = torch.randn(B, H, Tq, 8), torch.randn(B, H, Tk, 8), torch.randn(B, H, Tk, 6)
+    query, key, value = (
+        torch.randn(B, H, T, D, dtype=dtype) for T, D in ((Tq, 8), (Tk, 8), (Tk, 6))
+    )
     tensors = [tensor.requires_grad_() for tensor in (query, key, value)]
     output = attention(*tensors, Causal(align="end"), kernel=kernel)
     assert output.shape == (B, H, Tq, 6)
