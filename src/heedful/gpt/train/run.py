@@ -124,7 +124,9 @@ def begin_run(folder: Path, books: Sequence[Book], config: TrainingConfig) -> No
         record = RunRecord(config, precision, steps, [book.digest for book in books])
         record.save(unfinished)
         trainer = build_trainer(resolved, tokenizer.vocab_size, corpus.train, steps)
-        inputs = _digests(unfinished)
+        inputs = {
+            name: _fingerprint(unfinished / name) for name in INPUTS if (unfinished / name).exists()
+        }
         Run(unfinished, record, tokenizer, corpus, trainer, clock, [], inputs).save_state()
 
 
@@ -143,8 +145,8 @@ def open_run(folder: Path, clock: Clock) -> Run:
     """
     check_folder(folder)
     tensors, facts = load_state(folder / STATE)
-    inputs = _digests(folder)
-    _check_inputs(folder, inputs, facts["inputs"])
+    inputs = facts["inputs"]
+    _check_inputs(folder, inputs)
     record = RunRecord.load(folder)
     config = dataclasses.replace(record.config, precision=record.precision)
     tokenizer, corpus = load_tokenizer(folder), Corpus.load(folder)
@@ -165,19 +167,23 @@ def check_folder(folder: Path) -> None:
         raise _no_run(folder, f"no {RECORD}")
 
 
-def _digests(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 digests of a run's inputs by name, without those that are missing."""
-    digests = {}
-    for name in INPUTS:
-        if (folder / name).is_file():
-            with (folder / name).open("rb") as file:
-                digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return digests
+def _fingerprint(path: Path) -> str:
+    """Return the size and the SHA-256 digest of a file."""
+    with path.open("rb") as file:
+        return f"{path.stat().st_size} bytes {hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 
-def _check_inputs(folder: Path, received: Mapping[str, str], saved: Mapping[str, str]) -> None:
+def _is_unchanged(path: Path, fingerprint: str | None) -> bool:
+    """Check whether a file has this fingerprint, or is missing without one. A file of another size is not read."""
+    if fingerprint is None:
+        return not path.exists()
+    same_size = path.is_file() and fingerprint.startswith(f"{path.stat().st_size} bytes ")
+    return same_size and _fingerprint(path) == fingerprint
+
+
+def _check_inputs(folder: Path, saved: Mapping[str, str]) -> None:
     """Raise `ArgumentError` unless the inputs of a run are those that its checkpoint was saved with."""
-    changed = [name for name in INPUTS if received.get(name) != saved.get(name)]
+    changed = [name for name in INPUTS if not _is_unchanged(folder / name, saved.get(name))]
     if changed:
         raise ArgumentError(
             "--resume",
@@ -213,7 +219,7 @@ class Run:
     """A run and its progress so far.
 
     Attributes:
-        inputs: the digests of the files that the run was started with, by name.
+        inputs: the sizes and digests of the files that the run was started with, by name.
     """
 
     folder: Path
