@@ -256,6 +256,13 @@ def test_empty_tensors(kernel, sizes, dtype):
         assert (gradient == 0).all()
 
 
+@pytest.mark.parametrize("kernel", ["reference", "online", *NATIVE])
+def test_a_bias_alone_has_a_gradient_even_without_keys(kernel):
+    query, key, bias = torch.randn(1, 2, 4, 8), torch.randn(1, 2, 0, 8), torch.randn(4, 0)
+    output = attention(query, key, key, bias=bias.requires_grad_(), kernel=kernel)
+    assert torch.autograd.grad(output.sum(), bias)[0].shape == bias.shape
+
+
 def test_a_problem_too_large_for_the_reference_goes_block_by_block():
     query = torch.empty(1, 64, 4096, 8, device="meta", dtype=torch.float64)
     assert heedful.explain(query, query, query).kernel == "online"

@@ -30,9 +30,8 @@ def run(problem: AttentionProblem) -> tuple[Tensor, Tensor]:
 
     m = query.new_full((B, Hq, Tq, 1), -math.inf)
     l = query.new_zeros(B, Hq, Tq, 1)
-    O = (
-        query @ key[..., :0, :].mT @ value[..., :0, :]
-    )  # a sum over no keys: zeros that have a gradient
+    # A sum over no keys: zeros that have a gradient.
+    O = _scores(problem, query, key[..., :0, :], 0, 0) @ value[..., :0, :]
     if problem.sinks is not None:  # one more key, which comes before all others and has value 0
         sinks = problem.sinks.to(query.dtype).view(-1, 1, 1)
         m = m.maximum(sinks.detach())
