@@ -57,6 +57,8 @@ class Attention(nn.Module):
         values = torch.cat([self.cache_v[:bsz, :start_pos], v], dim=1).transpose(1, 2)
         scores = q.transpose(1, 2) @ keys.transpose(2, 3) * self.head_dim**-0.5
         scores = scores + self.mask[start_pos : start_pos + seqlen, : start_pos + seqlen]
-        scores = F.softmax(scores.float(), dim=-1).type_as(q) if q.is_cuda else F.softmax(scores, -1)
+        scores = (
+            F.softmax(scores.float(), dim=-1).type_as(q) if q.is_cuda else F.softmax(scores, -1)
+        )
         output = (scores @ values).transpose(1, 2).contiguous().view(bsz, seqlen, -1)
         return self.wo(output)

@@ -16,7 +16,9 @@ class ProbAttention(nn.Module):
         B, L, H, E = queries.shape
         scale = self.scale or 1.0 / sqrt(E)
         scores = torch.einsum("blhe,bshe->bhls", queries, keys)
-        attn_mask = torch.triu(torch.ones(L, L, dtype=torch.bool, device=queries.device), diagonal=1)
+        attn_mask = torch.triu(
+            torch.ones(L, L, dtype=torch.bool, device=queries.device), diagonal=1
+        )
         scores = scores.masked_fill(attn_mask, float("-inf"))
         # before
         attn = torch.softmax(scale * scores, dim=-1)

@@ -11,17 +11,15 @@ class AttentionBlock(nn.Module):
     ### Attention block
     """
 
-    def __init__(self, n_channels: int, n_heads: int = 1, d_k: int = None, n_groups: int = 8):
+    def __init__(self, n_channels: int, n_heads: int = 1, d_k: int = None):
         """
         * `n_channels` is the number of channels in the input
         * `n_heads` is the number of heads in multi-head attention
         * `d_k` is the number of dimensions in each head
-        * `n_groups` is the number of groups for group normalization
         """
         super().__init__()
         if d_k is None:
             d_k = n_channels
-        self.norm = nn.GroupNorm(n_groups, n_channels)
         self.projection = nn.Linear(n_channels, n_heads * d_k * 3)
         self.output = nn.Linear(n_heads * d_k, n_channels)
         self.scale = d_k**-0.5
@@ -45,7 +43,7 @@ class AttentionBlock(nn.Module):
         attn = attn.softmax(dim=2)
         # end
         res = torch.einsum("bijh,bjhd->bihd", attn, v)
-        res = res.view(batch_size, -1, self.n_heads * self.d_k)
+        res = res.reshape(batch_size, -1, self.n_heads * self.d_k)
         res = self.output(res)
         res += x
         return res.permute(0, 2, 1).view(batch_size, n_channels, height, width)

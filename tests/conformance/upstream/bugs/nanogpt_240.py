@@ -43,18 +43,16 @@ class CausalSelfAttention(nn.Module):
         q = q.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)
         v = v.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)
         if self.flash:
+            # before
             y = F.scaled_dot_product_attention(
-                q,
-                k,
-                v,
-                attn_mask=None,
-                # before
-                dropout_p=self.dropout,
-                # after
-                dropout_p=self.dropout if self.training else 0,
-                # end
-                is_causal=True,
+                q, k, v, attn_mask=None, dropout_p=self.dropout, is_causal=True
             )
+            # after
+            dropout = self.dropout if self.training else 0
+            y = F.scaled_dot_product_attention(
+                q, k, v, attn_mask=None, dropout_p=dropout, is_causal=True
+            )
+            # end
         else:
             att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
             att = att.masked_fill(self.bias[:, :, :T, :T] == 0, float("-inf"))

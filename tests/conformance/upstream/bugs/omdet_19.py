@@ -6,7 +6,13 @@ from torch import nn
 
 class TransformerLayer(nn.Module):
     def __init__(
-        self, d_model, nhead, dim_feedforward=64, dropout=0.1, activation="relu", normalize_before=False
+        self,
+        d_model,
+        nhead,
+        dim_feedforward=64,
+        dropout=0.1,
+        activation="relu",
+        normalize_before=False,
     ):
         super().__init__()
         self.normalize_before = normalize_before

@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from torch import nn
 
 
-
 class GPT2Attention(nn.Module):
     def __init__(self, hidden_size: int, num_heads: int, max_position_embeddings: int = 128):
         super().__init__()

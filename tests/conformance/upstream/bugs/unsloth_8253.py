@@ -17,7 +17,9 @@ def run_attention(q, k, v, sliding_window: Optional[int] = None):
 
 
 class MistralAttention(nn.Module):
-    def __init__(self, hidden_size: int, num_heads: int, num_kv_heads: int, sliding_window: int = 4):
+    def __init__(
+        self, hidden_size: int, num_heads: int, num_kv_heads: int, sliding_window: int = 4
+    ):
         super().__init__()
         self.num_heads = num_heads
         self.num_kv_heads = num_kv_heads
