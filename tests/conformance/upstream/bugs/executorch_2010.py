@@ -12,7 +12,7 @@ def precompute_freqs_cis(dim: int, end: int, theta: float = 10000.0):
 
 
 def apply_rotary_emb(x: torch.Tensor, freqs_cos: torch.Tensor, freqs_sin: torch.Tensor):
-    x_r, x_i = x.reshape(x.shape[:-1] + (-1, 2)).unbind(-1)
+    x_r, x_i = x.reshape((*x.shape[:-1], -1, 2)).unbind(-1)
     freqs_cos, freqs_sin = freqs_cos[:, None], freqs_sin[:, None]
     x_out_r = x_r * freqs_cos - x_i * freqs_sin
     x_out_i = x_r * freqs_sin + x_i * freqs_cos

@@ -28,7 +28,8 @@ class HaloAttention(nn.Module):
     def forward(self, x):
         b, c, h, w = x.shape
         block, halo, heads = self.block_size, self.halo_size, self.heads
-        assert h % block == 0 and w % block == 0, "the image must be divisible by the block size"
+        assert h % block == 0, "height must be divisible by the block size"
+        assert w % block == 0, "width must be divisible by the block size"
         # queries from the blocks, keys and values from the blocks and their halos
         q_inp = self.blocks(x, block, 0)
         kv_inp = self.blocks(x, block + halo * 2, halo)
