@@ -103,6 +103,11 @@ def _text_and_images() -> tuple[Any, ...]:
     return torch.randn(2, 9, 16), torch.randn(2, 2, 3, 16), locations
 
 
+def _image() -> tuple[Any, ...]:
+    """Return two feature maps of 4 × 4 pixels."""
+    return (torch.randn(2, 16, 4, 4),)
+
+
 def _signals() -> tuple[Any, ...]:
     """Return two signals with their windows, and the number of windows of the second one."""
     return torch.randn(2, 5, 12), torch.randn(2, 7, 16), torch.tensor([7, 4])
@@ -196,7 +201,7 @@ CASES = (
         "lucidrains/halonet-pytorch#4",
         "mask-inverted",
         options=_sizes(dim=16, block_size=2, halo_size=1),
-        example=lambda: (torch.randn(2, 16, 4, 4),),
+        example=_image,
     ),
     Case(
         "memory_compressed_attention_2",
