@@ -119,8 +119,8 @@ def upstream_section(verdicts: Sequence[UpstreamVerdict]) -> str:
         "## Bugs of public projects",
         "Each is a bug of a public project, known from an issue or a fix and re-created in\n"
         "`tests/conformance/upstream/`. The check is given the class before and after the fix, and what its user\n"
-        "would state. A line is right if the fix changes it or a line next to it. The halves are drawn by the names: no\n"
-        "change of the checker may be guided by a held-out bug.",
+        "would state. A line is right if the fix changes it or a line next to it. The halves are drawn by the names:\n"
+        "no change of the checker may be guided by a held-out bug.",
         _figures(verdicts),
         "### Failures",
         "\n".join(failures or ["None."]),
