@@ -224,7 +224,8 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
 @proves("nanogpt_240")
 def _(module: Any) -> tuple[Tensor, Tensor]:
     m, x = made(module.CausalSelfAttention, module.GPTConfig(dropout=0.5)), tokens(B, T, 32)
-    return m(x), m.c_proj(attended(*m.c_attn(x).chunk(3, -1), CAUSAL))
+    q, k, v = m.c_attn(x).chunk(3, -1)
+    return m(x), m.c_proj(attended(q, k, v, CAUSAL))
 
 
 @proves("pytorch_fm_21")
@@ -295,7 +296,8 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
 @proves("memory_compressed_attention_2")
 def _(module: Any) -> tuple[Tensor, Tensor]:
     m, x = made(module.MemoryCompressedAttention, C, H), tokens()
-    return m(x), m.to_out(attended(*m.to_qkv(x).chunk(3, -1), CAUSAL))
+    q, k, v = m.to_qkv(x).chunk(3, -1)
+    return m(x), m.to_out(attended(q, k, v, CAUSAL))
 
 
 @proves("ribonanza_5")
@@ -419,7 +421,7 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
 # --- windows -----------------------------------------------------------------------------------------
 
 
-def _windowed(m: nn.Module, x: Tensor, window: int, kv_heads: int = H) -> Tensor:
+def _windowed(m: Any, x: Tensor, window: int, kv_heads: int = H) -> Tensor:
     q, k, v = heads(m.q_proj(x)), heads(m.k_proj(x), kv_heads), heads(m.v_proj(x), kv_heads)
     keep = CAUSAL.triu(1 - window)
     return m.o_proj(merged(F.scaled_dot_product_attention(q, k, v, keep, enable_gqa=True)))
@@ -460,7 +462,7 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
 def _(module: Any) -> tuple[Tensor, Tensor]:
     m, x = made(module.Attention, C, H), tokens()
     steps = torch.cat([m(x[:, :3], 0), m(x[:, 3:5], 3), m(x[:, 5:], 5)], 1)
-    return steps, made(lambda: copy.deepcopy(m))(x, 0)
+    return steps, copy.deepcopy(m)(x, 0)
 
 
 @proves("x_transformers_187")
