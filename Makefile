@@ -10,7 +10,7 @@
 #                   it goes on where the last run stopped
 # make bench        time attention beside PyTorch's and other libraries', judge it by benchmarks/targets.toml,
 #                   and rewrite docs/benchmarks.md
-# make conformance  check all mutants and correct attentions of the corpus, and rewrite docs/conformance.md
+# make conformance  check the mutants, the correct attentions and the bugs of public projects, and rewrite docs/conformance.md
 # make format       format the code
 # make clean        remove everything that make has built
 

@@ -1,4 +1,5 @@
-"""Measures how well `heedful check` finds bugs: it checks every mutant and every correct attention of the corpus.
+"""Measures how well `heedful check` finds bugs: it checks every mutant and every correct attention of the corpus, and
+bugs of public projects before and after their fixes.
 
 .venv/bin/python tests/conformance/measure.py --page docs/conformance.md     # make conformance
 .venv/bin/python tests/conformance/measure.py --only split                   # a part, with the proofs of each miss
@@ -20,6 +21,7 @@ from statistics import median
 import torch
 from corpus.correct import CORRECT
 from corpus.mutants import MUTANTS, OPTIONS, Mutant, built
+from measure_upstream import measure_upstream, upstream_section
 
 from heedful.conformance import Report, check
 from heedful.errors import HeedfulError
@@ -238,7 +240,8 @@ def main() -> None:
         "--only", default="", help="check only what contains this text in its base, bug or name"
     )
     options = parser.parse_args()
-    results = page(measure(options.only))
+    parts = [page(measure(options.only)), upstream_section(measure_upstream(options.only))]
+    results = "\n".join(parts) + "\n"
     print(results)
     if options.page is not None:
         options.page.write_text(results)

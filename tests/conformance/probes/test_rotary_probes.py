@@ -17,6 +17,17 @@ from attentions_with_caches import (
     written,
 )
 
+# The cosines and sines are the columns of one table, in another layout than the rotation's.
+TABLE = GROWING.replace(
+    "    cos = torch.cat([angles.cos(), angles.cos()], dim=-1).to(x.dtype)\n",
+    "    table = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2).to(x.dtype)\n"
+    "    cos = table[..., 1::2].repeat(1, 1, 1, 2)\n",
+).replace(
+    "torch.cat([angles.sin(), angles.sin()], dim=-1).to(x.dtype)",
+    "table[..., 0::2].repeat(1, 1, 1, 2)",
+)
+COSINES = "table[..., 1::2].repeat(1, 1, 1, 2)"
+
 # name, source, the text that is replaced, its replacement, and a part of the line to be named
 WRONG = [
     ("rotary-offset", GROWING, POSITIONS, POSITIONS.replace("past:", ":T"), "[:, :T]"),
@@ -33,6 +44,7 @@ WRONG = [
     ("rotary-mismatch", GROWING, PARTNER, PARTNER.replace("-second", "second"), "[second, first]"),
     ("rotary-mismatch", GROWING, PARTNER, STACKED, "torch.stack"),
     ("rotary-mismatch", GROWING, SINES, "angles.sin().repeat_interleave(2, -1)", "angles.sin()"),
+    ("rotary-mismatch", TABLE, COSINES, "table[..., 1::2].repeat_interleave(2, -1)", "1::2]"),
     (
         "rotary-precision",
         GROWING,
@@ -61,6 +73,7 @@ CORRECT = {
         SINES,
         "angles.sin().repeat_interleave(2, -1)",
     ),
+    "columns of one table": (TABLE, "table[..., 0::2]", "table[..., ::2]"),
     "rotated in the other direction": (GROWING, "[-second, first]", "[second, -first]"),
     "half of the features rotated": (
         GROWING.replace("    D = x", "    x, rest = x.chunk(2, dim=-1)\n    D = x"),

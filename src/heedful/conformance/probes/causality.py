@@ -9,6 +9,7 @@ from torch import Tensor
 
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.evidence.fills import fill_line
 from heedful.conformance.evidence.masking import (
     MaskDefect,
     mask_applying_line,
@@ -150,7 +151,7 @@ def _diagnose_weak_fill(
             explanation = (
                 f"The mask is applied by {step.operation}, but hidden keys keep some weight."
             )
-            return MaskDefect("mask-fill-too-small", explanation, SourceLine.of(step))
+            return MaskDefect("mask-fill-too-small", explanation, fill_line(evidence, step))
     return None
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from heedful.conformance.evidence.attention import FAINT, RecordedAttention
 from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.evidence.fills import fill_line
 from heedful.conformance.evidence.masking import masking_step
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.inputs import Inputs
@@ -28,8 +29,14 @@ def mask_fill(evidence: Evidence) -> Iterator[Finding | Fact]:
     yield from find_weak_fill(
         evidence.baseline,
         evidence.subject.record,
-        lambda attention, hidden: SourceLine.of(masking_step(attention)),
+        lambda attention, hidden: _line(evidence, attention),
     )
+
+
+def _line(evidence: Evidence, attention: RecordedAttention) -> SourceLine | None:
+    """Return the line that defines the fill of an attention's mask."""
+    step = masking_step(attention)
+    return None if step is None else fill_line(evidence, step)
 
 
 def find_weak_fill(

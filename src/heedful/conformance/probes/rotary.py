@@ -142,17 +142,35 @@ def _wrong_partner_step(rotation: Rotation) -> Step | None:
 
 
 def _wrong_table_step(observation: Observation, rotation: Rotation) -> Step | None:
-    """Return the step that makes a table of angles in which the two features of a pair differ."""
+    """Return the step that makes a table of angles in which the two features of a pair differ.
+
+    Go back from a table that features are multiplied by, as long as an input of the step is such a table, too. A table
+    before that, which is sliced or joined to make this one, may well be laid out in another way.
+    """
+    steps = observation.trace.steps
+    features = {step.index for step in rotation.steps} | ancestors(steps, rotation.steps[0])
+
+    def wrong_tables(step: Step) -> list[Step]:
+        return [
+            steps[source.step]
+            for source in step.inputs
+            if source.step is not None
+            and source.step not in features
+            and _is_wrong_table(tensor_of(steps[source.step]), observation, rotation)
+        ]
+
+    table = next((table for step in rotation.steps[1:] for table in wrong_tables(step)), None)
+    while table is not None and (earlier := wrong_tables(table)):
+        table = earlier[0]
+    return table
+
+
+def _is_wrong_table(table: Tensor | None, observation: Observation, rotation: Rotation) -> bool:
+    """Check whether a tensor has a row of angles for each token, in which the two features of a pair differ."""
     D, T = rotation.maps.shape[-1], observation.inputs.sizes[1]
-    steps, first, last = observation.trace.steps, rotation.steps[0], rotation.steps[-1]
-    features = {step.index for step in rotation.steps} | ancestors(steps, first)
-    for index in sorted(ancestors(steps, last) - features):
-        table = tensor_of(steps[index])
-        if table is None or table.shape[-1:] != (D,) or T not in table.shape[:-1]:
-            continue
-        by_halves = rotation.layout == "half"
-        pairs = table.unflatten(-1, (2, -1) if by_halves else (-1, 2)).abs()
-        first_features, second_features = pairs.unbind(-2 if by_halves else -1)
-        if not is_near(first_features, second_features):
-            return steps[index]
-    return None
+    if table is None or table.shape[-1:] != (D,) or T not in table.shape[:-1]:
+        return False
+    by_halves = rotation.layout == "half"
+    pairs = table.unflatten(-1, (2, -1) if by_halves else (-1, 2)).abs()
+    first_features, second_features = pairs.unbind(-2 if by_halves else -1)
+    return not is_near(first_features, second_features)

@@ -17,7 +17,11 @@ from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.fused import FUSED, fused_arguments
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.softmax import has_sink
-from heedful.conformance.recording.dataflow import ancestors, steps_from_projection
+from heedful.conformance.recording.dataflow import (
+    ancestors,
+    is_projection,
+    steps_from_projection,
+)
 from heedful.conformance.recording.observation import Observation, tensor_of, value_of
 from heedful.conformance.recording.source import SourceLine, attribute_definition
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -156,19 +160,37 @@ def _is_intended(attention: RecordedAttention, scale: float) -> bool:
     return (query_norms.mean() / key_norms.mean()).item() < 1.3 * D**-0.5
 
 
+def _attends_to_tokens_themselves(observation: Observation, attention: RecordedAttention) -> bool:
+    """Check whether projected queries attend to tokens that are keys and values as they are.
+
+    This is the attention of Luong et al. 2015, which has no scale: the trained projection learns it.
+    """
+    query_path = steps_from_projection(observation, attention.query_source)
+    key_path = steps_from_projection(observation, attention.key_source)
+    return (
+        attention.key.shape == attention.value.shape
+        and bool(torch.equal(attention.key, attention.value))
+        and any(map(is_projection, query_path))
+        and not any(map(is_projection, key_path))
+    )
+
+
 def _finding(
     evidence: Evidence, observation: Observation, attention: RecordedAttention, scale: _Scale
 ) -> Finding:
     """Build the finding on a wrong scale."""
     D = attention.query.shape[-1]
+    is_missing = abs(scale.factor - 1) <= TOLERANCE
     # A model of transformers has weights that were trained with its scale.
-    is_trained = is_from_transformers(evidence.subject.module) or _adds_trained_bias(
-        observation, attention
+    is_convention = (
+        is_from_transformers(evidence.subject.module)
+        or _adds_trained_bias(observation, attention)
+        or (is_missing and _attends_to_tokens_themselves(observation, attention))
     )
     formula = scale.formula and f" ({scale.formula})"
     return Finding(
-        "scale-missing" if abs(scale.factor - 1) <= TOLERANCE else "scale-wrong",
-        "convention" if is_trained else "bug",
+        "scale-missing" if is_missing else "scale-wrong",
+        "convention" if is_convention else "bug",
         f"The logits grow by {scale.factor:.4g}{formula} per unit of query · key; 1/√head_dim is {D**-0.5:.4g}.",
         f"head size {D}, {attention.query.shape[1]} tokens",
         _scaling_line(evidence, attention, scale.steps),

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import ancestors
 from heedful.conformance.recording.observation import Observation, tensor_of
-from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.recording.source import SourceLine, attribute_definition
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step
 from heedful.shapes import times
@@ -32,7 +33,7 @@ def softmax(evidence: Evidence) -> Iterator[Finding | Fact]:
     for attention in evidence.attentions:
         if _is_normalised_later(evidence.baseline, attention):
             continue
-        finding = _wrong_softmax(attention) or _changed_after_softmax(attention)
+        finding = _wrong_softmax(evidence, attention) or _changed_after_softmax(attention)
         if finding is not None:
             yield finding
             return
@@ -68,7 +69,7 @@ def _is_normalised_later(observation: Observation, attention: RecordedAttention)
     return False
 
 
-def _wrong_softmax(attention: RecordedAttention) -> Finding | None:
+def _wrong_softmax(evidence: Evidence, attention: RecordedAttention) -> Finding | None:
     """Return a finding if the weights are wrong already as the softmax returns them."""
     if _is_normalised(attention.weights, attention.empty_slot_weight) or has_sink(attention):
         return None
@@ -81,12 +82,22 @@ def _wrong_softmax(attention: RecordedAttention) -> Finding | None:
             f"The weights sum to 1 along dimension {dim} of {times(step.shape)}, not over the keys: the first query's "
             f"weights sum to {attention.weights[0, 0].sum():.3g}."
         )
-        return Finding("softmax-wrong-dim", "bug", proof, case, SourceLine.of(step))
+        return Finding("softmax-wrong-dim", "bug", proof, case, _line(evidence, step))
     proof = f"A query's weights sum to {_worst_sum(attention.weights):.3g}, not to 1"
     proof += ": the scores are not normalised by a softmax." if step is None else "."
     applied = [link for link in attention.chain if link.operation != "dropout"]
     last = applied[-1] if applied else attention.context_step
     return Finding("rows-not-normalised", "bug", proof, case, SourceLine.of(step or last))
+
+
+def _line(evidence: Evidence, step: Step) -> SourceLine | None:
+    """Return the line that creates the nn.Softmax which a step's line calls, or else the step's line."""
+    module = evidence.subject.module
+    for name in re.findall(r"self\.(\w+)\(", step.source):
+        path = f"{step.module}.{name}" if step.module else name
+        if module is not None and isinstance(dict(module.named_modules()).get(path), nn.Softmax):
+            return attribute_definition(module, path) or SourceLine.of(step)
+    return SourceLine.of(step)
 
 
 def _normalised_dimension(step: Step) -> int | None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from heedful.conformance.calling import names
+from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.masking import mask_building_line
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.source import SourceLine, call_that_omits
 from heedful.conformance.reporting.finding import Fact, Finding
 
 
@@ -28,6 +31,13 @@ def window(evidence: Evidence) -> Iterator[Finding | Fact]:
             "bug",
             f"The last query sees {width} keys, but its window is {expected} keys, including its own.",
             f"T = {Tk}",
-            mask_building_line(evidence, attention),
+            _line(evidence, attention),
         )
         return
+
+
+def _line(evidence: Evidence, attention: RecordedAttention) -> SourceLine | None:
+    """Return the line that calls an attention without its window, or else the line that builds the mask."""
+    step = attention.context_step
+    omitting = call_that_omits(evidence.subject.callee, step, names.WINDOWS)
+    return omitting or mask_building_line(evidence, attention)

@@ -95,6 +95,14 @@ _MASKS = (
         "Fill with float('-inf') or with torch.finfo(scores.dtype).min.",
     ),
     CatalogueEntry(
+        "mask-fill-positive",
+        "bug",
+        "Hidden scores are set to +∞ or to a large positive number, so that hidden keys get all the weight, or "
+        "the output is NaN.",
+        "The recording contains a fill with a large positive number, and the softmax reads scores as large.",
+        "Fill with float('-inf') or with torch.finfo(scores.dtype).min.",
+    ),
+    CatalogueEntry(
         "mask-not-a-buffer",
         "bug",
         "The mask is a plain attribute of the module. .to(), .cuda() and state_dict() skip it.",

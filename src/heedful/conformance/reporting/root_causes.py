@@ -48,6 +48,10 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
         *("self-hidden", "window-missing", "mask-broadcast", "output-not-finite"),
     ),
     "mask-fill-too-small": (*_LEAKS, *_OTHER_RUNS, "window-missing"),
+    "mask-fill-positive": (
+        *(*_LEAKS, *_OTHER_RUNS, *_MASKS),
+        *("rows-not-normalised", "output-not-finite", "gradient-wrong", "dropout-in-eval"),
+    ),
     "mask-broadcast": ("padding-leak", *_OTHER_RUNS, "output-not-finite"),
     "self-hidden": (
         *("future-leak", "padding-leak", "mask-fill-too-small"),

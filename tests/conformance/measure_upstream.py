@@ -1,0 +1,169 @@
+"""Measures `heedful check` on bugs of public projects: does it name each before the fix, and is it silent after it?
+
+.venv/bin/python tests/conformance/measure_upstream.py                    # the table, as `make conformance` prints it
+.venv/bin/python tests/conformance/measure_upstream.py --only tune        # one half, with the proofs of each failure
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from upstream.cases import CASES, Case, Version
+
+from heedful.conformance import Report, check
+from heedful.errors import HeedfulError
+
+WORKERS = 2
+NEAR = 1
+"""How many lines a reported line may be away from the lines of the fix."""
+
+
+@dataclass(frozen=True)
+class UpstreamVerdict:
+    """What the check says about a bug before and after its fix.
+
+    Attributes:
+        case: The bug.
+        before: The names of the bugs found before the fix, each with its line.
+        after: The names of the bugs found after the fix.
+        proofs: The proofs of everything found, in both versions, and why a version was not checked.
+    """
+
+    case: Case
+    before: tuple[tuple[str, int | None], ...]
+    after: tuple[str, ...]
+    proofs: tuple[str, ...]
+
+    @property
+    def named(self) -> bool:
+        """True if the bug was named, whatever else was."""
+        return any(name in self.case.names for name, _ in self.before)
+
+    @property
+    def line_right(self) -> bool:
+        """True if the bug was named on a line that the fix changes, or next to one."""
+        lines = self.case.lines
+        near = range(lines.start - NEAR, lines.stop + NEAR)
+        return any(name in self.case.names and line in near for name, line in self.before)
+
+    @property
+    def silent(self) -> bool:
+        """True if the fixed version was checked and nothing was found in it."""
+        return not self.after
+
+    @property
+    def perfect(self) -> bool:
+        """True if nothing is left to say."""
+        return self.named and self.line_right and self.silent
+
+    def complaint(self) -> str:
+        """Return what is wrong, on one line; "" if nothing is."""
+        found = ", ".join(f"{name} on line {line}" for name, line in self.before) or "nothing"
+        expected = f"{self.case.bug} on line {self.case.lines.start}"
+        parts = [
+            "" if self.named and self.line_right else f"{expected} is reported as {found}",
+            "" if self.silent else f"after the fix: {', '.join(self.after)}",
+        ]
+        return "; ".join(part for part in parts if part)
+
+
+def judge_upstream(number: int) -> UpstreamVerdict:
+    """Check one bug before and after its fix, each version in a file of its own."""
+    torch.set_num_threads(1)
+    case = CASES[number]
+    before, proofs_before = _found(case, "before")
+    after, proofs_after = _found(case, "after")
+    proofs = (*proofs_before, *(f"AFTER {proof}" for proof in proofs_after))
+    return UpstreamVerdict(case, before, tuple(name for name, _ in after), proofs)
+
+
+def _found(
+    case: Case, version: Version
+) -> tuple[tuple[tuple[str, int | None], ...], tuple[str, ...]]:
+    """Return the names and lines of the bugs found in one version, and their proofs."""
+    torch.manual_seed(0)
+    with tempfile.TemporaryDirectory() as folder:
+        definition = getattr(case.load(version, Path(folder)), case.entry)
+        try:
+            report: Report = check(definition, **case.check_options())
+        except HeedfulError as error:
+            return (("not checked", None),), (f"not checked: {error}",)
+    found = tuple((bug.name, bug.place and bug.place.line) for bug in report.bugs)
+    return found, tuple(
+        f"{bug.name}: {bug.proof} [{bug.place and bug.place.line}]" for bug in report.bugs
+    )
+
+
+def measure_upstream(only: str = "") -> list[UpstreamVerdict]:
+    """Check every bug whose name or half contains a text, in several processes."""
+    numbers = [n for n, case in enumerate(CASES) if only in f"{case.name} {case.half}"]
+    with multiprocessing.get_context("spawn").Pool(WORKERS) as pool:
+        return pool.map(judge_upstream, numbers, chunksize=1)
+
+
+def upstream_section(verdicts: Sequence[UpstreamVerdict]) -> str:
+    """Return the figures of each half and every failure by name, as Markdown."""
+    failures = [
+        f"- {verdict.case.name} ({verdict.case.half}): {verdict.complaint()}"
+        for verdict in verdicts
+        if not verdict.perfect
+    ]
+    references = [f"{v.case.reference} ({v.case.bug})" for v in verdicts]
+    parts = [
+        "## Bugs of public projects",
+        "Each is a bug of a public project, known from an issue or a fix and re-created in\n"
+        "`tests/conformance/upstream/`. The check is given the class before and after the fix, and what its user\n"
+        "would state. A line is right if the fix changes it or a line next to it. The halves are drawn by the names:\n"
+        "no change of the checker may be guided by a held-out bug.",
+        _figures(verdicts),
+        "### Failures",
+        "\n".join(failures or ["None."]),
+        "### References",
+        ", ".join(references) + ".",
+    ]
+    return "\n\n".join(parts)
+
+
+def _figures(verdicts: Sequence[UpstreamVerdict]) -> str:
+    halves = {
+        "all": list(verdicts),
+        "tune": [verdict for verdict in verdicts if verdict.case.half == "tune"],
+        "held-out": [verdict for verdict in verdicts if verdict.case.half == "held-out"],
+    }
+    rows = ["| | " + " | ".join(halves) + " |", "|---|" + "---|" * len(halves)]
+    questions = {
+        "bug named": lambda verdict: verdict.named,
+        "right line": lambda verdict: verdict.line_right,
+        "silent on the fixed version": lambda verdict: verdict.silent,
+    }
+    for question, answer in questions.items():
+        shares = [_share([answer(verdict) for verdict in half]) for half in halves.values()]
+        rows.append(f"| {question} | " + " | ".join(shares) + " |")
+    return "\n".join(rows)
+
+
+def _share(flags: Sequence[bool]) -> str:
+    return f"{sum(flags)} of {len(flags)}, {sum(flags) / max(len(flags), 1):.1%}"
+
+
+def main() -> None:
+    """Measure the bugs, or some of them, and print the table; with --only, also the proofs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="check only bugs with this text in name or half")
+    options = parser.parse_args()
+    verdicts = measure_upstream(options.only)
+    for verdict in verdicts:
+        if options.only and not verdict.perfect:
+            print(verdict.case.name, "-", verdict.complaint())
+            print(*(f"      {proof[:400]}" for proof in verdict.proofs), sep="\n")
+    print(upstream_section(verdicts))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Windows that a module declares: how many keys its queries see, and the line of a wrong number."""
+
+import pytest
+import torch
+from attentions_with_caches import written
+
+from heedful import check
+
+WINDOWED = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+def attend(query, key, value, window=None):
+    T = query.shape[-2]
+    keep = torch.ones(T, T, dtype=torch.bool).tril()
+    if window is not None:
+        keep = keep.triu(1 - window)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=keep)
+
+class Attention(nn.Module):
+    def __init__(self, d_model, num_heads, window=3):
+        super().__init__()
+        self.num_heads = num_heads
+        self.window = window
+        self.qkv = nn.Linear(d_model, 3 * d_model)
+        self.out_proj = nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        qkv = self.qkv(x).chunk(3, dim=-1)
+        query, key, value = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in qkv)
+        context = attend(query, key, value, window=self.window)
+        return self.out_proj(context.transpose(1, 2).flatten(2))
+"""
+CALL = "attend(query, key, value, window=self.window)"
+WRONG = {
+    "the call omits the window": (CALL, "attend(query, key, value)", "window-missing", "= attend("),
+    "the call passes one more": (
+        CALL,
+        "attend(query, key, value, window=self.window + 1)",
+        "window-off-by-one",
+        "keep = keep.triu",
+    ),
+    "the helper counts one more": (
+        "keep.triu(1 - window)",
+        "keep.triu(-window)",
+        "window-off-by-one",
+        "keep = keep.triu",
+    ),
+}
+
+
+@pytest.mark.parametrize("bug", WRONG)
+def test_a_wrong_window_is_found_on_its_line(tmp_path, bug):
+    old, new, name, line = WRONG[bug]
+    torch.manual_seed(0)
+    with written(tmp_path, WINDOWED.replace(old, new)) as attention:
+        (finding,) = check(attention, causal=True).bugs
+    assert finding.name == name
+    assert finding.place is not None
+    assert line in finding.place.source
+
+
+def test_a_window_that_is_passed_on_is_right(tmp_path):
+    with written(tmp_path, WINDOWED) as attention:
+        assert not check(attention, causal=True).bugs
