@@ -1,0 +1,49 @@
+"""The sources of attention modules: models of each package in which they run, and classes that are built alone."""
+
+from __future__ import annotations
+
+from packages.arguments import ARGUMENTS
+from packages.capture import Case, captured
+from packages.discovery import find_attentions
+from packages.timm_models import cases_of_family, families
+
+SKIPPED = r"convert|conversion|tokenization|__main__|onnx|benchmark|pipelines|experiment|\.tests?\b|\.train\b|recipes|examples"
+"""Modules of packages that are scripts, or hold no modules of torch."""
+
+CLASSES = (
+    "vit_pytorch", "x_transformers", "open_clip", "torchvision", "labml_nn", "diffusers.models", "timm", "whisper", "torchtune.modules",
+    "linear_attention_transformer", "local_attention", "axial_attention", "memory_efficient_attention_pytorch",
+    "conformer", "flamingo_pytorch", "coca_pytorch", "palm_rlhf_pytorch", "esm", "kornia", "monai.networks", "tab_transformer_pytorch",
+    "perceiver_pytorch", "iTransformer", "chronos", "performer_pytorch", "neuralforecast", "segment_anything",
+    "gluonts.torch",
+)  # fmt: skip
+"""The packages whose attention modules are built alone."""
+
+
+def SOURCES() -> list[str]:
+    """Return the names of all sources."""
+    from transformers import CONFIG_MAPPING
+
+    return [
+        *(f"transformers:{name}" for name in CONFIG_MAPPING),
+        *(f"timm:{name}" for name in families()),
+        *(f"classes:{name}" for name in CLASSES),
+    ]
+
+
+def cases_of(source: str) -> list[Case]:
+    """Return the cases of one source."""
+    kind, _, name = source.partition(":")
+    if kind == "transformers":
+        from packages.transformers_models import run, tiny_model
+
+        model = tiny_model(name)
+        own = type(model).__module__.rpartition(".")[0]  # what it borrows is checked where it comes from
+        return [case for case in captured(model, run, source) if case.name.startswith(own)]
+    if kind == "timm":
+        return cases_of_family(name)
+    found = find_attentions(name, SKIPPED)
+    return [
+        Case(full, source, cls, arguments=ARGUMENTS.get(full, {}))
+        for full, cls in found.classes.items()
+    ]
