@@ -60,34 +60,48 @@ def captured(model: nn.Module, run: Callable[[nn.Module], object], source: str) 
 
 @contextmanager
 def _recording(model: nn.Module, cases: dict[str, Case], source: str) -> Iterator[None]:
-    """Record the first call of each class of attention into `cases`."""
+    """Record the first call of each class of attention into `cases`, if it returns."""
+    started: dict[str, Case] = {}
 
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         name = full_name(type(module))
-        if name not in cases:
+        if name not in started:
             taken, named = copied((args, kwargs))
-            cases[name] = Case(name, source, copy.deepcopy(module), taken, named)
+            started[name] = Case(name, source, copy.deepcopy(module), taken, named)
 
-    handles = [
-        part.register_forward_pre_hook(hook, with_kwargs=True)
-        for part in model.modules()
-        if type(part).__module__.split(".")[0] != "torch" and why_not(type(part)) is None
-    ]
+    def returned(module: nn.Module, args: object, result: object) -> None:
+        name = full_name(type(module))
+        if name in started:
+            cases.setdefault(name, started[name])
+
+    handles = []
+    for part in model.modules():
+        if type(part).__module__.split(".")[0] != "torch" and why_not(type(part)) is None:
+            handles.append(part.register_forward_pre_hook(hook, with_kwargs=True))
+            handles.append(part.register_forward_hook(returned))
     try:
         yield
     finally:
         for handle in handles:
             handle.remove()
         for case in cases.values():
-            case.module._forward_pre_hooks.clear()
-            case.module._forward_pre_hooks_with_kwargs.clear()
+            _without_hooks(case.module)
+
+
+def _without_hooks(module: nn.Module | type[nn.Module]) -> None:
+    """Remove the hooks that a copy has taken along."""
+    for part in module.modules() if isinstance(module, nn.Module) else ():
+        for hooks in (
+            part._forward_pre_hooks,
+            part._forward_pre_hooks_with_kwargs,
+            part._forward_hooks,
+        ):
+            hooks.clear()
 
 
 def copied(values: Any) -> Any:
     """Return arguments whose tensors are copies without gradients."""
-    return pytree.tree_map(
-        lambda it: it.detach().clone() if isinstance(it, Tensor) else it, values
-    )
+    return pytree.tree_map(lambda it: it.detach().clone() if isinstance(it, Tensor) else it, values)
 
 
 def example_of(case: Case) -> tuple[Any, ...] | None:

@@ -21,7 +21,9 @@ WEIGHTS = re.compile(
 """What the source of a class says where it computes attention weights, or has them computed."""
 
 ATTENTION = re.compile(r"attention|attn|mha", re.IGNORECASE)
-WRAPPERS = re.compile(r"^\w*Model\b|^\w+For[A-Z]|=\s*\w*(Attention|Attn|MHA)\w*\(|_init_weights|post_init")
+WRAPPERS = re.compile(
+    r"^\w*Model\b|^\w+For[A-Z]|=\s*\w*(Attention|Attn|MHA)\w*\(|_init_weights|post_init"
+)
 QUERIES_AND_KEYS = re.compile(r"\b(q|qs|queries|query\w*|to_q\w*|qkv\w*|q_proj)\b")
 
 

@@ -10,6 +10,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import time
@@ -69,7 +70,9 @@ def checked(case: Case) -> Result:
             finding.level,
             finding.name,
             finding.proof,
-            "" if finding.place is None else f"{Path(finding.place.file).name}:{finding.place.line}",
+            ""
+            if finding.place is None
+            else f"{Path(finding.place.file).name}:{finding.place.line}",
         )
         for finding in report.findings
     )
@@ -120,12 +123,12 @@ def _written(result: Result, out: Path | None) -> Result:
     return result
 
 
-def measure(only: str, out: Path | None) -> Iterator[Result]:
+def measure(only: str, out: Path | None, workers: int) -> Iterator[Result]:
     """Yield the results of all sources whose names contain a text; the first one counts for each class."""
-    sources = [source for source in SOURCES() if only in source]
+    sources = [source for source in SOURCES() if re.search(only, source)]
     context = multiprocessing.get_context("spawn")
     seen: set[str] = set()
-    with context.Pool(WORKERS, maxtasksperchild=40) as pool:
+    with context.Pool(workers, maxtasksperchild=40) as pool:
         for results in pool.imap(partial(results_of, out=out), sources):
             for result in results:
                 if result.name not in seen:
@@ -137,12 +140,20 @@ def measure(only: str, out: Path | None) -> Iterator[Result]:
 def main() -> None:
     """Measure everything, or a part."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="only sources whose names contain this text")
+    parser.add_argument("--only", default="", help="only sources whose names match this pattern")
     parser.add_argument("--json", type=Path, help="append each result to this file")
+    parser.add_argument("--workers", type=int, default=WORKERS, help="how many modules at a time")
     options = parser.parse_args()
-    for result in measure(options.only, options.json):
+    for result in measure(options.only, options.json, options.workers):
         bugs = [finding for finding in result.findings if finding[0] == "bug"]
-        print(result.source, result.name, result.call, result.status, result.reason[:200].replace("\n", " "), f"{result.seconds:.1f}")
+        print(
+            result.source,
+            result.name,
+            result.call,
+            result.status,
+            result.reason[:200].replace("\n", " "),
+            f"{result.seconds:.1f}",
+        )
         for _, name, proof, place in bugs:
             print(f"     {name} {place} {proof[:240]}")
         sys.stdout.flush()

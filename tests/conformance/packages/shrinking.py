@@ -32,7 +32,14 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 """The sizes of tiny models, by the names that configurations give them."""
 
-ZERO = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "image_token_id", "sep_token_id")
+ZERO = (
+    "pad_token_id",
+    "bos_token_id",
+    "eos_token_id",
+    "decoder_start_token_id",
+    "image_token_id",
+    "sep_token_id",
+)
 
 
 def shrink(config: Any, overrides: dict[str, Any] | None = None) -> None:
@@ -50,13 +57,18 @@ def shrink(config: Any, overrides: dict[str, Any] | None = None) -> None:
             setattr(config, name, min(value, 3))
         elif name == "rope_parameters" and isinstance(value, dict):
             _shrink_rope(value)
-        elif name in ("attention_dropout", "attention_probs_dropout_prob", "attn_pdrop") and not value:
+        elif (
+            name in ("attention_dropout", "attention_probs_dropout_prob", "attn_pdrop")
+            and not value
+        ):
             setattr(config, name, 0.25)
     kinds = getattr(config, "layer_types", None)
     if kinds:
         for name in ("num_hidden_layers", "n_layer", "num_layers"):
             if isinstance(getattr(config, name, None), int):
                 setattr(config, name, len(kinds))
+    if getattr(config, "kv_lora_rank", None) and hasattr(config, "num_key_value_heads"):
+        config.num_key_value_heads = config.num_attention_heads  # latent attention has no groups
     for name, value in (overrides or {}).items():
         setattr(config, name, value)
 

@@ -38,7 +38,9 @@ def cases_of(source: str) -> list[Case]:
         from packages.transformers_models import run, tiny_model
 
         model = tiny_model(name)
-        own = type(model).__module__.rpartition(".")[0]  # what it borrows is checked where it comes from
+        own = type(model).__module__.rpartition(".")[
+            0
+        ]  # what it borrows is checked where it comes from
         return [case for case in captured(model, run, source) if case.name.startswith(own)]
     if kind == "timm":
         return cases_of_family(name)

@@ -13,7 +13,9 @@ from packages.discovery import WEIGHTS
 SMALL = (
     "test_", "atto", "femto", "pico", "nano", "xxs", "_n", "xs", "tiny", "_t", "m0", "_s", "small", "xcit", "base",
 )  # fmt: skip
-LARGE = re.compile(r"large|huge|giant|gigantic|so400|so150|384|448|512|1024|xl|_l\b|_h\b|b4|b5|b6|b7|b8|152|200|269")
+LARGE = re.compile(
+    r"large|huge|giant|gigantic|so400|so150|384|448|512|1024|xl|_l\b|_h\b|b4|b5|b6|b7|b8|152|200|269"
+)
 TRIED = 6
 
 
@@ -29,7 +31,18 @@ def families() -> list[str]:
         for name in timm.list_modules()
         if (module := sys.modules.get(f"timm.models.{name}"))
         and WEIGHTS.search(inspect.getsource(module))
-        or name in ("beit", "eva", "naflexvit", "vision_transformer_hybrid", "byobnet", "botnet", "resnet", "cspnet", "sequencer")
+        or name
+        in (
+            "beit",
+            "eva",
+            "naflexvit",
+            "vision_transformer_hybrid",
+            "byobnet",
+            "botnet",
+            "resnet",
+            "cspnet",
+            "sequencer",
+        )
     ]
 
 

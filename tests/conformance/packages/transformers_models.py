@@ -57,7 +57,9 @@ def _input(model: nn.Module, name: str) -> torch.Tensor:
         return torch.randn(BATCH, 4000, generator=generator)
     if name == "input_features":
         bins = getattr(config, "num_mel_bins", 16)
-        return torch.randn(BATCH, bins, 2 * getattr(config, "max_source_positions", 64), generator=generator)
+        return torch.randn(
+            BATCH, bins, 2 * getattr(config, "max_source_positions", 64), generator=generator
+        )
     vision = getattr(config, "vision_config", config)
     size = getattr(vision, "image_size", 32)
     height, width = size if isinstance(size, list | tuple) else (size, size)
