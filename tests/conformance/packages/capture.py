@@ -142,8 +142,8 @@ def _of_any_size(value: Any, tokens: Tensor) -> Any:
         if tensor.is_floating_point():
             tensor = tensor.to(dtype)
         for axis, size in enumerate(tensor.shape):
-            if size == length and length != batch and (axis or tensor.dim() == 1 or T <= length):
-                if T > length:
+            if size == length and length != batch and (axis or tensor.dim() == 1 or length >= T):
+                if length < T:
                     raise ValueError(f"the captured call has {length} tokens only")
                 tensor = tensor.narrow(axis, 0, T)
         if tensor.dim() > 1 and len(tensor) == batch:

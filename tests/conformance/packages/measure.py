@@ -12,48 +12,25 @@ import multiprocessing
 import os
 import re
 import signal
-import sys
 import time
 import traceback
 import warnings
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from heedful.conformance import check
 from heedful.errors import ArgumentError
 from packages.capture import Case, example_of
-from packages.sources import SOURCES, cases_of
+from packages.page import Result, listing, page
+from packages.sources import all_sources, cases_of
 
 SECONDS = 120
 WORKERS = 2
-
-
-@dataclass(frozen=True)
-class Result:
-    """What became of one attention module.
-
-    Attributes:
-        name: The full name of its class.
-        source: The model or the arguments that it came from.
-        call: "captured" or "guessed": whose arguments it was called with.
-        status: "checked", "not callable", "not built" or "not finished".
-        reason: Why it was not checked.
-        findings: Level, name, proof and line of each finding.
-        seconds: The duration of the check.
-    """
-
-    name: str
-    source: str
-    call: str
-    status: str
-    reason: str = ""
-    findings: tuple[tuple[str, str, str, str], ...] = ()
-    seconds: float = 0.0
 
 
 def checked(case: Case) -> Result:
@@ -104,12 +81,12 @@ def in_own_process(case: Case) -> Result:
     return Result(**json.loads(answer))
 
 
-def results_of(source: str, out: Path | None) -> list[Result]:
+def results_of(source: str, out: Path | None, seen: frozenset[str]) -> list[Result]:
     """Return the results of all modules that a source yields, and append each to a file."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     try:
-        cases = cases_of(source)
+        cases = cases_of(source, seen)
     except BaseException as error:  # noqa: BLE001 - foreign code may raise anything
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         return [_written(Result("", source, "", "not built", reason), out)]
@@ -124,39 +101,60 @@ def _written(result: Result, out: Path | None) -> Result:
 
 
 def measure(only: str, out: Path | None, workers: int) -> Iterator[Result]:
-    """Yield the results of all sources whose names contain a text; the first one counts for each class."""
-    sources = [source for source in SOURCES() if re.search(only, source)]
-    context = multiprocessing.get_context("spawn")
+    """Yield one result for each class in the sources that match a pattern, and one for each source that fails.
+
+    Classes are built alone only if no model runs them.
+    """
+    sources = [source for source in all_sources() if re.search(only, source)]
+    alone = [source for source in sources if source.startswith("classes:")]
     seen: set[str] = set()
+    context = multiprocessing.get_context("spawn")
     with context.Pool(workers, maxtasksperchild=40) as pool:
-        for results in pool.imap(partial(results_of, out=out), sources):
-            for result in results:
+        for part in ([source for source in sources if source not in alone], alone):
+            task = partial(results_of, out=out, seen=frozenset(seen))
+            for result in chain.from_iterable(pool.imap(task, part)):
                 if result.name not in seen:
                     yield result
                 if result.name:
                     seen.add(result.name)
 
 
+def read(files: Sequence[Path]) -> Iterator[Result]:
+    """Yield the results of earlier runs, the first one for each class; what was captured comes before the rest."""
+    rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    seen: set[str] = set()
+    for row in sorted(rows, key=lambda row: row["call"] == "guessed"):
+        if row["name"] not in seen:
+            row["findings"] = tuple(map(tuple, row["findings"]))
+            yield Result(**row)
+        if row["name"]:
+            seen.add(row["name"])
+
+
 def main() -> None:
-    """Measure everything, or a part."""
+    """Measure everything, or a part, and print the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="only sources whose names match this pattern")
     parser.add_argument("--json", type=Path, help="append each result to this file")
+    parser.add_argument(
+        "--read", type=Path, nargs="+", help="read earlier results instead of measuring"
+    )
     parser.add_argument("--workers", type=int, default=WORKERS, help="how many modules at a time")
+    parser.add_argument("--page", type=Path, help="write the results to this Markdown file")
+    parser.add_argument("--list", type=Path, help="write what became of each module to this file")
     options = parser.parse_args()
-    for result in measure(options.only, options.json, options.workers):
-        bugs = [finding for finding in result.findings if finding[0] == "bug"]
-        print(
-            result.source,
-            result.name,
-            result.call,
-            result.status,
-            result.reason[:200].replace("\n", " "),
-            f"{result.seconds:.1f}",
-        )
-        for _, name, proof, place in bugs:
+    results = []
+    for result in (
+        read(options.read) if options.read else measure(options.only, options.json, options.workers)
+    ):
+        results.append(result)
+        print(f"{result.source} {result.name} {result.status} {result.seconds:.1f} s", flush=True)
+        for name, place, proof in result.bugs:
             print(f"     {name} {place} {proof[:240]}")
-        sys.stdout.flush()
+    if options.page is not None:
+        options.page.write_text(page(results))
+    if options.list is not None:
+        options.list.write_text(listing(results))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ SIZES: dict[str, Any] = {
          "num_decoder_layers", "encoder_num_hidden_layers", "decoder_num_hidden_layers"), 2),
     **dict.fromkeys(("vocab_size", "n_vocab", "num_embeddings", "text_vocab_size"), 99),
     **dict.fromkeys(
-        ("max_position_embeddings", "n_positions", "max_source_positions", "max_target_positions", "max_seq_len", "n_ctx"), 128),
+        ("max_position_embeddings", "n_positions", "max_source_positions", "max_target_positions", "max_seq_len", "n_ctx"), 71),
     **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 4),
     **dict.fromkeys(("num_experts_per_tok", "moe_k", "top_k_experts"), 2),
     "image_size": 32, "patch_size": 8, "sliding_window": 5, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8,
