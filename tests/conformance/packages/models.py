@@ -13,8 +13,8 @@ from torch import nn
 from packages.capture import Case, captured
 
 IMAGE = {
-    "image_size": 32, "patch_size": 8, "num_classes": 5, "dim": 24, "depth": 1, "heads": 3, "mlp_dim": 48, "dim_head": 8,
-    "patch_height": 8, "patch_width": 8, "channels": 3, "num_register_tokens": 4,
+    "image_size": 32, "patch_size": 8, "num_classes": 5, "dim": 24, "depth": 1, "heads": 3, "mlp_dim": 48,
+    "dim_head": 8, "patch_height": 8, "patch_width": 8, "channels": 3, "num_register_tokens": 4,
 }  # fmt: skip
 """The arguments of small models of images, by the names that vit-pytorch gives them."""
 

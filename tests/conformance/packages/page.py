@@ -67,9 +67,10 @@ def page(results: Sequence[Result]) -> str:
     ]
     parts = [
         "# `heedful check` on published packages",
-        "`make conformance-packages` writes this page; do not edit it. Each module is called with the inputs that it gets in a\n"
-        "small random model of its package, or is built alone and called with guessed inputs. `tests/conformance/packages/modules.tsv`\n"
-        "lists every module that was found, with the reason for each one left out.",
+        "`make conformance-packages` writes this page; do not edit it. Each module is called with the inputs\n"
+        "that it gets in a small random model of its package, or is built alone and called with guessed inputs.\n"
+        "`tests/conformance/packages/modules.tsv` lists every module that was found, and why some\n"
+        "were left out.",
         _table(modules, confirmed),
         "## Genuine bugs",
         "\n".join(genuine or ["None."]),

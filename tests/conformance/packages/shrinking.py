@@ -4,42 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-SIZES: dict[str, Any] = {
-    **dict.fromkeys(
-        ("hidden_size", "d_model", "n_embd", "dim", "embed_dim", "hidden_dim", "encoder_hidden_size",
-         "word_embed_proj_dim", "embedding_size", "d_embed", "emb_dim", "hidden_sizes_", "decoder_hidden_size",
-         "projection_dim", "model_dim", "input_dim_", "output_dim_", "cross_attention_hidden_size"), 32),
-    **dict.fromkeys(
-        ("num_attention_heads", "num_heads", "n_head", "n_heads", "encoder_attention_heads", "decoder_attention_heads",
-         "attention_heads", "num_encoder_attention_heads", "num_decoder_attention_heads", "encoder_num_attention_heads",
-         "decoder_num_attention_heads"), 4),
-    **dict.fromkeys(("num_key_value_heads", "num_kv_heads", "n_head_kv", "encoder_num_key_value_heads", "decoder_num_key_value_heads"), 2),
-    **dict.fromkeys(("head_dim", "d_kv", "attention_head_size", "kv_channels", "d_head"), 8),
-    **dict.fromkeys(
-        ("intermediate_size", "d_ff", "ffn_dim", "encoder_ffn_dim", "decoder_ffn_dim", "n_inner", "d_inner", "ffn_hidden_size",
-         "moe_intermediate_size", "mlp_dim", "dim_feedforward", "shared_expert_intermediate_size"), 48),
-    **dict.fromkeys(
-        ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers", "num_encoder_layers",
-         "num_decoder_layers", "encoder_num_hidden_layers", "decoder_num_hidden_layers"), 2),
-    **dict.fromkeys(("vocab_size", "n_vocab", "num_embeddings", "text_vocab_size"), 99),
-    **dict.fromkeys(
-        ("max_position_embeddings", "n_positions", "max_source_positions", "max_target_positions", "max_seq_len", "n_ctx"), 71),
-    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 4),
-    **dict.fromkeys(("num_experts_per_tok", "moe_k", "top_k_experts"), 2),
-    "image_size": 32, "patch_size": 8, "sliding_window": 5, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8,
-    "qk_nope_head_dim": 8, "v_head_dim": 8, "qk_head_dim": 16, "n_group": 1, "topk_group": 1, "num_mel_bins": 16,
-    "rotary_dim": 8, "global_head_dim": 8, "first_k_dense_replace": 1,
-}  # fmt: skip
+NAMES: dict[int, str] = {
+    99: "vocab_size n_vocab num_embeddings text_vocab_size",
+    71: "max_position_embeddings n_positions max_source_positions max_target_positions max_seq_len n_ctx",
+    48: """intermediate_size d_ff ffn_dim encoder_ffn_dim decoder_ffn_dim n_inner d_inner ffn_hidden_size mlp_dim
+        moe_intermediate_size dim_feedforward shared_expert_intermediate_size""",
+    32: """hidden_size d_model n_embd dim embed_dim hidden_dim encoder_hidden_size decoder_hidden_size model_dim d_embed
+        emb_dim word_embed_proj_dim embedding_size projection_dim cross_attention_hidden_size image_size""",
+    16: "q_lora_rank kv_lora_rank qk_head_dim num_mel_bins",
+    8: """head_dim d_kv attention_head_size kv_channels d_head patch_size qk_rope_head_dim qk_nope_head_dim v_head_dim
+        rotary_dim global_head_dim""",
+    5: "sliding_window",
+    4: """num_attention_heads num_heads n_head n_heads encoder_attention_heads decoder_attention_heads attention_heads
+        num_encoder_attention_heads num_decoder_attention_heads encoder_num_attention_heads decoder_num_attention_heads
+        num_experts num_local_experts n_routed_experts moe_num_experts""",
+    2: """num_key_value_heads num_kv_heads n_head_kv encoder_num_key_value_heads decoder_num_key_value_heads
+        num_hidden_layers n_layer n_layers num_layers encoder_layers decoder_layers num_encoder_layers
+        num_decoder_layers encoder_num_hidden_layers decoder_num_hidden_layers num_experts_per_tok moe_k top_k_experts""",
+    1: "n_group topk_group first_k_dense_replace",
+}
+SIZES: dict[str, int] = {name: size for size, names in NAMES.items() for name in names.split()}
 """The sizes of tiny models, by the names that configurations give them."""
-
-ZERO = (
-    "pad_token_id",
-    "bos_token_id",
-    "eos_token_id",
-    "decoder_start_token_id",
-    "image_token_id",
-    "sep_token_id",
-)
 
 
 def shrink(config: Any, overrides: dict[str, Any] | None = None) -> None:

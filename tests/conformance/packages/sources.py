@@ -8,16 +8,23 @@ from packages.discovery import find_attentions
 from packages.models import MODELS
 from packages.timm_models import cases_of_family, families
 
-SKIPPED = r"convert|conversion|tokenization|__main__|onnx|benchmark|pipelines|experiment|\.tests?\b|\.train\b|recipes|examples"
+SKIPPED = r"convert|conversion|tokenization|__main__|onnx|benchmark|pipelines|experiment|\.tests?\b|\.train\b|examples"
 """Modules of packages that are scripts, or hold no modules of torch."""
 
 CLASSES = (
-    "vit_pytorch", "x_transformers", "open_clip", "torchvision", "labml_nn", "diffusers.models", "timm", "whisper", "litgpt",
-    "linear_attention_transformer", "local_attention", "axial_attention", "memory_efficient_attention_pytorch",
-    "conformer", "flamingo_pytorch", "coca_pytorch", "palm_rlhf_pytorch", "esm", "kornia", "monai.networks", "tab_transformer_pytorch",
-    "perceiver_pytorch", "iTransformer", "chronos", "performer_pytorch", "neuralforecast", "segment_anything",
-    "gluonts.torch",
-)  # fmt: skip
+    *(
+        "vit_pytorch",
+        "x_transformers",
+        "open_clip",
+        "torchvision",
+        "labml_nn",
+        "diffusers.models",
+        "timm",
+        "whisper",
+    ),
+    *("litgpt", "linear_attention_transformer", "local_attention", "axial_attention"),
+    "memory_efficient_attention_pytorch",
+)
 """The packages whose attention modules are built alone, if no model runs them."""
 
 PACKAGES = ("transformers", *CLASSES)

@@ -29,8 +29,10 @@ def families() -> list[str]:
     return [
         name
         for name in timm.list_modules()
-        if ((module := sys.modules.get(f"timm.models.{name}"))
-        and WEIGHTS.search(inspect.getsource(module)))
+        if (
+            (module := sys.modules.get(f"timm.models.{name}"))
+            and WEIGHTS.search(inspect.getsource(module))
+        )
         or name
         in (
             "beit",

@@ -36,9 +36,9 @@ def run(model: nn.Module) -> object:
     main = getattr(model, "main_input_name", "input_ids")
     inputs: dict[str, Any] = {}
     wanted = {main, "input_ids", "pixel_values", "decoder_input_ids"} & set(parameters)
-    if "pixel_values" in wanted and "input_ids" in wanted and main == "input_ids":
-        if "bbox" in parameters or "image_grid_thw" in parameters or "image_sizes" in parameters:
-            wanted.discard("pixel_values")
+    needs_more = {"bbox", "image_grid_thw", "image_sizes"} & set(parameters)
+    if main == "input_ids" and needs_more:
+        wanted.discard("pixel_values")
     if main not in ("input_ids", "pixel_values"):
         wanted -= {"input_ids", "pixel_values"}
     for name in wanted:

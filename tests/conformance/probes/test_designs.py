@@ -80,7 +80,7 @@ class SinkInTheSoftmax(Base):
 
 
 class SharedRotatedKey(Base):
-    """Half of a key's features are rotated and shared by all heads, as in latent attention; the rest has no position."""
+    """Half of a key's features are rotated and shared by all heads, as in latent attention (MLA)."""
 
     def __init__(self):
         super().__init__(d_model=32, num_kv_heads=4)
