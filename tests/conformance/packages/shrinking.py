@@ -20,7 +20,8 @@ NAMES: dict[int, str] = {
         num_experts num_local_experts n_routed_experts moe_num_experts""",
     2: """num_key_value_heads num_kv_heads n_head_kv encoder_num_key_value_heads decoder_num_key_value_heads
         num_hidden_layers n_layer n_layers num_layers encoder_layers decoder_layers num_encoder_layers
-        num_decoder_layers encoder_num_hidden_layers decoder_num_hidden_layers num_experts_per_tok moe_k top_k_experts""",
+        num_decoder_layers encoder_num_hidden_layers decoder_num_hidden_layers
+        num_experts_per_tok moe_k top_k_experts""",
     1: "n_group topk_group first_k_dense_replace",
 }
 SIZES: dict[str, int] = {name: size for size, names in NAMES.items() for name in names.split()}
