@@ -19,12 +19,9 @@ def own_key(evidence: Evidence) -> Iterator[Finding | Fact]:
         if Tq != Tk or Tq < 3 or not _hides_the_diagonal_only(attention):
             continue
         sees_nothing = not attention.visible[0, 0].any()
-        own_keys_alone = attention.visible.sum(-1).eq(Tk - 1).all() and not evidence.expected.causal
         yield Finding(
             "self-hidden",
-            "suspicious"
-            if own_keys_alone
-            else "bug",  # a mask of the diagonal alone is made on purpose
+            "bug",
             "No query sees its own key: the mask hides the diagonal, too"
             + (", and the first query sees no key at all." if sees_nothing else "."),
             f"T = {Tq}",
