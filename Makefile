@@ -11,15 +11,6 @@
 # make bench        time attention beside PyTorch's and other libraries', judge it by benchmarks/targets.toml,
 #                   and rewrite docs/benchmarks.md
 # make conformance  check the mutants, the correct attentions and the bugs of public projects, and rewrite docs/conformance.md
-# make format       format the code
-# make clean        remove everything that make has built
-
-PYTHON ?= python3
-BIN := .venv/bin
-BUILT_FROM := pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*.h native/*.cpp native/isa/*.cpp)
-ALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
-
-.PHONY: tour bench conformance test test-slow test-native test-pytorch fuzz fuzz-files check lint format clean
 
 tour: .venv/installed
 	$(BIN)/heedful tour
@@ -29,6 +20,10 @@ bench: .venv/installed-bench
 
 conformance: .venv/installed-test
 	$(BIN)/python tests/conformance/measure.py --page docs/conformance.md
+
+conformance-packages: .venv/installed-packages
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 PYTHONPATH=tests/conformance $(BIN)/python -m packages.measure \
+		--page docs/conformance-packages.md --list tests/conformance/packages/modules.tsv
 
 test: .venv/installed-test
 	$(BIN)/python -m pytest -n 2
@@ -78,6 +73,12 @@ format: .venv/installed-test
 
 .venv/installed-bench: .venv/bin/python $(BUILT_FROM)
 	$(ALL) '.[bench,models]'
+	@touch $@ .venv/installed
+
+# LitGPT asks for an older huggingface-hub than transformers, and works with a new one.
+.venv/installed-packages: .venv/bin/python $(BUILT_FROM)
+	$(ALL) '.[packages]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps litgpt
 	@touch $@ .venv/installed
 
 clean:

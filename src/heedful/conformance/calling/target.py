@@ -63,7 +63,9 @@ class Target:
         """Return a copy of the module in a dtype, in evaluation or training mode; a function is returned as it is."""
         if self.module is None:
             return self.callee
-        return CASTS[dtype](copy.deepcopy(self.module)).train(train)
+        module = CASTS[dtype](copy.deepcopy(self.module))
+        module.train(train)  # its result is not used: a module may override it and return nothing
+        return module
 
 
 def make_target(instance: Any) -> Target:

@@ -138,6 +138,8 @@ def _misscaled(
         steps = [step for step in dropping if step in attention.chain and not attention.fused]
         if not steps or softmax is None or steps[0].index < softmax.index:
             continue
+        if torch.equal(attention.weights, attention.applied_weights):
+            continue  # the weights before dropout are unknown, as those of a softmax that has a sink
         p = dropout_probability(steps[0]) if len(steps) == 1 else None
         visible = int(attention.visible.sum())
         while p is None and len(runs) * visible < ENOUGH_WEIGHTS and len(runs) < MAX_RUNS:

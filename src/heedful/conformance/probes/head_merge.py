@@ -46,13 +46,17 @@ def head_merge(evidence: Evidence) -> Iterator[Finding | Fact]:
 
 
 def _mixes_tokens(value: Tensor, expected: Tensor) -> bool:
-    """Check whether a tensor has rows of tokens, and none of its readings has the expected numbers in each row.
+    """Check whether a tensor rearranges the expected numbers, and none of its readings has them in their rows.
+
+    A tensor with other numbers was computed with, for example by a gate or a rotation, and proves nothing.
 
     Args:
         value: a tensor in any layout.
         expected: (B, T, H·D); the order of the numbers within a row does not matter.
     """
     B, T, _ = expected.shape
+    if differing_entries(expected.flatten().sort().values, value.flatten().sort().values).any():
+        return False
     readings = _readings_by_token(value, B, T) or _readings_by_folded_batch(value, B, T)
     expected = expected.sort(-1).values
     return bool(readings) and not any(

@@ -11,12 +11,13 @@ from torch import Tensor
 
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
-from heedful.conformance.recording.dataflow import steps_from_projection
+from heedful.conformance.recording.dataflow import VIEWS, is_projection, steps_from_projection
 from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.observation import Source, Step
 
 MAX_RUNS = 24
 TOLERANCE = 1e-6
+JOINING: tuple[str, ...] = ("cat", "concat", "stack")
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +64,12 @@ class _Span(NamedTuple):
 def find_rotations(
     evidence: Evidence, attention: RecordedAttention
 ) -> tuple[Rotation | None, Rotation | None]:
-    """Return the rotations of the queries and of the keys of an attention; None where there is none."""
+    """Return the rotations of the queries and of the keys of an attention.
+
+    Returns:
+        None for both if there are none, or if those of one side cannot be recovered; None for one side if it is
+        certain that this side is not rotated.
+    """
     D = attention.query.shape[-1]
     if D < 2 or attention.key.shape[-1] != D:
         return None, None
@@ -77,7 +83,15 @@ def find_rotations(
     while len(observations) < MAX_RUNS and _count_samples((query, key), observations) < D + 3:
         inputs = evidence.subject.draw(*evidence.inputs.sizes, seed=len(observations))
         observations.append(evidence.subject.record(inputs))
-    return _find_rotation(observations, query), _find_rotation(observations, key)
+    sides = _find_rotation(observations, query), _find_rotation(observations, key)
+    unknown = any(
+        side is None and not _is_unrotated(observations, source, spans)
+        for side, source, spans in (
+            (sides[0], attention.query_source, query),
+            (sides[1], attention.key_source, key),
+        )
+    )
+    return (None, None) if unknown else sides
 
 
 def _spans(observation: Observation, source: Source, D: int) -> list[_Span]:
@@ -117,6 +131,22 @@ def _find_rotation(observations: Sequence[Observation], spans: Sequence[_Span]) 
         last = next(step for step in span.steps if _have_equal_values(step, span.after))
         return Rotation(maps, tuple(step for step in span.steps if step.index <= last.index))
     return None
+
+
+def _is_unrotated(
+    observations: Sequence[Observation], source: Source, spans: Sequence[_Span]
+) -> bool:
+    """Check that the same map is applied at each position, all the way from the projection to the product."""
+    path = [
+        step for step in steps_from_projection(observations[0], source) if not is_projection(step)
+    ]
+    before_spans = [step for step in path if not spans or step.index <= spans[0].before.index]
+    if any(step.operation not in VIEWS or step.operation in JOINING for step in before_spans):
+        return False  # a part of the features may have been rotated there
+    if not spans:
+        return True
+    maps = recover_maps(observations, spans[0].before, spans[0].after)
+    return maps is not None and is_near(maps, maps[:1])
 
 
 def _have_equal_values(step: Step, other: Step) -> bool:

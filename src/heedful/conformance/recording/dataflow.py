@@ -23,6 +23,10 @@ VIEWS: frozenset[str] = frozenset(
 """Operations that rearrange or copy entries without computing new ones."""
 
 
+TEMPLATED: frozenset[str] = frozenset({"view_as", "expand_as", "type_as"})
+"""The rearrangements that take only a shape or a dtype from their second operand."""
+
+
 def is_projection(step: Step) -> bool:
     """Check whether a step mixes features with trained weights."""
     if step.operation in PROJECTIONS:
@@ -62,7 +66,8 @@ def steps_to_next_projection(observation: Observation, start: Step) -> list[Step
     """Return a step and the steps after it that only rearrange its result, in the order of the trace."""
     path = {start.index}
     for step in observation.trace.steps[start.index + 1 :]:
-        reads_path = not path.isdisjoint(_input_steps(step))
+        rearranged = step.inputs[:1] if step.operation in TEMPLATED else step.inputs
+        reads_path = any(source.step in path for source in rearranged)
         if reads_path and step.operation in VIEWS and not is_projection(step):
             path.add(step.index)
     return [observation.trace.steps[index] for index in sorted(path)]

@@ -1,0 +1,75 @@
+"""The smallest models of each family of timm."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+from torch import nn
+
+from packages.capture import Case, captured
+from packages.discovery import WEIGHTS
+
+SMALL = (
+    "test_", "atto", "femto", "pico", "nano", "xxs", "_n", "xs", "tiny", "_t", "m0", "_s", "small", "xcit", "base",
+)  # fmt: skip
+LARGE = re.compile(
+    r"large|huge|giant|gigantic|so400|so150|384|448|512|1024|xl|_l\b|_h\b|b4|b5|b6|b7|b8|152|200|269"
+)
+TRIED = 6
+
+
+def families() -> list[str]:
+    """Return the files of timm's models that mention attention weights."""
+    import inspect
+    import sys
+
+    import timm
+
+    return [
+        name
+        for name in timm.list_modules()
+        if (
+            (module := sys.modules.get(f"timm.models.{name}"))
+            and WEIGHTS.search(inspect.getsource(module))
+        )
+        or name
+        in (
+            "beit",
+            "eva",
+            "naflexvit",
+            "vision_transformer_hybrid",
+            "byobnet",
+            "botnet",
+            "resnet",
+            "cspnet",
+            "sequencer",
+        )
+    ]
+
+
+def _size(name: str) -> tuple[int, int, int]:
+    rank = next((i for i, word in enumerate(SMALL) if word in name), len(SMALL))
+    return (bool(LARGE.search(name)), rank, len(name))
+
+
+def cases_of_family(family: str) -> list[Case]:
+    """Return the attention modules of a family of timm's models, captured from its smallest models."""
+    import timm
+
+    cases: dict[str, Case] = {}
+    for name in sorted(timm.list_models(module=family), key=_size)[:TRIED]:
+        torch.manual_seed(0)
+        try:
+            model = timm.create_model(name, pretrained=False).eval()
+            found = captured(model, _run, f"timm:{name}")
+        except (RuntimeError, TypeError, AssertionError, NotImplementedError):
+            continue
+        for case in found:
+            cases.setdefault(case.name, case)
+    return list(cases.values())
+
+
+def _run(model: nn.Module) -> object:
+    size = getattr(model, "default_cfg", {}).get("input_size", (3, 224, 224))
+    return model(torch.randn(2, *size, generator=torch.Generator().manual_seed(0)))
