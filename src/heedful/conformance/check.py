@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -41,6 +42,7 @@ def check(
     cache: Callable[[int, int], Any] | None = None,
     expected_failures: Mapping[str, str] = {},
     arguments: Mapping[str, Any] = {},
+    fix: bool = False,
 ) -> Report:
     """Check whether an attention is correct, and if it is not, report which bug it has and on which line.
 
@@ -58,12 +60,15 @@ def check(
         cache: A function of (batch size, capacity) that returns an empty cache, if the target takes an unusual one.
         expected_failures: The names of known findings, each with a reason. They do not count as bugs.
         arguments: The arguments of the constructor, if the target is a class.
+        fix: Whether to look for edits of the source that mend the bugs. Each is applied to a copy of the file, and
+            kept if the bug is then gone and no other one has come. No file is changed.
 
     Returns:
-        The findings, with proof and source line, and the facts about the target.
+        The findings, with proof and source line, the facts about the target, and the fixes if they were asked for.
 
     Raises:
-        ArgumentError: The target cannot be built or called, or an expected failure has a name that no finding has.
+        ArgumentError: The target cannot be built or called, an expected failure has a name that no finding has, or
+            fixes were asked for, and no file defines the target.
 
     Examples:
         >>> from heedful import check
@@ -72,7 +77,29 @@ def check(
         >>> [finding.name for finding in check(attend).bugs]
         ['scale-missing']
     """
-    expected = Expected(causal, window, num_heads)
+
+    def checked(definition: Any) -> Report:
+        expected = Expected(causal, window, num_heads)
+        return _check(definition, example, expected, cache, expected_failures, arguments)
+
+    with undisturbed():
+        report = checked(target)
+        if fix:
+            from heedful.conformance.fixing.proof import proved_fixes  # libcst takes long to import
+
+            report = replace(report, fixes=proved_fixes(target, report, checked))
+    return report
+
+
+def _check(
+    target: Any,
+    example: Any,
+    expected: Expected,
+    cache: Callable[[int, int], Any] | None,
+    expected_failures: Mapping[str, str],
+    arguments: Mapping[str, Any],
+) -> Report:
+    """Return the report on a target, without fixes."""
     with undisturbed():
         try:
             evidence = evidence_of(

@@ -25,6 +25,9 @@ from heedful.errors import ArgumentError, HeedfulError
 SECONDS: float = 120.0
 """The time limit of a check, more than ten times what the check of a large module takes."""
 
+FIX_SECONDS: float = 90.0
+"""The time that the search for fixes may take besides."""
+
 MEMORY_SHARE = 0.75
 """The share of the machine's memory that the process of a target may allocate."""
 
@@ -47,7 +50,8 @@ def check_in_own_process(
     with tempfile.TemporaryDirectory(prefix="heedful-") as folder:
         answer = Path(folder, "answer")
         request = json.dumps({"target": target, "arguments": arguments, "options": options})
-        end = _run([sys.executable, "-P", "-m", __name__, str(answer), request])
+        seconds = SECONDS + (FIX_SECONDS if options.get("fix") else 0.0)
+        end = _run([sys.executable, "-P", "-m", __name__, str(answer), request], seconds)
         if not answer.exists():
             raise ArgumentError(
                 "TARGET",
@@ -61,8 +65,8 @@ def check_in_own_process(
     return outcome
 
 
-def _run(command: list[str]) -> str:
-    """Run a command, copy its output to stderr, and return how it ended: "which …"."""
+def _run(command: list[str], seconds: float) -> str:
+    """Run a command for a limited time, copy its output to stderr, and return how it ended: "which …"."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -74,9 +78,9 @@ def _run(command: list[str]) -> str:
     copying = threading.Thread(target=_copy, args=(process.stdout, sys.stderr), daemon=True)
     copying.start()
     try:
-        code = process.wait(SECONDS)
+        code = process.wait(seconds)
     except subprocess.TimeoutExpired:
-        return f"which did not finish within {SECONDS:.0f} s"
+        return f"which did not finish within {seconds:.0f} s"
     finally:
         _kill(process)
         copying.join(timeout=1.0)
