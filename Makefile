@@ -25,7 +25,7 @@ bench: .venv/installed-bench
 	$(BIN)/heedful bench --targets benchmarks/targets.toml --page docs/benchmarks.md
 
 conformance: .venv/installed-test
-	$(BIN)/python tests/conformance/measure.py --page docs/conformance.md
+	$(BIN)/python tests/conformance/measure.py --fixes --page docs/conformance.md
 
 test: .venv/installed-test
 	$(BIN)/python -m pytest -n 2

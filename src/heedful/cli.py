@@ -202,7 +202,7 @@ def check(
         bool,
         typer.Option(
             "--fix",
-            help="Print a diff for each bug that can be mended mechanically. It was applied to a copy and checked again.",
+            help="Print a diff for each bug that has a mechanical remedy, proved by another check of a copy.",
         ),
     ] = False,
     write: Annotated[

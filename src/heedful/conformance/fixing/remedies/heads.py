@@ -34,7 +34,7 @@ def _exchanged(view: cst.Call, axes: tuple[int, int]) -> str:
     """Return a view with two sizes exchanged; "" if it has not got both."""
     sizes = [code(arg.value) for arg in view.args]
     first, second = axes
-    if len(sizes) < 3 or second >= len(sizes) - 1:
+    if len(sizes) not in (3, 4) or second >= len(sizes) - 1:  # more axes: a packed projection
         return ""
     sizes[first], sizes[second] = sizes[second], sizes[first]
     return f"{code(view.func)}({', '.join(sizes)})"
