@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -78,9 +78,9 @@ def check(
         ['scale-missing']
     """
 
-    def checked(definition: Any) -> Report:
+    def checked(definition: Any, unless: str = "") -> Report:
         expected = Expected(causal, window, num_heads)
-        return _check(definition, example, expected, cache, expected_failures, arguments)
+        return _check(definition, example, expected, cache, expected_failures, arguments, unless)
 
     with undisturbed():
         report = checked(target)
@@ -98,8 +98,9 @@ def _check(
     cache: Callable[[int, int], Any] | None,
     expected_failures: Mapping[str, str],
     arguments: Mapping[str, Any],
+    unless: str,
 ) -> Report:
-    """Return the report on a target, without fixes."""
+    """Return the report on a target without fixes; the check stops early if it finds the bug `unless`."""
     with undisturbed():
         try:
             evidence = evidence_of(
@@ -109,7 +110,7 @@ def _check(
             name, runs = str(error), (_failed_call(error),)
         else:
             name = evidence.subject.name
-            runs = tuple(run_probe(evidence, probe) for probe in PROBES)
+            runs = tuple(_runs(evidence, unless))
     return Report(
         target=name,
         findings=tuple(root_causes(finding for run in runs for finding in run.findings)),
@@ -117,6 +118,15 @@ def _check(
         expected_failures=dict(expected_failures),
         probes=runs,
     )
+
+
+def _runs(evidence: Evidence, unless: str) -> Iterator[ProbeRun]:
+    """Put every probe to the evidence, first those that may find a bug, and none after one has found it."""
+    for probe in sorted(PROBES, key=lambda probe: unless not in probe.finds) if unless else PROBES:
+        run = run_probe(evidence, probe)
+        yield run
+        if any(finding.name == unless and finding.level == "bug" for finding in run.findings):
+            return
 
 
 def evidence_of(

@@ -80,12 +80,12 @@ def check_and_print(
     }
     report = check_in_own_process(target, arguments=arguments, options=options)
     if write and report.fixes:
-        _write(report.fixes)
+        write_fixes(report.fixes)
     print_out(_formatted(report, form))
     return report.exit_code if report.unfixed or not write else EXIT_OK
 
 
-def _write(fixes: Sequence[Fix]) -> None:
+def write_fixes(fixes: Sequence[Fix]) -> None:
     """Write the source after the last fix to the file that they mend.
 
     Raises:

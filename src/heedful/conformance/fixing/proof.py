@@ -26,7 +26,8 @@ CHECK_SECONDS = 20.0
 CANDIDATES = 60
 """The largest number of candidates that are checked for one finding."""
 
-Check = Callable[[Any], Report]
+Check = Callable[[Any, str], Report]
+"""A function of a definition and the name of a bug that returns the report, and may stop early at that bug."""
 
 
 def proved_fixes(target: Any, report: Report, check: Check) -> tuple[Fix, ...]:
@@ -75,16 +76,16 @@ class _Search:
         for candidate in islice(candidates(finding, text), CANDIDATES):
             if time.monotonic() > self.end:
                 return None
-            checked = self._checked(candidate)
+            checked = self._checked(candidate, finding.name)
             if checked is not None and proves(finding.name, report, checked[1]):
                 return candidate, *checked
         return None
 
-    def _checked(self, text: str) -> tuple[str, Report] | None:
+    def _checked(self, text: str, name: str) -> tuple[str, Report] | None:
         """Return the file and the report of an edited source; None if it cannot be imported or checked."""
         try:
             with within(CHECK_SECONDS), self.origin.edited(text) as (definition, file):
-                return file, self.check(definition)
+                return file, self.check(definition, name)
         except (Exception, SystemExit):  # noqa: BLE001 - an edit may break the source in any way
             return None
 
@@ -107,9 +108,12 @@ def candidates(finding: Finding, text: str) -> Iterator[str]:
 
 
 def proves(name: str, before: Report, after: Report) -> bool:
-    """Check whether a finding is gone and no other one has come."""
+    """Check whether a finding is gone, no other one has come, and a scale is the usual one."""
     left = {finding.name for finding in after.findings if finding.level != "convention"}
-    return name not in left and left <= {finding.name for finding in before.findings}
+    if name in left or not left <= {finding.name for finding in before.findings}:
+        return False
+    scales = [fact.value for fact in after.facts if fact.name == "scale"]
+    return not name.startswith("scale-") or any("= 1/√head_dim (" in scale for scale in scales)
 
 
 def _is_valid(text: str) -> bool:

@@ -250,7 +250,11 @@ class Site:
             found |= {s.line: s for s in [s for s in self.earlier if name in s.targets][:1]}
         for name in attributes_of_self(self.statement):
             if name in self.attributes:
-                found[self.attributes[name].line] = self.attributes[name]
+                definition = self.attributes[name]
+                found[definition.line] = definition
+                for local in definition.reads:
+                    sources = [site for site in definition.earlier if local in site.targets]
+                    found |= {site.line: site for site in sources[:1]}
         for name in {called(node) for node in self.nodes} - {""}:
             found |= {site.line: site for site in self._helper(name)}
         found |= {site.line: site for site in self.earlier[:2]}

@@ -16,7 +16,7 @@ from heedful.conformance.fixing.remedies.remedy import Remedy, rewriting, rewrit
 
 _LEFT_OUT = (
     removal.without_statement,
-    rewriting(removal.without_step, removal.without_term, removal.without_index),
+    rewriting(removal.without_term, removal.without_step, removal.without_index),
 )
 _EDGES = rewriting(
     masks.without_offset,
@@ -91,12 +91,18 @@ REMEDIES: dict[str, tuple[Remedy, ...]] = {
         *_LEFT_OUT,
     ),
     "batch-mixed": (
-        rewriting(removal.without_step, removal.without_term),
+        rewriting(removal.without_term, removal.without_step),
         removal.without_statement,
         rewriting(heads.axes, heads.merge, heads.split, masks.broadcast, removal.without_index),
     ),
     "group-order": (rewriting(heads.interleaved), *_LEFT_OUT),
-    "projection-unused": (names.through_unused, *_OTHER_NAME, *_LEFT_OUT),
+    "projection-unused": (
+        names.through_unused,
+        removal.without_statement,
+        rewriting(names.other_attribute, names.projected),
+        *_OTHER_NAME,
+        *_LEFT_OUT,
+    ),
     "dropout-in-eval": (rewriting(dropout.in_training_only, dropout.probability_in_training_only),),
     "dropout-misplaced": (
         rewriting(dropout.around_softmax),
@@ -118,7 +124,7 @@ REMEDIES: dict[str, tuple[Remedy, ...]] = {
         rotary.exchanged_variables,
     ),
     "rotary-precision": (rotary.precise,),
-    "stale-state": _LEFT_OUT,
+    "stale-state": (removal.without_statement, removal.without_last_term, *_LEFT_OUT),
     "undefined-or-global-name": (names.known_variable,),
     "gradient-wrong": (rewriting(removal.attached), rewriting_all(removal.attached)),
     "stride-dependent": (
@@ -126,5 +132,5 @@ REMEDIES: dict[str, tuple[Remedy, ...]] = {
         removal.without_statement,
     ),
     "length-dependent": _LEFT_OUT,
-    "crashes": (rewriting(heads.reshaped, heads.concatenated), *_LEFT_OUT),
+    "crashes": (names.fewer_targets, rewriting(heads.reshaped, heads.concatenated), *_LEFT_OUT),
 }

@@ -176,8 +176,9 @@ def shifted_triangle(node: cst.BaseExpression, site: Site) -> Iterator[str]:
                     )
                 )
         else:
-            for shift in (-1, 1):
-                yield _triangle(node, site, called(node), diagonal + shift)
+            usual = 1 if called(node).startswith("triu") else 0
+            nearest = sorted((diagonal - 1, diagonal + 1), key=lambda moved: abs(moved - usual))
+            yield from (_triangle(node, site, called(node), moved) for moved in nearest)
 
 
 def shifted_number(node: cst.BaseExpression, site: Site) -> Iterator[str]:
@@ -185,8 +186,7 @@ def shifted_number(node: cst.BaseExpression, site: Site) -> Iterator[str]:
     number = integer(node)
     parent = site.parents.get(node)
     if number is not None and isinstance(parent, (cst.BinaryOperation, cst.ComparisonTarget)):
-        yield str(number - 1)
-        yield str(number + 1)
+        yield from (str(moved) for moved in sorted((number - 1, number + 1), key=abs))
 
 
 def causal_flag(node: cst.BaseExpression, site: Site) -> Iterator[str]:
@@ -292,6 +292,9 @@ def fill_instead_of_product(node: cst.BaseExpression, site: Site) -> Iterator[st
     """Fill the scores that a mask hides instead of multiplying them by it."""
     match node:
         case cst.BinaryOperation(operator=cst.Multiply(), left=left, right=right):
+            parent = site.parents.get(node)
+            if isinstance(parent, cst.Arg) and parent.keyword and "mask" in parent.keyword.value:
+                yield _compared(left)
             for fill in fills(site, _variable(left)):
                 yield f"{atom(left)}.masked_fill({_compared(right)}, {fill})"
 

@@ -20,7 +20,8 @@ def other_variable(site: Site) -> Iterator[Edit]:
     written = {name for name in site.targets if name not in site.reads}
     for name in _others(site):
         for node in _variables(site):
-            if node.value != name and name not in written:
+            alike = (node.value in site.parameters) or (name not in site.parameters)
+            if alike and node.value != name and name not in written:
                 yield {node: cst.Name(name)}
 
 
@@ -71,6 +72,27 @@ def _kind(place: Site) -> str:
     """Return the name of the function whose result a statement assigns."""
     value = getattr(place.small, "value", None)
     return called(value) if isinstance(value, cst.CSTNode) else ""
+
+
+def projected(node: cst.BaseExpression, site: Site) -> Iterator[str]:
+    """Apply a projection that nothing uses to the input of another one."""
+    if isinstance(site.parents.get(node), cst.Assign):
+        for name in site.unread_attributes:
+            for variable in _variables(site):
+                yield f"self.{name}({variable.value})"
+
+
+def fewer_targets(site: Site) -> Iterator[Edit]:
+    """Unpack fewer values: leave out a variable that nothing reads."""
+    for node in site.nodes:
+        if isinstance(node, cst.AssignTarget) and isinstance(node.target, cst.Tuple):
+            read = {name for place in site.block for name in place.reads}
+            parts = node.target.elements
+            for part in reversed(parts):
+                if code(part.value) not in read:
+                    kept = [other for other in parts if other is not part]
+                    last = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+                    yield {node.target: node.target.with_changes(elements=[*kept[:-1], last])}
 
 
 def other_index(node: cst.BaseExpression, site: Site) -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from heedful.conformance.fixing.remedies.remedy import replaced
 from heedful.conformance.fixing.site import Edit, Site
 from heedful.conformance.fixing.syntax import called, code
 
@@ -41,6 +42,13 @@ def without_term(node: cst.BaseExpression, site: Site) -> Iterator[str]:
         case cst.IfExp(body=body, orelse=orelse):
             yield code(body)
             yield code(orelse)
+
+
+def without_last_term(site: Site) -> Iterator[Edit]:
+    """Leave out a term or a factor, the last one first: what a statement reads may come from its beginning."""
+    for node in reversed(site.expressions):
+        for replacement in without_term(node, site):
+            yield {node: replaced(node, replacement, site)}
 
 
 def without_index(node: cst.BaseExpression, site: Site) -> Iterator[str]:
