@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,12 +20,14 @@ from heedful.conformance.fixing.syntax import (
     variables,
 )
 
+_SIZE = re.compile(r"\.shape\b|\.size\(")
+
 Replacement = cst.CSTNode | cst.FlattenSentinel[Any] | cst.RemovalSentinel
 Edit = Mapping[cst.CSTNode, Replacement]
 """The nodes of a file that a fix replaces, and by what."""
 
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
-RELATED = 8  # statements around the named one that may need the edit instead
+RELATED = 12  # statements around the named one that may need the edit instead
 
 
 class SourceFile:
@@ -189,6 +192,12 @@ class Site:
         return [name for name in [*self.assigned, *self.parameters] if name not in read]
 
     @cached_property
+    def sizes(self) -> set[str]:
+        """The variables of the function that hold sizes of tensors."""
+        sites = [site for site in self.earlier if _SIZE.search(code(site.statement))]
+        return {name for site in sites for name in site.targets}
+
+    @cached_property
     def reads(self) -> list[str]:
         """The variables that the statement reads."""
         targets = {id(part) for node in self.nodes for part in _written(node)}
@@ -244,25 +253,33 @@ class Site:
         return replace(self, proof=proof)
 
     def related(self) -> Iterator[Site]:
-        """Yield the statements from which this one takes its values: variables, attributes, helpers; each once."""
-        found: dict[int, Site] = {}
+        """Yield the statements from which this one takes its values, the nearest first, each once."""
+        found: dict[int, Site] = {self.line: self}
+        for site in self._sources():
+            found.setdefault(site.line, site)
+        for near in list(found.values())[1:]:
+            for site in near._sources():
+                found.setdefault(site.line, site)
+        for site in list(found.values())[1 : RELATED + 1]:
+            yield site.with_proof(self.proof)
+
+    def _sources(self) -> Iterator[Site]:
+        """Yield the statements that assign or change what this one reads: variables, attributes, results of helpers."""
         for name in self.reads:
-            found |= {s.line: s for s in [s for s in self.earlier if name in s.targets][:1]}
+            yield from [site for site in self.earlier if name in (*site.targets, *site.changes)][:2]
         for name in attributes_of_self(self.statement):
             if name in self.attributes:
-                definition = self.attributes[name]
-                found[definition.line] = definition
-                for local in definition.reads:
-                    sources = [site for site in definition.earlier if local in site.targets]
-                    found |= {site.line: site for site in sources[:1]}
+                yield self.attributes[name]
         for name in {called(node) for node in self.nodes} - {""}:
-            found |= {site.line: site for site in self._helper(name)}
-        found |= {site.line: site for site in self.earlier[:2]}
-        later = [site for site in self.block if site.line > self.line]
-        found |= {site.line: site for site in later[:2]}
-        found.pop(self.line, None)
-        for site in list(found.values())[:RELATED]:
-            yield site.with_proof(self.proof)
+            yield from self._helper(name)
+        yield from self.earlier[:2]
+        yield from [site for site in self.block if site.line > self.line][:2]
+
+    @cached_property
+    def changes(self) -> list[str]:
+        """The variables that the statement changes in place, or whose results it discards."""
+        expressions = [node for node in self.nodes if isinstance(node, cst.Expr)]
+        return [name for node in expressions for name in names_in(node.value)[:1]]
 
     def _helper(self, name: str) -> list[Site]:
         """Return the statements of the file's own function with a name."""

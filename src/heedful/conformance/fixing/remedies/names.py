@@ -17,11 +17,12 @@ NAMES = 8  # other names that are tried for one name
 
 def other_variable(site: Site) -> Iterator[Edit]:
     """Read another variable in the place of one: first those that nothing has read."""
-    written = {name for name in site.targets if name not in site.reads}
+    if site.is_constructor:
+        return
     for name in _others(site):
         for node in _variables(site):
-            alike = (node.value in site.parameters) or (name not in site.parameters)
-            if alike and node.value != name and name not in written:
+            parameter = node.value in site.parameters or name not in site.parameters
+            if parameter and node.value != name and {node.value, name}.isdisjoint(site.sizes):
                 yield {node: cst.Name(name)}
 
 
@@ -76,7 +77,7 @@ def _kind(place: Site) -> str:
 
 def projected(node: cst.BaseExpression, site: Site) -> Iterator[str]:
     """Apply a projection that nothing uses to the input of another one."""
-    if isinstance(site.parents.get(node), cst.Assign):
+    if isinstance(site.parents.get(node), cst.Assign) and not site.is_constructor:
         for name in site.unread_attributes:
             for variable in _variables(site):
                 yield f"self.{name}({variable.value})"
@@ -103,7 +104,7 @@ def other_index(node: cst.BaseExpression, site: Site) -> Iterator[str]:
 
 def other_order(site: Site) -> Iterator[Edit]:
     """Exchange two neighboring arguments or elements."""
-    for node in site.nodes:
+    for node in [] if site.is_constructor else site.nodes:
         match node:
             case cst.Call(args=parts) | cst.Tuple(elements=parts) | cst.List(elements=parts):
                 for index in range(len(parts) - 1):
