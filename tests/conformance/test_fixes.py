@@ -17,7 +17,7 @@ from heedful.conformance.fixing import proof
 from heedful.conformance.fixing.proof import candidates, proves
 from heedful.conformance.fixing.site import SourceFile
 from heedful.conformance.recording.source import SourceLine
-from heedful.conformance.reporting.finding import Finding
+from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.conformance.reporting.report import Report
 from heedful.errors import ArgumentError
 
@@ -135,6 +135,10 @@ def test_a_bug_without_a_mechanical_remedy_is_named(file):
 # --- the proof ---------------------------------------------------------------------------------------
 
 
+def report_of(*names: str, scale: str = "0.5 = 1/√head_dim (head size 4)") -> Report:
+    return Report("Mine", tuple(finding(name) for name in names), (Fact("scale", scale),))
+
+
 def finding(name: str, level="bug") -> Finding:
     return Finding(name, level, "")
 
@@ -149,8 +153,7 @@ def finding(name: str, level="bug") -> Finding:
     ],
 )
 def test_a_fix_is_proved_if_the_finding_is_gone_and_no_other_has_come(before, after, proved):
-    reports = [Report("Mine", tuple(finding(name) for name in names)) for names in (before, after)]
-    assert proves("scale-missing", *reports) is proved
+    assert proves("scale-missing", report_of(*before), report_of(*after)) is proved
 
 
 def test_a_suspicion_counts_as_a_new_finding_and_a_convention_does_not():
@@ -161,6 +164,11 @@ def test_a_suspicion_counts_as_a_new_finding_and_a_convention_does_not():
     assert proves(
         "rotary-mismatch", before, Report("Mine", (finding("rotary-layout", "convention"),))
     )
+
+
+def test_a_fix_of_a_scale_makes_it_the_usual_one():
+    assert not proves("scale-wrong", report_of("scale-wrong"), report_of(scale="1 = no scaling"))
+    assert proves("mask-unused", report_of("mask-unused"), report_of(scale="1 = no scaling"))
 
 
 def test_only_proved_edits_are_shown(file, monkeypatch):

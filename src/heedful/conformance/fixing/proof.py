@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -12,7 +13,8 @@ import libcst as cst
 from heedful.conformance.calling.isolation import within
 from heedful.conformance.fixing.origin import Origin, origin_of
 from heedful.conformance.fixing.remedies import REMEDIES
-from heedful.conformance.fixing.site import SourceFile
+from heedful.conformance.fixing.remedies.remedy import Remedy
+from heedful.conformance.fixing.site import Site, SourceFile
 from heedful.conformance.reporting.finding import Finding
 from heedful.conformance.reporting.fix import Fix
 from heedful.conformance.reporting.report import Report
@@ -100,11 +102,17 @@ def candidates(finding: Finding, text: str) -> Iterator[str]:
     sites = [site.with_proof(finding.proof), *site.with_proof(finding.proof).related()]
     for place in sites:
         for remedy in REMEDIES.get(finding.name, ()):
-            for edit in remedy(place):
-                candidate = place.file.edited(edit)
+            for candidate in _edited(place, remedy):
                 if candidate not in seen and _is_valid(candidate):
                     seen.add(candidate)
                     yield candidate
+
+
+def _edited(site: Site, remedy: Remedy) -> Iterator[str]:
+    """Yield the sources after the edits of a remedy, up to the first that is no Python."""
+    with suppress(cst.ParserSyntaxError, cst.CSTValidationError):
+        for edit in remedy(site):
+            yield site.file.edited(edit)
 
 
 def proves(name: str, before: Report, after: Report) -> bool:

@@ -11,8 +11,9 @@ _FACTORS = (cst.MatrixMultiply, cst.Multiply, cst.Divide, cst.FloorDivide)
 
 
 def code(node: cst.CSTNode) -> str:
-    """Return the source of a node."""
-    return cst.Module([]).code_for_node(node).strip()
+    """Return the source of a node, without the comma after an argument."""
+    text = cst.Module([]).code_for_node(node).strip()
+    return text.rstrip(", ") if isinstance(node, (cst.Arg, cst.SubscriptElement)) else text
 
 
 def atom(node: cst.BaseExpression) -> str:
@@ -101,7 +102,7 @@ def with_argument(node: cst.Call, position: int, keyword: str, value: str) -> cs
     new = cst.parse_expression(value)
     old = argument(node, position, keyword)
     if old is None:
-        args = [*(code(arg).rstrip(", ") for arg in node.args), f"{keyword}={value}"]
+        args = [*(code(arg) for arg in node.args), f"{keyword}={value}"]
         return node.with_changes(args=arguments(", ".join(args)))
     args = [arg.with_changes(value=new) if arg is old else arg for arg in node.args]
     return node.with_changes(args=args)
@@ -112,7 +113,7 @@ def without_argument(node: cst.Call, keyword: str) -> cst.Call | None:
     args = [arg for arg in node.args if arg.keyword is None or arg.keyword.value != keyword]
     if len(args) == len(node.args):
         return None
-    return node.with_changes(args=arguments(", ".join(code(arg).rstrip(", ") for arg in args)))
+    return node.with_changes(args=arguments(", ".join(code(arg) for arg in args)))
 
 
 def arguments(text: str) -> list[cst.Arg]:

@@ -373,7 +373,7 @@ def broadcast(node: cst.BaseExpression, site: Site) -> Iterator[str]:
     """Broadcast a mask of keys over heads and queries."""
     if not isinstance(node, cst.Subscript) or len(node.slice) < 2:
         return
-    parts = [code(part).rstrip(", ") for part in node.slice]
+    parts = [code(part) for part in node.slice]
     new = parts.count("None")
     kept = [part for part in parts if part != "None"]
     value = code(node.value)

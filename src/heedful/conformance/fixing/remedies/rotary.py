@@ -34,7 +34,7 @@ def offset(node: cst.BaseExpression, site: Site) -> Iterator[str]:
     for name in offsets(site):
         if isinstance(node, cst.Call) and called(node) == "arange" and node.args:
             positional = [arg for arg in node.args if arg.keyword is None]
-            rest = [code(arg).rstrip(", ") for arg in node.args if arg.keyword is not None]
+            rest = [code(arg) for arg in node.args if arg.keyword is not None]
             end = code(positional[-1].value)
             start = [f"{name}, {name} + {end}", *rest]
             if len(positional) == 1:
@@ -53,7 +53,7 @@ def sliced(node: cst.BaseExpression, site: Site) -> Iterator[str]:
     """Take the rows after the cached tokens instead of the first ones."""
     if not isinstance(node, cst.Subscript):
         return
-    parts = [code(part).rstrip(", ") for part in node.slice]
+    parts = [code(part) for part in node.slice]
     for index, part in enumerate(parts):
         start, colon, stop = part.partition(":")
         if not colon or start.strip() not in ("", "0") or not stop.strip():
