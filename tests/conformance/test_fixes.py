@@ -1,6 +1,7 @@
 """Fixes: which edits are shown, that they were proved, and that nothing else changes."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import libcst as cst
@@ -169,6 +170,12 @@ def test_a_suspicion_counts_as_a_new_finding_and_a_convention_does_not():
 def test_a_fix_of_a_scale_makes_it_the_usual_one():
     assert not proves("scale-wrong", report_of("scale-wrong"), report_of(scale="1 = no scaling"))
     assert proves("mask-unused", report_of("mask-unused"), report_of(scale="1 = no scaling"))
+
+
+def test_a_fix_that_disables_a_part_is_not_proved():
+    before = replace(report_of("padding-leak"), facts=(Fact("padding mask", "attention_mask"),))
+    assert proves("padding-leak", before, replace(before, findings=()))
+    assert not proves("padding-leak", before, report_of())
 
 
 def test_only_proved_edits_are_shown(file, monkeypatch):

@@ -28,6 +28,9 @@ CHECK_SECONDS = 20.0
 CANDIDATES = 60
 """The largest number of candidates that are checked for one finding."""
 
+PARTS = frozenset({"padding mask", "cache", "rotary", "heads", "scale"})
+"""The facts that tell which parts an attention has."""
+
 Check = Callable[[Any, str], Report]
 """A function of a definition and the name of a bug that returns the report, and may stop early at that bug."""
 
@@ -95,7 +98,10 @@ class _Search:
 def candidates(finding: Finding, text: str) -> Iterator[str]:
     """Yield edited sources that may lack a finding: first edits of its line, then of the code around it."""
     assert finding.place is not None
-    site = SourceFile(text).site(finding.place.line)
+    try:
+        site = SourceFile(text).site(finding.place.line)
+    except cst.ParserSyntaxError:  # syntax that is newer than libcst
+        return
     if site is None:
         return
     seen = {text}
@@ -116,12 +122,19 @@ def _edited(site: Site, remedy: Remedy) -> Iterator[str]:
 
 
 def proves(name: str, before: Report, after: Report) -> bool:
-    """Check whether a finding is gone, no other one has come, and a scale is the usual one."""
+    """Check whether a finding is gone, no other one has come, nothing was disabled, and a scale is the usual one."""
     left = {finding.name for finding in after.findings if finding.level != "convention"}
     if name in left or not left <= {finding.name for finding in before.findings}:
         return False
+    if not _parts(before) <= _parts(after):
+        return False
     scales = [fact.value for fact in after.facts if fact.name == "scale"]
     return not name.startswith("scale-") or any("= 1/√head_dim (" in scale for scale in scales)
+
+
+def _parts(report: Report) -> set[str]:
+    """Return the parts of an attention that a check has recognized: an edit that disables one proves nothing."""
+    return {fact.name for fact in report.facts} & PARTS
 
 
 def _is_valid(text: str) -> bool:

@@ -58,7 +58,7 @@ def combine(node: cst.BaseExpression, site: Site) -> Iterator[str]:
         return
     value = atom(node)
     masks = [name for name in dict.fromkeys([*site.unread, *site.parameters]) if "mask" in name]
-    for name in [*(name for name in site.unread if name not in site.sizes), *masks]:
+    for name in (name for name in site.unread if name not in site.sizes):
         yield f"{value} & {name}"
     for name in masks:
         yield f"{value} & {name}.bool()[:, None, None, :]"
