@@ -122,9 +122,12 @@ def neighbors(node: cst.BaseExpression, site: Site) -> Iterator[str]:
 
 
 def exchanged_variables(site: Site) -> Iterator[Edit]:
-    """Exchange two variables in an expression, such as cos and sin."""
+    """Exchange two variables in an expression, such as cos and sin.
+
+    The last ones come first: the first row of a rotation tells the order of the pair, which the others follow.
+    """
     expressions = {id(node) for node in site.expressions}
-    found = [node for node in variables(site.statement) if id(node) in expressions]
+    found = [node for node in variables(site.statement) if id(node) in expressions][::-1]
     for index, first in enumerate(found):
         for second in found[index + 1 :]:
             if first.value != second.value:
