@@ -16,6 +16,7 @@ from heedful import check
 from heedful.conformance.calling.loading import loaded
 from heedful.conformance.fixing import proof
 from heedful.conformance.fixing.proof import candidates, proves
+from heedful.conformance.fixing.remedies import REMEDIES
 from heedful.conformance.fixing.site import SourceFile
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -196,6 +197,14 @@ def test_every_candidate_is_another_source_that_compiles():
     assert text not in found
     for candidate in found:
         compile(candidate, "candidate", "exec")
+
+
+def test_no_remedy_fails_on_any_statement_of_a_module():
+    file = SourceFile((BASES / "folded.py").read_text())
+    sites = [site for line in range(30, 42) if (site := file.site(line)) is not None]
+    remedies = {remedy for group in REMEDIES.values() for remedy in group}
+    edits = [edit for site in sites for remedy in remedies for edit in remedy(site)]
+    assert len(edits) > 100
 
 
 # --- the surroundings --------------------------------------------------------------------------------
