@@ -19,7 +19,7 @@ bench: .venv/installed-bench
 	$(BIN)/heedful bench --targets benchmarks/targets.toml --page docs/benchmarks.md
 
 conformance: .venv/installed-test
-	$(BIN)/python tests/conformance/measure.py --page docs/conformance.md
+	$(BIN)/python tests/conformance/measure.py --fixes --page docs/conformance.md
 
 conformance-packages: .venv/installed-packages
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 PYTHONPATH=tests/conformance $(BIN)/python -m packages.measure \

@@ -248,6 +248,16 @@ def check(
             help="A known finding, which does not count as a bug. Repeatable.",
         ),
     ] = None,
+    fix: Annotated[
+        bool,
+        typer.Option(
+            "--fix",
+            help="Print a diff for each bug that has a mechanical remedy, proved by another check of a copy.",
+        ),
+    ] = False,
+    write: Annotated[
+        bool, typer.Option("--write", help="Look for the same diffs and apply them to the file.")
+    ] = False,
     form: Annotated[
         Literal["text", "json", "junit"], typer.Option("--format", help="The report's format.")
     ] = "text",
@@ -260,7 +270,8 @@ def check(
 ) -> None:
     """Check whether an attention module is right; if not, report which bug it has, and on which line.
 
-    Exits with 1 if there are bugs, and with 2 if the target cannot be imported, built or called.
+    Exits with 1 if there are bugs (with --write, if some are left), and with 2 if the target cannot be imported,
+    built or called.
     """
     from heedful.conformance import command
 
@@ -276,6 +287,8 @@ def check(
             causal=causal,
             window=window,
             num_heads=heads,
+            fix=fix,
+            write=write,
             form=form,
         )
         raise typer.Exit(code)

@@ -116,7 +116,8 @@ def _temporary(path: Path, option: str) -> Iterator[Path]:
         yield temporary
         try:
             _synchronize(temporary)
-            temporary.chmod(0o666 & ~_umask())  # mkstemp grants access to the owner only
+            mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
+            temporary.chmod(mode)  # mkstemp grants access to the owner only
             temporary.replace(target)
         except OSError as error:  # for example, the target has become a folder
             raise _unwritable(path, option, f"{error.strerror or error}") from error

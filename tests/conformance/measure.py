@@ -3,6 +3,7 @@ bugs of public projects before and after their fixes.
 
 .venv/bin/python tests/conformance/measure.py --page docs/conformance.md     # make conformance
 .venv/bin/python tests/conformance/measure.py --only split                   # a part, with the proofs of each miss
+.venv/bin/python tests/conformance/measure.py --only split --fixes           # and the fixes that --fix would show
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from statistics import median
 
 import torch
 from corpus.correct import CORRECT
-from corpus.mutants import MUTANTS, OPTIONS, Mutant, built
+from corpus.mutants import BASES, MUTANTS, OPTIONS, Mutant, built, load
+from equality import ROUNDING, largest_difference
 from measure_upstream import measure_upstream, upstream_section
 
 from heedful.conformance import Report, check
@@ -42,6 +45,9 @@ class Verdict:
         found_line: The line that was reported for the bug.
         seconds: The duration of the check.
         proofs: The proofs of all bugs that were reported.
+        fixed: Whether a fix of the bug was proved.
+        difference: The largest difference of the outputs of the fixed mutant from those of its base; 0 without a fix.
+        diff: The fix as a diff.
     """
 
     name: str
@@ -52,6 +58,9 @@ class Verdict:
     found_line: int | None
     seconds: float
     proofs: tuple[str, ...]
+    fixed: bool = False
+    difference: float = 0.0
+    diff: str = ""
 
     @property
     def right(self) -> bool:
@@ -78,9 +87,17 @@ class Verdict:
         headline = f"{self.expected or 'correct'}, line {self.line}, {self.name}"
         return "\n".join([("" if self.right else "WRONG ") + headline, *proofs, ""])
 
+    def fix_complaint(self) -> str:
+        """Return what is wrong with the fix of a mutant; "" if nothing is wrong."""
+        if not self.expected or (self.fixed and self.difference <= ROUNDING):
+            return ""
+        if not self.fixed:
+            return f"NO FIX {self.expected}, line {self.line}, {self.name}\n"
+        return f"WRONG FIX by {self.difference:.2g}, {self.expected}, {self.name}\n{self.diff}\n"
 
-def judge_mutant(number: int) -> Verdict:
-    """Check one mutant, which is written to a file of its own."""
+
+def judge_mutant(number: int, fixes: bool = False) -> Verdict:
+    """Check one mutant, which is written to a file of its own, and look for fixes if they are asked for."""
     torch.set_num_threads(1)
     mutant: Mutant = MUTANTS[number]
     with tempfile.TemporaryDirectory() as folder:
@@ -88,9 +105,12 @@ def judge_mutant(number: int) -> Verdict:
         start = time.perf_counter()
         try:
             report = check(definition, **OPTIONS[mutant.base])
+            seconds = time.perf_counter() - start
+            if fixes:
+                report = check(definition, **OPTIONS[mutant.base], fix=True)
         except HeedfulError as error:
             return _verdict_without_check(mutant.title, mutant.bug, mutant.names, error)
-        seconds = time.perf_counter() - start
+        difference = _difference_from_base(mutant, report, Path(folder))
     matching = [bug for bug in report.bugs if bug.name in mutant.names] or list(report.bugs)
     place = matching[0].place if matching else None
     return Verdict(
@@ -102,7 +122,20 @@ def judge_mutant(number: int) -> Verdict:
         found_line=None if place is None else place.line,
         seconds=seconds,
         proofs=_proofs(report),
+        fixed=bool(report.fixes) and not report.unfixed,
+        difference=difference,
+        diff="".join(fix.diff for fix in report.fixes or ()),
     )
+
+
+def _difference_from_base(mutant: Mutant, report: Report, folder: Path) -> float:
+    """Return how far the outputs of a fixed mutant differ from those of its base; 0 without a fix."""
+    if not report.fixes:
+        return 0.0
+    path = folder / f"fixed_{mutant.base}.py"
+    path.write_text(report.fixes[-1].after)
+    base = load(BASES / f"{mutant.base}.py")
+    return largest_difference(base, load(path), OPTIONS[mutant.base])
 
 
 def judge_correct(name: str) -> Verdict:
@@ -138,18 +171,19 @@ def _verdict_without_check(
     return Verdict(name, bug, accepted, None, ("not checked",), None, 0.0, (str(error),))
 
 
-def measure(only: str = "") -> list[Verdict]:
-    """Check everything whose base, bug or name contains a text, in several processes."""
+def measure(only: str = "", fixes: bool = False) -> list[Verdict]:
+    """Check everything whose base, bug or name contains a text, in several processes, with fixes if asked for."""
     mutants = [n for n, mutant in enumerate(MUTANTS) if only in f"{mutant.base} {mutant.bug}"]
     names = [name for name in CORRECT if only in name]
     context = multiprocessing.get_context("spawn")
     verdicts: list[Verdict] = []
     with context.Pool(WORKERS) as pool:
         for verdict in chain(
-            pool.imap(judge_mutant, mutants, chunksize=4), pool.imap(judge_correct, names)
+            pool.imap(partial(judge_mutant, fixes=fixes), mutants, chunksize=4),
+            pool.imap(judge_correct, names),
         ):
             verdicts.append(verdict)
-            print(end="\r" + verdict.complaint())
+            print(end="\r" + verdict.complaint() + (verdict.fix_complaint() if fixes else ""))
             print(end=f"\r{len(verdicts)} of {len(mutants) + len(names)}", flush=True)
     print()
     return verdicts
@@ -158,7 +192,7 @@ def measure(only: str = "") -> list[Verdict]:
 # --- the page ----------------------------------------------------------------------------------------
 
 
-def page(verdicts: Sequence[Verdict]) -> str:
+def page(verdicts: Sequence[Verdict], fixes: bool = False) -> str:
     """Return the figures, the confusion matrix and every miss as Markdown."""
     mutants = [verdict for verdict in verdicts if verdict.expected]
     correct = [verdict for verdict in verdicts if not verdict.expected]
@@ -184,6 +218,7 @@ def page(verdicts: Sequence[Verdict]) -> str:
         "\n".join(misses or ["None."]),
         "## False alarms",
         "\n".join(alarms or ["None."]),
+        *(_fixes(mutants) if fixes else ()),
         "## Correct attentions",
         "\n".join(f"- {verdict.name}" for verdict in correct),
     ]
@@ -228,6 +263,34 @@ def _bases(mutants: Sequence[Verdict]) -> str:
     return "\n".join(lines)
 
 
+def _fixes(mutants: Sequence[Verdict]) -> list[str]:
+    """Return the section about fixes."""
+    on_one_line = [verdict for verdict in mutants if verdict.line is not None]
+    fixed = [verdict for verdict in mutants if verdict.fixed]
+    wrong = [verdict for verdict in fixed if not verdict.difference <= ROUNDING]
+    lines = ["| bug | on one line | fixed | on several lines | fixed |", "|---|--:|--:|--:|--:|"]
+    for bug in dict.fromkeys(verdict.expected for verdict in mutants):
+        counts: list[int] = []
+        for one_line in (True, False):
+            group = [v for v in mutants if v.expected == bug and (v.line is not None) == one_line]
+            counts += [len(group), sum(verdict.fixed for verdict in group)]
+        lines.append(f"| {bug} | {' | '.join(str(count) for count in counts)} |")
+    return [
+        "## Fixes",
+        "`heedful check --fix` shows a diff only if it was applied and checked again. Here each fixed mutant is also\n"
+        "compared with its base: plain, padded and with a cache, on the same inputs and weights.",
+        "| | |\n|---|---|\n"
+        f"| fixed, of bugs on one line | {_share([verdict.fixed for verdict in on_one_line])} |\n"
+        f"| fixed, of all | {_share([verdict.fixed for verdict in mutants])} |\n"
+        f"| equal to the base within {ROUNDING:g}, of fixed | {len(fixed) - len(wrong)} of {len(fixed)} |",
+        "\n".join(lines),
+        "### Fixes that differ from the base",
+        "\n".join([f"- {v.expected}, {v.name}: by {v.difference:.2g}" for v in wrong] or ["None."]),
+        "### Bugs on one line without a fix",
+        "\n".join([f"- {v.expected}, {v.name}" for v in on_one_line if not v.fixed] or ["None."]),
+    ]
+
+
 def _share(flags: Sequence[bool]) -> str:
     return f"{sum(flags)} of {len(flags)}, {sum(flags) / max(len(flags), 1):.1%}"
 
@@ -239,9 +302,13 @@ def main() -> None:
     parser.add_argument(
         "--only", default="", help="check only what contains this text in its base, bug or name"
     )
+    parser.add_argument("--fixes", action="store_true", help="look for fixes, too")
     options = parser.parse_args()
-    parts = [page(measure(options.only)), upstream_section(measure_upstream(options.only))]
-    results = "\n".join(parts) + "\n"
+    planted = page(measure(options.only, options.fixes), options.fixes)
+    parts = [planted, upstream_section(measure_upstream(options.only))]
+    results = "
+".join(parts) + "
+"
     print(results)
     if options.page is not None:
         options.page.write_text(results)

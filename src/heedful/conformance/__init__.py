@@ -3,6 +3,7 @@
 Each package imports only packages that stand below it here:
 
 - `probes`: each probe asks one question about a target and answers with findings and facts.
+- `fixing`: edits of the source that mend a finding (it stands beside `probes`).
 - `evidence`: the runs that the probes look at, and the attentions found in them.
 - `reporting`: findings, the catalogue that explains them, and reports (it stands beside `evidence`).
 - `calling`: how a target is built and called.
@@ -14,6 +15,7 @@ Each package imports only packages that stand below it here:
 from heedful.conformance.check import check
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
+from heedful.conformance.reporting.fix import Fix
 from heedful.conformance.reporting.report import Report
 
-__all__ = ["Fact", "Finding", "Report", "SourceLine", "check"]
+__all__ = ["Fact", "Finding", "Fix", "Report", "SourceLine", "check"]

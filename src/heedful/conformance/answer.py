@@ -13,6 +13,7 @@ from json import JSONDecoder, JSONEncoder
 from types import UnionType
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
+from heedful.conformance.reporting.fix import SourceText
 from heedful.conformance.reporting.report import Report
 from heedful.errors import HeedfulError
 from heedful.screen import without_controls
@@ -96,6 +97,8 @@ def _parse(kind: Any, value: Any) -> Any:
         return None if value is None else _parse(parts[0], value)
     elif origin is Literal and type(value) is str and value in parts:
         return value
+    elif kind is SourceText and type(value) is str:
+        return value  # as it is written to the file
     elif kind is str and type(value) is str:
         return without_controls(value)
     elif kind is type(value):

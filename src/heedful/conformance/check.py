@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -41,6 +42,7 @@ def check(
     cache: Callable[[int, int], Any] | None = None,
     expected_failures: Mapping[str, str] = {},
     arguments: Mapping[str, Any] = {},
+    fix: bool = False,
 ) -> Report:
     """Check whether an attention is correct, and if it is not, report which bug it has and on which line.
 
@@ -58,12 +60,15 @@ def check(
         cache: A function of (batch size, capacity) that returns an empty cache, if the target takes an unusual one.
         expected_failures: The names of known findings, each with a reason. They do not count as bugs.
         arguments: The arguments of the constructor, if the target is a class.
+        fix: Whether to look for edits of the source that mend the bugs. Each is applied to a copy of the file, and
+            kept if the bug is then gone and no other one has come. No file is changed.
 
     Returns:
-        The findings, with proof and source line, and the facts about the target.
+        The findings, with proof and source line, the facts about the target, and the fixes if they were asked for.
 
     Raises:
-        ArgumentError: The target cannot be built or called, or an expected failure has a name that no finding has.
+        ArgumentError: The target cannot be built or called, an expected failure has a name that no finding has, or
+            fixes were asked for, and no file defines the target.
 
     Examples:
         >>> from heedful import check
@@ -72,7 +77,30 @@ def check(
         >>> [finding.name for finding in check(attend).bugs]
         ['scale-missing']
     """
-    expected = Expected(causal, window, num_heads)
+
+    def checked(definition: Any, unless: str = "") -> Report:
+        expected = Expected(causal, window, num_heads)
+        return _check(definition, example, expected, cache, expected_failures, arguments, unless)
+
+    with undisturbed():
+        report = checked(target)
+        if fix:
+            from heedful.conformance.fixing.proof import proved_fixes  # libcst takes long to import
+
+            report = replace(report, fixes=proved_fixes(target, report, checked))
+    return report
+
+
+def _check(
+    target: Any,
+    example: Any,
+    expected: Expected,
+    cache: Callable[[int, int], Any] | None,
+    expected_failures: Mapping[str, str],
+    arguments: Mapping[str, Any],
+    unless: str,
+) -> Report:
+    """Return the report on a target without fixes; the check stops early if it finds the bug `unless`."""
     with undisturbed():
         try:
             evidence = evidence_of(
@@ -82,7 +110,7 @@ def check(
             name, runs = str(error), (_failed_call(error),)
         else:
             name = evidence.subject.name
-            runs = tuple(run_probe(evidence, probe) for probe in PROBES)
+            runs = tuple(_runs(evidence, unless))
     return Report(
         target=name,
         findings=tuple(root_causes(finding for run in runs for finding in run.findings)),
@@ -90,6 +118,15 @@ def check(
         expected_failures=dict(expected_failures),
         probes=runs,
     )
+
+
+def _runs(evidence: Evidence, unless: str) -> Iterator[ProbeRun]:
+    """Put every probe to the evidence, first those that may find a bug, and none after one has found it."""
+    for probe in sorted(PROBES, key=lambda probe: unless not in probe.finds) if unless else PROBES:
+        run = run_probe(evidence, probe)
+        yield run
+        if any(finding.name == unless and finding.level == "bug" for finding in run.findings):
+            return
 
 
 def evidence_of(

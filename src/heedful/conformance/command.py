@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 from heedful.conformance.own_process import check_in_own_process
 from heedful.conformance.reporting.catalogue import find_entry
+from heedful.conformance.reporting.fix import Fix
 from heedful.conformance.reporting.junit import as_junit
 from heedful.conformance.reporting.report import Report
+from heedful.conformance.reporting.result import EXIT_OK
 from heedful.conformance.reporting.text import as_text, catalogue_as_text
 from heedful.errors import ArgumentError
 from heedful.screen import print_out
+from heedful.writing import reserved
 
 Format = Literal["text", "json", "junit"]
 
@@ -39,6 +43,8 @@ def check_and_print(
     causal: bool | None,
     window: int | None,
     num_heads: int | None,
+    fix: bool = False,
+    write: bool = False,
     form: Format,
 ) -> int:
     """Check a target, print the report, and return the exit code.
@@ -50,11 +56,16 @@ def check_and_print(
         causal: Whether the target should be causal, as in `check`.
         window: The window that the target should have, as in `check`.
         num_heads: The number of heads that the target should have, as in `check`.
+        fix: Whether to look for edits of the source that mend the bugs.
+        write: Whether to look for them and to write them to the file.
         form: The format of the report.
+
+    Returns:
+        0 if there are no bugs, or all of them were mended and written; otherwise 1.
 
     Raises:
         HeedfulError: An argument is malformed, or the target cannot be imported, built or called, or it ends its
-            process, or it takes too long.
+            process, or it takes too long; or the file cannot be written or has changed meanwhile.
     """
     arguments = dict(_pairs(assignments, "--with"))
     expected_failures = dict(_pairs(expectations, "--expect"))
@@ -65,10 +76,32 @@ def check_and_print(
         "window": window,
         "num_heads": num_heads,
         "expected_failures": expected_failures,
+        "fix": fix or write,
     }
     report = check_in_own_process(target, arguments=arguments, options=options)
+    if write and report.fixes:
+        write_fixes(report.fixes)
     print_out(_formatted(report, form))
-    return report.exit_code
+    return report.exit_code if report.unfixed or not write else EXIT_OK
+
+
+def write_fixes(fixes: Sequence[Fix]) -> None:
+    """Write the source after the last fix to the file that they mend.
+
+    Raises:
+        ArgumentError: The file cannot be written, or it has changed since it was checked.
+    """
+    path = Path(fixes[0].file)
+    with reserved(path, "--write") as write:
+        if path.read_bytes() != fixes[0].before.encode():
+            raise ArgumentError(
+                "--write",
+                expected="the file that was checked",
+                received=f"{path}, which has changed since",
+                remedy="Run the check again; nothing was written.",
+            )
+        write(fixes[-1].after)
+    print(f"Wrote {len(fixes)} fix{'es' if len(fixes) > 1 else ''} to {path}.", file=sys.stderr)
 
 
 def _formatted(report: Report, form: Format) -> str:

@@ -24,6 +24,9 @@ from heedful.screen import without_controls
 SECONDS: float = 120.0
 """The time limit of a check, more than ten times what the check of a large module takes."""
 
+FIX_SECONDS: float = 90.0
+"""The time that the search for fixes may take besides."""
+
 WORKER = "heedful.conformance.worker"
 
 
@@ -46,7 +49,8 @@ def check_in_own_process(
     with tempfile.TemporaryDirectory(prefix="heedful-") as folder:
         request = Request(target, dict(arguments), dict(options), nonce=secrets.token_hex())
         Path(folder, "request").write_text(request.to_json(), encoding="ascii")
-        end = _run([sys.executable, "-P", "-m", WORKER, folder])
+        seconds = SECONDS + (FIX_SECONDS if options.get("fix") else 0.0)
+        end = _run([sys.executable, "-P", "-m", WORKER, folder], seconds)
         try:
             text = read_file(Path(folder, "answer"), MAX_ANSWER)
             outcome = parse_answer(text, request.nonce)
@@ -62,8 +66,8 @@ def check_in_own_process(
     raise outcome
 
 
-def _run(command: list[str]) -> str:
-    """Run a command, copy its output to stderr, and return how it ended: "which …"."""
+def _run(command: list[str], seconds: float) -> str:
+    """Run a command for a limited time, copy its output to stderr, and return how it ended: "which …"."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -75,19 +79,19 @@ def _run(command: list[str]) -> str:
     copying = threading.Thread(target=_copy, args=(process.stdout, sys.stderr), daemon=True)
     copying.start()
     try:
-        code = process.wait(SECONDS)
+        code = process.wait(seconds)
     except subprocess.TimeoutExpired:
         code = None
     finally:
         _kill(process)
         copying.join(timeout=1.0)
-    return _described(code)
+    return _described(code, seconds)
 
 
-def _described(code: int | None) -> str:
+def _described(code: int | None, seconds: float) -> str:
     """Return how a process ended by its exit code, which is None if it did not end: "which …"."""
     if code is None:
-        return f"which did not finish within {SECONDS:.0f} s"
+        return f"which did not finish within {seconds:.0f} s"
     if code < 0:
         return f"which ended the process by the signal {signal.Signals(-code).name}"
     return f"which ended the process with exit code {code}"

@@ -10,10 +10,10 @@ from heedful.conformance.recording.source import SourceLine
 
 def location_of(place: SourceLine) -> str:
     """Return a line as "file:line", with the path as short as possible."""
-    return f"{_short_path(place.file)}:{place.line}"
+    return f"{short_path(place.file)}:{place.line}"
 
 
-def _short_path(file: str) -> str:
+def short_path(file: str) -> str:
     """Return a path relative to the working folder or to a folder of packages, if it lies in one of them."""
     path = Path(file)
     folders = sorted(map(Path, filter(None, sys.path)), key=lambda folder: -len(folder.parts))

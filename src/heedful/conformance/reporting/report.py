@@ -8,6 +8,7 @@ from typing import Any
 
 from heedful.conformance.reporting.catalogue import remedy_of
 from heedful.conformance.reporting.finding import Finding
+from heedful.conformance.reporting.fix import Fix
 from heedful.conformance.reporting.result import CheckResult, ProbeRun
 
 
@@ -30,6 +31,7 @@ class Report(CheckResult):
 
         Returns:
             The fields of the report by name. In each finding, "expected" is the reason why it is expected, or None.
+            Each of the fixes has the name of its finding, the file and the unified diff.
         """
         return {
             "target": self.target,
@@ -38,6 +40,7 @@ class Report(CheckResult):
             "facts": [asdict(fact) for fact in self.facts],
             "no_longer_failing": list(self.no_longer_failing),
             "probes": [_probe_run_to_dict(run) for run in self.probes],
+            "fixes": None if self.fixes is None else [_fix_to_dict(fix) for fix in self.fixes],
         }
 
     def to_json(self) -> str:
@@ -64,6 +67,10 @@ class Report(CheckResult):
         from heedful.conformance.reporting.html import as_html  # so does jinja2
 
         return as_html(self)
+
+
+def _fix_to_dict(fix: Fix) -> dict[str, str]:
+    return {"finding": fix.finding, "file": fix.file, "diff": fix.diff}
 
 
 def _probe_run_to_dict(run: ProbeRun) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from heedful.conformance.reporting.catalogue import find_entry
 from heedful.conformance.reporting.finding import LEVELS, Fact, Finding
+from heedful.conformance.reporting.fix import Fix
 
 EXIT_OK, EXIT_BUGS = 0, 1
 
@@ -44,6 +45,8 @@ class CheckResult:
         facts: The properties of the target, whether right or wrong.
         expected_failures: The names of known findings, each with a reason. They do not count as bugs.
         probes: The outcomes of all probes.
+        fixes: Edits that mend bugs, each proved by another check on top of the previous ones; None if none were
+            looked for.
 
     Raises:
         ArgumentError: An expected failure has a name that no finding has.
@@ -54,6 +57,7 @@ class CheckResult:
     facts: tuple[Fact, ...] = ()
     expected_failures: Mapping[str, str] = field(default_factory=dict)
     probes: tuple[ProbeRun, ...] = ()
+    fixes: tuple[Fix, ...] | None = None
 
     def __post_init__(self) -> None:
         for name in self.expected_failures:
@@ -69,6 +73,12 @@ class CheckResult:
             for finding in self.findings
             if finding.level == "bug" and finding.name not in self.expected_failures
         )
+
+    @property
+    def unfixed(self) -> tuple[Finding, ...]:
+        """The bugs that no fix mends."""
+        mended = {fix.finding for fix in self.fixes or ()}
+        return tuple(bug for bug in self.bugs if bug.name not in mended)
 
     @property
     def ok(self) -> bool:

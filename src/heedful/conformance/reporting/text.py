@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import textwrap
+from collections.abc import Iterator
 from typing import TextIO
 
 from rich.console import Group, RenderableType
@@ -16,7 +17,7 @@ from heedful.conformance.reporting.catalogue import CATALOGUE, remedy_of
 from heedful.conformance.reporting.finding import LEVELS, Fact, Finding
 from heedful.conformance.reporting.location import location_of
 from heedful.conformance.reporting.result import CheckResult
-from heedful.screen import console_for, printed
+from heedful.screen import console_for, printed, without_controls
 
 INDENT = 4
 SOURCE_WIDTH = 84
@@ -27,10 +28,16 @@ STYLES: dict[str, str] = {
     "not-testable": "dim",
 }
 
+DIFF_STYLES: dict[str, str] = {"+": "green", "-": "red", "@": "cyan"}
+
 
 def as_text(result: CheckResult, stream: TextIO | None = None) -> str:
     """Return the whole report, in the colours that a stream can show; plain without a stream."""
-    return _on_console(_result(result), stream)
+    console = console_for(stream or io.StringIO())
+    console.print(_result(result))
+    for part in _fixes(result):
+        console.print(part, soft_wrap=True)  # a folded diff could not be applied
+    return printed(console)
 
 
 def finding_as_text(finding: Finding) -> str:
@@ -95,6 +102,17 @@ def _finding(finding: Finding, expected: str | None = None) -> RenderableType:
 def _place(place: SourceLine) -> Text:
     source = textwrap.shorten(place.source, SOURCE_WIDTH, placeholder=" …")
     return Text.assemble(f"{location_of(place)}  ", (source, "bold"))
+
+
+def _fixes(result: CheckResult) -> Iterator[RenderableType]:
+    """Yield the fixes as diffs, and the names of the bugs that have none."""
+    for fix in result.fixes or ():
+        yield Text(f"\nfix of {fix.finding}, proved by another check:", "bold")
+        for line in fix.diff.splitlines():
+            yield Text(without_controls(line), DIFF_STYLES.get(line[:1], ""))
+    if result.fixes is not None and result.unfixed:
+        names = ", ".join(dict.fromkeys(bug.name for bug in result.unfixed))
+        yield Text(f"\nNo fix was found and proved for {names}; see the remedy.")
 
 
 def _facts(facts: tuple[Fact, ...]) -> Table:
