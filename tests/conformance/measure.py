@@ -306,9 +306,7 @@ def main() -> None:
     options = parser.parse_args()
     planted = page(measure(options.only, options.fixes), options.fixes)
     parts = [planted, upstream_section(measure_upstream(options.only))]
-    results = "
-".join(parts) + "
-"
+    results = "\n".join(parts) + "\n"
     print(results)
     if options.page is not None:
         options.page.write_text(results)
