@@ -56,6 +56,8 @@ def load_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
     except (SafetensorError, OSError) as error:
         raise _unusable(path, f"a damaged file: {error}") from error
+    except MemoryError as error:  # the process may have less than the machine
+        raise _unusable(path, f"a file that is too large for the memory: {error}") from error
     if FACTS not in metadata:
         raise _unusable(path, "a safetensors file that heedful train did not write")
     if DIGEST not in metadata:
