@@ -39,6 +39,10 @@ def check_and_print(
     causal: bool | None,
     window: int | None,
     num_heads: int | None,
+    example: str | None,
+    example_from: str | None,
+    module: str | None,
+    strict: bool,
     form: Format,
 ) -> int:
     """Check a target, print the report, and return the exit code.
@@ -50,6 +54,10 @@ def check_and_print(
         causal: Whether the target should be causal, as in `check`.
         window: The window that the target should have, as in `check`.
         num_heads: The number of heads that the target should have, as in `check`.
+        example: The arguments of a call as a Python expression.
+        example_from: A test that calls the target, as "path/to/test_file.py::test_name".
+        module: The name of the module within the target that is to be checked, as in `check`.
+        strict: Whether lines that no probe runs are a bug, as in `check`.
         form: The format of the report.
 
     Raises:
@@ -60,13 +68,28 @@ def check_and_print(
     expected_failures = dict(_pairs(expectations, "--expect"))
     for name in expected_failures:
         find_entry(name, "--expect")
+    if example_from and (example or module or assignments):
+        raise ArgumentError(
+            "--example-from",
+            expected="a test alone, which makes the module and calls it",
+            received="--example, --module or --with beside it",
+            remedy="Give one of them.",
+        )
     options = {
         "causal": causal,
         "window": window,
         "num_heads": num_heads,
         "expected_failures": expected_failures,
+        "module": module,
+        "strict": strict,
     }
-    report = check_in_own_process(target, arguments=arguments, options=options)
+    report = check_in_own_process(
+        target,
+        arguments=arguments,
+        options=options,
+        example=example or "",
+        example_from=example_from or "",
+    )
     print_out(_formatted(report, form))
     return report.exit_code
 

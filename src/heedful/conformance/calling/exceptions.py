@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from heedful.conformance.recording.location import location_of
 from heedful.conformance.recording.source import SourceLine
 
 RUNNERS = ("torch", "heedful.conformance", "heedful.observation")  # they only run a target's lines
@@ -64,7 +65,7 @@ def describe_exception(error: BaseException) -> str:
 def described_with_line(error: BaseException) -> str:
     """Return the description of an exception, with the innermost line of the target's code if it passed through one."""
     place = raising_line(error)
-    line = "" if place is None else f", at {place.file}:{place.line}: {place.source}"
+    line = "" if place is None else f", at {location_of(place)}: {place.source}"
     return f"{describe_exception(error)}{line}"
 
 

@@ -9,7 +9,7 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -46,6 +46,16 @@ def loaded(target: str) -> Iterator[Any]:
         yield _named(module, name, target) if name else _only_module(module, target)
     finally:
         sys.path[:] = path_before
+
+
+def names_beside(target: str) -> Mapping[str, Any]:
+    """Return the names that the file or module of a loaded target defines."""
+    location, separator, name = target.rpartition(":")
+    if not separator or not DOTTED_NAME.fullmatch(name):
+        location = target
+    file = str(Path(location).resolve())
+    modules = [it for it in list(sys.modules.values()) if getattr(it, "__file__", None) == file]
+    return vars(modules[0] if modules else sys.modules[location])
 
 
 def _import(location: str) -> ModuleType:

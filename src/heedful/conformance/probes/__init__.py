@@ -34,6 +34,7 @@ from heedful.conformance.probes import (
     sequence_lengths,
     softmax,
     state,
+    statements,
     strides,
     unused_mask,
     unused_slots,
@@ -42,6 +43,7 @@ from heedful.conformance.probes import (
 from heedful.conformance.probes.probe import Probe
 
 PROBES: tuple[Probe, ...] = (
+    statements.statements,
     causality.causality,
     unused_mask.unused_mask,
     mask_fill.mask_fill,

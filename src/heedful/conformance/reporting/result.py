@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from heedful.conformance.recording.coverage import Coverage
 from heedful.conformance.reporting.catalogue import find_entry
 from heedful.conformance.reporting.finding import LEVELS, Fact, Finding
 
@@ -44,6 +45,7 @@ class CheckResult:
         facts: The properties of the target, whether right or wrong.
         expected_failures: The names of known findings, each with a reason. They do not count as bugs.
         probes: The outcomes of all probes.
+        coverage: What of the target the probes ran; None if that is unknown.
 
     Raises:
         ArgumentError: An expected failure has a name that no finding has.
@@ -54,6 +56,7 @@ class CheckResult:
     facts: tuple[Fact, ...] = ()
     expected_failures: Mapping[str, str] = field(default_factory=dict)
     probes: tuple[ProbeRun, ...] = ()
+    coverage: Coverage | None = None
 
     def __post_init__(self) -> None:
         for name in self.expected_failures:
@@ -89,15 +92,26 @@ class CheckResult:
 
     @property
     def summary(self) -> str:
-        """The number of findings at each level, such as "2 bugs, 1 convention" or "no bug"."""
+        """The number of findings at each level, such as "2 bugs, 1 convention" or "no bug".
+
+        If some lines did not run, it is "no bug in 18 of 22 lines".
+        """
         unexpected = [
             finding for finding in self.findings if finding.name not in self.expected_failures
         ]
         levels = [finding.level for finding in unexpected]
         counts = {level: levels.count(level) for level in LEVELS}
         bugs = counts.pop("bug")
-        parts = [f"{bugs} bug{'s' if bugs > 1 else ''}" if bugs else "no bug"]
+        parts = [f"{bugs} bug{'s' if bugs > 1 else ''}" if bugs else f"no bug{self._extent}"]
         parts += [f"{count} {level}" for level, count in counts.items() if count]
         if expected := len(self.findings) - len(unexpected):
             parts.append(f"{expected} expected")
         return ", ".join(parts)
+
+    @property
+    def _extent(self) -> str:
+        """What "no bug" is said of, if that is not every line."""
+        coverage = self.coverage
+        if coverage is None or not coverage.missed:
+            return ""
+        return f" in {coverage.ran} of {coverage.lines} lines"
