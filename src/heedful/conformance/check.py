@@ -143,16 +143,12 @@ def _run_probes(evidence: Evidence) -> tuple[tuple[ProbeRun, ...], Coverage | No
     """Put every probe to the evidence, and return what they ran of the target, unless another tracer is at work."""
     target = evidence.subject.target
     forward = None if is_from_torch(target.module) else traceable(target.callee)
-    if forward is None or sys.gettrace() is not None:
+    if forward is None or sys.gettrace() is not None:  # a debugger keeps its place
         return tuple(run_probe(evidence, probe) for probe in PROBES), None
     tracer = LineTracer(forward)
-    runs: list[ProbeRun] = []
-    for probe in PROBES:
-        with (
-            tracer.tracing()
-        ):  # anew for each, because an exception in a tracing function ends tracing
-            runs.append(run_probe(evidence, probe))
-    return tuple(runs), tracer.coverage(partial(_remedy, target))
+    with tracer.watching():
+        runs = tuple(run_probe(evidence, probe) for probe in PROBES)
+    return runs, tracer.coverage(partial(_remedy, target))
 
 
 def _remedy(target: Target, arguments: Sequence[str], attributes: Sequence[str]) -> str:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from heedful.conformance.recording.source import SourceLine, parsed_file
 
@@ -64,11 +69,13 @@ class Coverage:
 # --- tracing -----------------------------------------------------------------------------------------
 
 
+TRACED_ALIKE = 2
+"""The number of calls with the same kind of arguments that are traced: tracing doubles the time of a call."""
+
+
 @dataclass(eq=False)
 class LineTracer:
     """Notes the lines that run in the file of a function, and the arguments that the function gets.
-
-    A code object is traced only until all its lines have run, so that tracing costs little.
 
     Attributes:
         forward: The function.
@@ -82,6 +89,21 @@ class LineTracer:
     functions: set[int] = field(default_factory=set)
     given: set[str] = field(default_factory=set)
     _left: dict[CodeType, set[int]] = field(default_factory=dict)
+    _kinds: Counter[Any] = field(default_factory=Counter)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Trace the `watched` calls as long as the block lasts."""
+        token = _WATCHING.set(self)
+        try:
+            yield
+        finally:
+            _WATCHING.reset(token)
+
+    def is_new(self, kind: Any) -> bool:
+        """Check whether few calls of a kind have been traced, and count this one."""
+        self._kinds[kind] += 1
+        return self._kinds[kind] <= TRACED_ALIKE
 
     @contextmanager
     def tracing(self) -> Iterator[None]:
@@ -143,6 +165,32 @@ class LineTracer:
         )
         never_given = tuple(name for name in _defaults(self.forward) if name not in self.given)
         return Coverage(search.lines, search.lines_ran, missed, never_given)
+
+
+_WATCHING: ContextVar[LineTracer | None] = ContextVar("watching", default=None)
+
+
+def watched(callee: Any, arguments: Mapping[str, Any]) -> AbstractContextManager[None]:
+    """Trace a call in the block, if a tracer is watching and its arguments are unlike those of earlier calls.
+
+    A debugger or another tracer keeps its place.
+    """
+    tracer = _WATCHING.get()
+    if tracer is None or sys.gettrace() is not None:
+        return nullcontext()
+    kinds = tuple((name, _kind(value)) for name, value in arguments.items())
+    kind = (getattr(callee, "training", None), kinds)
+    return tracer.tracing() if tracer.is_new(kind) else nullcontext()
+
+
+def _kind(value: Any) -> Any:
+    """Return what a branch is likely to ask about an argument: its shape and dtype, or its value."""
+    if isinstance(value, Tensor):
+        masked = value.dtype == torch.bool and not value.is_meta and int(value.sum())
+        return tuple(value.shape), value.dtype, masked
+    if isinstance(value, int | float | str) or value is None:
+        return value
+    return type(value)
 
 
 def traceable(callee: Any) -> Callable[..., Any] | None:
