@@ -16,6 +16,7 @@ from heedful.conformance.calling.construction import instantiate
 from heedful.conformance.calling.examples import Example
 from heedful.conformance.calling.exceptions import (
     describe_exception,
+    described_with_line,
     global_tensor_read,
     raising_line,
 )
@@ -101,6 +102,8 @@ def check(
                 target, example=example, expected=expected, cache=cache, arguments=arguments
             )
         except TargetError as error:
+            if example is not None and inspect.isclass(target):
+                raise _unfit_example(target, error) from error
             name, runs, coverage = str(error), (_failed_call(error),), None
         else:
             name = evidence.subject.name
@@ -207,6 +210,18 @@ def _failed_call(error: TargetError) -> ProbeRun:
             remedy=f"Give an example of its arguments: {example_with()}.",
         ) from error
     return ProbeRun("calling", 0.0, (_crash(cause, place),))
+
+
+def _unfit_example(target: type, error: TargetError) -> ArgumentError:
+    """Return the error about an example that fails with a module that was built from conventional values."""
+    cause = error.__cause__
+    name = next(iter(inspect.signature(target).parameters), "NAME")
+    return ArgumentError(
+        option("example"),
+        expected=f"arguments that fit {target.__name__} as the check has built it",
+        received=f"some with which it raises {cause and described_with_line(cause)}",
+        remedy=f"Give the constructor's arguments, too: {constructor_with(name)}.",
+    )
 
 
 def _finding_on_exception(probe: Probe, error: Exception) -> Finding:

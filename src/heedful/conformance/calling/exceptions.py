@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from heedful.conformance.calling.isolation import unforked
 from heedful.conformance.recording.location import location_of
 from heedful.conformance.recording.source import SourceLine
 
@@ -28,7 +29,8 @@ def exits_as_errors() -> Iterator[None]:
     KeyboardInterrupt passes, because the user of the check may have pressed Ctrl-C.
     """
     try:
-        yield
+        with unforked():
+            yield
     except (Exception, KeyboardInterrupt):
         raise
     except BaseException as error:

@@ -13,6 +13,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, MutableMapping
 from functools import partial
+from os import _exit, getpid  # bound here, because a target may replace them
 from typing import Any
 
 import numpy
@@ -194,6 +195,17 @@ TORCH: tuple[Remember, ...] = (
         for kind in AUTOCAST_DEVICES
     ),
 )
+
+
+@contextlib.contextmanager
+def unforked() -> Iterator[None]:
+    """End every process that the block forks, where the block ends: only one process goes on with the check."""
+    process = getpid()
+    try:
+        yield
+    finally:
+        if getpid() != process:
+            _exit(0)
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from typing import Any
 
 from torch import nn
 
+from heedful.conformance.calling.isolation import unforked
 from heedful.errors import ArgumentError
 from heedful.reading import open_file
 
@@ -111,7 +112,8 @@ def _import_alone(path: Path) -> ModuleType:
 def _guarded(location: str, load: Callable[[], ModuleType]) -> ModuleType:
     """Import a module; an `ArgumentError` names the line of the user's code that failed."""
     try:
-        return load()
+        with unforked():
+            return load()
     except (Exception, SystemExit) as error:  # the user's code runs and may raise anything
         message = traceback.format_exception_only(error)[-1].strip()
         raise ArgumentError(
