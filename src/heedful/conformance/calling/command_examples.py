@@ -9,7 +9,6 @@ import torch
 
 from heedful.conformance.calling.capture import Capture, captured_from_test
 from heedful.conformance.calling.examples import Example
-from heedful.conformance.calling.exceptions import describe_exception
 from heedful.conformance.calling.isolation import seeded
 from heedful.conformance.calling.loading import loaded, names_beside
 from heedful.errors import ArgumentError
@@ -35,7 +34,7 @@ def evaluated_example(text: str, target: str) -> Example:
         raise ArgumentError(
             "--example",
             expected="the arguments of a call in Python, such as 'torch.randn(2, 9, 32), mask=None'",
-            received=f"{text!r}, which raises {describe_exception(error)}",
+            received=f"{text!r}, which raises {type(error).__name__}: {error}",
             remedy="It may use torch and the names of the target's file.",
         ) from error
 

@@ -273,10 +273,11 @@ def _layouts(
 
 
 def _trial_sizes(sizes: tuple[int, int], most_tokens: int | None) -> tuple[int, int]:
-    """Return sizes unlike those of the example, as far as its arguments reach."""
+    """Return sizes unlike those of the example and unlike each other, as far as its arguments reach."""
     B, T = sizes
-    tokens = (it for it in TRIAL_TOKENS if it != T and it <= (most_tokens or it))
-    return next(it for it in TRIAL_BATCHES if it != B) if B > 1 else B, next(tokens, T)
+    batch = next(it for it in TRIAL_BATCHES if it != B) if B > 1 else B
+    tokens = (it for it in TRIAL_TOKENS if it not in (T, batch) and it <= (most_tokens or it))
+    return batch, next(tokens, T)
 
 
 def _or_endless(number: int | None) -> float:
