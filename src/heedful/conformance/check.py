@@ -108,7 +108,7 @@ def check(
         else:
             name = evidence.subject.name
             runs, coverage = _run_probes(evidence)
-            if strict and coverage is not None:
+            if strict:
                 runs = (*runs, coverage_run(coverage))
     source = example.source if isinstance(example, Example) else ""
     facts = (fact for run in runs for fact in run.facts)
@@ -165,8 +165,11 @@ def _remedy(target: Target, arguments: Sequence[str], attributes: Sequence[str])
     return f"Check it with {known[0]}, too." if known else ""
 
 
-def coverage_run(coverage: Coverage) -> ProbeRun:
+def coverage_run(coverage: Coverage | None) -> ProbeRun:
     """Return the outcome of the requirement that every line runs."""
+    if coverage is None:
+        proof = "It is unknown which lines ran: the target has no Python source, or another tracer is at work."
+        return ProbeRun(COVERAGE, 0.0, (Finding("lines-not-run", "not-testable", proof),))
     if not coverage.missed:
         return ProbeRun(COVERAGE, 0.0)
     first, *others = coverage.missed

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
+import pytest
 import torch
 from torch import nn
 
 from heedful import check
 from heedful.conformance import Example
+from heedful.conformance.pytest import parametrize
+from heedful.conformance.recording.location import location_of
+from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.html import as_html
 from heedful.conformance.reporting.junit import as_junit
 
@@ -86,6 +91,21 @@ def test_an_example_runs_the_branch_and_a_strict_check_wants_all():
     assert strict.exit_code == 1
     known = {"lines-not-run": "the gate has a test of its own"}
     assert check(Branching(24), example=example, strict=True, expected_failures=known).ok
+
+
+def test_a_strict_check_is_a_test_of_its_own():
+    mark = parametrize(Branching(24), strict=True)
+    case = mark.args[1][-1].values[0]
+    with pytest.raises(AssertionError, match="lines-not-run"):
+        case()
+
+
+def test_a_cell_of_a_notebook_is_named(monkeypatch):
+    compiler = pytest.importorskip("IPython.core.compilerop").CachingCompiler()
+    file = compiler.cache("x = 1", 5)
+    monkeypatch.setattr("IPython.get_ipython", lambda: SimpleNamespace(compile=compiler))
+    assert location_of(SourceLine(file, 1, "x = 1")) == "cell In[5]:1"
+    assert location_of(SourceLine("mine.py", 1, "x = 1")) == "mine.py:1"
 
 
 def test_what_runs_completely_is_reported_without_a_remark():
