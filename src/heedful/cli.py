@@ -241,6 +241,32 @@ def check(
         ),
     ] = None,
     heads: Annotated[int | None, typer.Option(metavar="N", help="The number of heads.")] = None,
+    example: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ARGUMENTS",
+            help="The arguments of a call in Python, such as 'torch.randn(2, 9, 32), mask=None'. They may use the "
+            "names of the target's file.",
+        ),
+    ] = None,
+    example_from: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE::TEST",
+            help="A test without fixtures that calls the target; its first call is the example.",
+        ),
+    ] = None,
+    module: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Check this module within the target, such as blocks.0.attn, with the inputs that it gets when the "
+            "target runs.",
+        ),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Lines of the target that no probe ran are a bug.")
+    ] = False,
     expect: Annotated[
         list[str] | None,
         typer.Option(
@@ -289,6 +315,10 @@ def check(
             num_heads=heads,
             fix=fix,
             write=write,
+            example=example,
+            example_from=example_from,
+            module=module,
+            strict=strict,
             form=form,
         )
         raise typer.Exit(code)

@@ -92,6 +92,7 @@ EXITS = [
     when_built("raise BaseException('no')", UNUSABLE, "BaseException: no, at "),
     when_built("raise KeyboardInterrupt", UNUSABLE, "hostile.py:14: raise KeyboardInterrupt"),
     when_called("sys.exit(0)", BUG, "SystemExit: 0"),
+    when_called("os.fork()", SOUND),
     when_called("os._exit(0)", UNUSABLE, "ended the process with exit code 0"),
     when_called("os._exit(1)", UNUSABLE, "ended the process with exit code 1"),
     when_called("raise BaseException('no')", BUG, "It raises BaseException: no"),

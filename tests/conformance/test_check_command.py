@@ -348,6 +348,100 @@ def test_what_a_target_writes_to_the_file_descriptor_stays_out_of_json(folder):
     assert "raw bytes" in result.stderr
 
 
+# --- examples, coverage and options ------------------------------------------------------------------
+
+ODD = RIGHT.replace("forward(self, x)", "forward(self, x, quux)").replace(
+    "return scores", "return quux * scores"
+)
+MODEL = RIGHT.replace(
+    "attention = Attention(8)",
+    """
+WIDTH = 12
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attn = Attention(WIDTH)
+
+    def forward(self, x):
+        return self.attn(x)
+""",
+)
+
+
+def test_an_example_is_an_expression_with_the_names_of_the_file(folder):
+    (folder / "odd.py").write_text(ODD.replace("attention = Attention(8)", "WIDTH = 8"))
+    example = "torch.randn(2, 9, WIDTH), quux=1.0"
+    result = run("odd.py", "--with", "d_model=8", "--example", example)
+    assert result.exit_code == 0, result.output
+    assert "NameError: name 'HEIGHT'" in error_of("odd.py", "--example", "HEIGHT")
+    assert "SyntaxError" in error_of("odd.py", "--example", "1 +")
+    error = error_of("odd.py", "--example", example)
+    assert "--with d_model=VALUE" in error
+    assert "=…" not in error
+
+
+def test_an_example_comes_from_a_test_or_a_model(folder):
+    (folder / "model.py").write_text(MODEL)
+    (folder / "test_it.py").write_text("""
+import torch
+from model import Attention
+
+def test_it():
+    Attention(10)(torch.randn(2, 9, 10))
+
+class TestGroup:
+    def test_it(self):
+        test_it()
+""")
+    for name in ("test_it", "TestGroup::test_it"):
+        result = run("model.py:Attention", "--example-from", f"test_it.py::{name}")
+        assert result.exit_code == 0, result.output
+        assert f"the only call of Attention in test_it.py::{name}" in result.stdout
+    result = run("model.py:Model", "--module", "attn", "--example", "torch.randn(2, 9, WIDTH)")
+    assert result.exit_code == 0, result.output
+    assert "the only call of attn in a run of Model" in result.stdout
+    assert "look like an attention: attn" in error_of("model.py:Model", "--module", "blocks.0")
+    assert "test_it.py::test_other" in error_of(
+        "model.py:Attention", "--example-from", "test_it.py::test_other"
+    ).replace(":test_other", "::test_other")
+
+
+def test_lines_that_did_not_run_are_named_and_fail_a_strict_check(folder):
+    (folder / "branch.py").write_text(
+        RIGHT.replace("forward(self, x):", "forward(self, x, quux=None):").replace(
+            "        return scores", "        if quux:\n            x = quux\n        return scores"
+        )
+    )
+    result = run("branch.py:Attention")
+    assert result.exit_code == 0, result.output
+    assert "if quux. Give quux: --example '…, quux=…'." in result.stdout
+    assert "Attention: no bug in 4 of 5 lines" in result.stdout
+    strict = run("branch.py:Attention", "--strict")
+    assert strict.exit_code == 1
+    assert "lines-not-run  bug" in strict.stdout
+    assert run("right.py:Attention", "--strict").exit_code == 0
+
+
+def test_contradictions_name_the_options_of_the_command():
+    result = run("right.py:Attention", "--heads", "7")
+    assert result.exit_code == 1
+    assert "The caller states --heads 7, but each sequence has 1 head." in result.stdout
+    assert "--window: expected a number of at least 1" in error_of("right.py", "--window", "0")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no full device")
+def test_a_closed_and_a_full_stdout_end_without_a_traceback():
+    command = f"{sys.executable} -m heedful check right.py:Attention"
+    closed = subprocess.run(f"{command} >&-", shell=True, capture_output=True, text=True)
+    assert (closed.returncode, "Traceback" in closed.stderr) == (0, False), closed.stderr
+    full = subprocess.run(f"{command} >/dev/full", shell=True, capture_output=True, text=True)
+    assert full.returncode == 2
+    assert full.stderr.endswith(
+        "heedful check: stdout cannot be written: No space left on device\n"
+    )
+
+
 # --- the catalogue -----------------------------------------------------------------------------------
 
 

@@ -12,10 +12,11 @@ Each package imports only packages that stand below it here:
 `check` walks through all of them, `command` is `heedful check`, and `pytest` makes a test of each probe.
 """
 
+from heedful.conformance.calling.examples import Example
 from heedful.conformance.check import check
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.conformance.reporting.fix import Fix
 from heedful.conformance.reporting.report import Report
 
-__all__ = ["Fact", "Finding", "Fix", "Report", "SourceLine", "check"]
+__all__ = ["Example", "Fact", "Finding", "Fix", "Report", "SourceLine", "check"]

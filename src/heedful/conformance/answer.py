@@ -32,6 +32,8 @@ class Request:
     Attributes:
         target: The target as "path/to/file.py:Name" or "package.module:Name".
         arguments: The arguments of the constructor. Each value is a Python literal, or else text.
+        example: The arguments of a call as a Python expression; "" if they are not given.
+        example_from: A test that calls the target, as "path/to/test_file.py::test_name"; "" if none is given.
         options: Other options of `check`.
         nonce: A secret that the answer must contain.
     """
@@ -40,6 +42,8 @@ class Request:
     arguments: dict[str, str]
     options: dict[str, Any]
     nonce: str
+    example: str = ""
+    example_from: str = ""
 
     def to_json(self) -> str:
         """Return the request as JSON in ASCII."""

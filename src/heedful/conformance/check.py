@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch import nn
 
+from heedful.conformance.calling.capture import captured_from_model
+from heedful.conformance.calling.construction import instantiate
+from heedful.conformance.calling.examples import Example
 from heedful.conformance.calling.exceptions import (
     describe_exception,
+    described_with_line,
     global_tensor_read,
     raising_line,
 )
 from heedful.conformance.calling.isolation import undisturbed, within
+from heedful.conformance.calling.options import constructor_with, example_with, option
 from heedful.conformance.calling.subject import find_subject
-from heedful.conformance.calling.target import TargetError
+from heedful.conformance.calling.target import Target, TargetError, is_from_torch
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.expectations import Expected
 from heedful.conformance.probes import PROBES
 from heedful.conformance.probes.probe import Probe
+from heedful.conformance.recording.coverage import Coverage, LineTracer, traceable
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.conformance.reporting.report import Report
@@ -31,10 +40,14 @@ from heedful.errors import ArgumentError
 PROBE_SECONDS = 10.0
 """The time limit of one probe, about a hundred times what a probe of a small module takes."""
 
+COVERAGE = "coverage"
+"""The name of the requirement that every line of the target runs, beside those of the probes."""
+
 
 def check(
     target: nn.Module | type[nn.Module] | Callable[..., Any],
     *,
+    module: str | None = None,
     example: Any = None,
     causal: bool | None = None,
     window: int | None = None,
@@ -43,6 +56,7 @@ def check(
     expected_failures: Mapping[str, str] = {},
     arguments: Mapping[str, Any] = {},
     fix: bool = False,
+    strict: bool = False,
 ) -> Report:
     """Check whether an attention is correct, and if it is not, report which bug it has and on which line.
 
@@ -52,7 +66,11 @@ def check(
     Args:
         target: A module; the class of a module, which is built from `arguments` and from values guessed by the names
             of the other parameters; a function of (query, key, value, …); or a module or model of transformers.
-        example: Inputs to call the target with, if they cannot be guessed: a tensor, or a tuple of the arguments.
+        module: The name of a module within the target, as in `named_modules()`. That module is checked, and its example
+            is captured from a run of the target, which is the surest way to find out how it is called.
+        example: The arguments of a call: a tuple, a dict of keyword arguments, an `Example` of both, a tensor, or a
+            function that returns one of them. Nothing is guessed then. Other sizes are tried for the batch and for the
+            number of tokens, as far as the arguments have entries for them; all else stays as it is given.
         causal: Whether no query may see a later key. By default, the target's own declarations decide.
         window: The number of keys that each query sees, including its own. By default, the target's own declarations
             decide.
@@ -62,6 +80,7 @@ def check(
         arguments: The arguments of the constructor, if the target is a class.
         fix: Whether to look for edits of the source that mend the bugs. Each is applied to a copy of the file, and
             kept if the bug is then gone and no other one has come. No file is changed.
+        strict: Whether lines of the target that no probe runs are a bug.
 
     Returns:
         The findings, with proof and source line, the facts about the target, and the fixes if they were asked for.
@@ -80,7 +99,17 @@ def check(
 
     def checked(definition: Any, unless: str = "") -> Report:
         expected = Expected(causal, window, num_heads)
-        return _check(definition, example, expected, cache, expected_failures, arguments, unless)
+        return _check(
+            definition,
+            example,
+            expected,
+            cache,
+            expected_failures,
+            arguments,
+            module,
+            strict,
+            unless,
+        )
 
     with undisturbed():
         report = checked(target)
@@ -98,25 +127,38 @@ def _check(
     cache: Callable[[int, int], Any] | None,
     expected_failures: Mapping[str, str],
     arguments: Mapping[str, Any],
+    module: str | None,
+    strict: bool,
     unless: str,
 ) -> Report:
     """Return the report on a target without fixes; the check stops early if it finds the bug `unless`."""
     with undisturbed():
+        if module is not None:
+            model = instantiate(target, arguments)
+            captured = captured_from_model(model, module, example)
+            target, example, arguments = captured.module, captured.example, {}
         try:
             evidence = evidence_of(
                 target, example=example, expected=expected, cache=cache, arguments=arguments
             )
         except TargetError as error:
-            name, runs = str(error), (_failed_call(error),)
+            if example is not None and inspect.isclass(target):
+                raise _unfit_example(target, error) from error
+            name, runs, coverage = str(error), (_failed_call(error),), None
         else:
             name = evidence.subject.name
-            runs = tuple(_runs(evidence, unless))
+            runs, coverage = _run_probes(evidence, unless)
+            if strict:
+                runs = (*runs, coverage_run(coverage))
+    source = example.source if isinstance(example, Example) else ""
+    facts = (fact for run in runs for fact in run.facts)
     return Report(
         target=name,
         findings=tuple(root_causes(finding for run in runs for finding in run.findings)),
-        facts=tuple(dict.fromkeys(fact for run in runs for fact in run.facts)),
+        facts=tuple(dict.fromkeys((*([Fact("example", source)] if source else []), *facts))),
         expected_failures=dict(expected_failures),
         probes=runs,
+        coverage=coverage,
     )
 
 
@@ -149,6 +191,44 @@ def evidence_of(
     return Evidence(subject, expected)
 
 
+def _run_probes(evidence: Evidence, unless: str) -> tuple[tuple[ProbeRun, ...], Coverage | None]:
+    """Put the probes to the evidence, and return what they ran of the target, unless another tracer is at work."""
+    target = evidence.subject.target
+    forward = None if is_from_torch(target.module) else traceable(target.callee)
+    if forward is None or sys.gettrace() is not None:  # a debugger keeps its place
+        return tuple(_runs(evidence, unless)), None
+    tracer = LineTracer(forward)
+    with tracer.watching():
+        runs = tuple(_runs(evidence, unless))
+    return runs, tracer.coverage(partial(_remedy, target))
+
+
+def _remedy(target: Target, arguments: Sequence[str], attributes: Sequence[str]) -> str:
+    """Return how to run a branch that the given arguments and attributes decide about."""
+    if arguments:
+        return f"Give {' and '.join(arguments)}: {example_with(*arguments)}."
+    if target.module is None:
+        return ""
+    accepted = inspect.signature(type(target.module)).parameters
+    known = [constructor_with(attribute) for attribute in attributes if attribute in accepted]
+    return f"Check it with {known[0]}, too." if known else ""
+
+
+def coverage_run(coverage: Coverage | None) -> ProbeRun:
+    """Return the outcome of the requirement that every line runs."""
+    if coverage is None:
+        proof = "It is unknown which lines ran: the target has no Python source, or another tracer is at work."
+        return ProbeRun(COVERAGE, 0.0, (Finding("lines-not-run", "not-testable", proof),))
+    if not coverage.missed:
+        return ProbeRun(COVERAGE, 0.0)
+    first, *others = coverage.missed
+    more = f", and {len(others)} other branches" if others else ""
+    proof = f"No probe ran lines {first.place.line} to {first.last} ({first.branch}){more}."
+    return ProbeRun(
+        COVERAGE, 0.0, (Finding("lines-not-run", "bug", proof, "", first.place, first.remedy),)
+    )
+
+
 def run_probe(evidence: Evidence, probe: Probe) -> ProbeRun:
     """Put one probe to the evidence; an exception that the target raises is a finding, too."""
     start = time.perf_counter()
@@ -176,12 +256,24 @@ def _failed_call(error: TargetError) -> ProbeRun:
     place = None if cause is None else raising_line(cause)
     if cause is None or place is None:
         raise ArgumentError(
-            "target",
+            option("target"),
             expected="a call that works and returns one row for each token",
             received=f"from {error}: {cause and describe_exception(cause)}",
-            remedy="Give an example of its arguments: example=….",
+            remedy=f"Give an example of its arguments: {example_with()}.",
         ) from error
     return ProbeRun("calling", 0.0, (_crash(cause, place),))
+
+
+def _unfit_example(target: type, error: TargetError) -> ArgumentError:
+    """Return the error about an example that fails with a module that was built from conventional values."""
+    cause = error.__cause__
+    name = next(iter(inspect.signature(target).parameters), "NAME")
+    return ArgumentError(
+        option("example"),
+        expected=f"arguments that fit {target.__name__} as the check has built it",
+        received=f"some with which it raises {cause and described_with_line(cause)}",
+        remedy=f"Give the constructor's arguments, too: {constructor_with(name)}.",
+    )
 
 
 def _finding_on_exception(probe: Probe, error: Exception) -> Finding:

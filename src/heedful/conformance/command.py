@@ -45,6 +45,10 @@ def check_and_print(
     num_heads: int | None,
     fix: bool = False,
     write: bool = False,
+    example: str | None,
+    example_from: str | None,
+    module: str | None,
+    strict: bool,
     form: Format,
 ) -> int:
     """Check a target, print the report, and return the exit code.
@@ -58,6 +62,10 @@ def check_and_print(
         num_heads: The number of heads that the target should have, as in `check`.
         fix: Whether to look for edits of the source that mend the bugs.
         write: Whether to look for them and to write them to the file.
+        example: The arguments of a call as a Python expression.
+        example_from: A test that calls the target, as "path/to/test_file.py::test_name".
+        module: The name of the module within the target that is to be checked, as in `check`.
+        strict: Whether lines that no probe runs are a bug, as in `check`.
         form: The format of the report.
 
     Returns:
@@ -71,14 +79,29 @@ def check_and_print(
     expected_failures = dict(_pairs(expectations, "--expect"))
     for name in expected_failures:
         find_entry(name, "--expect")
+    if example_from and (example or module or assignments):
+        raise ArgumentError(
+            "--example-from",
+            expected="a test alone, which makes the module and calls it",
+            received="--example, --module or --with beside it",
+            remedy="Give one of them.",
+        )
     options = {
         "causal": causal,
         "window": window,
         "num_heads": num_heads,
         "expected_failures": expected_failures,
         "fix": fix or write,
+        "module": module,
+        "strict": strict,
     }
-    report = check_in_own_process(target, arguments=arguments, options=options)
+    report = check_in_own_process(
+        target,
+        arguments=arguments,
+        options=options,
+        example=example or "",
+        example_from=example_from or "",
+    )
     if write and report.fixes:
         write_fixes(report.fixes)
     print_out(_formatted(report, form))

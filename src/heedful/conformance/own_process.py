@@ -31,7 +31,12 @@ WORKER = "heedful.conformance.worker"
 
 
 def check_in_own_process(
-    target: str, *, arguments: Mapping[str, str], options: Mapping[str, Any]
+    target: str,
+    *,
+    arguments: Mapping[str, str],
+    options: Mapping[str, Any],
+    example: str = "",
+    example_from: str = "",
 ) -> Report:
     """Check a target in another process, and return its report.
 
@@ -42,12 +47,15 @@ def check_in_own_process(
         target: The target as "path/to/file.py:Name" or "package.module:Name".
         arguments: The arguments of the constructor. Each value is a Python literal, or else text.
         options: Other options of `check`, as values that JSON can hold.
+        example: The arguments of a call as a Python expression; "" if they are not given.
+        example_from: A test that calls the target, as "path/to/test_file.py::test_name"; "" if none is given.
 
     Raises:
         HeedfulError: The target cannot be imported, built or called, or it ends the process, or it takes too long.
     """
     with tempfile.TemporaryDirectory(prefix="heedful-") as folder:
-        request = Request(target, dict(arguments), dict(options), nonce=secrets.token_hex())
+        nonce = secrets.token_hex()
+        request = Request(target, dict(arguments), dict(options), nonce, example, example_from)
         Path(folder, "request").write_text(request.to_json(), encoding="ascii")
         seconds = SECONDS + (FIX_SECONDS if options.get("fix") else 0.0)
         end = _run([sys.executable, "-P", "-m", WORKER, folder], seconds)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from heedful.conformance.check import check
+from heedful.conformance.check import COVERAGE, check
 from heedful.conformance.probes import PROBES
 from heedful.conformance.probes.probe import Probe
 from heedful.conformance.reporting.report import Report
@@ -27,8 +27,12 @@ if TYPE_CHECKING:
     import pytest
 
 
+LINES = Probe(COVERAGE, ("lines-not-run",), lambda evidence: iter(()))
+"""The case of a strict check that fails if some lines did not run; `check` itself finds that out."""
+
+
 def parametrize(target: Any, **options: Any) -> pytest.MarkDecorator:
-    """Return a decorator that gives a test function one case for each probe.
+    """Return a decorator that gives a test function one case for each probe, and one for the coverage if it is strict.
 
     The test function takes the argument `probe` and calls it. The target is checked once, when the first case runs. A
     case raises AssertionError if its probe found a bug that no other finding explains, so that one bug fails one test.
@@ -61,8 +65,9 @@ def parametrize(target: Any, **options: Any) -> pytest.MarkDecorator:
     def report() -> Report:
         return check(target() if _is_factory(target) else target, **options)
 
+    probes = (*PROBES, LINES) if options.get("strict") else PROBES
     cases = [
-        pytest.param(ProbeCase(probe, report), id=probe.name.replace(" ", "-")) for probe in PROBES
+        pytest.param(ProbeCase(probe, report), id=probe.name.replace(" ", "-")) for probe in probes
     ]
     return pytest.mark.parametrize("probe", cases)
 

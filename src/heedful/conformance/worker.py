@@ -14,8 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from heedful.conformance.answer import Request, answer_as_json
+from heedful.conformance.calling.command_examples import (
+    captured_from_named_test,
+    evaluated_example,
+)
 from heedful.conformance.calling.exceptions import described_with_line
 from heedful.conformance.calling.loading import loaded
+from heedful.conformance.calling.options import in_command
 from heedful.conformance.check import check
 from heedful.conformance.reporting.report import Report
 from heedful.errors import ArgumentError, HeedfulError
@@ -28,8 +33,18 @@ def answer_to(request: Request) -> Report | HeedfulError:
     """Return the report on a target, or the error that its user made."""
     try:
         values = {name: _literal(text) for name, text in request.arguments.items()}
-        with contextlib.redirect_stdout(sys.stderr), loaded(request.target) as definition:
-            return check(definition, arguments=values, **request.options)
+        with (
+            in_command(),
+            contextlib.redirect_stdout(sys.stderr),
+            loaded(request.target) as definition,
+        ):
+            if request.example_from:
+                capture = captured_from_named_test(request.example_from, definition)
+                return check(capture.module, example=capture.example, **request.options)
+            example = (
+                evaluated_example(request.example, request.target) if request.example else None
+            )
+            return check(definition, example=example, arguments=values, **request.options)
     except HeedfulError as error:
         return error
     except BaseException as error:  # noqa: BLE001 - a target may raise anything, and it must have an answer

@@ -60,7 +60,7 @@ def test_missing_sizes_fit_the_given_ones(arguments, heads, width):
 
 
 def test_an_unconventional_argument_is_requested_by_name():
-    with pytest.raises(ArgumentError, match=r"flavour.*--with flavour=VALUE"):
+    with pytest.raises(ArgumentError, match=r"flavour.*arguments="):
         find_subject(OfNames)
     assert find_subject(OfNames, arguments={"flavour": "sweet"}).module.flavour == "sweet"  # pyright: ignore
     with pytest.raises(ArgumentError, match=r"colour.*d_model"):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
+import signal
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -41,20 +44,68 @@ def test_global_state_is_restored(capsys):
     assert printed.err == "from the target\n"
 
 
-def test_a_target_leaves_no_setting_of_torch_and_no_working_directory_behind(tmp_path):
-    def settings():
-        autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
-        cached = torch.is_autocast_cache_enabled()
-        return torch.zeros(()).device, autocast, cached, str(torch.full((1,), 0.123)), Path.cwd()
+CHANGES = {
+    "signal handler": (
+        lambda: signal.getsignal(signal.SIGTERM),
+        lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN),
+    ),
+    "environment": (lambda: dict(os.environ), lambda: os.environ.update(HEEDFUL_TEST="1", HOME="")),
+    "environment, emptied": (lambda: dict(os.environ), os.environ.clear),
+    "working folder": (Path.cwd, lambda: os.chdir("/")),
+    "import path": (lambda: list(sys.path), lambda: sys.path.insert(0, "/nowhere")),
+    "import path, replaced": (lambda: (id(sys.path), *sys.path), lambda: setattr(sys, "path", [])),
+    "arguments": (lambda: list(sys.argv), lambda: sys.argv.append("--more")),
+    "warnings": (lambda: list(warnings.filters), warnings.resetwarnings),
+    "stdout": (lambda: sys.stdout, lambda: setattr(sys, "stdout", None)),
+    "stderr": (lambda: sys.stderr, lambda: setattr(sys, "stderr", None)),
+    "level of logging": (lambda: logging.root.level, lambda: logging.root.setLevel(5)),
+    "logging": (lambda: logging.root.manager.disable, lambda: logging.disable(50)),
+    "handlers": (
+        lambda: list(logging.root.handlers),
+        lambda: logging.root.addHandler(logging.NullHandler()),
+    ),
+    "recursion": (sys.getrecursionlimit, lambda: sys.setrecursionlimit(5000)),
+    "random": (random.getstate, lambda: random.seed(1)),
+    "numpy": (lambda: str(numpy.random.get_state()), lambda: numpy.random.seed(1)),
+    "numpy's printing": (numpy.get_printoptions, lambda: numpy.set_printoptions(precision=1)),
+    "numpy's errors": (numpy.geterr, lambda: numpy.seterr(all="raise")),
+    "torch's numbers": (lambda: torch.get_rng_state().tolist(), lambda: torch.manual_seed(1)),
+    "dtype": (torch.get_default_dtype, lambda: torch.set_default_dtype(torch.float64)),
+    "device": (lambda: torch.zeros(()).device, lambda: torch.set_default_device("meta")),
+    "threads": (torch.get_num_threads, lambda: torch.set_num_threads(torch.get_num_threads() + 1)),
+    "gradients": (torch.is_grad_enabled, lambda: torch.set_grad_enabled(False)),
+    "anomalies": (torch.is_anomaly_enabled, lambda: torch.autograd.set_detect_anomaly(True)),
+    "precision": (
+        torch.get_float32_matmul_precision,
+        lambda: torch.set_float32_matmul_precision("medium"),
+    ),
+    "printing": (
+        lambda: str(torch.full((1,), 0.123)),
+        lambda: torch.set_printoptions(precision=1, sci_mode=True),
+    ),
+    "determinism": (
+        torch.get_deterministic_debug_mode,
+        lambda: torch.use_deterministic_algorithms(True, warn_only=True),
+    ),
+    "autocast": (
+        lambda: (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")),
+        lambda: torch.autocast("cpu", torch.float16).__enter__(),
+    ),
+    "autocast's cache": (
+        torch.is_autocast_cache_enabled,
+        lambda: torch.set_autocast_cache_enabled(False),
+    ),
+}
 
-    before = settings()
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_target_leaves_no_setting_behind(name):
+    get, change = CHANGES[name]
+    before = get()
     with undisturbed():
-        torch.set_default_device("meta")
-        torch.autocast("cpu", torch.float16).__enter__()
-        torch.set_autocast_cache_enabled(False)
-        torch.set_printoptions(precision=1, sci_mode=True)
-        os.chdir(tmp_path)
-    assert settings() == before
+        change()
+        assert name == "warnings" or get() != before
+    assert get() == before
 
 
 def test_discovery_does_not_advance_the_users_generator():

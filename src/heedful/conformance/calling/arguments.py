@@ -12,6 +12,7 @@ from heedful.conformance.calling import names
 from heedful.conformance.calling.construction import HEAD_SIZE
 from heedful.conformance.calling.convention import MEMORY, Constants
 from heedful.conformance.calling.mask_forms import ATTENTION_FORMS, PADDING_FORMS, in_form
+from heedful.conformance.calling.options import example_with, option
 from heedful.conformance.calling.target import Target
 from heedful.errors import ArgumentError
 
@@ -33,7 +34,7 @@ def token_arguments(target: Target) -> tuple[tuple[str, ...], Constants]:
         required = [*[name for name in parameters if name in names.TOKENS][:1], *required]
     if not required:
         raise ArgumentError(
-            "target",
+            option("target"),
             expected="an argument for the tokens",
             received=f"{target.name}({', '.join(parameters)})",
             remedy="Name it x, or query, key and value.",
@@ -155,7 +156,7 @@ def _constant(target: Target, name: str) -> Any:
         name,
         expected=f"a value for {target.name}'s argument {name!r}",
         received="no value, and the name is not a conventional one",
-        remedy="Give an example of all the arguments: example=(…).",
+        remedy=f"Give an example of all the arguments: {example_with()}.",
     )
 
 

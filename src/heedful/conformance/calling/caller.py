@@ -15,6 +15,7 @@ from heedful.conformance.calling.exceptions import exits_as_errors
 from heedful.conformance.calling.isolation import restored, seeded
 from heedful.conformance.calling.mask_forms import MaskArgument, Masks
 from heedful.conformance.calling.target import Target, TargetError
+from heedful.conformance.recording.coverage import watched
 from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.observation import Observation
 from heedful.observation import ReachableTensors, Trace, record
@@ -135,8 +136,9 @@ class Caller:
     def call(self, arguments: Mapping[str, Any], inputs: Inputs) -> Tensor:
         """Return the output (B, T, …) of a call with named arguments."""
         args, keywords = self.target.bound(arguments)
-        with self.isolated():
-            return self.rows(self.callee(*args, **keywords), inputs)
+        with self.isolated(), watched(self.callee, arguments):
+            result = self.callee(*args, **keywords)
+        return self.rows(result, inputs)
 
     def record(
         self, inputs: Inputs, *, keep: Tensor | None = None, attend: Tensor | None = None
@@ -150,7 +152,8 @@ class Caller:
     def trace(self, arguments: Mapping[str, Any]) -> Trace:
         """Record a call with named arguments; the state that it leaves behind is kept."""
         args, keywords = self.target.bound(arguments)
-        return record(self.callee, *args, **keywords)
+        with watched(self.callee, arguments):
+            return record(self.callee, *args, **keywords)
 
     @contextmanager
     def isolated(self) -> Iterator[None]:

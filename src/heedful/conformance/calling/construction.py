@@ -12,6 +12,7 @@ from heedful.conformance.calling import names
 from heedful.conformance.calling.exceptions import described_with_line, exits_as_errors
 from heedful.conformance.calling.isolation import seeded
 from heedful.conformance.calling.names import Names
+from heedful.conformance.calling.options import constructor_with, option
 from heedful.errors import ArgumentError
 
 # All different from each other and from the 3 sequences of 7 tokens of the evidence, so that axes are unambiguous.
@@ -60,7 +61,7 @@ def instantiate(target: Any, arguments: Mapping[str, Any]) -> Any:
             return build(target, arguments)
     if arguments:
         raise ArgumentError(
-            "arguments",
+            option("arguments"),
             expected="no arguments for a target that is already built",
             received=", ".join(arguments),
             remedy="Pass the class instead of an instance.",
@@ -177,7 +178,7 @@ def _called(cls: Callable[..., Any], values: Mapping[str, Any]) -> Any:
             cls.__name__,
             expected="a class that can be built from conventional values",
             received=f"{described_with_line(error)}, with {', '.join(listed)}",
-            remedy="Give the values that it needs: arguments={…}, or --with NAME=VALUE.",
+            remedy=f"Give the values that it needs: {constructor_with('NAME')}.",
         ) from error
 
 
@@ -194,7 +195,7 @@ def _unknown(holder: str, name: str) -> ArgumentError:
         name,
         expected=f"a value for {holder}'s {name!r}",
         received="no value, and the name is not a conventional one",
-        remedy=f"Give the value: arguments={{{name!r}: …}}, or --with {name}=VALUE.",
+        remedy=f"Give the value: {constructor_with(name)}.",
     )
 
 

@@ -32,7 +32,8 @@ class CallingConvention:
         constants: The other arguments: a value, or a function of (B, T, dtype) that returns one.
         same_tokens: Whether all arguments get the same tokens, as in self-attention.
         visible_keys: The keys that each query may see, if the caller has to pass that mask in every call.
-        fixed_sizes: The only B and T that work, if a tensor at module level requires them.
+        fixed_sizes: The only B and T that work, if a tensor at module level or an example requires them.
+        max_tokens: The number of tokens for which an example has arguments; None if there is no such limit.
     """
 
     layout: str
@@ -43,6 +44,7 @@ class CallingConvention:
     same_tokens: bool = False
     visible_keys: VisibleKeys | None = None
     fixed_sizes: tuple[int, int] | None = None
+    max_tokens: int | None = None
 
     @property
     def batched(self) -> bool:

@@ -10,6 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
+from heedful.conformance.calling.isolation import unforked
+from heedful.conformance.recording.location import location_of
 from heedful.conformance.recording.source import SourceLine
 
 RUNNERS = ("torch", "heedful.conformance", "heedful.observation")  # they only run a target's lines
@@ -27,7 +29,8 @@ def exits_as_errors() -> Iterator[None]:
     KeyboardInterrupt passes, because the user of the check may have pressed Ctrl-C.
     """
     try:
-        yield
+        with unforked():
+            yield
     except (Exception, KeyboardInterrupt):
         raise
     except BaseException as error:
@@ -64,7 +67,7 @@ def describe_exception(error: BaseException) -> str:
 def described_with_line(error: BaseException) -> str:
     """Return the description of an exception, with the innermost line of the target's code if it passed through one."""
     place = raising_line(error)
-    line = "" if place is None else f", at {place.file}:{place.line}: {place.source}"
+    line = "" if place is None else f", at {location_of(place)}: {place.source}"
     return f"{describe_exception(error)}{line}"
 
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import os
 import random
+import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, MutableMapping
+from functools import partial
+from os import _exit, getpid  # bound here, because a target may replace them
+from typing import Any
 
 import numpy
 import torch
@@ -51,22 +56,11 @@ def restored(module: nn.Module | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Restore random states, torch's settings and the working directory afterwards; print to stderr meanwhile.
+    """Restore everything global that a target may change, and print to stderr meanwhile.
 
     Warnings are hidden, because the target's warnings do not concern the check.
     """
-    states = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
-    dtype, threads, grad = (
-        torch.get_default_dtype(),
-        torch.get_num_threads(),
-        torch.is_grad_enabled(),
-    )
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    precision, anomaly = torch.get_float32_matmul_precision(), torch.is_anomaly_enabled()
-    device, print_options = _default_device(), get_printoptions()
-    autocast = {kind: _autocast_state(kind) for kind in AUTOCAST_DEVICES}
-    cache_enabled, folder = torch.is_autocast_cache_enabled(), _working_directory()
+    restorers = [remember() for remember in (*TORCH, *PYTHON)]
     try:
         with (
             contextlib.redirect_stdout(sys.stderr),
@@ -76,25 +70,70 @@ def undisturbed() -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     finally:
-        random.setstate(states[0])
-        numpy.random.set_state(states[1])
-        torch.set_rng_state(states[2])
-        torch.set_default_dtype(dtype)
-        torch.set_grad_enabled(grad)
-        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
-        torch.set_float32_matmul_precision(precision)
-        torch.autograd.set_detect_anomaly(anomaly)
-        if torch.get_num_threads() != threads:
-            torch.set_num_threads(threads)
-        if _default_device() != device:
-            torch.set_default_device(device)
-        torch.set_printoptions(**print_options)
-        for kind, (enabled, autocast_dtype) in autocast.items():
-            torch.set_autocast_enabled(kind, enabled)
-            torch.set_autocast_dtype(kind, autocast_dtype)
-        torch.set_autocast_cache_enabled(cache_enabled)
-        if folder is not None and folder != _working_directory():
-            os.chdir(folder)
+        for restore in restorers:
+            restore()
+
+
+Restore = Callable[[], object]
+Remember = Callable[[], Restore]
+"""A function that remembers a setting, and returns a function that restores it."""
+
+
+def _setting(get: Callable[[], Any], put: Callable[[Any], object]) -> Remember:
+    """Return how to remember a setting that a function returns and that another one sets."""
+
+    def remember() -> Restore:
+        before = get()
+        return lambda: None if _same(get(), before) else put(before)
+
+    return remember
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Compare settings; states of random generators are tensors and arrays, and always set anew."""
+    return isinstance(a, str | int | float | torch.device | torch.dtype | None) and a == b
+
+
+def _attribute(holder: Any, name: str) -> Remember:
+    """Return how to remember what an attribute refers to."""
+    return _setting(lambda: getattr(holder, name), lambda value: setattr(holder, name, value))
+
+
+def _contents(holder: Any, name: str) -> Remember:
+    """Return how to remember a list or mapping that others hold, and what is in it."""
+
+    def remember() -> Restore:
+        held = getattr(holder, name)
+        entries = held.copy()
+
+        def restore() -> None:
+            if held != entries:
+                held.clear()
+                (held.update if isinstance(held, MutableMapping) else held.extend)(entries)
+            setattr(holder, name, held)
+
+        return restore
+
+    return remember
+
+
+def _signal_handlers() -> Restore:
+    """Remember the handlers of all signals; only the main thread can set them."""
+    if threading.current_thread() is not threading.main_thread():
+        return lambda: None
+    before = {number: signal.getsignal(number) for number in signal.valid_signals()}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            if handler is not None and signal.getsignal(number) is not handler:
+                signal.signal(number, handler)
+
+    return restore
+
+
+def _change_folder(folder: str | None) -> None:
+    if folder is not None:
+        os.chdir(folder)
 
 
 def _default_device() -> torch.device | None:
@@ -106,12 +145,67 @@ def _autocast_state(kind: str) -> tuple[bool, torch.dtype]:
     return torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
 
 
+def _set_autocast(kind: str, state: tuple[bool, torch.dtype]) -> None:
+    torch.set_autocast_enabled(kind, state[0])
+    torch.set_autocast_dtype(kind, state[1])
+
+
 def _working_directory() -> str | None:
     """Return the working directory; None if it no longer exists."""
     try:
         return os.getcwd()
     except FileNotFoundError:
         return None
+
+
+PYTHON: tuple[Remember, ...] = (
+    _setting(random.getstate, random.setstate),
+    _setting(numpy.random.get_state, numpy.random.set_state),
+    _setting(numpy.get_printoptions, lambda options: numpy.set_printoptions(**options)),
+    _setting(numpy.geterr, lambda errors: numpy.seterr(**errors)),
+    _setting(_working_directory, _change_folder),
+    _setting(sys.getrecursionlimit, sys.setrecursionlimit),
+    _contents(os, "environ"),
+    _contents(sys, "path"),
+    _contents(sys, "argv"),
+    _contents(warnings, "filters"),
+    _attribute(sys, "stdout"),
+    _attribute(sys, "stderr"),
+    _attribute(sys, "stdin"),
+    _attribute(sys, "excepthook"),
+    _attribute(logging.root.manager, "disable"),
+    _setting(lambda: logging.root.level, logging.root.setLevel),
+    _contents(logging.root, "handlers"),
+    _signal_handlers,
+)
+
+TORCH: tuple[Remember, ...] = (
+    _setting(torch.get_rng_state, torch.set_rng_state),
+    _setting(torch.get_default_dtype, torch.set_default_dtype),
+    _setting(_default_device, torch.set_default_device),
+    _setting(torch.get_num_threads, torch.set_num_threads),
+    _setting(torch.is_grad_enabled, torch.set_grad_enabled),
+    _setting(torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
+    _setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    _setting(get_printoptions, lambda options: torch.set_printoptions(**options)),
+    _setting(torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    _setting(torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
+    *(
+        _setting(partial(_autocast_state, kind), partial(_set_autocast, kind))
+        for kind in AUTOCAST_DEVICES
+    ),
+)
+
+
+@contextlib.contextmanager
+def unforked() -> Iterator[None]:
+    """End every process that the block forks, where the block ends: only one process goes on with the check."""
+    process = getpid()
+    try:
+        yield
+    finally:
+        if getpid() != process:
+            _exit(0)
 
 
 @contextlib.contextmanager

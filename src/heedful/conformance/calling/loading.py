@@ -9,7 +9,7 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +17,7 @@ from typing import Any
 
 from torch import nn
 
+from heedful.conformance.calling.isolation import unforked
 from heedful.errors import ArgumentError
 from heedful.reading import open_file
 
@@ -46,6 +47,16 @@ def loaded(target: str) -> Iterator[Any]:
         yield _named(module, name, target) if name else _only_module(module, target)
     finally:
         sys.path[:] = path_before
+
+
+def names_beside(target: str) -> Mapping[str, Any]:
+    """Return the names that the file or module of a loaded target defines."""
+    location, separator, name = target.rpartition(":")
+    if not separator or not DOTTED_NAME.fullmatch(name):
+        location = target
+    file = str(Path(location).resolve())
+    modules = [it for it in list(sys.modules.values()) if getattr(it, "__file__", None) == file]
+    return vars(modules[0] if modules else sys.modules[location])
 
 
 def _import(location: str) -> ModuleType:
@@ -101,7 +112,8 @@ def _import_alone(path: Path) -> ModuleType:
 def _guarded(location: str, load: Callable[[], ModuleType]) -> ModuleType:
     """Import a module; an `ArgumentError` names the line of the user's code that failed."""
     try:
-        return load()
+        with unforked():
+            return load()
     except (Exception, SystemExit) as error:  # the user's code runs and may raise anything
         message = traceback.format_exception_only(error)[-1].strip()
         raise ArgumentError(

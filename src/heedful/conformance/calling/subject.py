@@ -14,6 +14,7 @@ from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.chunks import CacheMaker, CacheUse, run_chunks
 from heedful.conformance.calling.construction import instantiate
 from heedful.conformance.calling.discovery import find_convention
+from heedful.conformance.calling.examples import find_example_convention
 from heedful.conformance.calling.masks import find_masks
 from heedful.conformance.calling.max_length import find_max_length
 from heedful.conformance.calling.target import make_target
@@ -33,7 +34,7 @@ def find_subject(
 
     Args:
         target: A module, the class of one, or a function.
-        example: Tokens, or a tuple of all arguments; None to try conventional ones.
+        example: The arguments of a call, in any form that `check` takes; None to try conventional ones.
         causal: Whether calls should be causal, if an argument decides that; None for the target's default.
         cache: A function of (batch, capacity) that returns an empty cache; None to try the usual caches.
         arguments: The constructor's, if the target is a class.
@@ -44,9 +45,14 @@ def find_subject(
     """
     instance = instantiate(target, arguments)
     held = make_target(instance)
-    convention, dtype = find_convention(held, example, causal)
+    convention, dtype = (
+        find_convention(held, None, causal)
+        if example is None
+        else find_example_convention(held, example, causal)
+    )
     caller = Caller(held, convention, dtype, held.copied(dtype))
-    max_length = find_max_length(caller)
+    limits = (find_max_length(caller), convention.max_tokens)
+    max_length = min((limit for limit in limits if limit is not None), default=None)
     masks = find_masks(caller, max_length)
     cache_use, make_cache = find_cache(caller.with_masks(masks), cache) or (None, None)
     return Subject(

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
+from heedful.conformance.calling.options import option, option_with
 from heedful.errors import ArgumentError
 
 # Unlike `.to(dtype)`, these keep complex tables of rotary angles complex.
@@ -76,21 +77,27 @@ def make_target(instance: Any) -> Target:
     """
     instance = getattr(instance, "_orig_mod", instance)  # the argument of torch.compile
     _check_callable(instance)
+    _check_forward(instance)
     if instance is F.scaled_dot_product_attention:  # a built-in without a signature
         instance = scaled_dot_product_attention
     if not isinstance(instance, nn.Module):
         return Target(getattr(instance, "__name__", type(instance).__name__), instance)
     try:
-        module = copy.deepcopy(instance, _detached_results(instance)).cpu()
+        module = copied_module(instance).cpu()
     except (RuntimeError, TypeError, NotImplementedError) as error:
         raise ArgumentError(
-            "target",
+            option("target"),
             expected="a module that copy.deepcopy can copy, because only copies are run",
             received=f"{type(instance).__name__}, which raises {type(error).__name__}: {error}",
             remedy="Pass a module that has just been built, or its class.",
         ) from error
     _randomize_constants(module)
     return Target(type(instance).__name__, module)
+
+
+def copied_module(module: nn.Module) -> nn.Module:
+    """Return a copy of a module, in which the results that it stores have no graph, because deepcopy refuses them."""
+    return copy.deepcopy(module, _detached_results(module))
 
 
 def is_from_torch(module: nn.Module | None) -> bool:
@@ -107,7 +114,7 @@ def _check_callable(instance: Any) -> None:
     """Raise an `ArgumentError` for what cannot be called, or would call into a module that is not copied."""
     if not callable(instance):
         raise ArgumentError(
-            "target",
+            option("target"),
             expected="a module, the class of one, or a function",
             received=repr(instance),
             remedy="Name the class of the attention, or a function of (query, key, value).",
@@ -115,11 +122,27 @@ def _check_callable(instance: Any) -> None:
     for attribute in ("__self__", "func"):  # of a bound method, and of functools.partial
         if isinstance(owner := getattr(instance, attribute, None), nn.Module):
             raise ArgumentError(
-                "target",
+                option("target"),
                 expected="a module itself, which can be copied",
                 received=f"a bound call of {type(owner).__name__}",
                 remedy="Pass the module; the check calls its forward.",
             )
+
+
+def _check_forward(instance: Any) -> None:
+    """Raise an `ArgumentError` for a module without a forward of its own."""
+    if not isinstance(instance, nn.Module) or type(instance).forward is not nn.Module.forward:
+        return
+    if "forward" in vars(instance):
+        return
+    parts = [name for name, _ in instance.named_modules() if name]
+    raise ArgumentError(
+        option("target"),
+        expected="a module with a method forward, which a call of it runs",
+        received=f"{type(instance).__name__}, which defines none",
+        remedy="Define forward(self, x, …) in the class"
+        + (f", or check a module within it: {option_with('module', parts[0])}." if parts else "."),
+    )
 
 
 def scaled_dot_product_attention(
@@ -134,7 +157,7 @@ def scaled_dot_product_attention(
 
 
 def _detached_results(module: nn.Module) -> dict[int, Any]:
-    """Return detached copies, by id, of results that a module stores, because deepcopy refuses tensors with a graph."""
+    """Return detached copies, by id, of results that a module stores."""
     values = [value for part in module.modules() for value in pytree.tree_leaves(vars(part))]
     results = (value for value in values if isinstance(value, Tensor) and not value.is_leaf)
     return {id(tensor): tensor.detach().clone() for tensor in results}

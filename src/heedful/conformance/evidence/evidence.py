@@ -33,7 +33,7 @@ class Evidence:
 
     def __init__(self, subject: Subject, expected: Expected) -> None:
         self.subject: Subject = subject
-        self._expected = expected
+        self.stated: Expected = expected
         self.after: Callable[[int, int], Observation] = cache(self._after)
         self.attentions_after: Callable[[int, int], list[RecordedAttention]] = cache(
             self._attentions_after
@@ -43,7 +43,7 @@ class Evidence:
     @cached_property
     def inputs(self) -> Inputs:
         """Three sequences of seven tokens, with other sizes only if the subject needs them."""
-        window = self._expected.window_of(self.subject.module)
+        window = self.stated.window_of(self.subject.module)
         T = TOKENS if window is None or window < TOKENS - 2 else window + 3
         B, T = self.subject.fixed_sizes or (BATCH, min(T, self.subject.max_length or T))
         return self.subject.draw(B if self.subject.batched else 1, T)
@@ -60,7 +60,7 @@ class Evidence:
     @cached_property
     def expected(self) -> Expectations:
         """The behaviour that is expected of the subject."""
-        return expectations_of(self.subject, self._expected, self.baseline)
+        return expectations_of(self.subject, self.stated, self.baseline)
 
     @cached_property
     def attentions(self) -> list[RecordedAttention]:

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from heedful.conformance.calling import names
+from heedful.conformance.calling.options import option
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.calling.target import is_from_transformers
 from heedful.conformance.evidence.fused import FUSED, fused_arguments
 from heedful.conformance.evidence.triangular import is_triangular
 from heedful.conformance.recording.observation import Observation, tensor_of
+from heedful.errors import ArgumentError
 
 
 @dataclass(frozen=True)
@@ -23,11 +25,24 @@ class Expected:
         causal: Whether no query may see a later key.
         window: The number of keys that each query sees, including its own.
         num_heads: The number of heads.
+
+    Raises:
+        ArgumentError: The window or the number of heads is less than 1.
     """
 
     causal: bool | None = None
     window: int | None = None
     num_heads: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, number in (("window", self.window), ("num_heads", self.num_heads)):
+            if number is not None and number < 1:
+                raise ArgumentError(
+                    option(name),
+                    expected="a number of at least 1",
+                    received=str(number),
+                    remedy=f"Leave {option(name)} out if the target declares it.",
+                )
 
     def window_of(self, module: nn.Module | None) -> int | None:
         """Return the window that the caller states, or else the one that a module declares."""

@@ -35,6 +35,7 @@ from heedful.conformance.probes import (
     sequence_lengths,
     softmax,
     state,
+    statements,
     strides,
     unused_mask,
     unused_slots,
@@ -43,6 +44,7 @@ from heedful.conformance.probes import (
 from heedful.conformance.probes.probe import Probe
 
 PROBES: tuple[Probe, ...] = (
+    statements.statements,
     causality.causality,
     unused_mask.unused_mask,
     mask_fill.mask_fill,

@@ -412,9 +412,27 @@ _NUMBERS = (
     ),
 )
 
+_INTENT = (
+    CatalogueEntry(
+        "statement-contradicted",
+        "bug",
+        "The target is not what the caller of the check states: it has another number of heads, another window, or is "
+        "causal although it is said not to be.",
+        "The recorded attention is compared with the statement.",
+        "Correct the statement, or the target if the statement is what you mean.",
+    ),
+    CatalogueEntry(
+        "lines-not-run",
+        "bug",
+        "Some lines of the target were not run by any probe, although the check was asked to be strict.",
+        "The lines that run are traced.",
+        "Give an example of the arguments that lead there, or check the target with other settings as well.",
+    ),
+)
+
 CATALOGUE: dict[str, CatalogueEntry] = {
     entry.name: entry
-    for group in (_MASKS, _PADDING, _WEIGHTS, _HEADS, _DROPOUT, _CACHES, _STATE, _NUMBERS)
+    for group in (_MASKS, _PADDING, _WEIGHTS, _HEADS, _DROPOUT, _CACHES, _STATE, _NUMBERS, _INTENT)
     for entry in group
 }
 """Every entry by its name, in the order in which they are listed."""

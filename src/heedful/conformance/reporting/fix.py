@@ -6,7 +6,7 @@ import difflib
 from dataclasses import dataclass
 from typing import NewType
 
-from heedful.conformance.reporting.location import short_path
+from heedful.conformance.recording.location import short_path
 
 SourceText = NewType("SourceText", str)
 

@@ -8,10 +8,11 @@ from importlib import resources
 
 from jinja2 import Environment, StrictUndefined, Template
 
+from heedful.conformance.recording.location import location_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.catalogue import remedy_of
-from heedful.conformance.reporting.location import location_of
 from heedful.conformance.reporting.result import CheckResult
+from heedful.conformance.reporting.text import not_exercised
 
 TEMPLATE = "report.html.j2"
 CONTEXT_LINES = 2
@@ -21,7 +22,11 @@ CONTEXT_LINES = 2
 def as_html(result: CheckResult) -> str:
     """Return the whole report as one HTML element with its own style."""
     return _template().render(
-        result=result, remedy_of=remedy_of, location_of=location_of, excerpt_of=excerpt_of
+        result=result,
+        remedy_of=remedy_of,
+        location_of=location_of,
+        excerpt_of=excerpt_of,
+        not_exercised=not_exercised,
     )
 
 

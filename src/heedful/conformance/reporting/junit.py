@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element, SubElement
 
 from heedful.conformance.reporting.finding import Finding
 from heedful.conformance.reporting.result import CheckResult, ProbeRun
-from heedful.conformance.reporting.text import finding_as_text
+from heedful.conformance.reporting.text import finding_as_text, not_exercised
 
 NOT_XML: re.Pattern[str] = re.compile(
     "[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]"
@@ -31,9 +31,12 @@ def as_junit(result: CheckResult) -> str:
     suite.set("skipped", str(len(suite.findall("testcase/skipped"))))
     suite.set("errors", "0")
     suite.set("time", f"{sum(run.seconds for run in result.probes):.3f}")
+    output = [] if result.coverage is None else not_exercised(result.coverage)
     if result.no_longer_failing:
         names = ", ".join(result.no_longer_failing)
-        SubElement(suite, "system-out").text = f"Expected failures that no longer fail: {names}"
+        output.append(f"Expected failures that no longer fail: {names}")
+    if output:
+        SubElement(suite, "system-out").text = "\n".join(output)
     ElementTree.indent(suites)
     return NOT_XML.sub("", ElementTree.tostring(suites, encoding="unicode", xml_declaration=True))
 

@@ -39,6 +39,7 @@ class Report(CheckResult):
             "findings": [self._finding_to_dict(finding) for finding in self.findings],
             "facts": [asdict(fact) for fact in self.facts],
             "no_longer_failing": list(self.no_longer_failing),
+            "coverage": None if self.coverage is None else asdict(self.coverage),
             "probes": [_probe_run_to_dict(run) for run in self.probes],
             "fixes": None if self.fixes is None else [_fix_to_dict(fix) for fix in self.fixes],
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from heedful.conformance.recording.coverage import Coverage
 from heedful.conformance.reporting.catalogue import find_entry
 from heedful.conformance.reporting.finding import LEVELS, Fact, Finding
 from heedful.conformance.reporting.fix import Fix
@@ -47,6 +48,7 @@ class CheckResult:
         probes: The outcomes of all probes.
         fixes: Edits that mend bugs, each proved by another check on top of the previous ones; None if none were
             looked for.
+        coverage: What of the target the probes ran; None if that is unknown.
 
     Raises:
         ArgumentError: An expected failure has a name that no finding has.
@@ -58,6 +60,7 @@ class CheckResult:
     expected_failures: Mapping[str, str] = field(default_factory=dict)
     probes: tuple[ProbeRun, ...] = ()
     fixes: tuple[Fix, ...] | None = None
+    coverage: Coverage | None = None
 
     def __post_init__(self) -> None:
         for name in self.expected_failures:
@@ -99,15 +102,26 @@ class CheckResult:
 
     @property
     def summary(self) -> str:
-        """The number of findings at each level, such as "2 bugs, 1 convention" or "no bug"."""
+        """The number of findings at each level, such as "2 bugs, 1 convention" or "no bug".
+
+        If some lines did not run, it is "no bug in 18 of 22 lines".
+        """
         unexpected = [
             finding for finding in self.findings if finding.name not in self.expected_failures
         ]
         levels = [finding.level for finding in unexpected]
         counts = {level: levels.count(level) for level in LEVELS}
         bugs = counts.pop("bug")
-        parts = [f"{bugs} bug{'s' if bugs > 1 else ''}" if bugs else "no bug"]
+        parts = [f"{bugs} bug{'s' if bugs > 1 else ''}" if bugs else f"no bug{self._extent}"]
         parts += [f"{count} {level}" for level, count in counts.items() if count]
         if expected := len(self.findings) - len(unexpected):
             parts.append(f"{expected} expected")
         return ", ".join(parts)
+
+    @property
+    def _extent(self) -> str:
+        """What "no bug" is said of, if that is not every line."""
+        coverage = self.coverage
+        if coverage is None or not coverage.missed:
+            return ""
+        return f" in {coverage.ran} of {coverage.lines} lines"

@@ -12,15 +12,17 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from heedful.conformance.recording.coverage import Coverage, MissedLines
+from heedful.conformance.recording.location import location_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.catalogue import CATALOGUE, remedy_of
 from heedful.conformance.reporting.finding import LEVELS, Fact, Finding
-from heedful.conformance.reporting.location import location_of
 from heedful.conformance.reporting.result import CheckResult
 from heedful.screen import console_for, printed, without_controls
 
 INDENT = 4
 SOURCE_WIDTH = 84
+MAX_MISSED = 5
 STYLES: dict[str, str] = {
     "bug": "bold red",
     "suspicious": "yellow",
@@ -74,7 +76,26 @@ def _result(result: CheckResult) -> RenderableType:
         )
     if result.facts:
         parts += [Text(), _facts(result.facts)]
+    if result.coverage is not None and not result.coverage.complete:
+        parts += [Text(), *map(Text, not_exercised(result.coverage, MAX_MISSED))]
     return Group(*parts)
+
+
+def not_exercised(coverage: Coverage, most: int | None = None) -> list[str]:
+    """Return what of a target no probe exercised, a line for each, and at most so many of missed branches."""
+    texts = [_missed(lines) for lines in coverage.missed[:most]]
+    if more := len(coverage.missed[len(texts) :]):
+        texts.append(f"Never ran: {more} more branches (--format json lists them)")
+    if coverage.never_given:
+        texts.append(f"Never given: {', '.join(coverage.never_given)}")
+    return texts
+
+
+def _missed(lines: MissedLines) -> str:
+    last = "" if lines.last == lines.place.line else f"–{lines.last}"
+    branch = textwrap.shorten(lines.branch, SOURCE_WIDTH, placeholder=" …")
+    text = f"Never ran: {location_of(lines.place)}{last}, {branch}"
+    return f"{text}. {lines.remedy}" if lines.remedy else text
 
 
 def _headline(result: CheckResult) -> Text:

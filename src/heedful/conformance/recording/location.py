@@ -9,8 +9,15 @@ from heedful.conformance.recording.source import SourceLine
 
 
 def location_of(place: SourceLine) -> str:
-    """Return a line as "file:line", with the path as short as possible."""
-    return f"{short_path(place.file)}:{place.line}"
+    """Return a line as "file:line", with the path as short as possible; in a notebook, as "cell In[3]:line"."""
+    return f"{_cell(place.file) or short_path(place.file)}:{place.line}"
+
+
+def _cell(file: str) -> str | None:
+    """Return the cell of a notebook that was run from a temporary file; None if a file is none of a notebook's."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    name = None if shell is None else shell.compile.format_code_name(file)
+    return None if name is None else f"cell {name[1]}"
 
 
 def short_path(file: str) -> str:

@@ -1,0 +1,65 @@
+"""The examples that a command line names: a Python expression, or a test that calls the target."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+
+from heedful.conformance.calling.capture import Capture, captured_from_test
+from heedful.conformance.calling.examples import Example
+from heedful.conformance.calling.isolation import seeded
+from heedful.conformance.calling.loading import loaded, names_beside
+from heedful.errors import ArgumentError
+
+
+def evaluated_example(text: str, target: str) -> Example:
+    """Return the arguments that an expression stands for, such as "torch.randn(2, 9, 32), mask=torch.ones(9, 9)".
+
+    The text is code of the user's own. It may use torch and every name of the target's file.
+
+    Args:
+        text: Arguments as one would write them in a call.
+        target: The target that has been loaded.
+
+    Raises:
+        ArgumentError: The text cannot be evaluated.
+    """
+    names = {"torch": torch, **names_beside(target), "_example": Example}
+    try:
+        with seeded():
+            return eval(f"_example({text}\n)", names)
+    except Exception as error:
+        raise ArgumentError(
+            "--example",
+            expected="the arguments of a call in Python, such as 'torch.randn(2, 9, 32), mask=None'",
+            received=f"{text!r}, which raises {type(error).__name__}: {error}",
+            remedy="It may use torch and the names of the target's file.",
+        ) from error
+
+
+def captured_from_named_test(test: str, definition: Any) -> Capture:
+    """Run a test that a command line names, and return the first call of the target in it.
+
+    Args:
+        test: "path/to/test_file.py::test_name", or "….py::TestClass::test_name".
+        definition: The target: a class or an instance of one.
+
+    Raises:
+        ArgumentError: There is no such test, it takes arguments, or it does not call the target.
+    """
+    file, separator, name = test.partition("::")
+    if not separator or not (
+        inspect.isclass(definition) or isinstance(definition, torch.nn.Module)
+    ):
+        raise ArgumentError(
+            "--example-from",
+            expected="path/to/test_file.py::test_name, and the class of a module as the target",
+            received=f"{test} for {getattr(definition, '__name__', type(definition).__name__)}",
+            remedy="For a function, give its arguments: --example.",
+        )
+    cls = definition if inspect.isclass(definition) else type(definition)
+    holder, _, function = name.rpartition("::")
+    with loaded(f"{file}:{holder.replace('::', '.') or function}") as found:
+        return captured_from_test(getattr(found(), function) if holder else found, cls, test)

@@ -1,0 +1,398 @@
+"""Examples of a target's arguments, and the calling conventions that follow from them; nothing is guessed."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heedful.conformance.calling.arguments import token_arguments
+from heedful.conformance.calling.caller import Caller
+from heedful.conformance.calling.causality import causal_flag, mask_by_caller
+from heedful.conformance.calling.convention import MEMORY, CallingConvention
+from heedful.conformance.calling.discovery import LESS_EXACT
+from heedful.conformance.calling.exceptions import exits_as_errors
+from heedful.conformance.calling.isolation import seeded
+from heedful.conformance.calling.layouts import likely_layouts
+from heedful.conformance.calling.options import option
+from heedful.conformance.calling.target import CASTS, Target, TargetError
+from heedful.conformance.recording.dataflow import steps_from_tokens
+from heedful.errors import ArgumentError
+
+TRIAL_BATCHES, TRIAL_TOKENS = (3, 2), (5, 4, 3, 2, 1)  # the first that differ from the example's
+NO_TOKENS = ("mask", "pos", "bias", "cos", "sin", "freq", "rotary")  # parts of names
+
+
+class Example:
+    """The arguments of a call, as positional and as keyword arguments.
+
+    Args:
+        args: The positional arguments.
+        kwargs: The keyword arguments.
+
+    Attributes:
+        args: The positional arguments.
+        kwargs: The keyword arguments.
+        source: The call that the arguments were captured from, for the report; "" if they were not captured.
+
+    Examples:
+        >>> import torch
+        >>> from heedful import check
+        >>> from heedful.conformance import Example
+        >>> def attend(a, b, c, *, hidden=None):
+        ...     scores = a @ b.mT / a.shape[-1] ** 0.5
+        ...     return scores.masked_fill(hidden, -torch.inf).softmax(dim=-1) @ c
+        >>> hidden = torch.ones(5, 5, dtype=torch.bool).triu(1)
+        >>> check(attend, example=Example(*torch.randn(3, 2, 5, 8), hidden=hidden)).ok
+        True
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.args: tuple[Any, ...] = args
+        self.kwargs: dict[str, Any] = kwargs
+        self.source: str = ""
+
+    def __repr__(self) -> str:
+        named = (f"{name}={value!r}" for name, value in self.kwargs.items())
+        return f"Example({', '.join([*map(repr, self.args), *named])})"
+
+    def copied(self) -> Example:
+        """Return a copy that shares no storage and no graph, on the CPU."""
+        args = tuple(map(_copied, self.args))
+        return Example(*args, **{name: _copied(value) for name, value in self.kwargs.items()})
+
+
+def as_example(target: Target, example: Any) -> Example:
+    """Return an example in any of the forms that `check` takes, as an `Example`.
+
+    Raises:
+        ArgumentError: The function that should make the example raises an exception.
+    """
+    if callable(example):
+        try:
+            example = example()
+        except Exception as error:
+            raise ArgumentError(
+                option("example"),
+                expected="a function without parameters that returns the arguments of a call",
+                received=f"one that raises {type(error).__name__}: {error}",
+                remedy="Call it in Python to see the whole traceback.",
+            ) from error
+    match example:
+        case Example():
+            return example
+        case Mapping():
+            return Example(**example)
+        case tuple() | list():
+            return Example(*example)
+        case Tensor():
+            try:
+                inspect.signature(target.forward).bind(example)
+            except TypeError:  # it is passed to every argument that takes tokens
+                return _passed_to_all(target, example)
+    return Example(example)
+
+
+def _passed_to_all(target: Target, tokens: Tensor) -> Example:
+    """Return an example in which every argument that takes tokens gets the same ones."""
+    taking, constants = token_arguments(target)
+
+    def value(constant: Any) -> Any:
+        if constant is MEMORY:
+            return tokens
+        return constant(*tokens.shape[:2], tokens.dtype) if callable(constant) else constant
+
+    others = {name: value(constant) for name, constant in constants.items()}
+    return Example(**dict.fromkeys(taking, tokens), **others)
+
+
+def find_example_convention(
+    target: Target, example: Any, causal: bool | None
+) -> tuple[CallingConvention, torch.dtype]:
+    """Return the convention of the call that an example makes, and the dtype of the tokens, as `find_convention` does.
+
+    The example is first run as it is. Then, axes of the same size vary together: those of the batch size and those of
+    the number of tokens. If the target runs with the example's sizes alone, they are fixed.
+
+    Raises:
+        TargetError: The target raises an exception when it is called with the example.
+        ArgumentError: The example does not fit the signature, has no tokens, or gives no row for each token.
+    """
+    given = as_example(target, example)
+    arguments = _named(target, given)
+    _run_as_given(target, given)
+    errors: list[Exception] = []
+    for convention, sizes in _conventions(target, arguments, causal):
+        for dtype in (torch.float64, torch.float32):
+            caller = Caller(target, convention, dtype, target.copied(dtype))
+            try:
+                exact = _is_exact(caller, *sizes)
+            except Exception as error:  # noqa: BLE001 - the next convention may work
+                errors.append(error)
+                continue
+            if exact or dtype == torch.float32:
+                return convention, dtype
+    first = errors[0] if errors else TypeError("it has no tensor of tokens")
+    raise ArgumentError(
+        option("example"),
+        expected="a call whose first tensor holds tokens, (B, T, C), (B, H, T, D), (T, C) or (B, T) ids, "
+        "and whose result has one row for each token",
+        received=f"a call of {target.name} that runs, but with other tokens raises {type(first).__name__}: {first}",
+        remedy="Give an example of the attention itself, not of a module that pools its result.",
+    ) from first
+
+
+def _named(target: Target, example: Example) -> dict[str, Any]:
+    """Return the arguments by name.
+
+    Raises:
+        ArgumentError: They do not fit the target's signature.
+    """
+    try:
+        bound = inspect.signature(target.forward).bind(*example.args, **example.kwargs)
+    except TypeError as error:
+        raise ArgumentError(
+            option("example"),
+            expected=f"the arguments of {target.name}({', '.join(target.parameters)})",
+            received=f"{len(example.args)} positional ones{_listed(example.kwargs)}: {error}",
+            remedy="Give those that a call of it takes.",
+        ) from error
+    arguments = dict(bound.arguments)
+    for name, parameter in target.parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            arguments |= arguments.pop(name, {})
+    return arguments
+
+
+def _listed(keywords: Mapping[str, Any]) -> str:
+    return f" and {', '.join(keywords)}" if keywords else ""
+
+
+def _run_as_given(target: Target, example: Example) -> None:
+    """Call the target with the example, in the example's own dtype.
+
+    Raises:
+        TargetError: The target raises an exception.
+    """
+    values = (*example.args, *example.kwargs.values())
+    dtypes = [value.dtype for value in values if isinstance(value, Tensor) and value.dtype in CASTS]
+    callee, own = target.copied((dtypes or [torch.float32])[0]), example.copied()
+    try:
+        with torch.no_grad(), exits_as_errors(), seeded():
+            callee(*own.args, **own.kwargs)
+    except Exception as error:
+        raise TargetError(target.name) from error
+
+
+def _is_exact(caller: Caller, B: int, T: int) -> bool:
+    """Call the target with tokens of the given sizes, and check that no step on the way has fewer digits than float64.
+
+    Raises:
+        TypeError: The result has no row for each token.
+    """
+    inputs = caller.draw(B, T)
+    with torch.no_grad(), caller.isolated():
+        trace = caller.trace(caller.arguments(inputs))
+    if caller.convention.rows(trace.result, B, T) is None:
+        raise TypeError(f"the result has no row for each of {T} tokens")
+    return not any(trace[index].dtype in LESS_EXACT for index in steps_from_tokens(trace.steps))
+
+
+# --- conventions -------------------------------------------------------------------------------------
+
+
+def _conventions(
+    target: Target, arguments: Mapping[str, Any], causal: bool | None
+) -> Iterator[tuple[CallingConvention, tuple[int, int]]]:
+    """Yield the conventions that an example may follow, each with the sizes B and T of a trial."""
+    first = next((name for name, it in arguments.items() if _may_be_tokens(it)), None)
+    if first is None:
+        return
+    tokens = _token_names(first, arguments)
+    others = {name: value for name, value in arguments.items() if name not in tokens}
+    flags = {name: it for name, it in causal_flag(target, causal).items() if name not in arguments}
+    varying: list[tuple[CallingConvention, tuple[int, int]]] = []
+    fixed: list[tuple[CallingConvention, tuple[int, int]]] = []
+    for base, sizes in _layouts(target, arguments[first], tokens):
+        same = all(_equal(arguments[first], arguments[name]) for name in tokens)
+        base = replace(base, same_tokens=same, visible_keys=mask_by_caller(target, causal))
+        for axes in _axes(sizes):
+            constants = {name: Resized(value, axes) for name, value in others.items()}
+            most = min((it.most_tokens for it in constants.values()), default=None, key=_or_endless)
+            convention = replace(base, constants=constants | flags, max_tokens=most)
+            varying.append((convention, _trial_sizes(sizes, most)))
+        held = {name: Resized(value, Axes(None, None)) for name, value in others.items()}
+        fixed.append((replace(base, constants=held | flags, fixed_sizes=sizes), sizes))
+    yield from (*varying, *fixed)
+
+
+def _may_be_tokens(value: Any) -> bool:
+    if not isinstance(value, Tensor) or value.dtype == torch.bool or value.is_complex():
+        return False
+    return value.dim() in (2, 3, 4) if value.is_floating_point() else value.dim() == 2
+
+
+def _token_names(first: str, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the arguments that take tokens: those of the first one's shape and dtype, if no name says otherwise."""
+    tokens = arguments[first]
+    if not tokens.is_floating_point():
+        return (first,)
+    return tuple(
+        name
+        for name, value in arguments.items()
+        if isinstance(value, Tensor)
+        and (value.shape, value.dtype) == (tokens.shape, tokens.dtype)
+        and (name == first or not any(part in name for part in NO_TOKENS))
+    )
+
+
+def _layouts(
+    target: Target, tokens: Tensor, taking: tuple[str, ...]
+) -> Iterator[tuple[CallingConvention, tuple[int, int]]]:
+    """Yield conventions for the layouts that the tokens may have, with the batch size and the number of tokens."""
+    shape = tuple(tokens.shape)
+    if not tokens.is_floating_point():
+        vocabulary = int(tokens.max()) + 1
+        yield CallingConvention("(B, T) ids", taking, (), vocabulary), (shape[0], shape[1])
+    elif len(shape) == 4:
+        likely = likely_layouts(target.callee).heads
+        for layout in sorted(("(B, H, T, D)", "(B, T, H, D)"), key=lambda it: it != likely):
+            heads, T = (1, 2) if layout == "(B, H, T, D)" else (2, 1)
+            yield CallingConvention(layout, taking, (shape[heads], shape[3])), (shape[0], shape[T])
+    elif len(shape) == 2:
+        yield CallingConvention("(T, C)", taking, shape[-1:]), (1, shape[0])
+    else:
+        for layout in likely_layouts(target.callee).tokens:
+            B, T = shape[:2] if layout == "(B, T, C)" else shape[1::-1]
+            yield CallingConvention(layout, taking, shape[-1:]), (B, T)
+
+
+def _trial_sizes(sizes: tuple[int, int], most_tokens: int | None) -> tuple[int, int]:
+    """Return sizes unlike those of the example and unlike each other, as far as its arguments reach."""
+    B, T = sizes
+    batch = next(it for it in TRIAL_BATCHES if it != B) if B > 1 else B
+    tokens = (it for it in TRIAL_TOKENS if it not in (T, batch) and it <= (most_tokens or it))
+    return batch, next(tokens, T)
+
+
+def _or_endless(number: int | None) -> float:
+    return float("inf") if number is None else number
+
+
+# --- arguments of other sizes ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The sizes by which the axes of an example's tensors are recognized.
+
+    Attributes:
+        B: The batch size; None if no axis varies with it.
+        T: The number of tokens; None if no axis varies with it.
+        batch_first: Whether an axis of both sizes at the same time is that of the batch if it is the first one.
+    """
+
+    B: int | None
+    T: int | None
+    batch_first: bool = False
+
+    def of(self, shape: Sequence[int]) -> str:
+        """Return a letter for each axis of a shape: B, T, or a blank for one that does not vary."""
+        letters = ["T" if n == self.T else "B" if n == self.B else " " for n in shape]
+        if self.batch_first and letters[:1] == ["T"] and self.B == self.T:
+            letters[0] = "B"
+        return "".join(letters)
+
+
+def _axes(sizes: tuple[int, int]) -> Iterator[Axes]:
+    """Yield the ways to recognize axes of a batch size and a number of tokens; axes of size 1 never vary."""
+    B, T = (None if size == 1 else size for size in sizes)
+    yield Axes(B, T)
+    if B is not None and B == T:
+        yield Axes(B, T, batch_first=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Resized:
+    """An argument of an example for other sizes: a function of (B, T, dtype).
+
+    Every sequence gets what the first one of the example has, and fewer tokens get what the first ones have.
+
+    Attributes:
+        value: The argument; tuples, lists and dicts are resized entry by entry, and what is no tensor is copied.
+        axes: How its axes are recognized.
+    """
+
+    value: Any
+    axes: Axes
+
+    def __call__(self, B: int, T: int, dtype: torch.dtype) -> Any:
+        def resize(value: Any) -> Any:
+            if not isinstance(value, Tensor):
+                return copy.deepcopy(value)
+            for axis, letter in enumerate(self.axes.of(value.shape)):
+                if letter == "B":
+                    value = value.narrow(axis, 0, 1).repeat_interleave(B, axis)
+                elif letter == "T":
+                    value = value.index_select(
+                        axis, torch.arange(T).clamp(max=value.shape[axis] - 1)
+                    )
+            return value.to(dtype) if value.is_floating_point() else value.clone()
+
+        return _mapped(resize, self.value)
+
+    @property
+    def most_tokens(self) -> int | None:
+        """The number of tokens for which the example has entries; None if they are all equal, or none vary."""
+        if self.axes.T is None:
+            return None
+        tensors = _tensors(self.value)
+        return self.axes.T if any(self._differs(tensor) for tensor in tensors) else None
+
+    def _differs(self, tensor: Tensor) -> bool:
+        """Check whether the entries of a tensor differ along an axis of tokens."""
+        axes = [axis for axis, letter in enumerate(self.axes.of(tensor.shape)) if letter == "T"]
+        return any(not torch.equal(tensor, tensor.narrow(a, 0, 1).expand_as(tensor)) for a in axes)
+
+
+def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """Apply a function to the entries of tuples, lists and dicts, and to anything else as a whole."""
+    if type(value) in (tuple, list):
+        return type(value)(_mapped(function, entry) for entry in value)
+    if type(value) is dict:
+        return {name: _mapped(function, entry) for name, entry in value.items()}
+    return function(value)
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+
+    def collect(entry: Any) -> None:
+        if isinstance(entry, Tensor):
+            found.append(entry)
+
+    _mapped(collect, value)
+    return found
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy of an argument, on the CPU; what cannot be copied is returned itself."""
+
+    def copied(entry: Any) -> Any:
+        if isinstance(entry, Tensor):
+            return entry.detach().cpu().clone()
+        try:
+            return copy.deepcopy(entry)
+        except Exception:  # noqa: BLE001 - a foreign class may raise anything in __deepcopy__
+            return entry
+
+    return _mapped(copied, value)
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return a is b or torch.equal(a, b)

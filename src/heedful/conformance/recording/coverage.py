@@ -1,0 +1,308 @@
+"""Which lines of a target ran, which branches never did, and which arguments were never given."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heedful.conformance.recording.source import SourceLine, parsed_file
+
+Remedy = Callable[[Sequence[str], Sequence[str]], str]
+"""A function of the arguments and the attributes that decide about a branch; it returns how to make the branch run."""
+
+COMPOUND = (
+    *(ast.If, ast.For, ast.While, ast.With, ast.Try, ast.Match),
+    *(ast.AsyncFor, ast.AsyncWith),
+)
+
+
+@dataclass(frozen=True)
+class MissedLines:
+    """Lines of a target that no probe ran.
+
+    Attributes:
+        place: The first of the lines.
+        last: The number of the last line.
+        branch: The branch that was never taken, such as "if mask is not None", or the line that the lines follow.
+        remedy: How to make them run; "" if nothing is known.
+    """
+
+    place: SourceLine
+    last: int
+    branch: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What of a target the probes ran. Lines that only raise an error do not count.
+
+    Attributes:
+        lines: The number of statements of the target's forward and of the functions in its file that it calls.
+        ran: The number of those that ran.
+        missed: The others.
+        never_given: The optional arguments that no call gave another value than their default.
+    """
+
+    lines: int
+    ran: int
+    missed: tuple[MissedLines, ...] = ()
+    never_given: tuple[str, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """True if every line ran and every argument was given."""
+        return not (self.missed or self.never_given)
+
+
+# --- tracing -----------------------------------------------------------------------------------------
+
+
+TRACED_ALIKE = 2
+"""The number of calls with the same kind of arguments that are traced: tracing doubles the time of a call."""
+
+
+@dataclass(eq=False)
+class LineTracer:
+    """Notes the lines that run in the file of a function, and the arguments that the function gets.
+
+    Attributes:
+        forward: The function.
+        ran: The numbers of the lines that ran.
+        functions: The first lines of the functions that ran.
+        given: The arguments that got another value than their default.
+    """
+
+    forward: Callable[..., Any]
+    ran: set[int] = field(default_factory=set)
+    functions: set[int] = field(default_factory=set)
+    given: set[str] = field(default_factory=set)
+    _left: dict[CodeType, set[int]] = field(default_factory=dict)
+    _kinds: Counter[Any] = field(default_factory=Counter)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Trace the `watched` calls as long as the block lasts."""
+        token = _WATCHING.set(self)
+        try:
+            yield
+        finally:
+            _WATCHING.reset(token)
+
+    def is_new(self, kind: Any) -> bool:
+        """Check whether few calls of a kind have been traced, and count this one."""
+        self._kinds[kind] += 1
+        return self._kinds[kind] <= TRACED_ALIKE
+
+    @contextmanager
+    def tracing(self) -> Iterator[None]:
+        """Trace this thread as long as the block lasts."""
+        code, defaults = self.forward.__code__, _defaults(self.forward)
+        file = code.co_filename
+
+        def on_call(frame: FrameType, event: str, arg: Any) -> Any:
+            if frame.f_code.co_filename != file:
+                return None
+            if frame.f_code is code:
+                self._note_arguments(frame.f_locals, defaults)
+            left = self._left.get(frame.f_code)
+            if left is None:
+                self.functions.add(frame.f_code.co_firstlineno)
+                left = self._left[frame.f_code] = _lines_of(frame.f_code)
+            return on_line if left else None
+
+        def on_line(frame: FrameType, event: str, arg: Any) -> Any:
+            if event == "line":
+                self.ran.add(frame.f_lineno)
+                self._left[frame.f_code].discard(frame.f_lineno)
+            return on_line
+
+        sys.settrace(on_call)
+        try:
+            yield
+        finally:
+            sys.settrace(None)
+
+    def _note_arguments(self, values: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+        for name in defaults.keys() - self.given:
+            if values.get(name) is not defaults[name]:
+                self.given.add(name)
+
+    def coverage(self, remedy: Remedy) -> Coverage | None:
+        """Return what ran so far; None if the source cannot be parsed or nothing ran."""
+        source = parsed_file(self.forward.__code__.co_filename)
+        if source is None or not self.ran:
+            return None
+        functions = [
+            node
+            for node in ast.walk(source.tree)
+            if isinstance(node, ast.FunctionDef) and _first_line(node) in self.functions
+        ]
+        search = _Search(self.ran)
+        for function in functions:
+            if function.name != "__init__":
+                search.visit(function.body, "")
+        parameters = inspect.signature(self.forward).parameters
+        missed = tuple(
+            MissedLines(
+                SourceLine.at(source.file, block[0].lineno),
+                block[-1].end_lineno or block[-1].lineno,
+                branch,
+                remedy(*_deciding(test, parameters)) if test is not None else "",
+            )
+            for block, branch, test in sorted(search.missed, key=lambda it: it[0][0].lineno)
+        )
+        never_given = tuple(name for name in _defaults(self.forward) if name not in self.given)
+        return Coverage(search.lines, search.lines_ran, missed, never_given)
+
+
+_WATCHING: ContextVar[LineTracer | None] = ContextVar("watching", default=None)
+
+
+def watched(callee: Any, arguments: Mapping[str, Any]) -> AbstractContextManager[None]:
+    """Trace a call in the block, if a tracer is watching and its arguments are unlike those of earlier calls.
+
+    A debugger or another tracer keeps its place.
+    """
+    tracer = _WATCHING.get()
+    if tracer is None or sys.gettrace() is not None:
+        return nullcontext()
+    kinds = tuple((name, _kind(value)) for name, value in arguments.items())
+    kind = (getattr(callee, "training", None), kinds)
+    return tracer.tracing() if tracer.is_new(kind) else nullcontext()
+
+
+def _kind(value: Any) -> Any:
+    """Return what a branch is likely to ask about an argument: its shape and dtype, or its value."""
+    if isinstance(value, Tensor):
+        masked = value.dtype == torch.bool and not value.is_meta and int(value.sum())
+        return tuple(value.shape), value.dtype, masked
+    if isinstance(value, int | float | str) or value is None:
+        return value
+    return type(value)
+
+
+def traceable(callee: Any) -> Callable[..., Any] | None:
+    """Return the Python function that a call of a module or function runs; None if it has none."""
+    function = inspect.unwrap(type(callee).forward) if hasattr(callee, "forward") else callee
+    return function if inspect.isfunction(function) else None
+
+
+def _defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    parameters = inspect.signature(function).parameters
+    return {name: it.default for name, it in parameters.items() if it.default is not it.empty}
+
+
+def _lines_of(code: CodeType) -> set[int]:
+    return {line for _, _, line in code.co_lines() if line is not None}
+
+
+def _first_line(function: ast.FunctionDef) -> int:
+    return min(node.lineno for node in (function, *function.decorator_list))
+
+
+# --- lines that did not run --------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class _Search:
+    """The blocks of a function that did not run, each with the branch that leads to it and the test of that branch."""
+
+    ran: set[int]
+    lines: int = 0
+    lines_ran: int = 0
+    missed: list[tuple[Sequence[ast.stmt], str, ast.expr | None]] = field(default_factory=list)
+
+    def visit(self, block: Sequence[ast.stmt], branch: str, test: ast.expr | None = None) -> None:
+        """Count the statements of a block whose branch is given, and add the part of it that did not run."""
+        block = [statement for statement in block if not _is_empty(statement)]
+        for index, statement in enumerate(block):
+            if not self._has_run(statement):
+                before = block[index - 1] if index else None
+                if before is not None:
+                    branch = f"what follows line {before.lineno}, {_header(before)}"
+                    test = before.test if isinstance(before, ast.If) else None
+                if not isinstance(block[-1], ast.Raise):
+                    self.lines += sum(_count(statement) for statement in block[index:])
+                    self.missed.append((block[index:], branch, test))
+                return
+            self.lines += 1
+            self.lines_ran += 1
+            for inner, name, deciding in _blocks(statement):
+                self.visit(inner, name, deciding)
+
+    def _has_run(self, statement: ast.stmt) -> bool:
+        if isinstance(statement, ast.Try):
+            return self._has_run(statement.body[0])
+        last = _blocks(statement)[0][0][0].lineno - 1 if isinstance(statement, COMPOUND) else None
+        last = max(statement.lineno, last or statement.end_lineno or 0)
+        return any(line in self.ran for line in range(statement.lineno, last + 1))
+
+
+def _blocks(statement: ast.stmt) -> list[tuple[Sequence[ast.stmt], str, ast.expr | None]]:
+    """Return the blocks within a statement, each with its branch and the test that decides about it."""
+    match statement:
+        case ast.If(test=test, body=body, orelse=orelse):
+            name = f"if {ast.unparse(test)}"
+            blocks = [(body, name, test), (orelse, f"else of {name}", test)]
+        case ast.Match(cases=cases):
+            blocks = [(it.body, f"case {ast.unparse(it.pattern)}", None) for it in cases]
+        case ast.Try(body=body, handlers=handlers, orelse=orelse, finalbody=finalbody):
+            blocks = [(body, "try", None), *((it.body, "except", None) for it in handlers)]
+            blocks += [(orelse, "else of try", None), (finalbody, "finally", None)]
+        case ast.For(body=body, orelse=orelse) | ast.While(body=body, orelse=orelse):
+            blocks = [(body, _header(statement), None), (orelse, "else of the loop", None)]
+        case ast.With(body=body):
+            blocks = [(body, _header(statement), None)]
+        case _:
+            return []
+    return [block for block in blocks if block[0]]
+
+
+def _header(statement: ast.stmt) -> str:
+    return ast.unparse(statement).partition("\n")[0].rstrip(":")
+
+
+def _count(statement: ast.stmt) -> int:
+    """Return the number of statements in a statement, its own included."""
+    return 1 + sum(_count(it) for block, _, _ in _blocks(statement) for it in block)
+
+
+def _is_empty(statement: ast.stmt) -> bool:
+    """Check for statements that do nothing: a docstring, `pass`, and names declared global."""
+    match statement:
+        case ast.Pass() | ast.Global() | ast.Nonlocal() | ast.Expr(value=ast.Constant()):
+            return True
+        case ast.AnnAssign(value=None):
+            return True
+    return False
+
+
+def _deciding(
+    test: ast.expr, parameters: Mapping[str, inspect.Parameter]
+) -> tuple[list[str], list[str]]:
+    """Return the optional arguments and the attributes of `self` that a test reads."""
+    nodes = list(ast.walk(test))
+    names = [node.id for node in nodes if isinstance(node, ast.Name)]
+    attributes = [
+        node.attr
+        for node in nodes
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"
+    ]
+    optional = [
+        it
+        for it in names
+        if it in parameters and parameters[it].default is not inspect.Parameter.empty
+    ]
+    return list(dict.fromkeys(optional)), list(dict.fromkeys(attributes))

@@ -1,0 +1,185 @@
+"""Examples of a target's arguments: given, made, captured from a model or a test; sizes vary as they allow."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from heedful import check
+from heedful.conformance import Example
+from heedful.conformance.calling.capture import captured_from_model, captured_from_test
+from heedful.conformance.calling.subject import find_subject
+from heedful.errors import ArgumentError
+
+
+class Odd(nn.Module):
+    """An attention whose arguments have no conventional names."""
+
+    def __init__(self, size=32):
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(size, size) for _ in range(3))
+
+    def forward(self, thing, *, hide=None, extra=None):
+        query, key, value = self.a(thing), self.b(thing), self.c(thing)
+        scores = query @ key.mT / query.shape[-1] ** 0.5
+        if hide is not None:
+            scores = scores.masked_fill(hide, -torch.inf)
+        return scores.softmax(dim=-1) @ value
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attn, self.spare = Odd(), Odd()
+
+    def forward(self, x):
+        hide = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+        return self.attn(self.attn(x, hide=hide), hide=hide)
+
+
+def hidden(size: int) -> torch.Tensor:
+    return torch.ones(size, size, dtype=torch.bool).triu(1)
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        Example(torch.randn(2, 9, 32), hide=hidden(9)),
+        {"thing": torch.randn(2, 9, 32), "hide": hidden(9)},
+        lambda: Example(torch.randn(2, 9, 32), hide=hidden(9)),
+        Example(torch.randn(9, 9, 32), hide=hidden(9)),
+        Example(torch.randn(9, 32), hide=hidden(9)),
+    ],
+    ids=["example", "keywords", "function", "B equals T", "no batch"],
+)
+def test_arguments_that_belong_together_vary_together(example):
+    subject = find_subject(Odd(), example=example)
+    batch = 4 if subject.batched else 1
+    for T in (1, 5, 9):
+        inputs = subject.draw(batch, T)
+        assert subject.arguments(inputs)["hide"].shape == (T, T)
+        assert subject.run(inputs).shape == (batch, T, 32)
+    assert subject.max_length == 9  # the example's mask says nothing of a tenth token
+    report = check(Odd(), example=example)
+    assert report.ok, report
+    assert not [fact for fact in report.facts if (fact.name, fact.value) == ("causal", "no")]
+
+
+def test_equal_entries_allow_any_number_of_tokens():
+    everything = torch.zeros(9, 9, dtype=torch.bool)
+    subject = find_subject(Odd(), example=Example(torch.randn(2, 9, 32), hide=everything))
+    assert subject.max_length is None
+    assert subject.run(subject.draw(3, 20)).shape == (3, 20, 32)
+
+
+def test_a_batch_mask_beside_as_many_tokens_is_recognized_by_its_first_axis():
+    def attend(things, lengths_of_all):
+        scores = things @ things.mT / things.shape[-1] ** 0.5
+        return scores.masked_fill(lengths_of_all[:, None], -torch.inf).softmax(dim=-1) @ things
+
+    hide = torch.tensor([[False, False, False, True]]).expand(4, 4)
+    subject = find_subject(attend, example=(torch.randn(4, 4, 8), hide))
+    assert subject.arguments(subject.draw(3, 2))["lengths_of_all"].shape == (3, 2)
+
+
+def test_sizes_are_fixed_where_the_target_allows_no_others():
+    bias = nn.Parameter(torch.randn(6, 6))
+
+    def windowed(patches):
+        scores = patches @ patches.mT / patches.shape[-1] ** 0.5 + bias
+        return scores.softmax(dim=-1) @ patches
+
+    subject = find_subject(windowed, example=(torch.randn(2, 6, 8),))
+    assert subject.fixed_sizes == (2, 6)
+
+
+def test_an_int_mask_beside_token_ids_takes_no_tokens():
+    embedding = nn.Embedding(11, 8).double()
+
+    def read(ids, visible):
+        x = embedding(ids)
+        scores = (x @ x.mT / 8**0.5).masked_fill(visible[:, None] == 0, -torch.inf)
+        return scores.softmax(dim=-1) @ x
+
+    ids = torch.arange(10).view(2, 5)
+    subject = find_subject(read, example=(ids, torch.ones(2, 5, dtype=torch.int64)))
+    assert subject.convention.names == ("ids",)
+    assert subject.run(subject.draw(3, 4)).shape == (3, 4, 8)
+
+
+@pytest.mark.parametrize(
+    ("example", "message"),
+    [
+        ((torch.randn(2, 9, 32), 3), r"the arguments of Odd\(thing, hide, extra\).*too many"),
+        ({"thing": torch.randn(2, 9, 32), "mask": 3}, "unexpected keyword argument 'mask'"),
+        (lambda: 1 / 0, "raises ZeroDivisionError"),
+        (Example(3), "runs|raises"),
+    ],
+)
+def test_an_example_that_cannot_be_used(example, message):
+    if isinstance(example, Example):  # the target's own exception on the user's example is a bug
+        assert [it.name for it in check(Odd(), example=example).bugs] == ["crashes"]
+        return
+    with pytest.raises(ArgumentError, match=message):
+        check(Odd(), example=example)
+
+
+def test_an_example_that_does_not_fit_a_guessed_constructor_is_no_bug():
+    class Sized(Odd):
+        def __init__(self, d_model):
+            super().__init__(d_model)
+
+    example = (torch.randn(2, 9, 40),)
+    with pytest.raises(ArgumentError, match=r"constructor's arguments.*d_model"):
+        check(Sized, example=example)
+    assert check(Sized, example=example, arguments={"d_model": 40}).ok
+
+
+def test_a_module_is_checked_with_the_inputs_of_its_first_call_in_a_model():
+    report = check(Model(), module="attn", example=torch.randn(2, 9, 32))
+    assert report.target == "Odd"
+    facts = {fact.name: fact.value for fact in report.facts}
+    assert facts["example"] == "the first of 2 calls of attn in a run of Model"
+    assert facts["causal"] == "yes"
+    captured = captured_from_model(
+        Model(), "attn", None
+    )  # the model itself is called as it is found out
+    assert captured.example.kwargs["hide"].shape == (5, 5)
+    assert nn.Module.__call__.__name__ == "_wrapped_call_impl"
+
+
+def test_a_module_that_does_not_exist_or_is_not_called():
+    with pytest.raises(ArgumentError, match="look like an attention: attn"):
+        check(Model(), module="blocks.0", example=torch.randn(2, 9, 32))
+    with pytest.raises(ArgumentError, match="spare, which is not called"):
+        check(Model(), module="spare", example=torch.randn(2, 9, 32))
+    with pytest.raises(ArgumentError, match="mat1 and mat2"):
+        check(Model(), module="spare", example=torch.randn(2, 9, 31))
+
+
+def test_a_call_is_captured_from_a_test_although_it_fails_later():
+    def test():
+        Odd(16)(torch.randn(2, 4, 16), extra=3)
+        raise AssertionError
+
+    captured = captured_from_test(test, Odd, "test")
+    assert captured.example.kwargs == {"extra": 3}
+    assert captured.module.a.in_features == 16
+    with pytest.raises(ArgumentError, match=r"fixtures.*test\(tmp_path\)"):
+        captured_from_test(lambda tmp_path: None, Odd, "test")
+    with pytest.raises(ArgumentError, match="which calls none"):
+        captured_from_test(lambda: None, Odd, "test")
+
+
+def test_a_debugger_keeps_its_place():
+    calls = []
+    sys.settrace(lambda *event: calls.append(event))
+    try:
+        report = check(Odd(), example=torch.randn(2, 5, 32))
+        assert sys.gettrace() is not None
+    finally:
+        sys.settrace(None)
+    assert report.coverage is None
