@@ -63,9 +63,9 @@ def _run(problem: AttentionProblem, sdpa: Callable[..., Tensor]) -> Tensor:
 
 
 def _with_separate_rows(tensor: Tensor) -> Tensor:
-    """Return a copy if rows share part of their memory, which PyTorch's backward pass refuses in bfloat16."""
+    """Return a copy if rows share memory: PyTorch's kernel then returns wrong outputs, or raises in its backward pass."""
     rows, size = tensor.shape[-2:]
-    return tensor.contiguous() if rows > 1 and 0 < tensor.stride(-2) < size else tensor
+    return tensor.contiguous() if rows > 1 and tensor.stride(-2) < size else tensor
 
 
 def _attn_mask(problem: AttentionProblem) -> Tensor | None:
