@@ -10,9 +10,11 @@ from torch import nn
 
 from heedful.conformance.calling.exceptions import (
     describe_exception,
+    described_with_line,
     global_tensor_read,
     raising_line,
 )
+from heedful.conformance.calling.failures import is_missing_name
 from heedful.conformance.calling.isolation import undisturbed, within
 from heedful.conformance.calling.subject import find_subject
 from heedful.conformance.calling.target import TargetError
@@ -104,7 +106,7 @@ def evidence_of(
 
     Raises:
         ArgumentError: The target cannot be built or called.
-        TargetError: Every way to call the target fails in its own code.
+        TargetError: A call that is shown to be valid fails in the target's code.
     """
     subject = find_subject(
         target, example=example, causal=expected.causal, cache=cache, arguments=arguments
@@ -130,37 +132,27 @@ def run_probe(evidence: Evidence, probe: Probe) -> ProbeRun:
 
 
 def _failed_call(error: TargetError) -> ProbeRun:
-    """Return the outcome for a target that raises whenever it is called.
-
-    Raises:
-        ArgumentError: The exception does not come from the target's own code.
-    """
-    cause = error.__cause__
-    place = None if cause is None else raising_line(cause)
-    if cause is None or place is None:
-        raise ArgumentError(
-            "target",
-            expected="a call that works and returns one row for each token",
-            received=f"from {error}: {cause and describe_exception(cause)}",
-            remedy="Give an example of its arguments: example=….",
-        ) from error
-    return ProbeRun("calling", 0.0, (_crash(cause, place),))
+    """Return the outcome for a target that raises in calls that are shown to be valid."""
+    cause = error.__cause__ or error
+    return ProbeRun("calling", 0.0, (_crash(cause, raising_line(cause)),))
 
 
 def _finding_on_exception(probe: Probe, error: Exception) -> Finding:
-    """Return the finding on an exception that a probe met: a crash of the target, or a probe that cannot run."""
+    """Return the finding on an exception that a probe met.
+
+    It is a bug only if no input could prevent it, because a probe may pass what the target need not accept.
+    """
     if isinstance(error, TimeoutError):
         proof = f"The probe {probe.name!r} did not finish within {PROBE_SECONDS:.0f} s."
         return Finding(probe.finds[0], "not-testable", proof)
-    place = raising_line(error)
-    if place is None:
-        proof = f"The probe {probe.name!r} could not run: {describe_exception(error)}"
-        return Finding(probe.finds[0], "not-testable", proof)
-    return _crash(error, place)
+    if is_missing_name(error) or global_tensor_read(error) is not None:
+        return _crash(error, raising_line(error))
+    proof = f"The probe {probe.name!r} could not run: {described_with_line(error)}"
+    return Finding(probe.finds[0], "not-testable", proof)
 
 
-def _crash(error: BaseException, place: SourceLine) -> Finding:
-    """Return the finding on an exception that the target raises on ordinary input."""
+def _crash(error: BaseException, place: SourceLine | None) -> Finding:
+    """Return the finding on an exception that the target raises on valid input."""
     description = describe_exception(error)
     global_read = global_tensor_read(error)
     if global_read is not None:

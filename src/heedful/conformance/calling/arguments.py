@@ -25,10 +25,7 @@ def token_arguments(target: Target) -> tuple[tuple[str, ...], Constants]:
         ArgumentError: There is no argument for tokens, or a required argument is unknown.
     """
     parameters = target.parameters
-    required = [
-        name for name, it in parameters.items()
-        if it.default is it.empty and it.kind not in (it.VAR_POSITIONAL, it.VAR_KEYWORD)
-    ]  # fmt: skip
+    required = list(target.required)
     if not required or required[0] not in (*names.TOKENS, *names.QUERIES):
         required = [*[name for name in parameters if name in names.TOKENS][:1], *required]
     if not required:

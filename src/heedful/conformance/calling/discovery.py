@@ -11,6 +11,7 @@ import torch
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.candidates import candidate_conventions
 from heedful.conformance.calling.convention import CallingConvention, output_candidates
+from heedful.conformance.calling.failures import FailedCall, not_callable, proof_of_bug
 from heedful.conformance.calling.globals import global_tensor_sizes
 from heedful.conformance.calling.target import Target, TargetError
 from heedful.conformance.recording.dataflow import steps_from_tokens
@@ -29,30 +30,33 @@ def find_convention(
     its results are only as exact as that.
 
     Raises:
-        TargetError: Every convention fails within the target's own code.
-        ArgumentError: The target requires an argument whose value cannot be guessed.
+        TargetError: Every convention fails, and the target's own code is to blame.
+        ArgumentError: No convention works, which may be because of our guesses.
     """
     candidates = list(candidate_conventions(target, example, causal))
-    errors: list[BaseException] = []
+    failures: list[FailedCall] = []
     for sizes in (None, *global_tensor_sizes(target.callee)):
         conventions = [replace(convention, fixed_sizes=sizes) for convention in candidates]
-        caller = _first_that_works(target, conventions, errors)
+        caller = _first_that_works(target, conventions, failures)
         if caller is not None:
             return caller.convention, caller.dtype
-    raise TargetError(target.name) from _most_telling(errors)
+    bug = proof_of_bug(failures)
+    if bug is not None:
+        raise TargetError(target.name) from bug
+    raise not_callable(target, failures)
 
 
 def _first_that_works(
-    target: Target, conventions: Sequence[CallingConvention], errors: list[BaseException]
+    target: Target, conventions: Sequence[CallingConvention], failures: list[FailedCall]
 ) -> Caller | None:
-    """Return the first caller that works, in float32 if float64 fails or adds nothing; append what the others raise."""
-    double = _first_in(torch.float64, target, conventions, errors)
+    """Return the first caller that works, in float32 if float64 fails or adds nothing; append the failures."""
+    double = _first_in(torch.float64, target, conventions, failures)
     if double is not None:
         caller, trace = double
         if _is_exact(trace):
             return caller
         conventions = [caller.convention]
-    single = _first_in(torch.float32, target, conventions, errors)
+    single = _first_in(torch.float32, target, conventions, failures)
     works = single or double
     return None if works is None else works[0]
 
@@ -61,7 +65,7 @@ def _first_in(
     dtype: torch.dtype,
     target: Target,
     conventions: Sequence[CallingConvention],
-    errors: list[BaseException],
+    failures: list[FailedCall],
 ) -> tuple[Caller, Trace] | None:
     """Return the first caller that works in a dtype, and the trace of its call."""
     callee = target.copied(dtype)
@@ -70,7 +74,7 @@ def _first_in(
         try:
             return caller, _trial(caller)
         except Exception as error:  # noqa: BLE001 - the next convention may work
-            errors.append(error)
+            failures.append(FailedCall(caller, error))
     return None
 
 
@@ -93,12 +97,6 @@ def _trial(caller: Caller) -> Trace:
 def _is_exact(trace: Trace) -> bool:
     """Check that no step on the way from the tokens has fewer digits than float64."""
     return not any(trace[index].dtype in LESS_EXACT for index in steps_from_tokens(trace.steps))
-
-
-def _most_telling(errors: Sequence[BaseException]) -> BaseException:
-    """Return an exception that no wrong guess of ours can cause, or else the first one."""
-    own = [it for it in errors if isinstance(it, NameError | AttributeError | NotImplementedError)]
-    return (own or errors)[0]
 
 
 def _shapes(result: object) -> str:

@@ -42,6 +42,23 @@ def likely_layouts(target: Callable[..., Any]) -> Layouts:
     )
 
 
+def unpacked_ranks(target: Callable[..., Any]) -> set[int]:
+    """Return the numbers of axes that a target's source gives to tensors: by unpacking shapes, or in einsum."""
+    ranks = {len(variables) for variables in _unpacked_shapes(target)}
+    for tree in _syntax_trees(target):
+        for node in ast.walk(tree):
+            match node:
+                case ast.Call(func=ast.Attribute(attr="einsum") | ast.Name(id="einsum")):
+                    ranks |= {
+                        len(operand.replace(" ", ""))
+                        for it in node.args
+                        if isinstance(it, ast.Constant) and "->" in str(it.value)
+                        for operand in str(it.value).partition("->")[0].split(",")
+                        if "." not in operand
+                    }
+    return ranks
+
+
 def _declared_batch_first(module: nn.Module) -> tuple[bool | None, bool | None]:
     """Return the `batch_first` of a module itself, and that of the first layer from torch within it."""
     layers = [part for part in module.modules() if type(part).__module__.startswith("torch.")]

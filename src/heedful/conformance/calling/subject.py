@@ -39,7 +39,7 @@ def find_subject(
         arguments: The constructor's, if the target is a class.
 
     Raises:
-        TargetError: Every way to call it fails within its own code.
+        TargetError: A call that is shown to be valid fails within its own code.
         ArgumentError: It cannot be built, copied or called.
     """
     instance = instantiate(target, arguments)

@@ -48,6 +48,8 @@ def lengths(evidence: Evidence) -> Iterator[Finding | Fact]:
     if not outputs:
         return
     yield Fact("largest context", _describe_limit(evidence, inputs, outcomes))
+    if evidence.subject.convention.guessed:
+        return  # other arguments may not belong to another number of tokens
     finding = _check_exceptions(evidence, outcomes) or _check_outputs(evidence, inputs, outputs)
     if finding is not None:
         yield finding
@@ -88,9 +90,14 @@ def _describe_limit(evidence: Evidence, inputs: Inputs, outcomes: Mapping[int, O
 
 
 def _check_exceptions(evidence: Evidence, outcomes: Mapping[int, Outcome]) -> Finding | None:
-    """Find the first length that raises although longer or shorter sequences work."""
+    """Find the first length that raises although longer or shorter sequences work.
+
+    If most lengths raise, the target is made for certain lengths only.
+    """
     max_length = evidence.subject.max_length or 0
     working = [n for n, outcome in outcomes.items() if not isinstance(outcome, Exception)]
+    if 2 * len(working) < len(outcomes):
+        return None
     for length, error in outcomes.items():
         if not isinstance(error, Exception) or _is_limit(length, outcomes, max_length):
             continue
