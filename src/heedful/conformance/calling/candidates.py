@@ -55,7 +55,9 @@ def candidate_conventions(
         ]
     for base in bases:
         for variant in variants:
-            yield replace(base, constants=variant, visible_keys=visible_keys)
+            yield replace(
+                base, constants=variant, visible_keys=visible_keys, guessed=example is not None and bool(constants)
+            )
 
 
 def _by_example(

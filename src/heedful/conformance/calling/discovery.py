@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,13 @@ import torch
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.candidates import candidate_conventions
 from heedful.conformance.calling.convention import CallingConvention, output_candidates
-from heedful.conformance.calling.failures import FailedCall, not_callable, proof_of_bug
+from heedful.conformance.calling.failures import (
+    FailedCall,
+    is_missing_name,
+    lengths_named,
+    not_callable,
+    proof_of_bug,
+)
 from heedful.conformance.calling.globals import global_tensor_sizes
 from heedful.conformance.calling.target import Target, TargetError
 from heedful.conformance.recording.dataflow import steps_from_tokens
@@ -35,7 +41,7 @@ def find_convention(
     """
     candidates = list(candidate_conventions(target, example, causal))
     failures: list[FailedCall] = []
-    for sizes in (None, *global_tensor_sizes(target.callee)):
+    for sizes in _sizes(target, failures):
         conventions = [replace(convention, fixed_sizes=sizes) for convention in candidates]
         caller = _first_that_works(target, conventions, failures)
         if caller is not None:
@@ -44,6 +50,19 @@ def find_convention(
     if bug is not None:
         raise TargetError(target.name) from bug
     raise not_callable(target, failures)
+
+
+def _sizes(
+    target: Target, failures: Sequence[FailedCall]
+) -> Iterator[tuple[int, int] | None]:
+    """Yield None for any sizes, and then the B and T that may be the only ones that work.
+
+    They are those of global tensors that the code reads, and the numbers that the failures up to then have named.
+    """
+    yield None
+    yield from global_tensor_sizes(target.callee)
+    if not any(is_missing_name(failure.error) for failure in failures):
+        yield from ((TRIAL_SIZES[0], T) for T in lengths_named(failures))
 
 
 def _first_that_works(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import builtins
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +22,7 @@ from heedful.conformance.calling.exceptions import (
     raising_frame,
     raising_line,
 )
-from heedful.conformance.calling.layouts import unpacked_ranks
+from heedful.conformance.calling.layouts import likely_layouts, unpacked_ranks
 from heedful.conformance.calling.target import Target
 from heedful.conformance.recording.source import SourceLine, parsed_file
 from heedful.errors import ArgumentError
@@ -31,6 +33,7 @@ PRODUCTS = frozenset(
     | {"conv1d", "conv2d", "tensordot", "scaled_dot_product_attention"}
 )
 STRIDES = "view size is not compatible with input tensor's size and stride"
+MAX_LENGTH, MAX_LENGTHS = 256, 6  # the largest number of tokens, and how many numbers are tried
 MAX_LISTED = 4  # ways of calling that an error lists
 
 
@@ -81,6 +84,21 @@ def _imported_names(tree: ast.AST) -> Iterator[str]:
             yield from ((alias.asname or alias.name).split(".")[0] for alias in node.names)
 
 
+def lengths_named(failures: Sequence[FailedCall]) -> list[int]:
+    """Return numbers of tokens that the exceptions may ask for: numbers in their messages, and squares of these.
+
+    Windows of an image have a fixed number of tokens, and tables of relative positions have one row for each pair.
+    """
+    widths = {size for it in failures for size in it.caller.convention.features}
+    messages = (str(it.error) for it in failures if raising_line(it.error) is not None)
+    numbers = Counter(
+        int(text) for message in messages for text in set(re.findall(r"\b\d{1,3}\b", message))
+    )
+    named = [n for n, _ in numbers.most_common() if 2 <= n and n not in widths | {3, 5, 15}]
+    lengths = [size for n in named for size in (n, n * n) if size <= MAX_LENGTH]
+    return list(dict.fromkeys(lengths))[:MAX_LENGTHS]
+
+
 def proof_of_bug(failures: Sequence[FailedCall]) -> BaseException | None:
     """Return an exception that is the target's own fault; None if other arguments might have worked.
 
@@ -90,7 +108,7 @@ def proof_of_bug(failures: Sequence[FailedCall]) -> BaseException | None:
     """
     missing = (it.error for it in failures if is_missing_name(it.error))
     first = next(missing, None)
-    if first is not None:
+    if first is not None or failures[0].caller.target.guessed:
         return first
     errors: dict[SourceLine, BaseException] = {}
     for failure in failures:
@@ -108,7 +126,8 @@ def _outcomes(caller: Caller) -> Iterator[BaseException | None]:
     """Yield what a valid call raises at each of the sizes; None for a call that is not shown to be valid."""
     convention = caller.convention
     ranks = unpacked_ranks(caller.target.callee)
-    if convention.guessed:
+    layouts = likely_layouts(caller.target.callee)
+    if convention.guessed or (layouts.declared and convention.layout == layouts.tokens[1]):
         return
     for B, T in SIZES:
         inputs = caller.draw(B if caller.batched else 1, T)

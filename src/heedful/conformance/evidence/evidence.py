@@ -8,6 +8,7 @@ from functools import cache, cached_property
 import torch
 from torch import Tensor
 
+from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.attention_search import find_attentions
@@ -21,6 +22,10 @@ CHANGED = 2
 
 BATCH, TOKENS = 3, 7
 """Sizes unlike those that targets are built with, so that axes can be told apart by their sizes."""
+
+
+OTHER_SIZES = ((3, 6), (3, 5), (2, 8), (4, 16))
+"""Sizes for subjects that do not accept those: the next likely B and T."""
 
 
 class Evidence:
@@ -46,7 +51,9 @@ class Evidence:
         window = self._expected.window_of(self.subject.module)
         T = TOKENS if window is None or window < TOKENS - 2 else window + 3
         B, T = self.subject.fixed_sizes or (BATCH, min(T, self.subject.max_length or T))
-        return self.subject.draw(B if self.subject.batched else 1, T)
+        drawn = [self.subject.draw(b if self.subject.batched else 1, t) for b, t in ((B, T), *OTHER_SIZES)]
+        runs = (it for it in drawn if not isinstance(attempt(lambda it=it: self.subject.run(it)), Exception))
+        return next(runs, drawn[0])
 
     @cached_property
     def baseline(self) -> Observation:
