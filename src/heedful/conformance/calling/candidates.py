@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 from torch import Tensor, nn
 
 from heedful.conformance.calling import names
 from heedful.conformance.calling.arguments import (
+    UNKNOWN,
     constant_variants,
     example_arguments,
+    guessed_arguments,
     optional_contexts,
     token_arguments,
 )
@@ -22,6 +25,7 @@ from heedful.conformance.calling.layouts import Layouts, likely_layouts
 from heedful.conformance.calling.target import Target
 
 MAX_WIDTHS = 8  # the number of widths that are tried
+MAX_GUESSED_WIDTHS = 3  # the same with unknown arguments, of which there are many combinations
 
 
 def candidate_conventions(
@@ -38,26 +42,34 @@ def candidate_conventions(
         ArgumentError: The target requires an argument whose value cannot be guessed.
     """
     if isinstance(example, tuple | list):
-        tokens, constants = example_arguments(target, example)
+        known = [example_arguments(target, example)]
     else:
-        tokens, constants = token_arguments(target)
-    contexts = tuple(name for name in optional_contexts(target) if name not in tokens)
-    variants = list(constant_variants(target, constants, causal_flag(target, causal)))
+        known = [token_arguments(target, allow_unknown=True)]
+    unknown = any(value is UNKNOWN for value in known[0][1].values())
+    guesses = list(guessed_arguments(target, *known[0])) if unknown else known
+    guessed = unknown or (example is not None and bool(known[0][1]))
     visible_keys = mask_by_caller(target, causal)
+    for tokens, constants in guesses:
+        variants = list(constant_variants(target, constants, causal_flag(target, causal)))
+        for base in _bases(target, example, tokens, most=MAX_GUESSED_WIDTHS if unknown else MAX_WIDTHS):
+            for variant in variants:
+                yield replace(base, constants=variant, visible_keys=visible_keys, guessed=guessed)
+
+
+def _bases(
+    target: Target, example: Any, tokens: tuple[str, ...], most: int
+) -> Iterator[CallingConvention]:
+    """Yield conventions for tokens without other arguments, with at most so many widths."""
     layouts = likely_layouts(target.callee)
     if example is not None:
-        bases = _by_example(example, tokens, layouts)
-    else:
-        bases = [
-            convention
-            for arguments in ((tokens, tokens + contexts) if contexts else (tokens,))
-            for convention in _by_sizes(target.module, arguments, layouts)
-        ]
-    for base in bases:
-        for variant in variants:
-            yield replace(
-                base, constants=variant, visible_keys=visible_keys, guessed=example is not None and bool(constants)
-            )
+        yield from _by_example(example, tokens, layouts)
+        return
+    yield from _by_sizes(target.module, tokens, layouts, most)
+    contexts = tuple(name for name in optional_contexts(target) if name not in tokens)
+    if contexts:
+        yield from _by_sizes(target.module, tokens + contexts, layouts, most)
+    if len(tokens) > 1:
+        yield from _by_two_widths(target.module, tokens, layouts, most)
 
 
 def _by_example(
@@ -77,7 +89,7 @@ def _by_example(
 
 
 def _by_sizes(
-    module: nn.Module | None, tokens: tuple[str, ...], layouts: Layouts
+    module: nn.Module | None, tokens: tuple[str, ...], layouts: Layouts, most: int
 ) -> Iterator[CallingConvention]:
     """Yield conventions for tokens of the sizes that a module has, or of conventional ones."""
     if module is None or next(module.parameters(), None) is None:
@@ -88,8 +100,18 @@ def _by_sizes(
         yield CallingConvention("(B, T) ids", tokens[:1], (), vocabulary)
     likely, unlikely = layouts.tokens
     for layout in (likely, "(T, C)", unlikely):
-        for width in _widths(module):
+        for width in _widths(module)[:most]:
             yield CallingConvention(layout, tokens, (width,), same_tokens=True)
+
+
+def _by_two_widths(
+    module: nn.Module | None, tokens: tuple[str, ...], layouts: Layouts, most: int
+) -> Iterator[CallingConvention]:
+    """Yield conventions in which the first argument has tokens of one width, and the others of another."""
+    widths = [] if module is None else _widths(module)[:most]
+    for width, other in permutations(widths, 2):
+        others = dict.fromkeys(tokens[1:], (other,))
+        yield CallingConvention(layouts.tokens[0], tokens, (width,), other_features=others)
 
 
 def _without_parameters(tokens: tuple[str, ...], layouts: Layouts) -> Iterator[CallingConvention]:

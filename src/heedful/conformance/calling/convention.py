@@ -34,6 +34,7 @@ class CallingConvention:
         visible_keys: The keys that each query may see, if the caller has to pass that mask in every call.
         fixed_sizes: The only B and T that work, if a tensor at module level requires them.
         guessed: Whether a constant is guessed, or part of an example, so that a failure with other sizes proves nothing.
+        other_features: The shapes of one token of arguments whose tokens are of another width.
     """
 
     layout: str
@@ -45,6 +46,7 @@ class CallingConvention:
     visible_keys: VisibleKeys | None = None
     fixed_sizes: tuple[int, int] | None = None
     guessed: bool = False
+    other_features: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def batched(self) -> bool:
@@ -58,12 +60,13 @@ class CallingConvention:
             ids = torch.randint(0, self.vocabulary, (B, T), generator=generator)
             return Inputs({self.names[0]: ids}, self.vocabulary)
 
-        def vectors() -> Tensor:
-            numbers = torch.randn(B, T, *self.features, generator=generator, dtype=torch.float64)
+        def vectors(name: str) -> Tensor:
+            shape = (B, T, *self.other_features.get(name, self.features))
+            numbers = torch.randn(shape, generator=generator, dtype=torch.float64)
             return self._contiguous(numbers.to(dtype))
 
-        first = vectors()
-        others = {name: first if self.same_tokens else vectors() for name in self.names[1:]}
+        first = vectors(self.names[0])
+        others = {name: first if self.same_tokens else vectors(name) for name in self.names[1:]}
         return Inputs({self.names[0]: first, **others})
 
     def arguments(self, inputs: Inputs) -> dict[str, Any]:

@@ -61,7 +61,8 @@ def _sizes(
     """
     yield None
     yield from global_tensor_sizes(target.callee)
-    if not any(is_missing_name(failure.error) for failure in failures):
+    guessed = any(failure.caller.convention.guessed for failure in failures)
+    if not guessed and not any(is_missing_name(failure.error) for failure in failures):
         yield from ((TRIAL_SIZES[0], T) for T in lengths_named(failures))
 
 
@@ -108,8 +109,11 @@ def _trial(caller: Caller) -> Trace:
     arguments = caller.arguments(inputs)
     with torch.no_grad(), caller.isolated():
         trace = caller.trace(arguments)
-    if caller.convention.rows(trace.result, *inputs.sizes) is None:
+    rows = caller.convention.rows(trace.result, *inputs.sizes)
+    if rows is None:
         raise TypeError(f"the result has no row for each of {T} tokens: {_shapes(trace.result)}")
+    if caller.convention.guessed and not rows.isfinite().all():
+        raise TypeError("the result is not finite, because the arguments were guessed")
     return trace
 
 
