@@ -20,7 +20,7 @@ from heedful.errors import ArgumentError
 
 # Stands for a value that has to be found by trial.
 UNKNOWN = object()
-MAX_UNKNOWN, MAX_GUESSES = 3, 60  # arguments of unknown roles, and combinations of their values that are tried
+MAX_UNKNOWN, MAX_GUESSES = 3, 40  # arguments of unknown roles, and combinations of their values that are tried
 
 
 def token_arguments(

@@ -24,6 +24,7 @@ from heedful.conformance.recording.dataflow import steps_from_tokens
 from heedful.observation import Trace
 
 TRIAL_SIZES = (3, 5)  # B and T
+IMAGE_LENGTHS = (16, 64)  # squares that most strides and windows divide
 LESS_EXACT = (torch.float32, torch.complex64, torch.bfloat16, torch.float16)
 
 
@@ -61,9 +62,12 @@ def _sizes(
     """
     yield None
     yield from global_tensor_sizes(target.callee)
-    guessed = any(failure.caller.convention.guessed for failure in failures)
-    if not guessed and not any(is_missing_name(failure.error) for failure in failures):
-        yield from ((TRIAL_SIZES[0], T) for T in lengths_named(failures))
+    if any(it.caller.convention.guessed or is_missing_name(it.error) for it in failures):
+        return
+    B = TRIAL_SIZES[0]
+    if any(it.caller.convention.is_image for it in failures):
+        yield from ((B, T) for T in IMAGE_LENGTHS)
+    yield from ((B, T) for T in lengths_named(failures))
 
 
 def _first_that_works(

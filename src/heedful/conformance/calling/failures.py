@@ -89,12 +89,12 @@ def lengths_named(failures: Sequence[FailedCall]) -> list[int]:
 
     Windows of an image have a fixed number of tokens, and tables of relative positions have one row for each pair.
     """
-    widths = {size for it in failures for size in it.caller.convention.features}
+    widths = failures[0].caller.convention.features
     messages = (str(it.error) for it in failures if raising_line(it.error) is not None)
     numbers = Counter(
         int(text) for message in messages for text in set(re.findall(r"\b\d{1,3}\b", message))
     )
-    named = [n for n, _ in numbers.most_common() if 2 <= n and n not in widths | {3, 5, 15}]
+    named = [n for n, _ in numbers.most_common() if n >= 2 and n not in (*widths, 3, 5, 15)]
     lengths = [size for n in named for size in (n, n * n) if size <= MAX_LENGTH]
     return list(dict.fromkeys(lengths))[:MAX_LENGTHS]
 
@@ -104,44 +104,46 @@ def proof_of_bug(failures: Sequence[FailedCall]) -> BaseException | None:
 
     It is a name that exists nowhere; or the same line raises in every call that the target's own code shows to be
     valid, whatever the sizes are. Such a call gives only tokens, with as many axes as the code unpacks and a width that
-    its first projection takes. Other arguments do no harm if the exception is about strides, which no value changes.
+    its first projection takes, and the exception does not name the number of tokens. Other arguments do no harm if the exception is about strides, which no value changes.
     """
     missing = (it.error for it in failures if is_missing_name(it.error))
     first = next(missing, None)
     if first is not None or failures[0].caller.target.guessed:
         return first
+    target = failures[0].caller.target
+    layouts, ranks = likely_layouts(target.callee), unpacked_ranks(target.callee)
     errors: dict[SourceLine, BaseException] = {}
-    for failure in failures:
-        for outcome in _outcomes(failure.caller):
-            if outcome is None or (_has_constants(failure.caller) and STRIDES not in str(outcome)):
+    for caller in (failure.caller for failure in failures):
+        if caller.convention.guessed or (layouts.declared and caller.layout == layouts.tokens[1]):
+            continue
+        for (_, T), error in _errors(caller, ranks):
+            if _has_constants(caller) and STRIDES not in str(error):
                 continue
-            place = raising_line(outcome)
-            if place is None or is_refusal(outcome):
+            place = raising_line(error)
+            if place is None or is_refusal(error) or re.search(rf"\b{T}\b", str(error)):
                 return None
-            errors.setdefault(place, outcome)
+            errors.setdefault(place, error)
     return next(iter(errors.values())) if len(errors) == 1 else None
 
 
-def _outcomes(caller: Caller) -> Iterator[BaseException | None]:
-    """Yield what a valid call raises at each of the sizes; None for a call that is not shown to be valid."""
-    convention = caller.convention
-    ranks = unpacked_ranks(caller.target.callee)
-    layouts = likely_layouts(caller.target.callee)
-    if convention.guessed or (layouts.declared and convention.layout == layouts.tokens[1]):
-        return
+def _errors(caller: Caller, ranks: set[int]) -> Iterator[tuple[tuple[int, int], Exception]]:
+    """Yield the sizes B and T, and what a call with them raises after a product with the tokens.
+
+    A product with a parameter shows that the tokens have the width that the target takes.
+    """
+    has_matrices = caller.module is not None and any(it.dim() > 1 for it in caller.module.parameters())
     for B, T in SIZES:
         inputs = caller.draw(B if caller.batched else 1, T)
         arguments = caller.arguments(inputs)
-        rank = next(iter(arguments.values())).dim()
-        if rank not in ranks:
+        if next(iter(arguments.values())).dim() not in ranks:
             return
+        args, keywords = caller.target.bound(arguments)
         products = _Products()
         with torch.no_grad(), caller.isolated(), products:
-            args, keywords = caller.target.bound(arguments)
             error = attempt(lambda args=args, keywords=keywords: caller.callee(*args, **keywords))
-        weighted = caller.module is None or not any(it.dim() > 1 for it in caller.module.parameters())
-        began = products.any if weighted else products.with_parameter
-        yield error if began and isinstance(error, Exception) else None
+        began = products.with_parameter if has_matrices else products.any
+        if began and isinstance(error, Exception):
+            yield (B, T), error
 
 
 def _has_constants(caller: Caller) -> bool:
@@ -178,13 +180,17 @@ class _Products(TorchFunctionMode):
 def not_callable(target: Target, failures: Sequence[FailedCall]) -> ArgumentError:
     """Return the error that says what was tried, what is missing, and what to give."""
     failure = _most_telling(failures)
-    tried = dict.fromkeys(_described_call(it.caller) for it in failures)
-    listed = "; ".join(list(tried)[:MAX_LISTED])
-    more = f" and {len(tried) - MAX_LISTED} other ways" if len(tried) > MAX_LISTED else ""
+    conventions = list(dict.fromkeys(it.caller.convention for it in failures))
+    callers = {it.caller.convention: it.caller for it in reversed(failures)}
+    shown = conventions[: 4 * MAX_LISTED]
+    listed = dict.fromkeys(_described_call(callers[convention]) for convention in shown)
+    tried = list(listed)[:MAX_LISTED]
+    count = len(conventions) - len(tried)
+    more = f" and {count} other ways" if count > 0 else ""
     return ArgumentError(
         target.name,
         expected="a call that works and returns one row for each token",
-        received=f"{described_with_line(failure.error)}. Tried: {listed}{more}. This may be our guess of the arguments "
+        received=f"{described_with_line(failure.error)}. Tried: {'; '.join(tried)}{more}. This may be our guess of the arguments "
         "rather than a bug",
         remedy=f"Give an example of its arguments, {', '.join(target.parameters)}: example=…, or "
         f"{_command(failure.caller)}.",

@@ -23,11 +23,13 @@ class Layouts(NamedTuple):
         tokens: Those of a batch of sequences, the more likely one first.
         heads: That of tokens which are split into heads.
         declared: Whether the target itself states the layout, so that the other one is no fault of its own.
+        images: Whether tokens may be the pixels of a feature map.
     """
 
     tokens: tuple[str, str]
     heads: str
     declared: bool = False
+    images: bool = False
 
 
 def likely_layouts(target: Callable[..., Any]) -> Layouts:
@@ -48,7 +50,13 @@ def likely_layouts(target: Callable[..., Any]) -> Layouts:
         tokens=("(B, T, C)", "(T, B, C)") if batch_first else ("(T, B, C)", "(B, T, C)"),
         heads="(B, T, H, D)" if heads_last else "(B, H, T, D)",
         declared=any(answer is not None for answer in stated),
+        images=4 in unpacked_ranks(target) or _has_convolutions(target),
     )
+
+
+def _has_convolutions(target: Callable[..., Any]) -> bool:
+    parts = target.modules() if isinstance(target, nn.Module) else ()
+    return any(isinstance(part, nn.Conv2d) for part in parts)
 
 
 def documented_axes(target: Callable[..., Any], argument: str = "") -> Iterator[str]:

@@ -20,7 +20,7 @@ from heedful.conformance.recording.observation import Observation
 CHANGED = 2
 """The token that is changed where one token is enough. It is neither the first nor the last one."""
 
-BATCH, TOKENS = 3, 7
+BATCH, TOKENS, PIXELS = 3, 7, 6
 """Sizes unlike those that targets are built with, so that axes can be told apart by their sizes."""
 
 
@@ -49,7 +49,8 @@ class Evidence:
     def inputs(self) -> Inputs:
         """Three sequences of seven tokens, with other sizes only if the subject needs them."""
         window = self._expected.window_of(self.subject.module)
-        T = TOKENS if window is None or window < TOKENS - 2 else window + 3
+        T = PIXELS if self.subject.convention.is_image else TOKENS
+        T = T if window is None or window < TOKENS - 2 else window + 3
         B, T = self.subject.fixed_sizes or (BATCH, min(T, self.subject.max_length or T))
         drawn = [self.subject.draw(b if self.subject.batched else 1, t) for b, t in ((B, T), *OTHER_SIZES)]
         runs = (it for it in drawn if not isinstance(attempt(lambda it=it: self.subject.run(it)), Exception))

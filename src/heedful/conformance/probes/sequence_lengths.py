@@ -37,7 +37,7 @@ Outcome = Tensor | Exception
 @probe("length-dependent")
 def lengths(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Run ever longer prefixes of one sequence. No length may raise or change earlier outputs."""
-    if evidence.subject.fixed_sizes is not None:
+    if evidence.subject.fixed_sizes is not None or evidence.subject.convention.is_image:
         return
     inputs = _longest_inputs(evidence)
     outcomes = {
