@@ -153,3 +153,32 @@ class FiveAxes(Projected):
         B, H, X, Y, C = x.shape
         q, k, v = self.split(x)
         return attend(q, k, v)
+
+
+class Asserted(Projected):
+    """Requires a mask, (T, T, B), although it has a default."""
+
+    def forward(self, x, mask=None):
+        assert mask is not None
+        assert mask.dim() == 3
+        assert mask.shape[0] == mask.shape[1]
+        q, k, v = self.split(x)
+        return attend(q, k, v, ~mask.permute(2, 0, 1))
+
+
+class Uncut(Projected):
+    """Never cuts its causal mask to the tokens."""
+
+    def __init__(self, d_model, limit=11):
+        super().__init__(d_model)
+        self.register_buffer("ahead", torch.ones(limit, limit).triu(1).bool())
+
+    def forward(self, x):
+        return attend(*self.split(x), self.ahead)
+
+
+class Unannotated(Projected):
+    def __init__(self, dim, proj_kernel, h_s):
+        super().__init__(dim)
+        assert h_s == 1
+        self.kernel = torch.ones(proj_kernel)

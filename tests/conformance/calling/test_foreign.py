@@ -24,6 +24,8 @@ from heedful.errors import ArgumentError
         foreign.Divided,
         foreign.ImageAttention,
         foreign.ChannelsLast,
+        foreign.Asserted,
+        foreign.Unannotated,
     ],
     ids=lambda it: getattr(it, "__name__", type(it).__name__),
 )
@@ -68,3 +70,9 @@ def test_what_fails_for_every_valid_input_is_a_bug():
 def test_calls_run_in_the_dtype_of_a_guessed_table():
     subject = find_subject(foreign.RealRotary)
     assert subject.run(subject.draw(2, 7)).dtype == torch.float64
+
+
+def test_a_mask_that_is_not_cut_to_the_tokens_is_a_bug():
+    bugs = check(foreign.Uncut).bugs
+    assert [bug.name for bug in bugs] == ["length-dependent"]
+    assert "With 10 tokens" in bugs[0].proof

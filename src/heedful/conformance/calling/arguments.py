@@ -108,7 +108,7 @@ def constant_variants(
 ) -> Iterator[Constants]:
     """Yield constants that may make a call work, the most likely first.
 
-    They are tried with the flag that makes the call causal, without it, and with targets, each first without required
+    A mask may be necessary although it has a default. They are tried with the flag that makes the call causal, without it, and with targets, each first without required
     masks and then with masks of every form that show everything.
     """
     additions = [causal_flag, {}] if causal_flag else [{}]
@@ -122,13 +122,14 @@ def constant_variants(
 
 def _with_masks(target: Target, constants: Constants) -> Iterator[Constants]:
     masks = [name for name, value in constants.items() if "mask" in name and value is None]
+    masks = masks or [name for name in names.ATTENTION_MASKS if name in target.parameters][:1]
     yield constants
     for name in (name for name in constants if name in names.ROTARY_TABLES):
         for table in rotary_tables(head_size_of(target.module)):
             yield {**constants, name: table}
     if not masks:
         return
-    for dtype in (torch.bool, torch.int64):
+    for dtype in (torch.bool, torch.int64) if any(name in constants for name in masks) else (torch.bool,):
         for form in dict.fromkeys((*PADDING_FORMS, *ATTENTION_FORMS)):
             shown = {
                 name: all_visible(form, dtype, true_keeps=names.TRUE_KEEPS.get(name, True))

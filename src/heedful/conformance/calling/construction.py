@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -18,6 +18,7 @@ from heedful.errors import ArgumentError
 # All different from each other and from the 3 sequences of 7 tokens of the evidence, so that axes are unambiguous.
 WIDTH, HEADS, KEY_HEADS, HEAD_SIZE, CONTEXT, WINDOW = 24, 4, 2, 6, 16, 5
 EPSILON = 1e-6
+GUESSES: tuple[Any, ...] = (HEADS, 1, 0.5, True, (2, 2), None)  # for parameters that nothing is known of
 OTHER_WIDTHS = (32, 64, 96, 128)  # that are tried if a constructor rejects the usual one
 DROPOUT = 0.25  # large enough that a few hundred weights show how it acts
 
@@ -85,28 +86,37 @@ def build(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     try:
         return _called(cls, values)
     except ArgumentError as error:
-        if not isinstance(error.__cause__, Exception) or isinstance(error.__cause__, ArgumentError):
+        if isinstance(error.__cause__, ArgumentError | None):
             raise
-        for width in OTHER_WIDTHS:
-            other = _values(cls, {**arguments, "": width})
-            built = None if other == values else attempt(lambda other=other: _called(cls, other))
-            if built is not None and not isinstance(built, Exception):
+        for changed in _alternatives(cls, arguments):
+            built = attempt(lambda changed=changed: _called(cls, changed))
+            if not isinstance(built, Exception):
                 return built
         raise
 
 
-def is_guessed(target: Any, arguments: Mapping[str, Any]) -> bool:
-    """Check whether a class is built with values whose parameters have no conventional names."""
+def _alternatives(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield other values for a constructor that rejects the usual ones: other guesses, and then other widths."""
+    guessed = guessed_parameters(cls, arguments)
+    values = _values(cls, arguments)
+    for guess in GUESSES if guessed else ():
+        yield {**values, **dict.fromkeys(guessed, guess)}
+    for width in OTHER_WIDTHS:
+        yield _values(cls, {**arguments, "": width})
+
+
+def guessed_parameters(target: Any, arguments: Mapping[str, Any]) -> list[str]:
+    """Return the parameters of a class, without defaults, whose names are not conventional."""
     if not inspect.isclass(target):
-        return False
-    known = conventional_values(arguments)
-    return any(
-        it.default is it.empty
+        return []
+    known = (*conventional_values(arguments), *names.CONFIGURATIONS, *arguments)
+    return [
+        name
+        for name, it in inspect.signature(target).parameters.items()
+        if it.default is it.empty
         and it.kind not in (it.VAR_POSITIONAL, it.VAR_KEYWORD)
         and name not in known
-        and name not in names.CONFIGURATIONS
-        for name, it in inspect.signature(target).parameters.items()
-    )
+    ]
 
 
 def _values(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,9 +143,7 @@ def _values(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, 
         else:
             value = _by_name(name, conventional)
             value = _by_type(hints.get(name), conventional) if value is None else value
-            if value is None:
-                raise _unknown(cls.__name__, name)
-            values[name] = value
+            values[name] = GUESSES[0] if value is None else value
     return values
 
 

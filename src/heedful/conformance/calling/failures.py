@@ -192,9 +192,14 @@ def not_callable(target: Target, failures: Sequence[FailedCall]) -> ArgumentErro
         expected="a call that works and returns one row for each token",
         received=f"{described_with_line(failure.error)}. Tried: {'; '.join(tried)}{more}. This may be our guess of the arguments "
         "rather than a bug",
-        remedy=f"Give an example of its arguments, {', '.join(target.parameters)}: example=…, or "
+        remedy=f"{_constructor_remedy(target)}Give an example of its arguments, {', '.join(target.parameters)}: example=…, or "
         f"{_command(failure.caller)}.",
     )
+
+
+def _constructor_remedy(target: Target) -> str:
+    options = " ".join(f"--with {name}=VALUE" for name in target.guessed)
+    return f"The constructor's values are guesses as well: {options}. " if options else ""
 
 
 def _most_telling(failures: Sequence[FailedCall]) -> FailedCall:

@@ -12,7 +12,7 @@ from torch import Tensor
 from heedful.conformance.calling.caches import find_cache
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.chunks import CacheMaker, CacheUse, run_chunks
-from heedful.conformance.calling.construction import instantiate, is_guessed
+from heedful.conformance.calling.construction import guessed_parameters, instantiate
 from heedful.conformance.calling.discovery import find_convention
 from heedful.conformance.calling.masks import find_masks
 from heedful.conformance.calling.max_length import find_max_length
@@ -43,7 +43,7 @@ def find_subject(
         ArgumentError: It cannot be built, copied or called.
     """
     instance = instantiate(target, arguments)
-    held = replace(make_target(instance), guessed=is_guessed(target, arguments))
+    held = replace(make_target(instance), guessed=tuple(guessed_parameters(target, arguments)))
     convention, dtype = find_convention(held, example, causal)
     caller = Caller(held, convention, dtype, held.copied(dtype))
     max_length = find_max_length(caller)

@@ -35,12 +35,12 @@ class Target:
     Attributes:
         name: The name of the class or function.
         callee: A function, or a module that is copied and never run itself.
-        guessed: Whether a value of its constructor was guessed, so that its sizes may not fit one another.
+        guessed: The arguments of its constructor that were guessed, so that its sizes may not fit one another.
     """
 
     name: str
     callee: Callable[..., Any]
-    guessed: bool = False
+    guessed: tuple[str, ...] = ()
 
     @property
     def module(self) -> nn.Module | None:

@@ -37,6 +37,8 @@ Outcome = Tensor | Exception
 @probe("length-dependent")
 def lengths(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Run ever longer prefixes of one sequence. No length may raise or change earlier outputs."""
+    if evidence.subject.fixed_sizes is not None:
+        yield from _uncut_mask(evidence)
     if evidence.subject.fixed_sizes is not None or evidence.subject.convention.is_image:
         return
     inputs = _longest_inputs(evidence)
@@ -53,6 +55,26 @@ def lengths(evidence: Evidence) -> Iterator[Finding | Fact]:
     finding = _check_exceptions(evidence, outcomes) or _check_outputs(evidence, inputs, outputs)
     if finding is not None:
         yield finding
+
+
+def _uncut_mask(evidence: Evidence) -> Iterator[Finding]:
+    """Find a causal mask that is not cut to the tokens: sequences shorter than the mask are valid."""
+    B, T = evidence.inputs.sizes
+    module = evidence.subject.module
+    buffers = [] if module is None else list(module.buffers())
+    tables = [it.reshape(T, T).bool() for it in buffers if it.shape[-2:] == (T, T) == it.squeeze().shape]
+    if not any(torch.equal(it, it.tril()) or torch.equal(it, it.triu()) for it in tables):
+        return
+    error = attempt(lambda: evidence.subject.run(evidence.inputs.tokens(0, T - 1)))
+    if isinstance(error, Exception):
+        yield Finding(
+            "length-dependent",
+            "bug",
+            f"With {T - 1} tokens the target raises {describe_exception(error)}; it works with {T} tokens, the size of "
+            "its mask.",
+            f"B = {B}, T = {T - 1}",
+            raising_line(error),
+        )
 
 
 def _longest_inputs(evidence: Evidence) -> Inputs:
@@ -92,11 +114,14 @@ def _describe_limit(evidence: Evidence, inputs: Inputs, outcomes: Mapping[int, O
 def _check_exceptions(evidence: Evidence, outcomes: Mapping[int, Outcome]) -> Finding | None:
     """Find the first length that raises although longer or shorter sequences work.
 
-    If most lengths raise, the target is made for certain lengths only.
+    If most lengths raise, the target is made for certain lengths only. If only the shortest ones raise, but for one
+    token, which is broadcast, the target takes a minimum of tokens.
     """
     max_length = evidence.subject.max_length or 0
     working = [n for n, outcome in outcomes.items() if not isinstance(outcome, Exception)]
-    if 2 * len(working) < len(outcomes):
+    failing = [n for n in outcomes if n not in working]
+    at_least = failing[:1] == [2] and failing[-1] < min((n for n in working if n > 1), default=0)
+    if 2 * len(working) < len(outcomes) or at_least:
         return None
     for length, error in outcomes.items():
         if not isinstance(error, Exception) or _is_limit(length, outcomes, max_length):
