@@ -20,7 +20,10 @@ from heedful.errors import ArgumentError
 
 # Stands for a value that has to be found by trial.
 UNKNOWN = object()
-MAX_UNKNOWN, MAX_GUESSES = 3, 40  # arguments of unknown roles, and combinations of their values that are tried
+MAX_UNKNOWN, MAX_GUESSES = (
+    3,
+    40,
+)  # arguments of unknown roles, and combinations of their values that are tried
 
 
 def token_arguments(
@@ -129,7 +132,9 @@ def _with_masks(target: Target, constants: Constants) -> Iterator[Constants]:
             yield {**constants, name: table}
     if not masks:
         return
-    for dtype in (torch.bool, torch.int64) if any(name in constants for name in masks) else (torch.bool,):
+    for dtype in (
+        (torch.bool, torch.int64) if any(name in constants for name in masks) else (torch.bool,)
+    ):
         for form in dict.fromkeys((*PADDING_FORMS, *ATTENTION_FORMS)):
             shown = {
                 name: all_visible(form, dtype, true_keeps=names.TRUE_KEEPS.get(name, True))

@@ -51,7 +51,9 @@ def candidate_conventions(
     visible_keys = mask_by_caller(target, causal)
     for tokens, constants in guesses:
         variants = list(constant_variants(target, constants, causal_flag(target, causal)))
-        for base in _bases(target, example, tokens, most=MAX_GUESSED_WIDTHS if unknown else MAX_WIDTHS):
+        for base in _bases(
+            target, example, tokens, most=MAX_GUESSED_WIDTHS if unknown else MAX_WIDTHS
+        ):
             for variant in variants:
                 yield replace(base, constants=variant, visible_keys=visible_keys, guessed=guessed)
 

@@ -18,7 +18,14 @@ from heedful.errors import ArgumentError
 # All different from each other and from the 3 sequences of 7 tokens of the evidence, so that axes are unambiguous.
 WIDTH, HEADS, KEY_HEADS, HEAD_SIZE, CONTEXT, WINDOW = 24, 4, 2, 6, 16, 5
 EPSILON = 1e-6
-GUESSES: tuple[Any, ...] = (HEADS, 1, 0.5, True, (2, 2), None)  # for parameters that nothing is known of
+GUESSES: tuple[Any, ...] = (
+    HEADS,
+    1,
+    0.5,
+    True,
+    (2, 2),
+    None,
+)  # for parameters that nothing is known of
 OTHER_WIDTHS = (32, 64, 96, 128)  # that are tried if a constructor rejects the usual one
 DROPOUT = 0.25  # large enough that a few hundred weights show how it acts
 
@@ -95,7 +102,9 @@ def build(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
         raise
 
 
-def _alternatives(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _alternatives(
+    cls: Callable[..., Any], arguments: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
     """Yield other values for a constructor that rejects the usual ones: other guesses, and then other widths."""
     guessed = guessed_parameters(cls, arguments)
     values = _values(cls, arguments)

@@ -53,9 +53,7 @@ def find_convention(
     raise not_callable(target, failures)
 
 
-def _sizes(
-    target: Target, failures: Sequence[FailedCall]
-) -> Iterator[tuple[int, int] | None]:
+def _sizes(target: Target, failures: Sequence[FailedCall]) -> Iterator[tuple[int, int] | None]:
     """Yield None for any sizes, and then the B and T that may be the only ones that work.
 
     They are those of global tensors that the code reads, and the numbers that the failures up to then have named.

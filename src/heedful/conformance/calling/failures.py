@@ -68,7 +68,9 @@ def is_missing_name(error: BaseException) -> bool:
     owner = error.obj
     if isinstance(owner, nn.Module):
         return not any(error.name in vars(cls) for cls in type(owner).__mro__)
-    return isinstance(owner, Tensor) and (owner.grad_fn is not None or not _is_argument(owner, frame))
+    return isinstance(owner, Tensor) and (
+        owner.grad_fn is not None or not _is_argument(owner, frame)
+    )
 
 
 def _is_argument(tensor: Tensor, frame: Any) -> bool:
@@ -131,7 +133,9 @@ def _errors(caller: Caller, ranks: set[int]) -> Iterator[tuple[tuple[int, int], 
 
     A product with a parameter shows that the tokens have the width that the target takes.
     """
-    has_matrices = caller.module is not None and any(it.dim() > 1 for it in caller.module.parameters())
+    has_matrices = caller.module is not None and any(
+        it.dim() > 1 for it in caller.module.parameters()
+    )
     for B, T in SIZES:
         inputs = caller.draw(B if caller.batched else 1, T)
         arguments = caller.arguments(inputs)

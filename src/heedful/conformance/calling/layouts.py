@@ -41,7 +41,9 @@ def likely_layouts(target: Callable[..., Any]) -> Layouts:
     own, inner = _declared_batch_first(target) if isinstance(target, nn.Module) else (True, None)
     shapes = [_axes(variables) for variables in _unpacked_shapes(target)]
     unpacked = (axes.startswith("BT") for axes in shapes if axes.startswith(("BT", "TB")))
-    documented = (axes.startswith("BT") for axes in documented_axes(target) if axes[:2] in ("BT", "TB"))
+    documented = (
+        axes.startswith("BT") for axes in documented_axes(target) if axes[:2] in ("BT", "TB")
+    )
     stated = (own, next(unpacked, None), next(documented, None))
     evidence = (*stated, inner)
     batch_first = next((answer for answer in evidence if answer is not None), True)
@@ -81,10 +83,20 @@ def documented_axes(target: Callable[..., Any], argument: str = "") -> Iterator[
 def _documented_axis(text: str) -> str:
     """Return the letter of an axis as a docstring names it, with a blank for an unknown name."""
     words = re.findall(r"[a-z]+", text.lower())
-    known = next((axis for axis, names_ in names.AXES.items() if text.strip().lower() in names_), "")
+    known = next(
+        (axis for axis, names_ in names.AXES.items() if text.strip().lower() in names_), ""
+    )
     if known:
         return known
-    letters = {"batch": "B", "bs": "B", "len": "T", "length": "T", "seq": "T", "height": "T", "tokens": "T"}
+    letters = {
+        "batch": "B",
+        "bs": "B",
+        "len": "T",
+        "length": "T",
+        "seq": "T",
+        "height": "T",
+        "tokens": "T",
+    }
     return next((letters[word] for word in words if word in letters), " ")
 
 

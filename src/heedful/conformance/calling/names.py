@@ -64,8 +64,25 @@ USE_CACHE = "use_cache"
 
 # Arguments of a call whose role their name tells.
 OF_KNOWN_ROLES: Names = (
-    *(*TOKENS, *QUERIES, *KEYS, *VALUES, *CONTEXTS, *MEMORIES, TARGET_IDS, *CAUSAL, *START_POSITIONS),
-    *(*POSITION_IDS, *CACHE_SLOTS, *ROTARY_TABLES, *PADDING_MASKS, *ATTENTION_MASKS, *VALID_LENGTHS),
+    *(
+        *TOKENS,
+        *QUERIES,
+        *KEYS,
+        *VALUES,
+        *CONTEXTS,
+        *MEMORIES,
+        TARGET_IDS,
+        *CAUSAL,
+        *START_POSITIONS,
+    ),
+    *(
+        *POSITION_IDS,
+        *CACHE_SLOTS,
+        *ROTARY_TABLES,
+        *PADDING_MASKS,
+        *ATTENTION_MASKS,
+        *VALID_LENGTHS,
+    ),
     *(*CACHES, *(name for pair in CACHE_PAIRS for name in pair), USE_CACHE),
 )
 

@@ -41,7 +41,9 @@ def likely_values(target: Target, name: str, head_size: int) -> Iterator[Value]:
     """
     annotation = target.parameters[name].annotation
     documented = next((len(axes) for axes in documented_axes(target.callee, name)), None)
-    suggested = ROLES_OF_TYPES.get(annotation) if annotation is not inspect.Parameter.empty else None
+    suggested = (
+        ROLES_OF_TYPES.get(annotation) if annotation is not inspect.Parameter.empty else None
+    )
     if suggested is None:
         suggested = next((roles for word, roles in WORDS.items() if word in name.lower()), ())
     for role in dict.fromkeys((*suggested, *ROLES)):
@@ -96,6 +98,8 @@ def no_bias(form: str) -> Callable[..., Tensor]:
     """Return a function of (B, T, dtype) that makes a bias of zeros, one for each query and key."""
 
     def constant(B: int, T: int, dtype: torch.dtype) -> Tensor:
-        return torch.zeros_like(in_form(form, torch.ones(1, T, T, dtype=torch.bool), B), dtype=dtype)
+        return torch.zeros_like(
+            in_form(form, torch.ones(1, T, T, dtype=torch.bool), B), dtype=dtype
+        )
 
     return constant

@@ -52,8 +52,15 @@ class Evidence:
         T = PIXELS if self.subject.convention.is_image else TOKENS
         T = T if window is None or window < TOKENS - 2 else window + 3
         B, T = self.subject.fixed_sizes or (BATCH, min(T, self.subject.max_length or T))
-        drawn = [self.subject.draw(b if self.subject.batched else 1, t) for b, t in ((B, T), *OTHER_SIZES)]
-        runs = (it for it in drawn if not isinstance(attempt(lambda it=it: self.subject.run(it)), Exception))
+        drawn = [
+            self.subject.draw(b if self.subject.batched else 1, t)
+            for b, t in ((B, T), *OTHER_SIZES)
+        ]
+        runs = (
+            it
+            for it in drawn
+            if not isinstance(attempt(lambda it=it: self.subject.run(it)), Exception)
+        )
         return next(runs, drawn[0])
 
     @cached_property

@@ -62,7 +62,9 @@ def _uncut_mask(evidence: Evidence) -> Iterator[Finding]:
     B, T = evidence.inputs.sizes
     module = evidence.subject.module
     buffers = [] if module is None else list(module.buffers())
-    tables = [it.reshape(T, T).bool() for it in buffers if it.shape[-2:] == (T, T) == it.squeeze().shape]
+    tables = [
+        it.reshape(T, T).bool() for it in buffers if it.shape[-2:] == (T, T) == it.squeeze().shape
+    ]
     if not any(torch.equal(it, it.tril()) or torch.equal(it, it.triu()) for it in tables):
         return
     error = attempt(lambda: evidence.subject.run(evidence.inputs.tokens(0, T - 1)))
@@ -119,13 +121,16 @@ def _check_exceptions(evidence: Evidence, outcomes: Mapping[int, Outcome]) -> Fi
     """
     max_length = evidence.subject.max_length or 0
     working = [n for n, outcome in outcomes.items() if not isinstance(outcome, Exception)]
-    failing = [n for n in outcomes if n not in working]
-    at_least = failing[:1] == [2] and failing[-1] < min((n for n in working if n > 1), default=0)
-    if 2 * len(working) < len(outcomes) or at_least:
+    failing = {
+        n: outcome
+        for n, outcome in outcomes.items()
+        if isinstance(outcome, Exception) and not _is_limit(n, outcomes, max_length)
+    }
+    longer_than_one = min((n for n in working if n > 1), default=0)
+    takes_minimum = min(failing, default=1) == 2 and max(failing) < longer_than_one
+    if len(working) < len(failing) or takes_minimum:
         return None
-    for length, error in outcomes.items():
-        if not isinstance(error, Exception) or _is_limit(length, outcomes, max_length):
-            continue
+    for length, error in failing.items():
         failure = (
             str(error)
             if isinstance(error, TargetError)

@@ -174,7 +174,9 @@ def fields_read(cls: Callable[..., object]) -> dict[str, list[str]]:
                 | ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=str(field)))
             ) if name != "self":
                 fields.setdefault(name, []).append(field)
-            case ast.Attribute(value=ast.Attribute(value=ast.Name(id="self"), attr="config"), attr=field):
+            case ast.Attribute(
+                value=ast.Attribute(value=ast.Name(id="self"), attr="config"), attr=field
+            ):
                 fields.setdefault("config", []).append(field)
     return fields
 
