@@ -27,7 +27,6 @@ from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.conformance.reporting.report import Report
 from heedful.conformance.reporting.result import ProbeRun
 from heedful.conformance.reporting.root_causes import root_causes
-from heedful.errors import ArgumentError
 
 PROBE_SECONDS = 10.0
 """The time limit of one probe, about a hundred times what a probe of a small module takes."""

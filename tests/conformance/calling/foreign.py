@@ -13,7 +13,7 @@ from conformance.calling.attentions import Projected, attend
 class Kept(Projected):
     """Takes a mask of real tokens under a name of its own, 0 at padding."""
 
-    def forward(self, x, not_empty):
+    def forward(self, x, not_empty):  # pyright: ignore[reportIncompatibleMethodOverride]
         """Attend over a batch.
 
         :param not_empty: (batch, length), 0 where a token is empty
@@ -48,7 +48,7 @@ class RealRotary(Projected):
         super().__init__(d_model)
         self.head_dim = d_model
 
-    def forward(self, x, rotation):
+    def forward(self, x, rotation):  # pyright: ignore[reportIncompatibleMethodOverride]
         q, k, v = self.split(x)
         pairs = torch.view_as_complex(rotation.contiguous())
         q, k = (
@@ -66,7 +66,7 @@ class Windowed(Projected):
         self.table = nn.Parameter(torch.randn(9, 9))
 
     def forward(self, x):
-        B, N, C = x.shape
+        B, N, C = x.shape  # noqa: RUF059 - declares the axes
         q, k, v = self.split(x)
         scores = q @ k.transpose(-2, -1) * C**-0.5
         return (scores + self.table).softmax(-1) @ v
@@ -107,7 +107,7 @@ class ImageAttention(nn.Module):
         self.qkv = nn.Conv2d(channels, 3 * channels, 1)
 
     def forward(self, x):
-        b, c, h, w = x.shape
+        b, c, h, w = x.shape  # noqa: RUF059 - declares the axes
         q, k, v = self.qkv(x).flatten(2).transpose(1, 2).chunk(3, dim=-1)
         return attend(q, k, v).transpose(1, 2).reshape(b, c, h, w)
 
@@ -116,7 +116,7 @@ class ChannelsLast(Projected):
     """Attends over the pixels of a feature map, (B, H, W, C)."""
 
     def forward(self, x):
-        B, H, W, C = x.shape
+        B, H, W, C = x.shape  # noqa: RUF059 - declares the axes
         q, k, v = (it.reshape(B, H * W, C) for it in self.split(x))
         return attend(q, k, v).view(B, H, W, C)
 
@@ -124,7 +124,7 @@ class ChannelsLast(Projected):
 class Matrix(Projected):
     """Needs a matrix that nobody can guess."""
 
-    def forward(self, x, connection):
+    def forward(self, x, connection):  # pyright: ignore[reportIncompatibleMethodOverride]
         q, k, v = self.split(x)
         return attend(q @ connection.reshape(24, 6, 4).flatten(1), k, v)
 
@@ -133,7 +133,7 @@ class WrongView(Projected):
     """Views a transposed tensor, which fails whatever the inputs are."""
 
     def forward(self, x):
-        B, T, C = x.shape
+        B, T, C = x.shape  # noqa: RUF059 - declares the axes
         q, k, v = self.split(x)
         return attend(q, k, v).transpose(1, 2).view(B, -1)
 
@@ -142,7 +142,7 @@ class Strict(Projected):
     """Accepts an even number of tokens only, and says so."""
 
     def forward(self, x):
-        B, T, C = x.shape
+        B, T, C = x.shape  # noqa: RUF059 - declares the axes
         q, k, v = self.split(x)
         assert T == 1000, "made for 1000 tokens"
         return attend(q, k, v)
@@ -150,7 +150,7 @@ class Strict(Projected):
 
 class FiveAxes(Projected):
     def forward(self, x):
-        B, H, X, Y, C = x.shape
+        B, H, X, Y, C = x.shape  # noqa: RUF059 - declares the axes
         q, k, v = self.split(x)
         return attend(q, k, v)
 
@@ -174,7 +174,8 @@ class Uncut(Projected):
         self.register_buffer("ahead", torch.ones(limit, limit).triu(1).bool())
 
     def forward(self, x):
-        return attend(*self.split(x), self.ahead)
+        q, k, v = self.split(x)
+        return attend(q, k, v, self.ahead)
 
 
 class Unannotated(Projected):

@@ -111,8 +111,8 @@ def constant_variants(
 ) -> Iterator[Constants]:
     """Yield constants that may make a call work, the most likely first.
 
-    A mask may be necessary although it has a default. They are tried with the flag that makes the call causal, without it, and with targets, each first without required
-    masks and then with masks of every form that show everything.
+    They are tried with the flag that makes the call causal, without it, and with targets, each first without required
+    masks and then with masks of every form that show everything. A mask may be necessary although it has a default.
     """
     additions = [causal_flag, {}] if causal_flag else [{}]
     if names.TARGET_IDS in target.parameters:

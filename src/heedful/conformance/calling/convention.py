@@ -38,7 +38,7 @@ class CallingConvention:
         same_tokens: Whether all arguments get the same tokens, as in self-attention.
         visible_keys: The keys that each query may see, if the caller has to pass that mask in every call.
         fixed_sizes: The only B and T that work, if a tensor at module level requires them.
-        guessed: Whether a constant is guessed, or part of an example, so that a failure with other sizes proves nothing.
+        guessed: Whether a constant is guessed, or part of an example, so that a failure with other sizes is no proof.
         other_features: The shapes of one token of arguments whose tokens are of another width.
     """
 

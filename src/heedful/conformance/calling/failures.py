@@ -106,7 +106,8 @@ def proof_of_bug(failures: Sequence[FailedCall]) -> BaseException | None:
 
     It is a name that exists nowhere; or the same line raises in every call that the target's own code shows to be
     valid, whatever the sizes are. Such a call gives only tokens, with as many axes as the code unpacks and a width that
-    its first projection takes, and the exception does not name the number of tokens. Other arguments do no harm if the exception is about strides, which no value changes.
+    its first projection takes, and the exception does not name the number of tokens. Other arguments do no harm if the
+    exception is about strides, which no value changes.
     """
     missing = (it.error for it in failures if is_missing_name(it.error))
     first = next(missing, None)
@@ -194,10 +195,10 @@ def not_callable(target: Target, failures: Sequence[FailedCall]) -> ArgumentErro
     return ArgumentError(
         target.name,
         expected="a call that works and returns one row for each token",
-        received=f"{described_with_line(failure.error)}. Tried: {'; '.join(tried)}{more}. This may be our guess of the arguments "
-        "rather than a bug",
-        remedy=f"{_constructor_remedy(target)}Give an example of its arguments, {', '.join(target.parameters)}: example=…, or "
-        f"{_command(failure.caller)}.",
+        received=f"{described_with_line(failure.error)}. Tried: {'; '.join(tried)}{more}. "
+        "This may be our guess of the arguments rather than a bug",
+        remedy=f"{_constructor_remedy(target)}Give an example of its arguments, "
+        f"{', '.join(target.parameters)}: example=…, or {_command(failure.caller)}.",
     )
 
 
