@@ -107,7 +107,7 @@ class ImageAttention(nn.Module):
         self.qkv = nn.Conv2d(channels, 3 * channels, 1)
 
     def forward(self, x):
-        b, c, h, w = x.shape  # noqa: RUF059 - declares the axes
+        b, c, h, w = x.shape
         q, k, v = self.qkv(x).flatten(2).transpose(1, 2).chunk(3, dim=-1)
         return attend(q, k, v).transpose(1, 2).reshape(b, c, h, w)
 
@@ -116,7 +116,7 @@ class ChannelsLast(Projected):
     """Attends over the pixels of a feature map, (B, H, W, C)."""
 
     def forward(self, x):
-        B, H, W, C = x.shape  # noqa: RUF059 - declares the axes
+        B, H, W, C = x.shape
         q, k, v = (it.reshape(B, H * W, C) for it in self.split(x))
         return attend(q, k, v).view(B, H, W, C)
 
