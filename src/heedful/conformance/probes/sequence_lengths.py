@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from heedful.conformance.calling.exceptions import attempt, describe_exception, raising_line
+from heedful.conformance.calling.failures import is_refusal
 from heedful.conformance.calling.target import TargetError
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.attention_search import find_attentions
@@ -48,6 +49,7 @@ def lengths(evidence: Evidence) -> Iterator[Finding | Fact]:
     }
     outputs = {n: result for n, result in outcomes.items() if not isinstance(result, Exception)}
     if not outputs:
+        yield from _only_first_length(evidence, outcomes)
         return
     yield Fact("largest context", _describe_limit(evidence, inputs, outcomes))
     if evidence.subject.convention.guessed:
@@ -55,6 +57,18 @@ def lengths(evidence: Evidence) -> Iterator[Finding | Fact]:
     finding = _check_exceptions(evidence, outcomes) or _check_outputs(evidence, inputs, outputs)
     if finding is not None:
         yield finding
+
+
+def _only_first_length(evidence: Evidence, outcomes: Mapping[int, Outcome]) -> Iterator[Finding]:
+    """Report a target that accepts no length but that of its first call, which it did not choose itself."""
+    length, error = next(iter(outcomes.items()))
+    if evidence.subject.convention.guessed or not isinstance(error, Exception) or is_refusal(error):
+        return
+    proof = (
+        f"With {length} tokens the target raises {describe_exception(error)}, and so it does with every number of "
+        f"tokens but {evidence.inputs.sizes[1]}, which it was called with first."
+    )
+    yield Finding("length-dependent", "bug", proof, f"T = {length}", raising_line(error))
 
 
 def _uncut_mask(evidence: Evidence) -> Iterator[Finding]:
