@@ -21,6 +21,7 @@ from heedful.conformance.calling.exceptions import (
     global_tensor_read,
     raising_line,
 )
+from heedful.conformance.calling.failures import is_missing_name
 from heedful.conformance.calling.isolation import undisturbed, within
 from heedful.conformance.calling.options import constructor_with, example_with, option
 from heedful.conformance.calling.subject import find_subject
@@ -183,7 +184,7 @@ def evidence_of(
 
     Raises:
         ArgumentError: The target cannot be built or called.
-        TargetError: Every way to call the target fails in its own code.
+        TargetError: A call that is shown to be valid fails in the target's code.
     """
     subject = find_subject(
         target, example=example, causal=expected.causal, cache=cache, arguments=arguments
@@ -247,21 +248,9 @@ def run_probe(evidence: Evidence, probe: Probe) -> ProbeRun:
 
 
 def _failed_call(error: TargetError) -> ProbeRun:
-    """Return the outcome for a target that raises whenever it is called.
-
-    Raises:
-        ArgumentError: The exception does not come from the target's own code.
-    """
-    cause = error.__cause__
-    place = None if cause is None else raising_line(cause)
-    if cause is None or place is None:
-        raise ArgumentError(
-            option("target"),
-            expected="a call that works and returns one row for each token",
-            received=f"from {error}: {cause and describe_exception(cause)}",
-            remedy=f"Give an example of its arguments: {example_with()}.",
-        ) from error
-    return ProbeRun("calling", 0.0, (_crash(cause, place),))
+    """Return the outcome for a target that raises in calls that are shown to be valid."""
+    cause = error.__cause__ or error
+    return ProbeRun("calling", 0.0, (_crash(cause, raising_line(cause)),))
 
 
 def _unfit_example(target: type, error: TargetError) -> ArgumentError:
@@ -277,19 +266,21 @@ def _unfit_example(target: type, error: TargetError) -> ArgumentError:
 
 
 def _finding_on_exception(probe: Probe, error: Exception) -> Finding:
-    """Return the finding on an exception that a probe met: a crash of the target, or a probe that cannot run."""
+    """Return the finding on an exception that a probe met.
+
+    It is a bug only if no input could prevent it, because a probe may pass what the target need not accept.
+    """
     if isinstance(error, TimeoutError):
         proof = f"The probe {probe.name!r} did not finish within {PROBE_SECONDS:.0f} s."
         return Finding(probe.finds[0], "not-testable", proof)
-    place = raising_line(error)
-    if place is None:
-        proof = f"The probe {probe.name!r} could not run: {describe_exception(error)}"
-        return Finding(probe.finds[0], "not-testable", proof)
-    return _crash(error, place)
+    if is_missing_name(error) or global_tensor_read(error) is not None:
+        return _crash(error, raising_line(error))
+    proof = f"The probe {probe.name!r} could not run: {described_with_line(error)}"
+    return Finding(probe.finds[0], "not-testable", proof)
 
 
-def _crash(error: BaseException, place: SourceLine) -> Finding:
-    """Return the finding on an exception that the target raises on ordinary input."""
+def _crash(error: BaseException, place: SourceLine | None) -> Finding:
+    """Return the finding on an exception that the target raises on valid input."""
     description = describe_exception(error)
     global_read = global_tensor_read(error)
     if global_read is not None:

@@ -2,34 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from heedful.conformance.calling import names
 from heedful.conformance.calling.construction import HEAD_SIZE
 from heedful.conformance.calling.convention import MEMORY, Constants
-from heedful.conformance.calling.mask_forms import ATTENTION_FORMS, PADDING_FORMS, in_form
+from heedful.conformance.calling.mask_forms import ATTENTION_FORMS, PADDING_FORMS
 from heedful.conformance.calling.options import example_with, option
+from heedful.conformance.calling.roles import TOKENS, all_visible, likely_values
+from heedful.conformance.calling.rotary_tables import rotary_table, rotary_tables
 from heedful.conformance.calling.target import Target
 from heedful.errors import ArgumentError
 
-ROTARY_BASE = 10_000.0
+# Stands for a value that has to be found by trial.
+UNKNOWN = object()
+MAX_UNKNOWN, MAX_GUESSES = (
+    3,
+    40,
+)  # arguments of unknown roles, and combinations of their values that are tried
 
 
-def token_arguments(target: Target) -> tuple[tuple[str, ...], Constants]:
+def token_arguments(
+    target: Target, *, allow_unknown: bool = False
+) -> tuple[tuple[str, ...], Constants]:
     """Return the names of the arguments that take one row per token, and the constants that a call requires.
+
+    Args:
+        target: What is to be called.
+        allow_unknown: Whether constants of unknown names are `UNKNOWN` instead of an error.
 
     Raises:
         ArgumentError: There is no argument for tokens, or a required argument is unknown.
     """
     parameters = target.parameters
-    required = [
-        name for name, it in parameters.items()
-        if it.default is it.empty and it.kind not in (it.VAR_POSITIONAL, it.VAR_KEYWORD)
-    ]  # fmt: skip
+    required = list(target.required)
     if not required or required[0] not in (*names.TOKENS, *names.QUERIES):
         required = [*[name for name in parameters if name in names.TOKENS][:1], *required]
     if not required:
@@ -47,48 +58,8 @@ def token_arguments(target: Target) -> tuple[tuple[str, ...], Constants]:
         if name in (*names.QUERIES, *names.KEYS, *names.VALUES, *names.CONTEXTS):
             tokens.append(name)
         else:
-            constants[name] = _constant(target, name)
+            constants[name] = _constant(target, name, allow_unknown)
     return tuple(tokens), constants
-
-
-def example_arguments(target: Target, example: Sequence[Any]) -> tuple[tuple[str, ...], Constants]:
-    """Return the same as `token_arguments` from an example of all arguments, in order.
-
-    The arguments that have the shape and dtype of the first one take tokens.
-
-    Raises:
-        ArgumentError: The target takes fewer arguments.
-    """
-    parameters = list(target.parameters)
-    if len(example) > len(parameters):
-        raise ArgumentError(
-            "example",
-            expected=f"at most {len(parameters)} arguments: {', '.join(parameters)}",
-            received=f"{len(example)}",
-            remedy="Give them in the order in which the target takes them.",
-        )
-    first = example[0]
-    tokens: list[str] = []
-    constants: dict[str, Any] = {}
-    for name, value in zip(parameters, example, strict=False):
-        if not isinstance(value, Tensor):
-            constants[name] = value
-        elif value.shape == first.shape and value.dtype == first.dtype:
-            tokens.append(name)
-        else:
-            constants[name] = _of_any_batch(value, first)
-    return tuple(tokens), constants
-
-
-def _of_any_batch(value: Tensor, first: Tensor) -> Callable[..., Tensor]:
-    """Return a function of (B, T, dtype) that gives every sequence what the first one of an example has."""
-
-    def constant(B: int, T: int, dtype: torch.dtype) -> Tensor:
-        cast = value.to(dtype) if value.is_floating_point() else value
-        batched = value.dim() == first.dim() > 2 and len(value) == len(first)
-        return cast[:1].expand(B, *value.shape[1:]) if batched else cast
-
-    return constant
 
 
 def optional_contexts(target: Target) -> tuple[str, ...]:
@@ -102,7 +73,7 @@ def constant_variants(
     """Yield constants that may make a call work, the most likely first.
 
     They are tried with the flag that makes the call causal, without it, and with targets, each first without required
-    masks and then with masks of every form that show everything.
+    masks and then with masks of every form that show everything. A mask may be necessary although it has a default.
     """
     additions = [causal_flag, {}] if causal_flag else [{}]
     if names.TARGET_IDS in target.parameters:
@@ -110,28 +81,49 @@ def constant_variants(
             {names.TARGET_IDS: lambda B, T, dtype: torch.zeros(B, T, dtype=torch.int64)}
         )
     for addition in additions:
-        yield from _with_masks({**constants, **addition})
+        yield from _with_masks(target, {**constants, **addition})
 
 
-def _with_masks(constants: Constants) -> Iterator[Constants]:
+def _with_masks(target: Target, constants: Constants) -> Iterator[Constants]:
     masks = [name for name, value in constants.items() if "mask" in name and value is None]
+    masks = masks or [name for name in names.ATTENTION_MASKS if name in target.parameters][:1]
     yield constants
+    for name in (name for name in constants if name in names.ROTARY_TABLES):
+        for table in rotary_tables(head_size_of(target.module)):
+            yield {**constants, name: table}
     if not masks:
         return
-    for dtype in (torch.bool, torch.int64):
+    for dtype in (
+        (torch.bool, torch.int64) if any(name in constants for name in masks) else (torch.bool,)
+    ):
         for form in dict.fromkeys((*PADDING_FORMS, *ATTENTION_FORMS)):
-            yield {**constants, **{name: _all_visible(name, form, dtype) for name in masks}}
+            shown = {
+                name: all_visible(form, dtype, true_keeps=names.TRUE_KEEPS.get(name, True))
+                for name in masks
+            }
+            yield {**constants, **shown}
 
 
-def _all_visible(name: str, form: str, mask_dtype: torch.dtype) -> Callable[..., Tensor]:
-    def constant(B: int, T: int, dtype: torch.dtype) -> Tensor:
-        visible = in_form(form, torch.ones(1, T, T, dtype=torch.bool), B)
-        return (visible if names.TRUE_KEEPS.get(name, True) else ~visible).to(mask_dtype)
+def guessed_arguments(
+    target: Target, tokens: tuple[str, ...], constants: Constants
+) -> Iterator[tuple[tuple[str, ...], Constants]]:
+    """Yield the arguments for tokens, and the constants, with every unknown one replaced by a likely value.
 
-    return constant
+    Unknown arguments are tried together, each with its own most likely values first.
+    """
+    unknown = [name for name, value in constants.items() if value is UNKNOWN]
+    D = head_size_of(target.module)
+    likely = [list(likely_values(target, name, D)) for name in unknown]
+    ranked = sorted(product(*(range(len(values)) for values in likely[:MAX_UNKNOWN])), key=sum)
+    for ranks in ranked[:MAX_GUESSES]:
+        values = {name: it[rank] for name, it, rank in zip(unknown, likely, ranks, strict=False)}
+        more = tuple(name for name, value in values.items() if value is TOKENS)
+        rest = {name: value for name, value in values.items() if value is not TOKENS}
+        known = {name: value for name, value in constants.items() if value is not UNKNOWN}
+        yield (*tokens, *more), {**known, **rest}
 
 
-def _constant(target: Target, name: str) -> Any:
+def _constant(target: Target, name: str, allow_unknown: bool) -> Any:
     """Return a value, or a function of (B, T, dtype) that returns one, for a required argument.
 
     Raises:
@@ -150,8 +142,10 @@ def _constant(target: Target, name: str) -> Any:
     if "mask" in name or "cache" in name or "past" in name:
         return None
     if name in names.ROTARY_TABLES:
-        D = _head_size(target.module)
-        return lambda B, T, dtype: _rotary_table(name, B, T, D, dtype)
+        D = head_size_of(target.module)
+        return lambda B, T, dtype: rotary_table(name, B, T, D, dtype)
+    if allow_unknown:
+        return UNKNOWN
     raise ArgumentError(
         name,
         expected=f"a value for {target.name}'s argument {name!r}",
@@ -160,27 +154,8 @@ def _constant(target: Target, name: str) -> Any:
     )
 
 
-def _rotary_table(name: str, B: int, T: int, D: int, dtype: torch.dtype) -> Any:
-    """Return the rotary table of positions 0 … T − 1 that an argument of this name takes.
-
-    Tables are complex as in Llama's own code, cosines or sines of each angle once, (T, D / 2), or twice, (T, D), or,
-    in transformers, both, each (B, T, D).
-    """
-    frequencies = ROTARY_BASE ** (-torch.arange(0, D, 2, dtype=torch.float64) / D)
-    angles = torch.arange(T)[:, None] * frequencies
-    if name == names.COMPLEX_ROTATIONS:
-        return torch.polar(torch.ones_like(angles), angles)
-    if name not in names.HALF_TABLES:
-        angles = torch.cat([angles, angles], dim=-1)
-    cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
-    if name == names.COSINES_AND_SINES:
-        return cos.expand(B, T, D), sin.expand(B, T, D)
-    if name in names.COSINES:
-        return cos
-    return sin if name in names.SINES else (cos, sin)
-
-
-def _head_size(module: nn.Module | None) -> int:
+def head_size_of(module: nn.Module | None) -> int:
+    """Return the head size that a module declares, or the usual one."""
     for part in () if module is None else module.modules():
         for name in names.HEAD_SIZES:
             if isinstance(size := getattr(part, name, None), int):

@@ -4,78 +4,62 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from itertools import permutations
 
-from torch import Tensor, nn
+from torch import nn
 
 from heedful.conformance.calling import names
 from heedful.conformance.calling.arguments import (
+    UNKNOWN,
     constant_variants,
-    example_arguments,
+    guessed_arguments,
     optional_contexts,
     token_arguments,
 )
 from heedful.conformance.calling.causality import causal_flag, mask_by_caller
 from heedful.conformance.calling.construction import HEAD_SIZE, HEADS, WIDTH
-from heedful.conformance.calling.convention import CallingConvention
+from heedful.conformance.calling.convention import IMAGES, CallingConvention
 from heedful.conformance.calling.layouts import Layouts, likely_layouts
 from heedful.conformance.calling.target import Target
 
 MAX_WIDTHS = 8  # the number of widths that are tried
+MAX_GUESSED_WIDTHS = 3  # the same with unknown arguments, of which there are many combinations
 
 
-def candidate_conventions(
-    target: Target, example: Any, causal: bool | None
-) -> Iterator[CallingConvention]:
+def candidate_conventions(target: Target, causal: bool | None) -> Iterator[CallingConvention]:
     """Yield the conventions by which a target may be called, the most likely first.
 
     Args:
         target: What is to be called.
-        example: Its tokens, or a tuple of all its arguments; None if they have to be guessed.
         causal: Whether it should be causal; None if the user does not state it.
 
     Raises:
         ArgumentError: The target requires an argument whose value cannot be guessed.
     """
-    if isinstance(example, tuple | list):
-        tokens, constants = example_arguments(target, example)
-    else:
-        tokens, constants = token_arguments(target)
-    contexts = tuple(name for name in optional_contexts(target) if name not in tokens)
-    variants = list(constant_variants(target, constants, causal_flag(target, causal)))
+    known = token_arguments(target, allow_unknown=True)
+    unknown = any(value is UNKNOWN for value in known[1].values())
+    guesses = list(guessed_arguments(target, *known)) if unknown else [known]
     visible_keys = mask_by_caller(target, causal)
+    for tokens, constants in guesses:
+        variants = list(constant_variants(target, constants, causal_flag(target, causal)))
+        for base in _bases(target, tokens, most=MAX_GUESSED_WIDTHS if unknown else MAX_WIDTHS):
+            for variant in variants:
+                yield replace(base, constants=variant, visible_keys=visible_keys, guessed=unknown)
+
+
+def _bases(target: Target, tokens: tuple[str, ...], most: int) -> Iterator[CallingConvention]:
+    """Yield conventions for tokens without other arguments, with at most so many widths."""
     layouts = likely_layouts(target.callee)
-    if example is not None:
-        bases = _by_example(example, tokens, layouts)
-    else:
-        bases = [
-            convention
-            for arguments in ((tokens, tokens + contexts) if contexts else (tokens,))
-            for convention in _by_sizes(target.module, arguments, layouts)
-        ]
-    for base in bases:
-        for variant in variants:
-            yield replace(base, constants=variant, visible_keys=visible_keys)
-
-
-def _by_example(
-    example: Any, tokens: tuple[str, ...], layouts: Layouts
-) -> Iterator[CallingConvention]:
-    """Yield conventions for the tokens of an example; a single tensor is passed to every argument that takes tokens."""
-    same = isinstance(example, Tensor)
-    first = example if same else example[0]
-    if not first.is_floating_point():
-        yield CallingConvention("(B, T) ids", tokens[:1], (), int(first.max()) + 1)
-    elif first.dim() == 4:
-        for layout, heads in (("(B, H, T, D)", first.shape[1]), ("(B, T, H, D)", first.shape[2])):
-            yield CallingConvention(layout, tokens, (heads, first.shape[3]), same_tokens=same)
-    else:
-        for layout in ("(T, C)",) if first.dim() == 2 else layouts.tokens:
-            yield CallingConvention(layout, tokens, (first.shape[-1],), same_tokens=same)
+    yield from _by_sizes(target.module, tokens, layouts, most)
+    contexts = tuple(name for name in optional_contexts(target) if name not in tokens)
+    if contexts:
+        yield from _by_sizes(target.module, tokens + contexts, layouts, most)
+    if len(tokens) > 1:
+        yield from _by_two_widths(target.module, tokens, layouts, most)
 
 
 def _by_sizes(
-    module: nn.Module | None, tokens: tuple[str, ...], layouts: Layouts
+    module: nn.Module | None, tokens: tuple[str, ...], layouts: Layouts, most: int
 ) -> Iterator[CallingConvention]:
     """Yield conventions for tokens of the sizes that a module has, or of conventional ones."""
     if module is None or next(module.parameters(), None) is None:
@@ -85,9 +69,19 @@ def _by_sizes(
     if vocabulary and (tokens[0] in names.TOKEN_IDS or _begins_with_embedding(module)):
         yield CallingConvention("(B, T) ids", tokens[:1], (), vocabulary)
     likely, unlikely = layouts.tokens
-    for layout in (likely, "(T, C)", unlikely):
-        for width in _widths(module):
+    for layout in (likely, "(T, C)", unlikely, *(IMAGES if layouts.images else ())):
+        for width in _widths(module)[:most]:
             yield CallingConvention(layout, tokens, (width,), same_tokens=True)
+
+
+def _by_two_widths(
+    module: nn.Module | None, tokens: tuple[str, ...], layouts: Layouts, most: int
+) -> Iterator[CallingConvention]:
+    """Yield conventions in which the first argument has tokens of one width, and the others of another."""
+    widths = [] if module is None else _widths(module)[:most]
+    for width, other in permutations(widths, 2):
+        others = dict.fromkeys(tokens[1:], (other,))
+        yield CallingConvention(layouts.tokens[0], tokens, (width,), other_features=others)
 
 
 def _without_parameters(tokens: tuple[str, ...], layouts: Layouts) -> Iterator[CallingConvention]:

@@ -128,7 +128,7 @@ def _inputs_of(target: Any, example: Any) -> Example:
     """Return the arguments of a model: those of an example, or tokens drawn for the convention that is found."""
     if example is not None:
         return as_example(target, example)
-    convention, _ = find_convention(target, None, None)
+    convention, _ = find_convention(target, None)
     caller = Caller(target, convention, torch.float32, target.callee)
     inputs = caller.draw(*(convention.fixed_sizes or MODEL_SIZES))
     args, keywords = target.bound(caller.arguments(inputs))

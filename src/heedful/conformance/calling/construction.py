@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from heedful.conformance.calling import names
-from heedful.conformance.calling.exceptions import described_with_line, exits_as_errors
+from heedful.conformance.calling.exceptions import attempt, described_with_line, exits_as_errors
 from heedful.conformance.calling.isolation import seeded
 from heedful.conformance.calling.names import Names
 from heedful.conformance.calling.options import constructor_with, option
+from heedful.conformance.recording.source import fields_read
 from heedful.errors import ArgumentError
 
 # All different from each other and from the 3 sequences of 7 tokens of the evidence, so that axes are unambiguous.
 WIDTH, HEADS, KEY_HEADS, HEAD_SIZE, CONTEXT, WINDOW = 24, 4, 2, 6, 16, 5
+EPSILON = 1e-6
+GUESSES: tuple[Any, ...] = (
+    HEADS,
+    1,
+    0.5,
+    True,
+    (2, 2),
+    None,
+)  # for parameters that nothing is known of
+OTHER_WIDTHS = (32, 64, 96, 128)  # that are tried if a constructor rejects the usual one
 DROPOUT = 0.25  # large enough that a few hundred weights show how it acts
 
 VALUES: Mapping[Names, Any] = {
@@ -73,30 +84,98 @@ def build(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     """Call a class with the given arguments, and with conventional values for the others that it requires.
 
     Dropout rates with a default of 0 are set as well, because nothing can be learned from a rate of 0. If the class
-    takes a configuration, arguments that the constructor lacks are put there.
+    takes a configuration, arguments that the constructor lacks are put there. If the constructor raises, other widths
+    are tried, because it may have defaults that the usual one does not fit.
 
     Raises:
         ArgumentError: An argument is unknown, a value cannot be guessed, or the constructor raised an exception.
     """
+    values = _values(cls, arguments)
+    try:
+        return _called(cls, values)
+    except ArgumentError as error:
+        if isinstance(error.__cause__, ArgumentError | None):
+            raise
+        for changed in _alternatives(cls, arguments):
+            built = attempt(lambda changed=changed: _called(cls, changed))
+            if not isinstance(built, Exception):
+                return built
+        raise
+
+
+def _alternatives(
+    cls: Callable[..., Any], arguments: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """Yield other values for a constructor that rejects the usual ones: other guesses, and then other widths."""
+    guessed = guessed_parameters(cls, arguments)
+    values = _values(cls, arguments)
+    for guess in GUESSES if guessed else ():
+        yield {**values, **dict.fromkeys(guessed, guess)}
+    for width in OTHER_WIDTHS:
+        yield _values(cls, {**arguments, "": width})
+
+
+def guessed_parameters(target: Any, arguments: Mapping[str, Any]) -> list[str]:
+    """Return the parameters of a class, without defaults, whose names are not conventional."""
+    if not inspect.isclass(target):
+        return []
+    known = (*conventional_values(arguments), *names.CONFIGURATIONS, *arguments)
+    return [
+        name
+        for name, it in inspect.signature(target).parameters.items()
+        if it.default is it.empty
+        and it.kind not in (it.VAR_POSITIONAL, it.VAR_KEYWORD)
+        and name not in known
+    ]
+
+
+def _values(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values with which a constructor is called; the width may be given under the name ""."""
     parameters = inspect.signature(cls).parameters
-    values, settings = _divided(cls, arguments)
+    values, settings = _divided(cls, {name: it for name, it in arguments.items() if name})
     defaults = {name: it.default for name, it in parameters.items() if it.default is not it.empty}
     conventional = conventional_values(arguments, defaults)
     hints = _type_hints(cls)
+    read = fields_read(cls)
     for name, parameter in parameters.items():
         if name in values or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         if parameter.default is not parameter.empty:
             if name in names.DROPOUTS and parameter.default == 0:
                 values[name] = DROPOUT
-        elif name in names.CONFIGURATIONS:
-            values[name] = _configuration(hints.get(name), conventional, settings)
+        elif name in names.CONFIGURATIONS or (
+            name in read and _by_name(name, conventional) is None
+        ):
+            fields = (*read.get(name, ()), *read.get("config", ()))
+            guessed = {field: _by_name(field, conventional) for field in fields}
+            known = {field: it for field, it in guessed.items() if it is not None}
+            values[name] = _configuration(hints.get(name), {**known, **conventional}, settings)
         else:
-            known = name if name in conventional else _similar_name(name)
-            if known is None:
-                raise _unknown(cls.__name__, name)
-            values[name] = conventional[known]
-    return _called(cls, values)
+            value = _by_name(name, conventional)
+            value = _by_type(hints.get(name), conventional) if value is None else value
+            values[name] = GUESSES[0] if value is None else value
+    return values
+
+
+def _by_name(name: str, conventional: Mapping[str, Any]) -> Any:
+    """Return the value that the name of a parameter or of a configuration's field suggests; None if there is none."""
+    if name in conventional:
+        return conventional[name]
+    words = name.lower()
+    if any(word in words for word in names.EPSILON_WORDS):
+        return EPSILON
+    if any(word in words for word in names.FLAG_WORDS):
+        return False
+    known = _similar_name(name)
+    return None if known is None else conventional[known]
+
+
+def _by_type(hint: Any, conventional: Mapping[str, Any]) -> Any:
+    """Return a value of an annotated type; None if the type suggests none."""
+    if get_origin(hint) is Literal:
+        return get_args(hint)[0]
+    values = {bool: False, int: conventional[names.HEADS[0]], float: 1.0}
+    return values.get(hint)
 
 
 def _divided(
@@ -138,7 +217,8 @@ def conventional_values(
         values = (source.get(name) for source in sources for name in role)
         return next((value for value in values if isinstance(value, int) and value > 0), None)
 
-    heads, width = size(names.HEADS, arguments, defaults), size(names.WIDTHS, arguments, defaults)
+    heads = size(names.HEADS, arguments, defaults)
+    width = size((*names.WIDTHS, ""), arguments, defaults)
     head_size, key_heads = size(names.HEAD_SIZES, arguments), size(names.KEY_HEADS, arguments)
     if heads is None:
         heads = next(n for n in (HEADS, 3, 2, 5, 1) if (width or WIDTH) % n == 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,9 @@ from heedful.conformance.recording.inputs import Inputs
 MEMORY = object()
 MEMORY_TOKENS = 3
 
+CHANNELS_FIRST, CHANNELS_LAST = "(B, C, Y, X)", "(B, Y, X, C)"
+IMAGES = (CHANNELS_FIRST, CHANNELS_LAST)
+
 Constants = Mapping[str, Any]
 VisibleKeys = Callable[[int, int], Tensor]  # (Tq, Tk) Boolean, of the Tq newest of Tk tokens
 
@@ -25,7 +29,8 @@ class CallingConvention:
     """The way in which a target takes tokens and returns rows.
 
     Attributes:
-        layout: "(B, T, C)", "(T, B, C)", "(T, C)", "(B, H, T, D)", "(B, T, H, D)" or "(B, T) ids".
+        layout: "(B, T, C)", "(T, B, C)", "(T, C)", "(B, H, T, D)", "(B, T, H, D)" or "(B, T) ids"; or that of a feature
+            map whose pixels are the tokens, "(B, C, Y, X)" or "(B, Y, X, C)".
         names: The arguments that take one row per token.
         features: The shape of one token.
         vocabulary: The number of token ids; 0 if tokens are vectors.
@@ -34,6 +39,8 @@ class CallingConvention:
         visible_keys: The keys that each query may see, if the caller has to pass that mask in every call.
         fixed_sizes: The only B and T that work, if a tensor at module level or an example requires them.
         max_tokens: The number of tokens for which an example has arguments; None if there is no such limit.
+        guessed: Whether a constant is guessed, or part of an example, so that a failure with other sizes is no proof.
+        other_features: The shapes of one token of arguments whose tokens are of another width.
     """
 
     layout: str
@@ -45,11 +52,18 @@ class CallingConvention:
     visible_keys: VisibleKeys | None = None
     fixed_sizes: tuple[int, int] | None = None
     max_tokens: int | None = None
+    guessed: bool = False
+    other_features: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def batched(self) -> bool:
         """True if a call takes more than one sequence."""
         return self.layout != "(T, C)"
+
+    @property
+    def is_image(self) -> bool:
+        """True if tokens are the pixels of a feature map."""
+        return self.layout in IMAGES
 
     def draw(self, B: int, T: int, dtype: torch.dtype, seed: int = 0) -> Inputs:
         """Draw random tokens: standard normal vectors, or ids."""
@@ -58,12 +72,13 @@ class CallingConvention:
             ids = torch.randint(0, self.vocabulary, (B, T), generator=generator)
             return Inputs({self.names[0]: ids}, self.vocabulary)
 
-        def vectors() -> Tensor:
-            numbers = torch.randn(B, T, *self.features, generator=generator, dtype=torch.float64)
+        def vectors(name: str) -> Tensor:
+            shape = (B, T, *self.other_features.get(name, self.features))
+            numbers = torch.randn(shape, generator=generator, dtype=torch.float64)
             return self._contiguous(numbers.to(dtype))
 
-        first = vectors()
-        others = {name: first if self.same_tokens else vectors() for name in self.names[1:]}
+        first = vectors(self.names[0])
+        others = {name: first if self.same_tokens else vectors(name) for name in self.names[1:]}
         return Inputs({self.names[0]: first, **others})
 
     def arguments(self, inputs: Inputs) -> dict[str, Any]:
@@ -89,6 +104,9 @@ class CallingConvention:
 
     def _in_layout(self, tokens: Tensor) -> Tensor:
         """Return tokens (B, T, …) in the target's layout."""
+        if self.is_image:
+            image = tokens.unflatten(1, _grid(tokens.shape[1]))
+            return image.movedim(-1, 1).contiguous() if self.layout == CHANNELS_FIRST else image
         return self._swapped(tokens) if self.batched else tokens[0]
 
     def _contiguous(self, tokens: Tensor) -> Tensor:
@@ -107,18 +125,27 @@ class CallingConvention:
     def rows(self, result: object, B: int, T: int) -> Tensor | None:
         """Return the output (B, T, …) within a result; None if no tensor in it has a row per token."""
         for tensor in output_candidates(result):
-            rows = self._as_rows(tensor) if tensor.is_floating_point() else None
+            rows = self._as_rows(tensor, T) if tensor.is_floating_point() else None
             if rows is None or rows.dim() < 3 or not rows.numel():
                 continue
             if rows.shape[:2] == (B, T):
                 return rows
         return None
 
-    def _as_rows(self, tensor: Tensor) -> Tensor | None:
+    def _as_rows(self, tensor: Tensor, T: int) -> Tensor | None:
         """Return a tensor in the target's layout as (B, T, …); None if it has too few axes for that."""
+        if self.is_image and tensor.dim() == 4:
+            image = tensor.movedim(1, -1) if self.layout == CHANNELS_FIRST else tensor
+            return image.flatten(1, 2) if image.shape[1:3] == _grid(T) else None
         if tensor.dim() < 2 or (self.layout == "(B, H, T, D)" and tensor.dim() != 4):
             return None
         return self._swapped(tensor) if self.batched else tensor[None]
+
+
+def _grid(T: int) -> tuple[int, int]:
+    """Return the height and width of a feature map of T pixels, as nearly square as possible."""
+    height = next(n for n in range(math.isqrt(T), 0, -1) if T % n == 0)
+    return height, T // height
 
 
 def output_candidates(result: object) -> Iterator[Tensor]:

@@ -2,57 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.candidates import candidate_conventions
 from heedful.conformance.calling.convention import CallingConvention, output_candidates
+from heedful.conformance.calling.failures import (
+    FailedCall,
+    is_missing_name,
+    lengths_named,
+    not_callable,
+    proof_of_bug,
+)
 from heedful.conformance.calling.globals import global_tensor_sizes
 from heedful.conformance.calling.target import Target, TargetError
 from heedful.conformance.recording.dataflow import steps_from_tokens
 from heedful.observation import Trace
 
 TRIAL_SIZES = (3, 5)  # B and T
+IMAGE_LENGTHS = (16, 64)  # squares that most strides and windows divide
 LESS_EXACT = (torch.float32, torch.complex64, torch.bfloat16, torch.float16)
 
 
-def find_convention(
-    target: Target, example: Any, causal: bool | None
-) -> tuple[CallingConvention, torch.dtype]:
+def find_convention(target: Target, causal: bool | None) -> tuple[CallingConvention, torch.dtype]:
     """Return the first convention that works, and the dtype of the tokens.
 
     The dtype is float64; or float32 if the target does not run in float64, or computes in float32 on the way, so that
     its results are only as exact as that.
 
     Raises:
-        TargetError: Every convention fails within the target's own code.
-        ArgumentError: The target requires an argument whose value cannot be guessed.
+        TargetError: Every convention fails, and the target's own code is to blame.
+        ArgumentError: No convention works, which may be because of our guesses.
     """
-    candidates = list(candidate_conventions(target, example, causal))
-    errors: list[BaseException] = []
-    for sizes in (None, *global_tensor_sizes(target.callee)):
+    candidates = list(candidate_conventions(target, causal))
+    failures: list[FailedCall] = []
+    for sizes in _sizes(target, failures):
         conventions = [replace(convention, fixed_sizes=sizes) for convention in candidates]
-        caller = _first_that_works(target, conventions, errors)
+        caller = _first_that_works(target, conventions, failures)
         if caller is not None:
             return caller.convention, caller.dtype
-    raise TargetError(target.name) from _most_telling(errors)
+    bug = proof_of_bug(failures)
+    if bug is not None:
+        raise TargetError(target.name) from bug
+    raise not_callable(target, failures)
+
+
+def _sizes(target: Target, failures: Sequence[FailedCall]) -> Iterator[tuple[int, int] | None]:
+    """Yield None for any sizes, and then the B and T that may be the only ones that work.
+
+    They are those of global tensors that the code reads, and the numbers that the failures up to then have named.
+    """
+    yield None
+    yield from global_tensor_sizes(target.callee)
+    if any(it.caller.convention.guessed or is_missing_name(it.error) for it in failures):
+        return
+    B = TRIAL_SIZES[0]
+    if any(it.caller.convention.is_image for it in failures):
+        yield from ((B, T) for T in IMAGE_LENGTHS)
+    yield from ((B, T) for T in lengths_named(failures))
 
 
 def _first_that_works(
-    target: Target, conventions: Sequence[CallingConvention], errors: list[BaseException]
+    target: Target, conventions: Sequence[CallingConvention], failures: list[FailedCall]
 ) -> Caller | None:
-    """Return the first caller that works, in float32 if float64 fails or adds nothing; append what the others raise."""
-    double = _first_in(torch.float64, target, conventions, errors)
+    """Return the first caller that works, in float32 if float64 fails or adds nothing; append the failures."""
+    double = _first_in(torch.float64, target, conventions, failures)
     if double is not None:
         caller, trace = double
         if _is_exact(trace):
             return caller
         conventions = [caller.convention]
-    single = _first_in(torch.float32, target, conventions, errors)
+    single = _first_in(torch.float32, target, conventions, failures)
     works = single or double
     return None if works is None else works[0]
 
@@ -61,7 +84,7 @@ def _first_in(
     dtype: torch.dtype,
     target: Target,
     conventions: Sequence[CallingConvention],
-    errors: list[BaseException],
+    failures: list[FailedCall],
 ) -> tuple[Caller, Trace] | None:
     """Return the first caller that works in a dtype, and the trace of its call."""
     callee = target.copied(dtype)
@@ -70,7 +93,7 @@ def _first_in(
         try:
             return caller, _trial(caller)
         except Exception as error:  # noqa: BLE001 - the next convention may work
-            errors.append(error)
+            failures.append(FailedCall(caller, error))
     return None
 
 
@@ -85,20 +108,17 @@ def _trial(caller: Caller) -> Trace:
     arguments = caller.arguments(inputs)
     with torch.no_grad(), caller.isolated():
         trace = caller.trace(arguments)
-    if caller.convention.rows(trace.result, *inputs.sizes) is None:
+    rows = caller.convention.rows(trace.result, *inputs.sizes)
+    if rows is None:
         raise TypeError(f"the result has no row for each of {T} tokens: {_shapes(trace.result)}")
+    if caller.convention.guessed and not rows.isfinite().all():
+        raise TypeError("the result is not finite, because the arguments were guessed")
     return trace
 
 
 def _is_exact(trace: Trace) -> bool:
     """Check that no step on the way from the tokens has fewer digits than float64."""
     return not any(trace[index].dtype in LESS_EXACT for index in steps_from_tokens(trace.steps))
-
-
-def _most_telling(errors: Sequence[BaseException]) -> BaseException:
-    """Return an exception that no wrong guess of ours can cause, or else the first one."""
-    own = [it for it in errors if isinstance(it, NameError | AttributeError | NotImplementedError)]
-    return (own or errors)[0]
 
 
 def _shapes(result: object) -> str:

@@ -224,7 +224,9 @@ def _conventions(
         for axes in _axes(sizes):
             constants = {name: Resized(value, axes) for name, value in others.items()}
             most = min((it.most_tokens for it in constants.values()), default=None, key=_or_endless)
-            convention = replace(base, constants=constants | flags, max_tokens=most)
+            convention = replace(
+                base, constants=constants | flags, max_tokens=most, guessed=bool(constants)
+            )
             varying.append((convention, _trial_sizes(sizes, most)))
         held = {name: Resized(value, Axes(None, None)) for name, value in others.items()}
         fixed.append((replace(base, constants=held | flags, fixed_sizes=sizes), sizes))

@@ -6,6 +6,7 @@ import dis
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 from torch import Tensor
@@ -14,7 +15,11 @@ from heedful.conformance.calling.isolation import unforked
 from heedful.conformance.recording.location import location_of
 from heedful.conformance.recording.source import SourceLine
 
-RUNNERS = ("torch", "heedful.conformance", "heedful.observation")  # they only run a target's lines
+# They only run a target's lines, or judge its arguments.
+RUNNERS = (
+    *("torch", "heedful.conformance", "heedful.observation", "einops", "functools", "inspect"),
+    *("jaxtyping", "beartype", "typeguard"),
+)
 MAX_DESCRIPTION = 1000  # characters of a message
 
 
@@ -49,11 +54,19 @@ def attempt(run: Callable[[], Any]) -> Any:
 
 def raising_line(error: BaseException) -> SourceLine | None:
     """Return the innermost line of the target's own code that an exception passed through."""
-    innermost = None
-    for frame, line in traceback.walk_tb(error.__traceback__):
-        if not _is_runner(frame.f_globals):
-            innermost = SourceLine.at(frame.f_code.co_filename, line)
-    return innermost
+    own = _own_frames(error)
+    return SourceLine.at(own[-1][0].f_code.co_filename, own[-1][1]) if own else None
+
+
+def raising_frame(error: BaseException) -> FrameType | None:
+    """Return the innermost frame of the target's own code that an exception passed through."""
+    own = _own_frames(error)
+    return own[-1][0] if own else None
+
+
+def _own_frames(error: BaseException) -> list[tuple[FrameType, int]]:
+    frames = traceback.walk_tb(error.__traceback__)
+    return [(frame, line) for frame, line in frames if not _is_runner(frame.f_globals)]
 
 
 def describe_exception(error: BaseException) -> str:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from torch import nn
 
 from heedful.conformance.calling import names
-from heedful.conformance.recording.source import parsed
+from heedful.conformance.recording.source import functions_of, parsed
+
+# A shape in a docstring, such as "(batch, length, dim)".
+DOCUMENTED_SHAPE: re.Pattern[str] = re.compile(r"[(\[]\s*([\w*./ ]+(?:,\s*[\w*./ ]+)+)[)\]]")
 
 
 class Layouts(NamedTuple):
@@ -18,28 +22,99 @@ class Layouts(NamedTuple):
     Attributes:
         tokens: Those of a batch of sequences, the more likely one first.
         heads: That of tokens which are split into heads.
+        declared: Whether the target itself states the layout, so that the other one is no fault of its own.
+        images: Whether tokens may be the pixels of a feature map.
     """
 
     tokens: tuple[str, str]
     heads: str
+    declared: bool = False
+    images: bool = False
 
 
 def likely_layouts(target: Callable[..., Any]) -> Layouts:
     """Return the layouts of a module or function, by its attributes and by the shapes that its source unpacks.
 
     Whether a module takes (B, T, C) or (T, B, C) is decided by its own `batch_first`, then by its source
-    (`T, B, C = x.shape`), then by the `batch_first` of a layer from torch within it.
+    (`T, B, C = x.shape`), then by the shapes in its docstrings, then by the `batch_first` of a layer from torch.
     """
     own, inner = _declared_batch_first(target) if isinstance(target, nn.Module) else (True, None)
     shapes = [_axes(variables) for variables in _unpacked_shapes(target)]
     unpacked = (axes.startswith("BT") for axes in shapes if axes.startswith(("BT", "TB")))
-    evidence = (own, next(unpacked, None), inner)
+    documented = (
+        axes.startswith("BT") for axes in documented_axes(target) if axes[:2] in ("BT", "TB")
+    )
+    stated = (own, next(unpacked, None), next(documented, None))
+    evidence = (*stated, inner)
     batch_first = next((answer for answer in evidence if answer is not None), True)
     heads_last = any(axes.startswith("BTH") for axes in shapes)
     return Layouts(
         tokens=("(B, T, C)", "(T, B, C)") if batch_first else ("(T, B, C)", "(B, T, C)"),
         heads="(B, T, H, D)" if heads_last else "(B, H, T, D)",
+        declared=any(answer is not None for answer in stated),
+        images=4 in unpacked_ranks(target) or _has_convolutions(target),
     )
+
+
+def _has_convolutions(target: Callable[..., Any]) -> bool:
+    parts = target.modules() if isinstance(target, nn.Module) else ()
+    return any(isinstance(part, nn.Conv2d) for part in parts)
+
+
+def documented_axes(target: Callable[..., Any], argument: str = "") -> Iterator[str]:
+    """Yield a letter per axis of each shape that the docstrings of a target give: "BTC" for (batch, length, dim).
+
+    Args:
+        target: A module or function.
+        argument: The name of an argument, if only lines that begin with it count.
+    """
+    functions = functions_of(target)
+    classes = (type(part) for part in target.modules()) if isinstance(target, nn.Module) else ()
+    for definition in (*functions, *classes):
+        if definition.__module__.startswith("torch."):
+            continue
+        for line in (definition.__doc__ or "").splitlines():
+            if not line.strip(" *-:`").removeprefix("param ").startswith(argument):
+                continue
+            for shape in DOCUMENTED_SHAPE.findall(line):
+                yield "".join(_documented_axis(part) for part in shape.split(","))
+
+
+def _documented_axis(text: str) -> str:
+    """Return the letter of an axis as a docstring names it, with a blank for an unknown name."""
+    words = re.findall(r"[a-z]+", text.lower())
+    known = next(
+        (axis for axis, names_ in names.AXES.items() if text.strip().lower() in names_), ""
+    )
+    if known:
+        return known
+    letters = {
+        "batch": "B",
+        "bs": "B",
+        "len": "T",
+        "length": "T",
+        "seq": "T",
+        "height": "T",
+        "tokens": "T",
+    }
+    return next((letters[word] for word in words if word in letters), " ")
+
+
+def unpacked_ranks(target: Callable[..., Any]) -> set[int]:
+    """Return the numbers of axes that a target's source gives to tensors: by unpacking shapes, or in einsum."""
+    ranks = {len(variables) for variables in _unpacked_shapes(target)}
+    for tree in _syntax_trees(target):
+        for node in ast.walk(tree):
+            match node:
+                case ast.Call(func=ast.Attribute(attr="einsum") | ast.Name(id="einsum")):
+                    ranks |= {
+                        len(operand.replace(" ", ""))
+                        for it in node.args
+                        if isinstance(it, ast.Constant) and "->" in str(it.value)
+                        for operand in str(it.value).partition("->")[0].split(",")
+                        if "." not in operand
+                    }
+    return ranks
 
 
 def _declared_batch_first(module: nn.Module) -> tuple[bool | None, bool | None]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from heedful.errors import ArgumentError
 
 PADDING_FORMS = ("(B, T)", "(B, 1, 1, T)", "(B, 1, T)", "(B, T, T)", "(B, 1, T, T)")
-ATTENTION_FORMS = ("(T, T)", "(1, 1, T, T)", "(B, T, T)", "(B, 1, T, T)")
+ATTENTION_FORMS = ("(T, T)", "(1, 1, T, T)", "(B, T, T)", "(B, 1, T, T)", "(T, T, B)")
 LENGTHS = "(B,)"  # the number of real tokens, which come first
 
 
@@ -150,12 +150,14 @@ def in_form(form: str, visible: Tensor, B: int) -> Tensor:
         case "(1, 1, T, T)":
             return visible[:, None]
     batch = visible.expand(B, visible.shape[1], Tk)
+    if form == "(T, T, B)":
+        return batch.movedim(0, -1)
     return batch if form == "(B, T, T)" else batch[:, None]
 
 
 def _combined(padding: MaskArgument, attention: MaskArgument) -> MaskArgument:
     """Return the form of one argument that takes a padding mask and an attention mask at once."""
-    if attention.form.startswith("(B"):
+    if attention.form.startswith("(B") or attention.form.endswith("B)"):
         return attention
     four_axes = "(1, 1, T, T)" in (padding.form, attention.form) or padding.form.count(",") == 3
     return replace(attention, form="(B, 1, T, T)" if four_axes else "(B, T, T)")

@@ -27,6 +27,7 @@ from heedful.conformance.recording.inputs import Inputs
 
 TOKENS = 5
 POSITIONS = 4  # tokens on which position arguments are tried
+MAX_UNKNOWN = 2  # arguments of unknown names that are tried as masks
 FAINT = 1e-2  # the largest share of a hidden token's effect that an imperfect mask may leave
 
 
@@ -51,6 +52,9 @@ def _find_padding(caller: Caller) -> MaskArgument | None:
     padding = _first_fitting(caller, _candidates(caller, names.PADDING_MASKS, PADDING_FORMS))
     if padding is not None and padding.effective:
         return padding
+    unknown = _first_hiding(caller, _candidates(caller, _unknown(caller), PADDING_FORMS))
+    if unknown is not None:
+        return unknown
     lengths = (
         MaskArgument(name, LENGTHS, torch.int64, True)
         for name in names.VALID_LENGTHS
@@ -62,7 +66,25 @@ def _find_padding(caller: Caller) -> MaskArgument | None:
 def _find_attention_mask(caller: Caller) -> MaskArgument | None:
     by_caller = caller.convention.visible_keys is not None and not is_from_torch(caller.module)
     forms = ATTENTION_FORMS[::-1] if by_caller else ATTENTION_FORMS  # models make one for all heads
-    return _first_fitting(caller, _candidates(caller, names.ATTENTION_MASKS, forms))
+    attention = _first_fitting(caller, _candidates(caller, names.ATTENTION_MASKS, forms))
+    if attention is not None and attention.effective:
+        return attention
+    return _first_hiding(caller, _candidates(caller, _unknown(caller), forms)) or attention
+
+
+def _unknown(caller: Caller) -> Names:
+    """Return the arguments whose names say nothing and that may be masks: they are guessed, or None by default."""
+    guessed = caller.convention.constants if caller.convention.guessed else ()
+    optional = (name for name, it in caller.target.parameters.items() if it.default is None)
+    found = (name for name in (*guessed, *optional) if name not in names.OF_KNOWN_ROLES)
+    return tuple(dict.fromkeys(found))[:MAX_UNKNOWN]
+
+
+def _first_hiding(caller: Caller, candidates: Iterable[MaskArgument]) -> MaskArgument | None:
+    """Return the first argument that hides a token completely, which no other kind of argument does."""
+    trials = (_trial(caller, candidate) for candidate in candidates)
+    hiding = (it.argument for it in trials if it is not None and it.argument.hides)
+    return next((argument for argument in hiding if argument.effective), None)
 
 
 def _distinct(padding: MaskArgument | None, attention: MaskArgument | None) -> Masks:

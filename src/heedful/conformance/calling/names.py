@@ -62,6 +62,30 @@ CACHE_PAIRS: tuple[tuple[str, str], ...] = (
 )
 USE_CACHE = "use_cache"
 
+# Arguments of a call whose role their name tells.
+OF_KNOWN_ROLES: Names = (
+    *(
+        *TOKENS,
+        *QUERIES,
+        *KEYS,
+        *VALUES,
+        *CONTEXTS,
+        *MEMORIES,
+        TARGET_IDS,
+        *CAUSAL,
+        *START_POSITIONS,
+    ),
+    *(
+        *POSITION_IDS,
+        *CACHE_SLOTS,
+        *ROTARY_TABLES,
+        *PADDING_MASKS,
+        *ATTENTION_MASKS,
+        *VALID_LENGTHS,
+    ),
+    *(*CACHES, *(name for pair in CACHE_PAIRS for name in pair), USE_CACHE),
+)
+
 # Fields of a result.
 OUTPUTS: Names = ("logits", "last_hidden_state")
 RETURNED_CACHE = "past_key_values"
@@ -71,7 +95,8 @@ MODEL_WIDTHS: Names = (
     *("embed_dim", "d_model", "n_embd", "hidden_size", "dim", "embedding_dim", "emb_dim"),
     *("hidden_dim", "model_dim", "d_emb", "features", "channels", "kdim", "vdim", "C", "n_embed"),
     *("emb_size", "embed_size", "embedding_size", "feature_dim", "num_hiddens", "hidden", "n_feat"),
-    *("query_dim", "context_dim"),
+    *("query_dim", "context_dim", "input_size", "key_size", "value_size", "query_size", "n_state"),
+    *("chan", "in_planes", "planes", "inplanes", "emb", "units", "num_units", "att_size"),
 )
 INPUT_WIDTHS: Names = ("d_in", "dim_in", "in_dim", "input_dim", "in_features")
 OUTPUT_WIDTHS: Names = ("d_out", "dim_out", "out_dim", "output_dim", "out_features")
@@ -79,7 +104,8 @@ OUTPUT_WIDTHS: Names = ("d_out", "dim_out", "out_dim", "output_dim", "out_featur
 WIDTHS: Names = (*OUTPUT_WIDTHS, *MODEL_WIDTHS, *INPUT_WIDTHS)
 HEADS: Names = (
     *("num_heads", "n_head", "n_heads", "heads", "nhead", "num_attention_heads", "nheads", "h"),
-    *("num_q_heads", "n_q_heads", "head_count"),
+    *("num_q_heads", "n_q_heads", "head_count", "num_head", "head_num", "heads_num", "attn_heads"),
+    *("number_of_heads", "num_attn_heads", "nb_heads", "H"),
 )
 KEY_HEADS: Names = (
     *("num_kv_heads", "n_kv_heads", "n_kv_head", "num_key_value_heads", "kv_heads"),
@@ -113,10 +139,15 @@ CONFIGURATIONS: Names = ("config", "cfg", "args", "params", "c", "hparams", "mod
 WORDS: Mapping[str, str] = {
     "drop": "dropout", "window": "window", "vocab": "vocab_size", "layer": "num_layers", "bias": "bias",
     "seq": "context_length", "ctx": "context_length", "len": "context_length", "kv_head": "num_kv_heads",
-    "dim_head": "head_dim", "head_dim": "head_dim", "head_size": "head_dim", "heads": "num_heads",
-    "n_head": "num_heads", "embed": "d_model", "emb": "d_model", "model": "d_model", "hidden": "d_model",
-    "dim": "d_model", "channels": "d_model", "features": "d_model",
+    "dim_head": "head_dim", "head_dim": "head_dim", "head_size": "head_dim", "head": "num_heads",
+    "embed": "d_model", "emb": "d_model", "model": "d_model", "hidden": "d_model",
+    "dim": "d_model", "channel": "d_model", "feature": "d_model", "width": "d_model", "cond": "d_model",
+    "max_pos": "context_length", "num_tokens": "context_length", "max_t": "context_length",
+    "theta": "rope_theta",
 }  # fmt: skip
+# Words in the names of settings that are on or off, and of small numbers that are added to a divisor.
+FLAG_WORDS: Names = ("use_", "is_", "has_", "with_", "enable", "causal", "flash", "norm")
+EPSILON_WORDS: Names = ("eps",)
 
 # Local variables, in lower case, into which code unpacks the shape of its tokens, by axis.
 AXES: Mapping[str, Names] = {

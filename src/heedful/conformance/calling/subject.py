@@ -12,7 +12,7 @@ from torch import Tensor
 from heedful.conformance.calling.caches import find_cache
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.chunks import CacheMaker, CacheUse, run_chunks
-from heedful.conformance.calling.construction import instantiate
+from heedful.conformance.calling.construction import guessed_parameters, instantiate
 from heedful.conformance.calling.discovery import find_convention
 from heedful.conformance.calling.examples import find_example_convention
 from heedful.conformance.calling.masks import find_masks
@@ -40,13 +40,13 @@ def find_subject(
         arguments: The constructor's, if the target is a class.
 
     Raises:
-        TargetError: Every way to call it fails within its own code.
+        TargetError: A call that is shown to be valid fails within its own code.
         ArgumentError: It cannot be built, copied or called.
     """
     instance = instantiate(target, arguments)
-    held = make_target(instance)
+    held = replace(make_target(instance), guessed=tuple(guessed_parameters(target, arguments)))
     convention, dtype = (
-        find_convention(held, None, causal)
+        find_convention(held, causal)
         if example is None
         else find_example_convention(held, example, causal)
     )

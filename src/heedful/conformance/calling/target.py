@@ -26,7 +26,7 @@ CASTS: Mapping[torch.dtype, Callable[[nn.Module], nn.Module]] = {
 
 
 class TargetError(Exception):
-    """A call reached the target's code and failed there; the cause is the target's own exception."""
+    """A call that is shown to be valid failed in the target's code; the cause is the target's own exception."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,10 +36,12 @@ class Target:
     Attributes:
         name: The name of the class or function.
         callee: A function, or a module that is copied and never run itself.
+        guessed: The arguments of its constructor that were guessed, so that its sizes may not fit one another.
     """
 
     name: str
     callee: Callable[..., Any]
+    guessed: tuple[str, ...] = ()
 
     @property
     def module(self) -> nn.Module | None:
@@ -54,6 +56,14 @@ class Target:
     def parameters(self) -> Mapping[str, inspect.Parameter]:
         """The parameters of a call, by name."""
         return inspect.signature(self.forward).parameters
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """The names of the parameters of a call that have no default."""
+        return tuple(
+            name for name, it in self.parameters.items()
+            if it.default is it.empty and it.kind not in (it.VAR_POSITIONAL, it.VAR_KEYWORD)
+        )  # fmt: skip
 
     def bound(self, arguments: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return named arguments as positional ones as far as possible, and the rest by keyword."""

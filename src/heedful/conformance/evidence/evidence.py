@@ -8,6 +8,7 @@ from functools import cache, cached_property
 import torch
 from torch import Tensor
 
+from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.attention_search import find_attentions
@@ -19,8 +20,12 @@ from heedful.conformance.recording.observation import Observation
 CHANGED = 2
 """The token that is changed where one token is enough. It is neither the first nor the last one."""
 
-BATCH, TOKENS = 3, 7
+BATCH, TOKENS, PIXELS = 3, 7, 6
 """Sizes unlike those that targets are built with, so that axes can be told apart by their sizes."""
+
+
+OTHER_SIZES = ((3, 6), (3, 5), (2, 8), (4, 16))
+"""Sizes for subjects that do not accept those: the next likely B and T."""
 
 
 class Evidence:
@@ -44,9 +49,19 @@ class Evidence:
     def inputs(self) -> Inputs:
         """Three sequences of seven tokens, with other sizes only if the subject needs them."""
         window = self.stated.window_of(self.subject.module)
-        T = TOKENS if window is None or window < TOKENS - 2 else window + 3
+        T = PIXELS if self.subject.convention.is_image else TOKENS
+        T = T if window is None or window < TOKENS - 2 else window + 3
         B, T = self.subject.fixed_sizes or (BATCH, min(T, self.subject.max_length or T))
-        return self.subject.draw(B if self.subject.batched else 1, T)
+        drawn = [
+            self.subject.draw(b if self.subject.batched else 1, t)
+            for b, t in ((B, T), *OTHER_SIZES)
+        ]
+        runs = (
+            it
+            for it in drawn
+            if not isinstance(attempt(lambda it=it: self.subject.run(it)), Exception)
+        )
+        return next(runs, drawn[0])
 
     @cached_property
     def baseline(self) -> Observation:

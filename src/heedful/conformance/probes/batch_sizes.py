@@ -23,6 +23,8 @@ def batches(evidence: Evidence) -> Iterator[Finding | Fact]:
     B = len(batch)
     for b in range(B):
         alone = attempt(lambda b=b: subject.run(inputs.entry(b)).detach())
+        if isinstance(alone, Exception) and subject.convention.guessed:
+            return  # other arguments may not belong to another number of sequences
         if isinstance(alone, Exception):
             proof = f"With one sequence the target raises {describe_exception(alone)}; with {B} it works."
             yield Finding("length-dependent", "bug", proof, "B = 1", raising_line(alone))

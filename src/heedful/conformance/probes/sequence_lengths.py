@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from heedful.conformance.calling.exceptions import attempt, describe_exception, raising_line
+from heedful.conformance.calling.failures import is_refusal
 from heedful.conformance.calling.target import TargetError
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.attention_search import find_attentions
@@ -38,6 +39,8 @@ Outcome = Tensor | Exception
 def lengths(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Run ever longer prefixes of one sequence. No length may raise or change earlier outputs."""
     if evidence.subject.fixed_sizes is not None:
+        yield from _uncut_mask(evidence)
+    if evidence.subject.fixed_sizes is not None or evidence.subject.convention.is_image:
         return
     inputs = _longest_inputs(evidence)
     outcomes = {
@@ -46,11 +49,48 @@ def lengths(evidence: Evidence) -> Iterator[Finding | Fact]:
     }
     outputs = {n: result for n, result in outcomes.items() if not isinstance(result, Exception)}
     if not outputs:
+        yield from _only_first_length(evidence, outcomes)
         return
     yield Fact("largest context", _describe_limit(evidence, inputs, outcomes))
+    if evidence.subject.convention.guessed:
+        return  # other arguments may not belong to another number of tokens
     finding = _check_exceptions(evidence, outcomes) or _check_outputs(evidence, inputs, outputs)
     if finding is not None:
         yield finding
+
+
+def _only_first_length(evidence: Evidence, outcomes: Mapping[int, Outcome]) -> Iterator[Finding]:
+    """Report a target that accepts no length but that of its first call, which it did not choose itself."""
+    length, error = next(iter(outcomes.items()))
+    if evidence.subject.convention.guessed or not isinstance(error, Exception) or is_refusal(error):
+        return
+    proof = (
+        f"With {length} tokens the target raises {describe_exception(error)}, and so it does with every number of "
+        f"tokens but {evidence.inputs.sizes[1]}, which it was called with first."
+    )
+    yield Finding("length-dependent", "bug", proof, f"T = {length}", raising_line(error))
+
+
+def _uncut_mask(evidence: Evidence) -> Iterator[Finding]:
+    """Find a causal mask that is not cut to the tokens: sequences shorter than the mask are valid."""
+    B, T = evidence.inputs.sizes
+    module = evidence.subject.module
+    buffers = [] if module is None else list(module.buffers())
+    tables = [
+        it.reshape(T, T).bool() for it in buffers if it.shape[-2:] == (T, T) == it.squeeze().shape
+    ]
+    if not any(torch.equal(it, it.tril()) or torch.equal(it, it.triu()) for it in tables):
+        return
+    error = attempt(lambda: evidence.subject.run(evidence.inputs.tokens(0, T - 1)))
+    if isinstance(error, Exception):
+        yield Finding(
+            "length-dependent",
+            "bug",
+            f"With {T - 1} tokens the target raises {describe_exception(error)}; it works with {T} tokens, the size of "
+            "its mask.",
+            f"B = {B}, T = {T - 1}",
+            raising_line(error),
+        )
 
 
 def _longest_inputs(evidence: Evidence) -> Inputs:
@@ -88,12 +128,23 @@ def _describe_limit(evidence: Evidence, inputs: Inputs, outcomes: Mapping[int, O
 
 
 def _check_exceptions(evidence: Evidence, outcomes: Mapping[int, Outcome]) -> Finding | None:
-    """Find the first length that raises although longer or shorter sequences work."""
+    """Find the first length that raises although longer or shorter sequences work.
+
+    If most lengths raise, the target is made for certain lengths only. If only the shortest ones raise, but for one
+    token, which is broadcast, the target takes a minimum of tokens.
+    """
     max_length = evidence.subject.max_length or 0
     working = [n for n, outcome in outcomes.items() if not isinstance(outcome, Exception)]
-    for length, error in outcomes.items():
-        if not isinstance(error, Exception) or _is_limit(length, outcomes, max_length):
-            continue
+    failing = {
+        n: outcome
+        for n, outcome in outcomes.items()
+        if isinstance(outcome, Exception) and not _is_limit(n, outcomes, max_length)
+    }
+    longer_than_one = min((n for n in working if n > 1), default=0)
+    takes_minimum = min(failing, default=1) == 2 and max(failing) < longer_than_one
+    if len(working) < len(failing) or takes_minimum:
+        return None
+    for length, error in failing.items():
         failure = (
             str(error)
             if isinstance(error, TargetError)

@@ -160,6 +160,27 @@ def _assigns(statement: ast.stmt, variable: str) -> bool:
     return False
 
 
+def fields_read(cls: Callable[..., object]) -> dict[str, list[str]]:
+    """Return the fields that a constructor reads of each of its parameters: `config.n_embd` or `config["n_embd"]`.
+
+    Fields that the rest of the class reads of `self.config` are listed under "config".
+    """
+    fields: dict[str, list[str]] = {}
+    source = parsed(cls)
+    for node in ast.walk(source.tree) if source is not None and inspect.isclass(cls) else ():
+        match node:
+            case (
+                ast.Attribute(value=ast.Name(id=name), attr=field)
+                | ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=str(field)))
+            ) if name != "self":
+                fields.setdefault(name, []).append(field)
+            case ast.Attribute(
+                value=ast.Attribute(value=ast.Name(id="self"), attr="config"), attr=field
+            ):
+                fields.setdefault("config", []).append(field)
+    return fields
+
+
 # --- attributes --------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,243 @@
+"""Decide whether failed calls prove a bug of the target, or only that our guesses do not fit it."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from heedful.conformance.calling import names
+from heedful.conformance.calling.caller import Caller
+from heedful.conformance.calling.exceptions import (
+    attempt,
+    described_with_line,
+    raising_frame,
+    raising_line,
+)
+from heedful.conformance.calling.layouts import likely_layouts, unpacked_ranks
+from heedful.conformance.calling.target import Target
+from heedful.conformance.recording.source import SourceLine, parsed_file
+from heedful.errors import ArgumentError
+
+SIZES = ((3, 5), (4, 8), (2, 16))  # B and T at which a call must fail alike to prove a bug
+PRODUCTS = frozenset(
+    {"linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "baddbmm", "einsum"}
+    | {"conv1d", "conv2d", "tensordot", "scaled_dot_product_attention"}
+)
+STRIDES = "view size is not compatible with input tensor's size and stride"
+MAX_LENGTH, MAX_LENGTHS = 256, 6  # the largest number of tokens, and how many numbers are tried
+MAX_LISTED = 4  # ways of calling that an error lists
+
+
+@dataclass(frozen=True, eq=False)
+class FailedCall:
+    """A call that raised.
+
+    Attributes:
+        caller: How the target was called.
+        error: What it raised.
+    """
+
+    caller: Caller
+    error: BaseException
+
+
+def is_missing_name(error: BaseException) -> bool:
+    """Check whether code reads a name or an attribute that exists nowhere, whatever its arguments are.
+
+    Names that the file imports in one of its branches may be missing on this machine alone. An attribute counts if it
+    is one of a module of the target or of a computed tensor, because what an argument should have is unknown.
+    """
+    frame = raising_frame(error)
+    if frame is None or isinstance(error, UnboundLocalError):
+        return False
+    if isinstance(error, NameError):
+        source = parsed_file(frame.f_code.co_filename)
+        imported = set() if source is None else set(_imported_names(source.tree))
+        return error.name not in imported and not hasattr(builtins, error.name or "")
+    if not isinstance(error, AttributeError) or error.name is None:
+        return False
+    owner = error.obj
+    if isinstance(owner, nn.Module):
+        return not any(error.name in vars(cls) for cls in type(owner).__mro__)
+    return isinstance(owner, Tensor) and (
+        owner.grad_fn is not None or not _is_argument(owner, frame)
+    )
+
+
+def _is_argument(tensor: Tensor, frame: Any) -> bool:
+    """Check whether a tensor is one that the function of a frame was given."""
+    count = frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount
+    given = (frame.f_locals.get(name) for name in frame.f_code.co_varnames[:count])
+    return any(value is tensor for value in given)
+
+
+def _imported_names(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from ((alias.asname or alias.name).split(".")[0] for alias in node.names)
+
+
+def lengths_named(failures: Sequence[FailedCall]) -> list[int]:
+    """Return numbers of tokens that the exceptions may ask for: numbers in their messages, and squares of these.
+
+    Windows of an image have a fixed number of tokens, and tables of relative positions have one row for each pair.
+    """
+    widths = failures[0].caller.convention.features
+    messages = (str(it.error) for it in failures if raising_line(it.error) is not None)
+    numbers = Counter(
+        int(text) for message in messages for text in set(re.findall(r"\b\d{1,3}\b", message))
+    )
+    named = [n for n, _ in numbers.most_common() if n >= 2 and n not in (*widths, 3, 5, 15)]
+    lengths = [size for n in named for size in (n, n * n) if size <= MAX_LENGTH]
+    return list(dict.fromkeys(lengths))[:MAX_LENGTHS]
+
+
+def proof_of_bug(failures: Sequence[FailedCall]) -> BaseException | None:
+    """Return an exception that is the target's own fault; None if other arguments might have worked.
+
+    It is a name that exists nowhere; or the same line raises in every call that the target's own code shows to be
+    valid, whatever the sizes are. Such a call gives only tokens, with as many axes as the code unpacks and a width that
+    its first projection takes, and the exception does not name the number of tokens. Other arguments do no harm if the
+    exception is about strides, which no value changes.
+    """
+    missing = (it.error for it in failures if is_missing_name(it.error))
+    first = next(missing, None)
+    if first is not None or failures[0].caller.target.guessed:
+        return first
+    target = failures[0].caller.target
+    layouts, ranks = likely_layouts(target.callee), unpacked_ranks(target.callee)
+    errors: dict[SourceLine, BaseException] = {}
+    for caller in (failure.caller for failure in failures):
+        if caller.convention.guessed or (layouts.declared and caller.layout == layouts.tokens[1]):
+            continue
+        for (_, T), error in _errors(caller, ranks):
+            if _has_constants(caller) and STRIDES not in str(error):
+                continue
+            place = raising_line(error)
+            if place is None or is_refusal(error) or re.search(rf"\b{T}\b", str(error)):
+                return None
+            errors.setdefault(place, error)
+    return next(iter(errors.values())) if len(errors) == 1 else None
+
+
+def _errors(caller: Caller, ranks: set[int]) -> Iterator[tuple[tuple[int, int], Exception]]:
+    """Yield the sizes B and T, and what a call with them raises after a product with the tokens.
+
+    A product with a parameter shows that the tokens have the width that the target takes.
+    """
+    has_matrices = caller.module is not None and any(
+        it.dim() > 1 for it in caller.module.parameters()
+    )
+    for B, T in SIZES:
+        inputs = caller.draw(B if caller.batched else 1, T)
+        arguments = caller.arguments(inputs)
+        if next(iter(arguments.values())).dim() not in ranks:
+            return
+        args, keywords = caller.target.bound(arguments)
+        products = _Products()
+        with torch.no_grad(), caller.isolated(), products:
+            error = attempt(lambda args=args, keywords=keywords: caller.callee(*args, **keywords))
+        began = products.with_parameter if has_matrices else products.any
+        if began and isinstance(error, Exception):
+            yield (B, T), error
+
+
+def _has_constants(caller: Caller) -> bool:
+    """Check whether a call needs arguments other than tokens and the flag that makes it causal."""
+    return any(name not in names.CAUSAL for name in caller.convention.constants)
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Check whether the target rejects a call itself."""
+    place = raising_line(error)
+    stated = place is not None and place.source.startswith(("raise", "assert"))
+    return stated or isinstance(error, AssertionError | NotImplementedError)
+
+
+class _Products(TorchFunctionMode):
+    """Notes whether a product was computed, and whether one with a parameter was."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.any: bool = False
+        self.with_parameter: bool = False
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if getattr(func, "__name__", "") in PRODUCTS:
+            self.any = True
+            operands = (*args, *(kwargs or {}).values())
+            self.with_parameter |= any(isinstance(it, nn.Parameter) for it in operands)
+        return result
+
+
+def not_callable(target: Target, failures: Sequence[FailedCall]) -> ArgumentError:
+    """Return the error that says what was tried, what is missing, and what to give."""
+    failure = _most_telling(failures)
+    conventions = list(dict.fromkeys(it.caller.convention for it in failures))
+    callers = {it.caller.convention: it.caller for it in reversed(failures)}
+    shown = conventions[: 4 * MAX_LISTED]
+    listed = dict.fromkeys(_described_call(callers[convention]) for convention in shown)
+    tried = list(listed)[:MAX_LISTED]
+    count = len(conventions) - len(tried)
+    more = f" and {count} other ways" if count > 0 else ""
+    return ArgumentError(
+        target.name,
+        expected="a call that works and returns one row for each token",
+        received=f"{described_with_line(failure.error)}. Tried: {'; '.join(tried)}{more}. "
+        "This may be our guess of the arguments rather than a bug",
+        remedy=f"{_constructor_remedy(target)}Give an example of its arguments, "
+        f"{', '.join(target.parameters)}: example=…, or {_command(failure.caller)}.",
+    )
+
+
+def _constructor_remedy(target: Target) -> str:
+    options = " ".join(f"--with {name}=VALUE" for name in target.guessed)
+    return f"The constructor's values are guesses as well: {options}. " if options else ""
+
+
+def _most_telling(failures: Sequence[FailedCall]) -> FailedCall:
+    """Return the failure that came from the target's own code, or else the first one."""
+    own = (it for it in failures if raising_line(it.error) is not None)
+    return next(own, failures[0])
+
+
+def _described_call(caller: Caller) -> str:
+    """Describe the arguments of a trial: "x (3, 5, 24), mask None"."""
+    arguments = attempt(lambda: caller.arguments(caller.draw(3 if caller.batched else 1, 5)))
+    if isinstance(arguments, Exception):
+        return caller.layout
+    parts = (f"{name} {_described(value)}" for name, value in arguments.items())
+    return ", ".join(parts)
+
+
+def _described(value: Any) -> str:
+    return str(tuple(value.shape)) if isinstance(value, Tensor) else type(value).__name__
+
+
+def _command(caller: Caller) -> str:
+    """Return the options of the command that give an example, ready to be edited."""
+    arguments = attempt(lambda: caller.arguments(caller.draw(2 if caller.batched else 1, 9)))
+    given = {} if isinstance(arguments, Exception) else arguments
+    values = ", ".join(_as_code(given.get(name), name) for name in caller.target.required)
+    return f"--example '{values}', or --example-from tests/test_x.py::test_x"
+
+
+def _as_code(value: Any, name: str) -> str:
+    if not isinstance(value, Tensor):
+        return name if value is None else repr(value) if isinstance(value, int | float) else name
+    shape = ", ".join(map(str, value.shape))
+    if value.is_floating_point():
+        return f"torch.randn({shape})"
+    return f"torch.ones({shape}, dtype={value.dtype})"

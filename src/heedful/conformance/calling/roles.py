@@ -1,0 +1,105 @@
+"""Values that an argument of an unknown name may take, by what its name, annotation and docstring suggest."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heedful.conformance.calling.layouts import documented_axes
+from heedful.conformance.calling.mask_forms import ATTENTION_FORMS, PADDING_FORMS, in_form
+from heedful.conformance.calling.rotary_tables import rotary_tables
+from heedful.conformance.calling.target import Target
+
+# Stands for a further argument that takes one row per token.
+TOKENS = object()
+
+# The roles that words in a name suggest, the most telling word first.
+WORDS: Mapping[str, tuple[str, ...]] = {
+    "mask": ("masks",), "pad": ("masks",), "valid": ("masks", "lengths"), "keep": ("masks",),
+    "adj": ("masks", "biases"), "visible": ("masks",), "len": ("lengths", "sizes"), "n_win": ("lengths",),
+    "bias": ("biases",), "alibi": ("biases",), "rope": ("rotary",), "rot": ("rotary",), "freq": ("rotary",),
+    "cos": ("rotary",), "sin": ("rotary",), "pos": ("positions", "rotary", "tokens", "biases"), "cache": ("none",),
+    "past": ("none",), "state": ("tokens", "none"), "index": ("positions",), "idx": ("positions",),
+    "start": ("numbers",), "offset": ("numbers",), "height": ("sizes",), "width": ("sizes",),
+}  # fmt: skip
+ROLES = ("tokens", "none", "masks", "biases", "lengths", "positions", "rotary", "numbers")
+ROLES_OF_TYPES: Mapping[Any, tuple[str, ...]] = {
+    int: ("numbers", "sizes"), bool: ("numbers",), "int": ("numbers", "sizes"), "bool": ("numbers",),
+}  # fmt: skip
+
+Value = Any
+
+
+def likely_values(target: Target, name: str, head_size: int) -> Iterator[Value]:
+    """Yield values, or functions of (B, T, dtype) that return one, the most likely first; `TOKENS` for more tokens.
+
+    Every mask shows everything, and every bias is 0. A tensor has as many axes as the docstring gives the argument.
+    """
+    annotation = target.parameters[name].annotation
+    documented = next((len(axes) for axes in documented_axes(target.callee, name)), None)
+    suggested = (
+        ROLES_OF_TYPES.get(annotation) if annotation is not inspect.Parameter.empty else None
+    )
+    if suggested is None:
+        suggested = next((roles for word, roles in WORDS.items() if word in name.lower()), ())
+    for role in dict.fromkeys((*suggested, *ROLES)):
+        for value, axes in _values_in(role, head_size):
+            if documented is None or axes in (None, documented):
+                yield value
+
+
+def _values_in(role: str, head_size: int) -> Iterator[tuple[Value, int | None]]:
+    """Yield the values in a role, each with its number of axes; None if it may have any."""
+    match role:
+        case "tokens":
+            yield TOKENS, 3
+        case "none":
+            yield None, None
+        case "masks":
+            for dtype in (torch.bool, torch.int64, torch.float64):
+                for form in dict.fromkeys((*PADDING_FORMS, *ATTENTION_FORMS)):
+                    yield all_visible(form, dtype, true_keeps=True), form.count(",") + 1
+        case "biases":
+            for form in ("(T, T)", "(1, 1, T, T)", "(B, T, T)", "(B, 1, T, T)"):
+                yield no_bias(form), form.count(",") + 1
+        case "lengths":
+            yield lambda B, T, dtype: torch.full((B,), T), 1
+        case "positions":
+            yield lambda B, T, dtype: torch.arange(T).expand(B, T), 2
+            yield lambda B, T, dtype: torch.arange(T), 1
+        case "rotary":
+            for table in rotary_tables(head_size):
+                yield table, None
+        case "sizes":
+            yield lambda B, T, dtype: T, None
+            yield lambda B, T, dtype: B, None
+        case _:
+            for number in (0, 1.0, False, True):
+                yield number, None
+
+
+def all_visible(form: str, mask_dtype: torch.dtype, *, true_keeps: bool) -> Callable[..., Tensor]:
+    """Return a function of (B, T, dtype) that makes a mask of a form, in which every token sees every other one."""
+
+    def constant(B: int, T: int, dtype: torch.dtype) -> Tensor:
+        visible = in_form(form, torch.ones(1, T, T, dtype=torch.bool), B)
+        return (visible if true_keeps else ~visible).to(
+            dtype if mask_dtype.is_floating_point else mask_dtype
+        )
+
+    return constant
+
+
+def no_bias(form: str) -> Callable[..., Tensor]:
+    """Return a function of (B, T, dtype) that makes a bias of zeros, one for each query and key."""
+
+    def constant(B: int, T: int, dtype: torch.dtype) -> Tensor:
+        return torch.zeros_like(
+            in_form(form, torch.ones(1, T, T, dtype=torch.bool), B), dtype=dtype
+        )
+
+    return constant

@@ -1,0 +1,69 @@
+"""Tables of rotary angles, in the forms in which attentions take them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heedful.conformance.calling import names
+
+ROTARY_BASE = 10_000.0
+
+Table = Callable[[int, int, torch.dtype], Any]
+
+
+def rotary_table(name: str, B: int, T: int, D: int, dtype: torch.dtype) -> Any:
+    """Return the rotary table of positions 0 … T − 1 that an argument of a conventional name takes.
+
+    Tables are complex as in Llama's own code, cosines or sines of each angle once, (T, D / 2), or twice, (T, D), or,
+    in transformers, both, each (B, T, D).
+    """
+    angles = _angles(T, D)
+    if name == names.COMPLEX_ROTATIONS:
+        return torch.polar(torch.ones_like(angles), angles)
+    if name not in names.HALF_TABLES:
+        angles = torch.cat([angles, angles], dim=-1)
+    cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+    if name == names.COSINES_AND_SINES:
+        return cos.expand(B, T, D), sin.expand(B, T, D)
+    if name in names.COSINES:
+        return cos
+    return sin if name in names.SINES else (cos, sin)
+
+
+def rotary_tables(D: int) -> Iterator[Table]:
+    """Yield functions of (B, T, dtype) that make a table in every form: complex, real pairs, or cosines and sines."""
+
+    def complex_table(B: int, T: int, dtype: torch.dtype) -> Tensor:
+        return rotary_table(names.COMPLEX_ROTATIONS, B, T, D, dtype)
+
+    def real_table(B: int, T: int, dtype: torch.dtype) -> Tensor:
+        return torch.view_as_real(complex_table(B, T, dtype)).to(dtype)
+
+    yield complex_table
+    yield real_table
+    for leading in ((), (1,), (1, 1)):
+        for twice in (True, False):
+            yield _pair(D, leading, twice)
+    yield lambda B, T, dtype: torch.cat([_angles(T, D)] * 2, dim=-1).to(dtype)
+    yield lambda B, T, dtype: torch.stack(_pair(D, (), True)(B, T, dtype))
+
+
+def _pair(D: int, leading: tuple[int, ...], twice: bool) -> Table:
+    """Return a function that makes cosines and sines with leading axes of size 1, each angle once or twice."""
+
+    def table(B: int, T: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        angles = torch.cat([_angles(T, D)] * (2 if twice else 1), dim=-1)
+        angles = angles.view(*leading, *angles.shape)
+        return angles.cos().to(dtype), angles.sin().to(dtype)
+
+    return table
+
+
+def _angles(T: int, D: int) -> Tensor:
+    """Return the angle of each position and pair of features, (T, D / 2), in float64."""
+    frequencies = ROTARY_BASE ** (-torch.arange(0, D, 2, dtype=torch.float64) / D)
+    return torch.arange(T)[:, None] * frequencies

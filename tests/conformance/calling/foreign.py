@@ -1,0 +1,185 @@
+"""Small attentions in the many styles of public code, whose arguments no convention names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from conformance.calling.attentions import Projected, attend
+
+
+class Kept(Projected):
+    """Takes a mask of real tokens under a name of its own, 0 at padding."""
+
+    def forward(self, x, not_empty):  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Attend over a batch.
+
+        :param not_empty: (batch, length), 0 where a token is empty
+        """
+        q, k, v = self.split(x)
+        return attend(q, k, v, (not_empty == 0)[:, None])
+
+
+class Dropped(Projected):
+    """Takes an optional mask of hidden keys under a name of its own."""
+
+    def forward(self, x, blank=None):
+        q, k, v = self.split(x)
+        return attend(q, k, v, None if blank is None else blank[:, None])
+
+
+class Latents(nn.Module):
+    """Attends from latents to inputs of another width."""
+
+    def __init__(self, q_dim=10, kv_dim=14):
+        super().__init__()
+        self.q, self.kv = nn.Linear(q_dim, 24), nn.Linear(kv_dim, 48)
+
+    def forward(self, latents, data):
+        return attend(self.q(latents), *self.kv(data).chunk(2, dim=-1))
+
+
+class RealRotary(Projected):
+    """Takes cosines and sines as pairs of real numbers, (T, D / 2, 2)."""
+
+    def __init__(self, d_model):
+        super().__init__(d_model)
+        self.head_dim = d_model
+
+    def forward(self, x, rotation):  # pyright: ignore[reportIncompatibleMethodOverride]
+        q, k, v = self.split(x)
+        pairs = torch.view_as_complex(rotation.contiguous())
+        q, k = (
+            torch.view_as_real(torch.view_as_complex(it.unflatten(-1, (-1, 2))) * pairs).flatten(-2)
+            for it in (q, k)
+        )
+        return attend(q, k, v)
+
+
+class Windowed(Projected):
+    """Takes windows of 3 x 3 tokens only, because its table of biases has one for each pair of them."""
+
+    def __init__(self, d_model):
+        super().__init__(d_model)
+        self.table = nn.Parameter(torch.randn(9, 9))
+
+    def forward(self, x):
+        B, N, C = x.shape  # noqa: RUF059 - declares the axes
+        q, k, v = self.split(x)
+        scores = q @ k.transpose(-2, -1) * C**-0.5
+        return (scores + self.table).softmax(-1) @ v
+
+
+class Sizes(Projected):
+    def __init__(self, hid_chans: int, head_num: int, fancy: bool, flavour_rate: float):
+        super().__init__(hid_chans * head_num)
+
+
+@dataclass
+class Settings:
+    width_of_model: int
+    n_head_total: int
+    use_fancy: bool
+
+
+class OfSettings(Projected):
+    def __init__(self, settings):
+        super().__init__(settings.width_of_model)
+        self.heads = settings.n_head_total
+        self.fancy = settings.use_fancy
+
+
+class Divided(Projected):
+    """Rejects widths that its default head size does not divide."""
+
+    def __init__(self, dim, dim_per_head=32):
+        assert dim % dim_per_head == 0, "dim must be divisible by dim_per_head"
+        super().__init__(dim)
+
+
+class ImageAttention(nn.Module):
+    """Attends over the pixels of a feature map, (B, C, H, W)."""
+
+    def __init__(self, channels):
+        super().__init__()
+        self.qkv = nn.Conv2d(channels, 3 * channels, 1)
+
+    def forward(self, x):
+        b, c, h, w = x.shape
+        q, k, v = self.qkv(x).flatten(2).transpose(1, 2).chunk(3, dim=-1)
+        return attend(q, k, v).transpose(1, 2).reshape(b, c, h, w)
+
+
+class ChannelsLast(Projected):
+    """Attends over the pixels of a feature map, (B, H, W, C)."""
+
+    def forward(self, x):
+        B, H, W, C = x.shape
+        q, k, v = (it.reshape(B, H * W, C) for it in self.split(x))
+        return attend(q, k, v).view(B, H, W, C)
+
+
+class Matrix(Projected):
+    """Needs a matrix that nobody can guess."""
+
+    def forward(self, x, connection):  # pyright: ignore[reportIncompatibleMethodOverride]
+        q, k, v = self.split(x)
+        return attend(q @ connection.reshape(24, 6, 4).flatten(1), k, v)
+
+
+class WrongView(Projected):
+    """Views a transposed tensor, which fails whatever the inputs are."""
+
+    def forward(self, x):
+        B, T, C = x.shape  # noqa: RUF059 - declares the axes
+        q, k, v = self.split(x)
+        return attend(q, k, v).transpose(1, 2).view(B, -1)
+
+
+class Strict(Projected):
+    """Accepts an even number of tokens only, and says so."""
+
+    def forward(self, x):
+        B, T, C = x.shape  # noqa: RUF059 - declares the axes
+        q, k, v = self.split(x)
+        assert T == 1000, "made for 1000 tokens"
+        return attend(q, k, v)
+
+
+class FiveAxes(Projected):
+    def forward(self, x):
+        B, H, X, Y, C = x.shape  # noqa: RUF059 - declares the axes
+        q, k, v = self.split(x)
+        return attend(q, k, v)
+
+
+class Asserted(Projected):
+    """Requires a mask, (T, T, B), although it has a default."""
+
+    def forward(self, x, mask=None):
+        assert mask is not None
+        assert mask.dim() == 3
+        assert mask.shape[0] == mask.shape[1]
+        q, k, v = self.split(x)
+        return attend(q, k, v, ~mask.permute(2, 0, 1))
+
+
+class Uncut(Projected):
+    """Never cuts its causal mask to the tokens."""
+
+    def __init__(self, d_model, limit=11):
+        super().__init__(d_model)
+        self.register_buffer("ahead", torch.ones(limit, limit).triu(1).bool())
+
+    def forward(self, x):
+        q, k, v = self.split(x)
+        return attend(q, k, v, self.ahead)
+
+
+class Unannotated(Projected):
+    def __init__(self, dim, proj_kernel, h_s):
+        super().__init__(dim)
+        assert h_s == 1
+        self.kernel = torch.ones(proj_kernel)

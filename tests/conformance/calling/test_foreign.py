@@ -1,0 +1,78 @@
+"""Attentions in foreign styles are called rightly, and are never blamed for a failed attempt."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from conformance.calling import foreign
+from heedful.conformance import check
+from heedful.conformance.calling.subject import find_subject
+from heedful.errors import ArgumentError
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        foreign.Kept,
+        foreign.Dropped,
+        foreign.Latents(),
+        foreign.RealRotary,
+        foreign.Windowed,
+        foreign.Sizes,
+        foreign.OfSettings,
+        foreign.Divided,
+        foreign.ImageAttention,
+        foreign.ChannelsLast,
+        foreign.Asserted,
+        foreign.Unannotated,
+    ],
+    ids=lambda it: getattr(it, "__name__", type(it).__name__),
+)
+def test_foreign_styles_are_called_without_a_false_alarm(target):
+    report = check(target)
+    assert not report.bugs
+    assert [run.name for run in report.probes if run.name == "calling"] == []
+
+
+def test_a_mask_of_an_unknown_name_is_found_by_what_it_hides():
+    kept = find_subject(foreign.Kept).padding
+    assert kept is not None
+    assert (kept.name, kept.form, kept.true_keeps) == ("not_empty", "(B, T)", True)
+    blank = find_subject(foreign.Dropped).padding
+    assert blank is not None
+    assert (blank.name, blank.true_keeps) == ("blank", False)
+
+
+def test_a_fixed_number_of_tokens_is_learned_from_the_exception():
+    assert find_subject(foreign.Windowed).fixed_sizes == (3, 9)
+
+
+def test_a_context_may_have_another_width():
+    inputs = find_subject(foreign.Latents()).draw(2, 5)
+    assert [it.shape[-1] for it in inputs.arguments.values()] == [10, 14]
+
+
+@pytest.mark.parametrize("target", [foreign.Matrix, foreign.Strict, foreign.FiveAxes])
+def test_what_cannot_be_called_is_no_bug(target):
+    with pytest.raises(ArgumentError, match=r"Tried: x \(3, 5, 24\).*--example 'torch\.randn"):
+        check(target)
+
+
+def test_what_fails_for_every_valid_input_is_a_bug():
+    report = check(foreign.WrongView)
+    assert [bug.name for bug in report.bugs] == ["crashes"]
+    place = report.bugs[0].place
+    assert place is not None
+    assert "view(B, -1)" in place.source
+
+
+def test_calls_run_in_the_dtype_of_a_guessed_table():
+    subject = find_subject(foreign.RealRotary)
+    assert subject.run(subject.draw(2, 7)).dtype == torch.float64
+
+
+def test_a_mask_that_is_not_cut_to_the_tokens_is_a_bug():
+    bugs = check(foreign.Uncut).bugs
+    assert [bug.name for bug in bugs] == ["length-dependent"]
+    assert "With 10 tokens" in bugs[0].proof
