@@ -63,7 +63,7 @@ def _run(problem: AttentionProblem, sdpa: Callable[..., Tensor]) -> Tensor:
 
 
 def _with_separate_rows(tensor: Tensor) -> Tensor:
-    """Return a copy if rows share memory: PyTorch's kernel then returns wrong outputs, or raises in its backward pass."""
+    """Return a copy if rows share memory, with which PyTorch's kernel returns wrong outputs or raises."""
     rows, size = tensor.shape[-2:]
     return tensor.contiguous() if rows > 1 and tensor.stride(-2) < size else tensor
 
