@@ -254,6 +254,57 @@ class DifferentialOfTwo(nn.Module):
         return (a1 - self.lam * a2) @ v
 
 
+class SlotAttention(nn.Module):
+    """a softmax over the queries, and a weighted mean over the keys (Locatello et al. 2020)"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.to_q, self.to_k, self.to_v = (nn.Linear(C, C, bias=False) for _ in range(3))
+        self.eps, self.scale = 1e-8, C**-0.5
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        q, k, v = self.to_q(inputs), self.to_k(inputs), self.to_v(inputs)
+        attn = (torch.einsum("bid,bjd->bij", q, k) * self.scale).softmax(dim=1) + self.eps
+        return torch.einsum("bjd,bij->bid", v, attn / attn.sum(dim=-1, keepdim=True))
+
+
+class Reattention(_Projected):
+    """weights mixed across heads by a trained matrix after the softmax (Zhou et al. 2021)"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reattn_weights = nn.Parameter(torch.randn(H, H))
+        self.reattn_norm = nn.LayerNorm(H)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        attn = torch.einsum("bhid,bhjd->bhij", q, k) * D**-0.5
+        attn = torch.einsum("bhij,hg->bgij", attn.softmax(dim=-1), self.reattn_weights)
+        attn = self.reattn_norm(attn.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        return torch.einsum("bhij,bhjd->bhid", attn, v)
+
+
+class ZeroTemperature(_Projected):
+    """a learned temperature, in logarithms, that starts at 1"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log_temperature = nn.Parameter(torch.zeros(()))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return (q @ k.mT * self.log_temperature.exp()).softmax(-1) @ v
+
+
+class LearnedScale(_Projected):
+    """a learned scale of the queries that starts at 1"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q * self.scale, k, v, scale=1.0)
+
+
 class Sparsemax(_Projected):
     """sparsemax instead of softmax (Martins and Astudillo 2016)"""
 
@@ -401,6 +452,30 @@ class LearnedTemperature(_Projected):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return (q @ k.mT * self.temperature).softmax(-1) @ v
+
+
+class NormedWithGains(_Projected):
+    """queries and keys of length 1, with different trained gains for each feature and no scale"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q_scale, self.k_scale = (nn.Parameter(torch.rand(H, 1, D) * 3) for _ in range(2))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k = F.normalize(q, dim=-1) * self.q_scale, F.normalize(k, dim=-1) * self.k_scale
+        return F.scaled_dot_product_attention(q, k, v, scale=1.0)
+
+
+class NormedByRoot(_Projected):
+    """queries and keys normalized to length √D each, without a scale"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.ones(H, 1, D))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k = (F.normalize(it, dim=-1) * D**0.5 * self.gamma for it in (q, k))
+        return (q @ k.transpose(-1, -2)).softmax(dim=-1) @ v
 
 
 class NormedQueries(_Projected):
@@ -669,14 +744,14 @@ class Hopfield(nn.Module):
 
 
 class Nystrom(_Projected):
-    """landmarks and a pseudoinverse (Xiong et al. 2021)"""
+    """landmarks and an inverse (Xiong et al. 2021)"""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         q = q * D**-0.5
-        marks = torch.linspace(0, q.shape[2] - 1, 4).long()
+        marks = torch.linspace(0, q.shape[2] - 1, 5).long()
         landmarks_q, landmarks_k = q[:, :, marks], k[:, :, marks]
         first = (q @ landmarks_k.mT).softmax(-1)
         middle = (landmarks_q @ landmarks_k.mT).softmax(-1)
         last = (landmarks_q @ k.mT).softmax(-1)
-        inverse = torch.linalg.pinv(middle, rtol=1e-3)
+        inverse = torch.linalg.inv(middle + 0.1 * torch.eye(5, dtype=q.dtype))
         return first @ inverse @ (last @ v)

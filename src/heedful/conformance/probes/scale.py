@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import math
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from heedful.conformance.calling.target import is_from_transformers
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.attention_search import find_attentions
+from heedful.conformance.evidence.designs import reads_trained_numbers
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.fused import FUSED, fused_arguments
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.softmax import has_sink
-from heedful.conformance.recording.dataflow import ancestors, steps_from_projection
+from heedful.conformance.recording.dataflow import (
+    is_projection,
+    parameter_names,
+    steps_from_projection,
+)
 from heedful.conformance.recording.observation import Observation, tensor_of, value_of
-from heedful.conformance.recording.source import SourceLine, attribute_definition
+from heedful.conformance.recording.source import (
+    SourceLine,
+    attribute_definition,
+    prose_about,
+)
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 
@@ -28,7 +39,11 @@ TOLERANCE = 1e-3
 SCALINGS: tuple[str, ...] = (
     *("mul", "mul_", "div", "div_", "truediv", "true_divide", "imul", "itruediv", "multiply"),
 )
-ADDITIONS: tuple[str, ...] = ("add", "add_", "iadd")
+CONVOLUTIONS: tuple[str, ...] = ("conv1d", "conv2d", "conv3d")
+FREE: re.Pattern[str] = re.compile(
+    r"\bt5|luong|\b[mμµ]up\b|unscaled|\b(no|not|without)( a| any)? scal"
+)
+"""Words that announce another scale than 1/√head_dim, in lower case."""
 
 
 class _Scale(NamedTuple):
@@ -51,7 +66,9 @@ def scale(evidence: Evidence) -> Iterator[Finding | Fact]:
     observation = evidence.subject.record(evidence.inputs.scaled(SHORT))
     other_inputs = evidence.subject.draw(*evidence.inputs.sizes, seed=1).scaled(SHORT)
     others = find_attentions(evidence.subject.record(other_inputs))
-    for attention, other in zip(find_attentions(observation), others, strict=False):
+    for index, (attention, other) in enumerate(
+        zip(find_attentions(observation), others, strict=False)
+    ):
         without_logits = attention.softmax_step is None or has_sink(attention)
         slope = None if without_logits else _slope(attention, other)
         if slope is None:
@@ -61,7 +78,7 @@ def scale(evidence: Evidence) -> Iterator[Finding | Fact]:
         formula = used.formula and f" = {used.formula}"
         yield Fact("scale", f"{used.factor:.4g}{formula} (head size {D})")
         wrong = abs(used.factor - D**-0.5) > TOLERANCE * D**-0.5
-        if wrong and D > 1 and not _is_intended(attention, used.factor):
+        if wrong and D > 1 and not _is_intended(evidence, index, attention, used.factor):
             yield _finding(evidence, observation, attention, used)
             return
 
@@ -142,18 +159,71 @@ def _formula(scale: float, attention: RecordedAttention, evidence: Evidence) -> 
     return next(near, "")
 
 
-def _is_intended(attention: RecordedAttention, scale: float) -> bool:
+def _is_intended(
+    evidence: Evidence, index: int, attention: RecordedAttention, scale: float
+) -> bool:
     """Check whether a scale other than 1/√head_dim is right.
 
     It is, if queries and keys are normalised, or if the factor is part of a projection's weights.
     """
-    query_norms, key_norms = attention.query.norm(dim=-1), attention.key.norm(dim=-1)
-    if all(norms.std() <= 1e-3 * norms.mean() for norms in (query_norms, key_norms)):
-        return True
+    if index < len(evidence.attentions):  # at full length, where the ε of a norm does not matter
+        full = evidence.attentions[index]
+        if all(
+            _is_normalised_vector(evidence.baseline, tensor, source)
+            for tensor, source in ((full.query, full.query_source), (full.key, full.key_source))
+        ):
+            return True
     if abs(scale - 1) > TOLERANCE:
         return False
+    query_norms, key_norms = attention.query.norm(dim=-1), attention.key.norm(dim=-1)
     D = attention.query.shape[-1]
     return (query_norms.mean() / key_norms.mean()).item() < 1.3 * D**-0.5
+
+
+def _is_normalised_vector(observation: Observation, operand: Tensor, source: Source) -> bool:
+    """Check whether an operand's vectors have one length, or had before they were multiplied by trained gains."""
+    path = steps_from_projection(observation, source)
+    tensors = [operand, *(tensor for step in path if (tensor := tensor_of(step)) is not None)]
+    lengths = (tensor.norm(dim=-1) for tensor in tensors if tensor.shape[-1:] == operand.shape[-1:])
+    return any(bool(it.std() <= 1e-3 * it.mean()) for it in lengths if it.numel() > 1)
+
+
+def _is_free(
+    evidence: Evidence, observation: Observation, attention: RecordedAttention, scale: _Scale
+) -> bool:
+    """Check whether the scale is left to training, to the user or to the design.
+
+    That is so in models of transformers, whose weights were trained with it; if something trained is added to the
+    scores or multiplies them (Raffel et al. 2020); between projections by convolutions (Wang et al. 2018); between
+    projected and plain tokens (Luong et al. 2015); and where the constructor or the code's words say so.
+    """
+    module = evidence.subject.module
+    paths = [
+        steps_from_projection(observation, source)
+        for source in (attention.query_source, attention.key_source)
+    ]
+    projected = [any(is_projection(step) for step in path) for path in paths]
+    by_convolution = [any(step.operation in CONVOLUTIONS for step in path) for path in paths]
+    return (
+        is_from_transformers(module)
+        or reads_trained_numbers(observation, attention)
+        or any(parameter_names([step]) for step in scale.steps)
+        or all(by_convolution)
+        or projected[0] != projected[1]
+        or _is_default_of_constructor(module, scale.factor)
+        or FREE.search(prose_about(evidence.subject.callee)) is not None
+    )
+
+
+def _is_default_of_constructor(module: nn.Module | None, factor: float) -> bool:
+    """Check whether a scale, or its inverse, is a number that a constructor takes, and that it has kept."""
+    for part in () if module is None else module.modules():
+        for name, parameter in inspect.signature(type(part).__init__).parameters.items():
+            number = parameter.default
+            kept = isinstance(number, float) and getattr(part, name, None) == number
+            if kept and number > 0 and min(abs(factor - number), abs(1 / factor - number)) < TOLERANCE:
+                return True
+    return False
 
 
 def _finding(
@@ -161,14 +231,10 @@ def _finding(
 ) -> Finding:
     """Build the finding on a wrong scale."""
     D = attention.query.shape[-1]
-    # A model of transformers has weights that were trained with its scale.
-    is_trained = is_from_transformers(evidence.subject.module) or _adds_trained_bias(
-        observation, attention
-    )
     formula = scale.formula and f" ({scale.formula})"
     return Finding(
         "scale-missing" if abs(scale.factor - 1) <= TOLERANCE else "scale-wrong",
-        "convention" if is_trained else "bug",
+        "convention" if _is_free(evidence, observation, attention, scale) else "bug",
         f"The logits grow by {scale.factor:.4g}{formula} per unit of query · key; 1/√head_dim is {D**-0.5:.4g}.",
         f"head size {D}, {attention.query.shape[1]} tokens",
         _scaling_line(evidence, attention, scale.steps),
@@ -210,24 +276,3 @@ def _definition_of_factor(evidence: Evidence, step: Step) -> SourceLine | None:
                 path = f"{step.module}.{name}" if step.module else name
                 return attribute_definition(evidence.subject.module, path)
     return None
-
-
-def _adds_trained_bias(observation: Observation, attention: RecordedAttention) -> bool:
-    """Check whether a trained bias is added to the scores: their scale may be left to training (Raffel et al. 2020)."""
-    steps = observation.trace.steps
-    chain = {step.index for step in attention.chain}
-    biases = [
-        source
-        for step in attention.chain[1:]
-        if step.operation in ADDITIONS
-        for source in step.inputs
-        if source.step not in chain
-    ]
-    origins = [
-        source
-        for bias in biases
-        if bias.step is not None
-        for index in ancestors(steps, steps[bias.step])
-        for source in steps[index].inputs
-    ]
-    return any(source.kind == "parameter" for source in (*biases, *origins))

@@ -8,7 +8,9 @@ from heedful.conformance.recording.observation import Observation
 from heedful.observation import Source, Step
 
 PRODUCTS: tuple[str, ...] = ("matmul", "bmm", "mm", "einsum", "baddbmm", "addbmm")
-PROJECTIONS: tuple[str, ...] = ("linear", "embedding", "layer_norm", "rms_norm", "addmm", "conv1d")
+PROJECTIONS: tuple[str, ...] = (
+    *("linear", "embedding", "layer_norm", "rms_norm", "addmm", "conv1d", "conv2d", "conv3d"),
+)
 """Operations that mix features with trained weights. They end the search for the scores behind a context."""
 
 VIEWS: frozenset[str] = frozenset(
