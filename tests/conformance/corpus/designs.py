@@ -587,16 +587,16 @@ class TransformerXL(nn.Module):
         angles = torch.outer(torch.arange(qlen - 1, -1, -1.0), frequencies).to(w.dtype)
         r = torch.cat([angles.sin(), angles.cos()], dim=-1)
         heads_q, heads_k, heads_v = torch.chunk(self.qkv_net(w), 3, dim=-1)
-        heads_q, heads_k, heads_v = (
-            it.view(qlen, bsz, H, D) for it in (heads_q, heads_k, heads_v)
-        )
+        heads_q, heads_k, heads_v = (it.view(qlen, bsz, H, D) for it in (heads_q, heads_k, heads_v))
         AC = torch.einsum("ibnd,jbnd->ijbn", heads_q + self.r_w_bias, heads_k)
         BD = torch.einsum("ibnd,jnd->ijbn", heads_q + self.r_r_bias, self.r_net(r).view(qlen, H, D))
         padded = torch.cat([BD.new_zeros(qlen, 1, bsz, H), BD], dim=1)
         BD = padded.view(qlen + 1, qlen, bsz, H)[1:].view_as(BD)
         scores = (AC + BD) * self.scale
         future = torch.ones(qlen, qlen, dtype=torch.bool).triu(1)[:, :, None, None]
-        weights = F.softmax(scores.float().masked_fill(future, -float("inf")).type_as(scores), dim=1)
+        weights = F.softmax(
+            scores.float().masked_fill(future, -float("inf")).type_as(scores), dim=1
+        )
         context = torch.einsum("ijbn,jbnd->ibnd", weights, heads_v)
         return self.o_net(context.contiguous().view(qlen, bsz, C))
 
@@ -650,7 +650,9 @@ class Linformer(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.to_q, self.to_k, self.to_v, self.to_out = (nn.Linear(C, C, bias=False) for _ in range(4))
+        self.to_q, self.to_k, self.to_v, self.to_out = (
+            nn.Linear(C, C, bias=False) for _ in range(4)
+        )
         self.E, self.F = (nn.Parameter(torch.randn(MAX_LENGTH, 5) * 0.3) for _ in range(2))
 
     def forward(self, x: Tensor) -> Tensor:

@@ -98,7 +98,9 @@ class _Finder:
     def products_behind(self, product: Product, side: int) -> list[Product]:
         """Return the nearest products that an operand of a product was computed from, with no projection between."""
         start = product.sources[side].step
-        return [] if start is None else [self._scores[index] for index in self._scores_behind(start)]
+        return (
+            [] if start is None else [self._scores[index] for index in self._scores_behind(start)]
+        )
 
     def _scores_behind(self, start: int) -> list[int]:
         """Return the nearest products that a step was computed from with no projection in between."""

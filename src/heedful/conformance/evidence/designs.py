@@ -16,7 +16,7 @@ from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.chain import EXPONENTIALS, SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
-from heedful.conformance.recording.dataflow import PRODUCTS, ancestors
+from heedful.conformance.recording.dataflow import PRODUCTS, VIEWS, ancestors, steps_from_tokens
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.recording.source import prose_about
@@ -29,6 +29,8 @@ WITHOUT_SOFTMAX: tuple[str, ...] = (
     *("without softmax", "without a softmax", "no softmax", "unnormali", "not normali"),
 )
 """Words that announce weights without a softmax."""
+PLAIN: tuple[str, ...] = ("masked_fill", "where", "dropout", "mask")
+"""Operations that say nothing about a design even if a comment names them."""
 
 
 def describe_weights(evidence: Evidence, attention: RecordedAttention) -> str:
@@ -48,6 +50,29 @@ def reads_trained_numbers(observation: Observation, attention: RecordedAttention
     return any(_is_trained(observation, source) for source in _read_beside(attention, steps))
 
 
+def reads_other_tokens(observation: Observation, attention: RecordedAttention) -> bool:
+    """Check whether the steps from scores to weights read something else that was computed from the tokens."""
+    steps, softmax = observation.trace.steps, attention.softmax_step
+    from_tokens = steps_from_tokens(steps)
+    before = (
+        step
+        for step in attention.chain
+        if step is not attention.scores_step and (softmax is None or step.index < softmax.index)
+    )
+    beside = _read_beside(attention, before)
+    return any(
+        source.step in from_tokens and steps[source.step].dtype.is_floating_point
+        for source in beside
+        if source.step is not None
+    )
+
+
+def is_named(evidence: Evidence, operation: str) -> bool:
+    """Check whether the target's code names an operation in words, and so means it."""
+    name = operation.strip("_")
+    return len(name) > 3 and name not in SOFTMAXES and name in prose_about(evidence.subject.callee)
+
+
 # --- without a softmax -------------------------------------------------------------------------------
 
 
@@ -56,8 +81,8 @@ def _describe_function(evidence: Evidence, attention: RecordedAttention) -> str:
     if not set(operations).isdisjoint(EXPONENTIALS):
         return ""  # half of a softmax
     prose = prose_about(evidence.subject.callee)
-    functions = [name for name in operations if len(name) > 3 and name not in PRODUCTS]
-    named = [name for name in functions if name in prose]
+    functions = [name for name in operations if name not in (*PRODUCTS, *VIEWS, *PLAIN)]
+    named = [name for name in functions if is_named(evidence, name)]
     if named or any(words in prose for words in WITHOUT_SOFTMAX):
         return f"not normalized: {named[0] if named else 'linear'} attention?"
     if reads_trained_numbers(evidence.baseline, attention):

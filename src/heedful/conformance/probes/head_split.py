@@ -84,7 +84,9 @@ def _answer(
         name = "batch-mixed"
         proof = f"The scores compare the {B} sequences of the batch with each other, not the {T} tokens."
     elif mixing is not None and _computes(mixing):
-        return Fact(PLURALS[role], f"mixed from several tokens by {mixing.operation} in {mixing.name!r}")
+        return Fact(
+            PLURALS[role], f"mixed from several tokens by {mixing.operation} in {mixing.name!r}"
+        )
     elif length != T:
         if not _has_tokens_apart(differing, B, T):
             return None

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from heedful.conformance.calling.target import is_from_transformers
@@ -18,6 +17,7 @@ from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.designs import reads_trained_numbers
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.fused import FUSED, fused_arguments
+from heedful.conformance.evidence.regression import centred, slope_of
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.softmax import has_sink
 from heedful.conformance.recording.dataflow import (
@@ -93,20 +93,9 @@ def _slope(attention: RecordedAttention, other: RecordedAttention) -> float | No
         return None
     visible = attention.visible & other.visible
     visible &= attention.logits.isfinite() & other.logits.isfinite()
-    x = _centred(attention.scores - other.scores, visible)
-    y = _centred(attention.logits - other.logits, visible)
-    if not x.norm() > 0:
-        return None
-    slope = ((x * y).sum() / (x * x).sum()).item()
-    is_linear = (y - slope * x).norm() <= 1e-3 * y.norm().clamp_min(1e-30)
-    return slope if is_linear and slope != 0 else None
-
-
-def _centred(values: Tensor, visible: Tensor) -> Tensor:
-    """Subtract the mean of each row's visible entries; hidden ones become 0."""
-    count = visible.sum(-1, keepdim=True).clamp_min(1)
-    mean = values.masked_fill(~visible, 0).sum(-1, keepdim=True) / count
-    return torch.where(visible, values - mean, 0)
+    x = centred(attention.scores - other.scores, visible)
+    y = centred(attention.logits - other.logits, visible)
+    return slope_of(x, y)
 
 
 def _total_scale(
@@ -194,8 +183,9 @@ def _is_free(
     """Check whether the scale is left to training, to the user or to the design.
 
     That is so in models of transformers, whose weights were trained with it; if something trained is added to the
-    scores or multiplies them (Raffel et al. 2020); between projections by convolutions (Wang et al. 2018); between
-    projected and plain tokens (Luong et al. 2015); and where the constructor or the code's words say so.
+    scores or multiplies them (Raffel et al. 2020); and where the constructor takes the number. No scale at all is
+    needed between projections by convolutions (Wang et al. 2018), between projected and plain tokens (Luong et al.
+    2015), and where the code says so in words.
     """
     module = evidence.subject.module
     paths = [
@@ -208,11 +198,14 @@ def _is_free(
         is_from_transformers(module)
         or reads_trained_numbers(observation, attention)
         or any(parameter_names([step]) for step in scale.steps)
-        or all(by_convolution)
-        or projected[0] != projected[1]
         or _is_default_of_constructor(module, scale.factor)
+        or (_is_missing(scale) and (all(by_convolution) or projected[0] != projected[1]))
         or FREE.search(prose_about(evidence.subject.callee)) is not None
     )
+
+
+def _is_missing(scale: _Scale) -> bool:
+    return abs(scale.factor - 1) <= TOLERANCE
 
 
 def _is_default_of_constructor(module: nn.Module | None, factor: float) -> bool:
@@ -221,7 +214,11 @@ def _is_default_of_constructor(module: nn.Module | None, factor: float) -> bool:
         for name, parameter in inspect.signature(type(part).__init__).parameters.items():
             number = parameter.default
             kept = isinstance(number, float) and getattr(part, name, None) == number
-            if kept and number > 0 and min(abs(factor - number), abs(1 / factor - number)) < TOLERANCE:
+            if (
+                kept
+                and number > 0
+                and min(abs(factor - number), abs(1 / factor - number)) < TOLERANCE
+            ):
                 return True
     return False
 
@@ -233,7 +230,7 @@ def _finding(
     D = attention.query.shape[-1]
     formula = scale.formula and f" ({scale.formula})"
     return Finding(
-        "scale-missing" if abs(scale.factor - 1) <= TOLERANCE else "scale-wrong",
+        "scale-missing" if _is_missing(scale) else "scale-wrong",
         "convention" if _is_free(evidence, observation, attention, scale) else "bug",
         f"The logits grow by {scale.factor:.4g}{formula} per unit of query · key; 1/√head_dim is {D**-0.5:.4g}.",
         f"head size {D}, {attention.query.shape[1]} tokens",

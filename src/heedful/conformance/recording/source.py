@@ -151,7 +151,9 @@ def _prose(definition: Callable[..., object]) -> str:
     nodes = [node for node in ast.walk(source.tree) if isinstance(node, named)]
     words = [text for node in nodes for text in (node.name, ast.get_docstring(node) or "")]
     lines, _ = inspect.getsourcelines(definition)
-    tokens = tokenize.generate_tokens(iter(textwrap.dedent("".join(lines)).splitlines(True)).__next__)
+    tokens = tokenize.generate_tokens(
+        iter(textwrap.dedent("".join(lines)).splitlines(True)).__next__
+    )
     comments = [token.string for token in tokens if token.type == tokenize.COMMENT]
     return "\n".join([*words, *comments])
 

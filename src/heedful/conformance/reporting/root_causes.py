@@ -28,6 +28,8 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
         *("rows-not-normalised", "heads-mixed-split", "gradient-wrong", "crashes"),
         "output-not-finite",
     ),
+    "attention-ignored": ("projection-unused", "gradient-wrong"),
+    "softmax-twice": (*_OTHER_RUNS, "mask-fill-too-small", "dropout-rescale", "weights-wrong"),
     "heads-mixed-split": (*_LEAKS, *_MASKS, *_OTHER_RUNS, "heads-mixed-merge", "group-order"),
     "softmax-wrong-dim": (
         *(*_LEAKS, *_MASKS[1:], *_OTHER_RUNS),
@@ -76,6 +78,17 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
 }
 """The consequences of each cause. If two findings explain each other, the one listed first is the cause."""
 
+_RECOMPUTED = ("weights-wrong", "context-wrong")
+"""Findings that only say where an attention departs from its definition. Any more precise one explains them."""
+
+_ATTENTION = (
+    *(*_MASKS, *_OTHER_RUNS, "stale-state", "undefined-or-global-name", "heads-mixed-split"),
+    *("batch-mixed", "softmax-wrong-dim", "rows-not-normalised", "softmax-twice", "future-leak"),
+    *("dropout-in-eval", "dropout-misplaced", "scale-missing", "scale-wrong", "output-not-finite"),
+    *("padding-leak", "keys-values-swapped", "heads-mixed-merge"),
+)
+"""Findings about what happens between queries and context."""
+
 _ORDER: dict[str, int] = {name: index for index, name in enumerate(EXPLAINS)}
 
 
@@ -96,6 +109,8 @@ def root_causes(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _explains(cause: str, name: str) -> bool:
+    if name in _RECOMPUTED:
+        return cause not in _RECOMPUTED and cause in _ATTENTION
     if name == cause or name not in EXPLAINS.get(cause, ()):
         return False
     mutual = cause in EXPLAINS.get(name, ())
