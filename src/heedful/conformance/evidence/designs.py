@@ -1,8 +1,8 @@
-"""Recognize published designs whose weights are not a softmax's, and that say so in their code or in what they compute.
+"""Recognize published designs whose weights are not a softmax's, by what their code says or by what they compute.
 
-Weights without a softmax are right where they are meant, and a bug where the softmax was forgotten. They are meant if the
-code names the function in its names, docstrings or comments, if something trained takes part, or if the weights are
-divided by the number of tokens.
+Weights without a softmax are right where they are meant, and a bug where the softmax was forgotten. They are meant if
+the code names the function in its names, docstrings or comments, if something trained takes part, or if the weights
+are divided by the number of tokens.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from heedful.conformance.calling import names
 from heedful.conformance.calling.target import is_from_transformers
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.attention_search import find_attentions
@@ -256,11 +257,12 @@ def _scaling_line(
         and (softmax is None or step.index < softmax.index)
     ]
     step = [*steps, *on_scores, attention.scores_step][0]
-    return _definition_of_factor(evidence, step) or SourceLine.of(step)
+    head_size = attention.query.shape[-1]
+    return _definition_of_factor(evidence, step, head_size) or SourceLine.of(step)
 
 
-def _definition_of_factor(evidence: Evidence, step: Step) -> SourceLine | None:
-    """Return the line that defines the attribute `self.…scal…` that a step multiplies by, if it reads one."""
+def _definition_of_factor(evidence: Evidence, step: Step, head_size: int) -> SourceLine | None:
+    """Return the line that defines the attribute that a step multiplies by: `self.…scal…`, or a wrong `self.head_dim`."""
     if step.operation == FUSED and fused_arguments(step)["scale"] is None:
         return None
     try:
@@ -269,7 +271,15 @@ def _definition_of_factor(evidence: Evidence, step: Step) -> SourceLine | None:
         return None
     for node in ast.walk(tree):
         match node:
-            case ast.Attribute(value=ast.Name(id="self"), attr=name) if "scal" in name.lower():
+            case ast.Attribute(value=ast.Name(id="self"), attr=name):
                 path = f"{step.module}.{name}" if step.module else name
-                return attribute_definition(evidence.subject.module, path)
+                stale = name in names.HEAD_SIZES and _attribute(evidence, step, name) != head_size
+                if stale or "scal" in name.lower():
+                    return attribute_definition(evidence.subject.module, path)
     return None
+
+
+def _attribute(evidence: Evidence, step: Step, name: str) -> object:
+    """Return an attribute of the module whose method made a step."""
+    module = evidence.subject.module
+    return None if module is None else getattr(module.get_submodule(step.module or ""), name, None)

@@ -194,8 +194,8 @@ _WEIGHTS = (
         "weights-wrong",
         "bug",
         "The weights are not the softmax of scaled, masked scores, and no other finding explains the difference.",
-        "Logits and weights are computed again from the recorded queries and keys. The report names the first step that "
-        "departs.",
+        "Logits and weights are computed again from the recorded queries and keys. The report names the first step "
+        "that departs.",
         "Between the scores and the values, only scale the scores, add a mask or a bias, apply the softmax, and drop "
         "weights.",
     ),

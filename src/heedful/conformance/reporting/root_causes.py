@@ -62,6 +62,7 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
         *_OTHER_RUNS,
     ),
     "future-leak": (*_OTHER_RUNS, "window-off-by-one", "window-missing"),
+    "weights-wrong": ("scale-wrong",),  # a function of the scores has a slope of its own
     "scale-wrong": ("length-dependent",),
     "projection-unused": ("cache-mismatch",),
     "stride-dependent": ("length-dependent", "crashes"),
@@ -84,7 +85,7 @@ _RECOMPUTED = ("weights-wrong", "context-wrong")
 _ATTENTION = (
     *(*_MASKS, *_OTHER_RUNS, "stale-state", "undefined-or-global-name", "heads-mixed-split"),
     *("batch-mixed", "softmax-wrong-dim", "rows-not-normalised", "softmax-twice", "future-leak"),
-    *("dropout-in-eval", "dropout-misplaced", "scale-missing", "scale-wrong", "output-not-finite"),
+    *("dropout-in-eval", "dropout-misplaced", "output-not-finite"),
     *("padding-leak", "keys-values-swapped", "heads-mixed-merge"),
 )
 """Findings about what happens between queries and context."""
