@@ -24,7 +24,6 @@ from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 
-
 MASKS: frozenset[str] = frozenset((*names.PADDING_MASKS, *names.ATTENTION_MASKS))
 
 
@@ -40,7 +39,8 @@ def padding_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
     if not padding_has_effect(evidence, subject):
         _, reason, line = unused_masking(observation) or (
             *("", ""),
-            call_omitting(subject.target.callee, argument.name, MASKS) or _unmasked_call(observation),
+            call_omitting(subject.target.callee, argument.name, MASKS)
+            or _unmasked_call(observation),
         )
         yield Finding(
             "mask-unused",

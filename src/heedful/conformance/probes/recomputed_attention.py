@@ -110,8 +110,12 @@ def _softmax_index(attention: RecordedAttention) -> int:
 def _departs(
     attention: RecordedAttention, other: RecordedAttention, logits: Tensor, other_logits: Tensor
 ) -> bool:
-    """Check whether logits are not a number for each head times the scores, plus what depends on positions."""
+    """Check whether logits are not a number for each head times the scores, plus what depends on positions.
+
+    Logits that are the same for other tokens are those of hidden keys.
+    """
     visible = attention.visible & other.visible & logits.isfinite() & other_logits.isfinite()
+    visible &= logits != other_logits
     x = centred(attention.scores - other.scores, visible)
     y = centred(logits - other_logits, visible)
     heads = range(len(x))

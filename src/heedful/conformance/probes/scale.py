@@ -262,7 +262,7 @@ def _scaling_line(
 
 
 def _definition_of_factor(evidence: Evidence, step: Step, head_size: int) -> SourceLine | None:
-    """Return the line that defines the attribute that a step multiplies by: `self.…scal…`, or a wrong `self.head_dim`."""
+    """Return the line that defines the scale, `self.…scal…`, or the wrong `self.head_dim` that a step reads."""
     if step.operation == FUSED and fused_arguments(step)["scale"] is None:
         return None
     try:

@@ -78,19 +78,21 @@ def _is_from_torch(function: Callable[..., Any]) -> bool:
 
 
 def _derived(tree: ast.AST, argument: str) -> set[str]:
-    """Return the names of an argument and of the variables that are computed from it."""
+    """Return the names of an argument and of the variables that are computed from it.
+
+    In `x = block(x, mask)`, it is not x that is computed from the mask.
+    """
     variables = {argument}
     assignments = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
     for node in sorted(assignments, key=lambda node: node.lineno):
         if _mentions(node.value, variables):
-            variables |= {it.id for it in node.targets if isinstance(it, ast.Name)}
+            targets = {it.id for it in node.targets if isinstance(it, ast.Name)}
+            variables |= {name for name in targets if not _mentions(node.value, {name})}
     return variables
 
 
 def _mentions(expression: ast.expr, variables: Collection[str]) -> bool:
-    return any(
-        isinstance(node, ast.Name) and node.id in variables for node in ast.walk(expression)
-    )
+    return any(isinstance(node, ast.Name) and node.id in variables for node in ast.walk(expression))
 
 
 def _parameters(callee: Callable[..., Any]) -> list[str]:

@@ -28,8 +28,14 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
         *("rows-not-normalised", "heads-mixed-split", "gradient-wrong", "crashes"),
         "output-not-finite",
     ),
-    "attention-ignored": ("projection-unused", "gradient-wrong"),
-    "softmax-twice": (*_OTHER_RUNS, "mask-fill-too-small", "dropout-rescale", "weights-wrong"),
+    "attention-ignored": ("projection-unused", "gradient-wrong", "mask-unused"),
+    "softmax-twice": (
+        *_LEAKS,
+        *_OTHER_RUNS,
+        "mask-fill-too-small",
+        "dropout-rescale",
+        "weights-wrong",
+    ),
     "heads-mixed-split": (*_LEAKS, *_MASKS, *_OTHER_RUNS, "heads-mixed-merge", "group-order"),
     "softmax-wrong-dim": (
         *(*_LEAKS, *_MASKS[1:], *_OTHER_RUNS),
@@ -83,7 +89,8 @@ _RECOMPUTED = ("weights-wrong", "context-wrong")
 """Findings that only say where an attention departs from its definition. Any more precise one explains them."""
 
 _ATTENTION = (
-    *(*_MASKS, *_OTHER_RUNS, "stale-state", "undefined-or-global-name", "heads-mixed-split"),
+    *({*_MASKS} - {"mask-fill-too-small"}),  # the same logits for all tokens are left out
+    *(*_OTHER_RUNS, "stale-state", "undefined-or-global-name", "heads-mixed-split"),
     *("batch-mixed", "softmax-wrong-dim", "rows-not-normalised", "softmax-twice", "future-leak"),
     *("dropout-in-eval", "dropout-misplaced", "output-not-finite"),
     *("padding-leak", "keys-values-swapped", "heads-mixed-merge"),
