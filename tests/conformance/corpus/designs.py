@@ -645,6 +645,40 @@ class Disentangled(_Projected):
 # --- other keys --------------------------------------------------------------------------------------------
 
 
+class Indexed(_Projected):
+    """an indexer chooses the keys of each query by scores of its own (DeepSeek-AI 2025)"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wq, self.wk, self.weights = nn.Linear(C, 2 * D), nn.Linear(C, D), nn.Linear(C, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (
+            it(x).unflatten(-1, (H, D)).transpose(1, 2)
+            for it in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        scores = torch.einsum("bthd,bsd->bths", self.wq(x).unflatten(-1, (2, D)), self.wk(x))
+        index = torch.einsum("bths,bth->bts", F.relu(scores), self.weights(x))
+        chosen = index.topk(min(3, x.shape[1]), dim=-1).indices
+        mask = torch.full_like(index, float("-inf")).scatter(-1, chosen, 0.0)
+        weights = (q @ k.mT / D**0.5 + mask.unsqueeze(1)).softmax(-1)
+        return self.out((weights @ v).transpose(1, 2).flatten(2))
+
+
+class Buckets(_Projected):
+    """windows of four tokens that also see the window before them"""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        T = q.shape[2]
+        q, k, v = (F.pad(it, (0, 0, 0, -T % 4)).unflatten(2, (-1, 4)) for it in (q, k, v))
+        k, v = (torch.cat([F.pad(it, (0, 0, 0, 0, 1, -1)), it], dim=-2) for it in (k, v))
+        positions = torch.arange(q.shape[2] * 4).view(-1, 4)
+        earlier = torch.cat([F.pad(positions, (0, 0, 1, -1), value=-1), positions], dim=-1)
+        hidden = (earlier[:, None] > positions[..., None]) | (earlier[:, None] < 0)
+        scores = (q @ k.mT / D**0.5).masked_fill(hidden, float("-inf"))
+        return (scores.softmax(-1) @ v).flatten(2, 3)[:, :, :T]
+
+
 class Linformer(nn.Module):
     """keys and values projected along the tokens (Wang et al. 2020)"""
 

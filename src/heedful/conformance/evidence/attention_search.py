@@ -16,7 +16,12 @@ from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.axes import Product, product_of, token_letter
 from heedful.conformance.evidence.chain import chain_between, softmax_in, softmax_input
 from heedful.conformance.evidence.fused import FUSED, fused_attention
-from heedful.conformance.recording.dataflow import PRODUCTS, is_projection, steps_from_tokens
+from heedful.conformance.recording.dataflow import (
+    PRODUCTS,
+    is_projection,
+    only_selects,
+    steps_from_tokens,
+)
 from heedful.conformance.recording.observation import Observation, value_of
 from heedful.observation import Source, Step
 
@@ -37,18 +42,22 @@ def find_attentions(observation: Observation) -> list[RecordedAttention]:
         if step.operation == FUSED:
             attentions.append(fused_attention(observation, step))
         elif (product := finder.product(step)) is not None:
+            if only_selects(observation.trace.steps, step):
+                continue  # the scores of an indexer, which choose keys for an attention
             attentions += finder.attentions_ending_in(product)
     tokens = observation.cached_tokens + observation.inputs.sizes[1]
     return [attention.without_empty_slots(tokens) for attention in attentions]
 
 
 def describe_other_designs(observation: Observation) -> list[str]:
-    """Describe the pairs of products that mix tokens without comparing them: each product first sums over the tokens."""
+    """Describe the pairs of products that mix tokens without comparing them, since the first sums over the tokens."""
     finder, T = _Finder(observation), observation.inputs.sizes[1]
     designs: list[str] = []
     for step in observation.trace:
         context = finder.product(step)
-        for side in (0, 1) if context is not None else ():
+        if context is None:
+            continue
+        for side in (0, 1):
             for scores in finder.products_behind(context, side):
                 if sums_over_tokens(scores, T):
                     chain = chain_between(observation, scores.step, context.sources[side])

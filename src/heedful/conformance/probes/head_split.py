@@ -25,6 +25,7 @@ from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 
+REARRANGING: frozenset[str] = frozenset(("pad", "roll", "flip", "unfold", "gather", "index_select"))
 PLURALS: dict[str, str] = {"query": "queries", "key": "keys", "value": "values"}
 
 
@@ -115,7 +116,7 @@ def _steps_from_tokens(evidence: Evidence, source: Source) -> list[Step]:
 
 def _computes(step: Step) -> bool:
     """Check whether a step computes new entries; one that only rearranges them can mix tokens by mistake alone."""
-    return step.operation not in VIEWS
+    return step.operation not in VIEWS | REARRANGING
 
 
 def _has_tokens_apart(differing: Tensor, B: int, T: int) -> bool:

@@ -25,7 +25,11 @@ from heedful.conformance.evidence.designs import (
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.regression import centred, slope_of
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import steps_from_projection
+from heedful.conformance.recording.dataflow import (
+    PRODUCTS,
+    is_projection,
+    steps_from_projection,
+)
 from heedful.conformance.recording.observation import tensor_of, value_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -189,7 +193,10 @@ def _farthest(expected: Tensor, weights: Tensor, visible: Tensor) -> tuple[int, 
 def _scaled_values(evidence: Evidence, attention: RecordedAttention) -> Finding | None:
     """Return a finding if the values are multiplied by the scale of the scores."""
     D = attention.query.shape[-1]
-    for step in steps_from_projection(evidence.baseline, attention.value_source):
+    path = steps_from_projection(evidence.baseline, attention.value_source)
+    if any(step.operation in PRODUCTS and not is_projection(step) for step in path):
+        return None  # the values are the context of another attention
+    for step in path:
         factor = _constant_factor(evidence, step) if step.operation in SCALINGS else None
         if factor is not None and D > 1 and abs(factor - D**-0.5) <= TOLERANCE:
             proof = f"The values are multiplied by {factor:.4g} = 1/√head_dim, which is the scale of the scores."

@@ -87,6 +87,22 @@ def ancestors(steps: Sequence[Step], start: Step) -> set[int]:
     return visited
 
 
+def only_selects(steps: Sequence[Step], start: Step) -> bool:
+    """Check whether a result is used only through indices or Booleans, as those of the largest entries are."""
+    reached, selects = {start.index}, False
+    readers: set[int] = set()
+    for step in steps[start.index + 1 :]:
+        sources = reached.intersection(_input_steps(step))
+        if not sources:
+            continue
+        readers |= sources
+        if step.dtype.is_floating_point or step.dtype.is_complex:
+            reached.add(step.index)
+        else:
+            selects = True
+    return selects and reached == readers
+
+
 def unused_steps(steps: Sequence[Step]) -> set[int]:
     """Return the indices of the steps that have no effect: neither they nor anything computed from them is used."""
     readers: dict[int, list[int]] = {}
