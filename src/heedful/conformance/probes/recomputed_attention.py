@@ -70,6 +70,8 @@ def _is_softmax_of_keys(attention: RecordedAttention) -> bool:
     weights = attention.softmax_step and tensor_of(attention.softmax_step)
     if weights is None or weights.numel() != attention.weights.numel():
         return False
+    if not attention.logits.shape == attention.weights.shape == attention.applied_weights.shape:
+        return False
     sums = attention.weights.sum(-1) + attention.empty_slot_weight
     sums = sums[sums.isfinite() & (sums != 0)]
     return bool((sums - 1).abs().le(TOLERANCE).all())

@@ -211,6 +211,8 @@ def _properties(attention: RecordedAttention, T: int) -> set[str]:
 
 def _unmasked(attention: RecordedAttention) -> Tensor:
     """(L, Tq, Tk) Boolean, True where a key is visible, or hidden only by a bias that grows with the distance."""
+    if attention.logits.shape != attention.visible.shape:
+        return attention.visible  # the weights were cut
     largest = attention.logits.amax(-1, keepdim=True)
     return attention.visible | (largest - attention.logits < SMALLEST_FILL)
 
