@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from corpus import unusual
+from corpus import designs, unusual
 from corpus.mutants import BASES, OPTIONS, load
 from torch import Tensor, nn
 
@@ -232,9 +232,10 @@ def _() -> Any:
 # --- unusual ones ------------------------------------------------------------------------------------
 
 
-for _definition in vars(unusual).values():
-    if getattr(_definition, "__module__", None) == unusual.__name__:
-        correct(_definition.__doc__)(_definition)
+for _module in (unusual, designs):
+    for _name, _definition in vars(_module).items():
+        if getattr(_definition, "__module__", None) == _module.__name__ and _name[0] != "_":
+            correct(_definition.__doc__)(_definition)
 
 
 class _Packed(nn.Module):

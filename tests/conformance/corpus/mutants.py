@@ -205,6 +205,10 @@ EDITS: dict[str, list[tuple[str, ...]]] = {
         ("stride-dependent", "keys = self.W_key(x)", "keys = self.W_key(torch.as_strided(x, x.shape, (num_tokens * d_in, d_in, 1)))"),
         ("mask-after-softmax", "attn_scores = attn_scores.masked_fill(mask_bool, -torch.inf)\n        attn_weights = torch.softmax(attn_scores / keys.shape[-1] ** 0.5, dim=-1)", "attn_weights = torch.softmax(attn_scores / keys.shape[-1] ** 0.5, dim=-1)\n        attn_weights = attn_weights.masked_fill(mask_bool, 0.0)"),
         ("crashes", "transpose(1, 2).reshape(b, num_tokens, self.d_out)", "transpose(1, 2).view(b, num_tokens, self.d_out)"),
+        ("softmax-twice", "torch.softmax(attn_scores / keys.shape[-1] ** 0.5, dim=-1)", "torch.softmax(torch.softmax(attn_scores / keys.shape[-1] ** 0.5, dim=-1), dim=-1)", "future-leak"),
+        ("weights-wrong", "torch.softmax(attn_scores / keys.shape[-1] ** 0.5, dim=-1)", "torch.softmax(torch.relu(attn_scores / keys.shape[-1] ** 0.5), dim=-1)", "future-leak"),
+        ("attention-ignored", "return self.out_proj(context_vec)", "return torch.zeros_like(self.out_proj(context_vec))"),
+        ("attention-ignored", "return self.out_proj(context_vec)", "return self.out_proj(self.W_value(x))"),
     ],
     "packed": [
         ("mask-unused", "att = att.masked_fill(", "att.masked_fill("),
@@ -242,6 +246,8 @@ EDITS: dict[str, list[tuple[str, ...]]] = {
         ("crashes", "y.transpose(1, 2).contiguous().view(B, T, C)", "y.transpose(1, 2).view(B, T, C)"),
         ("projection-unused", "self.c_attn(x).split(self.n_embd, dim=2)", "self.c_attn(x).split(self.n_embd, dim=2); v = k", "keys-values-swapped"),
         ("stride-dependent", "q, k, v = self.c_attn(x)", "q, k, v = self.c_attn(torch.as_strided(x, (B, T, C), (T * C, C, 1)))"),
+        ("softmax-twice", "F.softmax(att, dim=-1)", "F.softmax(F.softmax(att, dim=-1), dim=-1)", "future-leak"),
+        ("attention-ignored", "return y", "return torch.zeros_like(y)"),
     ],
     "einsums": [
         ("mask-unused", "sim = sim.masked_fill(", "sim.masked_fill("),
@@ -276,6 +282,9 @@ EDITS: dict[str, list[tuple[str, ...]]] = {
         ("length-dependent", "attn = self.dropout(attn)", "attn = self.dropout(attn)[..., :32]; v = v[:, :32]", "rows-not-normalised", "self-hidden"),
         ("stride-dependent", "q = self.to_q(x)", "q = self.to_q(x.as_strided(x.shape, (x[0].numel(), x.shape[2], 1)))"),
         ("stale-state", "causal_mask = torch.ones(n, n, dtype=torch.bool, device=x.device).triu(1)", "causal_mask = self.__dict__.setdefault('causal_mask', torch.ones(n, n, dtype=torch.bool, device=x.device).triu(1))", "crashes", "length-dependent"),
+        ("attention-ignored", "return self.to_out(out)", "return x"),
+        ("context-wrong", "attn, v)", "attn, v * self.scale)"),
+        ("softmax-twice", "attn = sim.softmax(dim=-1)", "attn = sim.softmax(dim=-1).softmax(dim=-1)", "future-leak"),
     ],
     "fused": [
         ("future-leak", "is_causal=True", "is_causal=False"),
@@ -432,6 +441,11 @@ EDITS: dict[str, list[tuple[str, ...]]] = {
         ("stale-state", "padding = attention_mask[:, None, None, :] == 0", "padding = self.__dict__.setdefault('padding', attention_mask[:, None, None, :] == 0)", "padding-leak", "mask-unused", "crashes"),
         ("dropout-misplaced", "probs = self.dropout(probs)\n        context = torch.matmul(probs, value_layer)", "context = torch.matmul(probs, value_layer)\n        context = self.dropout(context)"),
         ("length-dependent", "return self.dense(context)", "return self.dense(context[:, :64].repeat(1, 2, 1)[:, : context.shape[1]])"),
+        ("softmax-twice", "nn.functional.softmax(scores, dim=-1)", "nn.functional.softmax(scores, dim=-1).softmax(-1)", "padding-leak"),
+        ("weights-wrong", "scores = scores / math.sqrt(self.head_size)", "scores = torch.sigmoid(scores / math.sqrt(self.head_size))"),
+        ("weights-wrong", "scores = scores / math.sqrt(self.head_size)", "scores = (scores / math.sqrt(self.head_size)).abs()"),
+        ("attention-ignored", "return self.dense(context)", "return self.dense(hidden_states)"),
+        ("context-wrong", "value_layer = self.split_heads(self.value(hidden_states))", "value_layer = self.split_heads(self.value(hidden_states)) / math.sqrt(self.head_size)"),
     ],
     "windowed": [
         ("mask-unused", "logits = logits.masked_fill(", "logits.masked_fill("),
@@ -509,6 +523,7 @@ EDITS: dict[str, list[tuple[str, ...]]] = {
         ("padding-leak", "mask = mask.unsqueeze(1)", "mask = mask[:1].unsqueeze(1)", "mask-broadcast", "batch-mixed"),
         ("length-dependent", "p_attn = scores.softmax(dim=-1)", "p_attn = scores[..., :48].softmax(dim=-1); value = value[:, :, :48]"),
         ("stride-dependent", "nbatches = query.size(0)", "nbatches = query.size(0); query = query.as_strided(query.shape, (query[0].numel(), query.shape[2], 1))"),
+        ("softmax-twice", "scores.softmax(dim=-1)", "scores.softmax(dim=-1).softmax(dim=-1)", "padding-leak"),
     ],
     "padded": [
         ("mask-inverted", "mask = ~key_padding_mask", "mask = key_padding_mask"),
@@ -633,6 +648,8 @@ EDITS: dict[str, list[tuple[str, ...]]] = {
         ("mask-broadcast", "~context_mask[:, None, None, :]", "~context_mask[:1, None, None, :]", "padding-leak", "batch-mixed"),
         ("stale-state", "k = self.to_k(context)", "context = self.__dict__.setdefault('memory', context); k = self.to_k(context)", "crashes", "batch-mixed"),
         ("keys-values-swapped", "q = self.to_q(x)", "q = self.to_q(context)", "crashes", "projection-unused"),
+        ("softmax-twice", "dots.softmax(dim=-1)", "dots.softmax(dim=-1).softmax(dim=-1)", "padding-leak"),
+        ("weights-wrong", "q, k) * self.scale", "q, k).mul(self.scale).exp()"),
     ],
     "circuits": [
         ("mask-unused", "return attn_scores.masked_fill(mask, self.IGNORE)", "attn_scores.masked_fill(mask, self.IGNORE)\n        return attn_scores"),

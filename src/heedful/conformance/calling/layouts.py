@@ -144,6 +144,10 @@ def _unpacked_shapes(target: Callable[..., Any]) -> Iterator[list[str]]:
                     value
                 ):
                     yield [it.id if isinstance(it, ast.Name) else "" for it in elements]
+                case ast.Assign(
+                    targets=[ast.Tuple(elts=elements)], value=ast.Tuple(elts=[*sizes])
+                ) if [_axis_of_size(size) for size in sizes] == [*range(len(elements))]:
+                    yield [it.id if isinstance(it, ast.Name) else "" for it in elements]
 
 
 def _is_shape(node: ast.expr) -> bool:
@@ -154,6 +158,17 @@ def _is_shape(node: ast.expr) -> bool:
         case ast.Subscript(value=value, slice=ast.Slice(lower=None)):
             return _is_shape(value)
     return False
+
+
+def _axis_of_size(node: ast.expr) -> int | None:
+    """Return the axis i of `x.size(i)` or `x.shape[i]`; None for other expressions."""
+    match node:
+        case (
+            ast.Call(func=ast.Attribute(attr="size"), args=[ast.Constant(value=int(axis))])
+            | ast.Subscript(value=ast.Attribute(attr="shape"), slice=ast.Constant(value=int(axis)))
+        ):
+            return axis
+    return None
 
 
 def _syntax_trees(target: Callable[..., Any]) -> Iterator[ast.AST]:

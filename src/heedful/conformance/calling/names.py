@@ -154,7 +154,17 @@ AXES: Mapping[str, Names] = {
     "B": ("b", "bs", "bsz", "nb", "batch", "batch_size", "batchsize", "n_batch", "num_batches"),
     "T": (
         *("t", "n", "l", "s", "tq", "seq", "seq_len", "seqlen", "seq_length", "sequence_length"),
-        *("length", "tgt_len", "src_len", "q_len", "tokens", "num_tokens", "n_tokens", "time"),
+        *(
+            "length",
+            "tgt_len",
+            "src_len",
+            "q_len",
+            "qlen",
+            "tokens",
+            "num_tokens",
+            "n_tokens",
+            "time",
+        ),
     ),
     "H": (*HEADS, "nh", "hq"),
 }

@@ -178,6 +178,8 @@ def _randomize_constants(module: nn.Module) -> None:
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in module.named_parameters():
+            if not parameter.any() and parameter.numel() == 1:
+                parameter.fill_(0.5)  # a gate that starts closed
             if parameter.numel() < 2 or not parameter.is_floating_point() or parameter.is_meta:
                 continue
             constant = bool((parameter == parameter.flatten()[0]).all())

@@ -16,17 +16,25 @@ from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.axes import Product, product_of, token_letter
 from heedful.conformance.evidence.chain import chain_between, softmax_in, softmax_input
 from heedful.conformance.evidence.fused import FUSED, fused_attention
-from heedful.conformance.recording.dataflow import PRODUCTS, is_projection, steps_from_tokens
+from heedful.conformance.recording.dataflow import (
+    PRODUCTS,
+    is_projection,
+    only_selects,
+    steps_from_tokens,
+)
 from heedful.conformance.recording.observation import Observation, value_of
 from heedful.observation import Source, Step
 
+LINEAR = "linear: keys and values are summed over the tokens first"
+OVER_FEATURES = "over features: the weights compare features, not tokens"
 TRANSPOSING: tuple[str, ...] = ("transpose", "mT", "T", "swapaxes", "swapdims")
 
 
 def find_attentions(observation: Observation) -> list[RecordedAttention]:
     """Return every attention in a recorded run, in order.
 
-    Attentions whose scores are not a product of two tensors are not found.
+    Attentions whose scores are not a product of two tensors are not found, nor those whose scores do not compare
+    tokens: see `describe_other_designs`.
     """
     finder = _Finder(observation)
     attentions: list[RecordedAttention] = []
@@ -34,9 +42,27 @@ def find_attentions(observation: Observation) -> list[RecordedAttention]:
         if step.operation == FUSED:
             attentions.append(fused_attention(observation, step))
         elif (product := finder.product(step)) is not None:
+            if only_selects(observation.trace.steps, step):
+                continue  # the scores of an indexer, which choose keys for an attention
             attentions += finder.attentions_ending_in(product)
     tokens = observation.cached_tokens + observation.inputs.sizes[1]
     return [attention.without_empty_slots(tokens) for attention in attentions]
+
+
+def describe_other_designs(observation: Observation) -> list[str]:
+    """Describe the pairs of products that mix tokens without comparing them, since the first sums over the tokens."""
+    finder, T = _Finder(observation), observation.inputs.sizes[1]
+    designs: list[str] = []
+    for step in observation.trace:
+        context = finder.product(step)
+        if context is None:
+            continue
+        for side in (0, 1):
+            for scores in finder.products_behind(context, side):
+                if sums_over_tokens(scores, T):
+                    chain = chain_between(observation, scores.step, context.sources[side])
+                    designs.append(LINEAR if softmax_in(chain) is None else OVER_FEATURES)
+    return list(dict.fromkeys(designs))
 
 
 class _Finder:
@@ -47,6 +73,7 @@ class _Finder:
         self._steps = observation.trace.steps
         self._from_tokens = steps_from_tokens(self._steps)
         self._scores: dict[int, Product] = {}
+        self._contexts: set[int] = set()
 
     def product(self, step: Step) -> Product | None:
         """Return a step as a product of two tensors that depend on tokens; None if it is something else."""
@@ -68,16 +95,21 @@ class _Finder:
     def attentions_ending_in(self, context: Product) -> Iterator[RecordedAttention]:
         """Yield the attention, if any, whose weights a product multiplies by values."""
         for side in (0, 1):
-            weights = context.sources[side]
-            if weights.step is None:
-                continue
-            for index in self._scores_behind(weights.step):
-                attention = _attention(self._observation, self._scores[index], context, side)
+            for scores in self.products_behind(context, side):
+                attention = _attention(self._observation, scores, context, side)
                 if attention is not None:
                     # A context is not the scores of another attention.
                     del self._scores[context.step.index]
+                    self._contexts.add(context.step.index)
                     yield attention
                     return
+
+    def products_behind(self, product: Product, side: int) -> list[Product]:
+        """Return the nearest products that an operand of a product was computed from, with no projection between."""
+        start = product.sources[side].step
+        return (
+            [] if start is None else [self._scores[index] for index in self._scores_behind(start)]
+        )
 
     def _scores_behind(self, start: int) -> list[int]:
         """Return the nearest products that a step was computed from with no projection in between."""
@@ -90,7 +122,7 @@ class _Finder:
             step = self._steps[index]
             if index in self._scores:
                 scores.append(index)
-            elif not is_projection(step):
+            elif not is_projection(step) and index not in self._contexts:
                 pending += [source.step for source in step.inputs if source.step is not None]
         return sorted(scores)
 
@@ -146,7 +178,7 @@ def _attention(
     """
     T = observation.inputs.sizes[1]
     weighted = _weights_and_values(context, side, T)
-    if weighted is None:
+    if weighted is None or sums_over_tokens(scores, T):
         return None
     layout, applied, value = weighted
     chain = chain_between(observation, scores.step, context.sources[side])
@@ -181,6 +213,19 @@ def _attention(
         context=applied @ value,
         empty_slot_weight=applied.new_zeros(applied.shape[:2]),
     )
+
+
+def sums_over_tokens(scores: Product, tokens: int) -> bool:
+    """Check whether a product compares features, as Kᵀ V and the scores between channels do: it sums over the tokens.
+
+    Args:
+        scores: The product.
+        tokens: The number of tokens.
+    """
+    sizes = scores.sizes
+    compared = [letter for side in (0, 1) for letter in scores.own(side)]
+    compares_tokens = any(sizes[letter] == tokens for letter in compared)
+    return not compares_tokens and any(sizes[letter] == tokens for letter in scores.summed)
 
 
 def _weights_and_values(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from heedful.conformance.evidence.evidence import CHANGED, Evidence
+from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.differences import changed_entries, indices_with_any
 from heedful.conformance.recording.source import SourceLine
@@ -29,29 +29,31 @@ def batch_independence(evidence: Evidence) -> Iterator[Finding | Fact]:
                 "bug",
                 f"Changing token {j} of sequence {c} changes output {i} of sequence {b}.",
                 f"B = {B}, T = {T}",
-                SourceLine.of(_first_mixing_step(evidence)),
+                SourceLine.of(_first_mixing_step(evidence, c, j)),
             )
             return
 
 
-def _first_mixing_step(evidence: Evidence) -> Step | None:
-    """Return the first step at which a change of the first sequence reaches the others."""
-    B, T = evidence.inputs.sizes
-    after = evidence.after(0, min(CHANGED, T - 1))
+def _first_mixing_step(evidence: Evidence, c: int, j: int) -> Step | None:
+    """Return the first step at which a change of token j of sequence c reaches the other sequences."""
+    B, _ = evidence.inputs.sizes
+    after = evidence.after(c, j)
     for step in evidence.baseline.trace:
         changed = changed_entries(evidence.baseline, after, step)
         if changed is None or not changed.any():
             continue
         axes = [axis for axis, size in enumerate(changed.shape) if size % B == 0]
-        if axes and not any(_is_first_sequence(changed, axis, B) for axis in axes):
+        if axes and not any(_is_one_sequence(changed, axis, B, c) for axis in axes):
             return step
     return None
 
 
-def _is_first_sequence(changed: Tensor, axis: int, B: int) -> bool:
-    """Check whether all changed indices of an axis belong to the first sequence.
+def _is_one_sequence(changed: Tensor, axis: int, B: int, c: int) -> bool:
+    """Check whether all changed indices of an axis belong to sequence c.
 
     The axis may hold the batch alone, the batch before the heads, or the heads before the batch.
     """
     indices, size = indices_with_any(changed, axis), changed.shape[axis]
-    return all(index < size // B for index in indices) or all(index % B == 0 for index in indices)
+    return all(index // (size // B) == c for index in indices) or all(
+        index % B == c for index in indices
+    )

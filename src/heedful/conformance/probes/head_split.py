@@ -9,7 +9,12 @@ from torch import Tensor
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import CHANGED, Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import VIEWS, ancestors, steps_from_projection
+from heedful.conformance.recording.dataflow import (
+    VIEWS,
+    ancestors,
+    steps_from_projection,
+    steps_from_tokens,
+)
 from heedful.conformance.recording.differences import (
     changed_entries,
     differing_entries,
@@ -20,6 +25,7 @@ from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 
+REARRANGING: frozenset[str] = frozenset(("pad", "roll", "flip", "unfold", "gather", "index_select"))
 PLURALS: dict[str, str] = {"query": "queries", "key": "keys", "value": "values"}
 
 
@@ -37,11 +43,16 @@ def head_split(evidence: Evidence) -> Iterator[Finding | Fact]:
             before, after = getattr(attention, role), getattr(changed, role)
             if before.shape != after.shape:
                 continue
-            rows = indices_with_any(differing_entries(before, after), 1)
+            differing = differing_entries(before, after)
+            rows = indices_with_any(differing, 1)
             own_row = rows in ([CHANGED], []) and before.shape[1] == T
             block = len(rows) <= 1 and role != "query"  # keys and values may come in blocks
-            if not own_row and not block:
-                yield _finding(evidence, attention, role, rows)
+            if own_row or block:
+                continue
+            answer = _answer(evidence, attention, role, differing)
+            if answer is not None:
+                yield answer
+            if isinstance(answer, Finding):
                 return
 
 
@@ -52,24 +63,34 @@ def _follows_another(evidence: Evidence, attention: RecordedAttention) -> bool:
     return any(other.context_step.index in earlier for other in evidence.attentions)
 
 
-def _finding(
-    evidence: Evidence, attention: RecordedAttention, role: str, rows: list[int]
-) -> Finding:
-    """Build the finding on one role's rows, which change though their token does not."""
+def _answer(
+    evidence: Evidence, attention: RecordedAttention, role: str, differing: Tensor
+) -> Finding | Fact | None:
+    """Return the finding on one role's rows, which change though their token does not, or a fact if that is a design.
+
+    Args:
+        evidence: The runs.
+        attention: One attention of the first of them.
+        role: "query", "key" or "value".
+        differing: (L, length, D) Boolean, the entries of this role that change with token `CHANGED`.
+    """
     B, T = evidence.inputs.sizes
-    length = getattr(attention, role).shape[1]
+    length, rows = differing.shape[1], indices_with_any(differing, 1)
     source: Source = getattr(attention, f"{role}_source")
-    path = steps_from_projection(evidence.baseline, source)
-    step = (
-        _first_mixing_step(evidence.baseline, evidence.after(0, CHANGED), path)
-        or _last_view(path)
-        or attention.scores_step
-    )
+    path = _steps_from_tokens(evidence, source)
+    mixing = _first_mixing_step(evidence.baseline, evidence.after(0, CHANGED), path)
+    step = mixing or _last_view(path) or attention.scores_step
     name = "heads-mixed-split"
     if length == B and length != T:
         name = "batch-mixed"
         proof = f"The scores compare the {B} sequences of the batch with each other, not the {T} tokens."
+    elif mixing is not None and _computes(mixing):
+        return Fact(
+            PLURALS[role], f"mixed from several tokens by {mixing.operation} in {mixing.name!r}"
+        )
     elif length != T:
+        if not _has_tokens_apart(differing, B, T):
+            return None
         proof = (
             f"The scores compare {length} × {length} heads with each other, not the {T} tokens: the axis of "
             "tokens is not the second to last."
@@ -80,6 +101,28 @@ def _finding(
             "features of different tokens."
         )
     return Finding(name, "bug", proof, f"B = {B}, T = {T}", SourceLine.of(step))
+
+
+def _steps_from_tokens(evidence: Evidence, source: Source) -> list[Step]:
+    """Return the steps from a projection to an operand, or from the tokens if the projection mixes them already."""
+    path = steps_from_projection(evidence.baseline, source)
+    mixing = _first_mixing_step(evidence.baseline, evidence.after(0, CHANGED), path)
+    if not path or mixing is not path[0]:
+        return path
+    steps = evidence.baseline.trace.steps
+    from_tokens = steps_from_tokens(steps)
+    return [steps[index] for index in sorted(ancestors(steps, path[-1]) & from_tokens)]
+
+
+def _computes(step: Step) -> bool:
+    """Check whether a step computes new entries; one that only rearranges them can mix tokens by mistake alone."""
+    return step.operation not in VIEWS | REARRANGING
+
+
+def _has_tokens_apart(differing: Tensor, B: int, T: int) -> bool:
+    """Check whether the rows of different tokens are never compared: each token has leading indices of its own."""
+    leading = differing.flatten(1).any(1)
+    return len(differing) % (B * T) == 0 and int(leading.sum()) == len(differing) // (B * T)
 
 
 def _first_mixing_step(before: Observation, after: Observation, path: list[Step]) -> Step | None:

@@ -7,7 +7,12 @@ from collections.abc import Iterator
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import parameter_names, steps_from_projection
+from heedful.conformance.recording.dataflow import (
+    PRODUCTS,
+    is_projection,
+    parameter_names,
+    steps_from_projection,
+)
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
@@ -40,6 +45,8 @@ def _swapped(evidence: Evidence, attention: RecordedAttention) -> Finding | None
     """Return a finding if a product takes a tensor, or a projection, with the other one's name."""
     key_path = steps_from_projection(evidence.baseline, attention.key_source)
     value_path = steps_from_projection(evidence.baseline, attention.value_source)
+    if any(step.operation in PRODUCTS and not is_projection(step) for step in value_path):
+        return None  # the weights are multiplied by a result that has several tokens in it
     key_name = _variable(key_path, attention.key_source)
     value_name = _variable(value_path, attention.value_source)
     key_words, value_words = _parameter_words(key_path), _parameter_words(value_path)

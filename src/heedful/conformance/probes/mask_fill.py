@@ -55,7 +55,8 @@ def find_weak_fill(
         return
     for attention in find_attentions(observation):
         hidden = (attention.weights < FAINT) & attention.logits.isfinite()
-        if not hidden.any():
+        # Without a softmax, a fill need not be low, and a weight may be 0 or negative because its score is.
+        if attention.softmax_step is None or not hidden.any():
             continue
         fill = attention.logits[hidden].max().item()
         if fill < SUFFICIENT_FILL:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from heedful.conformance.calling import names
 from heedful.conformance.calling.mask_forms import MaskArgument
+from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
-from heedful.conformance.evidence.fused import FUSED, fused_arguments
+from heedful.conformance.evidence.fused import fused_arguments
 from heedful.conformance.evidence.masking import unused_masking
 from heedful.conformance.probes.padded_batch import (
     describe_sizes,
@@ -17,9 +19,12 @@ from heedful.conformance.probes.padded_batch import (
     real_tokens,
 )
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.forwarding import call_omitting
 from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
+
+MASKS: frozenset[str] = frozenset((*names.PADDING_MASKS, *names.ATTENTION_MASKS))
 
 
 @probe("mask-unused", "mask-inverted")
@@ -32,7 +37,11 @@ def padding_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
     yield Fact("padding mask", f"{argument.name} {argument.form}, {_polarity(argument)}")
     observation = subject.record(evidence.inputs, keep=real_tokens(evidence, "right"))
     if not padding_has_effect(evidence, subject):
-        _, reason, line = unused_masking(observation) or ("", "", _unmasked_call(observation))
+        _, reason, line = unused_masking(observation) or (
+            *("", ""),
+            call_omitting(subject.target.callee, argument.name, MASKS)
+            or _unmasked_call(observation),
+        )
         yield Finding(
             "mask-unused",
             "bug",
@@ -58,7 +67,10 @@ def _polarity(argument: MaskArgument) -> str:
 
 
 def _unmasked_call(observation: Observation) -> SourceLine | None:
-    """Return the line that calls PyTorch's attention without a mask."""
-    fused = (step for step in observation.trace if step.operation == FUSED)
-    unmasked = (step for step in fused if fused_arguments(step)["attn_mask"] is None)
-    return SourceLine.of(next(unmasked, None))
+    """Return the line that calls PyTorch's attention, or a softmax over scores, without a mask."""
+    for attention in find_attentions(observation):
+        if not attention.fused:
+            return SourceLine.of(attention.softmax_step)
+        if fused_arguments(attention.context_step)["attn_mask"] is None:
+            return SourceLine.of(attention.context_step)
+    return None

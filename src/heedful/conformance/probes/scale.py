@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import math
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from heedful.conformance.calling import names
 from heedful.conformance.calling.target import is_from_transformers
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.attention_search import find_attentions
+from heedful.conformance.evidence.designs import reads_trained_numbers
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.fused import FUSED, fused_arguments
+from heedful.conformance.evidence.regression import centred, slope_of
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.softmax import has_sink
 from heedful.conformance.recording.dataflow import (
-    ancestors,
     is_projection,
+    parameter_names,
     steps_from_projection,
 )
 from heedful.conformance.recording.observation import Observation, tensor_of, value_of
-from heedful.conformance.recording.source import SourceLine, attribute_definition
+from heedful.conformance.recording.source import (
+    SourceLine,
+    attribute_definition,
+    prose_about,
+)
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 
@@ -32,7 +40,11 @@ TOLERANCE = 1e-3
 SCALINGS: tuple[str, ...] = (
     *("mul", "mul_", "div", "div_", "truediv", "true_divide", "imul", "itruediv", "multiply"),
 )
-ADDITIONS: tuple[str, ...] = ("add", "add_", "iadd")
+CONVOLUTIONS: tuple[str, ...] = ("conv1d", "conv2d", "conv3d")
+FREE: re.Pattern[str] = re.compile(
+    r"\bt5|luong|\b[mμµ]up\b|unscaled|\b(no|not|without)( a| any)? scal"
+)
+"""Words that announce another scale than 1/√head_dim, in lower case."""
 
 
 class _Scale(NamedTuple):
@@ -55,7 +67,9 @@ def scale(evidence: Evidence) -> Iterator[Finding | Fact]:
     observation = evidence.subject.record(evidence.inputs.scaled(SHORT))
     other_inputs = evidence.subject.draw(*evidence.inputs.sizes, seed=1).scaled(SHORT)
     others = find_attentions(evidence.subject.record(other_inputs))
-    for attention, other in zip(find_attentions(observation), others, strict=False):
+    for index, (attention, other) in enumerate(
+        zip(find_attentions(observation), others, strict=False)
+    ):
         without_logits = attention.softmax_step is None or has_sink(attention)
         slope = None if without_logits else _slope(attention, other)
         if slope is None:
@@ -65,7 +79,7 @@ def scale(evidence: Evidence) -> Iterator[Finding | Fact]:
         formula = used.formula and f" = {used.formula}"
         yield Fact("scale", f"{used.factor:.4g}{formula} (head size {D})")
         wrong = abs(used.factor - D**-0.5) > TOLERANCE * D**-0.5
-        if wrong and D > 1 and not _is_intended(attention, used.factor):
+        if wrong and D > 1 and not _is_intended(evidence, index, attention, used.factor):
             yield _finding(evidence, observation, attention, used)
             return
 
@@ -80,20 +94,9 @@ def _slope(attention: RecordedAttention, other: RecordedAttention) -> float | No
         return None
     visible = attention.visible & other.visible
     visible &= attention.logits.isfinite() & other.logits.isfinite()
-    x = _centred(attention.scores - other.scores, visible)
-    y = _centred(attention.logits - other.logits, visible)
-    if not x.norm() > 0:
-        return None
-    slope = ((x * y).sum() / (x * x).sum()).item()
-    is_linear = (y - slope * x).norm() <= 1e-3 * y.norm().clamp_min(1e-30)
-    return slope if is_linear and slope != 0 else None
-
-
-def _centred(values: Tensor, visible: Tensor) -> Tensor:
-    """Subtract the mean of each row's visible entries; hidden ones become 0."""
-    count = visible.sum(-1, keepdim=True).clamp_min(1)
-    mean = values.masked_fill(~visible, 0).sum(-1, keepdim=True) / count
-    return torch.where(visible, values - mean, 0)
+    x = centred(attention.scores - other.scores, visible)
+    y = centred(attention.logits - other.logits, visible)
+    return slope_of(x, y)
 
 
 def _total_scale(
@@ -146,33 +149,79 @@ def _formula(scale: float, attention: RecordedAttention, evidence: Evidence) -> 
     return next(near, "")
 
 
-def _is_intended(attention: RecordedAttention, scale: float) -> bool:
+def _is_intended(
+    evidence: Evidence, index: int, attention: RecordedAttention, scale: float
+) -> bool:
     """Check whether a scale other than 1/√head_dim is right.
 
     It is, if queries and keys are normalised, or if the factor is part of a projection's weights.
     """
-    query_norms, key_norms = attention.query.norm(dim=-1), attention.key.norm(dim=-1)
-    if all(norms.std() <= 1e-3 * norms.mean() for norms in (query_norms, key_norms)):
-        return True
+    if index < len(evidence.attentions):  # at full length, where the ε of a norm does not matter
+        full = evidence.attentions[index]
+        if all(
+            _is_normalised_vector(evidence.baseline, tensor, source)
+            for tensor, source in ((full.query, full.query_source), (full.key, full.key_source))
+        ):
+            return True
     if abs(scale - 1) > TOLERANCE:
         return False
+    query_norms, key_norms = attention.query.norm(dim=-1), attention.key.norm(dim=-1)
     D = attention.query.shape[-1]
     return (query_norms.mean() / key_norms.mean()).item() < 1.3 * D**-0.5
 
 
-def _attends_to_tokens_themselves(observation: Observation, attention: RecordedAttention) -> bool:
-    """Check whether projected queries attend to tokens that are keys and values as they are.
+def _is_normalised_vector(observation: Observation, operand: Tensor, source: Source) -> bool:
+    """Check whether an operand's vectors have one length, or had before they were multiplied by trained gains."""
+    path = steps_from_projection(observation, source)
+    tensors = [operand, *(tensor for step in path if (tensor := tensor_of(step)) is not None)]
+    lengths = (tensor.norm(dim=-1) for tensor in tensors if tensor.shape[-1:] == operand.shape[-1:])
+    return any(bool(it.std() <= 1e-3 * it.mean()) for it in lengths if it.numel() > 1)
 
-    This is the attention of Luong et al. 2015, which has no scale: the trained projection learns it.
+
+def _is_free(
+    evidence: Evidence, observation: Observation, attention: RecordedAttention, scale: _Scale
+) -> bool:
+    """Check whether the scale is left to training, to the user or to the design.
+
+    That is so in models of transformers, whose weights were trained with it; if something trained is added to the
+    scores or multiplies them (Raffel et al. 2020); and where the constructor takes the number. No scale at all is
+    needed between projections by convolutions (Wang et al. 2018), between projected and plain tokens (Luong et al.
+    2015), and where the code says so in words.
     """
-    query_path = steps_from_projection(observation, attention.query_source)
-    key_path = steps_from_projection(observation, attention.key_source)
+    module = evidence.subject.module
+    paths = [
+        steps_from_projection(observation, source)
+        for source in (attention.query_source, attention.key_source)
+    ]
+    projected = [any(is_projection(step) for step in path) for path in paths]
+    by_convolution = [any(step.operation in CONVOLUTIONS for step in path) for path in paths]
     return (
-        attention.key.shape == attention.value.shape
-        and bool(torch.equal(attention.key, attention.value))
-        and any(map(is_projection, query_path))
-        and not any(map(is_projection, key_path))
+        is_from_transformers(module)
+        or reads_trained_numbers(observation, attention)
+        or any(parameter_names([step]) for step in scale.steps)
+        or _is_default_of_constructor(module, scale.factor)
+        or (_is_missing(scale) and (all(by_convolution) or projected[0] != projected[1]))
+        or FREE.search(prose_about(evidence.subject.callee)) is not None
     )
+
+
+def _is_missing(scale: _Scale) -> bool:
+    return abs(scale.factor - 1) <= TOLERANCE
+
+
+def _is_default_of_constructor(module: nn.Module | None, factor: float) -> bool:
+    """Check whether a scale, or its inverse, is a number that a constructor takes, and that it has kept."""
+    for part in () if module is None else module.modules():
+        for name, parameter in inspect.signature(type(part).__init__).parameters.items():
+            number = parameter.default
+            kept = isinstance(number, float) and getattr(part, name, None) == number
+            if (
+                kept
+                and number > 0
+                and min(abs(factor - number), abs(1 / factor - number)) < TOLERANCE
+            ):
+                return True
+    return False
 
 
 def _finding(
@@ -180,17 +229,10 @@ def _finding(
 ) -> Finding:
     """Build the finding on a wrong scale."""
     D = attention.query.shape[-1]
-    is_missing = abs(scale.factor - 1) <= TOLERANCE
-    # A model of transformers has weights that were trained with its scale.
-    is_convention = (
-        is_from_transformers(evidence.subject.module)
-        or _adds_trained_bias(observation, attention)
-        or (is_missing and _attends_to_tokens_themselves(observation, attention))
-    )
     formula = scale.formula and f" ({scale.formula})"
     return Finding(
-        "scale-missing" if is_missing else "scale-wrong",
-        "convention" if is_convention else "bug",
+        "scale-missing" if _is_missing(scale) else "scale-wrong",
+        "convention" if _is_free(evidence, observation, attention, scale) else "bug",
         f"The logits grow by {scale.factor:.4g}{formula} per unit of query · key; 1/√head_dim is {D**-0.5:.4g}.",
         f"head size {D}, {attention.query.shape[1]} tokens",
         _scaling_line(evidence, attention, scale.steps),
@@ -215,11 +257,12 @@ def _scaling_line(
         and (softmax is None or step.index < softmax.index)
     ]
     step = [*steps, *on_scores, attention.scores_step][0]
-    return _definition_of_factor(evidence, step) or SourceLine.of(step)
+    head_size = attention.query.shape[-1]
+    return _definition_of_factor(evidence, step, head_size) or SourceLine.of(step)
 
 
-def _definition_of_factor(evidence: Evidence, step: Step) -> SourceLine | None:
-    """Return the line that defines the attribute `self.…scal…` that a step multiplies by, if it reads one."""
+def _definition_of_factor(evidence: Evidence, step: Step, head_size: int) -> SourceLine | None:
+    """Return the line that defines the scale, `self.…scal…`, or the wrong `self.head_dim` that a step reads."""
     if step.operation == FUSED and fused_arguments(step)["scale"] is None:
         return None
     try:
@@ -228,28 +271,15 @@ def _definition_of_factor(evidence: Evidence, step: Step) -> SourceLine | None:
         return None
     for node in ast.walk(tree):
         match node:
-            case ast.Attribute(value=ast.Name(id="self"), attr=name) if "scal" in name.lower():
+            case ast.Attribute(value=ast.Name(id="self"), attr=name):
                 path = f"{step.module}.{name}" if step.module else name
-                return attribute_definition(evidence.subject.module, path)
+                stale = name in names.HEAD_SIZES and _attribute(evidence, step, name) != head_size
+                if stale or "scal" in name.lower():
+                    return attribute_definition(evidence.subject.module, path)
     return None
 
 
-def _adds_trained_bias(observation: Observation, attention: RecordedAttention) -> bool:
-    """Check whether a trained bias is added to the scores: their scale may be left to training (Raffel et al. 2020)."""
-    steps = observation.trace.steps
-    chain = {step.index for step in attention.chain}
-    biases = [
-        source
-        for step in attention.chain[1:]
-        if step.operation in ADDITIONS
-        for source in step.inputs
-        if source.step not in chain
-    ]
-    origins = [
-        source
-        for bias in biases
-        if bias.step is not None
-        for index in ancestors(steps, steps[bias.step])
-        for source in steps[index].inputs
-    ]
-    return any(source.kind == "parameter" for source in (*biases, *origins))
+def _attribute(evidence: Evidence, step: Step, name: str) -> object:
+    """Return an attribute of the module whose method made a step."""
+    module = evidence.subject.module
+    return None if module is None else getattr(module.get_submodule(step.module or ""), name, None)

@@ -27,6 +27,7 @@ from heedful.observation import Step
 # Sizes at which blocks of code or of memory end.
 LENGTHS: tuple[int, ...] = (1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65)
 WEIGHT_TOLERANCE = 1e-6
+SMALLEST_FILL = 1e3  # a score this far below the largest one is masked, not only far away
 
 MEETS_ALL_KEYS = "the queries meet all keys"
 APPLIES_SOFTMAX = "the weights are the softmax of the scores"
@@ -253,10 +254,18 @@ def _properties(attention: RecordedAttention, T: int) -> set[str]:
     softmax = attention.logits.softmax(-1)
     if softmax.shape == weights.shape and torch.allclose(weights, softmax, atol=WEIGHT_TOLERANCE):
         properties.add(APPLIES_SOFTMAX)
-    visible = attention.visible
+    visible = _unmasked(attention)
     if visible.all() or torch.equal(visible, torch.ones_like(visible).tril()):
         properties.add(SEES_ALL_KEYS)
     return properties
+
+
+def _unmasked(attention: RecordedAttention) -> Tensor:
+    """(L, Tq, Tk) Boolean, True where a key is visible, or hidden only by a bias that grows with the distance."""
+    if attention.logits.shape != attention.visible.shape:
+        return attention.visible  # the weights were cut
+    largest = attention.logits.amax(-1, keepdim=True)
+    return attention.visible | (largest - attention.logits < SMALLEST_FILL)
 
 
 def _line_of_lost_property(attention: RecordedAttention, lost: set[str]) -> SourceLine | None:
@@ -296,25 +305,27 @@ def _repeat(inputs: Inputs, length: int) -> Inputs:
 def _compare_orders(
     evidence: Evidence, inputs: Inputs, outputs: Mapping[int, Tensor]
 ) -> Finding | None:
-    """Reverse all tokens but the last: if positions do not matter, the last output must stay the same."""
+    """Shuffle all tokens but the last: if positions do not matter, the last output must stay the same."""
 
-    def changes_last(output: Tensor, reversed_inputs: Inputs) -> bool:
-        after = evidence.subject.run(reversed_inputs).detach()
+    def changes_last(output: Tensor, shuffled: Inputs) -> bool:
+        after = evidence.subject.run(shuffled).detach()
         return bool(differing_entries(output[:, -1], after[:, -1]).any())
 
-    if changes_last(evidence.baseline.output, _reverse_earlier(evidence.inputs)):
+    if changes_last(evidence.baseline.output, _shuffle_earlier(evidence.inputs)):
         return None
     for length, output in outputs.items():
         prefix = inputs.tokens(0, length)
-        if not changes_last(output, _reverse_earlier(prefix)):
+        if not changes_last(output, _shuffle_earlier(prefix)):
             continue
-        one, other = (evidence.subject.record(it) for it in (prefix, _reverse_earlier(prefix)))
+        if length == evidence.inputs.sizes[1]:
+            return None  # the tokens decide, not their number
+        one, other = (evidence.subject.record(it) for it in (prefix, _shuffle_earlier(prefix)))
         attentions = find_attentions(one)
         sees_all = attentions and all(it.visible[:, -1].all() for it in attentions)
         return Finding(
             "length-dependent",
             "bug" if sees_all else "suspicious",
-            f"With {length} tokens the last output changes if the earlier tokens are reversed; with "
+            f"With {length} tokens the last output changes if the earlier tokens are shuffled; with "
             f"{evidence.inputs.sizes[1]} their order does not matter.",
             f"T = {length}",
             SourceLine.of(_first_step_changing_last_token(one, other, attentions)),
@@ -322,9 +333,10 @@ def _compare_orders(
     return None
 
 
-def _reverse_earlier(inputs: Inputs) -> Inputs:
+def _shuffle_earlier(inputs: Inputs) -> Inputs:
     T = inputs.sizes[1]
-    order = [*range(T - 2, -1, -1), T - 1]
+    # A reversal would keep pairs together, which a target may average.
+    order = [*torch.randperm(T - 1, generator=torch.Generator().manual_seed(T)).tolist(), T - 1]
     arguments = {name: tensor[:, order] for name, tensor in inputs.arguments.items()}
     return replace(inputs, arguments=arguments)
 

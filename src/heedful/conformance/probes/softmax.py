@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from heedful.conformance.evidence.attention import RecordedAttention
+from heedful.conformance.evidence.attention_search import describe_other_designs
+from heedful.conformance.evidence.designs import describe_weights, is_normalized_again
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import ancestors
@@ -26,7 +28,9 @@ DIVISIONS: tuple[str, ...] = ("div", "div_", "truediv", "true_divide", "itruediv
 @probe("softmax-wrong-dim", "rows-not-normalised", "mask-after-softmax")
 def softmax(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Sum each query's weights over the keys, and check that the sum is 1 where any key is visible."""
-    if not evidence.attentions and not any(
+    designs = describe_other_designs(evidence.baseline)
+    yield from (Fact("attention", design) for design in designs)
+    if not (evidence.attentions or designs) and not any(
         "attention" in step.operation for step in evidence.baseline.trace
     ):
         yield Fact("attention", "not recognised inside; only outputs are checked")
@@ -34,9 +38,22 @@ def softmax(evidence: Evidence) -> Iterator[Finding | Fact]:
         if _is_normalised_later(evidence.baseline, attention):
             continue
         finding = _wrong_softmax(evidence, attention) or _changed_after_softmax(attention)
-        if finding is not None:
+        design = "" if finding is None else _design(evidence, attention, finding)
+        if design:
+            yield Fact("weights", design)
+        elif finding is not None:
             yield finding
             return
+
+
+def _design(evidence: Evidence, attention: RecordedAttention, finding: Finding) -> str:
+    """Describe the design that makes up for a finding; return "" if there is none."""
+    weights, applied = attention.weights, attention.applied_weights
+    if not _is_normalised(weights) and is_normalized_again(weights, applied):
+        return "divided by their sums after a softmax over another dimension"
+    if finding.name != "rows-not-normalised":
+        return ""
+    return describe_weights(evidence, attention)
 
 
 def has_sink(attention: RecordedAttention) -> bool:

@@ -8,7 +8,9 @@ from heedful.conformance.recording.observation import Observation
 from heedful.observation import Source, Step
 
 PRODUCTS: tuple[str, ...] = ("matmul", "bmm", "mm", "einsum", "baddbmm", "addbmm")
-PROJECTIONS: tuple[str, ...] = ("linear", "embedding", "layer_norm", "rms_norm", "addmm", "conv1d")
+PROJECTIONS: tuple[str, ...] = (
+    *("linear", "embedding", "layer_norm", "rms_norm", "addmm", "conv1d", "conv2d", "conv3d"),
+)
 """Operations that mix features with trained weights. They end the search for the scores behind a context."""
 
 VIEWS: frozenset[str] = frozenset(
@@ -88,6 +90,22 @@ def ancestors(steps: Sequence[Step], start: Step) -> set[int]:
             visited.add(index)
             pending += _input_steps(steps[index])
     return visited
+
+
+def only_selects(steps: Sequence[Step], start: Step) -> bool:
+    """Check whether a result is used only through indices or Booleans, as those of the largest entries are."""
+    reached, selects = {start.index}, False
+    readers: set[int] = set()
+    for step in steps[start.index + 1 :]:
+        sources = reached.intersection(_input_steps(step))
+        if not sources:
+            continue
+        readers |= sources
+        if step.dtype.is_floating_point or step.dtype.is_complex:
+            reached.add(step.index)
+        else:
+            selects = True
+    return selects and reached == readers
 
 
 def unused_steps(steps: Sequence[Step]) -> set[int]:

@@ -9,6 +9,7 @@ import ast
 import inspect
 import linecache
 import textwrap
+import tokenize
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -128,6 +129,33 @@ def functions_of(target: Callable[..., object]) -> Iterator[FunctionType]:
 def methods_of(module: nn.Module) -> Iterator[FunctionType]:
     """Yield the functions that a module's class defines itself."""
     yield from (member for member in vars(type(module)).values() if inspect.isfunction(member))
+
+
+def prose_about(target: Callable[..., object]) -> str:
+    """Return what a target's code says in words, in lower case: names of classes and functions, docstrings, comments.
+
+    Args:
+        target: A function, or a module, whose submodules' classes count, too.
+    """
+    modules = target.modules() if isinstance(target, nn.Module) else ()
+    classes = dict.fromkeys(base for module in modules for base in type(module).__mro__)
+    own = [cls for cls in classes if cls.__module__.partition(".")[0] not in ("torch", "builtins")]
+    return "\n".join(_prose(definition) for definition in own or [target]).lower()
+
+
+def _prose(definition: Callable[..., object]) -> str:
+    source = parsed(definition)
+    if source is None:
+        return getattr(definition, "__name__", "")
+    named = (ast.ClassDef, ast.FunctionDef)
+    nodes = [node for node in ast.walk(source.tree) if isinstance(node, named)]
+    words = [text for node in nodes for text in (node.name, ast.get_docstring(node) or "")]
+    lines, _ = inspect.getsourcelines(definition)
+    tokens = tokenize.generate_tokens(
+        iter(textwrap.dedent("".join(lines)).splitlines(True)).__next__
+    )
+    comments = [token.string for token in tokens if token.type == tokenize.COMMENT]
+    return "\n".join([*words, *comments])
 
 
 def last_return(function: Callable[..., object]) -> SourceLine | None:

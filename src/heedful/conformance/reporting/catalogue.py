@@ -191,6 +191,37 @@ _WEIGHTS = (
         "Apply the softmax over the keys, and change the weights afterwards by dropout only.",
     ),
     CatalogueEntry(
+        "softmax-twice",
+        "bug",
+        "A second softmax is applied to the weights, which makes them nearly equal.",
+        "The weights that meet the values are computed again as the softmax of the logits, and differ from them at the "
+        "second softmax.",
+        "Remove one softmax. If a mask comes after the first one, apply it to the scores before the softmax.",
+    ),
+    CatalogueEntry(
+        "weights-wrong",
+        "bug",
+        "The weights are not the softmax of scaled, masked scores, and no other finding explains the difference.",
+        "Logits and weights are computed again from the recorded queries and keys. The report names the first step "
+        "that departs.",
+        "Between the scores and the values, only scale the scores, add a mask or a bias, apply the softmax, and drop "
+        "weights.",
+    ),
+    CatalogueEntry(
+        "context-wrong",
+        "bug",
+        "The weights are right, but what they multiply is not: the values are changed on their way.",
+        "The values that meet the weights are compared with those that were projected.",
+        "Multiply the weights by the projected values as they are. The scale belongs to the scores.",
+    ),
+    CatalogueEntry(
+        "attention-ignored",
+        "bug",
+        "The output does not depend on the attention: it is a constant, the input, or computed from each token alone.",
+        "Each token is changed in turn, and no other token's output changes.",
+        "Return what was computed from the context: self.out_proj(context).",
+    ),
+    CatalogueEntry(
         "scale-missing",
         "bug",
         "The scores are not divided by √head_dim, so that the softmax saturates for large heads.",

@@ -28,6 +28,14 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
         *("rows-not-normalised", "heads-mixed-split", "gradient-wrong", "crashes"),
         "output-not-finite",
     ),
+    "attention-ignored": ("projection-unused", "gradient-wrong", "mask-unused"),
+    "softmax-twice": (
+        *_LEAKS,
+        *_OTHER_RUNS,
+        "mask-fill-too-small",
+        "dropout-rescale",
+        "weights-wrong",
+    ),
     "heads-mixed-split": (*_LEAKS, *_MASKS, *_OTHER_RUNS, "heads-mixed-merge", "group-order"),
     "softmax-wrong-dim": (
         *(*_LEAKS, *_MASKS[1:], *_OTHER_RUNS),
@@ -64,6 +72,7 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
         *_OTHER_RUNS,
     ),
     "future-leak": (*_OTHER_RUNS, "window-off-by-one", "window-missing"),
+    "weights-wrong": ("scale-wrong",),  # a function of the scores has a slope of its own
     "scale-wrong": ("length-dependent",),
     "projection-unused": ("cache-mismatch",),
     "stride-dependent": ("length-dependent", "crashes"),
@@ -79,6 +88,18 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "gradient-not-deterministic": ("gradient-wrong", "stride-dependent"),
 }
 """The consequences of each cause. If two findings explain each other, the one listed first is the cause."""
+
+_RECOMPUTED = ("weights-wrong", "context-wrong")
+"""Findings that only say where an attention departs from its definition. Any more precise one explains them."""
+
+_ATTENTION = (
+    *({*_MASKS} - {"mask-fill-too-small"}),  # the same logits for all tokens are left out
+    *(*_OTHER_RUNS, "stale-state", "undefined-or-global-name", "heads-mixed-split"),
+    *("batch-mixed", "softmax-wrong-dim", "rows-not-normalised", "softmax-twice", "future-leak"),
+    *("dropout-in-eval", "dropout-misplaced", "output-not-finite"),
+    *("padding-leak", "keys-values-swapped", "heads-mixed-merge"),
+)
+"""Findings about what happens between queries and context."""
 
 _ORDER: dict[str, int] = {name: index for index, name in enumerate(EXPLAINS)}
 
@@ -100,6 +121,8 @@ def root_causes(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _explains(cause: str, name: str) -> bool:
+    if name in _RECOMPUTED:
+        return cause not in _RECOMPUTED and cause in _ATTENTION
     if name == cause or name not in EXPLAINS.get(cause, ()):
         return False
     mutual = cause in EXPLAINS.get(name, ())

@@ -1,0 +1,167 @@
+"""Recognize published designs whose weights are not a softmax's, by what their code says or by what they compute.
+
+Weights without a softmax are right where they are meant, and a bug where the softmax was forgotten. They are meant if
+the code names the function in its names, docstrings or comments, if something trained takes part, or if the weights
+are divided by the number of tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from heedful.conformance.evidence.attention import RecordedAttention
+from heedful.conformance.evidence.attention_search import find_attentions
+from heedful.conformance.evidence.chain import EXPONENTIALS, SOFTMAXES
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.recording.dataflow import PRODUCTS, VIEWS, ancestors, steps_from_tokens
+from heedful.conformance.recording.differences import differing_entries
+from heedful.conformance.recording.observation import Observation, tensor_of
+from heedful.conformance.recording.source import prose_about
+from heedful.observation import Source, Step
+
+TOLERANCE = 1e-4
+WITHOUT_SOFTMAX: tuple[str, ...] = (
+    *("linear attention", "linearattention", "linear_attention", "linear-attention", "kernel"),
+    *("retention", "retnet", "performer", "softmax-free", "softmaxfree", "softmax free"),
+    *("without softmax", "without a softmax", "no softmax", "unnormali", "not normali"),
+)
+"""Words that announce weights without a softmax."""
+PLAIN: tuple[str, ...] = ("masked_fill", "where", "dropout", "mask")
+"""Operations that say nothing about a design even if a comment names them."""
+
+
+def describe_weights(evidence: Evidence, attention: RecordedAttention) -> str:
+    """Describe why an attention's weights need not sum to 1; return "" if nothing says that they are meant to."""
+    if attention.softmax_step is None:
+        return _describe_function(evidence, attention)
+    if _has_constant_in_denominator(attention):
+        return "a softmax with a constant in its denominator: some weight goes to no key"
+    if any(_is_trained(evidence.baseline, source) for source in _read_after_softmax(attention)):
+        return "several softmaxes, combined by trained numbers: a differential attention?"
+    return ""
+
+
+def reads_trained_numbers(observation: Observation, attention: RecordedAttention) -> bool:
+    """Check whether the steps from scores to weights read a trained tensor, as a learned temperature or bias."""
+    steps = (step for step in attention.chain if step is not attention.scores_step)
+    return any(_is_trained(observation, source) for source in _read_beside(attention, steps))
+
+
+def reads_other_tokens(observation: Observation, attention: RecordedAttention) -> bool:
+    """Check whether the steps from scores to weights read something else that was computed from the tokens."""
+    steps, softmax = observation.trace.steps, attention.softmax_step
+    from_tokens = steps_from_tokens(steps)
+    before = (
+        step
+        for step in attention.chain
+        if step is not attention.scores_step and (softmax is None or step.index < softmax.index)
+    )
+    beside = _read_beside(attention, before)
+    return any(
+        source.step in from_tokens and steps[source.step].dtype.is_floating_point
+        for source in beside
+        if source.step is not None
+    )
+
+
+def is_named(evidence: Evidence, operation: str) -> bool:
+    """Check whether the target's code names an operation in words, and so means it."""
+    name = operation.strip("_")
+    return len(name) > 3 and name not in SOFTMAXES and name in prose_about(evidence.subject.callee)
+
+
+# --- without a softmax -------------------------------------------------------------------------------
+
+
+def _describe_function(evidence: Evidence, attention: RecordedAttention) -> str:
+    operations = [step.operation.strip("_") for step in attention.chain]
+    if not set(operations).isdisjoint(EXPONENTIALS):
+        return ""  # half of a softmax
+    prose = prose_about(evidence.subject.callee)
+    functions = [name for name in operations if name not in (*PRODUCTS, *VIEWS, *PLAIN)]
+    named = [name for name in functions if is_named(evidence, name)]
+    if named or any(words in prose for words in WITHOUT_SOFTMAX):
+        return f"not normalized: {named[0] if named else 'linear'} attention?"
+    if reads_trained_numbers(evidence.baseline, attention):
+        return "not normalized: trained numbers take part"
+    if _depends_on_length(evidence, attention):
+        return "not normalized by a sum, but by the number of tokens"
+    return ""
+
+
+def _depends_on_length(evidence: Evidence, attention: RecordedAttention) -> bool:
+    """Check whether a weight changes with the number of tokens, although its query and key stay the same."""
+    T = evidence.inputs.sizes[1]
+    if evidence.subject.fixed_sizes is not None or attention.weights.shape[1:] != (T, T):
+        return False
+    index = evidence.attentions.index(attention)
+    shorter = find_attentions(evidence.subject.record(evidence.inputs.tokens(0, T - 2)))
+    if index >= len(shorter):
+        return False
+    rest, kept = shorter[index], (slice(None), slice(0, T - 2), slice(0, T - 2))
+    if rest.scores.shape != attention.scores[kept].shape:
+        return False
+    same_scores = not differing_entries(rest.scores, attention.scores[kept]).any()
+    weights = attention.applied_weights[kept]
+    return same_scores and bool(differing_entries(rest.applied_weights, weights).any())
+
+
+# --- around a softmax --------------------------------------------------------------------------------
+
+
+def _has_constant_in_denominator(attention: RecordedAttention) -> bool:
+    """Check whether weights are exp(score) / (c + Σ exp(score)), with one c > 0 for each head.
+
+    The scores may be any values in the chain, because the largest one is often subtracted from all first.
+    """
+    weights, softmax = attention.weights, attention.softmax_step
+    assert softmax is not None
+    sums = weights.sum(-1)
+    if not (torch.isfinite(weights).all() and (weights >= 0).all() and (sums < 1).all()):
+        return False
+    for step in attention.chain:
+        value = tensor_of(step)
+        if step.index >= softmax.index or value is None or value.numel() != weights.numel():
+            continue
+        scores = value.reshape(weights.shape).double()
+        if differing_entries(scores.softmax(-1), weights / sums.unsqueeze(-1)).any():
+            continue
+        constants = (1 / sums - 1) * scores.exp().sum(-1)
+        if torch.allclose(constants, constants[:, :1].expand_as(constants), rtol=TOLERANCE):
+            return True
+    return False
+
+
+def _read_after_softmax(attention: RecordedAttention) -> Iterator[Source]:
+    """Yield what the steps after the softmax read beside its weights."""
+    softmax = attention.softmax_step
+    assert softmax is not None
+    later = (step for step in attention.chain if step.index > softmax.index)
+    return _read_beside(attention, later)
+
+
+def _read_beside(attention: RecordedAttention, steps: Iterator[Step]) -> Iterator[Source]:
+    """Yield the sources that some steps of a chain read beside the chain itself."""
+    chain = {step.index for step in attention.chain}
+    return (source for step in steps for source in step.inputs if source.step not in chain)
+
+
+def _is_trained(observation: Observation, source: Source) -> bool:
+    """Check whether a tensor is a parameter, or computed from one or from a softmax."""
+    if source.step is None:
+        return source.kind == "parameter"
+    steps = observation.trace.steps
+    behind = [steps[index] for index in ancestors(steps, steps[source.step])]
+    return any(step.operation in SOFTMAXES for step in behind) or any(
+        read.kind == "parameter" for step in behind for read in step.inputs
+    )
+
+
+def is_normalized_again(weights: Tensor, applied: Tensor) -> bool:
+    """Check whether weights that do not sum to 1 are divided by their sums before they meet the values."""
+    sums = applied.sum(-1)
+    positive = bool((applied >= -TOLERANCE).all())
+    return positive and bool((sums - 1).abs().le(TOLERANCE).all()) and weights is not applied

@@ -1,0 +1,47 @@
+"""Check that the output depends on the attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.dataflow import unused_steps
+from heedful.conformance.recording.differences import differing_entries
+from heedful.conformance.recording.source import SourceLine, last_return
+from heedful.conformance.reporting.finding import Fact, Finding
+
+
+@probe("attention-ignored")
+def token_mixing(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Change each token in turn, and check that outputs of other tokens change, too."""
+    _, T = evidence.inputs.sizes
+    influence = evidence.influence[0, :, 0]
+    if T < 2 or (influence & ~torch.eye(T, dtype=torch.bool)).any():
+        return
+    unused = unused_steps(evidence.baseline.trace.steps)
+    ignored = [it for it in evidence.attentions if it.context_step.index in unused]
+    if not influence.any():
+        proof = "Changing any token does not change the output."
+    elif _returns_tokens(evidence):
+        proof = "The output is the input: no output depends on another token."
+    elif ignored:
+        proof = "Nothing uses the context of the attention, and no output depends on another token."
+    else:
+        return
+    place = last_return(evidence.subject.target.forward)
+    if ignored and ignored[-1].context_step.name.startswith("output"):
+        place = SourceLine.of(ignored[-1].context_step)
+    yield Finding("attention-ignored", "bug", proof, f"T = {T}", place)
+
+
+def _returns_tokens(evidence: Evidence) -> bool:
+    """Check whether the output equals one of the inputs."""
+    output = evidence.baseline.output
+    return any(
+        tokens.shape == output.shape
+        and not differing_entries(tokens.to(output.dtype), output).any()
+        for tokens in evidence.inputs.arguments.values()
+    )

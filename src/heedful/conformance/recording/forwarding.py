@@ -1,0 +1,147 @@
+"""Follow an argument from call to call through a target's source, to the call that does not pass it on."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from heedful.conformance.recording.source import SourceLine, parsed
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call in a function's source, and the function or module that it calls."""
+
+    node: ast.Call
+    callee: Callable[..., Any]
+
+    def parameter_of(self, variables: Collection[str]) -> str | None:
+        """Return the parameter of the callee that is given one of some variables; None if none is."""
+        for index, argument in enumerate(self.node.args):
+            if _mentions(argument, variables):
+                positional = _parameters(self.callee)
+                return positional[index] if index < len(positional) else None
+        keywords = (it for it in self.node.keywords if _mentions(it.value, variables))
+        return next((keyword.arg for keyword in keywords), None)
+
+    def omits(self, names: Collection[str]) -> bool:
+        """Check whether the callee has a parameter with one of some names that the call does not give."""
+        given = {keyword.arg for keyword in self.node.keywords}
+        if None in given or any(isinstance(argument, ast.Starred) for argument in self.node.args):
+            return False
+        left = _parameters(self.callee)[len(self.node.args) :]
+        return any(name in names for name in left) and given.isdisjoint(names)
+
+
+def call_omitting(
+    target: Callable[..., Any], argument: str, names: Collection[str]
+) -> SourceLine | None:
+    """Return the line of the call that should pass an argument on and does not; None if there is none.
+
+    Args:
+        target: A module or a function.
+        argument: The name of its argument.
+        names: The names under which callees take such an argument.
+    """
+    return _call_omitting(target, argument, names, depth=8)
+
+
+def _call_omitting(
+    target: Callable[..., Any], argument: str, names: Collection[str], depth: int
+) -> SourceLine | None:
+    module = target if isinstance(target, nn.Module) else None
+    function = getattr(target, "forward", target)
+    source = parsed(function) if depth and not _is_from_torch(function) else None
+    if source is None:
+        return None
+    variables = _derived(source.tree, argument)
+    calls = list(_resolved_calls(source.tree, module, inspect.unwrap(function)))
+    for call in calls:
+        parameter = call.parameter_of(variables)
+        inner = parameter and _call_omitting(call.callee, parameter, names, depth - 1)
+        if inner:
+            return inner
+    if any(call.parameter_of(variables) for call in calls):
+        return None
+    omitting = (call.node.lineno for call in calls if call.omits(names))
+    line = min(omitting, default=None)
+    return None if line is None else SourceLine.at(source.file, line)
+
+
+def _is_from_torch(function: Callable[..., Any]) -> bool:
+    return (getattr(function, "__module__", None) or "").partition(".")[0] == "torch"
+
+
+def _derived(tree: ast.AST, argument: str) -> set[str]:
+    """Return the names of an argument and of the variables that are computed from it.
+
+    In `x = block(x, mask)`, it is not x that is computed from the mask.
+    """
+    variables = {argument}
+    assignments = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
+    for node in sorted(assignments, key=lambda node: node.lineno):
+        if _mentions(node.value, variables):
+            targets = {it.id for it in node.targets if isinstance(it, ast.Name)}
+            variables |= {name for name in targets if not _mentions(node.value, {name})}
+    return variables
+
+
+def _mentions(expression: ast.expr, variables: Collection[str]) -> bool:
+    return any(isinstance(node, ast.Name) and node.id in variables for node in ast.walk(expression))
+
+
+def _parameters(callee: Callable[..., Any]) -> list[str]:
+    """Return the names of a module's or function's parameters, `self` left out."""
+    try:
+        return list(inspect.signature(getattr(callee, "forward", callee)).parameters)
+    except (TypeError, ValueError):  # a built-in
+        return []
+
+
+def _resolved_calls(
+    tree: ast.AST, module: nn.Module | None, function: Callable[..., Any]
+) -> Iterator[_Call]:
+    """Yield the calls in a function's source whose callee is known, in the order of the lines."""
+    loops = dict(_loop_variables(tree))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    for node in sorted(calls, key=lambda node: node.lineno):
+        match node.func:
+            case ast.Attribute(value=ast.Name(id="self"), attr=name):
+                callee = getattr(module, name, None)
+            case ast.Subscript(value=ast.Attribute(value=ast.Name(id="self"), attr=name)):
+                callee = _first(getattr(module, name, None))
+            case ast.Name(id=name) if name in loops:
+                callee = _first(getattr(module, loops[name], None))
+            case ast.Name(id=name):
+                callee = getattr(function, "__globals__", {}).get(name)
+            case _:
+                callee = None
+        if callable(callee) and not isinstance(callee, type):
+            yield _Call(node, callee)
+
+
+def _loop_variables(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield each variable of a loop over `self.blocks`, with the attribute's name."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.For | ast.comprehension):
+            continue
+        attributes = [
+            it.attr
+            for it in ast.walk(node.iter)
+            if isinstance(it, ast.Attribute)
+            and isinstance(it.value, ast.Name)
+            and it.value.id == "self"
+        ]
+        for target in ast.walk(node.target):
+            if isinstance(target, ast.Name) and attributes:
+                yield target.id, attributes[0]
+
+
+def _first(modules: object) -> object:
+    """Return the first of a list of modules."""
+    return next(iter(modules), None) if isinstance(modules, nn.ModuleList) else None

@@ -1,0 +1,144 @@
+"""The check computes an attention again and names the step that departs; announced designs are left alone."""
+
+import pytest
+import torch
+from edited_attention import CONTEXT, CORRECT, SOFTMAX, edited
+from torch import nn
+
+from heedful.conformance.check import check
+from heedful.conformance.evidence import designs
+from heedful.conformance.recording.forwarding import call_omitting
+from heedful.conformance.recording.source import prose_about
+
+SIZES = (24, 4, 70, 0.0)
+
+
+def bugs_of(target, **options):
+    bugs = check(target, **options).bugs
+    return {bug.name: "" if bug.place is None else bug.place.source for bug in bugs}
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "line"),
+    [
+        ("softmax-twice", SOFTMAX, f"{SOFTMAX}        weights = weights.softmax(-1)\n", "weights.softmax"),
+        ("weights-wrong", SOFTMAX, f"        scores = scores.sigmoid()\n{SOFTMAX}", "sigmoid"),
+        (
+            "weights-wrong",
+            SOFTMAX,
+            f"{SOFTMAX}        weights = weights**2\n        weights = weights / weights.sum(-1, True)\n",
+            "weights**2",
+        ),
+        ("context-wrong", CONTEXT, f"        value = value / 6**0.5\n{CONTEXT}", "value / 6**0.5"),
+        ("attention-ignored", "return self.out_proj(context)", "return x", "return x"),
+        (
+            "attention-ignored",
+            "return self.out_proj(context)",
+            "return torch.zeros_like(context)",
+            "zeros_like",
+        ),
+    ],
+)  # fmt: skip
+def test_a_departure_from_the_definition_is_found(tmp_path, name, old, new, line):
+    with edited(tmp_path, old, new) as attention:
+        bugs = bugs_of(attention(*SIZES))
+    assert line in bugs[name]
+
+
+@pytest.mark.parametrize(
+    "change", ["scores.clamp(-50, 50)", "5 * torch.tanh(scores / 5)", "scores + 3"]
+)
+def test_scores_may_be_clamped_capped_and_shifted(tmp_path, change):
+    with edited(tmp_path, SOFTMAX, f"        scores = {change}\n{SOFTMAX}") as attention:
+        assert not {"weights-wrong", "softmax-twice"} & set(bugs_of(attention(*SIZES)))
+
+
+SIGMOID = "        weights = torch.sigmoid(scores)\n"
+
+
+def test_a_sigmoid_needs_words_or_numbers_that_announce_it(tmp_path):
+    with edited(tmp_path, SOFTMAX, SIGMOID) as attention:
+        assert "rows-not-normalised" in bugs_of(attention(*SIZES))
+    announced = CORRECT.replace("    def split(", "    # Sigmoid attention.\n    def split(")
+    with edited(tmp_path, SOFTMAX, SIGMOID, announced) as attention:
+        report = check(attention(*SIZES))
+    assert not report.bugs
+    assert any(fact.value == "not normalized: sigmoid attention?" for fact in report.facts)
+    with edited(
+        tmp_path, SOFTMAX, SIGMOID.replace("scores)", "scores - math.log(T))")
+    ) as attention:
+        attention.forward.__globals__["math"] = __import__("math")
+        assert "rows-not-normalised" not in bugs_of(attention(*SIZES))
+
+
+def test_a_scale_that_is_missing_is_a_convention_where_the_code_says_so(tmp_path):
+    scale = "        scores = scores / key.shape[-1] ** 0.5\n"
+    with edited(tmp_path, scale, "") as attention:
+        assert "scale-missing" in bugs_of(attention(*SIZES))
+    with edited(tmp_path, scale, "        # As in T5, without a scale.\n") as attention:
+        report = check(attention(*SIZES))
+    assert [it.level for it in report.findings if it.name == "scale-missing"] == ["convention"]
+
+
+# --- a mask that is handed on to nobody --------------------------------------------------------------
+
+
+class Inner(nn.Module):
+    """Takes a mask."""
+
+    def forward(self, x, mask=None):
+        return x if mask is None else x * mask
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attn = Inner()
+
+    def forward(self, x, mask=None):
+        return x + self.attn(x)  # the mask is lost here
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([Layer(), Layer()])
+
+    def forward(self, x, attention_mask=None):
+        keep = attention_mask
+        for layer in self.layers:
+            x = layer(x, keep)
+        return x
+
+
+def test_the_call_that_loses_a_mask_is_found_in_another_class():
+    line = call_omitting(Model(), "attention_mask", {"mask", "attention_mask"})
+    assert line is not None
+    assert line.source.endswith("# the mask is lost here")
+    assert call_omitting(Inner(), "mask", {"mask"}) is None
+
+
+def test_prose_is_names_docstrings_and_comments_but_no_code():
+    prose = prose_about(Model())
+    assert "takes a mask" in prose
+    assert "is lost here" in prose
+    assert "inner" in prose
+    assert "modulelist" not in prose
+
+
+def test_a_gate_that_starts_closed_does_not_hide_the_attention():
+    class Gated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q, self.k, self.v = (nn.Linear(24, 24) for _ in range(3))
+            self.gamma = nn.Parameter(torch.zeros(1))
+
+        def forward(self, x):
+            scores = self.q(x) @ self.k(x).mT / 24**0.5
+            return x + self.gamma * (scores.softmax(-2) @ self.v(x))
+
+    assert "softmax-wrong-dim" in bugs_of(Gated())
+
+
+def test_words_that_announce_a_design_are_lower_case():
+    assert all(words == words.lower() for words in designs.WITHOUT_SOFTMAX)
