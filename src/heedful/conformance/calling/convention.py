@@ -40,6 +40,7 @@ class CallingConvention:
         fixed_sizes: The only B and T that work, if a tensor at module level or an example requires them.
         max_tokens: The number of tokens for which an example has arguments; None if there is no such limit.
         guessed: Whether a constant is guessed, or part of an example, so that a failure with other sizes is no proof.
+        from_example: Whether the constants are those of an example.
         other_features: The shapes of one token of arguments whose tokens are of another width.
     """
 
@@ -53,6 +54,7 @@ class CallingConvention:
     fixed_sizes: tuple[int, int] | None = None
     max_tokens: int | None = None
     guessed: bool = False
+    from_example: bool = False
     other_features: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property

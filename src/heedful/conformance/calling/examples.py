@@ -220,7 +220,8 @@ def _conventions(
     fixed: list[tuple[CallingConvention, tuple[int, int]]] = []
     for base, sizes in _layouts(target, arguments[first], tokens):
         same = all(_equal(arguments[first], arguments[name]) for name in tokens)
-        base = replace(base, same_tokens=same, visible_keys=mask_by_caller(target, causal))
+        visible_keys = mask_by_caller(target, causal)
+        base = replace(base, same_tokens=same, visible_keys=visible_keys, from_example=True)
         for axes in _axes(sizes):
             constants = {name: Resized(value, axes) for name, value in others.items()}
             most = min((it.most_tokens for it in constants.values()), default=None, key=_or_endless)

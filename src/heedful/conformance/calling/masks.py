@@ -73,10 +73,16 @@ def _find_attention_mask(caller: Caller) -> MaskArgument | None:
 
 
 def _unknown(caller: Caller) -> Names:
-    """Return the arguments whose names say nothing and that may be masks: they are guessed, or None by default."""
-    guessed = caller.convention.constants if caller.convention.guessed else ()
+    """Return the arguments whose names say nothing and that may be masks: they are guessed, or None by default.
+
+    What an example gives is not replaced.
+    """
+    convention = caller.convention
+    given = convention.constants if convention.from_example else ()
+    guessed = convention.constants if convention.guessed else ()
     optional = (name for name, it in caller.target.parameters.items() if it.default is None)
-    found = (name for name in (*guessed, *optional) if name not in names.OF_KNOWN_ROLES)
+    candidates = (name for name in (*guessed, *optional) if name not in given)
+    found = (name for name in candidates if name not in names.OF_KNOWN_ROLES)
     return tuple(dict.fromkeys(found))[:MAX_UNKNOWN]
 
 
