@@ -61,3 +61,10 @@ def test_an_invalid_field_is_named(name, changes):
     with pytest.raises(ArgumentError) as caught:
         GPTConfig(**changes)
     assert caught.value.argument == name
+
+
+def test_a_base_beyond_torchs_integers_is_a_float():
+    base = GPTConfig(positions="rotary", rotary_base=2**64).rotary_base
+    assert (type(base), base) == (float, 2.0**64)
+    with pytest.raises(ArgumentError, match="rotary_base: expected a finite number"):
+        GPTConfig(rotary_base=10**400)

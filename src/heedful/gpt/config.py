@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,7 +119,7 @@ class GPTConfig:
             check_sizes(window=self.window)
         check_dropout(self.dropout)
         for name in ("rotary_base", "norm_eps"):
-            _check_positive(name, getattr(self, name))
+            object.__setattr__(self, name, _positive(name, getattr(self, name)))
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ArgumentError(
@@ -143,11 +144,13 @@ class GPTConfig:
             )
 
 
-def _check_positive(name: str, number: float) -> None:
-    if not isinstance(number, int | float) or not 0 < number < float("inf"):
+def _positive(name: str, number: float) -> float:
+    """Return a number as a float: torch computes with no larger integer than 2**63 − 1."""
+    if not isinstance(number, int | float) or not 0 < number <= sys.float_info.max:
         raise ArgumentError(
             name,
             expected="a finite number above 0",
             received=repr(number),
             remedy="The default is GPT-2's value.",
         )
+    return float(number)
