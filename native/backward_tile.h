@@ -287,12 +287,11 @@ struct BackwardTile {
         }
     }
 
-    // Recompute the sum of the weights, and δ as the mean Σ P ∘ dP of dSᵀ for δ = 0, in a tile whose lanes see this block
-    // only. They depend neither on the rounded L nor on the rounded output. Such tiles are the first queries of a causal
+    // Recompute the sum of the weights, and correct δ by the mean of dP − δ, in a tile whose lanes see this block only.
+    // They depend neither on the rounded L nor on the rounded output then. Such tiles are the first queries of a causal
     // head, whose gradients are the largest.
     __attribute__((noinline)) void recompute_sums(int64_t k, int64_t count, bool partial, bool biased) {
         for (int lane = 0; lane < LANES; lane += W) {
-            store(buf.delta + lane, F{});
             F sum{}, total{}, probability, weight, dS;
             for (int64_t r = 0; r < count; r++) {
                 compute_vector<false>(k, r, lane, partial, biased, probability, weight, dS);
@@ -300,11 +299,11 @@ struct BackwardTile {
             }
             for (int i = lane; i < lane + W; i++) {
                 if (!active[i]) continue;
-                float all = total[i - lane];
-                if (p.sinks) all += expf(p.sinks[rows.head(i)] - buf.m[i]) * buf.inverse_l[i];
-                const float inverse = all > 0 ? 1 / all : 1;
-                buf.inverse_l[i] *= inverse;
-                buf.delta[i] = sum[i - lane] * inverse - dL(i);
+                const float sink = p.sinks ? expf(p.sinks[rows.head(i)] - buf.m[i]) * buf.inverse_l[i] : 0.0f;
+                const float all = total[i - lane] + sink;
+                if (!(all > 0)) continue;
+                buf.delta[i] += (sum[i - lane] - sink * buf.delta[i]) / all - dL(i);  // the sink's dP is 0
+                buf.inverse_l[i] /= all;
             }
         }
     }

@@ -65,7 +65,8 @@ def _run(problem: AttentionProblem, sdpa: Callable[..., Tensor]) -> Tensor:
 def _with_separate_rows(tensor: Tensor) -> Tensor:
     """Return a copy if rows share memory, with which PyTorch's kernel returns wrong outputs or raises."""
     rows, size = tensor.shape[-2:]
-    return tensor.contiguous() if rows > 1 and tensor.stride(-2) < size else tensor
+    overlap = rows > 1 and tensor.stride(-1) == 1 and tensor.stride(-2) < size
+    return tensor.contiguous() if overlap else tensor
 
 
 def _attn_mask(problem: AttentionProblem) -> Tensor | None:
