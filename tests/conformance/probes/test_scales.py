@@ -1,4 +1,4 @@
-"""Scores without a scale: a bug, unless the attention is one that learns its scale."""
+"""Scores without a scale."""
 
 import torch
 from torch import Tensor, nn

@@ -19,6 +19,8 @@ def token_mixing(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Change each token in turn, and check that outputs of other tokens change, too."""
     _, T = evidence.inputs.sizes
     influence = evidence.influence[0, :, 0]
+    if not evidence.baseline.output.isfinite().all():  # which is another finding
+        return
     if T < 2 or (influence & ~torch.eye(T, dtype=torch.bool)).any():
         return
     unused = unused_steps(evidence.baseline.trace.steps)

@@ -100,7 +100,7 @@ _MASKS = (
         "Hidden scores are set to +∞ or to a large positive number, so that hidden keys get all the weight, or "
         "the output is NaN.",
         "The recording contains a fill with a large positive number, and the softmax reads scores as large.",
-        "Fill with float('-inf') or with torch.finfo(scores.dtype).min.",
+        "Change the sign of the fill: hidden scores become float('-inf').",
     ),
     CatalogueEntry(
         "mask-not-a-buffer",
