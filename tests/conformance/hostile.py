@@ -158,7 +158,7 @@ OUTPUT = [
     when_called(
         "raise type('E', (Exception,), {'__str__': lambda self: 1 / 0})",
         UNUSABLE,
-        "It raises",
+        "E: <exception str() failed>",
         "an error without text",
     ),
     Hostile(
