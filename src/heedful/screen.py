@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO, cast
 
-from heedful.errors import HeedfulError
-
 if TYPE_CHECKING:  # rich takes a tenth of a second to import, so only commands that print import it
     from rich.console import Console
     from rich.table import Table
@@ -143,20 +141,10 @@ def _escaped(letter: str) -> str:
 
 
 def print_out(text: str) -> None:
-    """Print to stdout, replacing unsupported characters and ignoring a closed pipe (`heedful tour | head`).
-
-    Nothing is printed if stdout is closed (`heedful check … >&-`).
-
-    Raises:
-        HeedfulError: The text cannot be written, for example because the disk is full.
-    """
-    if sys.stdout is None:
-        return
+    """Print to stdout, replacing unsupported characters and ignoring a closed pipe (`heedful tour | head`)."""
     encoding = sys.stdout.encoding
     try:
         print(text.encode(encoding, "replace").decode(encoding), flush=True)
-    except OSError as error:
+    except BrokenPipeError:
         # Python flushes stdout again when it exits, and that flush must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):
-            raise HeedfulError(f"stdout cannot be written: {error.strerror}") from error

@@ -309,14 +309,12 @@ def test_a_target_that_never_ends_is_an_error(folder, monkeypatch):
     assert "did not finish within 8 s" in error_of("endless.py:attend")
 
 
-def test_a_target_that_exits_when_called_is_a_bug(folder):
+def test_a_target_that_exits_when_called_is_shown_with_its_line(folder):
     query = "        query, key, value ="
     (folder / "exiting.py").write_text(
         RIGHT.replace(query, f"        raise SystemExit(0)\n{query}")
     )
-    result = run("exiting.py")
-    assert result.exit_code == 1, result.output
-    assert "It raises SystemExit: 0" in result.stdout
+    assert "received SystemExit: 0, at exiting.py:" in error_of("exiting.py")
 
 
 def test_an_exit_while_the_target_is_built_is_shown_with_its_line(folder):
@@ -335,8 +333,8 @@ def test_control_characters_of_a_target_do_not_reach_the_terminal(folder):
         RIGHT.replace("attention = Attention(8)", "").replace(query, writing + query)
     )
     result = run("writing.py")
-    assert result.exit_code == 1, result.output
-    assert "\\x1b[3J" in result.stdout
+    assert result.exit_code == 2, result.output
+    assert "\\x1b[3J" in result.stderr
     assert "\\x1b[2J" in result.stderr
     assert "\x1b" not in result.output
 
@@ -438,7 +436,7 @@ def test_a_closed_and_a_full_stdout_end_without_a_traceback():
     full = subprocess.run(f"{command} >/dev/full", shell=True, capture_output=True, text=True)
     assert full.returncode == 2
     assert full.stderr.endswith(
-        "heedful check: stdout cannot be written: No space left on device\n"
+        "heedful cannot write the output: No space left on device\n"
     )
 
 
