@@ -7,7 +7,8 @@
 //   dV += Pᵀ dO, dK += dSᵀ Q           head sizes in the lanes; sums over all queries of the heads, in float32
 //
 // Here P = exp(S − L), dS = P ∘ (dP − δ) and δ = Σ dO ∘ O − dL; soft-cap, dropout and scale are applied where they arise.
-// Where float32 rounds a large L too coarsely, P = exp(S − m) / l takes its place, with m and l of the recomputed scores.
+// Where float32 rounds a large L too coarsely, P = exp(S − m) / l takes its place, with m and l of the recomputed scores;
+// so it does in heads of few rows, whose scores DecodeTile rounds in another order.
 #pragma once
 
 #include <cmath>
@@ -62,9 +63,9 @@ struct BackwardTile {
         T *dS;        // [BLOCK][LANES / PACK], gradients of the dot products, which still lack the scale
         T *dS_keys;   // [BLOCK / PACK][LANES], the same; for floats it is dS
         T *K_keys;    // [BLOCK / PACK][D_row], the block's keys; for pairs only
-        float *m;     // [LANES], what is subtracted from the scores: L, or their maximum; +∞ in inactive lanes
+        float *m;          // [LANES], what is subtracted from the scores: L, or their maximum; +∞ in inactive lanes
         float *inverse_l;  // [LANES], 1 / Σ exp(scores − m), which is 1 for m = L
-        float *delta; // [LANES], δ
+        float *delta;      // [LANES], δ
 
         template <class Source>
         Buffers(const heedful_problem &p, Source &source) {
@@ -92,8 +93,8 @@ struct BackwardTile {
     const float survivors;               // the factor of weights that dropout keeps
     const int64_t D, Dv, D_row, Dv_row;  // head sizes, and those of rows in scratch
     const Buffers buf;
-    bool active[LANES];     // whether the lane has a query that sees any key
-    bool coarse_L = false;  // whether any lane's L is too coarse
+    bool active[LANES];  // whether the lane has a query that sees any key
+    bool L_suffices;     // whether P = exp(S − L) is exact enough in every lane
 
     BackwardTile(const heedful_gradient &gradient, int64_t b, int64_t kv_head, int64_t first,
                  const KeyValueGradients &key_value_gradients, Scratch scratch)
@@ -103,7 +104,7 @@ struct BackwardTile {
 
     void run() {
         load_rows();
-        if (coarse_L) normalize_again();
+        if (!L_suffices) normalize_again();
         for_each_block([this](int64_t k, int64_t count, bool partial) {
             const bool only_block = k == visibility.next(0) && visibility.next(k + BLOCK) >= p.Tk;
             differentiate_block(k, count, partial, only_block);
@@ -131,13 +132,14 @@ struct BackwardTile {
 
     // Load Q, dO and L, and compute δ. An inactive lane gets zeros and a log-sum-exp of +∞, which makes its weights 0.
     void load_rows() {
+        L_suffices = p.Tq * (p.Hq / p.Hkv) > FEW;
         for (int lane = 0; lane < LANES; lane++) {
             active[lane] = lane < rows.count && p.lse[rows.index(p, lane)] != -INFINITY;
             buf.m[lane] = active[lane] ? p.lse[rows.index(p, lane)] : INFINITY;
             buf.inverse_l[lane] = 1;
             buf.delta[lane] = 0;
             if (!active[lane]) continue;
-            coarse_L |= fabsf(buf.m[lane]) > LARGEST_FINE_L || p.Tq * (p.Hq / p.Hkv) <= FEW;
+            L_suffices &= fabsf(buf.m[lane]) <= LARGEST_FINE_L;
             buf.delta[lane] = dot(row_of(g.grad_output, lane), row_of(p.output, lane)) - dL(lane);
         }
         load_lanes_and_rows(p.query, D, D_row, buf.Q_lanes, buf.Q_rows);

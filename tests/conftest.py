@@ -1,6 +1,7 @@
 """The state that every test starts from: a known random state, one thread per worker, no deadlines."""
 
 import os
+import signal
 
 import hypothesis
 import pytest
@@ -32,3 +33,17 @@ def known_state():
 def no_amx(monkeypatch):
     """Prefer the same kernels on every machine: with AMX tiles, PyTorch's would come first for bfloat16."""
     monkeypatch.setattr("heedful.dispatch.AMX", False)
+
+
+@pytest.fixture
+def ten_seconds():
+    """Fail if the test takes longer."""
+
+    def too_long(*_):
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, too_long)
+    signal.alarm(10)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)

@@ -91,9 +91,8 @@ def test_explain_names_the_scratch_that_is_really_used(kernel, threads):
         if kernel == "native":  # what the library allocates is not PyTorch's
             problem = AttentionProblem(*tensors, **options)
             if not (options.get("return_lse") or problem.needs_grad):
-                used -= (
-                    4 * outputs[0][..., 0].numel()
-                )  # under the profiler, the operator computes it
+                # Under the profiler, the operator computes the log-sum-exp.
+                used -= 4 * outputs[0][..., 0].numel()
             used += core_bytes(problem, threads)
         assert_close(said, used, (seed, kernel, options, [tensor.shape for tensor in tensors]))
 

@@ -24,9 +24,7 @@ KERNELS: dict[str, Kernel] = {
 AUTO: str = "auto"
 AMX: bool = torch.cpu._is_amx_tile_supported()
 MAX_DECODED: int = 8  # queries; up to here, reading keys and values takes most of the time
-MAX_REFERENCE_BYTES: int = (
-    2**30
-)  # of scores and weights; larger problems are computed block by block
+MAX_REFERENCE_BYTES: int = 2**30  # of scores and weights; beyond, block by block
 
 
 def ranking(problem: AttentionProblem) -> Iterator[str]:

@@ -52,9 +52,8 @@ def _without_memory(problem: AttentionProblem, ranges: Intervals | None) -> Atte
     known: dict[str, Any] = {"intervals": None}
     if ranges is not None:
         known["intervals"] = Intervals(_on_meta(ranges.start), _on_meta(ranges.stop), ranges.Tk)
-    if (
-        isinstance(problem.mask, Dense) and problem.dense_mask is not None
-    ):  # the caller's own tensor
+    caller_owns_mask = isinstance(problem.mask, Dense)
+    if caller_owns_mask and problem.dense_mask is not None:
         known["dense_mask"] = _on_meta(problem.dense_mask)
     for name in ("unseen_keys", "empty_rows"):
         if getattr(problem, name) is None:

@@ -239,9 +239,8 @@ def write_library(folder: Path) -> None:
 
 
 def read_library(folder: Path) -> None:
-    native.__path__.insert(
-        0, str(folder)
-    )  # is searched first, so that the good library replaces a missing one
+    # This folder is searched first, so that the good library replaces a missing one.
+    native.__path__.insert(0, str(folder))
     importlib.reload(library)
     query = torch.ones(1, 1, 2, 4)
     assert torch.equal(attention(query, query, query), query), library.missing

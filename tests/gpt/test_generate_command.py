@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import sys
 
 import pytest
@@ -150,20 +149,6 @@ def test_a_missing_tokenizer_is_named(folder):
 
 
 # --- hostile and damaged files ----------------------------------------------------------------
-
-
-@pytest.fixture
-def ten_seconds():
-    """Fail if the test takes longer."""
-
-    def too_long(*_):
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGALRM, too_long)
-    signal.alarm(10)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
 
 
 def refused(folder, *arguments) -> str:

@@ -230,7 +230,8 @@ def test_rows_that_overlap_in_memory(kernel, dtype, strides):
         ),
         strict=True,
     ):
-        torch.testing.assert_close(views, own)
+        atol = TOLERANCE[dtype] * max(own.abs().max().item(), 1.0)
+        torch.testing.assert_close(views, own, rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize("kernel", ["reference", "online", *NATIVE])

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import struct
 import zipfile
 from pathlib import Path
@@ -271,20 +270,6 @@ def test_an_archive_written_by_hand_is_read(tmp_path):
     content = np.arange(6, dtype=np.float32).tobytes()
     path = pickled(tmp_path / "m.pt", pickled_tensor((2, 3), (3, 1), 6), content)
     assert inputs.read_tokens(path).matrix.tolist() == [[0, 1, 2], [3, 4, 5]]
-
-
-@pytest.fixture
-def ten_seconds():
-    """Fail if the test takes longer."""
-
-    def too_long(*_):
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGALRM, too_long)
-    signal.alarm(10)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.mark.usefixtures("ten_seconds")

@@ -45,10 +45,9 @@ def _run(problem: AttentionProblem, sdpa: Callable[..., Tensor]) -> Tensor:
     key, value = problem.seen_key_and_value()
     is_causal = problem.plain_causal and problem.bias is None
     query, scale = problem.query, problem.factor
-    if scale <= 0:  # PyTorch's kernel multiplies the −∞ of hidden keys by the scale
-        query, scale = (
-            (-query, -scale) if scale < 0 else (query, 1.0)
-        )  # the problem of scale 0 has a query of 0
+    # PyTorch's kernel multiplies the −∞ of hidden keys by the scale. The problem of scale 0 has a query of 0.
+    if scale <= 0:
+        query, scale = (-query, -scale) if scale < 0 else (query, 1.0)
     output = sdpa(
         *map(_with_separate_rows, (query, key, value)),
         attn_mask=None if is_causal else _attn_mask(problem),
@@ -84,9 +83,8 @@ def _attn_mask(problem: AttentionProblem) -> Tensor | None:
 
 def scratch_bytes(problem: AttentionProblem) -> int:
     """Measure the tensors of `run`, without the output, with those of the backend that PyTorch chooses."""
-    sdpa = (
-        _fused_tensors if _is_fused(problem) else pytorch_sdpa
-    )  # on "meta", PyTorch never chooses a fused backend
+    # On "meta", PyTorch itself never chooses a fused backend.
+    sdpa = _fused_tensors if _is_fused(problem) else pytorch_sdpa
     return peak_bytes(problem, lambda stand_in: _run(stand_in, sdpa)) - problem.output_bytes
 
 
@@ -122,9 +120,8 @@ def _fused_tensors(
     tiles = B * Hq * -(-Tq // rows)
     amx = query.dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported()
     if amx and min(Tq, Tk) >= 64 and -(-tiles // threads) * rows >= 4 * B * Hq:
-        _packed = query.new_empty(
-            B * Hq * -(-Tk // keys) * keys * (D + Dv)
-        )  # keys and values for AMX tiles
+        padded_Tk = -(-Tk // keys) * keys
+        _packed_key_and_value = query.new_empty(B * Hq * padded_Tk * (D + Dv))
     _lse = query.new_empty(query.shape[:3], dtype=torch.float32)
     return query.new_empty(*query.shape[:3], Dv)
 

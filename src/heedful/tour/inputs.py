@@ -21,9 +21,8 @@ from heedful.screen import visible
 MAX_TOKENS: int = 512  # every step is shown, and most steps are tokens × tokens
 MAX_FEATURES: int = 16_384
 MAX_BYTES: int = 1 << 28  # of a .npy or .csv file: the largest matrix as text
-MAX_PT_BYTES: int = (
-    1 << 36
-)  # such a file may hold a large storage of which the tensor is a part; it is mapped
+# A .pt file may hold a large storage of which the tensor is a part; it is mapped.
+MAX_PT_BYTES: int = 1 << 36
 MAX_PICKLE_BYTES: int = 1 << 16
 MAX_PICKLE_REFERENCES: int = 8  # each can double the time of hashing a nested tuple
 MAX_LINES: int = 4 * MAX_TOKENS  # of a .csv file, blank ones included

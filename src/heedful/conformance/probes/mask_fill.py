@@ -17,9 +17,8 @@ from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 
-SUFFICIENT_FILL = (
-    -1e5
-)  # no score outweighs a fill below this; −65504, the lowest float16, does not suffice
+# No score outweighs a fill below this. −65504, the lowest float16, does not suffice.
+SUFFICIENT_FILL = -1e5
 EXCESS = 16  # how many times as large as the fill the scaled scores are
 
 
