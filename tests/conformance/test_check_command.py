@@ -435,9 +435,7 @@ def test_a_closed_and_a_full_stdout_end_without_a_traceback():
     assert (closed.returncode, "Traceback" in closed.stderr) == (0, False), closed.stderr
     full = subprocess.run(f"{command} >/dev/full", shell=True, capture_output=True, text=True)
     assert full.returncode == 2
-    assert full.stderr.endswith(
-        "heedful cannot write the output: No space left on device\n"
-    )
+    assert full.stderr.endswith("heedful cannot write the output: No space left on device\n")
 
 
 # --- the catalogue -----------------------------------------------------------------------------------

@@ -93,7 +93,9 @@ def lengths_named(failures: Sequence[FailedCall]) -> list[int]:
     Windows of an image have a fixed number of tokens, and tables of relative positions have one row for each pair.
     """
     widths = failures[0].caller.convention.features
-    messages = (describe_exception(it.error) for it in failures if raising_line(it.error) is not None)
+    messages = (
+        describe_exception(it.error) for it in failures if raising_line(it.error) is not None
+    )
     numbers = Counter(
         int(text) for message in messages for text in set(re.findall(r"\b\d{1,3}\b", message))
     )
@@ -124,7 +126,11 @@ def proof_of_bug(failures: Sequence[FailedCall]) -> BaseException | None:
             if _has_constants(caller) and STRIDES not in describe_exception(error):
                 continue
             place = raising_line(error)
-            if place is None or is_refusal(error) or re.search(rf"\b{T}\b", describe_exception(error)):
+            if (
+                place is None
+                or is_refusal(error)
+                or re.search(rf"\b{T}\b", describe_exception(error))
+            ):
                 return None
             errors.setdefault(place, error)
     return next(iter(errors.values())) if len(errors) == 1 else None
