@@ -7,13 +7,15 @@ import pytest
 from heedful.errors import ArgumentError, HeedfulError, KernelError, MissingExtraError
 
 
-def test_what_was_received_is_shortened_in_the_middle():
+@pytest.mark.parametrize("expected", ["a number", "a multiple of num_heads=" + "1" * 4000])
+def test_what_a_file_may_contain_is_shortened_in_the_middle(expected):
     received = "the value " + "very " * 50_000 + "long (config.json)"
     message = str(
-        ArgumentError("d_model", expected="a number", received=received, remedy="Pass one.")
+        ArgumentError("d_model", expected=expected, received=received, remedy="Pass one.")
     )
-    assert len(message) < 1200
-    assert message.startswith("d_model: expected a number; received the value very")
+    assert len(message) < 2200
+    assert message.startswith(f"d_model: expected {expected[:20]}")
+    assert "; received the value very" in message
     assert message.endswith("long (config.json). Pass one.")
 
 

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-MAX_RECEIVED: int = 1000  # characters of an error; a file may contain a value of any length
+MAX_QUOTED: int = 1000  # characters of a part of an error; a file may contain a value of any length
 
 
 class HeedfulError(Exception):
@@ -25,7 +25,8 @@ class ArgumentError(HeedfulError, ValueError):
     Args:
         argument: the argument's name, as the caller wrote it.
         expected: what would have been accepted.
-        received: what was passed instead; the middle of a text of more than 1000 characters is left out.
+        received: what was passed instead. Of a text of more than 1000 characters, here as in `expected`, the middle
+            is left out.
         remedy: what the caller can do about it.
 
     Examples:
@@ -35,9 +36,7 @@ class ArgumentError(HeedfulError, ValueError):
     """
 
     def __init__(self, argument: str, *, expected: str, received: str, remedy: str) -> None:
-        if len(received) > MAX_RECEIVED:
-            half = MAX_RECEIVED // 2 - 2
-            received = f"{received[:half]} … {received[-half:]}"
+        expected, received = _shortened(expected), _shortened(received)
         super().__init__(f"{argument}: expected {expected}; received {received}. {remedy}")
         self.argument: str = argument
         self.expected: str = expected
@@ -48,6 +47,11 @@ class ArgumentError(HeedfulError, ValueError):
         """Pickle the error as a call that builds it again."""
         parts = {"expected": self.expected, "received": self.received, "remedy": self.remedy}
         return partial(type(self), self.argument, **parts), ()
+
+
+def _shortened(text: str) -> str:
+    half = MAX_QUOTED // 2 - 2
+    return text if len(text) <= MAX_QUOTED else f"{text[:half]} … {text[-half:]}"
 
 
 class KernelError(HeedfulError, RuntimeError):
