@@ -232,9 +232,12 @@ def test_options_that_cannot_be_used(arguments, message):
 
 
 def test_an_unconventional_constructor_argument_is_requested(folder):
-    (folder / "odd.py").write_text(RIGHT.replace("d_model", "quux"))
+    looks_up = "__init__()\n        d_model = {'tiny': 24}[quux]"
+    odd = RIGHT.replace("d_model, num_heads=1", "quux, num_heads=1").replace("__init__()", looks_up)
+    odd = odd.replace("Attention(8)", "Attention('tiny')")
+    (folder / "odd.py").write_text(odd)
     assert "--with quux=" in error_of("odd.py")
-    assert run("odd.py", "--with", "quux=24").exit_code == 0
+    assert run("odd.py", "--with", "quux='tiny'").exit_code == 0
 
 
 @pytest.mark.parametrize(

@@ -125,13 +125,12 @@ def test_without_fix_no_fix_is_looked_for(file):
 
 
 def test_a_bug_without_a_mechanical_remedy_is_named(file):
-    raising = SOURCE.replace("dim = 1", "dim = -1").replace(
-        "scores =", "raise ValueError\n        scores ="
+    file.write_text(
+        SOURCE.replace("dim = 1", "dim = -1").replace("return weights @ value", "return x")
     )
-    file.write_text(raising)
     report = report_on(file)
     assert report.fixes == ()
-    assert "No fix was found and proved for crashes" in str(report)
+    assert "No fix was found and proved for attention-ignored" in str(report)
 
 
 # --- the proof ---------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from heedful.conformance.calling import names
 from heedful.conformance.calling.arguments import token_arguments
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.causality import causal_flag, mask_by_caller
@@ -221,6 +222,8 @@ def _conventions(
     for base, sizes in _layouts(target, arguments[first], tokens):
         same = all(_equal(arguments[first], arguments[name]) for name in tokens)
         visible_keys = mask_by_caller(target, causal)
+        widths = {name: (*base.features[:-1], arguments[name].shape[-1]) for name in tokens[1:]}
+        base = replace(base, other_features=widths)
         base = replace(base, same_tokens=same, visible_keys=visible_keys, from_example=True)
         for axes in _axes(sizes):
             constants = {name: Resized(value, axes) for name, value in others.items()}
@@ -241,16 +244,23 @@ def _may_be_tokens(value: Any) -> bool:
 
 
 def _token_names(first: str, arguments: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the arguments that take tokens: those of the first one's shape and dtype, if no name says otherwise."""
+    """Return the arguments that take tokens: those of the first one's shape and dtype, if no name says otherwise.
+
+    Keys and values may be of another width.
+    """
     tokens = arguments[first]
     if not tokens.is_floating_point():
         return (first,)
+
+    def is_like_tokens(name: str, value: Any) -> bool:
+        if not isinstance(value, Tensor) or value.dtype != tokens.dtype:
+            return False
+        if name in (*names.KEYS, *names.VALUES):
+            return value.shape[:-1] == tokens.shape[:-1]
+        return value.shape == tokens.shape and not any(part in name for part in NO_TOKENS)
+
     return tuple(
-        name
-        for name, value in arguments.items()
-        if isinstance(value, Tensor)
-        and (value.shape, value.dtype) == (tokens.shape, tokens.dtype)
-        and (name == first or not any(part in name for part in NO_TOKENS))
+        name for name, value in arguments.items() if name == first or is_like_tokens(name, value)
     )
 
 
