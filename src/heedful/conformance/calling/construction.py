@@ -258,7 +258,7 @@ def _called(cls: Callable[..., Any], values: Mapping[str, Any]) -> Any:
             cls.__name__,
             expected="a class that can be built from conventional values",
             received=f"{described_with_line(error)}, with {', '.join(listed)}",
-            remedy=f"Give the values that it needs: {constructor_with('NAME')}.",
+            remedy=f"Give the values that it needs: {constructor_with(next(iter(values), 'NAME'))}.",
         ) from error
 
 
