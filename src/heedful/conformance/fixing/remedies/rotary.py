@@ -138,7 +138,7 @@ def exchanged_variables(site: Site) -> Iterator[Edit]:
 
 
 def precise(site: Site) -> Iterator[Edit]:
-    """Compute in float32 instead of casting to a coarser dtype."""
+    """Omit casts to a coarser dtype, or cast to float32 instead."""
     casts = [
         node
         for node in site.expressions
@@ -146,10 +146,11 @@ def precise(site: Site) -> Iterator[Edit]:
         and isinstance(node.func, cst.Attribute)
         and called(node) in COARSE
     ]
-    edit: dict[cst.CSTNode, cst.CSTNode] = {}
-    for node in casts:
-        assert isinstance(node.func, cst.Attribute)
-        if called(node) in ("half", "bfloat16") or node.args:
-            edit[node] = replaced(node, f"{atom(node.func.value)}.float()", site)
-    if edit:
-        yield edit
+    for cast in ("", ".float()"):
+        edit: dict[cst.CSTNode, cst.CSTNode] = {}
+        for node in casts:
+            assert isinstance(node.func, cst.Attribute)
+            if called(node) in ("half", "bfloat16") or node.args:
+                edit[node] = replaced(node, f"{atom(node.func.value)}{cast}", site)
+        if edit:
+            yield edit
