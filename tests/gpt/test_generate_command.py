@@ -286,10 +286,14 @@ def subwords(folder, **parts):
     path.write_text(json.dumps(json.loads(path.read_text()) | parts))
 
 
+DOUBLED = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+PREPENDED = {"type": "Prepend", "prepend": "x" * 1_000_000}
+
+
 @pytest.mark.usefixtures("ten_seconds")
-def test_a_tokenizer_that_multiplies_its_text_is_refused(folder):
-    double = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
-    subwords(folder, normalizer={"type": "Sequence", "normalizers": [double] * 40})
+@pytest.mark.parametrize("steps", [[DOUBLED] * 40, [PREPENDED]], ids=["Replace", "Prepend"])
+def test_a_tokenizer_that_multiplies_its_text_is_refused(folder, steps):
+    subwords(folder, normalizer={"type": "Sequence", "normalizers": steps})
     assert "times as long" in refused(folder)
 
 

@@ -24,6 +24,8 @@ END_OF_TEXT = "<|endoftext|>"
 CONFIG, VOCABULARY = "tokenizer_config.json", "tokenizer.json"  # transformers' names
 MAX_VOCABULARY = 1 << 26  # bytes; the largest tokenizer.json of well-known models has 33 MB
 STEPS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")  # of a tokenizer.json
+# The steps that insert a text, and the field that holds it. A text is prepended to each piece between added tokens.
+INSERTIONS = {"Replace": "content", "Prepend": "prepend"}
 MAX_GROWTH = 1000  # Llama's only replacement makes no text longer
 REPLACEMENT = "\ufffd"  # the character that decoding puts in place of invalid or incomplete bytes
 
@@ -390,19 +392,19 @@ def _read_vocabulary(path: Path) -> Any:
 
 
 def _check_steps(fields: Any) -> None:
-    """Raise `ValueError` if a step asks for much memory, or replacements, one after the other, make a text too long."""
+    """Raise `ValueError` if a step asks for much memory, or steps, one after the other, make a text too long."""
     growth = 1
     rest = [fields.get(part) for part in STEPS] if isinstance(fields, dict) else []
     while rest:
         step = rest.pop()
-        if isinstance(step, dict) and step.get("type") == "Replace":
-            growth *= max(1, len(str(step.get("content", ""))))
+        if isinstance(step, dict) and step.get("type") in INSERTIONS:
+            growth *= max(1, len(str(step.get(INSERTIONS[step["type"]], ""))))
         elif isinstance(step, dict) and step.get("type") == "Precompiled":
             _check_charsmap(base64.b64decode(str(step.get("precompiled_charsmap"))))
         elif isinstance(step, dict | list):
             rest += step.values() if isinstance(step, dict) else step
         if growth > MAX_GROWTH:
-            raise ValueError(f"replacements that make a text {growth} times as long")
+            raise ValueError(f"steps that make a text {growth} times as long")
 
 
 def _check_charsmap(charsmap: bytes) -> None:
