@@ -40,7 +40,7 @@ class _Trial(NamedTuple):
 
 def find_masks(caller: Caller, max_length: int | None) -> Masks:
     """Return the arguments by which a target takes masks."""
-    if max_length is not None and max_length < TOKENS:
+    if max_length is not None and max_length < _sizes(caller)[1]:
         masks = Masks()
     else:
         masks = _distinct(_find_padding(caller), _find_attention_mask(caller))
@@ -149,15 +149,15 @@ def _first_fitting(caller: Caller, candidates: Iterable[MaskArgument]) -> MaskAr
 
 def _trial(caller: Caller, argument: MaskArgument) -> _Trial | None:
     """Hide one token, change it, and compare a row that should not depend on it; None if the form does not run."""
-    B = 2 if caller.batched else 1
+    B, T = _sizes(caller)
     # The last row depends on earlier tokens in causal modules too; a length can hide the last token alone.
     row, hidden = (0, -1) if argument.form == LENGTHS else (-1, -2)
-    inputs = caller.draw(B, TOKENS)
-    changed = inputs.changed(B - 1, hidden % TOKENS)
-    visible = _all_visible(argument, B)
+    inputs = caller.draw(B, T)
+    changed = inputs.changed(B - 1, hidden % T)
+    visible = _all_visible(argument, B, T)
     masked = visible.clone()
     masked[-1, 2 * (argument.form in ATTENTION_FORMS) :, hidden] = False
-    masked |= torch.eye(TOKENS, dtype=torch.bool)  # a token that sees only itself affects no other
+    masked |= torch.eye(T, dtype=torch.bool)  # a token that sees only itself affects no other
     try:
         with torch.no_grad():
             before, before_masked, after, after_masked = (
@@ -175,14 +175,21 @@ def _trial(caller: Caller, argument: MaskArgument) -> _Trial | None:
     return _Trial(replace(argument, effective=effective, hides=hides), share)
 
 
-def _all_visible(argument: MaskArgument, B: int) -> Tensor:
+def _sizes(caller: Caller) -> tuple[int, int]:
+    """Return the B and T of a trial; an example's own sizes are left to its own masks."""
+    if caller.fixed_sizes is not None and not caller.convention.from_example:
+        return caller.fixed_sizes
+    return 2 if caller.batched else 1, TOKENS
+
+
+def _all_visible(argument: MaskArgument, B: int, T: int) -> Tensor:
     """Return a mask without effect for padding; in forms with queries, the first two see all, the others one another.
 
     A padding mask that is taken for such a form shows every token: its rows, one per sequence, are then the first two.
     """
     if argument.form not in ATTENTION_FORMS:
-        return torch.ones(B, TOKENS, TOKENS, dtype=torch.bool)
-    visible = torch.ones(1, TOKENS, TOKENS, dtype=torch.bool)
+        return torch.ones(B, T, T, dtype=torch.bool)
+    visible = torch.ones(1, T, T, dtype=torch.bool)
     visible[:, 2:, :2] = False
     return visible
 
