@@ -47,11 +47,13 @@ class Masks:
         padding: The argument that tells real tokens from padding; None if there is none.
         attention_mask: The argument that tells which key each query may see; None if there is none.
         positions: The argument that takes the position of each token, (B, T) int64; None if there is none.
+        weak: Further arguments that tell real tokens from padding, but do not hide it.
     """
 
     padding: MaskArgument | None = None
     attention_mask: MaskArgument | None = None
     positions: str | None = None
+    weak: tuple[MaskArgument, ...] = ()
 
     def arguments(
         self,

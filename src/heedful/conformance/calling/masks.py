@@ -12,6 +12,7 @@ from torch import Tensor
 from heedful.conformance.calling import names
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.exceptions import attempt
+from heedful.conformance.calling.layouts import documented_arguments
 from heedful.conformance.calling.mask_forms import (
     ATTENTION_FORMS,
     LENGTHS,
@@ -44,6 +45,7 @@ def find_masks(caller: Caller, max_length: int | None) -> Masks:
         masks = Masks()
     else:
         masks = _distinct(_find_padding(caller), _find_attention_mask(caller))
+        masks = replace(masks, weak=_weak_masks(caller, masks))
     positions = find_positions(caller.with_masks(masks))
     return replace(masks, positions=positions)
 
@@ -60,7 +62,20 @@ def _find_padding(caller: Caller) -> MaskArgument | None:
         for name in names.VALID_LENGTHS
         if name in caller.parameters
     )
-    return _first_fitting(caller, lengths) or padding
+    by_name = _first_fitting(caller, lengths) or padding
+    if by_name is not None:
+        return by_name
+    said = _first_fitting(caller, _candidates(caller, _said_to_be_masks(caller), PADDING_FORMS))
+    return said if said is not None and said.effective else None
+
+
+def _weak_masks(caller: Caller, found: Masks) -> tuple[MaskArgument, ...]:
+    """Return further arguments for padding that have an effect, but do not hide a token as they should."""
+    known = {it.name for it in (found.padding, found.attention_mask) if it is not None and it.hides}
+    others = (name for name in names.PADDING_MASKS if known and name not in known)
+    forms = PADDING_FORMS[:1]  # no other form tells that it is a mask of tokens
+    fitting = (_first_fitting(caller, _candidates(caller, (name,), forms)) for name in others)
+    return tuple(it for it in fitting if it is not None and it.effective and not it.hides)
 
 
 def _find_attention_mask(caller: Caller) -> MaskArgument | None:
@@ -84,6 +99,16 @@ def _unknown(caller: Caller) -> Names:
     candidates = (name for name in (*guessed, *optional) if name not in given)
     found = (name for name in candidates if name not in names.OF_KNOWN_ROLES)
     return tuple(dict.fromkeys(found))[:MAX_UNKNOWN]
+
+
+def _said_to_be_masks(caller: Caller) -> Names:
+    """Return the arguments of unknown names that their names, or the docstrings, call masks of padding."""
+    documented = documented_arguments(caller.target.callee)
+    return tuple(
+        name
+        for name in _unknown(caller)
+        if any(word in f"{name} {documented.get(name, '')}".lower() for word in ("mask", "pad"))
+    )
 
 
 def _first_hiding(caller: Caller, candidates: Iterable[MaskArgument]) -> MaskArgument | None:

@@ -63,6 +63,7 @@ def find_subject(
         masks.padding,
         masks.attention_mask,
         masks.positions,
+        masks.weak,
         max_length=max_length,
         cache_use=cache_use,
         make_cache=make_cache,

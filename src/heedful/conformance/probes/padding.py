@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from torch import Tensor
@@ -52,9 +53,18 @@ class _Change(NamedTuple):
 def padding(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Run a padded batch, and each sequence alone. The outputs of real tokens must be equal."""
     subject = padded_subject(evidence)
-    if subject is None or not padding_has_effect(evidence, subject):
+    if subject is None:
         return
-    if padding_is_inverted(evidence, subject):
+    yield from _leaks(evidence, subject)
+    for argument in subject.weak:
+        weak = replace(subject, padding=argument)
+        # A second mask may be meant for queries or results; one that lowers the scores of keys is meant to hide them.
+        yield from (it for it in _leaks(evidence, weak) if it.name == "mask-fill-too-small")
+
+
+def _leaks(evidence: Evidence, subject: Subject) -> Iterator[Finding]:
+    """Report padding that changes the outputs of real tokens, given by the padding argument of a subject."""
+    if not padding_has_effect(evidence, subject) or padding_is_inverted(evidence, subject):
         return
     for side in padding_sides(subject):
         keep = real_tokens(evidence, side)

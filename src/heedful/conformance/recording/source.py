@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import inspect
 import linecache
+import re
 import textwrap
 import tokenize
 from collections.abc import Callable, Iterable, Iterator
@@ -268,6 +269,18 @@ def attribute_definition(
         statement = _defining_statement(source, attribute, follow_locals)
         if statement is not None:
             return source.line_of(statement)
+    return None
+
+
+def layer_definition(
+    module: nn.Module | None, step: Step, *kinds: type[nn.Module]
+) -> SourceLine | None:
+    """Return the line that creates the layer which a step's line calls, `self.name(…)`, if it is of one of some kinds."""
+    layers = {} if module is None else dict(module.named_modules())
+    for name in re.findall(r"self\.(\w+)\(", step.source):
+        path = f"{step.module}.{name}" if step.module else name
+        if isinstance(layers.get(path), kinds):
+            return attribute_definition(module, path)
     return None
 
 
