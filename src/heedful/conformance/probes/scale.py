@@ -262,7 +262,10 @@ def _scaling_line(
 
 
 def _definition_of_factor(evidence: Evidence, step: Step, head_size: int) -> SourceLine | None:
-    """Return the line that defines the scale, `self.…scal…`, or the wrong `self.head_dim` that a step reads."""
+    """Return the line that defines the scale, `self.…scal…`, or the wrong `self.head_dim` that a step reads.
+
+    A scale that is defined as 1/√head_dim is right: the step that reads it is wrong.
+    """
     if step.operation == FUSED and fused_arguments(step)["scale"] is None:
         return None
     try:
@@ -274,7 +277,9 @@ def _definition_of_factor(evidence: Evidence, step: Step, head_size: int) -> Sou
             case ast.Attribute(value=ast.Name(id="self"), attr=name):
                 path = f"{step.module}.{name}" if step.module else name
                 stale = name in names.HEAD_SIZES and _attribute(evidence, step, name) != head_size
-                if stale or "scal" in name.lower():
+                value = _attribute(evidence, step, name)
+                right = isinstance(value, float) and math.isclose(value, head_size**-0.5)
+                if stale or ("scal" in name.lower() and not right):
                     return attribute_definition(evidence.subject.module, path)
     return None
 

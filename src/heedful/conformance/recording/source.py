@@ -214,15 +214,35 @@ def fields_read(cls: Callable[..., object]) -> dict[str, list[str]]:
 
 
 def attribute_mutation(module: nn.Module, attribute: str) -> SourceLine | None:
-    """Return the first line outside the constructor that assigns a module's attribute or writes into it."""
+    """Return the first line outside the constructor that assigns a module's attribute or writes into it.
+
+    If it writes under a key that a local variable holds, `self.tables[key] = …`, return the line that makes the key:
+    what the key leaves out cannot tell entries apart.
+    """
     for function in methods_of(module):
         source = parsed(function)
         if source is None or function.__name__ == "__init__":
             continue
         for statement in source.statements():
             if _mutates(statement, attribute):
-                return source.line_of(statement)
+                return source.line_of(_key_definition(source, statement) or statement)
     return None
+
+
+def _key_definition(source: ParsedSource, statement: ast.stmt) -> ast.stmt | None:
+    """Return the statement that assigns the variable under which another statement writes into an attribute."""
+    match statement:
+        case ast.Assign(targets=[ast.Subscript(slice=ast.Name(id=key))]):
+            made = (it for it in source.statements() if _assigns(it, key) and _is_composed(it))
+            earlier = (it for it in made if it.lineno < statement.lineno)
+            return max(earlier, key=lambda it: it.lineno, default=None)
+    return None
+
+
+def _is_composed(statement: ast.stmt) -> bool:
+    """Check whether a statement assigns a text or a tuple."""
+    value = statement.value if isinstance(statement, ast.Assign) else None
+    return isinstance(value, ast.JoinedStr | ast.Tuple | ast.Constant)
 
 
 def _mutates(statement: ast.stmt, attribute: str) -> bool:
@@ -275,7 +295,7 @@ def attribute_definition(
 def layer_definition(
     module: nn.Module | None, step: Step, *kinds: type[nn.Module]
 ) -> SourceLine | None:
-    """Return the line that creates the layer which a step's line calls, `self.name(…)`, if it is of one of some kinds."""
+    """Return the line that creates the layer which a step's line calls, `self.name(…)`, if it is of a kind."""
     layers = {} if module is None else dict(module.named_modules())
     for name in re.findall(r"self\.(\w+)\(", step.source):
         path = f"{step.module}.{name}" if step.module else name
