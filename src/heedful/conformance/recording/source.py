@@ -138,10 +138,24 @@ def prose_about(target: Callable[..., object]) -> str:
     Args:
         target: A function, or a module, whose submodules' classes count, too.
     """
+    return "\n".join(map(_prose, _own_definitions(target))).lower()
+
+
+def own_text(target: Callable[..., object]) -> str:
+    """Return the source of a function, or of the classes of a module, below the docstrings of their files."""
+    sources = [source for it in _own_definitions(target) if (source := parsed(it)) is not None]
+    files = dict.fromkeys(source.file for source in sources)
+    trees = (source.tree for file in files if (source := parsed_file(file)) is not None)
+    docstrings = (ast.get_docstring(tree) or "" for tree in trees)
+    return "\n".join([*docstrings, *(ast.unparse(source.tree) for source in sources)])
+
+
+def _own_definitions(target: Callable[..., object]) -> list[Callable[..., object]]:
+    """Return a function, or the classes of a module and of its submodules, without those of torch."""
     modules = target.modules() if isinstance(target, nn.Module) else ()
     classes = dict.fromkeys(base for module in modules for base in type(module).__mro__)
     own = [cls for cls in classes if cls.__module__.partition(".")[0] not in ("torch", "builtins")]
-    return "\n".join(_prose(definition) for definition in own or [target]).lower()
+    return list(own) or [target]
 
 
 def _prose(definition: Callable[..., object]) -> str:
