@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, product
 
 from torch import Tensor
 
@@ -68,7 +68,9 @@ def _proof(x: Tensor, y: Tensor, *, causal: bool) -> str:
     """Describe an entry of the result that is in a wrong row or at a wrong distance; return "" if none is."""
     found: dict[int, tuple[int, int]] = {}
     T = y.shape[-1]
-    for i, j in ((i, j) for i in range(T) for j in range(i + 1 if causal else T)):
+    for i, j in product(range(T), repeat=2):
+        if causal and j > i:
+            continue
         columns = (x[:, i] == y[:, i, j, None]).all(0).nonzero().flatten()
         if len(columns) != 1:
             return f"the score of query {i} and key {j} is none of the scores of this query."
