@@ -11,7 +11,9 @@ class CausalSelfAttention(nn.Module):
         self.c_attn = nn.Linear(n_embd, 3 * n_embd)
         self.c_proj = nn.Linear(n_embd, n_embd)
         self.attn_dropout = nn.Dropout(attn_pdrop)
-        self.register_buffer("bias", torch.tril(torch.ones(block_size, block_size)).bool(), persistent=False)
+        self.register_buffer(
+            "bias", torch.tril(torch.ones(block_size, block_size)).bool(), persistent=False
+        )
 
     def forward(self, x, layer_past=None):
         B, T, C = x.size()

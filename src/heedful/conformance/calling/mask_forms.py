@@ -24,8 +24,8 @@ class MaskArgument:
         form: The shape of the mask, such as "(B, T)", "(T, T)" or "(B, 1, 1, T)".
         dtype: torch.bool; int64 for 1 and 0; or a floating dtype for a mask that is added to the scores.
         true_keeps: Whether True, or 1, means that a token is visible.
-        declared: The polarity that the name means by convention (True for attention_mask, False for key_padding_mask);
-            None if the field has no single convention.
+        declared: The polarity that the docstring states, or that the name means by convention (True for
+            attention_mask, False for key_padding_mask); None if neither tells.
         effective: Whether the mask changes the output at all.
         hides: Whether a hidden token no longer affects the output.
     """

@@ -12,7 +12,7 @@ from torch import Tensor
 from heedful.conformance.calling import names
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.exceptions import attempt
-from heedful.conformance.calling.layouts import documented_arguments
+from heedful.conformance.calling.layouts import documented_arguments, documented_axes
 from heedful.conformance.calling.mask_forms import (
     ATTENTION_FORMS,
     LENGTHS,
@@ -22,6 +22,7 @@ from heedful.conformance.calling.mask_forms import (
     mask_tensor,
 )
 from heedful.conformance.calling.names import Names
+from heedful.conformance.calling.polarity import documented_polarity
 from heedful.conformance.calling.target import is_from_torch
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.inputs import Inputs
@@ -58,8 +59,8 @@ def _find_padding(caller: Caller) -> MaskArgument | None:
     if unknown is not None:
         return unknown
     lengths = (
-        MaskArgument(name, LENGTHS, torch.int64, True)
-        for name in names.VALID_LENGTHS
+        _as_lengths(name)
+        for name in (*names.VALID_LENGTHS, *_said_to_be_lengths(caller))
         if name in caller.parameters
     )
     by_name = _first_fitting(caller, lengths) or padding
@@ -70,12 +71,23 @@ def _find_padding(caller: Caller) -> MaskArgument | None:
 
 
 def _weak_masks(caller: Caller, found: Masks) -> tuple[MaskArgument, ...]:
-    """Return further arguments for padding that have an effect, but do not hide a token as they should."""
+    """Return arguments for padding that have an effect, but do not hide a token as they should.
+
+    They are a second mask, beside one that does, or lengths.
+    """
     known = {it.name for it in (found.padding, found.attention_mask) if it is not None and it.hides}
     others = (name for name in names.PADDING_MASKS if known and name not in known)
     forms = PADDING_FORMS[:1]  # no other form tells that it is a mask of tokens
-    fitting = (_first_fitting(caller, _candidates(caller, (name,), forms)) for name in others)
+    fitting = [_first_fitting(caller, _candidates(caller, (name,), forms)) for name in others]
+    if found.padding is None:
+        lengths = map(_as_lengths, (*names.VALID_LENGTHS, *_said_to_be_lengths(caller)))
+        trials = (_trial(caller, it) for it in lengths if it.name in caller.parameters)
+        fitting += [it.argument for it in trials if it is not None]
     return tuple(it for it in fitting if it is not None and it.effective and not it.hides)
+
+
+def _as_lengths(name: str) -> MaskArgument:
+    return MaskArgument(name, LENGTHS, torch.int64, True)
 
 
 def _find_attention_mask(caller: Caller) -> MaskArgument | None:
@@ -99,6 +111,16 @@ def _unknown(caller: Caller) -> Names:
     candidates = (name for name in (*guessed, *optional) if name not in given)
     found = (name for name in candidates if name not in names.OF_KNOWN_ROLES)
     return tuple(dict.fromkeys(found))[:MAX_UNKNOWN]
+
+
+def _said_to_be_lengths(caller: Caller) -> Names:
+    """Return the arguments of unknown names that their names, or the docstrings, call lengths."""
+    return tuple(
+        name
+        for name in _unknown(caller)
+        if "len" in name.lower()
+        or [len(axes) for axes in documented_axes(caller.target.callee, name)] == [1]
+    )
 
 
 def _said_to_be_masks(caller: Caller) -> Names:
@@ -147,10 +169,15 @@ def find_positions(caller: Caller) -> str | None:
 
 
 def _candidates(caller: Caller, known: Names, forms: Sequence[str]) -> Iterator[MaskArgument]:
-    """Yield the mask arguments to try, the most likely first."""
+    """Yield the mask arguments to try, the most likely first.
+
+    A mask is not added to the scores if the docstring says what 1 means.
+    """
+    documented = documented_arguments(caller.target.callee)
     for name in (name for name in known if name in caller.parameters):
-        declared = names.TRUE_KEEPS.get(name)
-        for dtype in (torch.bool, torch.int64, caller.dtype):
+        said = documented_polarity(documented.get(name, ""))
+        declared = names.TRUE_KEEPS.get(name) if said is None else said
+        for dtype in (torch.bool, torch.int64, *([caller.dtype] if said is None else [])):
             polarities = (declared is not False, declared is False)
             for form in forms:
                 for true_keeps in (True,) if dtype.is_floating_point else polarities:

@@ -8,17 +8,20 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from heedful.conformance.calling.mask_forms import LENGTHS
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.alignment import PartialRun
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.padded_batch import (
     PADDING_COUNTS,
     describe_sizes,
+    line_applying_argument,
     padded_subject,
     padding_has_effect,
     padding_is_inverted,
     padding_sides,
     real_tokens,
+    takes_padding,
 )
 from heedful.conformance.probes.padding_causes import find_padding_cause
 from heedful.conformance.probes.probe import probe
@@ -49,17 +52,33 @@ class _Change(NamedTuple):
     "left-padding-positions",
     "mask-fill-too-small",
     "mask-after-softmax",
+    "mask-inverted",
 )
 def padding(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Run a padded batch, and each sequence alone. The outputs of real tokens must be equal."""
     subject = padded_subject(evidence)
-    if subject is None:
-        return
-    yield from _leaks(evidence, subject)
-    for argument in subject.weak:
-        weak = replace(subject, padding=argument)
+    if subject is not None:
+        yield from _leaks(evidence, subject)
+    for argument in evidence.subject.weak if takes_padding(evidence) else ():
+        weak = replace(evidence.subject, padding=argument)
+        if argument.form == LENGTHS and padding_is_inverted(evidence, weak):
+            yield _inversion(evidence, weak)
         # A second mask may be meant for queries or results; one that lowers the scores of keys is meant to hide them.
-        yield from (it for it in _leaks(evidence, weak) if it.name == "mask-fill-too-small")
+        meant = ("mask-fill-too-small", *(["mask-broadcast"] if argument.form == LENGTHS else []))
+        yield from (it for it in _leaks(evidence, weak) if it.name in meant)
+
+
+def _inversion(evidence: Evidence, subject: Subject) -> Finding:
+    """Report lengths that hide the real tokens."""
+    assert subject.padding is not None
+    observation = subject.record(evidence.inputs, keep=real_tokens(evidence, "right"))
+    return Finding(
+        "mask-inverted",
+        "bug",
+        f"{subject.padding.name} is the number of real tokens; here real tokens see only the padding.",
+        describe_sizes(evidence),
+        line_applying_argument(observation, subject.padding),
+    )
 
 
 def _leaks(evidence: Evidence, subject: Subject) -> Iterator[Finding]:

@@ -302,7 +302,30 @@ def attribute_definition(
             continue
         statement = _defining_statement(source, attribute, follow_locals)
         if statement is not None:
-            return source.line_of(statement)
+            given = _given_value(module, path, statement)
+            return given or source.line_of(statement)
+    return None
+
+
+def _given_value(module: nn.Module, path: str, statement: ast.stmt) -> SourceLine | None:
+    """Return the line that creates a submodule with the value of an attribute, which `self.x = x` only keeps."""
+    match statement:
+        case ast.Assign(targets=[ast.Attribute(attr=_)], value=ast.Name(id=parameter)) if path:
+            pass
+        case _:
+            return None
+    outer, _, name = path.rpartition(".")
+    source = parsed(type(module.get_submodule(outer)))
+    for created in source.statements() if source is not None else ():
+        match created:
+            case ast.Assign(
+                targets=[ast.Attribute(value=ast.Name(id="self"), attr=attr)],
+                value=ast.Call() as call,
+            ) if attr == name:
+                given = {keyword.arg for keyword in call.keywords}
+                accepted = inspect.signature(type(module.get_submodule(path))).parameters
+                if parameter in given or parameter in [*accepted][: len(call.args)]:
+                    return source.line_of(created)
     return None
 
 
