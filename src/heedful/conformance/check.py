@@ -25,7 +25,7 @@ from heedful.conformance.calling.failures import is_missing_name
 from heedful.conformance.calling.isolation import undisturbed, within
 from heedful.conformance.calling.options import constructor_with, example_with, option
 from heedful.conformance.calling.subject import find_subject
-from heedful.conformance.calling.target import Target, TargetError, is_from_torch
+from heedful.conformance.calling.target import ConstructorError, Target, TargetError, is_from_torch
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.expectations import Expected
 from heedful.conformance.probes import PROBES
@@ -34,7 +34,7 @@ from heedful.conformance.recording.coverage import Coverage, LineTracer, traceab
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.conformance.reporting.report import Report
-from heedful.conformance.reporting.result import ProbeRun
+from heedful.conformance.reporting.result import CALLING, ProbeRun
 from heedful.conformance.reporting.root_causes import root_causes
 from heedful.errors import ArgumentError
 
@@ -114,6 +114,11 @@ def check(
 
     with undisturbed():
         report = checked(target)
+        if [run.name for run in report.probes] == [CALLING]:
+            from heedful.conformance.fixing.behind import findings_behind
+
+            found = findings_behind(target, report, checked)
+            report = replace(report, findings=(*report.findings, *found))
         if fix:
             from heedful.conformance.fixing.proof import proved_fixes  # libcst takes long to import
 
@@ -134,16 +139,17 @@ def _check(
 ) -> Report:
     """Return the report on a target without fixes; the check stops early if it finds the bug `unless`."""
     with undisturbed():
-        if module is not None:
-            model = instantiate(target, arguments)
-            captured = captured_from_model(model, module, example)
-            target, example, arguments = captured.module, captured.example, {}
         try:
+            if module is not None:
+                model = instantiate(target, arguments)
+                captured = captured_from_model(model, module, example)
+                target, example, arguments = captured.module, captured.example, {}
             evidence = evidence_of(
                 target, example=example, expected=expected, cache=cache, arguments=arguments
             )
         except TargetError as error:
-            if example is not None and inspect.isclass(target):
+            built = not isinstance(error, ConstructorError)
+            if built and example is not None and inspect.isclass(target):
                 raise _unfit_example(target, error) from error
             name, runs, coverage = str(error), (_failed_call(error),), None
         else:
@@ -184,7 +190,7 @@ def evidence_of(
 
     Raises:
         ArgumentError: The target cannot be built or called.
-        TargetError: A call that is shown to be valid fails in the target's code.
+        TargetError: The constructor, or a call that is shown to be valid, fails in the target's code.
     """
     subject = find_subject(
         target, example=example, causal=expected.causal, cache=cache, arguments=arguments
@@ -248,9 +254,9 @@ def run_probe(evidence: Evidence, probe: Probe) -> ProbeRun:
 
 
 def _failed_call(error: TargetError) -> ProbeRun:
-    """Return the outcome for a target that raises in calls that are shown to be valid."""
+    """Return the outcome for a target that raises in its constructor, or in calls that are shown to be valid."""
     cause = error.__cause__ or error
-    return ProbeRun("calling", 0.0, (_crash(cause, raising_line(cause)),))
+    return ProbeRun(CALLING, 0.0, (_crash(cause, raising_line(cause)),))
 
 
 def _unfit_example(target: type, error: TargetError) -> ArgumentError:

@@ -33,6 +33,7 @@ class Caller:
         padding: The argument that tells real tokens from padding; None if there is none.
         attention_mask: The argument that tells which key each query may see; None if there is none.
         positions: The argument that takes the position of each token, (B, T) int64; None if there is none.
+        weak: Further arguments that tell real tokens from padding, but do not hide it.
         seed: The seed of the random numbers in every run.
         keep_state: Whether the state that a run leaves behind is kept for the next one.
     """
@@ -44,6 +45,7 @@ class Caller:
     padding: MaskArgument | None = None
     attention_mask: MaskArgument | None = None
     positions: str | None = None
+    weak: tuple[MaskArgument, ...] = ()
     seed: int = 0
     keep_state: bool = False
 
@@ -85,7 +87,7 @@ class Caller:
     @property
     def masks(self) -> Masks:
         """The arguments by which the target takes masks."""
-        return Masks(self.padding, self.attention_mask, self.positions)
+        return Masks(self.padding, self.attention_mask, self.positions, self.weak)
 
     def with_masks(self, masks: Masks) -> Self:
         """Return the same caller with other arguments for masks."""
@@ -94,6 +96,7 @@ class Caller:
             padding=masks.padding,
             attention_mask=masks.attention_mask,
             positions=masks.positions,
+            weak=masks.weak,
         )
 
     def draw(self, B: int, T: int, *, seed: int = 0, dtype: torch.dtype | None = None) -> Inputs:

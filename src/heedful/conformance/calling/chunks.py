@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from heedful.conformance.calling import names
 from heedful.conformance.calling.caller import Caller
+from heedful.conformance.calling.isolation import restored
 from heedful.conformance.calling.mask_forms import mask_tensor
 from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.observation import Observation
@@ -45,6 +47,7 @@ def run_chunks(
     *,
     keep: Tensor | None = None,
     unused: float | None = None,
+    forget: bool = False,
 ) -> list[Observation]:
     """Record calls on one chunk of tokens after another; the state that the module keeps in itself is not restored.
 
@@ -56,6 +59,7 @@ def run_chunks(
         sizes: The number of tokens in each chunk.
         keep: (B, T) Boolean, which tokens are real; each call gets the part of the tokens so far.
         unused: A number with which the slots of the cache are filled first; None to leave them as they are.
+        forget: Whether to restore the module's state after each call all the same.
 
     Raises:
         ArgumentError: The target has no argument for a padding mask.
@@ -74,7 +78,8 @@ def run_chunks(
             arguments |= caller.masks.chunk_arguments(keep[:, : start + size], size, caller.dtype)
         if use.kind != "buffers":
             arguments |= _cache_arguments(use, cache)
-        trace = caller.trace(arguments)
+        with restored(caller.module) if forget else nullcontext():
+            trace = caller.trace(arguments)
         if use.kind != "buffers":
             cache = _cache_after(use, trace.result, cache)
         observations.append(caller.observation(chunk, arguments, trace, before=start))

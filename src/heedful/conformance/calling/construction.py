@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from heedful.conformance.calling import names
-from heedful.conformance.calling.exceptions import attempt, described_with_line, exits_as_errors
+from heedful.conformance.calling.exceptions import (
+    attempt,
+    described_with_line,
+    exits_as_errors,
+    raising_line,
+)
+from heedful.conformance.calling.failures import is_missing_name
 from heedful.conformance.calling.isolation import seeded
 from heedful.conformance.calling.names import Names
 from heedful.conformance.calling.options import constructor_with, option
+from heedful.conformance.calling.target import ConstructorError
 from heedful.conformance.recording.source import fields_read
 from heedful.errors import ArgumentError
 
@@ -28,6 +36,10 @@ GUESSES: tuple[Any, ...] = (
     None,
 )  # for parameters that nothing is known of
 OTHER_WIDTHS = (32, 64, 96, 128)  # that are tried if a constructor rejects the usual one
+OWN_FAULT: re.Pattern[str] = re.compile(
+    r"^\w+\.__init__\(\) (missing \d|got an unexpected keyword)|\bfloat\b.*\b(int|integer)|\bint.*\bfloat\b"
+)
+"""What a TypeError says about a wrong call of a layer, or about a float where a size is needed."""
 DROPOUT = 0.25  # large enough that a few hundred weights show how it acts
 
 VALUES: Mapping[Names, Any] = {
@@ -89,6 +101,7 @@ def build(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
 
     Raises:
         ArgumentError: An argument is unknown, a value cannot be guessed, or the constructor raised an exception.
+        ConstructorError: The constructor raises whatever it is given.
     """
     values = _values(cls, arguments)
     try:
@@ -96,11 +109,29 @@ def build(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     except ArgumentError as error:
         if isinstance(error.__cause__, ArgumentError | None):
             raise
+        unsure = any(isinstance(value, float) for value in arguments.values())
+        if _is_own_fault(
+            error.__cause__, guessed=unsure or bool(guessed_parameters(cls, arguments))
+        ):
+            raise ConstructorError(cls.__name__) from error.__cause__
         for changed in _alternatives(cls, arguments):
             built = attempt(lambda changed=changed: _called(cls, changed))
             if not isinstance(built, Exception):
                 return built
         raise
+
+
+def _is_own_fault(error: BaseException, *, guessed: bool) -> bool:
+    """Check whether a constructor raises whatever it is given.
+
+    It reads a name that exists nowhere, omits an argument of a layer, or passes it the result of a division, which is
+    a float even if there is no remainder.
+    """
+    if raising_line(error) is None or (guessed and not isinstance(error, NameError)):
+        return False
+    if is_missing_name(error):
+        return True
+    return isinstance(error, TypeError) and OWN_FAULT.search(str(error)) is not None
 
 
 def _alternatives(

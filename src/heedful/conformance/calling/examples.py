@@ -226,7 +226,8 @@ def _conventions(
         base = replace(base, other_features=widths)
         base = replace(base, same_tokens=same, visible_keys=visible_keys, from_example=True)
         for axes in _axes(sizes):
-            constants = {name: Resized(value, axes) for name, value in others.items()}
+            sequence = _shortest(others, axes)
+            constants = {name: Resized(value, axes, sequence) for name, value in others.items()}
             most = min((it.most_tokens for it in constants.values()), default=None, key=_or_endless)
             convention = replace(
                 base, constants=constants | flags, max_tokens=most, guessed=bool(constants)
@@ -315,11 +316,16 @@ class Axes:
     batch_first: bool = False
 
     def of(self, shape: Sequence[int]) -> str:
-        """Return a letter for each axis of a shape: B, T, or a blank for one that does not vary."""
+        """Return a letter for each axis of a shape: B, T, or a blank for one that does not vary.
+
+        The batch has one axis, so that a later axis of the same size is another one.
+        """
         letters = ["T" if n == self.T else "B" if n == self.B else " " for n in shape]
         if self.batch_first and letters[:1] == ["T"] and self.B == self.T:
             letters[0] = "B"
-        return "".join(letters)
+        batch = letters.index("B") if "B" in letters else len(letters)
+        later = (" " if letter == "B" else letter for letter in letters[batch + 1 :])
+        return "".join((*letters[: batch + 1], *later))
 
 
 def _axes(sizes: tuple[int, int]) -> Iterator[Axes]:
@@ -330,19 +336,39 @@ def _axes(sizes: tuple[int, int]) -> Iterator[Axes]:
         yield Axes(B, T, batch_first=True)
 
 
+def _shortest(arguments: Mapping[str, Any], axes: Axes) -> int:
+    """Return the sequence of an example of which masks or lengths hide the most, or else the first one.
+
+    Only arguments about something other than the tokens count, such as the lengths of a second sequence: without such
+    a part, nothing would show whether it is hidden.
+    """
+    for value in arguments.values():
+        if not isinstance(value, Tensor) or value.is_floating_point() or value.is_complex():
+            continue
+        letters = axes.of(value.shape)
+        if letters == "B" and value.dtype != torch.bool and int(value.max()) != axes.T:
+            return int(value.argmin())
+        if letters[:1] == "B" and "T" not in letters and value.dtype == torch.bool:
+            kept = value.flatten(1).double().mean(1)
+            return int((kept - 0.5).abs().argmin())
+    return 0
+
+
 @dataclass(frozen=True, eq=False)
 class Resized:
     """An argument of an example for other sizes: a function of (B, T, dtype).
 
-    Every sequence gets what the first one of the example has, and fewer tokens get what the first ones have.
+    Every sequence gets what one of the example has, and fewer tokens get what the first ones have.
 
     Attributes:
         value: The argument; tuples, lists and dicts are resized entry by entry, and what is no tensor is copied.
         axes: How its axes are recognized.
+        sequence: The index of the sequence whose part of the argument every sequence gets.
     """
 
     value: Any
     axes: Axes
+    sequence: int = 0
 
     def __call__(self, B: int, T: int, dtype: torch.dtype) -> Any:
         def resize(value: Any) -> Any:
@@ -350,7 +376,7 @@ class Resized:
                 return copy.deepcopy(value)
             for axis, letter in enumerate(self.axes.of(value.shape)):
                 if letter == "B":
-                    value = value.narrow(axis, 0, 1).repeat_interleave(B, axis)
+                    value = value.narrow(axis, self.sequence, 1).repeat_interleave(B, axis)
                 elif letter == "T":
                     value = value.index_select(
                         axis, torch.arange(T).clamp(max=value.shape[axis] - 1)

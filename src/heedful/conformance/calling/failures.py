@@ -93,15 +93,19 @@ def lengths_named(failures: Sequence[FailedCall]) -> list[int]:
     Windows of an image have a fixed number of tokens, and tables of relative positions have one row for each pair.
     """
     widths = failures[0].caller.convention.features
-    messages = (
+    messages = [
         describe_exception(it.error) for it in failures if raising_line(it.error) is not None
-    )
+    ]
     numbers = Counter(
         int(text) for message in messages for text in set(re.findall(r"\b\d{1,3}\b", message))
     )
     named = [n for n, _ in numbers.most_common() if n >= 2 and n not in (*widths, 3, 5, 15)]
     lengths = [size for n in named for size in (n, n * n) if size <= MAX_LENGTH]
-    return list(dict.fromkeys(lengths))[:MAX_LENGTHS]
+    pairs = (
+        int(text) for message in messages for text in re.findall(r"input of size (\d+)", message)
+    )
+    roots = (n for size in pairs for n in range(MAX_LENGTH, 1, -1) if size % (n * n) == 0)
+    return list(dict.fromkeys((*lengths, *roots)))[:MAX_LENGTHS]
 
 
 def proof_of_bug(failures: Sequence[FailedCall]) -> BaseException | None:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch._tensor_str import get_printoptions
 
 AUTOCAST_DEVICES = ("cpu", "cuda")
+COLLECTIONS = (dict, list, set)
 
 
 @contextlib.contextmanager
@@ -34,7 +35,7 @@ def seeded(seed: int = 0) -> Iterator[None]:
 
 @contextlib.contextmanager
 def restored(module: nn.Module | None) -> Iterator[None]:
-    """Restore a module's attributes and buffers afterwards: empty caches, unchanged counters.
+    """Restore a module's attributes and buffers afterwards: empty caches, unchanged counters, dicts without new keys.
 
     A tensor that was written to is replaced by a copy of its former values, because a backward pass may still need the
     tensor itself.
@@ -42,6 +43,12 @@ def restored(module: nn.Module | None) -> Iterator[None]:
     parts = [] if module is None else list(module.modules())
     holders = [holder for part in parts for holder in (vars(part), part._buffers)]
     contents = [dict(holder) for holder in holders]
+    collections = [
+        (value, value.copy())
+        for held in contents
+        for value in held.values()
+        if type(value) in COLLECTIONS
+    ]
     tensors = [value for held in contents for value in held.values() if isinstance(value, Tensor)]
     saved = {id(tensor): (tensor._version, tensor.detach().clone()) for tensor in tensors}
     try:
@@ -52,6 +59,9 @@ def restored(module: nn.Module | None) -> Iterator[None]:
             for name, value in held.items():
                 written = isinstance(value, Tensor) and value._version != saved[id(value)][0]
                 holder[name] = saved[id(value)][1] if written else value
+        for collection, entries in collections:
+            collection.clear()
+            (collection.extend if isinstance(collection, list) else collection.update)(entries)
 
 
 @contextlib.contextmanager

@@ -68,16 +68,29 @@ def documented_axes(target: Callable[..., Any], argument: str = "") -> Iterator[
         target: A module or function.
         argument: The name of an argument, if only lines that begin with it count.
     """
+    for line in _documentation(target):
+        if not line.strip(" *-:`").removeprefix("param ").startswith(argument):
+            continue
+        for shape in DOCUMENTED_SHAPE.findall(line):
+            yield "".join(_documented_axis(part) for part in shape.split(","))
+
+
+def documented_arguments(target: Callable[..., Any]) -> dict[str, str]:
+    """Return what the docstrings of a target say about each word that begins a line, such as an argument."""
+    said: dict[str, str] = {}
+    for line in _documentation(target):
+        name, _, text = line.strip(" *-:`").removeprefix("param ").partition(":")
+        said.setdefault(name.split(" ")[0].strip(" `*"), text)
+    return said
+
+
+def _documentation(target: Callable[..., Any]) -> Iterator[str]:
+    """Yield the lines of the docstrings of a target's functions and classes."""
     functions = functions_of(target)
     classes = (type(part) for part in target.modules()) if isinstance(target, nn.Module) else ()
     for definition in (*functions, *classes):
-        if definition.__module__.startswith("torch."):
-            continue
-        for line in (definition.__doc__ or "").splitlines():
-            if not line.strip(" *-:`").removeprefix("param ").startswith(argument):
-                continue
-            for shape in DOCUMENTED_SHAPE.findall(line):
-                yield "".join(_documented_axis(part) for part in shape.split(","))
+        if not definition.__module__.startswith("torch."):
+            yield from (definition.__doc__ or "").splitlines()
 
 
 def _documented_axis(text: str) -> str:

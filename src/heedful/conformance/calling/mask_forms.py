@@ -24,8 +24,8 @@ class MaskArgument:
         form: The shape of the mask, such as "(B, T)", "(T, T)" or "(B, 1, 1, T)".
         dtype: torch.bool; int64 for 1 and 0; or a floating dtype for a mask that is added to the scores.
         true_keeps: Whether True, or 1, means that a token is visible.
-        declared: The polarity that the name means by convention (True for attention_mask, False for key_padding_mask);
-            None if the field has no single convention.
+        declared: The polarity that the docstring states, or that the name means by convention (True for
+            attention_mask, False for key_padding_mask); None if neither tells.
         effective: Whether the mask changes the output at all.
         hides: Whether a hidden token no longer affects the output.
     """
@@ -47,11 +47,13 @@ class Masks:
         padding: The argument that tells real tokens from padding; None if there is none.
         attention_mask: The argument that tells which key each query may see; None if there is none.
         positions: The argument that takes the position of each token, (B, T) int64; None if there is none.
+        weak: Further arguments that tell real tokens from padding, but do not hide it.
     """
 
     padding: MaskArgument | None = None
     attention_mask: MaskArgument | None = None
     positions: str | None = None
+    weak: tuple[MaskArgument, ...] = ()
 
     def arguments(
         self,

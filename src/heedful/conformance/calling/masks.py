@@ -12,6 +12,7 @@ from torch import Tensor
 from heedful.conformance.calling import names
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.exceptions import attempt
+from heedful.conformance.calling.layouts import documented_arguments, documented_axes
 from heedful.conformance.calling.mask_forms import (
     ATTENTION_FORMS,
     LENGTHS,
@@ -21,6 +22,7 @@ from heedful.conformance.calling.mask_forms import (
     mask_tensor,
 )
 from heedful.conformance.calling.names import Names
+from heedful.conformance.calling.polarity import documented_polarity
 from heedful.conformance.calling.target import is_from_torch
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.inputs import Inputs
@@ -40,10 +42,11 @@ class _Trial(NamedTuple):
 
 def find_masks(caller: Caller, max_length: int | None) -> Masks:
     """Return the arguments by which a target takes masks."""
-    if max_length is not None and max_length < TOKENS:
+    if max_length is not None and max_length < _sizes(caller)[1]:
         masks = Masks()
     else:
         masks = _distinct(_find_padding(caller), _find_attention_mask(caller))
+        masks = replace(masks, weak=_weak_masks(caller, masks))
     positions = find_positions(caller.with_masks(masks))
     return replace(masks, positions=positions)
 
@@ -56,11 +59,35 @@ def _find_padding(caller: Caller) -> MaskArgument | None:
     if unknown is not None:
         return unknown
     lengths = (
-        MaskArgument(name, LENGTHS, torch.int64, True)
-        for name in names.VALID_LENGTHS
+        _as_lengths(name)
+        for name in (*names.VALID_LENGTHS, *_said_to_be_lengths(caller))
         if name in caller.parameters
     )
-    return _first_fitting(caller, lengths) or padding
+    by_name = _first_fitting(caller, lengths) or padding
+    if by_name is not None:
+        return by_name
+    said = _first_fitting(caller, _candidates(caller, _said_to_be_masks(caller), PADDING_FORMS))
+    return said if said is not None and said.effective else None
+
+
+def _weak_masks(caller: Caller, found: Masks) -> tuple[MaskArgument, ...]:
+    """Return arguments for padding that have an effect, but do not hide a token as they should.
+
+    They are a second mask, beside one that does, or lengths.
+    """
+    known = {it.name for it in (found.padding, found.attention_mask) if it is not None and it.hides}
+    others = (name for name in names.PADDING_MASKS if known and name not in known)
+    forms = PADDING_FORMS[:1]  # no other form tells that it is a mask of tokens
+    fitting = [_first_fitting(caller, _candidates(caller, (name,), forms)) for name in others]
+    if found.padding is None:
+        lengths = map(_as_lengths, (*names.VALID_LENGTHS, *_said_to_be_lengths(caller)))
+        trials = (_trial(caller, it) for it in lengths if it.name in caller.parameters)
+        fitting += [it.argument for it in trials if it is not None]
+    return tuple(it for it in fitting if it is not None and it.effective and not it.hides)
+
+
+def _as_lengths(name: str) -> MaskArgument:
+    return MaskArgument(name, LENGTHS, torch.int64, True)
 
 
 def _find_attention_mask(caller: Caller) -> MaskArgument | None:
@@ -84,6 +111,26 @@ def _unknown(caller: Caller) -> Names:
     candidates = (name for name in (*guessed, *optional) if name not in given)
     found = (name for name in candidates if name not in names.OF_KNOWN_ROLES)
     return tuple(dict.fromkeys(found))[:MAX_UNKNOWN]
+
+
+def _said_to_be_lengths(caller: Caller) -> Names:
+    """Return the arguments of unknown names that their names, or the docstrings, call lengths."""
+    return tuple(
+        name
+        for name in _unknown(caller)
+        if "len" in name.lower()
+        or [len(axes) for axes in documented_axes(caller.target.callee, name)] == [1]
+    )
+
+
+def _said_to_be_masks(caller: Caller) -> Names:
+    """Return the arguments of unknown names that their names, or the docstrings, call masks of padding."""
+    documented = documented_arguments(caller.target.callee)
+    return tuple(
+        name
+        for name in _unknown(caller)
+        if any(word in f"{name} {documented.get(name, '')}".lower() for word in ("mask", "pad"))
+    )
 
 
 def _first_hiding(caller: Caller, candidates: Iterable[MaskArgument]) -> MaskArgument | None:
@@ -122,10 +169,15 @@ def find_positions(caller: Caller) -> str | None:
 
 
 def _candidates(caller: Caller, known: Names, forms: Sequence[str]) -> Iterator[MaskArgument]:
-    """Yield the mask arguments to try, the most likely first."""
+    """Yield the mask arguments to try, the most likely first.
+
+    A mask is not added to the scores if the docstring says what 1 means.
+    """
+    documented = documented_arguments(caller.target.callee)
     for name in (name for name in known if name in caller.parameters):
-        declared = names.TRUE_KEEPS.get(name)
-        for dtype in (torch.bool, torch.int64, caller.dtype):
+        said = documented_polarity(documented.get(name, ""))
+        declared = names.TRUE_KEEPS.get(name) if said is None else said
+        for dtype in (torch.bool, torch.int64, *([caller.dtype] if said is None else [])):
             polarities = (declared is not False, declared is False)
             for form in forms:
                 for true_keeps in (True,) if dtype.is_floating_point else polarities:
@@ -149,15 +201,15 @@ def _first_fitting(caller: Caller, candidates: Iterable[MaskArgument]) -> MaskAr
 
 def _trial(caller: Caller, argument: MaskArgument) -> _Trial | None:
     """Hide one token, change it, and compare a row that should not depend on it; None if the form does not run."""
-    B = 2 if caller.batched else 1
+    B, T = _sizes(caller)
     # The last row depends on earlier tokens in causal modules too; a length can hide the last token alone.
     row, hidden = (0, -1) if argument.form == LENGTHS else (-1, -2)
-    inputs = caller.draw(B, TOKENS)
-    changed = inputs.changed(B - 1, hidden % TOKENS)
-    visible = _all_visible(argument, B)
+    inputs = caller.draw(B, T)
+    changed = inputs.changed(B - 1, hidden % T)
+    visible = _all_visible(argument, B, T)
     masked = visible.clone()
     masked[-1, 2 * (argument.form in ATTENTION_FORMS) :, hidden] = False
-    masked |= torch.eye(TOKENS, dtype=torch.bool)  # a token that sees only itself affects no other
+    masked |= torch.eye(T, dtype=torch.bool)  # a token that sees only itself affects no other
     try:
         with torch.no_grad():
             before, before_masked, after, after_masked = (
@@ -175,14 +227,21 @@ def _trial(caller: Caller, argument: MaskArgument) -> _Trial | None:
     return _Trial(replace(argument, effective=effective, hides=hides), share)
 
 
-def _all_visible(argument: MaskArgument, B: int) -> Tensor:
+def _sizes(caller: Caller) -> tuple[int, int]:
+    """Return the B and T of a trial; an example's own sizes are left to its own masks."""
+    if caller.fixed_sizes is not None and not caller.convention.from_example:
+        return caller.fixed_sizes
+    return 2 if caller.batched else 1, TOKENS
+
+
+def _all_visible(argument: MaskArgument, B: int, T: int) -> Tensor:
     """Return a mask without effect for padding; in forms with queries, the first two see all, the others one another.
 
     A padding mask that is taken for such a form shows every token: its rows, one per sequence, are then the first two.
     """
     if argument.form not in ATTENTION_FORMS:
-        return torch.ones(B, TOKENS, TOKENS, dtype=torch.bool)
-    visible = torch.ones(1, TOKENS, TOKENS, dtype=torch.bool)
+        return torch.ones(B, T, T, dtype=torch.bool)
+    visible = torch.ones(1, T, T, dtype=torch.bool)
     visible[:, 2:, :2] = False
     return visible
 

@@ -63,6 +63,7 @@ def find_subject(
         masks.padding,
         masks.attention_mask,
         masks.positions,
+        masks.weak,
         max_length=max_length,
         cache_use=cache_use,
         make_cache=make_cache,
@@ -90,6 +91,7 @@ class Subject(Caller):
         *,
         keep: Tensor | None = None,
         unused: float | None = None,
+        forget: bool = False,
     ) -> list[Observation]:
         """Run one chunk of tokens after another with a cache, and record each run.
 
@@ -98,6 +100,7 @@ class Subject(Caller):
             sizes: The number of tokens in each chunk.
             keep: (B, T) Boolean, which tokens are real; None if all are.
             unused: A number with which the slots of the cache are filled first; None to leave them as they are.
+            forget: Whether each call begins with the module's first state, so that only the cache remembers.
 
         Raises:
             ArgumentError: The target has no argument for a padding mask.
@@ -105,7 +108,14 @@ class Subject(Caller):
         assert self.cache_use is not None, "check `cache_use` first"
         with self.isolated():
             return run_chunks(
-                self, self.cache_use, self.make_cache, inputs, sizes, keep=keep, unused=unused
+                self,
+                self.cache_use,
+                self.make_cache,
+                inputs,
+                sizes,
+                keep=keep,
+                unused=unused,
+                forget=forget,
             )
 
     def fresh(

@@ -29,6 +29,10 @@ class TargetError(Exception):
     """A call that is shown to be valid failed in the target's code; the cause is the target's own exception."""
 
 
+class ConstructorError(TargetError):
+    """The constructor of a target fails whatever it is given; the cause is the exception."""
+
+
 @dataclass(frozen=True, eq=False)
 class Target:
     """The module or function to check, as the caller passed it.

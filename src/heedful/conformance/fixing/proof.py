@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any
@@ -95,8 +95,16 @@ class _Search:
             return None
 
 
-def candidates(finding: Finding, text: str) -> Iterator[str]:
-    """Yield edited sources that may lack a finding: first edits of its line, then of the code around it."""
+def candidates(
+    finding: Finding, text: str, remedies: Sequence[Remedy] | None = None
+) -> Iterator[str]:
+    """Yield edited sources that may lack a finding: first edits of its line, then of the code around it.
+
+    Args:
+        finding: The finding.
+        text: The source.
+        remedies: The remedies to try; None for those of the finding.
+    """
     assert finding.place is not None
     try:
         site = SourceFile(text).site(finding.place.line)
@@ -107,7 +115,7 @@ def candidates(finding: Finding, text: str) -> Iterator[str]:
     seen = {text}
     sites = [site.with_proof(finding.proof), *site.with_proof(finding.proof).related()]
     for place in sites:
-        for remedy in REMEDIES.get(finding.name, ()):
+        for remedy in REMEDIES.get(finding.name, ()) if remedies is None else remedies:
             for candidate in _edited(place, remedy):
                 if candidate not in seen and _is_valid(candidate):
                     seen.add(candidate)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.differences import changed_entries, indices_with_any
-from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.recording.source import SourceLine, layer_definition
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step
+
+# The layers from torch that take tokens first by default.
+TOKENS_FIRST = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
 
 @probe("batch-mixed")
@@ -29,9 +32,20 @@ def batch_independence(evidence: Evidence) -> Iterator[Finding | Fact]:
                 "bug",
                 f"Changing token {j} of sequence {c} changes output {i} of sequence {b}.",
                 f"B = {B}, T = {T}",
-                SourceLine.of(_first_mixing_step(evidence, c, j)),
+                _line(evidence, _first_mixing_step(evidence, c, j)),
             )
             return
+
+
+def _line(evidence: Evidence, step: Step | None) -> SourceLine | None:
+    """Return the line that creates a layer from torch which attends over the batch, or else the step's line.
+
+    Such a layer takes tokens first unless it is created with batch_first=True.
+    """
+    if step is None:
+        return None
+    layer = layer_definition(evidence.subject.module, step, *TOKENS_FIRST)
+    return layer or SourceLine.of(step)
 
 
 def _first_mixing_step(evidence: Evidence, c: int, j: int) -> Step | None:

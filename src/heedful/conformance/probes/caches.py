@@ -11,6 +11,7 @@ from heedful.conformance.evidence.alignment import PartialRun
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.cache_causes import find_cache_cause
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.probes.state import first_difference, line_changing_state
 from heedful.conformance.recording.observation import Observation
 from heedful.conformance.reporting.finding import Fact, Finding
 
@@ -21,7 +22,7 @@ CACHE_KINDS: dict[str, str] = {
 }
 
 
-@probe("cache-mismatch", "causal-alignment", "rotary-offset")
+@probe("cache-mismatch", "causal-alignment", "rotary-offset", "stale-state")
 def cache(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Run the tokens in several calls with a cache. Each output must equal that of one call on all tokens."""
     use = evidence.subject.cache_use
@@ -54,11 +55,38 @@ def check_chunks(evidence: Evidence, sizes: Sequence[int]) -> Finding | None:
             continue
         if start == 0 and _differs_without_cache(evidence, run):
             return None
-        name, reason, line = find_cache_cause(evidence, partial)
         distance = (run.output - expected).abs().max()
+        stale = _stale_state(evidence, sizes, run)
+        if stale is not None:
+            return stale
+        name, reason, line = find_cache_cause(evidence, partial)
         proof = f"{reason} With a cache the outputs from token {start} on differ by {distance:.3g}."
         return Finding(name, "bug", proof.strip(), describe_chunks(evidence, sizes), line)
     return None
+
+
+def _stale_state(evidence: Evidence, sizes: Sequence[int], wrong: Observation) -> Finding | None:
+    """Return a finding if a call is right once the module forgets all that earlier calls have left behind in it."""
+    subject, start = evidence.subject, wrong.cached_tokens
+    if subject.cache_use is None or subject.cache_use.kind == "buffers":
+        return None
+    inputs = evidence.inputs.tokens(0, sum(sizes))
+    runs = attempt(lambda: subject.run_in_chunks(inputs, sizes, forget=True))
+    if isinstance(runs, Exception):
+        return None
+    right = next(run for run in runs if run.cached_tokens == start)
+    expected = evidence.baseline.output[:, start : start + right.inputs.sizes[1]]
+    if evidence.differs(right.output, expected).any():
+        return None
+    distance = (wrong.output - right.output).abs().max()
+    return Finding(
+        "stale-state",
+        "bug",
+        f"What an earlier call leaves behind, beside the cache, changes the outputs from token {start} on by "
+        f"{distance:.3g}.",
+        describe_chunks(evidence, sizes),
+        line_changing_state(subject, first_difference(wrong, right)),
+    )
 
 
 def _differs_without_cache(evidence: Evidence, first: Observation) -> bool:

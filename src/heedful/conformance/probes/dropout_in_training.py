@@ -52,7 +52,7 @@ def dropout_in_training(evidence: Evidence) -> Iterator[Finding | Fact]:
     first, second = (subject.fresh(train=True, seed=seed).record(inputs) for seed in (1, 2))
     attentions = find_attentions(first)
     dropouts = [
-        _Dropout(step, _dropped_tensor(step, attentions, first))
+        _Dropout(step, dropped_tensor(step, attentions, first))
         for step in dropout_steps(first, second)
     ]
     places = dict.fromkeys(map(_describe, dropouts))
@@ -66,7 +66,7 @@ def dropout_in_training(evidence: Evidence) -> Iterator[Finding | Fact]:
         yield misscaled
 
 
-def _dropped_tensor(
+def dropped_tensor(
     step: Step, attentions: list[RecordedAttention], observation: Observation
 ) -> str:
     """Return the name of the tensor that a step drops from: "weights", "scores", "keys", "context", "output", …"""

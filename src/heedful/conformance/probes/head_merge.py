@@ -34,6 +34,8 @@ def head_merge(evidence: Evidence) -> Iterator[Finding | Fact]:
             value = tensor_of(step)
             if value is None or value.numel() != expected.numel() or not value.is_floating_point():
                 continue
+            if evidence.subject.convention.is_image:
+                value = _pixels_as_tokens(value, T)
             if _mixes_tokens(value, expected):
                 yield Finding(
                     "heads-mixed-merge",
@@ -63,6 +65,15 @@ def _mixes_tokens(value: Tensor, expected: Tensor) -> bool:
         rows.shape == expected.shape and not differing_entries(rows.sort(-1).values, expected).any()
         for rows in readings
     )
+
+
+def _pixels_as_tokens(value: Tensor, T: int) -> Tensor:
+    """Return a feature map with its two axes of pixels as one axis of tokens; any other tensor as it is."""
+    for axis in range(value.dim() - 1):
+        height, width = value.shape[axis : axis + 2]
+        if height * width == T and T not in value.shape:
+            return value.flatten(axis, axis + 1)
+    return value
 
 
 def _readings_by_token(value: Tensor, B: int, T: int) -> list[Tensor]:

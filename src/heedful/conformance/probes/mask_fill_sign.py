@@ -9,9 +9,10 @@ from torch import Tensor
 
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.fills import FILLING_OPERATIONS, fill_line, fill_of
+from heedful.conformance.probes.padded_batch import padded_subject, real_tokens
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import ancestors
-from heedful.conformance.recording.observation import tensor_of
+from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step
 
@@ -23,24 +24,38 @@ SOFTMAXES: tuple[str, ...] = ("softmax", "log_softmax", "softmax_")
 @probe("mask-fill-positive")
 def mask_fill_sign(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Look for fills with +∞ or a large positive number that are still that large when the softmax reads them."""
-    steps = evidence.baseline.trace.steps
+    subject = padded_subject(evidence)
+    runs = [evidence.baseline]
+    if subject is not None:
+        keep = real_tokens(evidence, "right")
+        runs.append(subject.record(evidence.inputs, keep=keep))
+    for run in runs:
+        finding = _positive_fill(evidence, run)
+        if finding is not None:
+            yield finding
+            return
+
+
+def _positive_fill(evidence: Evidence, run: Observation) -> Finding | None:
+    """Return a finding on the first positive fill that a softmax reads in a run."""
+    steps = run.trace.steps
     for softmax in steps:
         if softmax.operation not in SOFTMAXES or not _reads_large_scores(steps, softmax):
             continue
         for index in sorted(ancestors(steps, softmax)):
             step = steps[index]
-            fill = fill_of(evidence.baseline, step)
+            fill = fill_of(run, step)
             if step.operation not in FILLING_OPERATIONS or fill is None or fill < LARGE:
                 continue
             number = "+∞" if math.isinf(fill) else f"{fill:.3g}"
-            yield Finding(
+            return Finding(
                 "mask-fill-positive",
                 "bug",
                 f"Hidden scores are set to {number}, and the softmax reads them: hidden keys get all the weight.",
-                f"T = {evidence.baseline.inputs.sizes[1]}",
+                f"T = {run.inputs.sizes[1]}",
                 fill_line(evidence, step),
             )
-            return
+    return None
 
 
 def _reads_large_scores(steps: tuple[Step, ...], softmax: Step) -> bool:

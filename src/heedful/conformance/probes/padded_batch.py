@@ -30,13 +30,19 @@ def real_tokens(evidence: Evidence, side: str) -> Tensor:
 
 def padded_subject(evidence: Evidence) -> Subject | None:
     """Return the subject, with the polarity that its padding argument declares; None if it takes no padding."""
-    subject, (B, T) = evidence.subject, evidence.inputs.sizes
+    subject = evidence.subject
     argument = subject.padding
-    if argument is None or len(PADDING_COUNTS) != B or max(PADDING_COUNTS) >= T:
+    if argument is None or not takes_padding(evidence):
         return None
     if argument.declared is None or argument.declared == argument.true_keeps:
         return subject
     return replace(subject, padding=replace(argument, true_keeps=argument.declared))
+
+
+def takes_padding(evidence: Evidence) -> bool:
+    """Return True if the sample is large enough for the padding."""
+    B, T = evidence.inputs.sizes
+    return len(PADDING_COUNTS) == B and max(PADDING_COUNTS) < T
 
 
 def padding_sides(subject: Subject) -> tuple[str, ...]:
@@ -62,9 +68,8 @@ def padding_has_effect(evidence: Evidence, subject: Subject) -> bool:
 
 def padding_is_inverted(evidence: Evidence, subject: Subject) -> bool:
     """Return True if real tokens see the padding, and no other real token."""
-    if "left" not in padding_sides(subject):
-        return False
-    keep, inputs = real_tokens(evidence, "left"), evidence.inputs
+    side = padding_sides(subject)[-1]
+    keep, inputs = real_tokens(evidence, side), evidence.inputs
     output = subject.run(inputs, keep=keep).detach()
     b, T = 1, inputs.sizes[1]
 
@@ -74,8 +79,9 @@ def padding_is_inverted(evidence: Evidence, subject: Subject) -> bool:
         rows[t] = False
         return bool(rows.any())
 
-    real = range(PADDING_COUNTS[b], T - 1)
-    return influences_others(0) and not any(influences_others(t) for t in real)
+    count = PADDING_COUNTS[b]
+    padded, real = (0, range(count, T - 1)) if side == "left" else (T - 1, range(T - count))
+    return influences_others(padded) and not any(influences_others(t) for t in real)
 
 
 def line_applying_argument(observation: Observation, argument: MaskArgument) -> SourceLine | None:

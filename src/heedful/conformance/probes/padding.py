@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from torch import Tensor
 
+from heedful.conformance.calling.mask_forms import LENGTHS
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.alignment import PartialRun
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.padded_batch import (
     PADDING_COUNTS,
     describe_sizes,
+    line_applying_argument,
     padded_subject,
     padding_has_effect,
     padding_is_inverted,
     padding_sides,
     real_tokens,
+    takes_padding,
 )
 from heedful.conformance.probes.padding_causes import find_padding_cause
 from heedful.conformance.probes.probe import probe
@@ -48,19 +52,45 @@ class _Change(NamedTuple):
     "left-padding-positions",
     "mask-fill-too-small",
     "mask-after-softmax",
+    "mask-inverted",
 )
 def padding(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Run a padded batch, and each sequence alone. The outputs of real tokens must be equal."""
     subject = padded_subject(evidence)
-    if subject is None or not padding_has_effect(evidence, subject):
-        return
-    if padding_is_inverted(evidence, subject):
+    if subject is not None:
+        yield from _leaks(evidence, subject)
+    for argument in evidence.subject.weak if takes_padding(evidence) else ():
+        weak = replace(evidence.subject, padding=argument)
+        if argument.form == LENGTHS and padding_is_inverted(evidence, weak):
+            yield _inversion(evidence, weak)
+        # A second mask may be meant for queries or results; one that lowers the scores of keys is meant to hide them.
+        meant = ("mask-fill-too-small", *(["mask-broadcast"] if argument.form == LENGTHS else []))
+        yield from (it for it in _leaks(evidence, weak) if it.name in meant)
+
+
+def _inversion(evidence: Evidence, subject: Subject) -> Finding:
+    """Report lengths that hide the real tokens."""
+    assert subject.padding is not None
+    observation = subject.record(evidence.inputs, keep=real_tokens(evidence, "right"))
+    return Finding(
+        "mask-inverted",
+        "bug",
+        f"{subject.padding.name} is the number of real tokens; here real tokens see only the padding.",
+        describe_sizes(evidence),
+        line_applying_argument(observation, subject.padding),
+    )
+
+
+def _leaks(evidence: Evidence, subject: Subject) -> Iterator[Finding]:
+    """Report padding that changes the outputs of real tokens, given by the padding argument of a subject."""
+    if not padding_has_effect(evidence, subject) or padding_is_inverted(evidence, subject):
         return
     for side in padding_sides(subject):
         keep = real_tokens(evidence, side)
         padded = subject.record(evidence.inputs, keep=keep)
         change = _find_leak(evidence, subject, padded, keep)
-        change = change or _compare_with_unpadded(evidence, padded, keep)
+        if subject.fixed_sizes is None:
+            change = change or _compare_with_unpadded(evidence, padded, keep)
         if change is not None:
             yield _report(evidence, subject, padded, keep, change)
             return

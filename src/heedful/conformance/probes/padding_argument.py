@@ -51,10 +51,12 @@ def padding_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
         )
     elif argument.declared is not None and padding_is_inverted(evidence, subject):
         convention = "1 keeps a token" if argument.declared else "True hides a token"
+        known = names.TRUE_KEEPS.get(argument.name) == argument.declared
         yield Finding(
             "mask-inverted",
             "bug",
-            f"By convention {convention} in {argument.name}; here real tokens see only the padding.",
+            f"By {'convention' if known else 'its docstring'} {convention} in {argument.name}; here real tokens see "
+            "only the padding.",
             describe_sizes(evidence),
             line_applying_argument(observation, argument),
         )

@@ -15,12 +15,15 @@ from heedful.conformance.evidence.fused import fused_arguments
 from heedful.conformance.evidence.masking import MaskDefect, unused_masking
 from heedful.conformance.probes.mask_fill import SUFFICIENT_FILL
 from heedful.conformance.probes.padded_batch import line_applying_argument
+from heedful.conformance.recording.dataflow import VIEWS
 from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.recording.source import SourceLine
-from heedful.observation import Source
+from heedful.observation import Source, Step
 
 EQUAL_LOWERING = 1e-6  # the largest standard deviation of a change that counts as one number
 MIN_LOWERING = 1e-3
+ADDITIONS = ("add", "iadd", "add_", "sub", "isub", "sub_")
+MULTIPLICATIONS = ("mul", "imul", "mul_", "masked_fill", "masked_fill_", "where")
 
 
 def find_padding_cause(
@@ -124,7 +127,25 @@ def line_lowering_scores(
             continue
         scores = value.reshape(hidden.shape)[hidden]
         if (scores == scores[0]).all() or torch.equal(scores, final):
-            return SourceLine.of(step)
+            return SourceLine.of(_scaling_step(padded, attention, step) or step)
+    return None
+
+
+def _scaling_step(padded: Observation, attention: RecordedAttention, step: Step) -> Step | None:
+    """Return the step that multiplies a mask by a number before another step adds it to the scores."""
+    if step.operation not in ADDITIONS:
+        return None
+    chain = {link.index for link in attention.chain}
+    pending = [source.step for source in step.inputs if source.step not in chain]
+    while pending:
+        index = pending.pop()
+        if index is None or index in chain:
+            continue
+        made = padded.trace[index]
+        if made.operation in MULTIPLICATIONS:
+            return made
+        if made.operation in VIEWS:
+            pending += [source.step for source in made.inputs]
     return None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
+from torch import nn
 
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
@@ -14,6 +15,7 @@ from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import (
     ancestors,
     is_projection,
+    parameter_names,
     steps_from_projection,
     unused_steps,
 )
@@ -96,7 +98,8 @@ def _candidates(evidence: Evidence, read: set[str]) -> Iterator[str]:
             continue
         role = _role(_own_name(name))
         vacant = role is not None and (_parent(name), role, shape) not in filled_roles
-        if vacant or _has_sibling_read_twice(evidence, name, shape):
+        twice = _has_sibling_read_twice(evidence, name, shape)
+        if vacant or twice or _has_sibling_in_two_roles(evidence, name, shape):
             yield name
 
 
@@ -113,6 +116,24 @@ def _has_sibling_read_twice(evidence: Evidence, name: str, shape: torch.Size) ->
     ]
     trace = evidence.baseline.trace
     return any(sum(_reads(step, sibling) for step in trace) > 1 for sibling in siblings)
+
+
+def _has_sibling_in_two_roles(evidence: Evidence, name: str, shape: torch.Size) -> bool:
+    """Check whether an attention projects two of its operands by one parameter, which is like one that is not read."""
+    module = evidence.subject.module
+    assert module is not None
+    for attention in evidence.attentions:
+        sources = (attention.query_source, attention.key_source, attention.value_source)
+        paths = [steps_from_projection(evidence.baseline, source)[:1] for source in sources]
+        used = [next(iter(parameter_names(path)), "") for path in paths]
+        for parameter in (it for it in used if used.count(it) == 2):
+            if _parent(parameter) == _parent(name) and _shape(module, parameter) == shape:
+                return True
+    return False
+
+
+def _shape(module: nn.Module, parameter: str) -> torch.Size | None:
+    return dict(module.named_parameters())[parameter].shape if parameter else None
 
 
 def _line_without_projection(evidence: Evidence, name: str, unused: set[int]) -> SourceLine | None:

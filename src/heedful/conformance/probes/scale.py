@@ -45,6 +45,8 @@ FREE: re.Pattern[str] = re.compile(
     r"\bt5|luong|\b[mμµ]up\b|unscaled|\b(no|not|without)( a| any)? scal"
 )
 """Words that announce another scale than 1/√head_dim, in lower case."""
+SCALES: re.Pattern[str] = re.compile(r"scal|temper|denom|norm_fac")
+"""Names of attributes that hold the scale, or what the scores are divided by."""
 
 
 class _Scale(NamedTuple):
@@ -274,9 +276,17 @@ def _definition_of_factor(evidence: Evidence, step: Step, head_size: int) -> Sou
             case ast.Attribute(value=ast.Name(id="self"), attr=name):
                 path = f"{step.module}.{name}" if step.module else name
                 stale = name in names.HEAD_SIZES and _attribute(evidence, step, name) != head_size
-                if stale or "scal" in name.lower():
+                kept = SCALES.search(name.lower())
+                if stale or (kept and not _is_right(evidence, step, name, head_size)):
                     return attribute_definition(evidence.subject.module, path)
     return None
+
+
+def _is_right(evidence: Evidence, step: Step, name: str, head_size: int) -> bool:
+    """Check whether a scale is defined as 1/√head_dim, or a divisor as √head_dim: then the step that reads it is wrong."""
+    value, usual = _attribute(evidence, step, name), head_size**0.5
+    usual = 1 / usual if "scal" in name.lower() else usual
+    return isinstance(value, float) and math.isclose(value, usual)
 
 
 def _attribute(evidence: Evidence, step: Step, name: str) -> object:

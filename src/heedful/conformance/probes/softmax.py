@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import torch
@@ -15,7 +14,7 @@ from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import ancestors
 from heedful.conformance.recording.observation import Observation, tensor_of
-from heedful.conformance.recording.source import SourceLine, attribute_definition
+from heedful.conformance.recording.source import SourceLine, layer_definition
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step
 from heedful.shapes import times
@@ -109,12 +108,7 @@ def _wrong_softmax(evidence: Evidence, attention: RecordedAttention) -> Finding 
 
 def _line(evidence: Evidence, step: Step) -> SourceLine | None:
     """Return the line that creates the nn.Softmax which a step's line calls, or else the step's line."""
-    module = evidence.subject.module
-    for name in re.findall(r"self\.(\w+)\(", step.source):
-        path = f"{step.module}.{name}" if step.module else name
-        if module is not None and isinstance(dict(module.named_modules()).get(path), nn.Softmax):
-            return attribute_definition(module, path) or SourceLine.of(step)
-    return SourceLine.of(step)
+    return layer_definition(evidence.subject.module, step, nn.Softmax) or SourceLine.of(step)
 
 
 def _normalised_dimension(step: Step) -> int | None:

@@ -68,11 +68,11 @@ def _line_keeping_state(evidence: Evidence, earlier: Sequence[Inputs]) -> Source
     reference = before.record(evidence.inputs)
     for inputs in earlier:
         after.run(inputs)
-    step = _first_difference(after.record(evidence.inputs), reference)
-    return _line_changing_state(subject, step)
+    step = first_difference(after.record(evidence.inputs), reference)
+    return line_changing_state(subject, step)
 
 
-def _first_difference(run: Observation, reference: Observation) -> Step | None:
+def first_difference(run: Observation, reference: Observation) -> Step | None:
     """Return the first step of a run on equal tokens that a reference lacks, or that has another value there."""
     for step, other in zip(run.trace, reference.trace, strict=False):
         if (step.operation, step.line, step.shape) != (other.operation, other.line, other.shape):
@@ -83,19 +83,25 @@ def _first_difference(run: Observation, reference: Observation) -> Step | None:
     return None
 
 
-def _line_changing_state(subject: Subject, step: Step | None) -> SourceLine | None:
-    """Return the line that changes an attribute which a step reads, or else the step's own line."""
+def line_changing_state(subject: Subject, step: Step | None) -> SourceLine | None:
+    """Return the line that changes an attribute which a step reads, or else the step's own line.
+
+    The step may read it by a local variable.
+    """
     if step is None or step.module is None:
         return SourceLine.of(step)
     assert subject.module is not None
     owner = subject.module.get_submodule(step.module)
-    mutations = (attribute_mutation(owner, name) for name in ATTRIBUTE_READ.findall(step.source))
     kept = (
         source.name.rpartition(".")[2]
         for source in step.inputs
         if source.kind in ("constant", "attribute")
     )
-    assignments = (last_assignment(subject.callee, step, name) for name in kept)
+    found = (last_assignment(subject.callee, step, name) for name in kept)
+    assignments = [line for line in found if line is not None]
+    reading = (step.source, *(line.source for line in assignments))
+    read = (name for source in reading for name in ATTRIBUTE_READ.findall(source))
+    mutations = (attribute_mutation(owner, name) for name in read)
     lines = (line for line in (*mutations, *assignments) if line is not None)
     return next(lines, SourceLine.of(step))
 
@@ -122,5 +128,5 @@ def padding_state(evidence: Evidence) -> Iterator[Finding | Fact]:
         "bug",
         f"After a call with other padding the output differs from a fresh module's by {distance:.3g}.",
         f"B = {B}, T = {T}, one padded token, then two",
-        _line_changing_state(subject, _first_difference(after, fresh)),
+        line_changing_state(subject, first_difference(after, fresh)),
     )

@@ -13,6 +13,10 @@ from torch import nn
 from heedful.conformance.recording.source import SourceLine, parsed
 
 
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
 @dataclass(frozen=True)
 class _Call:
     """A call in a function's source, and the function or module that it calls."""
@@ -30,8 +34,8 @@ class _Call:
         return next((keyword.arg for keyword in keywords), None)
 
     def omits(self, names: Collection[str]) -> bool:
-        """Check whether the callee has a parameter with one of some names that the call does not give."""
-        given = {keyword.arg for keyword in self.node.keywords}
+        """Check whether the callee has a parameter with one of some names that the call does not give, or as None."""
+        given = {it.arg for it in self.node.keywords if not _is_none(it.value)}
         if None in given or any(isinstance(argument, ast.Starred) for argument in self.node.args):
             return False
         left = _parameters(self.callee)[len(self.node.args) :]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import inspect
 import linecache
+import re
 import textwrap
 import tokenize
 from collections.abc import Callable, Iterable, Iterator
@@ -137,10 +138,24 @@ def prose_about(target: Callable[..., object]) -> str:
     Args:
         target: A function, or a module, whose submodules' classes count, too.
     """
+    return "\n".join(map(_prose, _own_definitions(target))).lower()
+
+
+def own_text(target: Callable[..., object]) -> str:
+    """Return the source of a function, or of the classes of a module, below the docstrings of their files."""
+    sources = [source for it in _own_definitions(target) if (source := parsed(it)) is not None]
+    files = dict.fromkeys(source.file for source in sources)
+    trees = (source.tree for file in files if (source := parsed_file(file)) is not None)
+    docstrings = (ast.get_docstring(tree) or "" for tree in trees)
+    return "\n".join([*docstrings, *(ast.unparse(source.tree) for source in sources)])
+
+
+def _own_definitions(target: Callable[..., object]) -> list[Callable[..., object]]:
+    """Return a function, or the classes of a module and of its submodules, without those of torch."""
     modules = target.modules() if isinstance(target, nn.Module) else ()
     classes = dict.fromkeys(base for module in modules for base in type(module).__mro__)
     own = [cls for cls in classes if cls.__module__.partition(".")[0] not in ("torch", "builtins")]
-    return "\n".join(_prose(definition) for definition in own or [target]).lower()
+    return list(own) or [target]
 
 
 def _prose(definition: Callable[..., object]) -> str:
@@ -213,15 +228,35 @@ def fields_read(cls: Callable[..., object]) -> dict[str, list[str]]:
 
 
 def attribute_mutation(module: nn.Module, attribute: str) -> SourceLine | None:
-    """Return the first line outside the constructor that assigns a module's attribute or writes into it."""
+    """Return the first line outside the constructor that assigns a module's attribute or writes into it.
+
+    If it writes under a key that a local variable holds, `self.tables[key] = …`, return the line that makes the key:
+    what the key leaves out cannot tell entries apart.
+    """
     for function in methods_of(module):
         source = parsed(function)
         if source is None or function.__name__ == "__init__":
             continue
         for statement in source.statements():
             if _mutates(statement, attribute):
-                return source.line_of(statement)
+                return source.line_of(_key_definition(source, statement) or statement)
     return None
+
+
+def _key_definition(source: ParsedSource, statement: ast.stmt) -> ast.stmt | None:
+    """Return the statement that assigns the variable under which another statement writes into an attribute."""
+    match statement:
+        case ast.Assign(targets=[ast.Subscript(slice=ast.Name(id=key))]):
+            made = (it for it in source.statements() if _assigns(it, key) and _is_composed(it))
+            earlier = (it for it in made if it.lineno < statement.lineno)
+            return max(earlier, key=lambda it: it.lineno, default=None)
+    return None
+
+
+def _is_composed(statement: ast.stmt) -> bool:
+    """Check whether a statement assigns a text or a tuple."""
+    value = statement.value if isinstance(statement, ast.Assign) else None
+    return isinstance(value, ast.JoinedStr | ast.Tuple | ast.Constant)
 
 
 def _mutates(statement: ast.stmt, attribute: str) -> bool:
@@ -267,7 +302,42 @@ def attribute_definition(
             continue
         statement = _defining_statement(source, attribute, follow_locals)
         if statement is not None:
-            return source.line_of(statement)
+            given = _given_value(module, path, statement)
+            return given or source.line_of(statement)
+    return None
+
+
+def _given_value(module: nn.Module, path: str, statement: ast.stmt) -> SourceLine | None:
+    """Return the line that creates a submodule with the value of an attribute, which `self.x = x` only keeps."""
+    match statement:
+        case ast.Assign(targets=[ast.Attribute(attr=_)], value=ast.Name(id=parameter)) if path:
+            pass
+        case _:
+            return None
+    outer, _, name = path.rpartition(".")
+    source = parsed(type(module.get_submodule(outer)))
+    for created in source.statements() if source is not None else ():
+        match created:
+            case ast.Assign(
+                targets=[ast.Attribute(value=ast.Name(id="self"), attr=attr)],
+                value=ast.Call() as call,
+            ) if attr == name:
+                given = {keyword.arg for keyword in call.keywords}
+                accepted = inspect.signature(type(module.get_submodule(path))).parameters
+                if parameter in given or parameter in [*accepted][: len(call.args)]:
+                    return source.line_of(created)
+    return None
+
+
+def layer_definition(
+    module: nn.Module | None, step: Step, *kinds: type[nn.Module]
+) -> SourceLine | None:
+    """Return the line that creates the layer which a step's line calls, `self.name(…)`, if it is of a kind."""
+    layers = {} if module is None else dict(module.named_modules())
+    for name in re.findall(r"self\.(\w+)\(", step.source):
+        path = f"{step.module}.{name}" if step.module else name
+        if isinstance(layers.get(path), kinds):
+            return attribute_definition(module, path)
     return None
 
 

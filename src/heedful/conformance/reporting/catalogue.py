@@ -103,6 +103,14 @@ _MASKS = (
         "Change the sign of the fill: hidden scores become float('-inf').",
     ),
     CatalogueEntry(
+        "mask-fill-overflow",
+        "suspicious",
+        "Hidden scores are set to a number that float16 cannot hold, such as -1e9, so that the module fails in half "
+        "precision. This is a bug if the code speaks of half precision.",
+        "A copy of the module is run in float16, and masked_fill() refuses the number.",
+        "Fill with float('-inf') or with torch.finfo(scores.dtype).min, which every dtype can hold.",
+    ),
+    CatalogueEntry(
         "mask-not-a-buffer",
         "bug",
         "The mask is a plain attribute of the module. .to(), .cuda() and state_dict() skip it.",
@@ -303,6 +311,14 @@ _DROPOUT = (
         "Drop the weights after the softmax: weights = dropout(softmax(scores)); context = weights @ value.",
     ),
     CatalogueEntry(
+        "dropout-unused",
+        "bug",
+        "The module declares a dropout for the weights, and never applies it.",
+        "In train mode the dropout layer is never called, and two runs with different seeds drop no weight.",
+        "Apply it to the weights: weights = self.dropout(softmax(scores)). To scaled_dot_product_attention(), pass "
+        "dropout_p=self.p if self.training else 0.0.",
+    ),
+    CatalogueEntry(
         "dropout-rescale",
         "bug",
         "The weights that dropout keeps are not multiplied by 1/(1 − p), so that outputs in train mode and in eval "
@@ -359,6 +375,16 @@ _CACHES = (
         "rotation expects.",
         "The rotation changes the lengths of vectors, or the scores depend on more than the distance of two tokens.",
         "Rotate queries and keys by the same function, with tables in its layout.",
+    ),
+    CatalogueEntry(
+        "relative-shift-wrong",
+        "bug",
+        "A function that shifts scores by distance into place, as in Transformer-XL, mixes the rows of queries, or "
+        "shifts rows by wrong distances.",
+        "The entries of its result are looked for among its inputs. Each must come from the same query, and for each "
+        "distance from the same column.",
+        "Pad a column of zeros on the left, view (Tq, R + 1) as (R + 1, Tq), drop the first row, and view the rest as "
+        "(Tq, R). Queries that see later keys need R = 2 Tk - 1 distances, negative ones among them.",
     ),
     CatalogueEntry(
         "rotary-precision",

@@ -11,6 +11,8 @@ from heedful.conformance.reporting.finding import LEVELS, Fact, Finding
 from heedful.conformance.reporting.fix import Fix
 
 EXIT_OK, EXIT_BUGS = 0, 1
+CALLING = "calling"
+"""The name that stands for the probes if no call of the target works."""
 
 
 @dataclass(frozen=True)

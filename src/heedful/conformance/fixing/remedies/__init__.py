@@ -45,6 +45,18 @@ _OTHER_NAME = (
 )
 _OFFSET = rewriting(masks.without_offset, rotary.offset, rotary.sliced)
 
+REPAIRS: dict[str, tuple[Remedy, ...]] = {
+    "undefined-or-global-name": (names.own_attribute, names.imported, names.known_variable),
+    "crashes": (
+        names.similar_attribute,
+        names.added_attribute,
+        rewriting(scale.whole_quotient),
+        names.fewer_targets,
+        rewriting(heads.reshaped, heads.concatenated),
+    ),
+}
+"""The remedies of bugs that end every call, none of which leaves anything out."""
+
 REMEDIES: dict[str, tuple[Remedy, ...]] = {
     "mask-unused": (
         masks.assign_result,
@@ -125,12 +137,12 @@ REMEDIES: dict[str, tuple[Remedy, ...]] = {
     ),
     "rotary-precision": (rotary.precise,),
     "stale-state": (removal.without_statement, removal.without_last_term, *_LEFT_OUT),
-    "undefined-or-global-name": (names.known_variable,),
+    "undefined-or-global-name": REPAIRS["undefined-or-global-name"],
     "gradient-wrong": (rewriting(removal.attached), rewriting_all(removal.attached)),
     "stride-dependent": (
         rewriting(heads.reshaped, removal.without_step),
         removal.without_statement,
     ),
     "length-dependent": _LEFT_OUT,
-    "crashes": (names.fewer_targets, rewriting(heads.reshaped, heads.concatenated), *_LEFT_OUT),
+    "crashes": (*REPAIRS["crashes"], *_LEFT_OUT),
 }

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import libcst as cst
 
 from heedful.conformance.fixing.remedies.remedy import replaced
 from heedful.conformance.fixing.site import Edit, Site
 from heedful.conformance.fixing.syntax import called, code, integer, variables
+
+IMPORTS: Mapping[str, str] = {
+    "math": "import math", "torch": "import torch", "nn": "from torch import nn",
+    "F": "import torch.nn.functional as F", "np": "import numpy as np",
+    "einsum": "from torch import einsum", "Tensor": "from torch import Tensor",
+    "rearrange": "from einops import rearrange", "repeat": "from einops import repeat",
+    "sqrt": "from math import sqrt", "partial": "from functools import partial",
+}  # fmt: skip
+"""What code usually imports under a name."""
 
 NAMES = 8  # other names that are tried for one name
 
@@ -53,6 +62,65 @@ def known_variable(site: Site) -> Iterator[Edit]:
         for name in dict.fromkeys([*initials, *similar] if len(wrong) < 3 else similar):
             places = [node for node in variables(site.statement) if node.value == wrong]
             yield {node: cst.Name(name) for node in places}
+
+
+def own_attribute(site: Site) -> Iterator[Edit]:
+    """Read the attribute of self with the name of a variable that does not exist."""
+    for wrong in re.findall(r"name '(\w+)'", site.proof):
+        if wrong in site.attributes:
+            attribute = cst.parse_expression(f"self.{wrong}")
+            yield {node: attribute for node in variables(site.statement) if node.value == wrong}
+
+
+def imported(site: Site) -> Iterator[Edit]:
+    """Import a module, or a function of one, that the file reads under its usual name."""
+    body = site.file.module.body
+    heads = [_is_head(statement) for statement in body]
+    first = heads.index(False) if False in heads else len(heads)
+    for wrong in re.findall(r"name '(\w+)'", site.proof):
+        if wrong in IMPORTS:
+            statement = cst.parse_statement(f"{IMPORTS[wrong]}\n")
+            yield {
+                site.file.module: site.file.module.with_changes(
+                    body=[*body[:first], statement, *body[first:]]
+                )
+            }
+
+
+def _is_head(statement: cst.CSTNode) -> bool:
+    """Check whether a statement is a docstring or imports from __future__, which stand before all else."""
+    return isinstance(statement, cst.SimpleStatementLine) and (
+        "__future__" in code(statement)
+        or isinstance(getattr(statement.body[0], "value", None), cst.SimpleString)
+    )
+
+
+def similar_attribute(site: Site) -> Iterator[Edit]:
+    """Read an attribute that exists, or the variable of that name, instead of an attribute that does not."""
+    for wrong in re.findall(r"has no attribute '(\w+)'", site.proof):
+        nodes = [
+            node
+            for node in site.nodes
+            if isinstance(node, cst.Attribute)
+            and node.attr.value == wrong
+            and code(node.value) == "self"
+        ]
+        if wrong in (*site.assigned, *site.parameters):
+            yield {node: cst.Name(wrong) for node in nodes}
+        alike = difflib.get_close_matches(wrong, site.attributes, n=NAMES, cutoff=0.0)
+        for name in dict.fromkeys([*site.unread_attributes, *alike]):
+            if name != wrong:
+                yield {node: cst.parse_expression(f"self.{name}") for node in nodes}
+
+
+def added_attribute(site: Site) -> Iterator[Edit]:
+    """Assign an attribute from the parameter of the constructor that has its name."""
+    for wrong in re.findall(r"has no attribute '(\w+)'", site.proof):
+        for place in site.attributes.values():
+            if wrong in place.parameters and isinstance(place.statement, cst.SimpleStatementLine):
+                assignment = cst.parse_statement(f"self.{wrong} = {wrong}\n")
+                yield {place.statement: cst.FlattenSentinel([assignment, place.statement])}
+                break
 
 
 def other_attribute(node: cst.BaseExpression, site: Site) -> Iterator[str]:

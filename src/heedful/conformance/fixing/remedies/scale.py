@@ -192,3 +192,10 @@ def is_product(node: cst.BaseExpression) -> bool:
         case cst.Call():
             return called(node) in PRODUCTS and argument(node, 1, "other") is not None
     return False
+
+
+def whole_quotient(node: cst.BaseExpression, site: Site) -> Iterator[str]:
+    """Divide sizes without a remainder: / gives a float, which is no size."""
+    match node:
+        case cst.BinaryOperation(left=left, operator=cst.Divide(), right=right):
+            yield f"{code(left)} // {code(right)}"

@@ -1,0 +1,149 @@
+"""What a check finds behind a bug that ends every call: it goes on with a copy of the source that mends the bug."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from difflib import SequenceMatcher
+from itertools import islice
+from typing import Any, NamedTuple
+
+from heedful.conformance.calling.isolation import within
+from heedful.conformance.fixing.origin import Origin, origin_of
+from heedful.conformance.fixing.proof import CHECK_SECONDS, Check, candidates
+from heedful.conformance.fixing.remedies import REPAIRS
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.reporting.finding import Finding
+from heedful.conformance.reporting.report import Report
+from heedful.conformance.reporting.result import CALLING
+from heedful.errors import ArgumentError
+
+SEARCH_SECONDS = 8.0  # for all repairs of a target
+CANDIDATES = 30  # repairs that are tried for one bug
+WORKING = 2  # repairs with which the target runs, whose findings are compared
+REPAIRED = 3  # bugs of one target that end every call, one behind the other
+
+
+class _Repair(NamedTuple):
+    """An edited source with which a check goes on, and what that check finds."""
+
+    text: str
+    file: str
+    report: Report
+
+
+def findings_behind(target: Any, report: Report, check: Check) -> tuple[Finding, ...]:
+    """Return what is wrong with a target beside the bug that ended every call of it, on the lines of its own source.
+
+    Of the repairs with which the target runs, the one that leaves the fewest bugs counts: what is wrong with each
+    repair is wrong with the target.
+
+    Args:
+        target: The checked class or function.
+        report: The report on it.
+        check: A function that checks another definition of the target in the same way.
+    """
+    try:
+        origin = origin_of(target)
+    except ArgumentError:  # no file defines it, so that it cannot be defined again
+        return ()
+    end = time.monotonic() + SEARCH_SECONDS
+    text, file, found = origin.text, origin.file, list[Finding]()
+    for _ in range(REPAIRED):
+        blocking = _blocking(report)
+        if blocking is None:
+            break
+        repair = _best(blocking, _repairs(origin, blocking, text, file, check, end))
+        if repair is None:
+            break
+        text, file, report = repair
+        lines = _LineNumbers(origin, file, text)
+        found += [_behind(blocking, finding, lines) for finding in report.findings]
+    return tuple(found)
+
+
+def _blocking(report: Report) -> Finding | None:
+    """Return the bug that ended every call, so that no probe was asked."""
+    ended = [run.name for run in report.probes] == [CALLING]
+    return report.findings[0] if ended and report.findings else None
+
+
+def _repairs(
+    origin: Origin, blocking: Finding, text: str, file: str, check: Check, end: float
+) -> Iterator[_Repair]:
+    """Yield the repairs with which a check ends otherwise."""
+    if blocking.place is None or blocking.place.file != file:
+        return
+    found = candidates(blocking, text, REPAIRS.get(blocking.name, ()))
+    for candidate in islice(found, CANDIDATES):
+        if time.monotonic() > end:
+            return
+        try:
+            with within(CHECK_SECONDS), origin.edited(candidate) as (definition, path):
+                report = check(definition, "")
+        except (Exception, SystemExit):  # noqa: BLE001 - an edit may break the source in any way
+            continue
+        still = _blocking(report)
+        if still is None or (still.name, still.proof) != (blocking.name, blocking.proof):
+            yield _Repair(candidate, path, report)
+
+
+def _best(blocking: Finding, repairs: Iterator[_Repair]) -> _Repair | None:
+    """Return the first of the repairs with the fewest bugs; those with which no call works count last.
+
+    If calls now end on another line, one more name is wrong there, and that is as good as it gets.
+    """
+
+    def rank(repair: _Repair) -> tuple[bool, int]:
+        return _blocking(repair.report) is not None, len(repair.report.bugs)
+
+    tried: list[_Repair] = []
+    for repair in repairs:
+        tried.append(repair)
+        still = _blocking(repair.report)
+        elsewhere = still is not None and _statement(still) != _statement(blocking)
+        if elsewhere or rank(repair) == (False, 0):
+            return repair
+        if sum(not rank(it)[0] for it in tried) == WORKING:
+            break
+    return min(tried, key=rank, default=None)
+
+
+def _statement(finding: Finding) -> str:
+    return "" if finding.place is None else finding.place.source
+
+
+def _behind(blocking: Finding, finding: Finding, lines: _LineNumbers) -> Finding:
+    return replace(
+        finding,
+        proof=f"Behind the repair of {blocking.name}: {finding.proof}",
+        place=None if finding.place is None else lines.original(finding.place),
+    )
+
+
+class _LineNumbers:
+    """The line numbers of an edited source in the source that it was made from.
+
+    Args:
+        origin: The original.
+        file: The temporary file of the edited source.
+        text: The edited source.
+    """
+
+    def __init__(self, origin: Origin, file: str, text: str) -> None:
+        self.origin: Origin = origin
+        self.file: str = file
+        self._lines: dict[int, int] = {}
+        before, after = origin.text.splitlines(), text.splitlines()
+        for _, start, stop, first, last in SequenceMatcher(
+            None, before, after, False
+        ).get_opcodes():
+            for number in range(first, last):
+                self._lines[number + 1] = min(start + number - first, max(stop - 1, start)) + 1
+
+    def original(self, place: SourceLine) -> SourceLine:
+        """Return the line of the original for a line of the edited source; lines of other files stay."""
+        if place.file != self.file:
+            return place
+        return SourceLine(self.origin.file, self._lines.get(place.line, place.line), place.source)

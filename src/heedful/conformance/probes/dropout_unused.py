@@ -1,0 +1,70 @@
+"""Probe: a dropout that the target declares is applied in training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import nn
+from torch.nn.modules.dropout import _DropoutNd as Dropout
+
+from heedful.conformance.calling import names
+from heedful.conformance.calling.subject import Subject
+from heedful.conformance.calling.target import is_from_torch
+from heedful.conformance.evidence.attention_search import find_attentions
+from heedful.conformance.evidence.dropout import dropout_steps
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.probes.dropout_in_training import dropped_tensor
+from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.differences import same_steps
+from heedful.conformance.recording.observation import Observation
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.reporting.finding import Fact, Finding
+
+OF_WEIGHTS = "att"
+"""A part of the names of dropouts that are meant for the weights: attn_drop, attention_dropout."""
+
+
+@probe("dropout-unused")
+def dropout_unused(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Run in train mode, and check that each dropout layer or probability that is meant for the weights acts."""
+    first, idle = _training_run(evidence.subject.fresh(train=True, seed=1), evidence)
+    second = evidence.subject.fresh(train=True, seed=2).record(evidence.inputs)
+    attentions = find_attentions(first)
+    if not attentions or not same_steps(first, second):
+        return
+    dropped = {dropped_tensor(step, attentions, first) for step in dropout_steps(first, second)}
+    if dropped:
+        idle = [] if "weights" in dropped else [name for name in idle if OF_WEIGHTS in name]
+    if not idle:
+        return
+    attention = attentions[0]
+    B, T = evidence.inputs.sizes
+    yield Finding(
+        "dropout-unused",
+        "bug",
+        f"The target declares the dropout {idle[0]}, but in training no weight is dropped: nothing applies it.",
+        f"B = {B}, T = {T}",
+        SourceLine.of(attention.softmax_step or attention.context_step),
+    )
+
+
+def _training_run(subject: Subject, evidence: Evidence) -> tuple[Observation, list[str]]:
+    """Return a run in train mode, and the dropouts that may have had no part in it: layers by name, and numbers."""
+    called: set[nn.Module] = set()
+    parts = {} if subject.module is None else dict(subject.module.named_modules())
+    layers = {
+        name: part for name, part in parts.items() if isinstance(part, Dropout) and part.p > 0
+    }
+    for layer in layers.values():
+        layer.register_forward_pre_hook(lambda layer, _: called.add(layer))
+    run = subject.record(evidence.inputs)
+    idle = [name for name, layer in layers.items() if layer not in called]
+    return run, [*idle, *(name for part in parts.values() for name in _probabilities(part))]
+
+
+def _probabilities(part: nn.Module) -> Iterator[str]:
+    """Yield the names of a module's own attributes that are probabilities of dropout."""
+    for name in () if is_from_torch(part) else names.DROPOUTS:
+        value = getattr(part, name, None)
+        if isinstance(value, float) and value > 0:
+            yield name

@@ -1,0 +1,90 @@
+"""Probe: a shift of relative scores moves each row so that its entries belong to distances, and mixes no rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby, product
+
+from torch import Tensor
+
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.observation import Observation, tensor_of, value_of
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.reporting.finding import Fact, Finding
+from heedful.observation import Step
+
+SHIFTS: re.Pattern[str] = re.compile(r"rel(ative)?_?shift|skew|rel(ative)?_to_abs", re.IGNORECASE)
+"""Names of functions that turn scores by distance into scores by key (Dai et al. 2019; Huang et al. 2018)."""
+
+
+@probe("relative-shift-wrong")
+def relative_shift(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Follow the entries through a function that shifts relative scores: each must stay in its row, by distance."""
+    _, T = evidence.inputs.sizes
+    for steps in _calls(evidence.baseline):
+        before, after = _operands(evidence.baseline, steps)
+        rows = None if before is None or after is None else _rows(before, after, T)
+        if rows is None:
+            continue
+        proof = _proof(*rows, causal=evidence.is_causal)
+        if proof:
+            function = steps[0].function.rpartition(".")[2]
+            line = SourceLine.of(_reshaping(steps))
+            yield Finding("relative-shift-wrong", "bug", f"{function}: {proof}", f"T = {T}", line)
+            return
+
+
+def _calls(observation: Observation) -> Iterator[list[Step]]:
+    """Yield the steps of each call of a function that shifts relative scores."""
+    for function, steps in groupby(observation.trace, key=lambda step: step.function):
+        if SHIFTS.search(function.rpartition(".")[2]):
+            yield list(steps)
+
+
+def _operands(
+    observation: Observation, steps: Sequence[Step]
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return the scores that a call shifts, the largest tensor that it reads from outside, and its result."""
+    own = {step.index for step in steps}
+    read = (source for step in steps for source in step.inputs if source.step not in own)
+    tensors = [tensor for source in read if (tensor := value_of(observation, source)) is not None]
+    return max(tensors, key=Tensor.numel, default=None), tensor_of(steps[-1])
+
+
+def _rows(before: Tensor, after: Tensor, T: int) -> tuple[Tensor, Tensor] | None:
+    """Return both tensors as (N, T, …), one row for each query; None if their axes are not clear."""
+    axes = [axis for axis, size in enumerate(after.shape) if size == T]
+    if before.dim() != after.dim() or len(axes) != 2 or before.shape[axes[0]] != T:
+        return None
+    if before.shape[axes[1]] < T:
+        return None
+    x, y = (tensor.movedim(axes, (-2, -1)).flatten(0, -3) for tensor in (before, after))
+    return (x, y) if len(x) == len(y) else None
+
+
+def _proof(x: Tensor, y: Tensor, *, causal: bool) -> str:
+    """Describe an entry of the result that is in a wrong row or at a wrong distance; return "" if none is."""
+    found: dict[int, tuple[int, int]] = {}
+    T = y.shape[-1]
+    for i, j in product(range(T), repeat=2):
+        if causal and j > i:
+            continue
+        columns = (x[:, i] == y[:, i, j, None]).all(0).nonzero().flatten()
+        if len(columns) != 1:
+            return f"the score of query {i} and key {j} is none of the scores of this query."
+        column = int(columns)
+        if found.setdefault(j - i, (column, i))[0] != column:
+            other = found[j - i][1]
+            return (
+                f"queries {other} and {i} take the score of one distance from columns "
+                f"{found[j - i][0]} and {column}."
+            )
+    return ""
+
+
+def _reshaping(steps: Sequence[Step]) -> Step:
+    """Return the step that reads the rows at another length, which shifts them, or else the last one."""
+    reshaping = (step for step in steps if step.operation in ("view", "reshape", "as_strided"))
+    return next(reshaping, steps[-1])
