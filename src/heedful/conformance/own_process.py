@@ -30,6 +30,31 @@ FIX_SECONDS: float = 90.0
 WORKER = "heedful.conformance.worker"
 
 
+class NoAnswerError(ArgumentError):
+    """The process of a target ended without an answer, or did not end in time.
+
+    Args:
+        target: The target, as the user named it.
+        code: The exit code, negative for a signal; None if the process did not end in time.
+        seconds: The time limit.
+    """
+
+    def __init__(self, target: str, code: int | None, seconds: float) -> None:
+        super().__init__(
+            "TARGET",
+            expected="a module that can be imported, built and called",
+            received=f"{target}, {_described(code, seconds)} and without an answer",
+            remedy="Import it and call it in Python to see where that happens.",
+        )
+        self.target: str = target
+        self.code: int | None = code
+        self.seconds: float = seconds
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the error as a call that builds it again."""
+        return type(self), (self.target, self.code, self.seconds)
+
+
 def check_in_own_process(
     target: str,
     *,
@@ -37,11 +62,14 @@ def check_in_own_process(
     options: Mapping[str, Any],
     example: str = "",
     example_from: str = "",
+    seconds: float | None = None,
+    memory: int | None = None,
+    quiet: bool = False,
 ) -> Report:
     """Check a target in another process, and return its report.
 
-    What the target prints goes to stderr, also if it writes to a file descriptor. Control characters in it and in the
-    report are escaped.
+    What the target prints goes to stderr, also if it writes to a file descriptor, unless the check is quiet. Control
+    characters in it and in the report are escaped.
 
     Args:
         target: The target as "path/to/file.py:Name" or "package.module:Name".
@@ -49,33 +77,35 @@ def check_in_own_process(
         options: Other options of `check`, as values that JSON can hold.
         example: The arguments of a call as a Python expression; "" if they are not given.
         example_from: A test that calls the target, as "path/to/test_file.py::test_name"; "" if none is given.
+        seconds: The time limit; None for the usual one.
+        memory: The number of bytes that the process may allocate; None for a share of the machine's memory.
+        quiet: Whether to drop what the target prints.
 
     Raises:
-        HeedfulError: The target cannot be imported, built or called, or it ends the process, or it takes too long.
+        NoAnswerError: The target ends the process, or it takes too long.
+        HeedfulError: The target cannot be imported, built or called.
     """
     with tempfile.TemporaryDirectory(prefix="heedful-") as folder:
         nonce = secrets.token_hex()
-        request = Request(target, dict(arguments), dict(options), nonce, example, example_from)
+        request = Request(
+            target, dict(arguments), dict(options), nonce, example, example_from, memory
+        )
         Path(folder, "request").write_text(request.to_json(), encoding="ascii")
-        seconds = SECONDS + (FIX_SECONDS if options.get("fix") else 0.0)
-        end = _run([sys.executable, "-P", "-m", WORKER, folder], seconds)
+        limit = (seconds or SECONDS) + (FIX_SECONDS if options.get("fix") else 0.0)
+        output = None if quiet else sys.stderr
+        code = _run([sys.executable, "-P", "-m", WORKER, folder], limit, output)
         try:
             text = read_file(Path(folder, "answer"), MAX_ANSWER)
             outcome = parse_answer(text, request.nonce)
         except (OSError, ValueError) as error:
-            raise ArgumentError(
-                "TARGET",
-                expected="a module that can be imported, built and called",
-                received=f"{target}, {end} and without an answer",
-                remedy="Import it and call it in Python to see where that happens.",
-            ) from error
+            raise NoAnswerError(target, code, limit) from error
     if isinstance(outcome, Report):
         return outcome
     raise outcome
 
 
-def _run(command: list[str], seconds: float) -> str:
-    """Run a command for a limited time, copy its output to stderr, and return how it ended: "which …"."""
+def _run(command: list[str], seconds: float, output: IO[str] | None) -> int | None:
+    """Run a command for a limited time, copy its output, and return its exit code; None if it did not end in time."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -84,16 +114,15 @@ def _run(command: list[str], seconds: float) -> str:
         start_new_session=True,
     )
     assert process.stdout is not None
-    copying = threading.Thread(target=_copy, args=(process.stdout, sys.stderr), daemon=True)
+    copying = threading.Thread(target=_copy, args=(process.stdout, output), daemon=True)
     copying.start()
     try:
-        code = process.wait(seconds)
+        return process.wait(seconds)
     except subprocess.TimeoutExpired:
-        code = None
+        return None
     finally:
         _kill(process)
         copying.join(timeout=1.0)
-    return _described(code, seconds)
 
 
 def _described(code: int | None, seconds: float) -> str:
