@@ -42,7 +42,9 @@ def enter(folder: str, output: str) -> None:
     worker.main()
 
 
-def run_preloaded(command: list[str], seconds: float, errors: IO[str] | None) -> int | None:
+def run_preloaded(
+    command: list[str], seconds: float, errors: IO[str] | None, folder: Path | None
+) -> int | None:
     """Do what `own_process._run` does in a process that has imported torch already, which takes a tenth of the time."""
     assert isinstance(CONTEXT, ForkServerContext)
     output = Path(command[-1], "output")

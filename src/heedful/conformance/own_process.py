@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,6 +29,19 @@ FIX_SECONDS: float = 90.0
 """The time that the search for fixes may take besides."""
 
 WORKER = "heedful.conformance.worker"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the process of a target may use.
+
+    Attributes:
+        seconds: The time; None for the usual limit.
+        memory: The number of bytes that it may allocate; None for a share of the machine's memory.
+    """
+
+    seconds: float | None = None
+    memory: int | None = None
 
 
 class NoAnswerError(ArgumentError):
@@ -62,8 +76,8 @@ def check_in_own_process(
     options: Mapping[str, Any],
     example: str = "",
     example_from: str = "",
-    seconds: float | None = None,
-    memory: int | None = None,
+    limits: Limits = Limits(),
+    folder: Path | None = None,
     quiet: bool = False,
 ) -> Report:
     """Check a target in another process, and return its report.
@@ -77,40 +91,44 @@ def check_in_own_process(
         options: Other options of `check`, as values that JSON can hold.
         example: The arguments of a call as a Python expression; "" if they are not given.
         example_from: A test that calls the target, as "path/to/test_file.py::test_name"; "" if none is given.
-        seconds: The time limit; None for the usual one.
-        memory: The number of bytes that the process may allocate; None for a share of the machine's memory.
+        limits: What the process may use.
+        folder: The working folder of the process; None for the current one.
         quiet: Whether to drop what the target prints.
 
     Raises:
         NoAnswerError: The target ends the process, or it takes too long.
         HeedfulError: The target cannot be imported, built or called.
     """
-    with tempfile.TemporaryDirectory(prefix="heedful-") as folder:
+    with tempfile.TemporaryDirectory(prefix="heedful-") as exchange:
         nonce = secrets.token_hex()
         request = Request(
-            target, dict(arguments), dict(options), nonce, example, example_from, memory
+            target, dict(arguments), dict(options), nonce, example, example_from, limits.memory
         )
-        Path(folder, "request").write_text(request.to_json(), encoding="ascii")
-        limit = (seconds or SECONDS) + (FIX_SECONDS if options.get("fix") else 0.0)
+        Path(exchange, "request").write_text(request.to_json(), encoding="ascii")
+        seconds = (limits.seconds or SECONDS) + (FIX_SECONDS if options.get("fix") else 0.0)
         output = None if quiet else sys.stderr
-        code = _run([sys.executable, "-P", "-m", WORKER, folder], limit, output)
+        command = [sys.executable, "-P", "-m", WORKER, exchange]
+        code = _run(command, seconds, output, folder)
         try:
-            text = read_file(Path(folder, "answer"), MAX_ANSWER)
+            text = read_file(Path(exchange, "answer"), MAX_ANSWER)
             outcome = parse_answer(text, request.nonce)
         except (OSError, ValueError) as error:
-            raise NoAnswerError(target, code, limit) from error
+            raise NoAnswerError(target, code, seconds) from error
     if isinstance(outcome, Report):
         return outcome
     raise outcome
 
 
-def _run(command: list[str], seconds: float, output: IO[str] | None) -> int | None:
+def _run(
+    command: list[str], seconds: float, output: IO[str] | None, folder: Path | None
+) -> int | None:
     """Run a command for a limited time, copy its output, and return its exit code; None if it did not end in time."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        cwd=folder,
         start_new_session=True,
     )
     assert process.stdout is not None

@@ -70,7 +70,7 @@ class Exercise:
 @cache
 def exercises() -> dict[str, Exercise]:
     """Return all exercises by name, in the order of the catalogue; further ones on the same finding come last."""
-    folder = resources.files(__package__)
+    folder = resources.files("heedful.conformance.practising")
     found: list[Exercise] = []
     for base, fields in tomllib.loads(folder.joinpath("exercises.toml").read_text("utf-8")).items():
         right = folder.joinpath("right", f"{base}.py.txt").read_text("utf-8")
