@@ -325,6 +325,137 @@ def check(
 
 
 @app.command()
+def grade(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR",
+            help="The folder of submissions. Each .py file and each folder in it is one.",
+            show_default=False,
+        ),
+    ],
+    entry: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="The class or function that every submission defines."),
+    ],
+    csv: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the table as CSV, too.")
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the table and all reports as a page, too."),
+    ] = None,
+    json: Json = False,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--with", metavar="NAME=VALUE", help="As in heedful check. Repeatable."),
+    ] = None,
+    causal: Annotated[
+        bool | None, typer.Option("--causal/--bidirectional", help="As in heedful check.")
+    ] = None,
+    window: Annotated[int | None, typer.Option(metavar="N", help="As in heedful check.")] = None,
+    heads: Annotated[int | None, typer.Option(metavar="N", help="As in heedful check.")] = None,
+    example: Annotated[
+        str | None, typer.Option(metavar="ARGUMENTS", help="As in heedful check.")
+    ] = None,
+    expect: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=REASON", help="As in heedful check. Repeatable."),
+    ] = None,
+    time: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1.0, help="The time limit of each submission.")
+    ] = 120.0,
+    memory: Annotated[
+        float | None,
+        typer.Option(
+            metavar="GB",
+            min=0.5,
+            help="The memory that each submission may use. Default: three quarters of the machine's.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Check every submission of a class, one row each: its verdict, and its bugs with their lines.
+
+    The verdict is "ok", "bug", "could not be called", "crashed" (its process ended) or "timed out". Each submission is
+    checked in a process and a folder of its own, and what it prints is dropped. The files of --csv and --html are
+    written after each submission, so that Ctrl-C leaves the rows so far.
+
+    Exits with 0 if all submissions are ok, with 2 if none could be checked or an argument cannot be used, with 130
+    after Ctrl-C, and otherwise with 1.
+    """
+    from heedful.conformance.grading import command
+    from heedful.conformance.own_process import Limits
+
+    code = command.grade(
+        folder,
+        entry,
+        assignments=assignments or [],
+        expectations=expect or [],
+        options={"causal": causal, "window": window, "num_heads": heads},
+        example=example or "",
+        limits=Limits(time, None if memory is None else int(memory * 1e9)),
+        csv=csv,
+        html=html,
+        json=json,
+    )
+    raise typer.Exit(code)
+
+
+@app.command()
+def practise(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]",
+            help="An exercise, named like the finding that describes its bug. Default: the one that was started "
+            "last; if it is solved, the next one.",
+            show_default=False,
+        ),
+    ] = None,
+    folder: Annotated[
+        Path, typer.Option("--in", metavar="DIR", help="The folder of the exercises' files.")
+    ] = Path("practise"),
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Say whether the bug is gone and nothing new came, no more."),
+    ] = False,
+    hint: Annotated[
+        bool,
+        typer.Option(
+            "--hint",
+            help="Print one hint more: what goes wrong, then the step, the function, and the line.",
+        ),
+    ] = False,
+    restart: Annotated[
+        bool,
+        typer.Option("--restart", help="Write the exercise again, over the changes in its file."),
+    ] = False,
+    listed: Annotated[
+        bool, typer.Option("--list", help="Print every exercise and your progress, and exit.")
+    ] = False,
+) -> None:
+    """Practise finding bugs: write an attention module with one bug to a file, for you to find in your editor.
+
+    Without NAME, it also lists the exercises and your progress, which is kept in DIR/progress.json. A file that you
+    have changed is left alone. Exits with 1 if --check says that the bug is still there or that something new came,
+    and with 2 if the module cannot be imported, built or called, or an argument cannot be used.
+    """
+    from heedful.conformance.practising import command
+
+    if check:
+        if not command.check(name, folder):
+            raise typer.Exit(FAILED)
+    elif hint:
+        command.hint(name, folder)
+    else:
+        if name is None or listed:
+            command.list_exercises(folder)
+        if not listed:
+            command.start(name, folder, restart=restart)
+
+
+@app.command()
 def train(
     books: Annotated[
         list[Path] | None,

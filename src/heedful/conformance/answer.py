@@ -35,6 +35,7 @@ class Request:
         example: The arguments of a call as a Python expression; "" if they are not given.
         example_from: A test that calls the target, as "path/to/test_file.py::test_name"; "" if none is given.
         options: Other options of `check`.
+        memory: The number of bytes that the process may allocate; None for a share of the machine's memory.
         nonce: A secret that the answer must contain.
     """
 
@@ -44,6 +45,7 @@ class Request:
     nonce: str
     example: str = ""
     example_from: str = ""
+    memory: int | None = None
 
     def to_json(self) -> str:
         """Return the request as JSON in ASCII."""

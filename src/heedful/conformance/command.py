@@ -75,10 +75,8 @@ def check_and_print(
         HeedfulError: An argument is malformed, or the target cannot be imported, built or called, or it ends its
             process, or it takes too long; or the file cannot be written or has changed meanwhile.
     """
-    arguments = dict(_pairs(assignments, "--with"))
-    expected_failures = dict(_pairs(expectations, "--expect"))
-    for name in expected_failures:
-        find_entry(name, "--expect")
+    arguments = dict(pairs(assignments, "--with"))
+    expected_failures = expected_by(expectations)
     if example_from and (example or module or assignments):
         raise ArgumentError(
             "--example-from",
@@ -137,7 +135,19 @@ def _formatted(report: Report, form: Format) -> str:
             return as_text(report, sys.stdout)
 
 
-def _pairs(texts: Sequence[str], option: str) -> list[tuple[str, str]]:
+def expected_by(expectations: Sequence[str]) -> dict[str, str]:
+    """Return the reasons of expected findings by name, from "name=reason" texts.
+
+    Raises:
+        ArgumentError: A text has another form, or no finding has that name.
+    """
+    expected_failures = dict(pairs(expectations, "--expect"))
+    for name in expected_failures:
+        find_entry(name, "--expect")
+    return expected_failures
+
+
+def pairs(texts: Sequence[str], option: str) -> list[tuple[str, str]]:
     """Return "name=value" texts as pairs.
 
     Raises:

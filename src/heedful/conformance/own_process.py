@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,6 +31,44 @@ FIX_SECONDS: float = 90.0
 WORKER = "heedful.conformance.worker"
 
 
+@dataclass(frozen=True)
+class Limits:
+    """What the process of a target may use.
+
+    Attributes:
+        seconds: The time; None for the usual limit.
+        memory: The number of bytes that it may allocate; None for a share of the machine's memory.
+    """
+
+    seconds: float | None = None
+    memory: int | None = None
+
+
+class NoAnswerError(ArgumentError):
+    """The process of a target ended without an answer, or did not end in time.
+
+    Args:
+        target: The target, as the user named it.
+        code: The exit code, negative for a signal; None if the process did not end in time.
+        seconds: The time limit.
+    """
+
+    def __init__(self, target: str, code: int | None, seconds: float) -> None:
+        super().__init__(
+            "TARGET",
+            expected="a module that can be imported, built and called",
+            received=f"{target}, {_described(code, seconds)} and without an answer",
+            remedy="Import it and call it in Python to see where that happens.",
+        )
+        self.target: str = target
+        self.code: int | None = code
+        self.seconds: float = seconds
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the error as a call that builds it again."""
+        return type(self), (self.target, self.code, self.seconds)
+
+
 def check_in_own_process(
     target: str,
     *,
@@ -37,11 +76,14 @@ def check_in_own_process(
     options: Mapping[str, Any],
     example: str = "",
     example_from: str = "",
+    limits: Limits = Limits(),
+    folder: Path | None = None,
+    quiet: bool = False,
 ) -> Report:
     """Check a target in another process, and return its report.
 
-    What the target prints goes to stderr, also if it writes to a file descriptor. Control characters in it and in the
-    report are escaped.
+    What the target prints goes to stderr, also if it writes to a file descriptor, unless the check is quiet. Control
+    characters in it and in the report are escaped.
 
     Args:
         target: The target as "path/to/file.py:Name" or "package.module:Name".
@@ -49,51 +91,56 @@ def check_in_own_process(
         options: Other options of `check`, as values that JSON can hold.
         example: The arguments of a call as a Python expression; "" if they are not given.
         example_from: A test that calls the target, as "path/to/test_file.py::test_name"; "" if none is given.
+        limits: What the process may use.
+        folder: The working folder of the process; None for the current one.
+        quiet: Whether to drop what the target prints.
 
     Raises:
-        HeedfulError: The target cannot be imported, built or called, or it ends the process, or it takes too long.
+        NoAnswerError: The target ends the process, or it takes too long.
+        HeedfulError: The target cannot be imported, built or called.
     """
-    with tempfile.TemporaryDirectory(prefix="heedful-") as folder:
+    with tempfile.TemporaryDirectory(prefix="heedful-") as exchange:
         nonce = secrets.token_hex()
-        request = Request(target, dict(arguments), dict(options), nonce, example, example_from)
-        Path(folder, "request").write_text(request.to_json(), encoding="ascii")
-        seconds = SECONDS + (FIX_SECONDS if options.get("fix") else 0.0)
-        end = _run([sys.executable, "-P", "-m", WORKER, folder], seconds)
+        request = Request(
+            target, dict(arguments), dict(options), nonce, example, example_from, limits.memory
+        )
+        Path(exchange, "request").write_text(request.to_json(), encoding="ascii")
+        seconds = (limits.seconds or SECONDS) + (FIX_SECONDS if options.get("fix") else 0.0)
+        output = None if quiet else sys.stderr
+        command = [sys.executable, "-P", "-m", WORKER, exchange]
+        code = _run(command, seconds, output, folder)
         try:
-            text = read_file(Path(folder, "answer"), MAX_ANSWER)
+            text = read_file(Path(exchange, "answer"), MAX_ANSWER)
             outcome = parse_answer(text, request.nonce)
         except (OSError, ValueError) as error:
-            raise ArgumentError(
-                "TARGET",
-                expected="a module that can be imported, built and called",
-                received=f"{target}, {end} and without an answer",
-                remedy="Import it and call it in Python to see where that happens.",
-            ) from error
+            raise NoAnswerError(target, code, seconds) from error
     if isinstance(outcome, Report):
         return outcome
     raise outcome
 
 
-def _run(command: list[str], seconds: float) -> str:
-    """Run a command for a limited time, copy its output to stderr, and return how it ended: "which …"."""
+def _run(
+    command: list[str], seconds: float, output: IO[str] | None, folder: Path | None
+) -> int | None:
+    """Run a command for a limited time, copy its output, and return its exit code; None if it did not end in time."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        cwd=folder,
         start_new_session=True,
     )
     assert process.stdout is not None
-    copying = threading.Thread(target=_copy, args=(process.stdout, sys.stderr), daemon=True)
+    copying = threading.Thread(target=_copy, args=(process.stdout, output), daemon=True)
     copying.start()
     try:
-        code = process.wait(seconds)
+        return process.wait(seconds)
     except subprocess.TimeoutExpired:
-        code = None
+        return None
     finally:
         _kill(process)
         copying.join(timeout=1.0)
-    return _described(code, seconds)
 
 
 def _described(code: int | None, seconds: float) -> str:

@@ -64,14 +64,15 @@ def _literal(text: str) -> Any:
         return text
 
 
-def _limit_memory() -> None:
-    """Limit the memory that this process may allocate, where the system can."""
+def _limit_memory(limit: int | None) -> None:
+    """Limit the bytes that this process may allocate, where the system can; None is a share of the machine's memory."""
     try:
         import resource
     except ImportError:  # on Windows
         return
-    pages, page = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-    limit = int(MEMORY_SHARE * pages * page)
+    if limit is None:
+        pages, page = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+        limit = int(MEMORY_SHARE * pages * page)
     with contextlib.suppress(ValueError, OSError):  # a lower limit holds already
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -82,7 +83,7 @@ def main() -> None:
     folder, process = Path(sys.argv.pop()), getpid()
     request = Request.from_json((folder / "request").read_text(encoding="ascii"))
     (folder / "request").unlink()  # the target is not told the nonce
-    _limit_memory()
+    _limit_memory(request.memory)
     text = answer_as_json(answer_to(request), request.nonce)
     if getpid() == process:  # otherwise, the target has forked, and its parent answers
         part = folder / "part"

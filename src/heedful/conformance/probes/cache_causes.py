@@ -116,8 +116,11 @@ def _check_rotation(
 
 
 def _have_equal_norms(a: Tensor, b: Tensor) -> bool:
-    """Return True if the rows of two tensors have equal norms, as they do if one is the other rotated."""
-    return not differing_entries(a.norm(dim=-1), b.norm(dim=-1)).any()
+    """Return True if the rows of two tensors have equal norms, as they do if one is the other rotated.
+
+    The norms are compared in float32, because that is the dtype in which most models compute the angles.
+    """
+    return not differing_entries(a.norm(dim=-1).float(), b.norm(dim=-1).float()).any()
 
 
 def _check_visible_keys(
