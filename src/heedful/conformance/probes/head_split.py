@@ -137,11 +137,18 @@ def _first_mixing_step(before: Observation, after: Observation, path: list[Step]
 
 
 def _is_one_token(changed: Tensor, B: int, T: int) -> bool:
-    """Check whether an axis of T tokens, or of B × T, has all changes at the changed token."""
+    """Check whether an axis of T tokens, or of B × T, has all changes at the changed token.
+
+    Two axes may hold the tokens as pixels, perhaps without a first token for the class.
+    """
+    pairs = (changed.flatten(axis, axis + 1) for axis in range(1, changed.dim() - 1))
     return any(
         (size == T and indices_with_any(changed, axis) == [CHANGED])
         or (size == B * T and len(indices_with_any(changed, axis)) == 1)
         for axis, size in enumerate(changed.shape)
+    ) or any(
+        pair.shape[axis] in (T, T - 1) and len(indices_with_any(pair, axis)) == 1
+        for axis, pair in enumerate(pairs, start=1)
     )
 
 
