@@ -242,7 +242,7 @@ def _of_other_sizes(
     base: CallingConvention, sizes: tuple[int, int], others: Constants, flags: Constants
 ) -> Iterator[tuple[CallingConvention, tuple[int, int]]]:
     """Yield conventions in which all arguments vary with the sizes of the tokens."""
-    for axes in _axes(sizes):
+    for axes in _axes(sizes, first=base.layout.startswith("(B")):
         resized = {name: Resized(value, axes) for name, value in others.items()}
         most = min((it.most_tokens for it in resized.values()), default=None, key=_or_endless)
         convention = replace(base, constants={**resized, **flags}, max_tokens=most)
@@ -334,26 +334,37 @@ class Axes:
         B: The batch size; None if no axis varies with it.
         T: The number of tokens; None if no axis varies with it.
         batch_first: Whether an axis of both sizes at the same time is that of the batch if it is the first one.
+        anywhere: Whether an axis other than the first one may be that of the batch.
     """
 
     B: int | None
     T: int | None
     batch_first: bool = False
+    anywhere: bool = False
 
     def of(self, shape: Sequence[int]) -> str:
         """Return a letter for each axis of a shape: B, T, or a blank for one that does not vary."""
-        letters = ["T" if n == self.T else "B" if n == self.B else " " for n in shape]
-        if self.batch_first and letters[:1] == ["T"] and self.B == self.T:
-            letters[0] = "B"
-        return "".join(letters)
+
+        def letter(axis: int, size: int) -> str:
+            is_batch = size == self.B and (self.anywhere or axis == 0)
+            is_tokens = size == self.T and not (is_batch and self.batch_first and axis == 0)
+            return "T" if is_tokens else "B" if is_batch else " "
+
+        return "".join(letter(axis, size) for axis, size in enumerate(shape))
 
 
-def _axes(sizes: tuple[int, int]) -> Iterator[Axes]:
-    """Yield the ways to recognize axes of a batch size and a number of tokens; axes of size 1 never vary."""
+def _axes(sizes: tuple[int, int], first: bool) -> Iterator[Axes]:
+    """Yield the ways to recognize axes of a batch size and a number of tokens; axes of size 1 never vary.
+
+    Args:
+        sizes: The batch size and the number of tokens.
+        first: Whether the first axis of the tokens is that of the batch, so that it is likely to be in other arguments.
+    """
     B, T = (None if size == 1 else size for size in sizes)
-    yield Axes(B, T)
-    if B is not None and B == T:
-        yield Axes(B, T, batch_first=True)
+    for anywhere in (not first, first):
+        yield Axes(B, T, anywhere=anywhere)
+        if B is not None and B == T:
+            yield Axes(B, T, batch_first=True, anywhere=anywhere)
 
 
 @dataclass(frozen=True, eq=False)
