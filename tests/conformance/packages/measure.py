@@ -25,7 +25,7 @@ import torch
 
 from heedful.conformance import check
 from heedful.errors import ArgumentError
-from packages.capture import Case, example_of
+from packages.capture import Case
 from packages.page import Result, listing, page
 from packages.sources import all_sources, cases_of
 
@@ -36,10 +36,12 @@ WORKERS = 2
 def checked(case: Case) -> Result:
     """Check one module with its captured arguments, or with guessed ones."""
     torch.set_num_threads(1)
-    call = "guessed" if case.args is None else "captured"
+    call = "guessed" if case.module is None else "captured"
     start = time.perf_counter()
     try:
-        report = check(case.module, example=example_of(case), arguments=case.arguments)
+        report = check(
+            case.target, module=case.module, example=case.example, arguments=case.arguments
+        )
     except ArgumentError as error:
         return Result(case.name, case.source, call, "not callable", str(error))
     findings = tuple(

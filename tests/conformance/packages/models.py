@@ -10,7 +10,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from packages.capture import Case, captured
+from heedful.conformance import Example
+from packages.capture import Case, attentions_in
 
 IMAGE = {
     "image_size": 32, "patch_size": 8, "num_classes": 5, "dim": 24, "depth": 1, "heads": 3, "mlp_dim": 48,
@@ -32,7 +33,7 @@ def whisper() -> list[Case]:
     from whisper.model import ModelDimensions, Whisper
 
     model = Whisper(ModelDimensions(16, 71, 32, 4, 1, 99, 71, 32, 4, 1)).eval()
-    return captured(model, lambda it: it(_normal(2, 16, 142), _ids()), "whisper")
+    return attentions_in(model, Example(_normal(2, 16, 142), _ids()), "whisper")
 
 
 def x_transformers() -> list[Case]:
@@ -54,7 +55,7 @@ def x_transformers() -> list[Case]:
     return [
         case
         for model in models
-        for case in captured(model.eval(), lambda it: it(_ids()), "x_transformers")
+        for case in attentions_in(model.eval(), Example(_ids()), "x_transformers")
     ]
 
 
@@ -65,7 +66,7 @@ def litgpt() -> list[Case]:
     config = Config(
         block_size=71, vocab_size=99, padded_vocab_size=99, n_layer=1, n_head=4, n_embd=32, n_query_groups=2
     )  # fmt: skip
-    return captured(GPT(config).eval(), lambda it: it(_ids()), "litgpt")
+    return attentions_in(GPT(config).eval(), Example(_ids()), "litgpt")
 
 
 def torchvision() -> list[Case]:
@@ -73,9 +74,10 @@ def torchvision() -> list[Case]:
     from torchvision import models
 
     cases: dict[str, Case] = {}
+    image = Example(_normal(2, 3, 224, 224))
     for make in (models.swin_t, models.swin_v2_t, models.maxvit_t):
         torch.manual_seed(0)
-        for case in captured(make().eval(), lambda it: it(_normal(2, 3, 224, 224)), make.__name__):
+        for case in attentions_in(make().eval(), image, make.__name__):
             cases.setdefault(case.name, case)
     return list(cases.values())
 
@@ -106,7 +108,7 @@ def _from_images(cls: type) -> list[Case]:
     torch.manual_seed(0)
     try:
         model = cls(**values).eval()
-        return captured(model, lambda it: it(_normal(2, 3, 32, 32)), f"vit_pytorch:{cls.__name__}")
+        return attentions_in(model, Example(_normal(2, 3, 32, 32)), f"vit_pytorch:{cls.__name__}")
     except Exception:  # noqa: BLE001 - its attentions are built alone instead
         return []
 

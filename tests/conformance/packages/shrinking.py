@@ -14,7 +14,7 @@ NAMES: dict[int, str] = {
     16: "q_lora_rank kv_lora_rank qk_head_dim num_mel_bins",
     8: """head_dim d_kv attention_head_size kv_channels d_head patch_size qk_rope_head_dim qk_nope_head_dim v_head_dim
         rotary_dim global_head_dim""",
-    5: "sliding_window",
+    5: "sliding_window sliding_window_size swa_window_size attention_window_size local_attention_window",
     4: """num_attention_heads num_heads n_head n_heads encoder_attention_heads decoder_attention_heads attention_heads
         num_encoder_attention_heads num_decoder_attention_heads encoder_num_attention_heads decoder_num_attention_heads
         num_experts num_local_experts n_routed_experts moe_num_experts""",

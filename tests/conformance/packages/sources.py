@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from packages.arguments import ARGUMENTS
-from packages.capture import Case, captured
+from packages.capture import Case, attentions_in
 from packages.discovery import find_attentions
 from packages.models import MODELS
 from packages.timm_models import cases_of_family, families
@@ -54,13 +54,17 @@ def cases_of(source: str, seen: frozenset[str] = frozenset()) -> list[Case]:
     """Return the cases of one source, without the classes that are built alone although they were captured."""
     kind, _, name = source.partition(":")
     if kind == "transformers":
-        from packages.transformers_models import run, tiny_model
+        from packages.transformers_models import example_of, tiny_model
 
         model = tiny_model(name)
         own = type(model).__module__.rpartition(".")[
             0
         ]  # what it borrows is checked where it comes from
-        return [case for case in captured(model, run, source) if case.name.startswith(own)]
+        return [
+            case
+            for case in attentions_in(model, example_of(model), source)
+            if case.name.startswith(own)
+        ]
     if kind == "timm":
         return cases_of_family(name)
     if kind == "models":

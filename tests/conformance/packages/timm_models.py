@@ -7,7 +7,8 @@ import re
 import torch
 from torch import nn
 
-from packages.capture import Case, captured
+from heedful.conformance import Example
+from packages.capture import Case, attentions_in
 from packages.discovery import WEIGHTS
 
 SMALL = (
@@ -62,7 +63,7 @@ def cases_of_family(family: str) -> list[Case]:
         torch.manual_seed(0)
         try:
             model = timm.create_model(name, pretrained=False).eval()
-            found = captured(model, _run, f"timm:{name}")
+            found = attentions_in(model, _image(model), f"timm:{name}")
         except (RuntimeError, TypeError, AssertionError, NotImplementedError):
             continue
         for case in found:
@@ -70,6 +71,6 @@ def cases_of_family(family: str) -> list[Case]:
     return list(cases.values())
 
 
-def _run(model: nn.Module) -> object:
+def _image(model: nn.Module) -> Example:
     size = getattr(model, "default_cfg", {}).get("input_size", (3, 224, 224))
-    return model(torch.randn(2, *size, generator=torch.Generator().manual_seed(0)))
+    return Example(torch.randn(2, *size, generator=torch.Generator().manual_seed(0)))

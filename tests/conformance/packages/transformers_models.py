@@ -1,4 +1,4 @@
-"""Tiny models of every architecture of transformers, and calls of them."""
+"""Tiny models of every architecture of transformers, and examples of their arguments."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from heedful.conformance import Example
 from packages.shrinking import shrink
 
 BATCH, TOKENS = 2, 71
@@ -30,8 +31,8 @@ def tiny_model(model_type: str) -> nn.Module:
     return AutoModel.from_config(config, attn_implementation="eager").eval()
 
 
-def run(model: nn.Module) -> object:
-    """Call a model of transformers with random inputs of the kinds that it takes."""
+def example_of(model: nn.Module) -> Example:
+    """Return random inputs of the kinds that a model of transformers takes."""
     parameters = inspect.signature(model.forward).parameters
     main = getattr(model, "main_input_name", "input_ids")
     inputs: dict[str, Any] = {}
@@ -45,7 +46,7 @@ def run(model: nn.Module) -> object:
         inputs[name] = _input(model, name)
     if "use_cache" in parameters:
         inputs["use_cache"] = False
-    return model(**inputs)
+    return Example(**inputs)
 
 
 def _input(model: nn.Module, name: str) -> torch.Tensor:

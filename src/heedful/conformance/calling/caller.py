@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from heedful.conformance.calling.convention import CallingConvention
 from heedful.conformance.calling.exceptions import exits_as_errors
 from heedful.conformance.calling.isolation import restored, seeded
-from heedful.conformance.calling.mask_forms import MaskArgument, Masks
+from heedful.conformance.calling.mask_forms import MaskArgument, Masks, combined_with
 from heedful.conformance.calling.target import Target, TargetError
 from heedful.conformance.recording.coverage import watched
 from heedful.conformance.recording.inputs import Inputs
@@ -116,14 +116,21 @@ class Caller:
         Raises:
             ArgumentError: The target has no argument for one of the masks.
         """
-        B, T = inputs.sizes
+        (B, T), padding = inputs.sizes, self.padding
         visible_keys, constants = self.convention.visible_keys, self.convention.constants
         if attend is None and visible_keys is not None and self.attention_mask is not None:
             attend = visible_keys(T, T)
+        given = self.convention.arguments(inputs)
+        from_example = self.convention.from_example
+        required = () if from_example else constants.keys()
         masks = self.masks.arguments(
-            (B, T), self.dtype, keep=keep, attend=attend, required=constants.keys()
+            (B, T), self.dtype, keep=keep, attend=attend, required=required
         )
-        return self.convention.arguments(inputs) | masks
+        if from_example and keep is not None and padding is not None and attend is None:
+            masks[padding.name] = combined_with(
+                given.get(padding.name), padding, masks[padding.name]
+            )
+        return given | masks
 
     def run(
         self, inputs: Inputs, *, keep: Tensor | None = None, attend: Tensor | None = None

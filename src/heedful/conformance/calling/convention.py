@@ -17,8 +17,8 @@ from heedful.conformance.recording.inputs import Inputs
 MEMORY = object()
 MEMORY_TOKENS = 3
 
-CHANNELS_FIRST, CHANNELS_LAST = "(B, C, Y, X)", "(B, Y, X, C)"
-IMAGES = (CHANNELS_FIRST, CHANNELS_LAST)
+IMAGES = ("(B, C, Y, X)", "(B, Y, X, C)")
+TOKEN_AXES = ("T", "Z", "Y", "X")  # the letters of axes that hold tokens: a sequence, or pixels
 
 Constants = Mapping[str, Any]
 VisibleKeys = Callable[[int, int], Tensor]  # (Tq, Tk) Boolean, of the Tq newest of Tk tokens
@@ -30,7 +30,7 @@ class CallingConvention:
 
     Attributes:
         layout: "(B, T, C)", "(T, B, C)", "(T, C)", "(B, H, T, D)", "(B, T, H, D)" or "(B, T) ids"; or that of a feature
-            map whose pixels are the tokens, "(B, C, Y, X)" or "(B, Y, X, C)".
+            map whose pixels are the tokens, such as "(B, C, Y, X)" or "(B, Y, X, C)"; or with more axes of features.
         names: The arguments that take one row per token.
         features: The shape of one token.
         vocabulary: The number of token ids; 0 if tokens are vectors.
@@ -42,6 +42,8 @@ class CallingConvention:
         guessed: Whether a constant is guessed, or part of an example, so that a failure with other sizes is no proof.
         from_example: Whether the constants are those of an example.
         other_features: The shapes of one token of arguments whose tokens are of another width.
+        grid: The height and width of an example's feature map, whose pixels are the tokens.
+        pooled: Whether the result has no row for each token, so that it stands for the row of each of them.
     """
 
     layout: str
@@ -56,6 +58,8 @@ class CallingConvention:
     guessed: bool = False
     from_example: bool = False
     other_features: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    grid: tuple[int, ...] = ()
+    pooled: bool = False
 
     @property
     def batched(self) -> bool:
@@ -65,7 +69,7 @@ class CallingConvention:
     @property
     def is_image(self) -> bool:
         """True if tokens are the pixels of a feature map."""
-        return self.layout in IMAGES
+        return "X" in self._letters
 
     def draw(self, B: int, T: int, dtype: torch.dtype, seed: int = 0) -> Inputs:
         """Draw random tokens: standard normal vectors, or ids."""
@@ -106,42 +110,70 @@ class CallingConvention:
 
     def _in_layout(self, tokens: Tensor) -> Tensor:
         """Return tokens (B, T, …) in the target's layout."""
-        if self.is_image:
-            image = tokens.unflatten(1, _grid(tokens.shape[1]))
-            return image.movedim(-1, 1).contiguous() if self.layout == CHANNELS_FIRST else image
-        return self._swapped(tokens) if self.batched else tokens[0]
+        if not self.batched:
+            return tokens[0]
+        laid_out = tokens.unflatten(1, self._grid_of(tokens.shape[1])).permute(self._order)
+        return laid_out.contiguous() if self.is_image else laid_out
 
     def _contiguous(self, tokens: Tensor) -> Tensor:
         """Return tokens (B, T, …) that are contiguous in the target's layout."""
-        return self._swapped(self._swapped(tokens).contiguous())
+        if not self.batched:
+            return tokens.contiguous()
+        T = tokens.shape[1]
+        return self._from_layout(self._in_layout(tokens).contiguous(), T)
 
-    def _swapped(self, tokens: Tensor) -> Tensor:
-        """Swap the axes by which the layout differs from (B, T, …); the swap is its own inverse."""
-        match self.layout:
-            case "(T, B, C)":
-                return tokens.transpose(0, 1)
-            case "(B, H, T, D)":
-                return tokens.transpose(1, 2)
-        return tokens
+    def _from_layout(self, tensor: Tensor, T: int) -> Tensor:
+        """Return a tensor in the target's layout as (B, T, …), the inverse of `_in_layout`."""
+        axes = len(self._grid_of(T))
+        return tensor.permute(_inverse(self._order)).flatten(1, axes)
+
+    def _grid_of(self, T: int) -> tuple[int, ...]:
+        """Return the sizes of the axes that hold T tokens."""
+        axes = sum(letter in TOKEN_AXES for letter in self._letters)
+        if math.prod(self.grid) == T and len(self.grid) == axes:
+            return self.grid
+        return (T,) if axes < 2 else (*(1,) * (axes - 2), *_grid(T))
+
+    @property
+    def _letters(self) -> list[str]:
+        """A letter for each axis of the tokens."""
+        return self.layout.partition(")")[0].strip("(").split(", ")
+
+    @property
+    def _order(self) -> list[int]:
+        """The axis in (B, T, …) of each axis of the layout, where several axes may stand for T."""
+        letters = self._letters
+        tokens = [letter for letter in letters if letter in TOKEN_AXES]
+        features = [letter for letter in letters if letter not in (*TOKEN_AXES, "B")]
+        plain = ["B", *tokens, *features]
+        return [plain.index(letter) for letter in letters]
 
     def rows(self, result: object, B: int, T: int) -> Tensor | None:
         """Return the output (B, T, …) within a result; None if no tensor in it has a row per token."""
         for tensor in output_candidates(result):
-            rows = self._as_rows(tensor, T) if tensor.is_floating_point() else None
-            if rows is None or rows.dim() < 3 or not rows.numel():
-                continue
-            if rows.shape[:2] == (B, T):
+            rows = self._as_rows(tensor, B, T) if tensor.is_floating_point() else None
+            if rows is not None and rows.dim() > 2 and rows.numel() and rows.shape[:2] == (B, T):
                 return rows
         return None
 
-    def _as_rows(self, tensor: Tensor, T: int) -> Tensor | None:
-        """Return a tensor in the target's layout as (B, T, …); None if it has too few axes for that."""
-        if self.is_image and tensor.dim() == 4:
-            image = tensor.movedim(1, -1) if self.layout == CHANNELS_FIRST else tensor
-            return image.flatten(1, 2) if image.shape[1:3] == _grid(T) else None
-        if tensor.dim() < 2 or (self.layout == "(B, H, T, D)" and tensor.dim() != 4):
-            return None
-        return self._swapped(tensor) if self.batched else tensor[None]
+    def _as_rows(self, tensor: Tensor, B: int, T: int) -> Tensor | None:
+        """Return a tensor in the target's layout as (B, T, …); None if it has other axes."""
+        if not self.batched:
+            return tensor[None]
+        if self.pooled:
+            pooled = tensor.dim() > 1 and len(tensor) == B
+            return tensor.flatten(1)[:, None].expand(B, T, -1) if pooled else None
+        order, grid = self._order, self._grid_of(T)
+        if tensor.dim() == len(order):
+            at_tokens = [tensor.shape[order.index(axis)] for axis in range(1, 1 + len(grid))]
+            return self._from_layout(tensor, T) if at_tokens == [*grid] else None
+        if order[:2] == [1, 0] and tensor.dim() > 1:
+            return tensor.transpose(0, 1)
+        return None if self.layout == "(B, H, T, D)" else tensor
+
+
+def _inverse(order: list[int]) -> list[int]:
+    return [order.index(axis) for axis in range(len(order))]
 
 
 def _grid(T: int) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,10 +14,11 @@ from torch import Tensor
 
 from heedful.conformance.calling import names
 from heedful.conformance.calling.arguments import token_arguments
+from heedful.conformance.calling.axes import layouts_by_behavior
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.causality import causal_flag, mask_by_caller
-from heedful.conformance.calling.convention import MEMORY, CallingConvention
-from heedful.conformance.calling.discovery import LESS_EXACT
+from heedful.conformance.calling.convention import MEMORY, TOKEN_AXES, CallingConvention, Constants
+from heedful.conformance.calling.discovery import IMAGE_LENGTHS, LESS_EXACT
 from heedful.conformance.calling.exceptions import exits_as_errors
 from heedful.conformance.calling.isolation import seeded
 from heedful.conformance.calling.layouts import likely_layouts
@@ -142,9 +144,9 @@ def find_example_convention(
     raise ArgumentError(
         option("example"),
         expected="a call whose first tensor holds tokens, (B, T, C), (B, H, T, D), (T, C) or (B, T) ids, "
-        "and whose result has one row for each token",
+        "and whose result has one row for each token, or at least one for each sequence",
         received=f"a call of {target.name} that runs, but with other tokens raises {type(first).__name__}: {first}",
-        remedy="Give an example of the attention itself, not of a module that pools its result.",
+        remedy="Give an example of the attention itself, not of a module that only selects or counts.",
     ) from first
 
 
@@ -217,31 +219,57 @@ def _conventions(
     tokens = _token_names(first, arguments)
     others = {name: value for name, value in arguments.items() if name not in tokens}
     flags = {name: it for name, it in causal_flag(target, causal).items() if name not in arguments}
-    varying: list[tuple[CallingConvention, tuple[int, int]]] = []
-    fixed: list[tuple[CallingConvention, tuple[int, int]]] = []
-    for base, sizes in _layouts(target, arguments[first], tokens):
-        same = all(_equal(arguments[first], arguments[name]) for name in tokens)
-        visible_keys = mask_by_caller(target, causal)
-        widths = {name: (*base.features[:-1], arguments[name].shape[-1]) for name in tokens[1:]}
-        base = replace(base, other_features=widths)
-        base = replace(base, same_tokens=same, visible_keys=visible_keys, from_example=True)
-        for axes in _axes(sizes):
-            sequence = _shortest(others, axes)
-            constants = {name: Resized(value, axes, sequence) for name, value in others.items()}
-            most = min((it.most_tokens for it in constants.values()), default=None, key=_or_endless)
-            convention = replace(
-                base, constants=constants | flags, max_tokens=most, guessed=bool(constants)
-            )
-            varying.append((convention, _trial_sizes(sizes, most)))
-        held = {name: Resized(value, Axes(None, None)) for name, value in others.items()}
-        fixed.append((replace(base, constants=held | flags, fixed_sizes=sizes), sizes))
-    yield from (*varying, *fixed)
+    same = all(_equal(arguments[first], arguments[name]) for name in tokens)
+    bases = [
+        (
+            replace(
+                base,
+                same_tokens=same,
+                visible_keys=mask_by_caller(target, causal),
+                from_example=True,
+                guessed=bool(others),
+                other_features={
+                    name: (*base.features[:-1], arguments[name].shape[-1]) for name in tokens[1:]
+                },
+            ),
+            sizes,
+        )
+        for base, sizes in _layouts(target, arguments, tokens)
+    ]
+    found = [it for base in bases for it in _of_other_sizes(*base, others, flags)]
+    found += [_of_its_sizes(*base, others, flags) for base in bases]
+    yield from found
+    yield from ((replace(convention, pooled=True), sizes) for convention, sizes in found)
+
+
+def _of_other_sizes(
+    base: CallingConvention, sizes: tuple[int, int], others: Constants, flags: Constants
+) -> Iterator[tuple[CallingConvention, tuple[int, int]]]:
+    """Yield conventions in which all arguments vary with the sizes of the tokens."""
+    for axes in _axes(sizes, first=base.layout.startswith("(B")):
+        sequence = _shortest(others, axes)
+        resized = {name: Resized(value, axes, sequence) for name, value in others.items()}
+        most = min((it.most_tokens for it in resized.values()), default=None, key=_or_endless)
+        convention = replace(base, constants={**resized, **flags}, max_tokens=most)
+        batch, tokens = _trial_sizes(sizes, most)
+        yield convention, (batch, tokens)
+        if base.is_image:  # windows and strides divide these
+            for pixels in (it for it in IMAGE_LENGTHS if it < sizes[1]):
+                yield replace(convention, fixed_sizes=(batch, pixels)), (batch, pixels)
+
+
+def _of_its_sizes(
+    base: CallingConvention, sizes: tuple[int, int], others: Constants, flags: Constants
+) -> tuple[CallingConvention, tuple[int, int]]:
+    """Return the convention in which all arguments keep the example's sizes."""
+    held = {name: Resized(value, Axes(None, None)) for name, value in others.items()}
+    return replace(base, constants={**held, **flags}, fixed_sizes=sizes), sizes
 
 
 def _may_be_tokens(value: Any) -> bool:
     if not isinstance(value, Tensor) or value.dtype == torch.bool or value.is_complex():
         return False
-    return value.dim() in (2, 3, 4) if value.is_floating_point() else value.dim() == 2
+    return value.dim() in range(2, 7) if value.is_floating_point() else value.dim() == 2
 
 
 def _token_names(first: str, arguments: Mapping[str, Any]) -> tuple[str, ...]:
@@ -266,24 +294,33 @@ def _token_names(first: str, arguments: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _layouts(
-    target: Target, tokens: Tensor, taking: tuple[str, ...]
+    target: Target, arguments: Mapping[str, Any], taking: tuple[str, ...]
 ) -> Iterator[tuple[CallingConvention, tuple[int, int]]]:
     """Yield conventions for the layouts that the tokens may have, with the batch size and the number of tokens."""
+    tokens = arguments[taking[0]]
     shape = tuple(tokens.shape)
     if not tokens.is_floating_point():
         vocabulary = int(tokens.max()) + 1
         yield CallingConvention("(B, T) ids", taking, (), vocabulary), (shape[0], shape[1])
-    elif len(shape) == 4:
-        likely = likely_layouts(target.callee).heads
-        for layout in sorted(("(B, H, T, D)", "(B, T, H, D)"), key=lambda it: it != likely):
-            heads, T = (1, 2) if layout == "(B, H, T, D)" else (2, 1)
-            yield CallingConvention(layout, taking, (shape[heads], shape[3])), (shape[0], shape[T])
     elif len(shape) == 2:
         yield CallingConvention("(T, C)", taking, shape[-1:]), (1, shape[0])
-    else:
+    elif len(shape) == 3:
         for layout in likely_layouts(target.callee).tokens:
-            B, T = shape[:2] if layout == "(B, T, C)" else shape[1::-1]
-            yield CallingConvention(layout, taking, shape[-1:]), (B, T)
+            yield _of_layout(layout, taking, shape)
+    else:
+        for layout in layouts_by_behavior(target, arguments, taking):
+            yield _of_layout(layout, taking, shape)
+
+
+def _of_layout(
+    layout: str, taking: tuple[str, ...], shape: tuple[int, ...]
+) -> tuple[CallingConvention, tuple[int, int]]:
+    """Return a convention whose tokens have a shape in a layout, with the batch size and the number of tokens."""
+    sizes = dict(zip(layout.strip("()").split(", "), shape, strict=True))
+    B = sizes.pop("B")
+    grid = tuple(size for letter, size in sizes.items() if letter in TOKEN_AXES)
+    features = tuple(size for letter, size in sizes.items() if letter not in TOKEN_AXES)
+    return CallingConvention(layout, taking, features, grid=grid), (B, math.prod(grid))
 
 
 def _trial_sizes(sizes: tuple[int, int], most_tokens: int | None) -> tuple[int, int]:
@@ -309,31 +346,39 @@ class Axes:
         B: The batch size; None if no axis varies with it.
         T: The number of tokens; None if no axis varies with it.
         batch_first: Whether an axis of both sizes at the same time is that of the batch if it is the first one.
+        anywhere: Whether an axis other than the first one may be that of the batch.
     """
 
     B: int | None
     T: int | None
     batch_first: bool = False
+    anywhere: bool = False
 
     def of(self, shape: Sequence[int]) -> str:
         """Return a letter for each axis of a shape: B, T, or a blank for one that does not vary.
 
         The batch has one axis, so that a later axis of the same size is another one.
         """
-        letters = ["T" if n == self.T else "B" if n == self.B else " " for n in shape]
-        if self.batch_first and letters[:1] == ["T"] and self.B == self.T:
-            letters[0] = "B"
-        batch = letters.index("B") if "B" in letters else len(letters)
-        later = (" " if letter == "B" else letter for letter in letters[batch + 1 :])
-        return "".join((*letters[: batch + 1], *later))
+        letters: list[str] = []
+        for axis, size in enumerate(shape):
+            is_batch = size == self.B and "B" not in letters and (self.anywhere or axis == 0)
+            is_tokens = size == self.T and not (is_batch and self.batch_first and axis == 0)
+            letters.append("T" if is_tokens else "B" if is_batch else " ")
+        return "".join(letters)
 
 
-def _axes(sizes: tuple[int, int]) -> Iterator[Axes]:
-    """Yield the ways to recognize axes of a batch size and a number of tokens; axes of size 1 never vary."""
+def _axes(sizes: tuple[int, int], first: bool) -> Iterator[Axes]:
+    """Yield the ways to recognize axes of a batch size and a number of tokens; axes of size 1 never vary.
+
+    Args:
+        sizes: The batch size and the number of tokens.
+        first: Whether the first axis of the tokens is that of the batch, so that it is likely to be in other arguments.
+    """
     B, T = (None if size == 1 else size for size in sizes)
-    yield Axes(B, T)
-    if B is not None and B == T:
-        yield Axes(B, T, batch_first=True)
+    for anywhere in (not first, first):
+        yield Axes(B, T, anywhere=anywhere)
+        if B is not None and B == T:
+            yield Axes(B, T, batch_first=True, anywhere=anywhere)
 
 
 def _shortest(arguments: Mapping[str, Any], axes: Axes) -> int:

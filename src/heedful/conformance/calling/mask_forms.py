@@ -135,6 +135,15 @@ def mask_tensor(argument: MaskArgument, visible: Tensor, B: int, dtype: torch.dt
     return (mask if argument.true_keeps else ~mask).to(argument.dtype)
 
 
+def combined_with(given: object, argument: MaskArgument, mask: Tensor) -> Tensor:
+    """Return a mask that also hides what an example's mask for the same argument hides."""
+    if not isinstance(given, Tensor) or argument.form == LENGTHS:
+        return mask
+    if argument.true_keeps or argument.dtype.is_floating_point:
+        return torch.minimum(given, mask.to(given.dtype))
+    return torch.maximum(given, mask.to(given.dtype))
+
+
 def in_form(form: str, visible: Tensor, B: int) -> Tensor:
     """Return a mask (B or 1, Tq, Tk) in a form, or the number of visible keys for lengths."""
     Tk = visible.shape[-1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -27,10 +27,11 @@ from heedful.conformance.calling.target import is_from_torch
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.inputs import Inputs
 
-TOKENS = 5
+TOKENS, SEQUENCES = 5, 3  # unlike the numbers of heads that masks are broadcast over
 POSITIONS = 4  # tokens on which position arguments are tried
 MAX_UNKNOWN = 2  # arguments of unknown names that are tried as masks
 FAINT = 1e-2  # the largest share of a hidden token's effect that an imperfect mask may leave
+SIMILAR = 1.05  # what leaves no more than this times the smallest share is as good, and the likelier form is taken
 
 
 class _Trial(NamedTuple):
@@ -173,20 +174,40 @@ def _candidates(caller: Caller, known: Names, forms: Sequence[str]) -> Iterator[
 
     A mask is not added to the scores if the docstring says what 1 means.
     """
+    given = _given(caller)
     documented = documented_arguments(caller.target.callee)
     for name in (name for name in known if name in caller.parameters):
         said = documented_polarity(documented.get(name, ""))
         declared = names.TRUE_KEEPS.get(name) if said is None else said
+        example = given.get(name)
         for dtype in (torch.bool, torch.int64, *([caller.dtype] if said is None else [])):
             polarities = (declared is not False, declared is False)
             for form in forms:
+                if isinstance(example, Tensor) and not _is_like(example, form, dtype):
+                    continue
                 for true_keeps in (True,) if dtype.is_floating_point else polarities:
                     yield MaskArgument(name, form, dtype, true_keeps, declared)
 
 
+def _given(caller: Caller) -> Mapping[str, object]:
+    """Return the arguments of an example; nothing if there is none."""
+    if not caller.convention.from_example:
+        return {}
+    return caller.convention.arguments(caller.draw(*_sizes(caller)))
+
+
+def _is_like(example: Tensor, form: str, dtype: torch.dtype) -> bool:
+    """Check whether masks of a form and a dtype are of the kind that an example has."""
+    same_axes = form.count(",") + 1 == example.dim() or form == LENGTHS
+    same_kind = dtype == example.dtype or (
+        dtype == torch.int64 and not (example.is_floating_point() or example.dtype == torch.bool)
+    )
+    return same_axes and same_kind
+
+
 def _first_fitting(caller: Caller, candidates: Iterable[MaskArgument]) -> MaskArgument | None:
     """Return the first argument that hides a token, if imperfectly; or that has any effect; or that runs."""
-    running: list[MaskArgument] = []
+    running: list[_Trial] = []
     for candidate in candidates:
         trial = _trial(caller, candidate)
         if trial is None:
@@ -194,9 +215,12 @@ def _first_fitting(caller: Caller, candidates: Iterable[MaskArgument]) -> MaskAr
         if trial.argument.effective and trial.remaining < FAINT:
             return trial.argument
         if candidate.form != LENGTHS:
-            running.append(trial.argument)
-    effective = (argument for argument in running if argument.effective)
-    return next(effective, running[0] if running else None)
+            running.append(trial)
+    effective = [trial for trial in running if trial.argument.effective]
+    least = min((trial.remaining for trial in effective), default=0.0)
+    best = (trial for trial in effective if trial.remaining <= SIMILAR * least)
+    chosen = next(best, running[0] if running else None)
+    return chosen and chosen.argument
 
 
 def _trial(caller: Caller, argument: MaskArgument) -> _Trial | None:
@@ -221,7 +245,7 @@ def _trial(caller: Caller, argument: MaskArgument) -> _Trial | None:
         return None
     effect = (after - before)[row].abs().max().item()
     remaining = (after_masked - before_masked)[row].abs().max().item()
-    share = remaining / effect if effect > 0 else float("nan")
+    share = remaining / effect if effect > 0 else float("inf")
     hides = effect > 0 and not differing_entries(before_masked[row], after_masked[row]).any()
     effective = bool(differing_entries(before, before_masked).any())
     return _Trial(replace(argument, effective=effective, hides=hides), share)
@@ -231,7 +255,7 @@ def _sizes(caller: Caller) -> tuple[int, int]:
     """Return the B and T of a trial; an example's own sizes are left to its own masks."""
     if caller.fixed_sizes is not None and not caller.convention.from_example:
         return caller.fixed_sizes
-    return 2 if caller.batched else 1, TOKENS
+    return (SEQUENCES if caller.batched else 1), TOKENS
 
 
 def _all_visible(argument: MaskArgument, B: int, T: int) -> Tensor:

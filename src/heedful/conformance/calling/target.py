@@ -25,6 +25,9 @@ CASTS: Mapping[torch.dtype, Callable[[nn.Module], nn.Module]] = {
 }
 
 
+TINY = 1e-6  # entries of a matrix that is as good as zero
+
+
 class TargetError(Exception):
     """A call that is shown to be valid failed in the target's code; the cause is the target's own exception."""
 
@@ -178,7 +181,10 @@ def _detached_results(module: nn.Module) -> dict[int, Any]:
 
 
 def _randomize_constants(module: nn.Module) -> None:
-    """Give random values to constant matrices and zero biases: a projection of zeros would hide all before it."""
+    """Give random values to constant matrices and zero biases: a projection of zeros would hide all before it.
+
+    A matrix whose entries are all tiny hides it, too, since differences that it lets through look like rounding.
+    """
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in module.named_parameters():
@@ -186,8 +192,9 @@ def _randomize_constants(module: nn.Module) -> None:
                 parameter.fill_(0.5)  # a gate that starts closed
             if parameter.numel() < 2 or not parameter.is_floating_point() or parameter.is_meta:
                 continue
-            constant = bool((parameter == parameter.flatten()[0]).all())
             matrix = parameter.dim() >= 2
+            constant = bool((parameter == parameter.flatten()[0]).all())
+            constant |= matrix and bool(parameter.abs().max() < TINY)
             if constant and (matrix or (name.endswith("bias") and not parameter.any())):
                 size = parameter.shape[-1] ** -0.5 if matrix else 0.1
                 noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)

@@ -23,6 +23,8 @@ CHANGED = 2
 BATCH, TOKENS, PIXELS = 3, 7, 6
 """Sizes unlike those that targets are built with, so that axes can be told apart by their sizes."""
 
+MOST_TOKENS = 40
+"""A window that hides something only from more tokens than these is not tried: there is a run for each token."""
 
 OTHER_SIZES = ((3, 6), (3, 5), (2, 8), (4, 16))
 """Sizes for subjects that do not accept those: the next likely B and T."""
@@ -50,8 +52,10 @@ class Evidence:
         """Three sequences of seven tokens, with other sizes only if the subject needs them."""
         window = self.stated.window_of(self.subject.module)
         T = PIXELS if self.subject.convention.is_image else TOKENS
-        T = T if window is None or window < TOKENS - 2 else window + 3
-        B, T = self.subject.fixed_sizes or (BATCH, min(T, self.subject.max_length or T))
+        most = self.subject.max_length or MOST_TOKENS
+        if window is not None and TOKENS - 2 <= window <= min(most, MOST_TOKENS) - 3:
+            T = window + 3
+        B, T = self.subject.fixed_sizes or (BATCH, min(T, most))
         drawn = [
             self.subject.draw(b if self.subject.batched else 1, t)
             for b, t in ((B, T), *OTHER_SIZES)

@@ -83,6 +83,8 @@ def _causal(subject: Subject, expected: Expected, baseline: Observation) -> tupl
     """Decide whether a subject should be causal, and say why."""
     if expected.causal is not None:
         return expected.causal, "the caller states so"
+    if subject.convention.pooled:
+        return None, ""  # its one row comes from all tokens
     for module in () if subject.module is None else subject.module.modules():
         # In transformers, is_causal only tells SDPA what the mask argument tells the other implementations.
         if is_from_transformers(module):

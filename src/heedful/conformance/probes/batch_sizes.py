@@ -17,7 +17,7 @@ from heedful.conformance.reporting.finding import Fact, Finding
 def batches(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Run each sequence alone. Its output must equal its output within the batch."""
     subject, inputs = evidence.subject, evidence.inputs
-    if not subject.batched or evidence.influence[0, :, 1, :].any():
+    if not subject.batched or inputs.sizes[0] < 2 or evidence.influence[0, :, 1, :].any():
         return
     batch = subject.run(inputs).detach()
     B = len(batch)

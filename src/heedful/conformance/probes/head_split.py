@@ -25,7 +25,7 @@ from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 
-REARRANGING: frozenset[str] = frozenset(("pad", "roll", "flip", "unfold", "gather", "index_select"))
+REARRANGING: frozenset[str] = frozenset(("pad", "roll", "flip", "gather", "index_select"))
 PLURALS: dict[str, str] = {"query": "queries", "key": "keys", "value": "values"}
 
 
@@ -127,21 +127,30 @@ def _has_tokens_apart(differing: Tensor, B: int, T: int) -> bool:
 
 def _first_mixing_step(before: Observation, after: Observation, path: list[Step]) -> Step | None:
     """Return the first step of a path after which no axis holds the changed token at one index."""
+    padded = False
     for step in path:
+        padded |= step.operation == "pad"
         changed = changed_entries(before, after, step)
         if changed is None or not changed.any() or changed.dim() < 2:
             continue
-        if not _is_one_token(changed, *before.inputs.sizes):
+        if not _is_one_token(changed, *before.inputs.sizes, padded):
             return step
     return None
 
 
-def _is_one_token(changed: Tensor, B: int, T: int) -> bool:
-    """Check whether an axis of T tokens, or of B × T, has all changes at the changed token."""
+def _is_one_token(changed: Tensor, B: int, T: int, padded: bool) -> bool:
+    """Check whether an axis of T tokens, or of B × T, has all changes at the changed token.
+
+    Two axes may hold the tokens as pixels, perhaps without a first token for the class. Padding shifts the token.
+    """
+    pairs = (changed.flatten(axis, axis + 1) for axis in range(1, changed.dim() - 1))
     return any(
         (size == T and indices_with_any(changed, axis) == [CHANGED])
-        or (size == B * T and len(indices_with_any(changed, axis)) == 1)
+        or ((size == B * T or (padded and size > T)) and len(indices_with_any(changed, axis)) == 1)
         for axis, size in enumerate(changed.shape)
+    ) or any(
+        pair.shape[axis] in (T, T - 1) and len(indices_with_any(pair, axis)) == 1
+        for axis, pair in enumerate(pairs, start=1)
     )
 
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from heedful.conformance.evidence.attention import RecordedAttention
-from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.evidence.evidence import CHANGED, Evidence
 from heedful.conformance.evidence.masking import mask_building_line
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.differences import differing_entries, indices_with_any
 from heedful.conformance.reporting.finding import Fact, Finding
 
 
 @probe("self-hidden")
 def own_key(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Check that queries see their own keys, on the diagonal of the weights."""
-    for attention in evidence.attentions:
+    for index, attention in enumerate(evidence.attentions):
         _, Tq, Tk = attention.applied_weights.shape
         if Tq != Tk or Tq < 3 or not _hides_the_diagonal_only(attention):
+            continue
+        if not _has_own_keys(evidence, index):
             continue
         sees_nothing = not attention.visible[0, 0].any()
         yield Finding(
@@ -28,6 +31,14 @@ def own_key(evidence: Evidence) -> Iterator[Finding | Fact]:
             mask_building_line(evidence, attention),
         )
         return
+
+
+def _has_own_keys(evidence: Evidence, index: int) -> bool:
+    """Check whether the key of a token is made from it, and not from a second sequence."""
+    key, changed = evidence.attentions[index].key, evidence.attentions_after(0, CHANGED)
+    if index >= len(changed) or changed[index].key.shape != key.shape:
+        return True
+    return CHANGED in indices_with_any(differing_entries(key, changed[index].key), 1)
 
 
 def _hides_the_diagonal_only(attention: RecordedAttention) -> bool:

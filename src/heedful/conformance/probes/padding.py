@@ -11,6 +11,7 @@ from torch import Tensor
 from heedful.conformance.calling.mask_forms import LENGTHS
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.alignment import PartialRun
+from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.padded_batch import (
     PADDING_COUNTS,
@@ -23,13 +24,15 @@ from heedful.conformance.probes.padded_batch import (
     real_tokens,
     takes_padding,
 )
-from heedful.conformance.probes.padding_causes import find_padding_cause
+from heedful.conformance.probes.padding_causes import find_padding_cause, rows_of_entries
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
+
+CONVOLUTIONS: tuple[str, ...] = ("conv1d", "conv2d", "unfold")
 
 
 class _Change(NamedTuple):
@@ -140,6 +143,13 @@ def _report(
         name, reason = "left-padding-positions", "Positions are counted from the padding on."
         line = _line_counting_positions(subject, evidence.inputs.entry(b), keep[b])
     unsure = name == "left-padding-positions" and not evidence.is_causal
+    if name == "padding-leak" and _is_hidden_from_attentions(evidence, padded, keep):
+        mixing = next((step for step in padded.trace if step.operation in CONVOLUTIONS), None)
+        if mixing is not None:
+            unsure, line = True, SourceLine.of(mixing)
+            reason = (
+                "Each attention hides the padding, but a convolution mixes it with real tokens."
+            )
     return Finding(
         name,
         "suspicious" if unsure else "bug",
@@ -147,6 +157,18 @@ def _report(
         describe_sizes(evidence),
         line,
     )
+
+
+def _is_hidden_from_attentions(evidence: Evidence, padded: Observation, keep: Tensor) -> bool:
+    """Check whether no attention gives real tokens' queries any weight on padded keys."""
+    hidden: list[bool] = []
+    for index, attention in enumerate(find_attentions(padded)):
+        rows = rows_of_entries(evidence, index, attention)
+        if rows is None or attention.applied_weights.shape[1:] != (keep.shape[1],) * 2:
+            return False
+        for own, real in zip(rows, keep, strict=True):
+            hidden.append(not attention.applied_weights[own][:, real][..., ~real].any())
+    return bool(hidden) and all(hidden)
 
 
 def _line_counting_positions(subject: Subject, inputs: Inputs, keep: Tensor) -> SourceLine | None:

@@ -44,7 +44,7 @@ def find_padding_cause(
     for index, (attention, without) in enumerate(
         zip(find_attentions(padded), unpadded, strict=False)
     ):
-        rows = _rows_of_entries(evidence, index, attention)
+        rows = rows_of_entries(evidence, index, attention)
         if rows is None or attention.applied_weights.shape[1] != keep.shape[1]:
             continue
         cause = (
@@ -57,7 +57,7 @@ def find_padding_cause(
     return unused_masking(padded) or MaskDefect("padding-leak", "", line)
 
 
-def _rows_of_entries(
+def rows_of_entries(
     evidence: Evidence, index: int, attention: RecordedAttention
 ) -> list[Tensor] | None:
     """Return which of the attention's L rows belong to each batch entry; None if that is unknown."""

@@ -25,6 +25,8 @@ def token_mixing(evidence: Evidence) -> Iterator[Finding | Fact]:
         return
     unused = unused_steps(evidence.baseline.trace.steps)
     ignored = [it for it in evidence.attentions if it.context_step.index in unused]
+    if evidence.attentions and all(it.key.shape[1] == 1 for it in evidence.attentions):
+        return  # the weight of a single key is 1, whatever the query is
     if not influence.any():
         proof = "Changing any token does not change the output."
     elif _returns_tokens(evidence):

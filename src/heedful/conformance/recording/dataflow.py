@@ -101,6 +101,8 @@ def only_selects(steps: Sequence[Step], start: Step) -> bool:
         if not sources:
             continue
         readers |= sources
+        if step.unused:
+            continue  # the values of a topk whose indices are wanted
         if step.dtype.is_floating_point or step.dtype.is_complex:
             reached.add(step.index)
         else:

@@ -1,0 +1,99 @@
+"""Which axes of an example's tokens hold the tokens, if there are many axes; found out by changing the example."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from heedful.conformance.calling.convention import output_candidates
+from heedful.conformance.calling.exceptions import exits_as_errors
+from heedful.conformance.calling.isolation import seeded
+from heedful.conformance.calling.layouts import likely_layouts
+from heedful.conformance.calling.target import CASTS, Target
+from heedful.conformance.recording.differences import differing_entries
+
+HEADS = ("(B, H, T, D)", "(B, T, H, D)")
+TOKENS = ("T", "YX", "ZYX")  # letters of one, two or three axes of tokens
+FEATURES, OTHERS = "C", "HPGND"  # letters of axes that hold none
+
+
+def layouts_by_behavior(
+    target: Target, arguments: Mapping[str, Any], taking: Sequence[str]
+) -> Iterator[str]:
+    """Yield the layouts that tokens of four axes or more may have, the most likely first.
+
+    An axis holds tokens if a change at one of its indices reaches others, and if it is not the axis of the features.
+
+    Args:
+        target: The target.
+        arguments: The arguments of a call that works.
+        taking: The names of those that hold tokens, which have one shape.
+    """
+    shape = tuple(arguments[taking[0]].shape)
+    features = _axis_of_features(target, shape)
+    mixing = set[int]() if features is None else _mixing_axes(target, arguments, taking)
+    tokens = sorted(mixing - {features})
+    if features is not None and 0 < len(tokens) <= len(TOKENS):
+        yield _layout(len(shape), tokens, features)
+    elif len(shape) == 4:
+        likely = likely_layouts(target.callee).heads
+        yield from sorted(HEADS, key=lambda layout: layout != likely)
+
+
+def _layout(axes: int, tokens: Sequence[int], features: int) -> str:
+    """Return a layout with the given axes of tokens and of features, and other letters for the rest."""
+    letters = {0: "B", features: FEATURES} | dict(zip(tokens, TOKENS[len(tokens) - 1], strict=True))
+    others = (axis for axis in range(axes) if axis not in letters)
+    letters |= dict(zip(others, OTHERS, strict=False))
+    return f"({', '.join(letters[axis] for axis in range(axes))})"
+
+
+def _axis_of_features(target: Target, shape: tuple[int, ...]) -> int | None:
+    """Return the axis whose size is that of a module's weights: the channels of an image, or the last axis."""
+    parts = [] if target.module is None else list(target.module.modules())
+    if shape[1] in {part.in_channels for part in parts if isinstance(part, nn.Conv2d | nn.Conv3d)}:
+        return 1
+    sizes = {size for part in parts for it in part.parameters(recurse=False) for size in it.shape}
+    return len(shape) - 1 if shape[-1] in sizes else None
+
+
+def _mixing_axes(target: Target, arguments: Mapping[str, Any], taking: Sequence[str]) -> set[int]:
+    """Return the axes, without that of the batch, along which a change at one index reaches the others."""
+    shape = arguments[taking[0]].shape
+    before = _output(target, arguments, shape)
+    if before is None:
+        return set()
+    mixing: set[int] = set()
+    for axis in range(1, len(shape)):
+        for index in (0, shape[axis] - 1):
+            changed = {name: _changed(arguments[name], axis, index) for name in taking}
+            after = _output(target, {**arguments, **changed}, shape)
+            if after is None or after.shape != before.shape:
+                continue
+            elsewhere = [i for i in range(before.shape[axis]) if i != index]
+            differing = differing_entries(before, after).index_select(axis, torch.tensor(elsewhere))
+            if before.shape[axis] != shape[axis] or differing.any():
+                mixing.add(axis)
+    return mixing
+
+
+def _changed(tokens: Tensor, axis: int, index: int) -> Tensor:
+    """Return tokens with other numbers at one index of an axis."""
+    tokens = tokens.detach().clone()
+    part = tokens.select(axis, index)
+    generator = torch.Generator().manual_seed(axis)
+    part.copy_(torch.randn(part.shape, generator=generator, dtype=torch.float64))
+    return tokens
+
+
+def _output(target: Target, arguments: Mapping[str, Any], shape: torch.Size) -> Tensor | None:
+    """Return the output of a call that has as many axes as the tokens; None if there is none."""
+    dtypes = (it.dtype for it in arguments.values() if isinstance(it, Tensor))
+    callee = target.copied(next(dtype for dtype in dtypes if dtype in CASTS))
+    args, keywords = target.bound(arguments)
+    with torch.no_grad(), exits_as_errors(), seeded():
+        outputs = output_candidates(callee(*args, **keywords))
+    return next((it for it in outputs if it.dim() == len(shape)), None)
