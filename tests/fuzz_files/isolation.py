@@ -14,7 +14,7 @@ from heedful.errors import HeedfulError
 from heedful.screen import visible
 
 SECONDS = 10  # of the processor
-WAITING = 3  # times as long may pass, because other programs may occupy the processor
+WAITING = 20  # times as long may pass, because other programs may occupy the processor
 MEMORY = 1 << 30  # bytes that the function may allocate
 LONGEST = 2_000  # characters of an error's message
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
