@@ -1,6 +1,6 @@
 """A dropout that is declared for the weights must be applied in training."""
 
-from edited_attention import CONTEXT, CORRECT, DROPOUT, SOFTMAX, edited
+from edited_attention import APPLY_MASK, CONTEXT, CORRECT, DROPOUT, SOFTMAX, edited
 
 from heedful import check
 
@@ -45,5 +45,5 @@ def test_a_dropout_that_the_fused_attention_applies_is_used(tmp_path):
         "        p = self.dropout.p if self.training else 0.0\n"
         "        context = F.scaled_dot_product_attention(query, key, value, dropout_p=p, is_causal=True)\n"
     )
-    with edited(tmp_path, SOFTMAX + DROPOUT + CONTEXT, fused) as attention:
+    with edited(tmp_path, APPLY_MASK + SOFTMAX + DROPOUT + CONTEXT, fused) as attention:
         assert not check(attention, causal=True).bugs

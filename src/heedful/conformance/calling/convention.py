@@ -19,6 +19,7 @@ MEMORY_TOKENS = 3
 
 CHANNELS_FIRST, CHANNELS_LAST = "(B, C, Y, X)", "(B, Y, X, C)"
 IMAGES = (CHANNELS_FIRST, CHANNELS_LAST)
+SIGNAL = "(B, C, T)"
 
 Constants = Mapping[str, Any]
 VisibleKeys = Callable[[int, int], Tensor]  # (Tq, Tk) Boolean, of the Tq newest of Tk tokens
@@ -29,8 +30,8 @@ class CallingConvention:
     """The way in which a target takes tokens and returns rows.
 
     Attributes:
-        layout: "(B, T, C)", "(T, B, C)", "(T, C)", "(B, H, T, D)", "(B, T, H, D)" or "(B, T) ids"; or that of a feature
-            map whose pixels are the tokens, "(B, C, Y, X)" or "(B, Y, X, C)".
+        layout: "(B, T, C)", "(T, B, C)", "(B, C, T)", "(T, C)", "(B, H, T, D)", "(B, T, H, D)" or "(B, T) ids"; or that
+            of a feature map whose pixels are the tokens, "(B, C, Y, X)" or "(B, Y, X, C)".
         names: The arguments that take one row per token.
         features: The shape of one token.
         vocabulary: The number of token ids; 0 if tokens are vectors.
@@ -120,7 +121,7 @@ class CallingConvention:
         match self.layout:
             case "(T, B, C)":
                 return tokens.transpose(0, 1)
-            case "(B, H, T, D)":
+            case "(B, H, T, D)" | "(B, C, T)":
                 return tokens.transpose(1, 2)
         return tokens
 
@@ -139,7 +140,8 @@ class CallingConvention:
         if self.is_image and tensor.dim() == 4:
             image = tensor.movedim(1, -1) if self.layout == CHANNELS_FIRST else tensor
             return image.flatten(1, 2) if image.shape[1:3] == _grid(T) else None
-        if tensor.dim() < 2 or (self.layout == "(B, H, T, D)" and tensor.dim() != 4):
+        ranks = {"(B, H, T, D)": 4, SIGNAL: 3}
+        if tensor.dim() < 2 or tensor.dim() != ranks.get(self.layout, tensor.dim()):
             return None
         return self._swapped(tensor) if self.batched else tensor[None]
 
