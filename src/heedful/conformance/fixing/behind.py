@@ -19,7 +19,7 @@ from heedful.conformance.reporting.report import Report
 from heedful.conformance.reporting.result import CALLING
 from heedful.errors import ArgumentError
 
-SEARCH_SECONDS = 8.0  # for all repairs of a target
+SEARCH_SECONDS = 8.0  # for the repairs of one bug
 CANDIDATES = 30  # repairs that are tried for one bug
 WORKING = 2  # repairs with which the target runs, whose findings are compared
 REPAIRED = 3  # bugs of one target that end every call, one behind the other
@@ -48,12 +48,12 @@ def findings_behind(target: Any, report: Report, check: Check) -> tuple[Finding,
         origin = origin_of(target)
     except ArgumentError:  # no file defines it, so that it cannot be defined again
         return ()
-    end = time.monotonic() + SEARCH_SECONDS
     text, file, found = origin.text, origin.file, list[Finding]()
     for _ in range(REPAIRED):
         blocking = _blocking(report)
         if blocking is None:
             break
+        end = time.monotonic() + SEARCH_SECONDS
         repair = _best(blocking, _repairs(origin, blocking, text, file, check, end))
         if repair is None:
             break
