@@ -42,3 +42,25 @@ def test_distances_that_are_negated_may_be_filled_with_infinity(tmp_path):
     lines = '        scores = -(-scores).masked_fill(self.mask[:T, :T], float("inf"))\n'
     with edited(tmp_path, APPLY_MASK, lines) as attention:
         assert not check(attention, causal=True).bugs
+
+
+@pytest.mark.parametrize(
+    ("comment", "level"), [("# trained in half precision", "bug"), ("# masked", "suspicious")]
+)
+def test_a_fill_that_float16_cannot_hold_is_a_bug_if_the_code_speaks_of_half_precision(
+    tmp_path, comment, level
+):
+    too_large = APPLY_MASK.replace('float("-inf")', "-1e9")
+    source = CORRECT.replace("import torch\n", f'"""{comment[2:]}"""\nimport torch\n', 1)
+    with edited(tmp_path, APPLY_MASK, too_large, source) as attention:
+        (finding,) = check(attention, causal=True).findings
+    assert (finding.name, finding.level) == ("mask-fill-overflow", level)
+    assert finding.place is not None
+    assert "-1e9" in finding.place.source
+
+
+def test_a_fill_in_float32_may_be_larger_than_float16_can_hold(tmp_path):
+    upcast = APPLY_MASK.replace("scores.masked", "scores.double().masked")
+    upcast = upcast.replace('float("-inf")', "-1e9").rstrip("\n") + ".to(scores.dtype)\n"
+    with edited(tmp_path, APPLY_MASK, upcast) as attention:
+        assert not check(attention, causal=True).findings

@@ -5,7 +5,6 @@ They are another set than the planted corpus, in other styles. Each bug is one e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -64,11 +63,18 @@ class Base:
         """Return the line that a bug is planted on."""
         return self.source()[: self.source().index(bug.old)].count("\n") + 1
 
-    def pairs(self) -> Iterator[tuple[Bug, Bug]]:
-        """Yield every two bugs that stand on lines of their own and have different names."""
-        for first, second in combinations(self.bugs, 2):
-            if self.line(first) != self.line(second) and not {*first.names} & {*second.names}:
-                yield first, second
+    def pairs(self) -> list[tuple[Bug, Bug]]:
+        """Return every two bugs that stand on lines of their own and have different names."""
+        return [
+            (first, second)
+            for first, second in combinations(self.bugs, 2)
+            if self.line(first) != self.line(second) and not {*first.names} & {*second.names}
+        ]
+
+    def sample(self, count: int) -> list[tuple[Bug, Bug]]:
+        """Return some of the pairs, spread evenly."""
+        pairs = self.pairs()
+        return pairs[:: max(len(pairs) // count, 1)][:count]
 
 
 def _base(name: str, entry: str, *bugs: Bug, **options: Any) -> Base:
@@ -79,7 +85,6 @@ B = Bug
 SEVERAL: tuple[Base, ...] = (
     _base(
         "image", "PixelAttention",
-        B("scale-missing", "q = q * self.dim_head**-0.5", "q = q * 1.0"),
         B("scale-wrong", "self.dim_head**-0.5", "(self.dim_head * self.heads) ** -0.5"),
         B("softmax-wrong-dim", "softmax(dim=-1)", "softmax(dim=-2)"),
         B("dropout-unused", "attn = self.drop(attn)", "attn = attn"),
@@ -140,7 +145,7 @@ SEVERAL: tuple[Base, ...] = (
         B("softmax-wrong-dim", "softmax(dim=-1)", "softmax(dim=1)"),
         B("dropout-unused", "attn = self.attn_drop(attn)", "attn = attn"),
         B("heads-mixed-merge", "(attn @ v).transpose(1, 2)", "(attn @ v)"),
-        B("heads-mixed-split", ".reshape(B_, N, 3, self.num_heads, C // self.num_heads).permute(2, 0, 3, 1, 4)", ".reshape(B_, 3, self.num_heads, N, C // self.num_heads).permute(1, 0, 2, 3, 4)"),
+        B("heads-mixed-split", ".reshape(B_, N, 3, self.num_heads, C // self.num_heads)", ".reshape(B_, 3, N, self.num_heads, C // self.num_heads).transpose(1, 2)"),
         B("keys-values-swapped", "qkv[0], qkv[1], qkv[2]", "qkv[0], qkv[2], qkv[2]", ("projection-unused",)),
         B("undefined-or-global-name", "return self.proj(x)", "return self.proj(out)"),
     ),
@@ -180,7 +185,6 @@ SEVERAL: tuple[Base, ...] = (
         B("scale-missing", " / self.d_k**0.5", ""),
         B("softmax-wrong-dim", "dim=-1", "dim=1"),
         B("mask-unused", "score = score.masked_fill(", "score.masked_fill("),
-        B("dropout-misplaced", "h = (alpha @ v)", "h = self.feat_drop(alpha @ v)"),
         B("heads-mixed-merge", ".transpose(1, 2).reshape(bs, n, -1)", ".reshape(bs, n, -1)"),
         B("projection-unused", "return self.o(h)", "return h"),
     ),
@@ -189,7 +193,6 @@ SEVERAL: tuple[Base, ...] = (
         B("scale-wrong", "k.size(-1) ** -0.5", "C**-0.5"),
         B("causal-alignment", "self.bias[S - T : S, :S]", "self.bias[:T, :S]"),
         B("cache-mismatch", "layer_past[0], k)", "k, layer_past[0])", ("causal-alignment",)),
-        B("cache-mismatch", "present = (k, v)", "present = (k[:, :, -T:], v[:, :, -T:])"),
         B("softmax-wrong-dim", "softmax(dim=-1)", "softmax(dim=-2)"),
         B("mask-fill-too-small", 'float("-inf")', "-10.0"),
         B("heads-mixed-split", "k = k.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)", "k = k.reshape(B, self.n_head, T, C // self.n_head)"),

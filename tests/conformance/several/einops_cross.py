@@ -25,6 +25,9 @@ class CrossAttention(nn.Module):
         return t.reshape(b, n, self.heads, -1).transpose(1, 2)
 
     def forward(self, x, context=None, mask=None):
+        """
+        mask: (batch, length of the context), True at tokens to attend to
+        """
         context = context if exists(context) else x
         q = self.to_q(x)
         k, v = self.to_kv(context).chunk(2, dim=-1)

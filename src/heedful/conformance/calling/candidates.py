@@ -18,7 +18,7 @@ from heedful.conformance.calling.arguments import (
 )
 from heedful.conformance.calling.causality import causal_flag, mask_by_caller
 from heedful.conformance.calling.construction import HEAD_SIZE, HEADS, WIDTH
-from heedful.conformance.calling.convention import IMAGES, CallingConvention
+from heedful.conformance.calling.convention import IMAGES, SIGNAL, CallingConvention
 from heedful.conformance.calling.layouts import Layouts, likely_layouts
 from heedful.conformance.calling.target import Target
 
@@ -69,7 +69,8 @@ def _by_sizes(
     if vocabulary and (tokens[0] in names.TOKEN_IDS or _begins_with_embedding(module)):
         yield CallingConvention("(B, T) ids", tokens[:1], (), vocabulary)
     likely, unlikely = layouts.tokens
-    for layout in (likely, "(T, C)", unlikely, *(IMAGES if layouts.images else ())):
+    by_convolution = ([SIGNAL] if layouts.signals else [], IMAGES if layouts.images else ())
+    for layout in (*by_convolution[0], likely, "(T, C)", unlikely, *by_convolution[1]):
         for width in _widths(module)[:most]:
             yield CallingConvention(layout, tokens, (width,), same_tokens=True)
 

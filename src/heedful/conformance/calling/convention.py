@@ -17,6 +17,7 @@ from heedful.conformance.recording.inputs import Inputs
 MEMORY = object()
 MEMORY_TOKENS = 3
 
+SIGNAL = "(B, C, T)"
 IMAGES = ("(B, C, Y, X)", "(B, Y, X, C)")
 TOKEN_AXES = ("T", "Z", "Y", "X")  # the letters of axes that hold tokens: a sequence, or pixels
 
@@ -29,7 +30,7 @@ class CallingConvention:
     """The way in which a target takes tokens and returns rows.
 
     Attributes:
-        layout: "(B, T, C)", "(T, B, C)", "(T, C)", "(B, H, T, D)", "(B, T, H, D)" or "(B, T) ids"; or that of a feature
+        layout: "(B, T, C)", "(T, B, C)", "(B, C, T)", "(T, C)", "(B, H, T, D)", "(B, T, H, D)" or "(B, T) ids"; or that of a feature
             map whose pixels are the tokens, such as "(B, C, Y, X)" or "(B, Y, X, C)"; or with more axes of features.
         names: The arguments that take one row per token.
         features: The shape of one token.
@@ -169,7 +170,7 @@ class CallingConvention:
             return self._from_layout(tensor, T) if at_tokens == [*grid] else None
         if order[:2] == [1, 0] and tensor.dim() > 1:
             return tensor.transpose(0, 1)
-        return None if self.layout == "(B, H, T, D)" else tensor
+        return None if self.layout in ("(B, H, T, D)", SIGNAL) else tensor
 
 
 def _inverse(order: list[int]) -> list[int]:

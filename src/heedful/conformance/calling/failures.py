@@ -105,7 +105,17 @@ def lengths_named(failures: Sequence[FailedCall]) -> list[int]:
         int(text) for message in messages for text in re.findall(r"input of size (\d+)", message)
     )
     roots = (n for size in pairs for n in range(MAX_LENGTH, 1, -1) if size % (n * n) == 0)
-    return list(dict.fromkeys((*lengths, *roots)))[:MAX_LENGTHS]
+    squares = _square_sizes(failures[0].caller.module)
+    return list(dict.fromkeys((*squares, *lengths, *roots)))[:MAX_LENGTHS]
+
+
+def _square_sizes(module: nn.Module | None) -> list[int]:
+    """Return the sizes of a module's square buffers, which may hold a number for each pair of tokens."""
+    buffers = () if module is None else module.buffers()
+    shapes = (it.squeeze().shape for it in buffers)
+    return [
+        shape[0] for shape in shapes if len(shape) == 2 and 1 < shape[0] == shape[1] <= MAX_LENGTH
+    ]
 
 
 def proof_of_bug(failures: Sequence[FailedCall]) -> BaseException | None:

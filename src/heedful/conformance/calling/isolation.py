@@ -54,14 +54,14 @@ def restored(module: nn.Module | None) -> Iterator[None]:
     try:
         yield
     finally:
+        for collection, entries in collections:
+            collection.clear()
+            (collection.extend if isinstance(collection, list) else collection.update)(entries)
         for holder, held in zip(holders, contents, strict=True):
             holder.clear()
             for name, value in held.items():
                 written = isinstance(value, Tensor) and value._version != saved[id(value)][0]
                 holder[name] = saved[id(value)][1] if written else value
-        for collection, entries in collections:
-            collection.clear()
-            (collection.extend if isinstance(collection, list) else collection.update)(entries)
 
 
 @contextlib.contextmanager

@@ -24,12 +24,14 @@ class Layouts(NamedTuple):
         heads: That of tokens which are split into heads.
         declared: Whether the target itself states the layout, so that the other one is no fault of its own.
         images: Whether tokens may be the pixels of a feature map.
+        signals: Whether channels may come before tokens, as convolutions over time take them.
     """
 
     tokens: tuple[str, str]
     heads: str
     declared: bool = False
     images: bool = False
+    signals: bool = False
 
 
 def likely_layouts(target: Callable[..., Any]) -> Layouts:
@@ -52,13 +54,14 @@ def likely_layouts(target: Callable[..., Any]) -> Layouts:
         tokens=("(B, T, C)", "(T, B, C)") if batch_first else ("(T, B, C)", "(B, T, C)"),
         heads="(B, T, H, D)" if heads_last else "(B, H, T, D)",
         declared=any(answer is not None for answer in stated),
-        images=4 in unpacked_ranks(target) or _has_convolutions(target),
+        images=4 in unpacked_ranks(target) or _has_layers(target, nn.Conv2d),
+        signals=_has_layers(target, nn.Conv1d),
     )
 
 
-def _has_convolutions(target: Callable[..., Any]) -> bool:
+def _has_layers(target: Callable[..., Any], kind: type[nn.Module]) -> bool:
     parts = target.modules() if isinstance(target, nn.Module) else ()
-    return any(isinstance(part, nn.Conv2d) for part in parts)
+    return any(isinstance(part, kind) for part in parts)
 
 
 def documented_axes(target: Callable[..., Any], argument: str = "") -> Iterator[str]:

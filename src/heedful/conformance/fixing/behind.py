@@ -19,7 +19,7 @@ from heedful.conformance.reporting.report import Report
 from heedful.conformance.reporting.result import CALLING
 from heedful.errors import ArgumentError
 
-SEARCH_SECONDS = 8.0  # for all repairs of a target
+SEARCH_SECONDS = 8.0  # for the repairs of one bug
 CANDIDATES = 30  # repairs that are tried for one bug
 WORKING = 2  # repairs with which the target runs, whose findings are compared
 REPAIRED = 3  # bugs of one target that end every call, one behind the other
@@ -48,12 +48,12 @@ def findings_behind(target: Any, report: Report, check: Check) -> tuple[Finding,
         origin = origin_of(target)
     except ArgumentError:  # no file defines it, so that it cannot be defined again
         return ()
-    end = time.monotonic() + SEARCH_SECONDS
     text, file, found = origin.text, origin.file, list[Finding]()
     for _ in range(REPAIRED):
         blocking = _blocking(report)
         if blocking is None:
             break
+        end = time.monotonic() + SEARCH_SECONDS
         repair = _best(blocking, _repairs(origin, blocking, text, file, check, end))
         if repair is None:
             break
@@ -85,14 +85,19 @@ def _repairs(
         except (Exception, SystemExit):  # noqa: BLE001 - an edit may break the source in any way
             continue
         still = _blocking(report)
-        if still is None or (still.name, still.proof) != (blocking.name, blocking.proof):
+        if still is None or (_is_missing_name(still) and still.proof != blocking.proof):
             yield _Repair(candidate, path, report)
+
+
+def _is_missing_name(finding: Finding) -> bool:
+    """Check whether a bug is a name or an attribute that does not exist."""
+    return finding.name == "undefined-or-global-name" or "has no attribute" in finding.proof
 
 
 def _best(blocking: Finding, repairs: Iterator[_Repair]) -> _Repair | None:
     """Return the first of the repairs with the fewest bugs; those with which no call works count last.
 
-    If calls now end on another line, one more name is wrong there, and that is as good as it gets.
+    If calls now end on a later line, one more name is wrong there, and that is as good as it gets.
     """
 
     def rank(repair: _Repair) -> tuple[bool, int]:
@@ -101,17 +106,16 @@ def _best(blocking: Finding, repairs: Iterator[_Repair]) -> _Repair | None:
     tried: list[_Repair] = []
     for repair in repairs:
         tried.append(repair)
-        still = _blocking(repair.report)
-        elsewhere = still is not None and _statement(still) != _statement(blocking)
-        if elsewhere or rank(repair) == (False, 0):
-            return repair
-        if sum(not rank(it)[0] for it in tried) == WORKING:
+        works = sum(not rank(it)[0] for it in tried)
+        if rank(repair) == (False, 0) or works == WORKING:
             break
+        if not works and _line(_blocking(repair.report)) > _line(blocking) + 1:
+            return repair
     return min(tried, key=rank, default=None)
 
 
-def _statement(finding: Finding) -> str:
-    return "" if finding.place is None else finding.place.source
+def _line(finding: Finding | None) -> int:
+    return 0 if finding is None or finding.place is None else finding.place.line
 
 
 def _behind(blocking: Finding, finding: Finding, lines: _LineNumbers) -> Finding:

@@ -94,7 +94,7 @@ def line_applying_argument(observation: Observation, argument: MaskArgument) -> 
     }
     for attention in find_attentions(observation):
         chain = {step.index for step in attention.chain}
-        operands = (source.step for source in _mask_sources(attention))
+        operands = (source.step for source in mask_sources(attention))
         masks = [index for index in operands if index is not None and index not in chain]
         behind = {index for mask in masks for index in ancestors(steps, steps[mask])}
         applied = sorted(behind & readers) + sorted(chain & readers)
@@ -103,7 +103,7 @@ def line_applying_argument(observation: Observation, argument: MaskArgument) -> 
     return SourceLine.of(steps[min(readers)]) if readers else None
 
 
-def _mask_sources(attention: RecordedAttention) -> list[Source]:
+def mask_sources(attention: RecordedAttention) -> list[Source]:
     """Return what meets the scores on their way to the weights."""
     if not attention.fused:
         return [source for step in attention.chain[1:] for source in step.inputs]

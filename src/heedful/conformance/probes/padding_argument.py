@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
 
 from heedful.conformance.calling import names
+from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.mask_forms import MaskArgument
+from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.fused import fused_arguments
@@ -52,14 +57,26 @@ def padding_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
     elif argument.declared is not None and padding_is_inverted(evidence, subject):
         convention = "1 keeps a token" if argument.declared else "True hides a token"
         known = names.TRUE_KEEPS.get(argument.name) == argument.declared
+        unsure = known and argument.declared and _takes_booleans_alone(subject, argument)
         yield Finding(
             "mask-inverted",
-            "bug",
+            "suspicious" if unsure else "bug",
             f"By {'convention' if known else 'its docstring'} {convention} in {argument.name}; here real tokens see "
             "only the padding.",
             describe_sizes(evidence),
             line_applying_argument(observation, argument),
         )
+
+
+def _takes_booleans_alone(subject: Subject, argument: MaskArgument) -> bool:
+    """Check whether a mask must be Boolean: the convention that 1 keeps a token is one of masks of 0 and 1."""
+    inputs = subject.draw(*(subject.fixed_sizes or (1, 4)))
+    numbers = replace(subject, padding=replace(argument, dtype=torch.int64))
+    keep = torch.ones(inputs.sizes, dtype=torch.bool)
+    keep[:, -1] = False
+    return argument.dtype == torch.bool and isinstance(
+        attempt(lambda: numbers.run(inputs, keep=keep)), Exception
+    )
 
 
 def _polarity(argument: MaskArgument) -> str:

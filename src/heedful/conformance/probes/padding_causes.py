@@ -14,14 +14,18 @@ from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.fused import fused_arguments
 from heedful.conformance.evidence.masking import MaskDefect, unused_masking
 from heedful.conformance.probes.mask_fill import SUFFICIENT_FILL
-from heedful.conformance.probes.padded_batch import line_applying_argument
-from heedful.conformance.recording.dataflow import VIEWS
+from heedful.conformance.probes.padded_batch import line_applying_argument, mask_sources
+from heedful.conformance.recording.dataflow import VIEWS, ancestors
 from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.observation import Source, Step
 
 EQUAL_LOWERING = 1e-6  # the largest standard deviation of a change that counts as one number
 MIN_LOWERING = 1e-3
+RESHAPING = (
+    *("getitem", "unsqueeze", "view", "reshape", "expand", "repeat", "repeat_interleave", "tile"),
+    *("transpose", "permute", "mT"),
+)
 ADDITIONS = ("add", "iadd", "add_", "sub", "isub", "sub_")
 MULTIPLICATIONS = ("mul", "imul", "mul_", "masked_fill", "masked_fill_", "where")
 
@@ -50,7 +54,7 @@ def find_padding_cause(
         cause = (
             _check_fill(padded, attention, without, rows[b], keep[b])
             or _check_masked_after_softmax(attention, rows[b], keep[b])
-            or _check_broadcast(attention, without, rows, keep, b, line)
+            or _check_broadcast(padded, attention, without, rows, keep, b, line)
         )
         if cause is not None:
             return cause
@@ -175,6 +179,7 @@ def _check_masked_after_softmax(
 
 
 def _check_broadcast(
+    padded: Observation,
     attention: RecordedAttention,
     without: RecordedAttention,
     rows: Sequence[Tensor],
@@ -183,23 +188,35 @@ def _check_broadcast(
     line: SourceLine | None,
 ) -> MaskDefect | None:
     """Check whether the mask hides rows instead of columns, or uses another sequence's padding."""
+    line = _reshaping_line(padded, attention) or line
     visible = ~_hidden_scores(without)[rows[b]]
     hidden = _hidden_scores(attention)[rows[b]] & visible
-    real, padded = keep[b], ~keep[b]
-    hides_no_key = visible[:, real][:, :, padded].any() and not hidden[:, real].any()
-    if hides_no_key and hidden[:, padded].any():
+    real, padding = keep[b], ~keep[b]
+    hides_no_key = visible[:, real][:, :, padding].any() and not hidden[:, real].any()
+    if hides_no_key and hidden[:, padding].any():
         reason = (
             "The mask hides padded queries and no keys: it is broadcast along the wrong dimension."
         )
         return MaskDefect("mask-broadcast", reason, line)
     for head_hidden, head_visible in zip(hidden[:, real], visible[:, real], strict=True):
-        if not head_hidden.any() or torch.equal(head_hidden, head_visible & padded):
+        if not head_hidden.any() or torch.equal(head_hidden, head_visible & padding):
             continue
         for other in range(len(keep)):
             if torch.equal(head_hidden, head_visible & ~keep[other]):
                 reason = f"Sequence {b} is masked by the padding of sequence {other}."
                 return MaskDefect("mask-broadcast", reason, line)
     return None
+
+
+def _reshaping_line(padded: Observation, attention: RecordedAttention) -> SourceLine | None:
+    """Return the last line that gives a mask other axes before it meets the scores."""
+    steps, chain = padded.trace.steps, {link.index for link in attention.chain}
+    masks = [index for it in mask_sources(attention) if (index := it.step) is not None]
+    behind = {
+        index for mask in masks if mask not in chain for index in ancestors(steps, steps[mask])
+    }
+    reshaping = [index for index in behind - chain if steps[index].operation in RESHAPING]
+    return SourceLine.of(steps[max(reshaping)]) if reshaping else None
 
 
 def _hidden_scores(attention: RecordedAttention) -> Tensor:

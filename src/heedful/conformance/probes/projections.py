@@ -39,7 +39,11 @@ SPLITS: tuple[str, ...] = (
 def projections(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Change each projection that no used step reads, and check that the output changes."""
     unused = unused_steps(evidence.baseline.trace.steps)
-    finding = _unused_parameter(evidence, unused) or _unused_part(evidence, unused)
+    finding = (
+        _unused_parameter(evidence, unused)
+        or _unused_part(evidence, unused)
+        or _unused_rows(evidence)
+    )
     if finding is not None:
         yield finding
 
@@ -201,6 +205,43 @@ def _first_unused_part(evidence: Evidence, unused: set[int]) -> Step | None:
         if any(is_projection(steps[index]) for index in ancestors(steps, step)):
             return step
     return None
+
+
+def _unused_rows(evidence: Evidence) -> Finding | None:
+    """Return a finding if an attention takes one part of a packed projection twice, and nothing reads another part."""
+    for attention in evidence.attentions:
+        sources = (attention.query_source, attention.key_source, attention.value_source)
+        paths = [steps_from_projection(evidence.baseline, source) for source in sources]
+        packed = {next(iter(parameter_names(path[:1])), "") for path in paths}
+        twice = torch.equal(attention.query, attention.key)
+        if not twice or len(packed) != 1 or "" in packed:
+            continue
+        name = packed.pop()
+        if _has_idle_third(evidence, name):
+            taking = [step for step in paths[1] if step.operation in SPLITS]
+            return Finding(
+                "projection-unused",
+                "bug",
+                f"Queries and keys are the same part of {name}, and a third of it does not change the output.",
+                "",
+                SourceLine.of(taking[-1] if taking else attention.scores_step),
+            )
+    return None
+
+
+def _has_idle_third(evidence: Evidence, name: str) -> bool:
+    """Check whether the output has no gradient in a third of a parameter, the weights of a packed projection."""
+    subject = evidence.subject.fresh()
+    assert subject.module is not None
+    parameter = subject.module.get_parameter(name)
+    output = subject.run(evidence.inputs)
+    if not parameter.requires_grad or not output.requires_grad:
+        return False
+    (gradient,) = torch.autograd.grad(output.square().sum(), parameter)
+    return any(
+        size % 3 == 0 and any(not part.any() for part in gradient.chunk(3, axis))
+        for axis, size in enumerate(gradient.shape)
+    )
 
 
 # --- both ----------------------------------------------------------------------------------------------

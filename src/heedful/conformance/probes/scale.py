@@ -283,7 +283,7 @@ def _definition_of_factor(evidence: Evidence, step: Step, head_size: int) -> Sou
 
 
 def _is_right(evidence: Evidence, step: Step, name: str, head_size: int) -> bool:
-    """Check whether a scale is defined as 1/√head_dim, or a divisor as √head_dim: then the step that reads it is wrong."""
+    """Check whether a scale is defined as 1/√head_dim, or a divisor as √head_dim, so that the step is wrong."""
     value, usual = _attribute(evidence, step, name), head_size**0.5
     usual = 1 / usual if "scal" in name.lower() else usual
     return isinstance(value, float) and math.isclose(value, usual)

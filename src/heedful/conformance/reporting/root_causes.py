@@ -38,11 +38,11 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     ),
     "heads-mixed-split": (*_LEAKS, *_MASKS, *_OTHER_RUNS, "heads-mixed-merge", "group-order"),
     "softmax-wrong-dim": (
-        *(*_LEAKS, *_MASKS[1:], *_OTHER_RUNS),
+        *(*_LEAKS, *({*_MASKS} - {"mask-unused", "mask-broadcast"}), *_OTHER_RUNS),
         *("rows-not-normalised", "output-not-finite"),
     ),
     "batch-mixed": (*_LEAKS, *_MASKS, *_OTHER_RUNS, "heads-mixed-merge"),
-    "heads-mixed-merge": (*_LEAKS, *_OTHER_RUNS, "mask-fill-too-small", "mask-broadcast"),
+    "heads-mixed-merge": (*_LEAKS, *_OTHER_RUNS),
     "dropout-in-eval": (
         *(*_LEAKS, *_OTHER_RUNS, *_MASKS[3:]),
         *("rows-not-normalised", "dropout-misplaced", "output-not-finite"),

@@ -1,0 +1,95 @@
+"""A shift of relative scores keeps the rows of queries, and takes each distance from one column."""
+
+import pytest
+import torch
+from torch import nn
+
+from heedful import check
+
+
+class Relative(nn.Module):
+    """Attention with relative positions, those of later keys among them unless it is causal."""
+
+    causal = False
+
+    def __init__(self, d_model, n_heads):
+        super().__init__()
+        self.h, self.d = n_heads, d_model // n_heads
+        self.qkv, self.out = nn.Linear(d_model, 3 * d_model), nn.Linear(d_model, d_model)
+        self.pos = nn.Linear(d_model, d_model, bias=False)
+        self.u, self.w = (nn.Parameter(torch.randn(n_heads, self.d)) for _ in range(2))
+
+    def distances(self, T):
+        return torch.arange(T - 1, -1 if self.causal else -T, -1)
+
+    def positions(self, T, C, dtype):
+        angles = self.distances(T).to(dtype)[:, None] * 1e4 ** (
+            -torch.arange(0, C, 2).to(dtype) / C
+        )
+        return torch.cat([angles.sin(), angles.cos()], dim=-1)
+
+    def rel_shift(self, x):
+        B, H, T, R = x.shape
+        x = torch.cat([x.new_zeros(B, H, T, 1), x], dim=-1)
+        x = x.view(B, H, R + 1, T)
+        return x[:, :, 1:].view(B, H, T, R)[..., :T]
+
+    def forward(self, x):
+        B, T, C = x.shape
+        q, k, v = (it.view(B, T, self.h, self.d) for it in self.qkv(x).chunk(3, dim=-1))
+        r = self.pos(self.positions(T, C, x.dtype)).view(-1, self.h, self.d)
+        by_content = torch.einsum("bihd,bjhd->bhij", q + self.u, k)
+        by_distance = self.rel_shift(torch.einsum("bihd,rhd->bhir", q + self.w, r))
+        scores = (by_content + by_distance) * self.d**-0.5
+        if self.causal:
+            scores = scores.masked_fill(torch.ones(T, T, dtype=torch.bool).triu(1), -torch.inf)
+        context = torch.einsum("bhij,bjhd->bihd", scores.softmax(-1), v)
+        return self.out(context.reshape(B, T, C))
+
+
+class CausalRelative(Relative):
+    causal = True
+
+
+class TooFew(Relative):
+    """Takes scores of the distances to earlier keys alone, although queries see later keys."""
+
+    def distances(self, T):
+        return torch.arange(T - 1, -1, -1)
+
+
+class Unshifted(Relative):
+    def rel_shift(self, x):
+        B, H, T, R = x.shape
+        x = torch.cat([x.new_zeros(B, H, T, 1), x], dim=-1)
+        x = x.view(B, H, T, R + 1)
+        return x[..., 1:][..., :T]
+
+
+class PaddedOnTheRight(Relative):
+    def rel_shift(self, x):
+        B, H, T, R = x.shape
+        x = torch.cat([x, x.new_zeros(B, H, T, 1)], dim=-1)
+        x = x.view(B, H, R + 1, T)
+        return x[:, :, 1:].view(B, H, T, R)[..., :T]
+
+
+@pytest.mark.parametrize("target", [Relative, CausalRelative])
+def test_a_right_shift_is_no_bug(target):
+    assert not check(target).bugs
+
+
+@pytest.mark.parametrize(
+    ("target", "proof"),
+    [
+        (TooFew, "none of the scores of this query"),
+        (Unshifted, "from columns 0 and 1"),
+        (PaddedOnTheRight, "none of the scores of this query"),
+    ],
+)
+def test_a_wrong_shift_is_found_where_rows_get_another_length(target, proof):
+    (bug,) = check(target).bugs
+    assert bug.name == "relative-shift-wrong"
+    assert proof in bug.proof
+    assert bug.place is not None
+    assert "x.view(B, H, " in bug.place.source
