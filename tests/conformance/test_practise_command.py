@@ -6,6 +6,7 @@ import ast
 import json
 import subprocess
 import sys
+import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -27,24 +28,24 @@ UNUSED = exercises()["mask-unused"]
 
 
 @cache
-def answer(source: str, path: str, entry: str, arguments: str, options: str):
-    """Return what the process of a target answers, without a process; the source is a part of the key."""
-    request = Request(f"{path}:{entry}", json.loads(arguments), json.loads(options), "nonce")
-    return answer_to(request)
+def answer(source: str, entry: str, arguments: str, options: str):
+    """Return what the process of a target answers, without a process, and only once for each source."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "source.py")
+        path.write_text(source)
+        return answer_to(
+            Request(f"{path}:{entry}", json.loads(arguments), json.loads(options), "nonce")
+        )
 
 
 @pytest.fixture(autouse=True)
-def in_this_process(monkeypatch, tmp_path_factory):
-    """Check each source once, in this process: the modules of exercises are no danger to it."""
-    folder = tmp_path_factory.mktemp("sources")
+def in_this_process(monkeypatch):
+    """Check in this process, because the modules of exercises are no danger to it."""
 
     def check(target, *, arguments, options):
         path, _, entry = target.rpartition(":")
-        source = Path(path).read_text()
-        copy = folder / Path(path).name
-        copy.write_text(source)
         known = json.dumps(arguments), json.dumps(options)
-        outcome = answer(source, str(copy), entry, *known)
+        outcome = answer(Path(path).read_text(), entry, *known)
         if isinstance(outcome, Report):
             return outcome
         raise outcome

@@ -170,8 +170,8 @@ def _copy(source: IO[bytes], destination: IO[str] | None) -> None:
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     with source:
         while chunk := os.read(source.fileno(), 65536):
-            text = without_controls(decoder.decode(chunk))
-            if destination is not None:  # it is None if stderr is closed
+            if destination is not None:  # it is None if stderr is closed, or nobody wants to see it
+                text = without_controls(decoder.decode(chunk))
                 with contextlib.suppress(OSError, ValueError):
                     destination.write(text)
                     destination.flush()
