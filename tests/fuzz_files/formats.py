@@ -12,6 +12,9 @@ import torch
 from heedful import attention
 from heedful.bench.targets import BenchTargets
 from heedful.conformance.calling.loading import loaded
+from heedful.conformance.practising.command import list_exercises
+from heedful.conformance.practising.exercise import exercises
+from heedful.conformance.practising.progress import Progress
 from heedful.gpt import GPT, GPTConfig, checkpoint
 from heedful.gpt.command import load_model
 from heedful.gpt.data.books import read_books
@@ -247,6 +250,19 @@ def read_library(folder: Path) -> None:
     assert json.dumps(library.missing)
 
 
+def write_progress(folder: Path) -> None:
+    begun = Progress().after("mask-unused", hints=2, solved=True)
+    begun.after("no-longer-known", hints=1).save(folder)
+
+
+def read_progress(folder: Path) -> None:
+    progress = Progress.of(folder)
+    assert all(progress.attempt(name).hints >= 0 for name in exercises())
+    progress.after("mask-inverted", hints=1).save(folder)
+    list_exercises(folder)
+    assert Progress.of(folder).attempts.keys() == {*progress.attempts, "mask-inverted"}
+
+
 FORMATS: tuple[Format, ...] = (
     Format("gpt2", write_gpt2, read_model),
     Format("llama", write_llama, read_model),
@@ -258,5 +274,6 @@ FORMATS: tuple[Format, ...] = (
     Format("matrices", write_matrices, read_matrices),
     Format("targets", write_targets, read_targets),
     Format("module", write_module, read_module),
+    Format("progress", write_progress, read_progress),
     Format("library", write_library, read_library),
 )

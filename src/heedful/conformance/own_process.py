@@ -51,6 +51,9 @@ class NoAnswerError(ArgumentError):
         target: The target, as the user named it.
         code: The exit code, negative for a signal; None if the process did not end in time.
         seconds: The time limit.
+
+    Attributes:
+        end: How it ended: "which …".
     """
 
     def __init__(self, target: str, code: int | None, seconds: float) -> None:
@@ -60,6 +63,7 @@ class NoAnswerError(ArgumentError):
             received=f"{target}, {_described(code, seconds)} and without an answer",
             remedy="Import it and call it in Python to see where that happens.",
         )
+        self.end: str = _described(code, seconds)
         self.target: str = target
         self.code: int | None = code
         self.seconds: float = seconds
@@ -166,8 +170,8 @@ def _copy(source: IO[bytes], destination: IO[str] | None) -> None:
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     with source:
         while chunk := os.read(source.fileno(), 65536):
-            text = without_controls(decoder.decode(chunk))
-            if destination is not None:  # it is None if stderr is closed
+            if destination is not None:  # it is None if stderr is closed, or nobody wants to see it
+                text = without_controls(decoder.decode(chunk))
                 with contextlib.suppress(OSError, ValueError):
                     destination.write(text)
                     destination.flush()

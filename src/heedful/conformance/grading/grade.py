@@ -97,7 +97,7 @@ def graded(
             )
     except NoAnswerError as error:
         status = "timed out" if error.code is None else "crashed"
-        return Grade(submission, status, reason=str(error).replace(copied, origin))
+        return Grade(submission, status, reason=error.end.removeprefix("which "))
     except HeedfulError as error:
         reason = str(error).replace(copied, origin)
         return Grade(submission, "could not be called", reason=reason)

@@ -87,7 +87,7 @@ class Progress:
             ArgumentError: The file cannot be written.
         """
         with reserved(folder / FILE, "--in") as write:
-            write(json.dumps(asdict(self), ensure_ascii=False, indent=1) + "\n")
+            write(json.dumps(asdict(self), indent=1) + "\n")
 
 
 def _attempt(value: Any) -> Attempt:
