@@ -13,7 +13,7 @@ from heedful.conformance.calling.exceptions import exits_as_errors
 from heedful.conformance.calling.isolation import seeded
 from heedful.conformance.calling.layouts import likely_layouts
 from heedful.conformance.calling.target import CASTS, Target
-from heedful.conformance.recording.differences import differing_entries
+from heedful.conformance.recording.differences import differing_entries, indices_with_any
 
 HEADS = ("(B, H, T, D)", "(B, T, H, D)")
 TOKENS = ("T", "YX", "ZYX")  # letters of one, two or three axes of tokens
@@ -67,15 +67,14 @@ def _mixing_axes(target: Target, arguments: Mapping[str, Any], taking: Sequence[
     if before is None:
         return set()
     mixing: set[int] = set()
-    for axis in range(1, len(shape)):
+    for axis in (axis for axis in range(1, len(shape)) if shape[axis] > 1):
         for index in (0, shape[axis] - 1):
             changed = {name: _changed(arguments[name], axis, index) for name in taking}
             after = _output(target, {**arguments, **changed}, shape)
             if after is None or after.shape != before.shape:
                 continue
-            elsewhere = [i for i in range(before.shape[axis]) if i != index]
-            differing = differing_entries(before, after).index_select(axis, torch.tensor(elsewhere))
-            if before.shape[axis] != shape[axis] or differing.any():
+            reached = indices_with_any(differing_entries(before, after), axis)
+            if before.shape[axis] != shape[axis] or {*reached} - {index}:
                 mixing.add(axis)
     return mixing
 
