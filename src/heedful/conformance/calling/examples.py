@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from heedful.conformance.calling.arguments import token_arguments
-from heedful.conformance.calling.axes import layouts_by_behavior
+from heedful.conformance.calling.axes import layouts_by_behavior, mixing_axes
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.causality import causal_flag, mask_by_caller
 from heedful.conformance.calling.convention import MEMORY, TOKEN_AXES, CallingConvention, Constants
@@ -294,7 +294,10 @@ def _layouts(
     elif len(shape) == 2:
         yield CallingConvention("(T, C)", taking, shape[-1:]), (1, shape[0])
     elif len(shape) == 3:
-        for layout in likely_layouts(target.callee).tokens:
+        likely = likely_layouts(target.callee).tokens
+        if mixing_axes(target, arguments, taking, (0, 1)) == {1}:
+            likely = ("(B, T, C)",)
+        for layout in likely:
             yield _of_layout(layout, taking, shape)
     else:
         for layout in layouts_by_behavior(target, arguments, taking):
