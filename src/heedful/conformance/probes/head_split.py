@@ -149,7 +149,8 @@ def _is_one_token(changed: Tensor, B: int, T: int, padded: bool) -> bool:
     """
     pairs = (changed.flatten(axis, axis + 1) for axis in range(1, changed.dim() - 1))
     return any(
-        (size in (T, B * T) or (padded and size > T)) and len(indices_with_any(changed, axis)) == 1
+        (size in (T - 1, T, B * T) or (padded and size > T))
+        and len(indices_with_any(changed, axis)) == 1
         for axis, size in enumerate(changed.shape)
     ) or any(
         pair.shape[axis] in (T, T - 1) and len(indices_with_any(pair, axis)) == 1
