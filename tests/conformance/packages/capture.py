@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from heedful.conformance import Example
 from packages.discovery import full_name, why_not
@@ -35,7 +36,7 @@ class Case:
 
 
 def attentions_in(model: nn.Module, example: Example, source: str) -> list[Case]:
-    """Run a model, and return one case for each class of attention in it: the first module of it that returns.
+    """Run a model, and return one case for each class of attention in it: the first module that returns numbers.
 
     Args:
         model: The model, in eval mode.
@@ -49,6 +50,9 @@ def attentions_in(model: nn.Module, example: Example, source: str) -> list[Case]
 
     def returned(module: nn.Module, args: object, result: object) -> None:
         name = full_name(type(module))
+        outputs = [it for it in pytree.tree_leaves(result) if isinstance(it, torch.Tensor)]
+        if not any(it.is_floating_point() and it.numel() and it.dim() > 1 for it in outputs):
+            return  # it only selects, as an indexer does
         cases.setdefault(name, Case(name, source, model, names[module], example))
 
     names = {

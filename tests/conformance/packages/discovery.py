@@ -14,7 +14,7 @@ from types import ModuleType
 from torch import nn
 
 WEIGHTS = re.compile(
-    r"softmax|scaled_dot_product|multi_head_attention_forward|attention_interface|attention_function"
+    r"softmax\(|scaled_dot_product|multi_head_attention_forward|attention_interface|attention_function"
     r"|attn_fn|dispatch_attention|\bsdpa|processor\(|attend\(|linear_att|shifted_window_attention",
     re.IGNORECASE,
 )

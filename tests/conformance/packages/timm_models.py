@@ -18,6 +18,8 @@ LARGE = re.compile(
     r"large|huge|giant|gigantic|so400|so150|384|448|512|1024|xl|_l\b|_h\b|b4|b5|b6|b7|b8|152|200|269"
 )
 TRIED = 6
+TINY = {"img_size": 64, "embed_dim": 48, "depth": 2, "num_heads": 4}
+"""The arguments that make most vision transformers tiny; other models keep the sizes of their smallest version."""
 
 
 def families() -> list[str]:
@@ -61,16 +63,26 @@ def cases_of_family(family: str) -> list[Case]:
     cases: dict[str, Case] = {}
     for name in sorted(timm.list_models(module=family), key=_size)[:TRIED]:
         torch.manual_seed(0)
-        try:
-            model = timm.create_model(name, pretrained=False).eval()
-            found = attentions_in(model, _image(model), f"timm:{name}")
-        except (RuntimeError, TypeError, AssertionError, NotImplementedError):
-            continue
-        for case in found:
+        for case in _cases_of_model(name):
             cases.setdefault(case.name, case)
     return list(cases.values())
 
 
-def _image(model: nn.Module) -> Example:
-    size = getattr(model, "default_cfg", {}).get("input_size", (3, 224, 224))
+def _cases_of_model(name: str) -> list[Case]:
+    """Build a tiny model, or one of its own sizes if that fails, and return its attentions; none if it does not run."""
+    import timm
+
+    for arguments in (TINY, {}):
+        torch.manual_seed(0)
+        try:
+            model = timm.create_model(name, pretrained=False, **arguments).eval()
+            size = (3, TINY["img_size"], TINY["img_size"]) if arguments else None
+            return attentions_in(model, _image(model, size), f"timm:{name}")
+        except (RuntimeError, TypeError, AssertionError, NotImplementedError, ValueError):
+            continue
+    return []
+
+
+def _image(model: nn.Module, size: tuple[int, ...] | None) -> Example:
+    size = size or getattr(model, "default_cfg", {}).get("input_size", (3, 224, 224))
     return Example(torch.randn(2, *size, generator=torch.Generator().manual_seed(0)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from heedful.conformance.calling.exceptions import exits_as_errors
 from heedful.conformance.calling.isolation import seeded
 from heedful.conformance.calling.layouts import likely_layouts
 from heedful.conformance.calling.target import CASTS, Target
-from heedful.conformance.recording.differences import differing_entries
+from heedful.conformance.recording.differences import differing_entries, indices_with_any
 
 HEADS = ("(B, H, T, D)", "(B, T, H, D)")
 TOKENS = ("T", "YX", "ZYX")  # letters of one, two or three axes of tokens
@@ -34,7 +34,11 @@ def layouts_by_behavior(
     """
     shape = tuple(arguments[taking[0]].shape)
     features = _axis_of_features(target, shape)
-    mixing = set[int]() if features is None else _mixing_axes(target, arguments, taking)
+    mixing = (
+        set[int]()
+        if features is None
+        else mixing_axes(target, arguments, taking, range(1, len(shape)))
+    )
     tokens = sorted(mixing - {features})
     if features is not None and 0 < len(tokens) <= len(TOKENS):
         yield _layout(len(shape), tokens, features)
@@ -60,22 +64,23 @@ def _axis_of_features(target: Target, shape: tuple[int, ...]) -> int | None:
     return len(shape) - 1 if shape[-1] in sizes else None
 
 
-def _mixing_axes(target: Target, arguments: Mapping[str, Any], taking: Sequence[str]) -> set[int]:
-    """Return the axes, without that of the batch, along which a change at one index reaches the others."""
+def mixing_axes(
+    target: Target, arguments: Mapping[str, Any], taking: Sequence[str], axes: Iterable[int]
+) -> set[int]:
+    """Return those of some axes along which a change at one index reaches the others."""
     shape = arguments[taking[0]].shape
     before = _output(target, arguments, shape)
     if before is None:
         return set()
     mixing: set[int] = set()
-    for axis in range(1, len(shape)):
+    for axis in (axis for axis in axes if shape[axis] > 1):
         for index in (0, shape[axis] - 1):
             changed = {name: _changed(arguments[name], axis, index) for name in taking}
             after = _output(target, {**arguments, **changed}, shape)
             if after is None or after.shape != before.shape:
                 continue
-            elsewhere = [i for i in range(before.shape[axis]) if i != index]
-            differing = differing_entries(before, after).index_select(axis, torch.tensor(elsewhere))
-            if before.shape[axis] != shape[axis] or differing.any():
+            reached = indices_with_any(differing_entries(before, after), axis)
+            if before.shape[axis] != shape[axis] or {*reached} - {index}:
                 mixing.add(axis)
     return mixing
 

@@ -37,7 +37,7 @@ def mask_by_caller(target: Target, causal: bool | None) -> VisibleKeys | None:
         if "attention_mask" not in parameters or not getattr(module, "is_causal", False):
             return None
         configured = getattr(getattr(module, "config", None), "sliding_window", None)
-        return causal_window(getattr(module, "sliding_window", configured))
+        return causal_window(getattr(module, "sliding_window", configured) or None)
     required = any("mask" in name and it.default is it.empty for name, it in parameters.items())
     starts = any(name in parameters for name in names.START_POSITIONS)
     return causal_window() if required and starts else None

@@ -15,6 +15,7 @@ from heedful.conformance.calling import names
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.isolation import restored
 from heedful.conformance.calling.mask_forms import mask_tensor
+from heedful.conformance.calling.resizing import Resized
 from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.observation import Observation
 
@@ -105,6 +106,8 @@ def _chunk_arguments(caller: Caller, chunk: Inputs, start: int) -> dict[str, Any
         if name in names.ROTARY_TABLES and callable(constant):
             table = constant(B, start + T, dtype)
             arguments[name] = pytree.tree_map(lambda tensor: tensor[..., start:, :], table)
+        elif start and isinstance(constant, Resized):
+            arguments[name] = constant.part(B, start, start + T, dtype)
     mask = caller.attention_mask
     if convention.visible_keys is not None and mask is not None:
         visible = convention.visible_keys(T, start + T)[None]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from heedful.conformance.calling import names
 from heedful.conformance.calling.arguments import token_arguments
-from heedful.conformance.calling.axes import layouts_by_behavior
+from heedful.conformance.calling.axes import layouts_by_behavior, mixing_axes
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.causality import causal_flag, mask_by_caller
 from heedful.conformance.calling.convention import MEMORY, TOKEN_AXES, CallingConvention, Constants
@@ -23,6 +23,7 @@ from heedful.conformance.calling.exceptions import exits_as_errors
 from heedful.conformance.calling.isolation import seeded
 from heedful.conformance.calling.layouts import likely_layouts
 from heedful.conformance.calling.options import option
+from heedful.conformance.calling.resizing import Axes, Resized, axes_of, mapped, telling_sequence
 from heedful.conformance.calling.target import CASTS, Target, TargetError
 from heedful.conformance.recording.dataflow import steps_from_tokens
 from heedful.errors import ArgumentError
@@ -246,8 +247,8 @@ def _of_other_sizes(
     base: CallingConvention, sizes: tuple[int, int], others: Constants, flags: Constants
 ) -> Iterator[tuple[CallingConvention, tuple[int, int]]]:
     """Yield conventions in which all arguments vary with the sizes of the tokens."""
-    for axes in _axes(sizes, first=base.layout.startswith("(B")):
-        sequence = _shortest(others, axes)
+    for axes in axes_of(sizes, first=base.layout.startswith("(B")):
+        sequence = telling_sequence(others, axes)
         resized = {name: Resized(value, axes, sequence) for name, value in others.items()}
         most = min((it.most_tokens for it in resized.values()), default=None, key=_or_endless)
         convention = replace(base, constants={**resized, **flags}, max_tokens=most)
@@ -305,7 +306,10 @@ def _layouts(
     elif len(shape) == 2:
         yield CallingConvention("(T, C)", taking, shape[-1:]), (1, shape[0])
     elif len(shape) == 3:
-        for layout in likely_layouts(target.callee).tokens:
+        likely = likely_layouts(target.callee).tokens
+        if mixing_axes(target, arguments, taking, (0, 1)) == {1}:
+            likely = ("(B, T, C)",)
+        for layout in likely:
             yield _of_layout(layout, taking, shape)
     else:
         for layout in layouts_by_behavior(target, arguments, taking):
@@ -335,135 +339,6 @@ def _or_endless(number: int | None) -> float:
     return float("inf") if number is None else number
 
 
-# --- arguments of other sizes ------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Axes:
-    """The sizes by which the axes of an example's tensors are recognized.
-
-    Attributes:
-        B: The batch size; None if no axis varies with it.
-        T: The number of tokens; None if no axis varies with it.
-        batch_first: Whether an axis of both sizes at the same time is that of the batch if it is the first one.
-        anywhere: Whether an axis other than the first one may be that of the batch.
-    """
-
-    B: int | None
-    T: int | None
-    batch_first: bool = False
-    anywhere: bool = False
-
-    def of(self, shape: Sequence[int]) -> str:
-        """Return a letter for each axis of a shape: B, T, or a blank for one that does not vary.
-
-        The batch has one axis, so that a later axis of the same size is another one.
-        """
-        letters: list[str] = []
-        for axis, size in enumerate(shape):
-            is_batch = size == self.B and "B" not in letters and (self.anywhere or axis == 0)
-            is_tokens = size == self.T and not (is_batch and self.batch_first and axis == 0)
-            letters.append("T" if is_tokens else "B" if is_batch else " ")
-        return "".join(letters)
-
-
-def _axes(sizes: tuple[int, int], first: bool) -> Iterator[Axes]:
-    """Yield the ways to recognize axes of a batch size and a number of tokens; axes of size 1 never vary.
-
-    Args:
-        sizes: The batch size and the number of tokens.
-        first: Whether the first axis of the tokens is that of the batch, so that it is likely to be in other arguments.
-    """
-    B, T = (None if size == 1 else size for size in sizes)
-    for anywhere in (not first, first):
-        yield Axes(B, T, anywhere=anywhere)
-        if B is not None and B == T:
-            yield Axes(B, T, batch_first=True, anywhere=anywhere)
-
-
-def _shortest(arguments: Mapping[str, Any], axes: Axes) -> int:
-    """Return the sequence of an example of which masks or lengths hide the most, or else the first one.
-
-    Only arguments about something other than the tokens count, such as the lengths of a second sequence: without such
-    a part, nothing would show whether it is hidden.
-    """
-    for value in arguments.values():
-        if not isinstance(value, Tensor) or value.is_floating_point() or value.is_complex():
-            continue
-        letters = axes.of(value.shape)
-        if letters == "B" and value.dtype != torch.bool and int(value.max()) != axes.T:
-            return int(value.argmin())
-        if letters[:1] == "B" and "T" not in letters and value.dtype == torch.bool:
-            kept = value.flatten(1).double().mean(1)
-            return int((kept - 0.5).abs().argmin())
-    return 0
-
-
-@dataclass(frozen=True, eq=False)
-class Resized:
-    """An argument of an example for other sizes: a function of (B, T, dtype).
-
-    Every sequence gets what one of the example has, and fewer tokens get what the first ones have.
-
-    Attributes:
-        value: The argument; tuples, lists and dicts are resized entry by entry, and what is no tensor is copied.
-        axes: How its axes are recognized.
-        sequence: The index of the sequence whose part of the argument every sequence gets.
-    """
-
-    value: Any
-    axes: Axes
-    sequence: int = 0
-
-    def __call__(self, B: int, T: int, dtype: torch.dtype) -> Any:
-        def resize(value: Any) -> Any:
-            if not isinstance(value, Tensor):
-                return copy.deepcopy(value)
-            for axis, letter in enumerate(self.axes.of(value.shape)):
-                if letter == "B":
-                    value = value.narrow(axis, self.sequence, 1).repeat_interleave(B, axis)
-                elif letter == "T":
-                    value = value.index_select(
-                        axis, torch.arange(T).clamp(max=value.shape[axis] - 1)
-                    )
-            return value.to(dtype) if value.is_floating_point() else value.clone()
-
-        return _mapped(resize, self.value)
-
-    @property
-    def most_tokens(self) -> int | None:
-        """The number of tokens for which the example has entries; None if they are all equal, or none vary."""
-        if self.axes.T is None:
-            return None
-        tensors = _tensors(self.value)
-        return self.axes.T if any(self._differs(tensor) for tensor in tensors) else None
-
-    def _differs(self, tensor: Tensor) -> bool:
-        """Check whether the entries of a tensor differ along an axis of tokens."""
-        axes = [axis for axis, letter in enumerate(self.axes.of(tensor.shape)) if letter == "T"]
-        return any(not torch.equal(tensor, tensor.narrow(a, 0, 1).expand_as(tensor)) for a in axes)
-
-
-def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
-    """Apply a function to the entries of tuples, lists and dicts, and to anything else as a whole."""
-    if type(value) in (tuple, list):
-        return type(value)(_mapped(function, entry) for entry in value)
-    if type(value) is dict:
-        return {name: _mapped(function, entry) for name, entry in value.items()}
-    return function(value)
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    found: list[Tensor] = []
-
-    def collect(entry: Any) -> None:
-        if isinstance(entry, Tensor):
-            found.append(entry)
-
-    _mapped(collect, value)
-    return found
-
-
 def _copied(value: Any) -> Any:
     """Return a copy of an argument, on the CPU; what cannot be copied is returned itself."""
 
@@ -475,7 +350,7 @@ def _copied(value: Any) -> Any:
         except Exception:  # noqa: BLE001 - a foreign class may raise anything in __deepcopy__
             return entry
 
-    return _mapped(copied, value)
+    return mapped(copied, value)
 
 
 def _equal(a: Any, b: Any) -> bool:

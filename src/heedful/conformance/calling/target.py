@@ -181,13 +181,13 @@ def _detached_results(module: nn.Module) -> dict[int, Any]:
 
 
 def _randomize_constants(module: nn.Module) -> None:
-    """Give random values to constant matrices and zero biases: a projection of zeros would hide all before it.
+    """Give random values to constant matrices and to zeros: a projection or gain of zeros would hide all before it.
 
     A matrix whose entries are all tiny hides it, too, since differences that it lets through look like rounding.
     """
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for name, parameter in module.named_parameters():
+        for parameter in module.parameters():
             if not parameter.any() and parameter.numel() == 1:
                 parameter.fill_(0.5)  # a gate that starts closed
             if parameter.numel() < 2 or not parameter.is_floating_point() or parameter.is_meta:
@@ -195,7 +195,7 @@ def _randomize_constants(module: nn.Module) -> None:
             matrix = parameter.dim() >= 2
             constant = bool((parameter == parameter.flatten()[0]).all())
             constant |= matrix and bool(parameter.abs().max() < TINY)
-            if constant and (matrix or (name.endswith("bias") and not parameter.any())):
+            if constant and (matrix or not parameter.any()):
                 size = parameter.shape[-1] ** -0.5 if matrix else 0.1
                 noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
                 parameter.copy_(noise * size)

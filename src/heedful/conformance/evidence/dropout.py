@@ -14,6 +14,8 @@ from heedful.conformance.recording.differences import (
 from heedful.conformance.recording.observation import Observation, tensor_of, value_of
 from heedful.observation import Step
 
+ADDITIONS: tuple[str, ...] = ("add", "add_", "iadd", "sub", "sub_", "isub")
+
 
 def dropout_steps(first: Observation, second: Observation) -> list[Step]:
     """Return the steps at which randomness enters what is computed from the tokens.
@@ -34,9 +36,16 @@ def dropout_steps(first: Observation, second: Observation) -> list[Step]:
             continue
         reads_random = any(source.step in random for source in step.inputs)
         random.add(step.index)
-        if not reads_random or _has_dropped(step, first) or _drops_by_hand(step, first, second):
+        starts = not reads_random and not _adds_noise(step, first)
+        if starts or _has_dropped(step, first) or _drops_by_hand(step, first, second):
             dropping.append(step)
     return dropping
+
+
+def _adds_noise(step: Step, observation: Observation) -> bool:
+    """Check whether a step adds random numbers to what is computed from the tokens, as in Gumbel's softmax."""
+    value = tensor_of(step)
+    return step.operation in ADDITIONS and value is not None and not (value == 0).any()
 
 
 def dropout_probability(step: Step) -> float | None:

@@ -14,6 +14,7 @@ from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.differentiation import DifferentiationPoint, random_like
 from heedful.conformance.probes.gradient_lines import find_gradient_line
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.dataflow import CHOICES
 from heedful.conformance.reporting.finding import Fact, Finding
 
 
@@ -57,6 +58,9 @@ def gradient(evidence: Evidence) -> Iterator[Finding | Fact]:
     if name is None:
         return
     by_difference = _derivative_by_difference(evidence, [name], _precision(evidence).step)
+    if by_difference == 0 and any(it.operation in CHOICES for it in evidence.baseline.trace):
+        yield Fact("gradients", "straight through a choice, which has no derivative of its own")
+        return
     B, T = evidence.inputs.sizes
     yield Finding(
         "gradient-wrong",

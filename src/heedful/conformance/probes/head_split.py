@@ -26,6 +26,7 @@ from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 
 REARRANGING: frozenset[str] = frozenset(("pad", "roll", "flip", "gather", "index_select"))
+JOINING: frozenset[str] = frozenset(("cat", "concat", "stack"))
 PLURALS: dict[str, str] = {"query": "queries", "key": "keys", "value": "values"}
 
 
@@ -115,8 +116,11 @@ def _steps_from_tokens(evidence: Evidence, source: Source) -> list[Step]:
 
 
 def _computes(step: Step) -> bool:
-    """Check whether a step computes new entries; one that only rearranges them can mix tokens by mistake alone."""
-    return step.operation not in VIEWS | REARRANGING
+    """Check whether a step computes new entries, or joins those of different tokens.
+
+    One that only rearranges them can mix tokens by mistake alone.
+    """
+    return step.operation not in (VIEWS - JOINING) | REARRANGING
 
 
 def _has_tokens_apart(differing: Tensor, B: int, T: int) -> bool:
@@ -139,14 +143,14 @@ def _first_mixing_step(before: Observation, after: Observation, path: list[Step]
 
 
 def _is_one_token(changed: Tensor, B: int, T: int, padded: bool) -> bool:
-    """Check whether an axis of T tokens, or of B × T, has all changes at the changed token.
+    """Check whether an axis of T tokens, or of B × T, has all changes at one index.
 
-    Two axes may hold the tokens as pixels, perhaps without a first token for the class. Padding shifts the token.
+    Two axes may hold the tokens as pixels, perhaps without a first token for the class. Padding adds entries.
     """
     pairs = (changed.flatten(axis, axis + 1) for axis in range(1, changed.dim() - 1))
     return any(
-        (size == T and indices_with_any(changed, axis) == [CHANGED])
-        or ((size == B * T or (padded and size > T)) and len(indices_with_any(changed, axis)) == 1)
+        (size in (T - 1, T, B * T) or (padded and size > T))
+        and len(indices_with_any(changed, axis)) == 1
         for axis, size in enumerate(changed.shape)
     ) or any(
         pair.shape[axis] in (T, T - 1) and len(indices_with_any(pair, axis)) == 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
+
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import CHANGED, Evidence
 from heedful.conformance.evidence.masking import mask_building_line
@@ -24,13 +26,28 @@ def own_key(evidence: Evidence) -> Iterator[Finding | Fact]:
         sees_nothing = not attention.visible[0, 0].any()
         yield Finding(
             "self-hidden",
-            "bug",
+            "suspicious" if _is_meant(evidence) else "bug",
             "No query sees its own key: the mask hides the diagonal, too"
             + (", and the first query sees no key at all." if sees_nothing else "."),
             f"T = {Tq}",
             mask_building_line(evidence, attention),
         )
         return
+
+
+def _is_meant(evidence: Evidence) -> bool:
+    """Check whether a Boolean identity matrix is the mask, as in attentions for small images."""
+    steps = evidence.baseline.trace.steps
+    return any(
+        step.operation in ("masked_fill", "masked_fill_", "where")
+        and any(
+            source.step is not None
+            and steps[source.step].operation == "eye"
+            and steps[source.step].dtype == torch.bool
+            for source in step.inputs
+        )
+        for step in steps
+    )
 
 
 def _has_own_keys(evidence: Evidence, index: int) -> bool:

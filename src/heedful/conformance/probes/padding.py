@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from heedful.conformance.calling.mask_forms import LENGTHS
@@ -116,10 +117,13 @@ def _find_leak(
 
 def _compare_with_unpadded(evidence: Evidence, padded: Observation, keep: Tensor) -> _Change | None:
     """Return the first sequence whose output differs from that of its real tokens alone."""
+    everything = torch.ones_like(keep[:1]) if _replaces_the_usual_mask(evidence) else None
     for b in range(len(keep)):
         real = keep[b].nonzero().flatten()
         start, stop = int(real[0]), int(real[-1]) + 1
-        alone = evidence.subject.run(evidence.inputs.entry(b).tokens(start, stop)).detach()[0]
+        entry = evidence.inputs.entry(b).tokens(start, stop)
+        seen = None if everything is None else everything[:, start:stop]
+        alone = evidence.subject.run(entry, keep=seen).detach()[0]
         within = padded.output[b, start:stop]
         if alone.shape == within.shape and differing_entries(alone, within).any():
             side = "left" if start else "right"
@@ -132,6 +136,15 @@ def _compare_with_unpadded(evidence: Evidence, padded: Observation, keep: Tensor
     return None
 
 
+def _replaces_the_usual_mask(evidence: Evidence) -> bool:
+    """Check whether a mask that hides nothing lets queries see later keys, which they do not see without a mask."""
+    subject, (B, T) = evidence.subject, evidence.inputs.sizes
+    if subject.padding is None or subject.padding.form == "(B, T)" or not evidence.is_causal:
+        return False
+    seen = subject.run(evidence.inputs, keep=torch.ones(B, T, dtype=torch.bool)).detach()
+    return bool(evidence.differs(seen, evidence.baseline.output).any())
+
+
 def _report(
     evidence: Evidence, subject: Subject, padded: Observation, keep: Tensor, change: _Change
 ) -> Finding:
@@ -142,7 +155,8 @@ def _report(
     if name == "padding-leak" and is_left and not change.by_values:
         name, reason = "left-padding-positions", "Positions are counted from the padding on."
         line = _line_counting_positions(subject, evidence.inputs.entry(b), keep[b])
-    unsure = name == "left-padding-positions" and not evidence.is_causal
+    given = evidence.subject.convention.from_example  # its positions are the caller's
+    unsure = name == "left-padding-positions" and (given or not evidence.is_causal)
     if name == "padding-leak" and _is_hidden_from_attentions(evidence, padded, keep):
         mixing = next((step for step in padded.trace if step.operation in CONVOLUTIONS), None)
         if mixing is not None:

@@ -24,6 +24,8 @@ MIN_BREAK = 0.05  # anything smaller is rounding
 def check_continuation(evidence: Evidence, query: Rotation, key: Rotation) -> Finding | None:
     """Compare neighbouring tokens of longer sequences: all of them must be rotated against each other alike."""
     subject, (B, T) = evidence.subject, evidence.inputs.sizes
+    if _has_given_positions(evidence, query):
+        return None
     long = min(subject.max_length or LONG, LONG)
     D = key.maps.shape[-1]
     heads = torch.Size(key.steps[0].shape).numel() // (B * T * D)
@@ -51,6 +53,15 @@ def check_continuation(evidence: Evidence, query: Rotation, key: Rotation) -> Fi
         f"T = {long}",
         SourceLine.of(_first_break(observations[0], query, t)),
     )
+
+
+def _has_given_positions(evidence: Evidence, rotation: Rotation) -> bool:
+    """Check whether the angles come from an argument of an example, whose positions are the caller's."""
+    convention, steps = evidence.subject.convention, evidence.baseline.trace.steps
+    read = ancestors(steps, rotation.steps[-1])
+    names = {source.name for i in read for source in steps[i].inputs if source.kind == "input"}
+    given = {name.partition("[")[0].partition(".")[0] for name in names} & {*convention.constants}
+    return convention.from_example and bool(given)
 
 
 def _recover_again(observations: Sequence[Observation], rotation: Rotation) -> Tensor | None:

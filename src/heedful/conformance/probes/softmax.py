@@ -12,7 +12,7 @@ from heedful.conformance.evidence.attention_search import describe_other_designs
 from heedful.conformance.evidence.designs import describe_weights, is_normalized_again
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import ancestors
+from heedful.conformance.recording.dataflow import ancestors, is_discrete
 from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.recording.source import SourceLine, layer_definition
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -50,6 +50,8 @@ def _design(evidence: Evidence, attention: RecordedAttention, finding: Finding) 
     weights, applied = attention.weights, attention.applied_weights
     if not _is_normalised(weights) and is_normalized_again(weights, applied):
         return "divided by their sums after a softmax over another dimension"
+    if is_discrete(evidence.baseline.trace.steps, attention.chain):
+        return "chosen: each key is given to the query of its largest score"
     if finding.name != "rows-not-normalised":
         return ""
     return describe_weights(evidence, attention)

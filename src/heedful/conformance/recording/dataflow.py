@@ -28,6 +28,9 @@ VIEWS: frozenset[str] = frozenset(
 TEMPLATED: frozenset[str] = frozenset({"view_as", "expand_as", "type_as"})
 """The rearrangements that take only a shape or a dtype from their second operand."""
 
+CHOICES: frozenset[str] = frozenset({"argmax", "one_hot", "scatter", "scatter_", "round", "sign"})
+"""Operations whose results jump, so that their own derivative is 0."""
+
 
 def is_projection(step: Step) -> bool:
     """Check whether a step mixes features with trained weights."""
@@ -108,6 +111,20 @@ def only_selects(steps: Sequence[Step], start: Step) -> bool:
         else:
             selects = True
     return selects and reached == readers
+
+
+def is_discrete(steps: Sequence[Step], chain: Sequence[Step]) -> bool:
+    """Check whether a chain of steps passes through a choice of largest entries, whose values are 0 or 1.
+
+    Args:
+        steps: All steps of the run.
+        chain: The steps from scores to weights.
+    """
+    own = {step.index for step in chain}
+    return any(
+        step.operation in CHOICES and own.intersection(_input_steps(step))
+        for step in steps[chain[0].index : chain[-1].index + 1]
+    )
 
 
 def unused_steps(steps: Sequence[Step]) -> set[int]:
