@@ -178,15 +178,21 @@ def _candidates(caller: Caller, known: Names, forms: Sequence[str]) -> Iterator[
         said = documented_polarity(documented.get(name, ""))
         declared = names.TRUE_KEEPS.get(name) if said is None else said
         for dtype in (torch.bool, torch.int64, *([caller.dtype] if said is None else [])):
-            polarities = (declared is not False, declared is False)
+            keeps = _suggests_real_tokens(name) if declared is None else declared
+            polarities = (keeps, not keeps)
             for form in forms:
                 for true_keeps in (True,) if dtype.is_floating_point else polarities:
                     yield MaskArgument(name, form, dtype, true_keeps, declared)
 
 
+def _suggests_real_tokens(name: str) -> bool:
+    """Check whether a name is rather one of real tokens than of padding, such as pad_mask."""
+    return "pad" not in name or any(word in name for word in ("not", "non", "unpad"))
+
+
 def _first_fitting(caller: Caller, candidates: Iterable[MaskArgument]) -> MaskArgument | None:
     """Return the first argument that hides a token, if imperfectly; or that has any effect; or that runs."""
-    running: list[MaskArgument] = []
+    running: list[_Trial] = []
     for candidate in candidates:
         trial = _trial(caller, candidate)
         if trial is None:
@@ -194,9 +200,14 @@ def _first_fitting(caller: Caller, candidates: Iterable[MaskArgument]) -> MaskAr
         if trial.argument.effective and trial.remaining < FAINT:
             return trial.argument
         if candidate.form != LENGTHS:
-            running.append(trial.argument)
-    effective = (argument for argument in running if argument.effective)
-    return next(effective, running[0] if running else None)
+            running.append(trial)
+    effective = [trial for trial in running if trial.argument.effective]
+    if not effective:
+        return running[0].argument if running else None
+    first = effective[0].argument
+    alike = [it for it in effective if replace(it.argument, true_keeps=first.true_keeps) == first]
+    # A mask that does not hide a token quite still affects it more than it would with the other polarity.
+    return min(alike, key=lambda trial: trial.remaining).argument
 
 
 def _trial(caller: Caller, argument: MaskArgument) -> _Trial | None:
