@@ -43,7 +43,7 @@ def restored(module: nn.Module | None) -> Iterator[None]:
     parts = [] if module is None else list(module.modules())
     holders = [holder for part in parts for holder in (vars(part), part._buffers)]
     contents = [dict(holder) for holder in holders]
-    collections = [
+    collections: list[tuple[Any, Any]] = [
         (value, value.copy())
         for held in contents
         for value in held.values()

@@ -181,7 +181,8 @@ def _candidates(caller: Caller, known: Names, forms: Sequence[str]) -> Iterator[
         declared = names.TRUE_KEEPS.get(name) if said is None else said
         example = given.get(name)
         for dtype in (torch.bool, torch.int64, *([caller.dtype] if said is None else [])):
-            polarities = (declared is not False, declared is False)
+            keeps = _suggests_real_tokens(name) if declared is None else declared
+            polarities = (keeps, not keeps)
             for form in forms:
                 if isinstance(example, Tensor) and not _is_like(example, form, dtype):
                     continue
@@ -205,6 +206,11 @@ def _is_like(example: Tensor, form: str, dtype: torch.dtype) -> bool:
     return same_axes and same_kind
 
 
+def _suggests_real_tokens(name: str) -> bool:
+    """Check whether a name is rather one of real tokens than of padding, such as pad_mask."""
+    return "pad" not in name or any(word in name for word in ("not", "non", "unpad"))
+
+
 def _first_fitting(caller: Caller, candidates: Iterable[MaskArgument]) -> MaskArgument | None:
     """Return the first argument that hides a token, if imperfectly; or that has any effect; or that runs."""
     running: list[_Trial] = []
@@ -217,10 +223,13 @@ def _first_fitting(caller: Caller, candidates: Iterable[MaskArgument]) -> MaskAr
         if candidate.form != LENGTHS:
             running.append(trial)
     effective = [trial for trial in running if trial.argument.effective]
-    least = min((trial.remaining for trial in effective), default=0.0)
-    best = (trial for trial in effective if trial.remaining <= SIMILAR * least)
-    chosen = next(best, running[0] if running else None)
-    return chosen and chosen.argument
+    if not effective:
+        return running[0].argument if running else None
+    least = min(trial.remaining for trial in effective)
+    first = next(it for it in effective if it.remaining <= SIMILAR * least).argument
+    alike = [it for it in effective if replace(it.argument, true_keeps=first.true_keeps) == first]
+    # A mask that does not hide a token quite still affects it more than it would with the other polarity.
+    return min(alike, key=lambda trial: trial.remaining).argument
 
 
 def _trial(caller: Caller, argument: MaskArgument) -> _Trial | None:

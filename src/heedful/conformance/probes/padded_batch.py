@@ -63,6 +63,8 @@ def padding_has_effect(evidence: Evidence, subject: Subject) -> bool:
     hidden, visible = (
         subject.run(evidence.inputs, keep=mask).detach() for mask in (keep, torch.ones_like(keep))
     )
+    if hidden.isnan().any() and not visible.isnan().any():
+        return True
     return bool(evidence.differs(hidden, visible).any())
 
 
