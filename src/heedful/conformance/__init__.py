@@ -9,8 +9,8 @@ Each package imports only packages that stand below it here:
 - `calling`: how a target is built and called.
 - `recording`: recorded runs, their differences, their dataflow and the source code behind them.
 
-`practising` and `grading`, the commands `heedful practise` and `heedful grade`, stand above all of them.
-`check` walks through the others, `command` is `heedful check`, and `pytest` makes a test of each probe.
+`check` walks through all of them, `command` is `heedful check`, and `pytest` makes a test of each probe.
+`practising` and `grading` are the commands `heedful practise` and `heedful grade`.
 """
 
 from heedful.conformance.calling.examples import Example

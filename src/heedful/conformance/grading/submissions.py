@@ -107,8 +107,9 @@ def _defines(file: Path, entry: str) -> bool:
         tree = ast.parse(read_file(file, MAX_SOURCE))
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return False
+    name = entry.partition(".")[0]
     return any(
-        getattr(node, "name", None) == entry
-        or (isinstance(node, ast.Assign) and entry in map(ast.unparse, node.targets))
+        getattr(node, "name", None) == name
+        or (isinstance(node, ast.Assign) and name in map(ast.unparse, node.targets))
         for node in tree.body
     )
