@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, MutableMapping
 from functools import partial
 from os import _exit, getpid  # bound here, because a target may replace them
-from typing import Any
+from typing import Any, cast
 
 import numpy
 import torch
@@ -44,7 +44,7 @@ def restored(module: nn.Module | None) -> Iterator[None]:
     holders = [holder for part in parts for holder in (vars(part), part._buffers)]
     contents = [dict(holder) for holder in holders]
     collections: list[tuple[Any, Any]] = [
-        (value, value.copy())
+        (value, cast(Any, value).copy())
         for held in contents
         for value in held.values()
         if type(value) in COLLECTIONS

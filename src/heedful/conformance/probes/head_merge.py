@@ -69,7 +69,7 @@ def _mixes_tokens(value: Tensor, expected: Tensor) -> bool:
 
 def _pixels_as_tokens(value: Tensor, T: int) -> Tensor:
     """Return a feature map with its two axes of pixels as one axis of tokens; any other tensor as it is."""
-    for axis in range(value.dim() - 1):
+    for axis in range(1, value.dim() - 1):  # the first one is that of the batch
         height, width = value.shape[axis : axis + 2]
         if height * width == T and T not in value.shape:
             return value.flatten(axis, axis + 1)
