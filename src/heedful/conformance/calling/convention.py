@@ -108,7 +108,7 @@ class CallingConvention:
     def _in_layout(self, tokens: Tensor) -> Tensor:
         """Return tokens (B, T, …) in the target's layout."""
         if self.is_image:
-            image = tokens.unflatten(1, _grid(tokens.shape[1]))
+            image = tokens.unflatten(1, grid_of(tokens.shape[1]))
             return image.movedim(-1, 1).contiguous() if self.layout == CHANNELS_FIRST else image
         return self._swapped(tokens) if self.batched else tokens[0]
 
@@ -139,14 +139,14 @@ class CallingConvention:
         """Return a tensor in the target's layout as (B, T, …); None if it has too few axes for that."""
         if self.is_image and tensor.dim() == 4:
             image = tensor.movedim(1, -1) if self.layout == CHANNELS_FIRST else tensor
-            return image.flatten(1, 2) if image.shape[1:3] == _grid(T) else None
+            return image.flatten(1, 2) if image.shape[1:3] == grid_of(T) else None
         ranks = {"(B, H, T, D)": 4, SIGNAL: 3}
         if tensor.dim() < 2 or tensor.dim() != ranks.get(self.layout, tensor.dim()):
             return None
         return self._swapped(tensor) if self.batched else tensor[None]
 
 
-def _grid(T: int) -> tuple[int, int]:
+def grid_of(T: int) -> tuple[int, int]:
     """Return the height and width of a feature map of T pixels, as nearly square as possible."""
     height = next(n for n in range(math.isqrt(T), 0, -1) if T % n == 0)
     return height, T // height

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from heedful.conformance.calling.convention import grid_of
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import steps_to_next_projection
@@ -69,9 +70,8 @@ def _mixes_tokens(value: Tensor, expected: Tensor) -> bool:
 
 def _pixels_as_tokens(value: Tensor, T: int) -> Tensor:
     """Return a feature map with its two axes of pixels as one axis of tokens; any other tensor as it is."""
-    for axis in range(value.dim() - 1):
-        height, width = value.shape[axis : axis + 2]
-        if height * width == T and T not in value.shape:
+    for axis in range(1, value.dim() - 1):  # the first axis is the batch
+        if tuple(value.shape[axis : axis + 2]) == grid_of(T) and T not in value.shape:
             return value.flatten(axis, axis + 1)
     return value
 
