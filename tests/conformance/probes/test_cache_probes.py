@@ -161,15 +161,16 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(dim, 3 * dim)
         self.tables = {}
 
-    def table(self, length, start, like):
+    def placed(self, x, start):
+        length = x.shape[1]
         key = f"{length}"
         if key not in self.tables:
-            self.tables[key] = torch.arange(start, start + length).to(like)[:, None].sin()
-        return self.tables[key]
+            self.tables[key] = torch.arange(start, start + length).to(x)[:, None].sin()
+        return x + self.tables[key]
 
     def forward(self, x, past_kv=None):
         T, start = x.shape[1], 0 if past_kv is None else past_kv[0].shape[1]
-        q, k, v = (x + self.table(T, start, x)).matmul(self.qkv.weight.mT).chunk(3, dim=-1)
+        q, k, v = self.placed(x, start).matmul(self.qkv.weight.mT).chunk(3, dim=-1)
         if past_kv is not None:
             k, v = torch.cat([past_kv[0], k], dim=1), torch.cat([past_kv[1], v], dim=1)
         future = torch.ones(T, k.shape[1], dtype=torch.bool).triu(1 + start)

@@ -316,7 +316,9 @@ def _given_value(module: nn.Module, path: str, statement: ast.stmt) -> SourceLin
             return None
     outer, _, name = path.rpartition(".")
     source = parsed(type(module.get_submodule(outer)))
-    for created in source.statements() if source is not None else ():
+    if source is None:
+        return None
+    for created in source.statements():
         match created:
             case ast.Assign(
                 targets=[ast.Attribute(value=ast.Name(id="self"), attr=attr)],
