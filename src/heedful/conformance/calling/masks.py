@@ -192,7 +192,7 @@ def _suggests_real_tokens(name: str) -> bool:
 
 def _first_fitting(caller: Caller, candidates: Iterable[MaskArgument]) -> MaskArgument | None:
     """Return the first argument that hides a token, if imperfectly; or that has any effect; or that runs."""
-    running: list[_Trial] = []
+    running: list[MaskArgument] = []
     for candidate in candidates:
         trial = _trial(caller, candidate)
         if trial is None:
@@ -200,14 +200,9 @@ def _first_fitting(caller: Caller, candidates: Iterable[MaskArgument]) -> MaskAr
         if trial.argument.effective and trial.remaining < FAINT:
             return trial.argument
         if candidate.form != LENGTHS:
-            running.append(trial)
-    effective = [trial for trial in running if trial.argument.effective]
-    if not effective:
-        return running[0].argument if running else None
-    first = effective[0].argument
-    alike = [it for it in effective if replace(it.argument, true_keeps=first.true_keeps) == first]
-    # A mask that does not hide a token quite still affects it more than it would with the other polarity.
-    return min(alike, key=lambda trial: trial.remaining).argument
+            running.append(trial.argument)
+    effective = (argument for argument in running if argument.effective)
+    return next(effective, running[0] if running else None)
 
 
 def _trial(caller: Caller, argument: MaskArgument) -> _Trial | None:
