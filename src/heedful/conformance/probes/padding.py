@@ -132,6 +132,8 @@ def _compare_with_unpadded(evidence: Evidence, padded: Observation, keep: Tensor
     for b in range(len(keep)):
         real = keep[b].nonzero().flatten()
         start, stop = int(real[0]), int(real[-1]) + 1
+        if start and evidence.subject.convention.max_tokens is not None:
+            continue  # the example's other arguments belong to its first tokens
         alone = evidence.subject.run(evidence.inputs.entry(b).tokens(start, stop)).detach()[0]
         within = padded.output[b, start:stop]
         if alone.shape == within.shape and differing_entries(alone, within).any():
