@@ -183,3 +183,30 @@ def test_a_debugger_keeps_its_place():
     finally:
         sys.settrace(None)
     assert report.coverage is None
+
+
+class Aligned(nn.Module):
+    """Attends to a second sequence, of which only the first tokens are real."""
+
+    def __init__(self):
+        super().__init__()
+        self.proj = nn.Linear(12, 16)
+
+    def forward(self, x, other, lengths):
+        scores = self.proj(x) @ other.mT / 4
+        real = torch.arange(other.shape[1]) < lengths[:, None]
+        return scores.masked_fill(~real[:, None], -torch.inf).softmax(-1) @ other
+
+
+def test_lengths_of_a_second_sequence_hide_a_part_of_it():
+    example = (torch.randn(2, 5, 12), torch.randn(2, 7, 16), torch.tensor([7, 4]))
+    subject = find_subject(Aligned(), example=example)
+    arguments = subject.arguments(subject.draw(3, 5))
+    assert arguments["lengths"].tolist() == [4, 4, 4]
+    assert arguments["other"].shape == (3, 7, 16)
+
+
+def test_a_later_axis_of_the_batch_size_is_not_the_batch():
+    example = (torch.randn(2, 5, 12), torch.randn(2, 2, 16), torch.tensor([2, 2]))
+    subject = find_subject(Aligned(), example=example)
+    assert subject.arguments(subject.draw(3, 5))["other"].shape == (3, 2, 16)

@@ -172,3 +172,59 @@ def test_a_function_without_mask_arguments_has_no_masks():
     subject = find_subject(lambda query, key, value: heedful.attention(query, key, value, Causal()))
     assert subject.padding is None
     assert subject.attention_mask is None
+
+
+class Described(Projected):
+    """Takes a mask whose name says nothing, and which hides queries instead of keys."""
+
+    def forward(self, x, real):  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Attend.
+
+        real: (batch, length), 1 at real tokens and 0 at padding
+        """
+        return attend(*self.split(x), (real == 0)[:, :, None])
+
+
+class Counted(Projected):
+    """Takes the numbers of real tokens under a name of its own."""
+
+    def forward(self, x, xlens):  # pyright: ignore[reportIncompatibleMethodOverride]
+        hidden = torch.arange(x.shape[1]) >= xlens[:, None]
+        return attend(*self.split(x), hidden[:, None])
+
+
+class Biased(Projected):
+    """Takes a bias that hides, and a mask whose fill does not."""
+
+    def forward(self, x, mask=None, src_mask=None):
+        q, k, v = self.split(x)
+        scores = q @ k.mT * q.shape[-1] ** -0.5
+        if mask is not None:
+            scores = scores + mask
+        if src_mask is not None:
+            scores = scores.masked_fill((src_mask == 0)[:, None], -1e-9)
+        return scores.softmax(-1) @ v
+
+
+def test_a_mask_that_the_docstring_describes_is_found_although_it_hides_no_key():
+    padding = find_subject(Described(12)).padding
+    assert padding is not None
+    assert (padding.name, padding.hides, padding.declared) == ("real", False, True)
+    assert [bug.name for bug in heedful.check(Described(12)).bugs] == ["mask-broadcast"]
+
+
+def test_lengths_of_any_name_are_found():
+    padding = find_subject(Counted(12)).padding
+    assert padding is not None
+    assert (padding.name, padding.form) == ("xlens", "(B,)")
+
+
+def test_a_second_mask_that_does_not_hide_is_kept_and_checked():
+    subject = find_subject(Biased(12))
+    assert subject.padding is not None
+    assert subject.padding.name == "mask"
+    assert [it.name for it in subject.weak] == ["src_mask"]
+    (bug,) = heedful.check(Biased(12)).bugs
+    assert bug.name == "mask-fill-too-small"
+    assert bug.place is not None
+    assert "-1e-9" in bug.place.source

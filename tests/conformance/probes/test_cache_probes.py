@@ -16,6 +16,8 @@ from attentions_with_caches import (
 )
 from torch import nn
 
+from heedful import check
+from heedful.conformance.calling.loading import loaded
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.nn import MultiHeadAttention, RotaryEmbedding
 from heedful.textbook import causal, multi_head, self_attention
@@ -145,3 +147,43 @@ def test_facts_name_the_rotary_layout_the_padding_mask_and_the_cache(tmp_path):
         MultiHeadAttention(24, 4, rotary=RotaryEmbedding(6, layout="interleaved"))
     )
     assert Fact("rotary", "interleaved (2i, 2i + 1)") in ours
+
+
+def test_a_table_kept_under_a_key_that_leaves_out_the_offset_is_stale_state(tmp_path):
+    source = """
+import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.tables = {}
+
+    def placed(self, x, start):
+        length = x.shape[1]
+        key = f"{length}"
+        if key not in self.tables:
+            self.tables[key] = torch.arange(start, start + length).to(x)[:, None].sin()
+        return x + self.tables[key]
+
+    def forward(self, x, past_kv=None):
+        T, start = x.shape[1], 0 if past_kv is None else past_kv[0].shape[1]
+        q, k, v = self.placed(x, start).matmul(self.qkv.weight.mT).chunk(3, dim=-1)
+        if past_kv is not None:
+            k, v = torch.cat([past_kv[0], k], dim=1), torch.cat([past_kv[1], v], dim=1)
+        future = torch.ones(T, k.shape[1], dtype=torch.bool).triu(1 + start)
+        scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(future, -torch.inf)
+        return scores.softmax(-1) @ v, (k, v)
+"""
+    path = tmp_path / "tabled.py"
+    path.write_text(source)
+    with loaded(f"{path}:Attention") as attention:
+        (bug,) = check(attention, causal=True).bugs
+    assert bug.name == "stale-state"
+    assert bug.place is not None
+    assert bug.place.source == "key = f'{length}'"
+    path.write_text(source.replace('f"{length}"', 'f"{length} {start}"'))
+    with loaded(f"{path}:Attention") as attention:
+        assert not check(attention, causal=True).bugs

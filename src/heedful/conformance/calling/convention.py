@@ -134,7 +134,7 @@ class CallingConvention:
         axes = sum(letter in TOKEN_AXES for letter in self._letters)
         if math.prod(self.grid) == T and len(self.grid) == axes:
             return self.grid
-        return (T,) if axes < 2 else (*(1,) * (axes - 2), *_grid(T))
+        return (T,) if axes < 2 else (*(1,) * (axes - 2), *grid_of(T))
 
     @property
     def _letters(self) -> list[str]:
@@ -178,7 +178,7 @@ def _inverse(order: list[int]) -> list[int]:
     return [order.index(axis) for axis in range(len(order))]
 
 
-def _grid(T: int) -> tuple[int, int]:
+def grid_of(T: int) -> tuple[int, int]:
     """Return the height and width of a feature map of T pixels, as nearly square as possible."""
     height = next(n for n in range(math.isqrt(T), 0, -1) if T % n == 0)
     return height, T // height

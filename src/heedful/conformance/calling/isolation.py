@@ -47,7 +47,7 @@ def restored(module: nn.Module | None) -> Iterator[None]:
         (value, cast(Any, value).copy())
         for held in contents
         for value in held.values()
-        if type(value) in COLLECTIONS
+        if isinstance(value, COLLECTIONS) and type(value) in COLLECTIONS
     ]
     tensors = [value for held in contents for value in held.values() if isinstance(value, Tensor)]
     saved = {id(tensor): (tensor._version, tensor.detach().clone()) for tensor in tensors}

@@ -213,7 +213,7 @@ def _suggests_real_tokens(name: str) -> bool:
 
 def _first_fitting(caller: Caller, candidates: Iterable[MaskArgument]) -> MaskArgument | None:
     """Return the first argument that hides a token, if imperfectly; or that has any effect; or that runs."""
-    running: list[_Trial] = []
+    running: list[MaskArgument] = []
     for candidate in candidates:
         trial = _trial(caller, candidate)
         if trial is None:
@@ -223,13 +223,10 @@ def _first_fitting(caller: Caller, candidates: Iterable[MaskArgument]) -> MaskAr
         if candidate.form != LENGTHS:
             running.append(trial)
     effective = [trial for trial in running if trial.argument.effective]
-    if not effective:
-        return running[0].argument if running else None
-    least = min(trial.remaining for trial in effective)
-    first = next(it for it in effective if it.remaining <= SIMILAR * least).argument
-    alike = [it for it in effective if replace(it.argument, true_keeps=first.true_keeps) == first]
-    # A mask that does not hide a token quite still affects it more than it would with the other polarity.
-    return min(alike, key=lambda trial: trial.remaining).argument
+    least = min((trial.remaining for trial in effective), default=0.0)
+    best = (trial for trial in effective if trial.remaining <= SIMILAR * least)
+    chosen = next(best, running[0] if running else None)
+    return chosen and chosen.argument
 
 
 def _trial(caller: Caller, argument: MaskArgument) -> _Trial | None:

@@ -62,14 +62,30 @@ def padding(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Run a padded batch, and each sequence alone. The outputs of real tokens must be equal."""
     subject = padded_subject(evidence)
     if subject is not None:
-        yield from _leaks(evidence, subject)
+        yield from _most_precise(evidence, subject)
     for argument in evidence.subject.weak if takes_padding(evidence) else ():
         weak = replace(evidence.subject, padding=argument)
         if argument.form == LENGTHS and padding_is_inverted(evidence, weak):
             yield _inversion(evidence, weak)
         # A second mask may be meant for queries or results; one that lowers the scores of keys is meant to hide them.
         meant = ("mask-fill-too-small", *(["mask-broadcast"] if argument.form == LENGTHS else []))
-        yield from (it for it in _leaks(evidence, weak) if it.name in meant)
+        yield from (it for it in _most_precise(evidence, weak) if it.name in meant)
+
+
+def _most_precise(evidence: Evidence, subject: Subject) -> list[Finding]:
+    """Return the findings about a padding argument; those with its other polarity if only they name a cause.
+
+    The polarity of a mask that does not hide tokens cannot be learned from what it hides.
+    """
+    argument = subject.padding
+    assert argument is not None
+    found = list(_leaks(evidence, subject))
+    known = argument.hides or argument.declared is not None or argument.form == LENGTHS
+    if known or [it.name for it in found] not in ([], ["padding-leak"]):
+        return found
+    other = replace(argument, true_keeps=not argument.true_keeps)
+    others = list(_leaks(evidence, replace(subject, padding=other)))
+    return others if [it.name for it in others] not in ([], ["padding-leak"]) else found
 
 
 def _inversion(evidence: Evidence, subject: Subject) -> Finding:
@@ -121,6 +137,8 @@ def _compare_with_unpadded(evidence: Evidence, padded: Observation, keep: Tensor
     for b in range(len(keep)):
         real = keep[b].nonzero().flatten()
         start, stop = int(real[0]), int(real[-1]) + 1
+        if start and evidence.subject.convention.max_tokens is not None:
+            continue  # the example's other arguments belong to its first tokens
         entry = evidence.inputs.entry(b).tokens(start, stop)
         seen = None if everything is None else everything[:, start:stop]
         alone = evidence.subject.run(entry, keep=seen).detach()[0]
