@@ -143,6 +143,7 @@ class ShiftedValues(Base):
     def __init__(self):
         super().__init__(num_kv_heads=4)
         self.now, self.before = nn.Linear(24, 12), nn.Linear(24, 12)
+        del self.v_proj
 
     def forward(self, x):
         before = self.before(x)
