@@ -163,6 +163,14 @@ class HiddenDiagonal(Base):
         return super().weights(scores.masked_fill(own, torch.finfo(scores.dtype).min))
 
 
+class RepeatedInTurn(Base):
+    """The key heads are repeated in turn, which is stated."""
+
+    def repeated(self, x):
+        # All heads in turn, instead of interleaving them.
+        return x.repeat(1, self.num_heads // self.num_kv_heads, 1, 1)
+
+
 class HardAssignment(nn.Module):
     """Each token is given to one of the groups, by Gumbel's softmax with a straight-through gradient."""
 
@@ -186,7 +194,7 @@ class HardAssignment(nn.Module):
     "design",
     [
         *(GatedContext, PartlyRotatedContext, SinkInTheSoftmax, SharedRotatedKey, ChosenKeys),
-        *(ShortConvolution, ShiftedValues, HiddenDiagonal, HardAssignment),
+        *(ShortConvolution, ShiftedValues, HiddenDiagonal, HardAssignment, RepeatedInTurn),
     ],
 )
 def test_a_sound_design_raises_no_alarm(design):
