@@ -298,9 +298,12 @@ def _layouts(
     elif len(shape) == 2:
         yield CallingConvention("(T, C)", taking, shape[-1:]), (1, shape[0])
     elif len(shape) == 3:
-        likely = likely_layouts(target.callee).tokens
-        if mixing_axes(target, arguments, taking, (0, 1)) == {1}:
+        layouts = likely_layouts(target.callee)
+        likely, mixing = layouts.tokens, mixing_axes(target, arguments, taking, (0, 1))
+        if mixing == {1}:
             likely = ("(B, T, C)",)
+        elif mixing == {0} and not layouts.declared:
+            likely = ("(T, B, C)",)
         for layout in likely:
             yield _of_layout(layout, taking, shape)
     else:
