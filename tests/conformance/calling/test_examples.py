@@ -96,6 +96,84 @@ def test_sizes_are_fixed_where_the_target_allows_no_others():
     assert subject.fixed_sizes == (2, 6)
 
 
+class Windows(nn.Module):
+    """Attention among the 4 × 4 pixels of a window (B, Y, X, C), with a bias for each pair of pixels."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.proj = nn.Linear(24, 72), nn.Linear(24, 24)
+        self.bias = nn.Parameter(torch.randn(16, 16))
+
+    def forward(self, image):
+        B, H, W, C = image.shape
+        query, key, value = self.qkv(image.view(B, H * W, C)).chunk(3, dim=-1)
+        weights = (query @ key.mT * C**-0.5 + self.bias).softmax(dim=-1)
+        return self.proj(weights @ value).view(B, H, W, C)
+
+
+class Channels(nn.Module):
+    """Attention among the pixels of a feature map (B, C, Y, X)."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Conv2d(24, 72, 1)
+
+    def forward(self, image):
+        query, key, value = self.qkv(image).flatten(2).chunk(3, dim=1)
+        weights = (query.mT @ key * 24**-0.5).softmax(dim=-1)
+        return (value @ weights.mT).view(image.shape)
+
+
+class Groups(nn.Module):
+    """Attention among the 6 tokens of each group, (B, G, T, C), with a bias for each pair of tokens."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(24, 72)
+        self.bias = nn.Parameter(torch.randn(6, 6))
+
+    def forward(self, x):
+        query, key, value = self.qkv(x).chunk(3, dim=-1)
+        return (query @ key.mT * 24**-0.5 + self.bias).softmax(dim=-1) @ value
+
+
+@pytest.mark.parametrize(
+    ("module", "shape", "layout"),
+    [
+        (Windows, (2, 4, 4, 24), "(B, Y, X, C)"),
+        (Channels, (2, 24, 5, 3), "(B, C, Y, X)"),
+        (Groups, (2, 3, 6, 24), "(B, H, T, C)"),
+    ],
+)
+def test_the_axes_of_tokens_are_those_that_mix(module, shape, layout):
+    torch.manual_seed(0)
+    subject = find_subject(module(), example=(torch.randn(shape),))
+    assert subject.layout == layout
+    report = check(module(), example=(torch.randn(shape),))
+    assert report.ok, report
+
+
+def test_a_pooled_result_stands_for_the_row_of_each_token():
+    class Pooling(Odd):
+        def forward(self, thing):
+            return super().forward(thing).mean(dim=1)
+
+    subject = find_subject(Pooling(), example=(torch.randn(2, 9, 32),))
+    assert subject.convention.pooled
+    assert subject.run(subject.draw(3, 5)).shape == (3, 5, 32)
+    assert check(Pooling(), example=(torch.randn(2, 9, 32),)).ok
+
+
+def test_a_size_that_happens_to_be_that_of_the_batch_stays():
+    def attend(things, angles):
+        assert angles.shape[-1] == 2
+        scores = things @ things.mT / things.shape[-1] ** 0.5 + (angles @ angles.mT)
+        return scores.softmax(dim=-1) @ things
+
+    subject = find_subject(attend, example=(torch.randn(2, 9, 8), torch.randn(1, 9, 2)))
+    assert subject.arguments(subject.draw(3, 5))["angles"].shape == (1, 5, 2)
+
+
 def test_an_int_mask_beside_token_ids_takes_no_tokens():
     embedding = nn.Embedding(11, 8).double()
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from conformance.calling.attentions import Projected, Rotary, Weighted
 from heedful.conformance.calling.subject import find_subject
+from heedful.conformance.calling.target import make_target
 from heedful.errors import ArgumentError
 
 
@@ -53,3 +54,13 @@ def test_a_module_that_stores_its_last_result_can_be_copied():
     module = Weighted(24)
     module(torch.randn(2, 5, 24))
     assert find_subject(module).run(find_subject(module).draw(2, 4)).shape == (2, 4, 24)
+
+
+def test_weights_that_are_as_good_as_zero_are_randomized():
+    module = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+    nn.init.normal_(module[0].weight, std=1e-10)
+    nn.init.zeros_(module[1].weight)
+    copy = make_target(module).module
+    assert copy is not None
+    assert copy[0].weight.abs().max() > 0.01
+    assert copy[1].weight.all()

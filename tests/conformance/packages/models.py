@@ -18,6 +18,8 @@ IMAGE = {
     "dim_head": 8, "patch_height": 8, "patch_width": 8, "channels": 3, "num_register_tokens": 4,
 }  # fmt: skip
 """The arguments of small models of images, by the names that vit-pytorch gives them."""
+SHARED = ("num_classes", "channels")
+"""Those that mean the same in models without an image size."""
 
 
 def _normal(*shape: int) -> torch.Tensor:
@@ -60,13 +62,15 @@ def x_transformers() -> list[Case]:
 
 
 def litgpt() -> list[Case]:
-    """Return the attentions of LitGPT."""
-    from litgpt import GPT, Config
-
-    config = Config(
-        block_size=71, vocab_size=99, padded_vocab_size=99, n_layer=1, n_head=4, n_embd=32, n_query_groups=2
-    )  # fmt: skip
-    return attentions_in(GPT(config).eval(), Example(_ids()), "litgpt")
+    """Return the attentions of LitGPT, and of its variants with adapters."""
+    cases: list[Case] = []
+    for name in ("model", "adapter", "adapter_v2", "lora"):
+        variant = importlib.import_module(f"litgpt.{name}")
+        config = variant.Config(
+            block_size=71, vocab_size=99, padded_vocab_size=99, n_layer=3, n_head=4, n_embd=32, n_query_groups=2
+        )  # fmt: skip
+        cases += attentions_in(variant.GPT(config).eval(), Example(_ids()), f"litgpt.{name}")
+    return cases
 
 
 def torchvision() -> list[Case]:
@@ -102,13 +106,15 @@ def vit_pytorch() -> list[Case]:
 def _from_images(cls: type) -> list[Case]:
     """Build a model of images, run it, and return its attentions; none if it wants other arguments or inputs."""
     parameters = inspect.signature(cls).parameters
-    if not issubclass(cls, nn.Module) or "image_size" not in parameters:
+    if not issubclass(cls, nn.Module) or not {"image_size", "num_classes"} & {*parameters}:
         return []
-    values = {name: value for name, value in IMAGE.items() if name in parameters}
+    has_size = "image_size" in parameters  # others have dimensions of their own for each stage
+    values = {name: IMAGE[name] for name in (IMAGE if has_size else SHARED) if name in parameters}
+    image = _normal(2, 3, 32, 32) if has_size else _normal(2, 3, 64, 64)
     torch.manual_seed(0)
     try:
         model = cls(**values).eval()
-        return attentions_in(model, Example(_normal(2, 3, 32, 32)), f"vit_pytorch:{cls.__name__}")
+        return attentions_in(model, Example(image), f"vit_pytorch:{cls.__name__}")
     except Exception:  # noqa: BLE001 - its attentions are built alone instead
         return []
 

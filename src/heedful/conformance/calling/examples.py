@@ -28,6 +28,7 @@ from heedful.conformance.calling.target import CASTS, Target, TargetError
 from heedful.conformance.recording.dataflow import steps_from_tokens
 from heedful.errors import ArgumentError
 
+FEW = 2  # sequences that are enough where the number of tokens cannot be small
 TRIAL_BATCHES, TRIAL_TOKENS = (3, 2), (5, 4, 3, 2, 1)  # the first that differ from the example's
 NO_TOKENS = ("mask", "pos", "bias", "cos", "sin", "freq", "rotary")  # parts of names
 
@@ -238,7 +239,7 @@ def _conventions(
         for base, sizes in _layouts(target, arguments, tokens)
     ]
     found = [it for base in bases for it in _of_other_sizes(*base, others, flags)]
-    found += [_of_its_sizes(*base, others, flags) for base in bases]
+    found += [it for base in bases for it in _of_its_length(*base, others, flags)]
     yield from found
     yield from ((replace(convention, pooled=True), sizes) for convention, sizes in found)
 
@@ -259,12 +260,15 @@ def _of_other_sizes(
                 yield replace(convention, fixed_sizes=(batch, pixels)), (batch, pixels)
 
 
-def _of_its_sizes(
+def _of_its_length(
     base: CallingConvention, sizes: tuple[int, int], others: Constants, flags: Constants
-) -> tuple[CallingConvention, tuple[int, int]]:
-    """Return the convention in which all arguments keep the example's sizes."""
-    held = {name: Resized(value, Axes(None, None)) for name, value in others.items()}
-    return replace(base, constants={**held, **flags}, fixed_sizes=sizes), sizes
+) -> Iterator[tuple[CallingConvention, tuple[int, int]]]:
+    """Yield conventions in which all arguments keep the example's number of tokens, for few sequences if possible."""
+    B, T = sizes
+    for batch in (FEW, B) if B > FEW else (B,):
+        axes = Axes(None if batch == B else B, None)
+        held = {name: Resized(value, axes) for name, value in others.items()}
+        yield replace(base, constants={**held, **flags}, fixed_sizes=(batch, T)), (batch, T)
 
 
 def _may_be_tokens(value: Any) -> bool:
@@ -306,9 +310,12 @@ def _layouts(
     elif len(shape) == 2:
         yield CallingConvention("(T, C)", taking, shape[-1:]), (1, shape[0])
     elif len(shape) == 3:
-        likely = likely_layouts(target.callee).tokens
-        if mixing_axes(target, arguments, taking, (0, 1)) == {1}:
+        layouts = likely_layouts(target.callee)
+        likely, mixing = layouts.tokens, mixing_axes(target, arguments, taking, (0, 1))
+        if mixing == {1}:
             likely = ("(B, T, C)",)
+        elif mixing == {0} and not layouts.declared:
+            likely = ("(T, B, C)",)
         for layout in likely:
             yield _of_layout(layout, taking, shape)
     else:

@@ -213,7 +213,7 @@ def _suggests_real_tokens(name: str) -> bool:
 
 def _first_fitting(caller: Caller, candidates: Iterable[MaskArgument]) -> MaskArgument | None:
     """Return the first argument that hides a token, if imperfectly; or that has any effect; or that runs."""
-    running: list[MaskArgument] = []
+    running: list[_Trial] = []
     for candidate in candidates:
         trial = _trial(caller, candidate)
         if trial is None:

@@ -14,8 +14,6 @@ from heedful.conformance.recording.differences import (
 from heedful.conformance.recording.observation import Observation, tensor_of, value_of
 from heedful.observation import Step
 
-ADDITIONS: tuple[str, ...] = ("add", "add_", "iadd", "sub", "sub_", "isub")
-
 
 def dropout_steps(first: Observation, second: Observation) -> list[Step]:
     """Return the steps at which randomness enters what is computed from the tokens.
@@ -36,16 +34,18 @@ def dropout_steps(first: Observation, second: Observation) -> list[Step]:
             continue
         reads_random = any(source.step in random for source in step.inputs)
         random.add(step.index)
-        starts = not reads_random and not _adds_noise(step, first)
+        starts = not reads_random and not _is_noise(step, first, second)
         if starts or _has_dropped(step, first) or _drops_by_hand(step, first, second):
             dropping.append(step)
     return dropping
 
 
-def _adds_noise(step: Step, observation: Observation) -> bool:
-    """Check whether a step adds random numbers to what is computed from the tokens, as in Gumbel's softmax."""
-    value = tensor_of(step)
-    return step.operation in ADDITIONS and value is not None and not (value == 0).any()
+def _is_noise(step: Step, first: Observation, second: Observation) -> bool:
+    """Check whether a step sets no entry to 0 in two runs, as the noise of Gumbel's softmax, which drops nothing."""
+    if dropout_probability(step) is not None:
+        return False
+    values = [tensor_of(run.trace[step.index]) for run in (first, second)]
+    return all(value is not None and bool(value.all()) for value in values)
 
 
 def dropout_probability(step: Step) -> float | None:

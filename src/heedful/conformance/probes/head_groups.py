@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import torch
@@ -13,7 +14,7 @@ from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import steps_from_projection, steps_to_next_projection
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.observation import tensor_of
-from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.recording.source import SourceLine, prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step
 
@@ -55,12 +56,13 @@ def _compare_groups(
         read = ", ".join(str(group) for group in groups)
         expected = ", ".join(str(h * Hkv // Hq) for h in range(Hq))
         path = steps_from_projection(evidence.baseline, getattr(attention, f"{role}_source"))
+        step = _repeating_step(path)
         yield Finding(
             "group-order",
-            "bug",
+            "convention" if _is_stated(evidence, step) else "bug",
             f"Query heads 0 … {Hq - 1} read {role} heads {read}. Neighbours should share one: {expected}.",
             f"{Hq} heads on {Hkv}",
-            SourceLine.of(_repeating_step(path) or attention.scores_step),
+            SourceLine.of(step or attention.scores_step),
         )
         return
 
@@ -87,7 +89,19 @@ def _head_order(evidence: Evidence, attention: RecordedAttention, rows: Tensor) 
     # The last token's contexts are searched for: under a causal mask, the first token's are alike within a group.
     features = merged.flatten()
     places = [(features - attention.context[row, -1, 0]).abs().argmin() for row in rows]
+    gaps = torch.stack(places).sort().values.diff()
+    if (
+        len(set(gaps.tolist())) > 1
+    ):  # a place of another head was found, which holds nearly the same number
+        return torch.arange(len(rows))
     return torch.stack(places).argsort()
+
+
+def _is_stated(evidence: Evidence, step: Step | None) -> bool:
+    """Check whether the code says that all heads are repeated in turn: in a pattern of einops, or in a comment."""
+    patterned = step is not None and re.search(r"-> [^'\"]*\((r|g|rep|groups?) \w+\)", step.source)
+    prose = prose_about(evidence.subject.callee)
+    return bool(patterned or re.search(r"(instead of|not) (repeat\W*)?interleav", prose))
 
 
 def _repeating_step(path: list[Step]) -> Step | None:

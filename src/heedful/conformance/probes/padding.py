@@ -109,11 +109,17 @@ def _leaks(evidence: Evidence, subject: Subject) -> Iterator[Finding]:
         keep = real_tokens(evidence, side)
         padded = subject.record(evidence.inputs, keep=keep)
         change = _find_leak(evidence, subject, padded, keep)
-        if subject.fixed_sizes is None:
-            change = change or _compare_with_unpadded(evidence, padded, keep)
+        positions_differ = side == "left" and _positions_are_given(subject)
+        if change is None and subject.fixed_sizes is None and not positions_differ:
+            change = _compare_with_unpadded(evidence, padded, keep)
         if change is not None:
             yield _report(evidence, subject, padded, keep, change)
             return
+
+
+def _positions_are_given(subject: Subject) -> bool:
+    """Check whether an example has other arguments for each token, which padding on the left would shift."""
+    return subject.convention.from_example and subject.convention.guessed
 
 
 def _find_leak(
@@ -173,8 +179,7 @@ def _report(
     if name == "padding-leak" and is_left and not change.by_values:
         name, reason = "left-padding-positions", "Positions are counted from the padding on."
         line = _line_counting_positions(subject, evidence.inputs.entry(b), keep[b])
-    given = evidence.subject.convention.from_example  # its positions are the caller's
-    unsure = name == "left-padding-positions" and (given or not evidence.is_causal)
+    unsure = name == "left-padding-positions" and not evidence.is_causal
     if name == "padding-leak" and _is_hidden_from_attentions(evidence, padded, keep):
         mixing = next((step for step in padded.trace if step.operation in CONVOLUTIONS), None)
         if mixing is not None:
