@@ -19,6 +19,12 @@ def test_what_a_file_may_contain_is_shortened_in_the_middle(expected):
     assert message.endswith("long (config.json). Pass one.")
 
 
+def test_control_characters_count_as_a_terminal_shows_them():
+    error = ArgumentError("input", expected="a tensor", received="\0" * 900, remedy="Save one.")
+    assert len(str(error)) < 1200
+    assert str(error).isprintable()
+
+
 @pytest.mark.parametrize(
     "error",
     [

@@ -50,8 +50,9 @@ class ArgumentError(HeedfulError, ValueError):
 
 
 def _shortened(text: str) -> str:
+    shown = text if text.isprintable() else repr(text)[1:-1]  # as terminals show control characters
     half = MAX_QUOTED // 2 - 2
-    return text if len(text) <= MAX_QUOTED else f"{text[:half]} … {text[-half:]}"
+    return text if len(shown) <= MAX_QUOTED else f"{shown[:half]} … {shown[-half:]}"
 
 
 class KernelError(HeedfulError, RuntimeError):
