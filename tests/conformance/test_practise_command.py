@@ -184,7 +184,7 @@ def test_other_bugs_and_lost_parts_are_no_solution(folder):
     other = run("--check")
     assert other.exit_code == 1
     assert "mask-unused is gone, but something new came.\nsoftmax-wrong-dim: " in other.stdout
-    path.write_text(UNUSED.right.replace("self.drop(torch.softmax", "(torch.softmax"))
+    path.write_text(UNUSED.right.replace("nn.Dropout(p_drop)", "nn.Identity()"))
     lost = run("--check")
     assert lost.exit_code == 1
     assert "so is something else.\ndropout: expected on the weights" in lost.stdout

@@ -219,8 +219,9 @@ class Replaced(Base):
     def forward(self, x, mask=None):
         query, key, value = (self.heads(it(x)) for it in (self.q_proj, self.k_proj, self.v_proj))
         key, value = self.repeated(key), self.repeated(value)
+        dropped = self.dropout if self.training else 0.0
         context = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, is_causal=mask is None
+            query, key, value, attn_mask=mask, dropout_p=dropped, is_causal=mask is None
         )
         return self.o_proj(self.merged(context, x))
 

@@ -7,7 +7,7 @@ from heedful import check
 
 
 class TokensAsKeys(nn.Module):
-    """Projected queries that attend to the tokens themselves (Luong et al. 2015)."""
+    """Projected queries that attend to the tokens themselves."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()

@@ -30,7 +30,7 @@ def dropout_unused(evidence: Evidence) -> Iterator[Finding | Fact]:
     first, idle = _training_run(evidence.subject.fresh(train=True, seed=1), evidence)
     second = evidence.subject.fresh(train=True, seed=2).record(evidence.inputs)
     attentions = find_attentions(first)
-    if not attentions or not same_steps(first, second):
+    if not attentions or not same_steps(first, second) or not first.output.isfinite().all():
         return
     dropped = {dropped_tensor(step, attentions, first) for step in dropout_steps(first, second)}
     if dropped:
