@@ -11,6 +11,18 @@
 # make bench        time attention beside PyTorch's and other libraries', judge it by benchmarks/targets.toml,
 #                   and rewrite docs/benchmarks.md
 # make conformance  check the mutants, the correct attentions and the bugs of public projects, and rewrite docs/conformance.md
+# make conformance-packages
+#                   check the attention modules of published packages, and rewrite docs/conformance-packages.md
+# make format       format the code
+# make clean        remove everything that make has built
+
+PYTHON ?= python3
+BIN := .venv/bin
+BUILT_FROM := pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*.h native/*.cpp native/isa/*.cpp)
+ALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+
+.PHONY: tour bench conformance conformance-packages test test-slow test-native test-pytorch fuzz fuzz-files
+.PHONY: check lint format clean
 
 tour: .venv/installed
 	$(BIN)/heedful tour
