@@ -178,6 +178,12 @@ def test_a_fix_that_disables_a_part_is_not_proved():
     assert not proves("padding-leak", before, report_of())
 
 
+def test_a_fix_of_heads_makes_them_recognizable():
+    before = report_of("heads-mixed-split")
+    assert not proves("heads-mixed-split", before, report_of())
+    assert proves("heads-mixed-split", before, replace(report_of(), facts=(Fact("heads", "4"),)))
+
+
 def test_only_proved_edits_are_shown(file, monkeypatch):
     monkeypatch.setattr(proof, "proves", lambda name, before, after: False)
     report = report_on(file)
