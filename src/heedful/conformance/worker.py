@@ -84,6 +84,7 @@ def main() -> None:
     request = Request.from_json((folder / "request").read_text(encoding="ascii"))
     (folder / "request").unlink()  # the target is not told the nonce
     _limit_memory(request.memory)
+    sys.dont_write_bytecode = True  # a check leaves nothing beside the target's file
     text = answer_as_json(answer_to(request), request.nonce)
     if getpid() == process:  # otherwise, the target has forked, and its parent answers
         part = folder / "part"
