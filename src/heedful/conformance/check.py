@@ -98,23 +98,19 @@ def check(
         ['scale-missing']
     """
 
-    def checked(definition: Any, unless: str = "") -> Report:
-        expected = Expected(causal, window, num_heads)
-        return _check(
-            definition,
-            example,
-            expected,
-            cache,
-            expected_failures,
-            arguments,
-            module,
-            strict,
-            unless,
-        )
-
+    checked = partial(
+        _check,
+        example=example,
+        expected=Expected(causal, window, num_heads),
+        cache=cache,
+        expected_failures=expected_failures,
+        arguments=arguments,
+        module=module,
+        strict=strict,
+    )
     with undisturbed():
         report = checked(target)
-        if [run.name for run in report.probes] == [CALLING]:
+        if report.blocking_bug is not None:
             from heedful.conformance.fixing.behind import findings_behind
 
             found = findings_behind(target, report, checked)
@@ -128,6 +124,8 @@ def check(
 
 def _check(
     target: Any,
+    unless: str = "",
+    *,
     example: Any,
     expected: Expected,
     cache: Callable[[int, int], Any] | None,
@@ -135,7 +133,6 @@ def _check(
     arguments: Mapping[str, Any],
     module: str | None,
     strict: bool,
-    unless: str,
 ) -> Report:
     """Return the report on a target without fixes; the check stops early if it finds the bug `unless`."""
     with undisturbed():

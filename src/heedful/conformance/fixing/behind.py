@@ -16,7 +16,6 @@ from heedful.conformance.fixing.remedies import REPAIRS
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Finding
 from heedful.conformance.reporting.report import Report
-from heedful.conformance.reporting.result import CALLING
 from heedful.errors import ArgumentError
 
 SEARCH_SECONDS = 8.0  # for the repairs of one bug
@@ -50,7 +49,7 @@ def findings_behind(target: Any, report: Report, check: Check) -> tuple[Finding,
         return ()
     text, file, found = origin.text, origin.file, list[Finding]()
     for _ in range(REPAIRED):
-        blocking = _blocking(report)
+        blocking = report.blocking_bug
         if blocking is None:
             break
         end = time.monotonic() + SEARCH_SECONDS
@@ -61,12 +60,6 @@ def findings_behind(target: Any, report: Report, check: Check) -> tuple[Finding,
         lines = _LineNumbers(origin, file, text)
         found += [_behind(blocking, finding, lines) for finding in report.findings]
     return tuple(found)
-
-
-def _blocking(report: Report) -> Finding | None:
-    """Return the bug that ended every call, so that no probe was asked."""
-    ended = [run.name for run in report.probes] == [CALLING]
-    return report.findings[0] if ended and report.findings else None
 
 
 def _repairs(
@@ -84,7 +77,7 @@ def _repairs(
                 report = check(definition, "")
         except (Exception, SystemExit):  # noqa: BLE001 - an edit may break the source in any way
             continue
-        still = _blocking(report)
+        still = report.blocking_bug
         if still is None or (_is_missing_name(still) and still.proof != blocking.proof):
             yield _Repair(candidate, path, report)
 
@@ -101,7 +94,7 @@ def _best(blocking: Finding, repairs: Iterator[_Repair]) -> _Repair | None:
     """
 
     def rank(repair: _Repair) -> tuple[bool, int]:
-        return _blocking(repair.report) is not None, len(repair.report.bugs)
+        return repair.report.blocking_bug is not None, len(repair.report.bugs)
 
     tried: list[_Repair] = []
     for repair in repairs:
@@ -109,7 +102,7 @@ def _best(blocking: Finding, repairs: Iterator[_Repair]) -> _Repair | None:
         works = sum(not rank(it)[0] for it in tried)
         if rank(repair) == (False, 0) or works == WORKING:
             break
-        if not works and _line(_blocking(repair.report)) > _line(blocking) + 1:
+        if not works and _line(repair.report.blocking_bug) > _line(blocking) + 1:
             return repair
     return min(tried, key=rank, default=None)
 

@@ -83,11 +83,6 @@ def called(node: cst.CSTNode) -> str:
     return ""
 
 
-def receiver(node: cst.Call) -> cst.BaseExpression | None:
-    """Return what the called function is an attribute of."""
-    return node.func.value if isinstance(node.func, cst.Attribute) else None
-
-
 def argument(node: cst.Call, position: int, keyword: str) -> cst.Arg | None:
     """Return the argument with a position or a keyword."""
     for index, arg in enumerate(node.args):

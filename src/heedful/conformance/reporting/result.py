@@ -80,6 +80,12 @@ class CheckResult:
         )
 
     @property
+    def blocking_bug(self) -> Finding | None:
+        """The bug that ended every call, so that no probe was asked; None if the target could be called."""
+        ended = [run.name for run in self.probes] == [CALLING]
+        return self.findings[0] if ended and self.findings else None
+
+    @property
     def unfixed(self) -> tuple[Finding, ...]:
         """The bugs that no fix mends."""
         mended = {fix.finding for fix in self.fixes or ()}
