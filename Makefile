@@ -2,7 +2,8 @@
 # make test         run the tests, with warnings as errors
 # make check        run the tests and the linters
 # make test-slow    run the tests that take minutes
-# make test-native  test the C++ core alone, under sanitizers; needs only g++
+# make test-native  test the C++ core alone, under sanitizers; needs only g++ (or another compiler: CXX=clang++)
+# make test-native-arm  test it on an emulated Arm processor; needs the packages g++-aarch64-linux-gnu and qemu-user-static
 # make fuzz         compare random attention problems with an oracle for 30 minutes (MINUTES=…), on every instruction set;
 #                   it goes on where the last run stopped
 # make test-pytorch run PyTorch's own tests of attention with heedful in its place; PYTORCH is a source tree of PyTorch
@@ -19,7 +20,11 @@ BIN := .venv/bin
 BUILT_FROM := pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*.h native/*.cpp native/isa/*.cpp)
 ALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: tour bench conformance test test-slow test-native test-pytorch fuzz fuzz-files check lint format clean
+NATIVE_TESTS = $(MAKE) --no-print-directory --jobs=$$(nproc) -C native/tests
+ARM := CXX=aarch64-linux-gnu-g++ SANITIZERS='-fsanitize=undefined -fsanitize-undefined-trap-on-error'
+QEMU := qemu-aarch64-static -L /usr/aarch64-linux-gnu
+
+.PHONY: tour bench conformance test test-slow test-native test-native-arm test-pytorch fuzz fuzz-files check lint format clean
 
 tour: .venv/installed
 	$(BIN)/heedful tour
@@ -37,7 +42,13 @@ test-slow: .venv/installed-test
 	$(BIN)/python -m pytest -m slow
 
 test-native:
-	@$(MAKE) --no-print-directory --jobs=$$(nproc) -C native/tests
+	@$(NATIVE_TESTS)
+
+# The sanitizers' libraries do not run in the emulator, but traps do. The newest processor has bf16, the Cortex-A72 has not.
+test-native-arm:
+	@$(NATIVE_TESTS) $(ARM) RUN='$(QEMU) -cpu max'
+	@$(NATIVE_TESTS) $(ARM) RUN='$(QEMU) -cpu max' ISA=neon_bf16
+	@$(NATIVE_TESTS) $(ARM) RUN='$(QEMU) -cpu cortex-a72' ISA=neon
 
 fuzz: .venv/installed-test
 	PYTHONPATH=tests $(BIN)/python -m fuzz.run --minutes $(or $(MINUTES),30)
