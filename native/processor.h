@@ -59,7 +59,8 @@ inline CpuId read_cpuid() {
         if (last_subleaf >= 1 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx)) id.leaf7_1_eax = eax;
     }
     const bool has_xgetbv = id.leaf1_ecx >> 27 & 1;
-    if (has_xgetbv) asm("xgetbv" : "=a"(id.saved), "=d"(edx) : "c"(0));
+    // volatile: the compiler must not move it out of the condition, where it would be an illegal instruction.
+    if (has_xgetbv) asm volatile("xgetbv" : "=a"(id.saved), "=d"(edx) : "c"(0));
     return id;
 }
 
