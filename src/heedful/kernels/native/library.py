@@ -4,6 +4,7 @@ import ctypes
 import os
 import struct
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -51,8 +52,9 @@ def _open() -> ctypes.CDLL:
     path = next((path for folder in folders if (path := Path(folder) / FILE).exists()), None)
     if path is None:
         raise KernelError(
-            "the native library is not installed, because it could not be compiled during the installation of heedful: "
-            "install a C++20 compiler such as g++, then reinstall heedful"
+            f"the native library is not installed, because {_why_not_compiled(folders)}: install g++ 11, clang 14 or "
+            "newer ones, for example by `apt install g++`, then reinstall heedful with "
+            "`pip install -v --no-cache-dir --force-reinstall --no-deps`, which shows what fails"
         )
     if not path.is_file():
         raise KernelError(
@@ -69,6 +71,13 @@ def _open() -> ctypes.CDLL:
     library.heedful_forward_scratch.argtypes = ctypes.c_char_p, ctypes.c_int64
     library.heedful_forward_scratch.restype = ctypes.c_int64
     return library
+
+
+def _why_not_compiled(folders: Iterable[str]) -> str:
+    """Return the reason that CMakeLists.txt has installed in place of the library, if there is one."""
+    notes = (Path(folder) / "not-compiled.txt" for folder in folders)
+    written = [note.read_text(encoding="utf-8").strip() for note in notes if note.is_file()]
+    return written[0] if written else "it could not be compiled when heedful was installed"
 
 
 def _check_length(path: Path) -> None:
