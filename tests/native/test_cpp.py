@@ -48,6 +48,7 @@ def test_they_build_without_warnings_and_pass_with_the_oldest_compilers(compiler
     assert ", 0 failed" in make("test-native", f"CXX={compiler}", "SANITIZERS=")
 
 
+@pytest.mark.slow
 def test_they_pass_on_an_emulated_arm_processor():
     needs("aarch64-linux-gnu-g++", "qemu-aarch64-static", "make")
     assert make("test-native-arm").count(", 0 failed") == 3
