@@ -2,7 +2,10 @@
 # make test         run the tests, with warnings as errors
 # make check        run the tests and the linters
 # make test-slow    run the tests that take minutes
-# make test-native  test the C++ core alone, under sanitizers; needs only g++
+# make test-native  test the C++ core alone, under sanitizers; needs only g++ (or another compiler: CXX=clang++)
+# make test-native-arm  test it on an emulated Arm processor; needs the packages g++-aarch64-linux-gnu and qemu-user-static
+# make wheels       build the wheels for Linux on x86-64 and Arm in dist/, and test them without a compiler; needs
+#                   the packages g++-aarch64-linux-gnu and qemu-user-static
 # make fuzz         compare random attention problems with an oracle for 30 minutes (MINUTES=…), on every instruction set;
 #                   it goes on where the last run stopped
 # make test-pytorch run PyTorch's own tests of attention with heedful in its place; PYTORCH is a source tree of PyTorch
@@ -21,8 +24,12 @@ BIN := .venv/bin
 BUILT_FROM := pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*.h native/*.cpp native/isa/*.cpp)
 ALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: tour bench conformance conformance-packages test test-slow test-native test-pytorch fuzz fuzz-files
-.PHONY: check lint format clean
+NATIVE_TESTS = $(MAKE) --no-print-directory --jobs=$$(nproc) -C native/tests
+ARM := CXX=aarch64-linux-gnu-g++ SANITIZERS='-fsanitize=undefined -fsanitize-undefined-trap-on-error'
+QEMU := qemu-aarch64-static -L /usr/aarch64-linux-gnu
+
+.PHONY: tour bench conformance conformance-packages test test-slow test-native test-native-arm test-pytorch fuzz fuzz-files
+.PHONY: wheels check lint format clean
 
 tour: .venv/installed
 	$(BIN)/heedful tour
@@ -44,7 +51,27 @@ test-slow: .venv/installed-test
 	$(BIN)/python -m pytest -m slow
 
 test-native:
-	@$(MAKE) --no-print-directory --jobs=$$(nproc) -C native/tests
+	@$(NATIVE_TESTS)
+
+# The sanitizers' libraries do not run in the emulator, but traps do. The newest processor has bf16, the Cortex-A72 has not.
+test-native-arm:
+	@$(NATIVE_TESTS) $(ARM) RUN='$(QEMU) -cpu max'
+	@$(NATIVE_TESTS) $(ARM) RUN='$(QEMU) -cpu max' ISA=neon_bf16
+	@$(NATIVE_TESTS) $(ARM) RUN='$(QEMU) -cpu cortex-a72' ISA=neon
+
+WHEEL := $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps . --wheel-dir build/wheels
+
+wheels: .venv/installed-wheels
+	rm -rf build/wheels dist
+	CXX=aarch64-linux-gnu-g++ CMAKE_ARGS='-DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64' \
+		$(WHEEL) --config-settings=build-dir=build/aarch64
+	$(BIN)/wheel tags --remove --platform-tag linux_aarch64 build/wheels/*.whl
+	$(WHEEL)
+	for wheel in build/wheels/*.whl; do \
+		PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist $$wheel || exit 1; done
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist
+	$(BIN)/python tests/wheels/check.py dist
 
 fuzz: .venv/installed-test
 	PYTHONPATH=tests $(BIN)/python -m fuzz.run --minutes $(or $(MINUTES),30)
@@ -92,6 +119,10 @@ format: .venv/installed-test
 	$(ALL) '.[packages]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps litgpt
 	@touch $@ .venv/installed
+
+.venv/installed-wheels: .venv/bin/python pyproject.toml constraints.txt
+	$(ALL) '.[wheels]'
+	@touch $@
 
 clean:
 	rm -rf .venv build dist src/*.egg-info

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 
 #include "backward_tile.h"
@@ -45,12 +44,12 @@ struct BackwardPass {
     int32_t run() {
         if (parts > 1 && !(all_sums = allocate(heads * parts * sums_floats))) return HEEDFUL_NO_MEMORY;
         for_each_item(shares_bias_gradient() ? nullptr : p.parallel_for, heads * parts,
-                      [this](auto next) { differentiate(next); });
+                      [this](auto next) { this->differentiate(next); });
         if (parts > 1)
             for_each_item(p.parallel_for, heads, [this](auto next) {
                 for (int64_t head = next(); head >= 0; head = next()) add_up_parts(head);
             });
-        free(all_sums);
+        release(all_sums);
         if (g.grad_sinks && status == HEEDFUL_OK) differentiate_sinks();
         return status;
     }
@@ -80,7 +79,7 @@ struct BackwardPass {
                 Tile(g, head / p.Hkv, head % p.Hkv, tile * WIDE, sums, Scratch{memory, memory + tile_floats}).run();
             if (parts == 1) write_sums(head, sums);
         }
-        free(memory);
+        release(memory);
     }
 
     void add_up_parts(int64_t head) {

@@ -69,17 +69,17 @@ struct BackwardTile {
 
         template <class Source>
         Buffers(const heedful_problem &p, Source &source) {
-            const int64_t D_row = padded(p.D), Dv_row = padded(p.Dv);
+            const int64_t row = padded(p.D), v_row = padded(p.Dv);
             Q_lanes = (T *)source.take((p.D + PACK - 1) / PACK * LANES);
-            Q_rows = (T *)source.take(LANES / PACK * D_row);
+            Q_rows = (T *)source.take(LANES / PACK * row);
             dO_lanes = (T *)source.take((p.Dv + PACK - 1) / PACK * LANES);
-            dO_rows = (T *)source.take(LANES / PACK * Dv_row);
-            dQ = source.take(D_row * LANES);
+            dO_rows = (T *)source.take(LANES / PACK * v_row);
+            dQ = source.take(row * LANES);
             S = source.take(BLOCK * LANES), dP = source.take(BLOCK * LANES), bias = source.take(BLOCK * LANES);
-            K = (T *)source.take(BLOCK * D_row), V = (T *)source.take(BLOCK * Dv_row);
+            K = (T *)source.take(BLOCK * row), V = (T *)source.take(BLOCK * v_row);
             P = (T *)source.take(BLOCK * LANES / PACK), dS = (T *)source.take(BLOCK * LANES / PACK);
             dS_keys = PAIRS ? (T *)source.take(BLOCK / PACK * LANES) : dS;
-            K_keys = PAIRS ? (T *)source.take(BLOCK / PACK * D_row) : nullptr;
+            K_keys = PAIRS ? (T *)source.take(BLOCK / PACK * row) : nullptr;
             m = source.take(LANES), inverse_l = source.take(LANES), delta = source.take(LANES);
         }
     };

@@ -47,13 +47,13 @@ struct DecodeTile {
 
         template <class Source>
         Buffers(const heedful_problem &p, Source &source) {
-            const int64_t D_row = padded(words(p.D)), Dv_row = padded(words(p.Dv));
-            Q = (T *)source.take(MAX_ROWS * D_row);
-            O = source.take(MAX_ROWS * PARTS * Dv_row);
+            const int64_t row = padded(words(p.D)), v_row = padded(words(p.Dv));
+            Q = (T *)source.take(MAX_ROWS * row);
+            O = source.take(MAX_ROWS * PARTS * v_row);
             S = source.take(MAX_ROWS * BLOCK);
             P = PAIRS ? (T *)source.take(MAX_ROWS * PARTS * BLOCK) : (T *)S;
-            K = (T *)source.take(KEYS * D_row);
-            V = (T *)source.take(BLOCK * Dv_row);
+            K = (T *)source.take(KEYS * row);
+            V = (T *)source.take(BLOCK * v_row);
         }
     };
 

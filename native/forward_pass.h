@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <cstdlib>
 
 #include "decode_tile.h"
 #include "forward_tile.h"
@@ -59,7 +58,7 @@ struct ForwardPass {
             for_each_item(p.parallel_for, heads * tiles, [this](auto next) {
                 with_scratch(next, [this](int64_t item, Scratch scratch) { merge(item, scratch); });
             });
-        free(partials);
+        release(partials);
         return status;
     }
 
@@ -72,7 +71,7 @@ struct ForwardPass {
             return;
         }
         for (int64_t item = next(); item >= 0; item = next()) work(item, Scratch{memory, memory + tile_floats});
-        free(memory);
+        release(memory);
     }
 
     Scratch partial(int64_t item) const {

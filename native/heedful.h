@@ -108,7 +108,7 @@ int32_t heedful_max_key_ranges(void);
 int64_t heedful_problem_size(void);
 int64_t heedful_gradient_size(void);
 
-/* Return the instruction set in use: "generic", "avx2", "avx512" or "avx512bf16". */
+/* Return the instruction set in use: "generic", "avx2", "avx512", "avx512bf16", "neon" or "neon_bf16". */
 const char *heedful_isa(void);
 
 /* Use another instruction set from now on. Returns 0, or 1 if the library or the machine lacks it. */

@@ -1,5 +1,8 @@
-// The functions that the library has once for each instruction set.
+// The instruction sets that the library has code for, the functions that each has, and the one in use.
 #pragma once
+
+#include <atomic>
+#include <cstdint>
 
 #include "heedful.h"
 
@@ -18,21 +21,19 @@ struct PeakLoops {
     uint64_t (*read)(const void *from, int64_t bytes);  // returns a value that depends on all bytes
 };
 
-namespace generic {
-extern const Kernels kernels;
-extern const PeakLoops peak_loops;
-}  // namespace generic
-namespace avx2 {
-extern const Kernels kernels;
-extern const PeakLoops peak_loops;
-}  // namespace avx2
-namespace avx512 {
-extern const Kernels kernels;
-extern const PeakLoops peak_loops;
-}  // namespace avx512
-namespace avx512bf16 {
-extern const Kernels kernels;
-extern const PeakLoops peak_loops;
-}  // namespace avx512bf16
+struct InstructionSet {
+    const char *name;
+    uint32_t needs;  // bits of Feature
+    const Kernels *kernels;
+    const PeakLoops *peak_loops;
+};
+
+// The fastest instruction set on a processor with these features.
+const InstructionSet *best_isa(uint32_t features);
+
+// The instruction set of that name, or nullptr if the library or a processor with these features lacks it.
+const InstructionSet *find_isa(const char *name, uint32_t features);
+
+extern std::atomic<const InstructionSet *> isa_in_use;
 
 }  // namespace heedful

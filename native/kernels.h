@@ -11,7 +11,10 @@
 
 namespace heedful::HEEDFUL_ISA {
 
+extern const Kernels kernels;  // extern: isa.cpp lists them
+extern const PeakLoops peak_loops;
+
 const Kernels kernels = {forward, backward, forward_scratch};
-const PeakLoops peak_loops = {multiply_adds, bf16_products, read_all};
+const PeakLoops peak_loops = {multiply_adds, bf16_products<HAS_PAIRS>(), read_all};
 
 }  // namespace heedful::HEEDFUL_ISA

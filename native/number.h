@@ -17,7 +17,18 @@ struct Half {
 
 INLINE float widen(float x) { return x; }
 INLINE float widen(Bf16 x) { return std::bit_cast<float>((uint32_t)x.bits << 16); }
-INLINE float widen(Half x) { return (float)std::bit_cast<_Float16>(x.bits); }
+INLINE float widen(Half x) {
+#if defined(__F16C__)
+    return _cvtsh_ss(x.bits);
+#elif defined(HEEDFUL_NEON)
+    return (float)std::bit_cast<__fp16>(x.bits);
+#else
+    const uint32_t exponent = x.bits >> 10 & 31, fraction = x.bits & 1023, sign = (uint32_t)(x.bits & 0x8000) << 16;
+    const float subnormal = (float)fraction * 0x1p-24f;
+    const uint32_t normal = (exponent == 31 ? 255 : exponent + 112) << 23 | fraction << 13;  // 31: infinity or NaN
+    return std::bit_cast<float>(sign | (exponent == 0 ? std::bit_cast<uint32_t>(subnormal) : normal));
+#endif
+}
 
 INLINE void narrow(float x, float &to) { to = x; }
 INLINE void narrow(float x, Bf16 &to) {
@@ -25,7 +36,21 @@ INLINE void narrow(float x, Bf16 &to) {
     const uint32_t rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;  // to nearest, ties to even
     to.bits = (uint16_t)(x == x ? rounded : 0x7FC0);
 }
-INLINE void narrow(float x, Half &to) { to.bits = std::bit_cast<uint16_t>((_Float16)x); }
+INLINE void narrow(float x, Half &to) {
+#if defined(__F16C__)
+    to.bits = _cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT);
+#elif defined(HEEDFUL_NEON)
+    to.bits = std::bit_cast<uint16_t>((__fp16)x);
+#else
+    const uint32_t word = std::bit_cast<uint32_t>(x), sign = word >> 16 & 0x8000, size = word & 0x7FFFFFFF;
+    uint32_t half = (size - 0x38000000 + 0x0FFF + (size >> 13 & 1)) >> 13;  // to nearest, ties to even
+    if (size < 0x38800000)  // below 2^-14: a multiple of 2^-24, which is the last bit of ½ + x
+        half = std::bit_cast<uint32_t>(std::bit_cast<float>(size) + 0.5f) - 0x3F000000;
+    if (size >= 0x477FF000) half = 0x7C00;  // 65520 and more: infinity
+    if (size > 0x7F800000) half = 0x7E00;   // NaN
+    to.bits = (uint16_t)(sign | half);
+#endif
+}
 
 // W numbers as floats.
 template <class N>
@@ -51,6 +76,9 @@ INLINE F load_wide(const Bf16 *p) {
 INLINE F load_wide(const Half *p) {
     return (F)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
 }
+#elif defined(HEEDFUL_NEON)
+INLINE F load_wide(const Bf16 *p) { return (F)vshll_n_u16(vld1_u16(&p->bits), 16); }
+INLINE F load_wide(const Half *p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(&p->bits))); }
 #endif
 
 // Row conversions; narrow_row also multiplies by a factor.
@@ -74,11 +102,16 @@ INLINE void interleave(F a, F b, F &low, F &high) {
     low = (F)_mm512_permutex2var_ps((__m512)a, first, (__m512)b);
     high = (F)_mm512_permutex2var_ps((__m512)a, second, (__m512)b);
 #elif defined(__AVX2__)
-    low = __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
-    high = __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+    const __m256 outer = _mm256_unpacklo_ps((__m256)a, (__m256)b);  // the numbers 0, 1, 4 and 5 of each
+    const __m256 inner = _mm256_unpackhi_ps((__m256)a, (__m256)b);  // 2, 3, 6 and 7
+    low = (F)_mm256_permute2f128_ps(outer, inner, 0x20);
+    high = (F)_mm256_permute2f128_ps(outer, inner, 0x31);
+#elif defined(HEEDFUL_NEON)
+    low = vzip1q_f32(a, b);
+    high = vzip2q_f32(a, b);
 #else
-    low = __builtin_shufflevector(a, b, 0, 4, 1, 5);
-    high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+    low = F{a[0], b[0], a[1], b[1]};
+    high = F{a[2], b[2], a[3], b[3]};
 #endif
 }
 

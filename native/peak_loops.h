@@ -8,7 +8,7 @@
 
 namespace heedful::HEEDFUL_ISA {
 
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(HEEDFUL_NEON)
 constexpr int ACCUMULATED = 24;  // of 32 registers; two units with a latency of 4, or 6 for bf16, need at most 12
 #else
 constexpr int ACCUMULATED = 12;  // of 16 registers
@@ -34,11 +34,12 @@ static double multiply_adds(int64_t rounds) {
     return 2.0 * W * ACCUMULATED * (double)rounds;
 }
 
-#if defined(__AVX512BF16__)
-static double bf16_products(int64_t rounds) {
+template <bool PAIRS>
+static double pair_products(int64_t rounds) {
     F c[ACCUMULATED];
-    volatile int bits = 0x3DCC3DCC;  // two bf16, each 0.1
-    const PairVector a = (PairVector)_mm512_set1_epi32(bits);
+    volatile uint32_t bits = 0x3DCC3DCC;  // two bf16, each 0.1
+    const Operand<PAIRS> tenths{bits};
+    const auto a = broadcast(&tenths);
     for (int i = 0; i < ACCUMULATED; i++) c[i] = splat((float)i);
     for (int64_t round = 0; round < rounds; round++)
 #pragma GCC unroll 32
@@ -46,9 +47,14 @@ static double bf16_products(int64_t rounds) {
     use(c);
     return 4.0 * W * ACCUMULATED * (double)rounds;
 }
-#else
-constexpr double (*bf16_products)(int64_t) = nullptr;
-#endif
+
+template <bool PAIRS>
+constexpr auto bf16_products() -> double (*)(int64_t) {
+    if constexpr (PAIRS)
+        return pair_products<PAIRS>;
+    else
+        return nullptr;
+}
 
 // The exclusive or of all words: it depends on every byte and costs one instruction a vector.
 static uint64_t read_all(const void *from, int64_t bytes) {

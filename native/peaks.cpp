@@ -4,20 +4,13 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstring>
 
+#include "export.h"
 #include "isa.h"
 
 namespace heedful {
 
-static const PeakLoops &loops_in_use() {
-#if defined(__x86_64__)
-    if (!strcmp(heedful_isa(), "avx512bf16")) return avx512bf16::peak_loops;
-    if (!strcmp(heedful_isa(), "avx512")) return avx512::peak_loops;
-    if (!strcmp(heedful_isa(), "avx2")) return avx2::peak_loops;
-#endif
-    return generic::peak_loops;
-}
+static const PeakLoops &loops_in_use() { return *isa_in_use.load()->peak_loops; }
 
 // Each thread times its own part from its own start, so that a thread that wakes up late still adds its full rate.
 struct Throughput {
@@ -66,8 +59,6 @@ struct StreamRead {
 }  // namespace heedful
 
 extern "C" {
-#define EXPORT __attribute__((visibility("default")))
-
 EXPORT double heedful_peak_fma(double seconds, heedful_parallel_for parallel_for, int64_t threads) {
     return heedful::measure(heedful::loops_in_use().multiply_adds, seconds, parallel_for, threads);
 }

@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <vector>
 
+#include "export.h"
 #include "heedful.h"
 #include "validation.h"
 
@@ -169,8 +170,6 @@ static void backward_head(const heedful_gradient &g, int64_t b, int64_t kv_head)
 }  // namespace heedful::plain
 
 extern "C" {
-#define EXPORT __attribute__((visibility("default")))
-
 EXPORT int32_t heedful_forward_plain(const heedful_problem *problem) {
     if (problem && problem->dtype != HEEDFUL_F32) return HEEDFUL_UNKNOWN_DTYPE;
     if (const int32_t status = heedful::check(problem)) return status;

@@ -9,32 +9,16 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "pairs.h"
 #include "vector.h"
 
 namespace heedful::HEEDFUL_ISA {
 
-// The operand types: floats, or pairs of bf16 in one 32-bit word, which are multiplied and added two at a time.
-#if defined(__AVX512BF16__)
-struct Pair {
-    uint32_t bits;
-};
-using PairVector = __m512bh;
-INLINE PairVector broadcast(const Pair *p) { return (__m512bh)_mm512_set1_epi32((int)p->bits); }
-INLINE PairVector load(const Pair *p) { return (__m512bh)_mm512_loadu_si512(p); }
-INLINE F multiply_add(PairVector a, PairVector b, F c) { return (F)_mm512_dpbf16_ps((__m512)c, a, b); }
-#endif
-INLINE F broadcast(const float *p) { return splat(*p); }
-INLINE F multiply_add(F a, F b, F c) { return a * b + c; }
-
-#if defined(__AVX512BF16__)
-constexpr bool HAS_PAIRS = true;
+// The operand types: floats, or pairs of bf16.
 template <bool PAIRS>
 using Operand = std::conditional_t<PAIRS, Pair, float>;
-#else
-constexpr bool HAS_PAIRS = false;
-template <bool PAIRS>
-using Operand = float;
-#endif
+INLINE F broadcast(const float *p) { return splat(*p); }
+INLINE F multiply_add(F a, F b, F c) { return a * b + c; }
 
 // ROWS rows of C and VECTORS vectors of each, all in registers.
 template <int ROWS, int VECTORS, bool ADD, class T>
@@ -80,7 +64,7 @@ INLINE void row_tiles(int64_t M, const T *A, int64_t a_row, int64_t a_k, const T
 }
 
 // The widest register tile, in vectors, and the accumulators that fit the registers beside the operands.
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(HEEDFUL_NEON)
 constexpr int MAX_VECTORS = 4, ACCUMULATORS = 24;
 #elif defined(__AVX2__)
 constexpr int MAX_VECTORS = 2, ACCUMULATORS = 12;

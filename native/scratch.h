@@ -4,15 +4,20 @@
 
 #include <cassert>
 #include <cstdint>
-#include <cstdlib>
+#include <new>
 
 #include "heedful.h"
 #include "vector.h"
 
 namespace heedful::HEEDFUL_ISA {
 
-// Memory for `floats` floats, aligned to 64 bytes, or nullptr. free() releases it.
-INLINE float *allocate(int64_t floats) { return (float *)aligned_alloc(64, (sizeof(float) * floats + 63) / 64 * 64); }
+constexpr std::align_val_t ALIGNMENT{64};  // bytes of a cache line and of the longest vector
+
+// Memory for `floats` floats, or nullptr. release() gives it back.
+INLINE float *allocate(int64_t floats) {
+    return (float *)operator new(sizeof(float) * floats, ALIGNMENT, std::nothrow);
+}
+INLINE void release(float *memory) { operator delete(memory, ALIGNMENT); }
 
 // The length of a row of `size` numbers in scratch memory: whole vectors, with at least one number to spare. So rows of
 // 64 or 128 numbers are not a power of two apart and do not compete for the same sets of the cache.

@@ -3,11 +3,14 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(HEEDFUL_NEON)
+#include <arm_neon.h>
 #endif
 
 #include <cstdint>
 
-// The namespace of the instruction set that this translation unit is compiled for: the files in isa/ define it.
+// The namespace of the instruction set that this translation unit is compiled for. The files in isa/ define it, and on
+// Arm HEEDFUL_NEON too: "generic" is code without intrinsics, although every such processor has NEON.
 #ifndef HEEDFUL_ISA
 #define HEEDFUL_ISA generic
 #endif
@@ -38,23 +41,27 @@ INLINE I splat(int32_t x) { return I{} + x; }
 INLINE U splat_word(uint32_t x) { return U{} + x; }
 INLINE U load_words(const uint32_t *p) { return (U)load((const int32_t *)p); }
 
-// The larger number of each pair, or b if either is NaN: a NaN in the second argument is kept.
+// The larger number of each pair. A NaN in b is kept; one in a may be.
 INLINE F maximum_of(F a, F b) {
 #if defined(__AVX512F__)
     return (F)_mm512_max_ps((__m512)a, (__m512)b);
 #elif defined(__AVX2__)
     return (F)_mm256_max_ps((__m256)a, (__m256)b);
+#elif defined(HEEDFUL_NEON)
+    return vmaxq_f32(a, b);
 #else
     return a > b ? a : b;
 #endif
 }
 
-// The smaller number of each pair, or b if either is NaN.
+// The smaller number of each pair; NaN likewise.
 INLINE F minimum_of(F a, F b) {
 #if defined(__AVX512F__)
     return (F)_mm512_min_ps((__m512)a, (__m512)b);
 #elif defined(__AVX2__)
     return (F)_mm256_min_ps((__m256)a, (__m256)b);
+#elif defined(HEEDFUL_NEON)
+    return vminq_f32(a, b);
 #else
     return a < b ? a : b;
 #endif
@@ -63,6 +70,8 @@ INLINE F minimum_of(F a, F b) {
 INLINE float highest_of(F v) {
 #if defined(__AVX512F__)
     return _mm512_reduce_max_ps((__m512)v);
+#elif defined(HEEDFUL_NEON)
+    return vmaxvq_f32(v);
 #else
     float highest = v[0];
     for (int i = 1; i < W; i++) highest = v[i] > highest ? v[i] : highest;
@@ -73,6 +82,8 @@ INLINE float highest_of(F v) {
 INLINE float sum_of(F v) {
 #if defined(__AVX512F__)
     return _mm512_reduce_add_ps((__m512)v);
+#elif defined(HEEDFUL_NEON)
+    return vaddvq_f32(v);
 #else
     float sum = 0;
     for (int i = 0; i < W; i++) sum += v[i];
@@ -85,6 +96,8 @@ INLINE bool any(I flags) {
     return _mm512_test_epi32_mask((__m512i)flags, (__m512i)flags) != 0;
 #elif defined(__AVX2__)
     return _mm256_movemask_epi8((__m256i)flags) != 0;
+#elif defined(HEEDFUL_NEON)
+    return vmaxvq_u32((uint32x4_t)flags) != 0;
 #else
     int32_t bits = 0;
     for (int i = 0; i < W; i++) bits |= flags[i];
@@ -95,11 +108,16 @@ INLINE bool any(I flags) {
 // x, rounded to float32: the compiler must not fuse the product x into a following sum. The backward pass recomputes
 // the scores, and large scores must round as they did in the forward pass, or the log-sum-exp no longer fits them.
 INLINE F rounded(F x) {
-#if defined(__clang__)
-    return __arithmetic_fence(x);
+#if defined(__AVX512F__)
+    asm("" : "+v"(x));  // an instruction that might change x, in any of 32 registers, and yet is none
+#elif defined(__x86_64__)
+    asm("" : "+x"(x));
+#elif defined(__aarch64__)
+    asm("" : "+w"(x));
 #else
-    return __builtin_assoc_barrier(x);
+    asm("" : "+m"(x));
 #endif
+    return x;
 }
 
 // 2^x for x < 128, and exactly 0 for very negative x. Minimax polynomials on [-½, ½] with a relative error of 7.5e-8,
@@ -111,6 +129,8 @@ INLINE F exp2(F x) {
     F whole = (F)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 #elif defined(__AVX2__)
     F whole = (F)_mm256_round_ps((__m256)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#elif defined(HEEDFUL_NEON)
+    F whole = vrndnq_f32(x);
 #else
     F shifter = splat(12582912.0f);  // 1.5 · 2^23: the sum has no fraction bits, so adding it rounds to an integer
     F whole = (x + shifter) - shifter;

@@ -72,6 +72,24 @@ def test_refusals_have_a_reason(options, refusing, reason, chosen, without_nativ
         attention(Q, K, V, kernel=refusing, **options)
 
 
+@pytest.mark.parametrize("isa", native.UNMEASURED)
+def test_on_arm_ours_comes_first_and_says_that_it_is_unmeasured(isa, monkeypatch):
+    monkeypatch.setattr("heedful.kernels.native.library.isa", isa)
+    plan = explain(Q, K, V)
+    assert plan.kernel == "native"
+    assert plan.notes == f"{isa}; its speed is expected, not measured: no Arm machine has timed it"
+
+
+def test_on_arm_torch_multiplies_bf16_if_it_skips_as_much(monkeypatch):
+    monkeypatch.setattr("heedful.kernels.native.library.isa", "neon_bf16")
+    query, key, value = Q.bfloat16(), K.bfloat16(), V.bfloat16()
+    plan = explain(query, key, value)
+    assert plan.kernel == "torch_sdpa"
+    assert "no Arm machine has measured either" in reasons(plan)["native"]
+    assert explain(query, key, value, Window(4)).kernel == "native"
+    assert explain(query[:, :, :1], key, value).kernel == "native"
+
+
 def test_flex_refuses_a_backward_pass_on_cpus():
     with pytest.raises(KernelError, match=r"no backward pass.*These can: .*torch_sdpa"):
         attention(Q.clone().requires_grad_(), K, V, kernel="flex")

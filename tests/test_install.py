@@ -23,14 +23,14 @@ print(json.dumps({
 """
 
 
-def wheel(folder: Path, **environment: str) -> Path:
-    """Build a wheel of this checkout in a folder and return its path."""
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", str(ROOT)]
+def wheel(folder: Path, **environment: str) -> tuple[Path, str]:
+    """Build a wheel of this checkout in a folder, and return its path and what pip prints."""
+    command = [sys.executable, "-m", "pip", "wheel", "--verbose", "--no-deps", str(ROOT)]
     command += ["--wheel-dir", str(folder), f"--config-settings=build-dir={folder / 'build'}"]
     done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     (built,) = folder.glob("*.whl")
-    return built
+    return built, done.stdout + done.stderr
 
 
 def run_attention(package: Path) -> dict:
@@ -53,7 +53,7 @@ def run_attention(package: Path) -> dict:
 
 @pytest.mark.slow
 def test_one_wheel_serves_all_pythons(tmp_path):
-    package = wheel(tmp_path)
+    package, _ = wheel(tmp_path)
     names = set(zipfile.ZipFile(package).namelist())
     assert package.name.split("-")[2:4] == ["py3", "none"]
     assert "any" not in package.stem.split("-")[4]
@@ -67,8 +67,23 @@ def test_one_wheel_serves_all_pythons(tmp_path):
 
 
 def test_without_a_compiler_it_installs_and_explains(tmp_path):
-    package = wheel(tmp_path, CC="/bin/false", CXX="/bin/false")
+    package, printed_by_pip = wheel(tmp_path, CC="/bin/false", CXX="/bin/false")
+    reason = "no working C++ compiler was found"
+    assert reason in printed_by_pip
+    printed = run_attention(package)
+    assert printed["kernel"] == "torch_sdpa"
+    assert reason in printed["others"]["native"]
+    assert "apt install g++" in printed["others"]["native"]
+
+
+def test_with_a_compiler_that_fails_it_installs_and_explains(tmp_path):
+    """The compiler passes CMake's own checks, and fails on the library."""
+    compiler = tmp_path / "g++"
+    compiler.write_text('#!/bin/sh\ncase "$*" in *native*) exit 1;; esac\nexec g++ "$@"\n')
+    compiler.chmod(0o755)
+    package, _ = wheel(tmp_path, CXX=str(compiler))
     assert package.name.endswith("py3-none-any.whl")
     printed = run_attention(package)
     assert printed["kernel"] == "torch_sdpa"
     assert "could not be compiled" in printed["others"]["native"]
+    assert "pip install -v" in printed["others"]["native"]

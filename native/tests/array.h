@@ -8,6 +8,7 @@
 
 #include "../heedful.h"
 #include "check.h"
+#include "half.h"
 
 enum Layout {
     PACKED,        // (B, H, T, size), contiguous
@@ -113,12 +114,7 @@ class Array {
         switch (dtype) {
             case HEEDFUL_F32: return word;
             case HEEDFUL_BF16: return x == x ? (word + 0x7FFF + (word >> 16 & 1)) >> 16 : 0x7FC0;
-            case HEEDFUL_F16: {
-                const _Float16 half = (_Float16)x;
-                uint16_t narrow;
-                memcpy(&narrow, &half, 2);
-                return narrow;
-            }
+            case HEEDFUL_F16: return half_of_float(x);
             default: return (uint32_t)x;
         }
     }
@@ -127,11 +123,10 @@ class Array {
         uint32_t word = 0;
         memcpy(&word, &memory[at * bytes()], bytes());
         float x;
-        _Float16 half;
         switch (dtype) {
             case HEEDFUL_BF16: word <<= 16; [[fallthrough]];
             case HEEDFUL_F32: memcpy(&x, &word, 4); return x;
-            case HEEDFUL_F16: memcpy(&half, &word, 2); return (float)half;
+            case HEEDFUL_F16: return float_of_half((uint16_t)word);
             default: return (float)word;
         }
     }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "../heedful.h"
@@ -21,13 +22,18 @@ inline double tolerance(int dtype) {
 // The log-sum-exp is always float32, but for bf16 its exponentials have the precision that bf16 needs only.
 inline double lse_tolerance(int dtype) { return dtype == HEEDFUL_BF16 ? 3e-4 : 3e-5; }
 
+inline const std::vector<const char *> ISAS = {"generic", "avx2", "avx512", "avx512bf16", "neon", "neon_bf16"};
+
 // Call action() with each instruction set of this machine.
 template <class Action>
 void with_each_isa(Action action) {
-    for (const char *isa : {"generic", "avx2", "avx512", "avx512bf16"})
+    for (const char *isa : ISAS)
         if (heedful_use_isa(isa) == 0) action();
 }
 
+void test_isa();
+void test_isa_in_use(const std::string &expected);
 void test_interface();
+void test_number();
 void test_forward();
 void test_backward();

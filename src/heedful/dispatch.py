@@ -49,10 +49,17 @@ def _fast_kernels(problem: AttentionProblem) -> tuple[str, ...]:
 
 def _why_torch_is_faster(problem: AttentionProblem) -> str | None:
     """Return why PyTorch's kernel is faster than ours on this CPU, if it skips as much; None if ours is faster."""
-    if AMX and problem.query.dtype == torch.bfloat16:
+    bf16, isa = problem.query.dtype == torch.bfloat16, native.library.isa
+    many_queries = problem.sizes.Tq > MAX_DECODED
+    if AMX and bf16:
         reason = "it multiplies bfloat16 on this machine's AMX tiles"
-    elif native.library.isa == "generic" and problem.sizes.Tq > MAX_DECODED:
+    elif isa == "generic" and many_queries:
         reason = "ours has no code for this machine's vector instructions"
+    elif isa == "neon_bf16" and bf16 and many_queries:
+        reason = (
+            "it is expected to use this machine's products of bfloat16 matrices, which ours does not use; "
+            "no Arm machine has measured either"
+        )
     else:
         return None
     skips_as_much = problem.mask is None or problem.plain_causal

@@ -109,6 +109,20 @@ def test_heedful_works_with_an_unknown_instruction_set_in_the_environment(packag
     assert_works_without(package, expected, "Unset the variable", HEEDFUL_ISA="sse9")
 
 
+def test_an_instruction_set_that_the_processor_lacks_is_refused(package):
+    shutil.copy(library.library._name, package / "heedful/kernels/native/libheedful.so")
+    lacking = next(name for name in reversed(library.ISAS) if name not in library.isas())
+    reason = f"received '{lacking}'. This processor has no {lacking}"
+    assert_works_without(package, reason, HEEDFUL_ISA=lacking)
+
+
+def test_without_torchs_parallel_loop_the_reason_is_said(package):
+    shutil.copy(library.library._name, package / "heedful/kernels/native/libheedful.so")
+    file = package / "heedful/kernels/native/library.py"
+    file.write_text(file.read_text().replace("torch_parallel_for\n", "torch_other\n"))
+    assert_works_without(package, "torch's parallel loop was not found", "install torch 2.10")
+
+
 @elf_only
 def test_every_truncation_is_found_before_the_file_is_loaded(tmp_path):
     content, path = built(), tmp_path / "library.so"

@@ -542,7 +542,7 @@ def test_a_library_with_another_interface_is_not_loaded(monkeypatch, module, nam
 
 def test_a_missing_library_is_an_error_that_names_the_compiler(monkeypatch):
     monkeypatch.setattr(library, "FILE", "nowhere.so")
-    with pytest.raises(KernelError, match=r"C\+\+20 compiler"):
+    with pytest.raises(KernelError, match=r"install g\+\+ 11, clang 14"):
         library._open()
 
 

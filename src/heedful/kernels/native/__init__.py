@@ -12,6 +12,7 @@ from heedful.problem import AttentionProblem
 NAME = "native"
 _Maybe = Tensor | None
 MAX_SIZE = 2**31 - 1  # of every dimension: key ranges are int32
+UNMEASURED = ("neon", "neon_bf16")  # instruction sets whose speed is only expected
 
 
 def refusal(problem: AttentionProblem) -> str | None:
@@ -83,8 +84,12 @@ def _prepare(problem: AttentionProblem) -> list[Tensor | None]:
 
 
 def notes(problem: AttentionProblem) -> str:
-    """Return the instruction set in use, and the names of the tensors that are copied first."""
+    """Return the instruction set in use, whether it is unmeasured, and the tensors that are copied first."""
+    remarks = [f"{library.isa}"]
+    if library.isa in UNMEASURED:
+        remarks.append("its speed is expected, not measured: no Arm machine has timed it")
     tensors = {"query": problem.query, "key": problem.key, "value": problem.value}
     copied = [name for name, tensor in tensors.items() if tensor.stride(-1) != 1]
-    remark = f"copies {', '.join(copied)}, whose last dimension is not contiguous"
-    return f"{library.isa}; {remark}" if copied else f"{library.isa}"
+    if copied:
+        remarks.append(f"copies {', '.join(copied)}, whose last dimension is not contiguous")
+    return "; ".join(remarks)

@@ -4,6 +4,7 @@ import ctypes
 import os
 import struct
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -12,7 +13,7 @@ from heedful.errors import ArgumentError, KernelError
 from heedful.kernels.native import structs
 from heedful.masks import MAX_KEY_RANGES
 
-FILE = "libheedful.so"
+FILE = "libheedful.dll" if sys.platform == "win32" else "libheedful.so"
 ABI = 3  # HEEDFUL_ABI of heedful.h, whose structs structs.py packs
 FUNCTIONS: tuple[str, ...] = (  # of the library, which this package calls
     *("heedful_abi", "heedful_max_key_ranges", "heedful_problem_size", "heedful_gradient_size"),
@@ -25,7 +26,10 @@ FUNCTIONS: tuple[str, ...] = (  # of the library, which this package calls
     ),
     *("heedful_peak_fma", "heedful_peak_bf16", "heedful_stream_read"),
 )
-ISAS: tuple[str, ...] = ("generic", "avx2", "avx512", "avx512bf16")  # in ascending order of speed
+ISAS: tuple[str, ...] = (  # of all processors, in ascending order of speed
+    *("generic", "avx2", "avx512", "avx512bf16"),
+    *("neon", "neon_bf16"),
+)
 _STATUS_MESSAGES = {  # heedful_status of heedful.h
     1: "ran out of memory for its scratch: free some",
     2: "does not support this dtype",
@@ -48,8 +52,9 @@ def _open() -> ctypes.CDLL:
     path = next((path for folder in folders if (path := Path(folder) / FILE).exists()), None)
     if path is None:
         raise KernelError(
-            "the native library is not installed, because it could not be compiled during the installation of heedful: "
-            "install a C++20 compiler such as g++, then reinstall heedful"
+            f"the native library is not installed, because {_why_not_compiled(folders)}: install g++ 11, clang 14 or "
+            "newer ones, for example by `apt install g++`, then reinstall heedful with "
+            "`pip install -v --no-cache-dir --force-reinstall --no-deps`, which shows what fails"
         )
     if not path.is_file():
         raise KernelError(
@@ -66,6 +71,13 @@ def _open() -> ctypes.CDLL:
     library.heedful_forward_scratch.argtypes = ctypes.c_char_p, ctypes.c_int64
     library.heedful_forward_scratch.restype = ctypes.c_int64
     return library
+
+
+def _why_not_compiled(folders: Iterable[str]) -> str:
+    """Return the reason that CMakeLists.txt has installed in place of the library, if there is one."""
+    notes = (Path(folder) / "not-compiled.txt" for folder in folders)
+    written = [note.read_text(encoding="utf-8").strip() for note in notes if note.is_file()]
+    return written[0] if written else "it could not be compiled when heedful was installed"
 
 
 def _check_length(path: Path) -> None:
@@ -130,9 +142,21 @@ def check(status: int) -> None:
 
 
 def _torch_parallel_for() -> int:
-    """Return the address of Torch's parallel loop: a second pool of threads would compete with Torch's."""
-    torch_c = ctypes.CDLL(torch._C.__file__)  # links the library that defines the loop
-    loop = torch_c.torch_parallel_for
+    """Return the address of Torch's parallel loop: a second pool of threads would compete with Torch's.
+
+    Raises:
+        KernelError: this version of Torch has no such function.
+    """
+    # Linux and macOS also search the libraries that a library links, and torch._C links the one that defines the loop.
+    path = torch._C.__file__
+    if sys.platform == "win32":
+        path = str(Path(torch.__file__).parent / "lib" / "torch_cpu.dll")
+    try:
+        loop = ctypes.CDLL(path).torch_parallel_for
+    except (OSError, AttributeError) as error:
+        raise KernelError(
+            f"torch's parallel loop was not found: {error}; install torch 2.10 or newer"
+        ) from error
     return ctypes.cast(loop, ctypes.c_void_p).value or 0
 
 
@@ -159,7 +183,8 @@ def use_isa(name: str) -> None:
             "HEEDFUL_ISA",
             expected=f"one of {', '.join(available)}",
             received=repr(name),
-            remedy="Unset the variable to use the fastest.",
+            remedy=(f"This processor has no {name}. " if name in ISAS else "")
+            + "Unset the variable to use the fastest.",
         )
     library.heedful_use_isa(name.encode())
     global isa
@@ -175,9 +200,10 @@ def _use_one_thread() -> None:
 library: ctypes.CDLL  # not to be used if `missing` is not None
 missing: str | None = None  # the reason why the library cannot be used
 isa: str | None = None  # the instruction set in use
-parallel_for: int = _torch_parallel_for()  # an address; 0: run on the calling thread
+parallel_for: int = 0  # the address of a function; 0: run on the calling thread
 try:
     library = _open()
+    parallel_for = _torch_parallel_for()
     use_isa(os.environ.get("HEEDFUL_ISA") or library.heedful_isa().decode())
 except (KernelError, ArgumentError) as _reason:
     missing = str(_reason).removesuffix(".")

@@ -1,0 +1,3 @@
+#define HEEDFUL_ISA neon
+#define HEEDFUL_NEON
+#include "../kernels.h"
