@@ -38,7 +38,7 @@ def main() -> int:
     parser.add_argument("pytorch", type=Path, help="a source tree of PyTorch")
     parser.add_argument("-k", dest="names", default="", help="run only the tests of these names")
     parser.add_argument("files", nargs="*", help="files in test/; default: those about attention")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     folder = arguments.pytorch / "test"
     files = arguments.files or [name for name in FILES if (folder / name).exists()]
     if not files:
