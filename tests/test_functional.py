@@ -1,6 +1,7 @@
 """attention(), and the drop-in replacement for PyTorch's scaled_dot_product_attention()."""
 
 import inspect
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 
@@ -139,14 +140,29 @@ def test_a_causal_bias_compiles():
     torch.testing.assert_close(compiled(query, key, key, bias), expected)
 
 
-def test_errors_of_a_causal_bias_are_pytorchs():
+def test_errors_of_a_causal_bias_are_pytorchs_also_where_ours_replaces_its_function(monkeypatch):
     query, key = torch.randn(1, 2, 5, 8), torch.randn(1, 2, 7, 8)
     for arguments in ((causal_upper_left(5, 7), 0.0, True), (causal_lower_right(4, 7),)):
         with pytest.raises(Exception) as theirs:  # noqa: PT011 - any error, which ours must equal
             F.scaled_dot_product_attention(query, key, key, *arguments)
-        with pytest.raises(theirs.type) as ours:
-            DROP_IN(query, key, key, *arguments)
-        assert str(ours.value) == str(theirs.value)
+        for function in (F.scaled_dot_product_attention, DROP_IN):
+            monkeypatch.setattr(F, "scaled_dot_product_attention", function)
+            with pytest.raises(theirs.type) as ours:
+                DROP_IN(query, key, key, *arguments)
+            assert str(ours.value) == str(theirs.value)
+        monkeypatch.undo()
+
+
+def test_torchscript_compiles_modules_where_ours_replaces_pytorchs_function(monkeypatch):
+    module = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+    tokens = torch.randn(2, 5, 8)
+    expected, _ = module(tokens, tokens, tokens, need_weights=False)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", DROP_IN)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of TorchScript
+        scripted = torch.jit.script(module)
+    output, _ = scripted(tokens, tokens, tokens, need_weights=False)
+    torch.testing.assert_close(output, expected)
 
 
 def test_a_causal_bias_is_no_bias_of_attention():

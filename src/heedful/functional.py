@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.jit._builtins import _register_builtin
 
 from heedful.dispatch import AUTO, choose
 from heedful.kernels.torch_sdpa import pytorch_sdpa
@@ -92,7 +93,7 @@ def scaled_dot_product_attention(
 
     As in PyTorch, dropout is applied whenever ``dropout_p > 0``. It uses torch's generator, but which weights a seed
     drops depends on the kernel. What our kernels cannot take goes to PyTorch's function unchanged: nested tensors,
-    batch sizes that broadcast, and arguments that do not fit together.
+    batch sizes that broadcast, and arguments that do not fit together. In TorchScript, it is PyTorch's operator.
 
     Args:
         query: (…, Tq, D), with any number of leading dimensions, the last of which are heads.
@@ -109,7 +110,7 @@ def scaled_dot_product_attention(
         The output (…, Tq, Dv) in the query's dtype.
 
     Raises:
-        RuntimeError, TypeError: the errors of PyTorch's function, for arguments that do not fit together.
+        RuntimeError, TypeError, ValueError: the errors of PyTorch's function, for arguments that do not fit together.
 
     Examples:
         >>> from heedful import scaled_dot_product_attention
@@ -119,7 +120,11 @@ def scaled_dot_product_attention(
                 [0.5000, 0.5000, 0.0000],
                 [0.3333, 0.3333, 0.3333]])
     """
-    if is_causal_bias(attn_mask) and not is_causal:
+    if is_causal_bias(attn_mask):
+        if (
+            is_causal
+        ):  # PyTorch's error, which it raises only while its own function is in its place
+            raise ValueError("CausalBias should not be used with causal=True")
         attn_mask, is_causal = _read_causal_bias(attn_mask, query)
     problem = _as_problem(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if problem is None:
@@ -136,6 +141,9 @@ def scaled_dot_product_attention(
     output = _run(problem, AUTO, _autocasts(query))
     assert isinstance(output, Tensor)  # the log-sum-exp was not requested
     return output.reshape(*query.shape[:-1], value.shape[-1])
+
+
+_register_builtin(scaled_dot_product_attention, "aten::scaled_dot_product_attention")
 
 
 def _read_causal_bias(bias: Any, query: Tensor) -> tuple[Tensor | None, bool]:

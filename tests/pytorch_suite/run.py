@@ -9,6 +9,7 @@ example because the tree is of another version than the installed torch, is name
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -27,7 +28,9 @@ FILES = {  # in test/, with the names of the tests to run
     "functorch/test_ops.py": "attention",
     "functorch/test_vmap.py": "attention",
 }
-ALLOWED: dict[str, str] = {}  # tests whose outcome may differ, with the reason
+ALLOWED = {  # patterns of tests whose outcome may differ, with the reason
+    r"attention_\dD_.*_dropout_p_0_\d": "which weights a seed drops depends on the kernel",
+}
 
 Outcomes = dict[str, tuple[str, str]]  # of each test: "passed", "skipped", … and the message
 
@@ -98,13 +101,17 @@ def outcomes(folder: Path, file: str, names: str, mode: str) -> Outcomes:
 
 
 def compare(plain: Outcomes, other: Outcomes, mode: str) -> list[str]:
-    """Return the differences between two runs, in words, apart from tests that fail in plain PyTorch."""
+    """Return the differences of two runs, without tests that fail in plain PyTorch; print those that are allowed."""
     lines: list[str] = []
     for test, (outcome, _) in plain.items():
         received, message = other.get(test, ("not run", ""))
-        if outcome in ("failed", "crashed") or received == outcome or test in ALLOWED:
+        if outcome in ("failed", "crashed") or received == outcome:
             continue
-        lines.append(f"{test}: {outcome} in plain PyTorch, {received} with {mode}\n{message}")
+        reasons = [reason for pattern, reason in ALLOWED.items() if re.search(pattern, test)]
+        if reasons:
+            print(f"  may differ with {mode}: {test}: {reasons[0]}")
+        else:
+            lines.append(f"{test}: {outcome} in plain PyTorch, {received} with {mode}\n{message}")
     return lines
 
 
