@@ -3,7 +3,8 @@
 import pytest
 
 from heedful.bench.cases import CASES, choose_cases
-from heedful.bench.workload import DTYPES, make_inputs
+from heedful.bench.peers import PEERS, registry
+from heedful.bench.workload import DTYPES, AttentionWorkload, make_inputs
 from heedful.errors import ArgumentError
 
 BY_NAME = {case.name: case for case in CASES}
@@ -35,3 +36,15 @@ def test_inputs_are_reproducible_and_have_the_shapes_of_the_workload():
     assert first.key.shape == (2, 8, 128, 128)
     assert first.flops == 4 * 128 * 2 * 32 * 128
     assert first.bytes_read == 2 * first.key.numel() * 2
+
+
+def test_zentorch_is_refused_for_another_release_of_torch(monkeypatch):
+    workload = AttentionWorkload(1, 1, 64, 16)
+    versions = {"torch": "2.13.0+cpu", "zentorch": "2.13.0.2"}
+    monkeypatch.setattr(registry, "find_spec", lambda name: name)
+    monkeypatch.setattr(registry, "version", versions.__getitem__)
+    assert PEERS["zentorch"].refusal(workload) is None
+    versions["zentorch"] = "2.14.0.1"
+    assert PEERS["zentorch"].refusal(workload) == (
+        "the installed one is made for torch 2.14: pip install 'zentorch==2.13.*'"
+    )

@@ -44,6 +44,7 @@ ALL_PEERS: tuple[str, ...] = (
     "openvino",
     "jax",
     "x-transformers",
+    "zentorch",
 )
 PEAKS: dict[str, str] = {"fp32": "fma", "bf16": "bf16", "fp16": "fma"}  # that limit the arithmetic
 
@@ -53,7 +54,9 @@ PREFILL: dict[str, AttentionWorkload] = {
     "12x4096x64": AttentionWorkload(1, 12, 4096, 64),
     "8x2048x128": AttentionWorkload(1, 8, 2048, 128),
 }
-ALL_PEERS_SHAPE: str = "12x1024x64"  # the other shapes are timed beside SDPA and OpenVINO only
+ALL_PEERS_SHAPE: str = (
+    "12x1024x64"  # the other shapes are timed beside SDPA, OpenVINO and zentorch only
+)
 MODELS: dict[str, ModelWorkload] = {
     "prefill-bf16": ModelWorkload(SMOLLM2, "forward", 1, 2048, dtype="bf16"),
     "prefill-fp32": ModelWorkload(SMOLLM2, "forward", 1, 2048),
@@ -97,7 +100,7 @@ def _all_cases() -> Iterator[BenchCase]:
 
 def _prefill(mask: Literal["full", "causal"]) -> Iterator[BenchCase]:
     for shape, workload in PREFILL.items():
-        peers = ALL_PEERS if shape == ALL_PEERS_SHAPE else ("sdpa", "openvino")
+        peers = ALL_PEERS if shape == ALL_PEERS_SHAPE else ("sdpa", "openvino", "zentorch")
         for dtype in ("fp32", "bf16", "fp16"):
             yield BenchCase(
                 f"{mask}-{shape}-{dtype}",

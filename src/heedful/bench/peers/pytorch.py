@@ -1,4 +1,4 @@
-"""Attention functions on torch tensors: ours, PyTorch's, and that of x-transformers."""
+"""Attention functions on torch tensors: ours, PyTorch's, and those of x-transformers and zentorch."""
 
 from __future__ import annotations
 
@@ -80,6 +80,16 @@ def x_transformers(inputs: WorkloadInputs) -> Contender:
 
     attend = Attend(causal=inputs.workload.mask == "causal", flash=True).eval()
     return _with_gradients(lambda query, key, value: attend(query, key, value)[0], inputs)
+
+
+def zentorch(inputs: WorkloadInputs) -> Contender:
+    """Prepare the attention operator of AMD's zentorch, which runs on any x86-64 processor."""
+    import zentorch  # noqa: F401  # pyright: ignore[reportMissingImports] - an extra, which registers the operator
+
+    attend, causal = torch.ops.zentorch.zentorch_sdpa, inputs.workload.mask == "causal"
+    return _with_gradients(
+        lambda query, key, value: attend(query, key, value, is_causal=causal)[0], inputs
+    )
 
 
 def _with_gradients(function: Callable[..., Tensor], inputs: WorkloadInputs) -> Contender:

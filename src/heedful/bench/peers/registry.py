@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+from importlib.util import find_spec
+
 from heedful.bench.peers import frameworks, modules, pytorch
 from heedful.bench.peers.contender import Peer
 from heedful.bench.workload import AttentionWorkload
@@ -26,6 +29,16 @@ def _forward_only(workload: AttentionWorkload) -> str | None:
 def _fp32_only(workload: AttentionWorkload) -> str | None:
     dtype = None if workload.dtype == "fp32" else "its CPU kernel supports fp32 only"
     return _plain_forward_only(workload) or dtype
+
+
+def _zentorch(workload: AttentionWorkload) -> str | None:
+    reason = _plain_forward_only(workload)
+    if reason is not None or find_spec("zentorch") is None:
+        return reason
+    made_for, used = (".".join(version(name).split(".")[:2]) for name in ("zentorch", "torch"))
+    if made_for == used:
+        return None
+    return f"the installed one is made for torch {made_for}: pip install 'zentorch=={used}.*'"
 
 
 OURS: dict[str, Peer] = {
@@ -56,6 +69,7 @@ PEERS: dict[str, Peer] = {
             "openvino", frameworks.openvino, _plain_forward_only, "openvino", separate_process=True
         ),
         Peer("jax", frameworks.jax, _plain_forward_only, "jax", separate_process=True),
+        Peer("zentorch", pytorch.zentorch, _zentorch, "zentorch", separate_process=True),
     )
 }
 
