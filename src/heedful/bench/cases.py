@@ -152,6 +152,10 @@ def _dtypes(name: str, group: str, workload: AttentionWorkload) -> Iterator[Benc
 
 
 def _small() -> Iterator[BenchCase]:
+    for mask in ("full", "causal"):
+        yield BenchCase(
+            f"small-{mask}-fp32", "small calls", AttentionWorkload(1, 4, 1, 64, mask=mask)
+        )
     for B in (1, 4, 16):
         for T in (1, 8, 32, 128):
             for dtype in ("fp32", "bf16"):

@@ -10,7 +10,7 @@ from heedful.kernels.native import library
 
 # A call that SDPA finishes sooner is too short for a ratio: it is judged by the seconds that ours takes longer.
 SMALL_SECONDS: float = 50e-6
-MAX_ADDED_SECONDS: float = 12e-6
+MAX_ADDED_SECONDS: float = 6e-6
 
 
 def judge(

@@ -30,6 +30,8 @@ _GRADIENT = (
     + "P"  # grad_sinks
 )
 PROBLEM = Struct(_PROBLEM)
+_ROWS = Struct(4 * "P24s")  # query, key, value, output: the address and the packed strides of each
+_ROWS_AT = Struct("7qiff0P").size  # where they are in a heedful_problem
 GRADIENT = Struct(_GRADIENT)
 
 DTYPES: dict[torch.dtype, int] = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
@@ -76,6 +78,30 @@ def pack_problem(
         *(dropout_p, seed),
         parallel_for,
     )
+
+
+class PackedCall:
+    """A packed heedful_problem that also serves other tensors of the same shapes and strides.
+
+    Args:
+        problem: what `pack_problem` returned.
+        kept: tensors, other than query, key, value and output, to which it points.
+    """
+
+    def __init__(self, problem: bytes, *kept: Tensor | None) -> None:
+        self._before, self._after = problem[:_ROWS_AT], problem[_ROWS_AT + _ROWS.size :]
+        _, self._query, _, self._key, _, self._value, _, self._output = _ROWS.unpack_from(
+            problem, _ROWS_AT
+        )
+        self._kept = kept
+
+    def with_tensors(self, query: Tensor, key: Tensor, value: Tensor, output: Tensor) -> bytes:
+        """Return the heedful_problem of other tensors, which the caller keeps alive."""
+        rows = _ROWS.pack(
+            *(_address(query), self._query, _address(key), self._key),
+            *(_address(value), self._value, _address(output), self._output),
+        )
+        return self._before + rows + self._after
 
 
 def pack_sizes(sizes: tuple[int, ...], dtype: torch.dtype) -> bytes:
