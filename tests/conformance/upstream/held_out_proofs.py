@@ -1,0 +1,104 @@
+"""What each held-out bug gets wrong, in numbers, as `proofs.py` has it for the known ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from upstream.proofs import B, C, H, REAL, T, attended, heads, made, merged, proves, tokens
+
+# --- scale -------------------------------------------------------------------------------------------
+
+
+@proves("machine_learning_collection_159")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, y = made(module.SelfAttention, C, H), tokens(), tokens()
+    expected = m.fc_out(attended(m.queries(x), m.keys(y), m.values(y), REAL))
+    return m(y, y, x, REAL[:, None, None]), expected
+
+
+@proves("transformers_38290")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.OPTAttention, module.OPTConfig(hidden_size=C)), tokens()
+    context = attended(m.q_proj(x), m.k_proj(x), m.v_proj(x), REAL)
+    mask = torch.zeros(B, 1, 1, T).double().masked_fill(~REAL[:, None, None], -torch.inf)
+    return m(x, mask), m.out_proj(context)
+
+
+# --- softmax -----------------------------------------------------------------------------------------
+
+
+@proves("detr_247")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, q, image = made(module.MHAttentionMap, C, C, H), tokens(), tokens(B, C, 3, 4)
+    key = heads(m.k_linear(image.flatten(2).transpose(1, 2)))
+    weights = (heads(m.q_linear(q)) @ key.mT / 2.0).softmax(-1)
+    return m(q, image), weights.transpose(1, 2).unflatten(-1, (3, 4))
+
+
+@proves("self_attention_gan_11")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image = made(module.Self_Attn, C, "relu"), tokens(B, C, 3, 4)
+    with torch.no_grad():
+        m.gamma += 1.0  # as after some steps of training
+    q, k, v = (conv(image).flatten(2) for conv in (m.query_conv, m.key_conv, m.value_conv))
+    context = v @ (q.mT @ k).softmax(-1).mT
+    return m(image)[0], context.view_as(image) + image
+
+
+@proves("catalyst_285")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.LamaPooling, C), tokens()
+    conv = m.groups[-1].attention_pooling[0]
+    weights = (x @ conv.weight[0] + conv.bias).softmax(1)
+    pooled = (x[:, -1], x.mean(1), x.amax(1), (weights * x).sum(1))
+    return m(x), torch.cat(pooled, -1)
+
+
+@proves("pytorch_geometric_224")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.GATConv, C, 5, heads=2), tokens(4, C)
+    edges = torch.tensor([[0, 1, 2, 3, 0, 3], [1, 2, 0, 0, 2, 1]])
+    linked = torch.zeros(4, 4, dtype=torch.bool)
+    linked[edges[1], edges[0]] = True
+    linked[3, 3] = True  # the node without neighbors receives nothing
+    values = (x @ m.weight).view(4, 2, 5)
+    ours, theirs = m.att[0].chunk(2, -1)
+    scores = (values * ours).sum(-1)[:, None] + (values * theirs).sum(-1)
+    scores = torch.nn.functional.leaky_relu(scores, 0.2).masked_fill(~linked[..., None], -torch.inf)
+    out = torch.einsum("ijh,jhd->ihd", scores.softmax(1), values).flatten(1)
+    out[3] = 0.0
+    return m(x, edges), out + m.bias
+
+
+# --- heads and batch ---------------------------------------------------------------------------------
+
+
+@proves("chinese_text_classification_10")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Multi_Head_Attention, C, H), tokens()
+    return m(x), m.layer_norm(m.fc(attended(m.fc_Q(x), m.fc_K(x), m.fc_V(x))) + x)
+
+
+@proves("transformer_neural_network_4")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MultiheadAttention, C, H), tokens()
+    q, k, v = (part.flatten(2) for part in m.qkv_layer(x).unflatten(-1, (H, -1)).chunk(3, -1))
+    return m(x), m.linear_layer(attended(q, k, v))
+
+
+# --- positions ---------------------------------------------------------------------------------------
+
+
+@proves("conformer_55")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, frames = made(module.MultiHeadedSelfAttentionModule, C, H), tokens()
+    x, a = m.layer_norm(frames), m.attention
+    q = a.query_proj(x).unflatten(-1, (H, -1))
+    distances = torch.arange(T)[:, None] - torch.arange(T)
+    pos = a.pos_proj(m.positional_encoding(distances.flatten()).double()).view(T, T, H, -1)
+    scores = (q + a.u_bias).transpose(1, 2) @ heads(a.key_proj(x)).mT
+    scores = scores + torch.einsum("bihd,ijhd->bhij", q + a.v_bias, pos)
+    return m(frames), a.out_proj(merged((scores / 2.0).softmax(-1) @ heads(a.value_proj(x))))
