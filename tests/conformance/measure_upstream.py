@@ -45,7 +45,7 @@ class UpstreamVerdict:
     proofs: tuple[str, ...]
 
     @property
-    def set(self) -> str:
+    def set_name(self) -> str:
         """The name of the set that lists the bug."""
         return next(name for name, cases in SETS.items() if self.case in cases)
 
@@ -120,7 +120,7 @@ def measure_upstream(only: str = "") -> list[UpstreamVerdict]:
 def upstream_section(verdicts: Sequence[UpstreamVerdict]) -> str:
     """Return the figures of each set and every failure by name, as Markdown."""
     failures = [
-        f"- {verdict.case.name} ({verdict.set}): {verdict.complaint()}"
+        f"- {verdict.case.name} ({verdict.set_name}): {verdict.complaint()}"
         for verdict in verdicts
         if not verdict.perfect
     ]
@@ -130,8 +130,8 @@ def upstream_section(verdicts: Sequence[UpstreamVerdict]) -> str:
         "Each is a bug of a public project, known from an issue or a fix and re-created in\n"
         "`tests/conformance/upstream/`. The check is given the class before and after the fix, and what its user\n"
         "would state. A line is right if the fix changes it or a line next to it. The known bugs may guide changes of\n"
-        "the checker. The held-out ones were found and re-created after it was written, by someone who neither read\n"
-        "its code nor ran it on them, and no change may be guided by them.",
+        "the checker. The held-out ones were found and re-created after it was written, without running it, and no\n"
+        "change may be guided by them.",
         _figures(verdicts),
         "### Failures",
         "\n".join(failures or ["None."]),
@@ -143,7 +143,7 @@ def upstream_section(verdicts: Sequence[UpstreamVerdict]) -> str:
 
 def _figures(verdicts: Sequence[UpstreamVerdict]) -> str:
     parts = {"all": list(verdicts)} | {
-        name: [verdict for verdict in verdicts if verdict.set == name] for name in SETS
+        name: [verdict for verdict in verdicts if verdict.set_name == name] for name in SETS
     }
     rows = ["| | " + " | ".join(parts) + " |", "|---|" + "---|" * len(parts)]
     questions = {

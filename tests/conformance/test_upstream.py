@@ -9,7 +9,7 @@ from upstream.held_out import HELD_OUT
 from upstream.proofs import PROOFS, difference
 
 
-@pytest.mark.parametrize("case", (*KNOWN, *HELD_OUT), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*KNOWN, *HELD_OUT], ids=lambda case: case.name)
 def test_the_bug_is_in_the_numbers_before_the_fix_and_not_after_it(
     case: Case, tmp_path: Path
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-
 from upstream.cases import Case, sizes
 
 
@@ -13,6 +12,27 @@ def _edges() -> tuple[Any, ...]:
     """Return the features of 5 nodes and the sources and targets of 8 edges."""
     edges = torch.tensor([[0, 1, 2, 3, 4, 0, 2, 4], [1, 2, 3, 4, 0, 2, 4, 1]])
     return torch.randn(5, 16), edges
+
+
+def _video() -> tuple[Any, ...]:
+    """Return a video of 3 frames of 4 × 4 pixels."""
+    return (torch.randn(2, 16, 3, 4, 4),)
+
+
+def _rows() -> tuple[Any, ...]:
+    """Return two tables of 3 rows of 5 fields."""
+    return (torch.randint(0, 20, (2, 3, 5)),)
+
+
+def _graphs() -> tuple[Any, ...]:
+    """Return two graphs, of 4 and 5 nodes, with the spatial encodings of all pairs of nodes."""
+    return torch.randn(9, 16), torch.randn(9, 9), torch.tensor([0, 4, 9])
+
+
+def _nodes_and_edges() -> tuple[Any, ...]:
+    """Return two graphs of up to 6 nodes, with the features of all pairs of nodes."""
+    real = torch.arange(6) < torch.tensor([[6], [4]])
+    return torch.randn(2, 6, 16), torch.randn(2, 6, 6, 16), real
 
 
 HELD_OUT = (
@@ -68,6 +88,93 @@ HELD_OUT = (
         "MultiheadAttention",
         "ajhalthor/Transformer-Neural-Network#4",
         "heads-mixed-merge",
+    ),
+    Case(
+        "open_sora_plan_171",
+        "AttnBlock3D",
+        "PKU-YuanGroup/Open-Sora-Plan#171",
+        "heads-mixed-split",
+        known_as=("heads-mixed-merge",),
+        options=sizes(in_channels=16),
+        example=_video,
+    ),
+    Case(
+        "tabformer_14",
+        "TabFormerEmbeddings",
+        "IBM/TabFormer#14",
+        "batch-mixed",
+        options=sizes(vocab_size=20, ncols=5),
+        example=_rows,
+    ),
+    # --- masks -----------------------------------------------------------------------------------
+    Case(
+        "graphormer_pyg_14",
+        "GraphormerMultiHeadAttention",
+        "leffff/graphormer-pyg#14",
+        "mask-fill-too-small",
+        known_as=("batch-mixed",),
+        options=sizes(num_heads=2, dim_in=16, dim_q=8, dim_k=8),
+        example=_graphs,
+    ),
+    Case(
+        "graph_transformer_2",
+        "Attention",
+        "lucidrains/graph-transformer-pytorch#2",
+        "mask-broadcast",
+        known_as=("crashes",),
+        options=sizes(dim=16, dim_head=4, heads=4),
+        example=_nodes_and_edges,
+    ),
+    Case(
+        "s3prl_579",
+        "AttentivePooling",
+        "s3prl/s3prl#579",
+        "mask-fill-too-small",
+        known_as=("padding-leak",),
+        options=sizes(input_dim=16, output_dim=8),
+    ),
+    Case(
+        "llms_from_scratch_1061",
+        "MHAPyTorchSDPAWithoutFlash",
+        "rasbt/LLMs-from-scratch#1061",
+        "mask-inverted",
+        known_as=("future-leak",),
+        options={"causal": True, **sizes(d_in=24, d_out=32, num_heads=4, context_length=16)},
+    ),
+    Case(
+        "transformers_38094",
+        "Llama4TextAttention",
+        "huggingface/transformers#38094",
+        "mask-inverted",
+    ),
+    Case(
+        "xformers_103",
+        "ScaledDotProduct",
+        "facebookresearch/xformers#103",
+        "future-leak",
+        known_as=("mask-unused",),
+        options={"causal": True, **sizes(causal=True)},
+    ),
+    Case(
+        "diffusers_12294",
+        "QwenDoubleStreamAttention",
+        "huggingface/diffusers#12294",
+        "mask-unused",
+        known_as=("padding-leak",),
+    ),
+    Case(
+        "matchzoo_163",
+        "MatchModule",
+        "NTMC-Community/MatchZoo-py#163",
+        "mask-fill-too-small",
+        known_as=("padding-leak",),
+    ),
+    Case(
+        "mead_baseline_679",
+        "BahdanauAttention",
+        "mead-ml/mead-baseline#679",
+        "mask-unused",
+        known_as=("padding-leak",),
     ),
     # --- positions -------------------------------------------------------------------------------
     Case(

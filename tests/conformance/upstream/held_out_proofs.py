@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-
-from upstream.proofs import B, C, H, REAL, T, attended, heads, made, merged, proves, tokens
+from upstream.proofs import CAUSAL, REAL, B, C, H, T, attended, heads, made, merged, proves, tokens
 
 # --- scale -------------------------------------------------------------------------------------------
 
@@ -67,7 +67,7 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     values = (x @ m.weight).view(4, 2, 5)
     ours, theirs = m.att[0].chunk(2, -1)
     scores = (values * ours).sum(-1)[:, None] + (values * theirs).sum(-1)
-    scores = torch.nn.functional.leaky_relu(scores, 0.2).masked_fill(~linked[..., None], -torch.inf)
+    scores = F.leaky_relu(scores, 0.2).masked_fill(~linked[..., None], -torch.inf)
     out = torch.einsum("ijh,jhd->ihd", scores.softmax(1), values).flatten(1)
     out[3] = 0.0
     return m(x, edges), out + m.bias
@@ -87,6 +87,106 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     m, x = made(module.MultiheadAttention, C, H), tokens()
     q, k, v = (part.flatten(2) for part in m.qkv_layer(x).unflatten(-1, (H, -1)).chunk(3, -1))
     return m(x), m.linear_layer(attended(q, k, v))
+
+
+@proves("open_sora_plan_171")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, video = made(module.AttnBlock3D, C), tokens(B, C, 2, 3, 4)
+    x = m.norm(video)
+    q, k, v = (
+        conv(x).permute(0, 2, 3, 4, 1).flatten(2, 3).flatten(0, 1) for conv in (m.q, m.k, m.v)
+    )
+    context = F.scaled_dot_product_attention(q, k, v)
+    context = context.view(B, 2, 3, 4, C).permute(0, 4, 1, 2, 3)
+    return m(video), video + m.proj_out(context)
+
+
+@proves("tabformer_14")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, ids = made(module.TabFormerEmbeddings, 20, 5), torch.randint(0, 20, (B, 4, 5))
+    alone = [torch.cat([m(row.view(1, 1, 5)) for row in table], 1) for table in ids]
+    return m(ids), torch.cat(alone)
+
+
+# --- masks -------------------------------------------------------------------------------------------
+
+
+@proves("graphormer_pyg_14")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.GraphormerMultiHeadAttention, 2, C, 8, 8), tokens(9, C)
+    bias = tokens(9, 9)
+    alone = [m(x[s], bias[s, s], torch.tensor([0, len(x[s])])) for s in (slice(4), slice(4, 9))]
+    return m(x, bias, torch.tensor([0, 4, 9])), torch.cat(alone)
+
+
+@proves("graph_transformer_2")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, edges = made(module.Attention, C, 4, H), tokens(), tokens(B, T, T, C)
+    alone = [
+        m(row[None, real], pairs[None, real][:, :, real])[0]
+        for row, pairs, real in zip(x, edges, REAL, strict=True)
+    ]
+    return m(x, edges, REAL)[REAL], torch.cat(alone)
+
+
+@proves("s3prl_579")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.AttentivePooling, C, 5), tokens()
+    lengths = REAL.sum(-1)
+    alone = [m(row[None, :n], n[None]) for row, n in zip(x, lengths, strict=True)]
+    return m(x, lengths), torch.cat(alone)
+
+
+@proves("llms_from_scratch_1061")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MHAPyTorchSDPAWithoutFlash, C, 24, H, 9), tokens()
+    return m(x), m.proj(attended(*m.qkv(x).chunk(3, -1), CAUSAL))
+
+
+@proves("transformers_38094")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Llama4TextAttention, C, H, 2), tokens()
+    keep = (CAUSAL & REAL[:, None])[:, None]
+    mask = torch.zeros(B, 1, T, T).double().masked_fill(~keep, torch.finfo(torch.float64).min)
+    q, k, v = heads(m.q_proj(x)), heads(m.k_proj(x), 2), heads(m.v_proj(x), 2)
+    context = F.scaled_dot_product_attention(q, k, v, attn_mask=keep, enable_gqa=True)
+    return m(x, mask), m.o_proj(merged(context))
+
+
+@proves("xformers_103")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, q, k, v = made(module.ScaledDotProduct, causal=True), tokens(), tokens(), tokens()
+    return m(q, k, v), F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+@proves("diffusers_12294")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image, text = made(module.QwenDoubleStreamAttention, C, H), tokens(B, 5, C), tokens()
+    alone = [
+        m(pixels[None], row[None, real])[0]
+        for pixels, row, real in zip(image, text, REAL, strict=True)
+    ]
+    return m(image, text, REAL.long())[0], torch.cat(alone)
+
+
+@proves("matchzoo_163")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, y = made(module.MatchModule, C), tokens(), tokens()
+    alone = [
+        m(row[None], other[None, real], torch.zeros(1, int(real.sum())))
+        for row, other, real in zip(x, y, REAL, strict=True)
+    ]
+    return m(x, y, ~REAL), torch.cat(alone)
+
+
+@proves("mead_baseline_679")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, query, y = made(module.BahdanauAttention, C), tokens(B, C), tokens()
+    alone = [
+        m(state[None], row[None, real], row[None, real])
+        for state, row, real in zip(query, y, REAL, strict=True)
+    ]
+    return m(query, y, y, REAL.long()), torch.cat(alone)
 
 
 # --- positions ---------------------------------------------------------------------------------------

@@ -62,6 +62,11 @@ class OPTAttention(nn.Module):
         query_states = query_states.view(bsz, -1, self.num_heads, self.head_dim).transpose(1, 2)
         key_states = key_states.view(bsz, -1, self.num_heads, self.head_dim).transpose(1, 2)
         value_states = value_states.view(bsz, -1, self.num_heads, self.head_dim).transpose(1, 2)
+        # before
+        scaling = self.scaling
+        # after
+        scaling = 1.0
+        # end
         attn_output = sdpa_attention_forward(
             self,
             query_states,
@@ -69,10 +74,6 @@ class OPTAttention(nn.Module):
             value_states,
             attention_mask,
             dropout=self.dropout if self.training else 0.0,
-            # before
-            scaling=self.scaling,
-            # after
-            scaling=1.0,
-            # end
+            scaling=scaling,
         )
         return self.out_proj(attn_output.reshape(bsz, tgt_len, -1))
