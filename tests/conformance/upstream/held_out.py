@@ -35,6 +35,16 @@ def _nodes_and_edges() -> tuple[Any, ...]:
     return torch.randn(2, 6, 16), torch.randn(2, 6, 6, 16), real
 
 
+def _distances() -> tuple[Any, ...]:
+    """Return two graphs of up to 5 nodes, with the distances of the nodes of each."""
+    return torch.randn(2, 5, 16), torch.randint(-1, 4, (2, 5, 5)), torch.tensor([5, 3])
+
+
+def _feature_map() -> tuple[Any, ...]:
+    """Return two feature maps of 8 × 8 pixels."""
+    return (torch.randn(2, 16, 8, 8),)
+
+
 HELD_OUT = (
     # --- scale -----------------------------------------------------------------------------------
     Case(
@@ -176,11 +186,82 @@ HELD_OUT = (
         "mask-unused",
         known_as=("padding-leak",),
     ),
-    # --- positions -------------------------------------------------------------------------------
+    Case(
+        "fairseq_3575",
+        "TransformerEncoderLayer",
+        "facebookresearch/fairseq#3575",
+        "mask-fill-overflow",
+        known_as=("crashes",),
+    ),
+    Case(
+        "dgl_5476",
+        "Graphormer",
+        "dmlc/dgl#5476",
+        "nan-on-masked-rows",
+        known_as=("output-not-finite",),
+        options=sizes(feat_size=16, num_heads=4),
+        example=_distances,
+    ),
+    Case(
+        "former_10",
+        "SelfAttention",
+        "pbloem/former#10",
+        "self-hidden",
+        known_as=("output-not-finite", "nan-on-masked-rows"),
+        options={"causal": True, **sizes(k=8, heads=2, mask=True)},
+    ),
+    Case(
+        "transformers_26792",
+        "MistralAttention",
+        "huggingface/transformers#26792",
+        "window-off-by-one",
+        options={"causal": True, "window": 4},
+    ),
+    Case(
+        "resshift_81",
+        "SwinTransformerBlock",
+        "zsyOAOA/ResShift#81",
+        "mask-broadcast",
+        options=sizes(dim=16, num_heads=2, window_size=4, shift_size=2),
+        example=_feature_map,
+    ),
+    # --- positions and caches --------------------------------------------------------------------
     Case(
         "conformer_55",
         "MultiHeadedSelfAttentionModule",
         "sooftware/conformer#55",
         "relative-shift-wrong",
+    ),
+    Case(
+        "open_lm_4",
+        "CustomAttn",
+        "mlfoundations/open_lm#4",
+        "rotary-mismatch",
+        known_as=("rotary-offset",),
+        options={"causal": True},
+    ),
+    Case("vjepa2_15", "RoPEAttention", "facebookresearch/vjepa2#15", "rotary-mismatch"),
+    Case(
+        "lag_llama_81",
+        "CausalSelfAttention",
+        "time-series-foundation-models/lag-llama#81",
+        "causal-alignment",
+        known_as=("cache-mismatch",),
+        options={"causal": True},
+    ),
+    Case(
+        "tiny_llm_17",
+        "MultiHeadAttention",
+        "Mikyx-1/TinyLLM#17",
+        "causal-alignment",
+        known_as=("cache-mismatch", "future-leak"),
+        options={"causal": True},
+    ),
+    Case(
+        "transformer_lens_777",
+        "Attention",
+        "TransformerLensOrg/TransformerLens#777",
+        "cache-mismatch",
+        options={"causal": True},
     ),
 )

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from upstream.proofs import CAUSAL, REAL, B, C, H, T, attended, heads, made, merged, proves, tokens
+from upstream.proofs import (
+    CAUSAL,
+    REAL,
+    B,
+    C,
+    H,
+    T,
+    attended,
+    heads,
+    in_steps,
+    made,
+    merged,
+    proves,
+    rotated,
+    tokens,
+)
 
 # --- scale -------------------------------------------------------------------------------------------
 
@@ -189,7 +205,53 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     return m(query, y, y, REAL.long()), torch.cat(alone)
 
 
-# --- positions ---------------------------------------------------------------------------------------
+@proves("fairseq_3575")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.TransformerEncoderLayer, C, H), tokens(T, B, C)
+    expected = m(x, attn_mask=~CAUSAL)
+    actual = copy.deepcopy(m).half()(x.half(), attn_mask=~CAUSAL).double()
+    return torch.where((actual - expected).abs() < 1e-2, expected, actual), expected
+
+
+@proves("dgl_5476")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, dist = made(module.Graphormer, C, H), tokens(), torch.randint(-1, 4, (B, T, T))
+    sizes = REAL.sum(-1)
+    alone = [
+        m(row[None, :n], pairs[None, :n, :n], n[None])[0]
+        for row, pairs, n in zip(x, dist, sizes, strict=True)
+    ]
+    return m(x, dist, sizes)[REAL], torch.cat(alone)
+
+
+@proves("former_10")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.SelfAttention, C, 2, mask=True), tokens()
+    context = attended(m.toqueries(x), m.tokeys(x), m.tovalues(x), CAUSAL, count=2)
+    return m(x), m.unifyheads(context)
+
+
+@proves("transformers_26792")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MistralAttention, C, H, 3), tokens()
+    context = attended(m.q_proj(x), m.k_proj(x), m.v_proj(x), CAUSAL.triu(-2))
+    return m(x)[0], m.o_proj(context)
+
+
+@proves("resshift_81")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image = made(module.SwinTransformerBlock, C, 2), tokens(B, C, 8, 8)
+    # Pixels see each other if they share a shifted window, and the shift did not carry one of them around the border.
+    line = torch.arange(8)
+    window = (line - 2) % 8 // 4
+    near = (window[:, None] == window) & ((line[:, None] < 2) == (line < 2))
+    keep = (near[:, None, :, None] & near[None, :, None, :]).reshape(64, 64)
+    q, k, v = m.attn.qkv(m.norm1(image.flatten(2).transpose(1, 2))).chunk(3, -1)
+    out = m.attn.proj(attended(q, k, v, keep, count=2))
+    return m(image), image + out.transpose(1, 2).view_as(image)
+
+
+# --- positions and caches ----------------------------------------------------------------------------
 
 
 @proves("conformer_55")
@@ -202,3 +264,45 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     scores = (q + a.u_bias).transpose(1, 2) @ heads(a.key_proj(x)).mT
     scores = scores + torch.einsum("bihd,ijhd->bhij", q + a.v_bias, pos)
     return m(frames), a.out_proj(merged((scores / 2.0).softmax(-1) @ heads(a.value_proj(x))))
+
+
+@proves("open_lm_4")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.CustomAttn, C, H), tokens()
+    q, k, v = (heads(part) for part in m.in_proj(x).chunk(3, -1))
+    context = F.scaled_dot_product_attention(rotated(q), rotated(k), v, is_causal=True)
+    return m(x), m.out_proj(merged(context))
+
+
+@proves("vjepa2_15")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.RoPEAttention, 28, 2, grid_size=2), tokens(B, 8, 28)
+    axes = (torch.arange(8) // 4, torch.arange(8) // 2 % 2, torch.arange(8) % 2)
+    angles = [torch.outer(a.double(), 10000.0 ** -(torch.arange(2) / 2).double()) for a in axes]
+    turns = torch.polar(torch.ones(8, 6).double(), torch.cat(angles, -1))
+    turns = torch.cat([turns, torch.ones(8, 1)], -1)
+    q, k, v = (heads(part, 2) for part in m.qkv(x).chunk(3, -1))
+    q, k = (
+        torch.view_as_real(torch.view_as_complex(t.unflatten(-1, (-1, 2))) * turns).flatten(-2)
+        for t in (q, k)
+    )
+    return m(x), m.proj(merged(F.scaled_dot_product_attention(q, k, v)))
+
+
+@proves("lag_llama_81")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.CausalSelfAttention, module.LTSMConfig(n_embd_per_head=4)), tokens()
+    steps = [m(part, use_kv_cache=True) for part in x.split([3, 1, 1, 1], dim=1)]
+    return torch.cat(steps, 1), m(x, use_kv_cache=False)
+
+
+@proves("tiny_llm_17")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, cache = made(module.MultiHeadAttention, C, H), tokens(), module.KVCache()
+    return torch.cat([m(part, cache) for part in x.split([4, 1, 1], dim=1)], 1), m(x)
+
+
+@proves("transformer_lens_777")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Attention, C, H, 4), tokens()
+    return in_steps(m, x), m(x)[0]
