@@ -17,6 +17,17 @@ def test_the_bug_is_in_the_numbers_before_the_fix_and_not_after_it(
     assert difference(case.name, case.load("after", tmp_path)) < 1e-6
 
 
+@pytest.mark.parametrize(
+    "case",
+    [case for case in (*KNOWN, *HELD_OUT) if case.example is not None],
+    ids=lambda case: case.name,
+)
+def test_what_the_user_states_builds_and_calls_the_fixed_module(case: Case, tmp_path: Path) -> None:
+    assert case.example is not None
+    definition = getattr(case.load("after", tmp_path), case.entry)
+    definition(**case.options["arguments"])(*case.example())
+
+
 def test_every_bug_has_a_file_a_case_and_a_proof() -> None:
     names = sorted(case.name for case in (*KNOWN, *HELD_OUT))
     assert names == sorted(PROOFS) == sorted(path.stem for path in BUGS.glob("*.py"))

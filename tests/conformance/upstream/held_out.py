@@ -45,6 +45,43 @@ def _feature_map() -> tuple[Any, ...]:
     return (torch.randn(2, 16, 8, 8),)
 
 
+def _steps() -> tuple[Any, ...]:
+    """Return two series of 4 observed steps and 3 steps to forecast."""
+    return (torch.randn(2, 7, 16),)
+
+
+def _queries_keys_values() -> tuple[Any, ...]:
+    """Return a list of queries, keys and values."""
+    return ([torch.randn(2, 6, 16) for _ in range(3)],)
+
+
+def _history() -> tuple[Any, ...]:
+    """Return the neighbors of two entities at their time steps, the entities, their relations and all embeddings."""
+    neighbors = [[[1, 2, 4], [0, 3]], [[2, 0], [1], [3, 4]]]
+    return (
+        neighbors,
+        torch.tensor([3, 1]),
+        torch.tensor([0, 2]),
+        torch.randn(5, 8),
+        torch.randn(3, 8),
+    )
+
+
+def _patches() -> tuple[Any, ...]:
+    """Return the class tokens and patches of two videos of 3 frames of 4 patches, and these sizes."""
+    return torch.randn(2, 13, 16), 4, 3
+
+
+def _items() -> tuple[Any, ...]:
+    """Return the next items of two users, their histories, and the lengths of these."""
+    return torch.randn(2, 16), torch.randn(2, 5, 16), torch.tensor([5, 3])
+
+
+def _words() -> tuple[Any, ...]:
+    """Return the embedded words of two questions, words first."""
+    return (torch.randn(6, 2, 12),)
+
+
 HELD_OUT = (
     # --- scale -----------------------------------------------------------------------------------
     Case(
@@ -59,6 +96,13 @@ HELD_OUT = (
         "huggingface/transformers#38290",
         "scale-wrong",
         options={"causal": True},
+    ),
+    Case(
+        "timm_2388",
+        "MultiQueryAttentionV2",
+        "huggingface/pytorch-image-models#2388",
+        "scale-missing",
+        options=sizes(dim=16, num_heads=4, key_dim=8, value_dim=8),
     ),
     # --- softmax ---------------------------------------------------------------------------------
     Case("detr_247", "MHAttentionMap", "facebookresearch/detr#247", "softmax-wrong-dim"),
@@ -76,6 +120,30 @@ HELD_OUT = (
         "softmax-wrong-dim",
         known_as=("rows-not-normalised",),
         options=sizes(features_in=16),
+    ),
+    Case(
+        "keqa_2",
+        "EmbedVector",
+        "DEEP-PolyU/KEQA_WSDM19#2",
+        "softmax-wrong-dim",
+        known_as=("rows-not-normalised",),
+        options=sizes(words_dim=12, hidden_size=8, output_size=10),
+        example=_words,
+    ),
+    Case(
+        "recbole_1483",
+        "InterestEvolvingLayer",
+        "RUCAIBox/RecBole#1483",
+        "rows-not-normalised",
+        options=sizes(input_size=16, rnn_hidden_size=8),
+        example=_items,
+    ),
+    Case(
+        "flash_linear_attention_594",
+        "LinearAttention",
+        "fla-org/flash-linear-attention#594",
+        "rows-not-normalised",
+        options={"causal": True},
     ),
     Case(
         "pytorch_geometric_224",
@@ -225,6 +293,41 @@ HELD_OUT = (
         options=sizes(dim=16, num_heads=2, window_size=4, shift_size=2),
         example=_feature_map,
     ),
+    Case(
+        "flash_linear_attention_1266",
+        "LinearAttention",
+        "fla-org/flash-linear-attention#1266",
+        "padding-leak",
+        options={"causal": True},
+    ),
+    Case(
+        "darts_3053",
+        "_TFTModule",
+        "unit8co/darts#3053",
+        "mask-not-a-buffer",
+        options=sizes(
+            input_chunk_length=4, output_chunk_length=3, hidden_size=16, num_attention_heads=4
+        ),
+        example=_steps,
+    ),
+    # --- dropout ---------------------------------------------------------------------------------
+    Case(
+        "torchtune_1803",
+        "MultiHeadAttention",
+        "meta-pytorch/torchtune#1803",
+        "dropout-in-eval",
+        options={
+            "causal": True,
+            **sizes(embed_dim=32, num_heads=4, num_kv_heads=2, head_dim=8, attn_dropout=0.1),
+        },
+    ),
+    Case(
+        "saint_12",
+        "Transformer",
+        "somepago/saint#12",
+        "dropout-unused",
+        options=sizes(dim=16, depth=1, heads=4, dim_head=8, attn_dropout=0.1),
+    ),
     # --- positions and caches --------------------------------------------------------------------
     Case(
         "conformer_55",
@@ -240,7 +343,13 @@ HELD_OUT = (
         known_as=("rotary-offset",),
         options={"causal": True},
     ),
-    Case("vjepa2_15", "RoPEAttention", "facebookresearch/vjepa2#15", "rotary-mismatch"),
+    Case(
+        "vjepa2_15",
+        "RoPEAttention",
+        "facebookresearch/vjepa2#15",
+        "rotary-mismatch",
+        options=sizes(dim=48, num_heads=2, grid_size=2),
+    ),
     Case(
         "lag_llama_81",
         "CausalSelfAttention",
@@ -262,6 +371,61 @@ HELD_OUT = (
         "Attention",
         "TransformerLensOrg/TransformerLens#777",
         "cache-mismatch",
+        options={"causal": True},
+    ),
+    Case(
+        "transformers_48028",
+        "WhisperDecoder",
+        "huggingface/transformers#48028",
+        "left-padding-positions",
+        options={"causal": True},
+    ),
+    Case(
+        "music_transformer_13",
+        "RelativeGlobalAttention",
+        "jason9693/MusicTransformer-pytorch#13",
+        "table-not-a-buffer",
+        options=sizes(h=4, d=16, max_seq=16),
+        example=_queries_keys_values,
+    ),
+    # --- what is used, and failures ----------------------------------------------------------------
+    Case(
+        "re_net_6",
+        "AttnAggregator",
+        "INK-USC/RE-Net#6",
+        "attention-ignored",
+        known_as=("projection-unused",),
+        options=sizes(h_dim=8, dropout=0.1, seq_len=4),
+        example=_history,
+    ),
+    Case(
+        "motionformer_6",
+        "TrajectoryAttention",
+        "facebookresearch/Motionformer#6",
+        "projection-unused",
+        options=sizes(dim=16, num_heads=4),
+        example=_patches,
+    ),
+    Case(
+        "megavit_17",
+        "Attention",
+        "kyegomez/MegaVIT#17",
+        "context-wrong",
+        options=sizes(dim=32, heads=4, dim_head=8),
+    ),
+    Case(
+        "x_transformers_165",
+        "Attention",
+        "lucidrains/x-transformers#165",
+        "undefined-or-global-name",
+        known_as=("crashes",),
+        options=sizes(dim=32, sparse_topk=2),
+    ),
+    Case(
+        "olmo_521",
+        "OLMoSequentialBlock",
+        "allenai/OLMo#521",
+        "crashes",
         options={"causal": True},
     ),
 )

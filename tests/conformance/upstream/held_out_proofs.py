@@ -43,6 +43,16 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     return m(x, mask), m.out_proj(context)
 
 
+@proves("timm_2388")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image = made(module.MultiQueryAttentionV2, C, num_heads=H, key_dim=9), tokens(B, C, 3, 4)
+    x = image.flatten(2).transpose(1, 2)
+    q = torch.einsum("bnd,hkd->bhnk", x, m.query_proj)
+    k, v = ((x @ weight)[:, None] for weight in (m.key_proj, m.value_proj))
+    context = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    return m(image), torch.einsum("bhnv,dhv->bdn", context, m.out_proj).view_as(image)
+
+
 # --- softmax -----------------------------------------------------------------------------------------
 
 
@@ -71,6 +81,30 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     weights = (x @ conv.weight[0] + conv.bias).softmax(1)
     pooled = (x[:, -1], x.mean(1), x.amax(1), (weights * x).sum(1))
     return m(x), torch.cat(pooled, -1)
+
+
+@proves("keqa_2")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.EmbedVector, C, 5, 9), tokens(T, B, C)
+    states = m.lstm(x)[0]
+    weights = m.attn(torch.cat([x, states], -1)).softmax(0)
+    return m(x), m.hidden2tag((weights * states).sum(0))
+
+
+@proves("recbole_1483")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, query, x = made(module.InterestEvolvingLayer, C, 5), tokens(B, C), tokens()
+    weights = m.attention_layer(query, x, REAL.sum(-1))
+    return weights.sum(-1), torch.ones(B)
+
+
+@proves("flash_linear_attention_594")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.LinearAttention, C, H), tokens()
+    q, k = F.elu(heads(m.q_proj(x))) + 1, F.elu(heads(m.k_proj(x))) + 1
+    weights = (q @ k.mT).tril()
+    context = weights / weights.sum(-1, keepdim=True) @ heads(m.v_proj(x))
+    return m(x), m.o_proj(merged(context))
 
 
 @proves("pytorch_geometric_224")
@@ -156,7 +190,8 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
 @proves("llms_from_scratch_1061")
 def _(module: Any) -> tuple[Tensor, Tensor]:
     m, x = made(module.MHAPyTorchSDPAWithoutFlash, C, 24, H, 9), tokens()
-    return m(x), m.proj(attended(*m.qkv(x).chunk(3, -1), CAUSAL))
+    q, k, v = m.qkv(x).chunk(3, -1)
+    return m(x), m.proj(attended(q, k, v, CAUSAL))
 
 
 @proves("transformers_38094")
@@ -251,6 +286,46 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     return m(image), image + out.transpose(1, 2).view_as(image)
 
 
+@proves("flash_linear_attention_1266")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, real = made(module.LinearAttention, C, H), tokens(), REAL.flip(1)
+    alone = [m(row[None, keep])[0] for row, keep in zip(x, real, strict=True)]
+    return m(x, real.long())[real], torch.cat(alone)
+
+
+@proves("darts_3053")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module._TFTModule, 4, 3, C, H)
+    m(tokens(B, 7, C))
+    return torch.tensor(float(m.to("meta").attention_mask.is_meta)), torch.tensor(1.0)
+
+
+# --- dropout -----------------------------------------------------------------------------------------
+
+
+@proves("torchtune_1803")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    definition = module.MultiHeadAttention
+    m = made(definition, embed_dim=C, num_heads=H, num_kv_heads=2, head_dim=5, attn_dropout=0.5)
+    x = tokens()
+    q, k, v = heads(m.q_proj(x)), heads(m.k_proj(x), 2), heads(m.v_proj(x), 2)
+    context = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    return m(x), m.output_proj(merged(context))
+
+
+@proves("saint_12")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Transformer, C, 1, H, 5, attn_dropout=0.5).train(), tokens()
+    attention = m.layers[0].fn.fn
+    q, k, v = (heads(t) for t in attention.to_qkv(m.layers[0].norm(x)).chunk(3, -1))
+    torch.manual_seed(1)
+    actual = m(x)
+    torch.manual_seed(1)
+    context = F.dropout((q @ k.mT / 5**0.5).softmax(-1), 0.5) @ v
+    # The residual connection is inside the norm.
+    return actual, attention.to_out(merged(context)) + m.layers[0].norm(x)
+
+
 # --- positions and caches ----------------------------------------------------------------------------
 
 
@@ -306,3 +381,73 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
 def _(module: Any) -> tuple[Tensor, Tensor]:
     m, x = made(module.Attention, C, H, 4), tokens()
     return in_steps(m, x), m(x)[0]
+
+
+@proves("transformers_48028")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, real = made(module.WhisperDecoder, C, H), tokens(), REAL.flip(1)
+    alone = [m(row[None, keep])[0] for row, keep in zip(x, real, strict=True)]
+    return m(x, real.long())[real], torch.cat(alone)
+
+
+@proves("music_transformer_13")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    saved, loaded = (made(module.RelativeGlobalAttention, H, C, 8) for _ in range(2))
+    loaded.load_state_dict(saved.state_dict())
+    inputs = [tokens(), tokens(), tokens()]
+    return loaded(inputs)[0], saved(inputs)[0]
+
+
+# --- what is used, and failures ------------------------------------------------------------------------
+
+
+@proves("re_net_6")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, entities, relations = made(module.AttnAggregator, C, 0.1, 2), tokens(5, C), tokens(3, C)
+    pair, neighbors = torch.cat([entities[3], relations[0]]), [[1, 2, 4], [0, 3]]
+    steps = []
+    for chosen in neighbors:
+        asked = torch.cat([entities[chosen], pair.expand(len(chosen), -1)], -1)
+        weights = (m.attn_s(asked).tanh() @ m.v_s).softmax(0)
+        steps.append(torch.cat([weights.T @ entities[chosen], pair[None]], -1))
+    actual = m([neighbors], torch.tensor([3]), torch.tensor([0]), entities, relations)
+    return actual[0], torch.cat(steps)
+
+
+@proves("motionformer_6")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.TrajectoryAttention, C, H), tokens(B, 7, C)
+    q, k, v = (heads(part) for part in m.qkv(x).chunk(3, -1))
+    first = F.scaled_dot_product_attention(q[:, :, :1], k, v)
+    frames = [
+        merged(F.scaled_dot_product_attention(q[:, :, 1:], k[:, :, s], v[:, :, s]))
+        for s in (slice(1, 4), slice(4, 7))
+    ]
+    own = torch.cat([frames[0][:, :3], frames[1][:, 3:]], 1)
+    k2, v2 = m.proj_kv(torch.stack(frames, 2)).flatten(0, 1).chunk(2, -1)
+    context = attended(m.proj_q(own).reshape(-1, 1, C), k2, v2).view(B, 6, C)
+    return m(x, 3, 2), m.proj(torch.cat([merged(first), context], 1))
+
+
+@proves("megavit_17")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Attention, C, H, 5), tokens()
+    q, k, v = (heads(part) for part in m.to_qkv(m.norm(x)).chunk(3, -1))
+    context = F.scaled_dot_product_attention(m.norm_a(q), m.norm_b(k), v)
+    return m(x), m.to_out(merged(context))
+
+
+@proves("x_transformers_165")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Attention, C, 5, H, sparse_topk=2), tokens()
+    scores = heads(m.to_q(x)) @ heads(m.to_k(x)).mT
+    kept = torch.zeros_like(scores).scatter(-1, scores.topk(2).indices, 1.0) > 0
+    weights = (scores / 5**0.5).masked_fill(~kept, -torch.inf).softmax(-1)
+    return m(x), m.to_out(merged(weights @ heads(m.to_v(x))))
+
+
+@proves("olmo_521")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.OLMoSequentialBlock, module.ModelConfig(C, H)), tokens()
+    q, k, v = m.att_proj(m.attn_norm(x)).chunk(3, -1)
+    return m(x), x + m.attn_out(attended(m.q_norm(q), m.k_norm(k), v, CAUSAL))

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import nn
 
 
-class Scaled_Dot_Product_Attention(nn.Module):  # noqa: N801
+class Scaled_Dot_Product_Attention(nn.Module):
     """Scaled Dot-Product Attention."""
 
     def forward(self, Q, K, V, scale=None):
@@ -23,7 +23,7 @@ class Scaled_Dot_Product_Attention(nn.Module):  # noqa: N801
         return torch.matmul(attention, V)
 
 
-class Multi_Head_Attention(nn.Module):  # noqa: N801
+class Multi_Head_Attention(nn.Module):
     def __init__(self, dim_model, num_head, dropout=0.0):
         super().__init__()
         self.num_head = num_head

@@ -49,17 +49,17 @@ class QwenDoubleStreamAttention(nn.Module):
         joint_key = torch.cat([txt_key, img_key], dim=1).transpose(1, 2)
         joint_value = torch.cat([txt_value, img_value], dim=1).transpose(1, 2)
         # before
-        attention_mask = None
+        joint = F.scaled_dot_product_attention(joint_query, joint_key, joint_value, dropout_p=0.0)
         # after
         attention_mask = None
         if encoder_hidden_states_mask is not None:
             image_mask = torch.ones_like(hidden_states[..., 0], dtype=torch.bool)
             attention_mask = torch.cat([encoder_hidden_states_mask.bool(), image_mask], dim=1)
             attention_mask = attention_mask[:, None, None, :]
-        # end
         joint = F.scaled_dot_product_attention(
             joint_query, joint_key, joint_value, attn_mask=attention_mask, dropout_p=0.0
         )
+        # end
         joint = joint.transpose(1, 2).flatten(2, 3)
         txt_attn_output, img_attn_output = joint[:, :seq_txt], joint[:, seq_txt:]
         return self.to_out(img_attn_output), self.to_add_out(txt_attn_output)

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 
-class Self_Attn(nn.Module):  # noqa: N801
+class Self_Attn(nn.Module):
     """Self attention layer."""
 
     def __init__(self, in_dim, activation):

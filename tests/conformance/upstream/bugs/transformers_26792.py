@@ -14,13 +14,11 @@ def _make_sliding_window_causal_mask(
     sliding_window: int = 4096,
 ):
     """Make the additive mask of a causal attention over a sliding window."""
-    # before
     mask = torch.ones(tgt_len, tgt_len + past_key_values_length, dtype=dtype, device=device)
     mask = torch.tril(mask, diagonal=past_key_values_length)
+    # before
     mask = torch.triu(mask, diagonal=past_key_values_length - sliding_window)
     # after
-    mask = torch.ones(tgt_len, tgt_len + past_key_values_length, dtype=dtype, device=device)
-    mask = torch.tril(mask, diagonal=past_key_values_length)
     mask = torch.triu(mask, diagonal=past_key_values_length - sliding_window + 1)
     # end
     return torch.log(mask)[None, None]

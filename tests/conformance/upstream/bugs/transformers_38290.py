@@ -54,7 +54,10 @@ class OPTAttention(nn.Module):
     def forward(
         self, hidden_states: torch.Tensor, attention_mask: Optional[torch.Tensor] = None
     ) -> torch.Tensor:
-        """Input shape: Batch x Time x Channel. attention_mask: additive, of shape (batch, 1, time, time)."""
+        """
+        Input shape: Batch x Time x Channel. attention_mask: 0 where a query sees a key and the smallest number
+        elsewhere, of shape (batch, 1, time, time). Without it the attention is causal.
+        """
         bsz, tgt_len, _ = hidden_states.size()
         query_states = self.q_proj(hidden_states) * self.scaling
         key_states = self.k_proj(hidden_states)

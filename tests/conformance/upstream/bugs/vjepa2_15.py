@@ -49,7 +49,7 @@ class RoPEAttention(nn.Module):
 
     def rotate(self, x, positions):
         parts, s = [], 0
-        for pos, dim in zip(positions, (self.d_dim, self.h_dim, self.w_dim)):  # noqa: B905
+        for pos, dim in zip(positions, (self.d_dim, self.h_dim, self.w_dim)):
             parts.append(rotate_queries_or_keys(x[..., s : s + dim], pos=pos.to(x.dtype)))
             s += dim
         return torch.cat([*parts, x[..., s:]], dim=-1)
