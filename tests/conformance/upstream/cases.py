@@ -422,3 +422,4 @@ KNOWN = (
         "relative-shift-wrong",
     ),
 )
+"""The bugs that may guide changes of the check; `held_out.py` lists those that may not."""
