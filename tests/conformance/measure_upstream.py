@@ -1,7 +1,7 @@
 """Measures `heedful check` on bugs of public projects: does it name each before the fix, and is it silent after it?
 
 .venv/bin/python tests/conformance/measure_upstream.py                    # the table, as `make conformance` prints it
-.venv/bin/python tests/conformance/measure_upstream.py --only tune        # one half, with the proofs of each failure
+.venv/bin/python tests/conformance/measure_upstream.py --only known       # one set, with the proofs of each failure
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
-from upstream.cases import CASES, Case, Version
+from upstream.cases import KNOWN, Case, Version
+from upstream.held_out import HELD_OUT
 
 from heedful.conformance import Report, check
 from heedful.errors import HeedfulError
@@ -22,6 +24,8 @@ from heedful.errors import HeedfulError
 WORKERS = 2
 NEAR = 1
 """How many lines a reported line may be away from the lines of the fix."""
+SETS: dict[Literal["known", "held-out"], tuple[Case, ...]] = {"known": KNOWN, "held-out": HELD_OUT}
+"""The two sets of bugs: those that may guide a change of the check, and those that may not."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,11 @@ class UpstreamVerdict:
     before: tuple[tuple[str, int | None], ...]
     after: tuple[str, ...]
     proofs: tuple[str, ...]
+
+    @property
+    def set_name(self) -> str:
+        """The name of the set that lists the bug."""
+        return next(name for name, cases in SETS.items() if self.case in cases)
 
     @property
     def named(self) -> bool:
@@ -73,10 +82,9 @@ class UpstreamVerdict:
         return "; ".join(part for part in parts if part)
 
 
-def judge_upstream(number: int) -> UpstreamVerdict:
+def judge_upstream(case: Case) -> UpstreamVerdict:
     """Check one bug before and after its fix, each version in a file of its own."""
     torch.set_num_threads(1)
-    case = CASES[number]
     before, proofs_before = _found(case, "before")
     after, proofs_after = _found(case, "after")
     proofs = (*proofs_before, *(f"AFTER {proof}" for proof in proofs_after))
@@ -101,16 +109,18 @@ def _found(
 
 
 def measure_upstream(only: str = "") -> list[UpstreamVerdict]:
-    """Check every bug whose name or half contains a text, in several processes."""
-    numbers = [n for n, case in enumerate(CASES) if only in f"{case.name} {case.half}"]
+    """Check every bug whose name or set contains a text, in several processes."""
+    chosen = [
+        case for name, cases in SETS.items() for case in cases if only in f"{case.name} {name}"
+    ]
     with multiprocessing.get_context("spawn").Pool(WORKERS) as pool:
-        return pool.map(judge_upstream, numbers, chunksize=1)
+        return pool.map(judge_upstream, chosen, chunksize=1)
 
 
 def upstream_section(verdicts: Sequence[UpstreamVerdict]) -> str:
-    """Return the figures of each half and every failure by name, as Markdown."""
+    """Return the figures of each set and every failure by name, as Markdown."""
     failures = [
-        f"- {verdict.case.name} ({verdict.case.half}): {verdict.complaint()}"
+        f"- {verdict.case.name} ({verdict.set_name}): {verdict.complaint()}"
         for verdict in verdicts
         if not verdict.perfect
     ]
@@ -119,8 +129,9 @@ def upstream_section(verdicts: Sequence[UpstreamVerdict]) -> str:
         "## Bugs of public projects",
         "Each is a bug of a public project, known from an issue or a fix and re-created in\n"
         "`tests/conformance/upstream/`. The check is given the class before and after the fix, and what its user\n"
-        "would state. A line is right if the fix changes it or a line next to it. The halves are drawn by the names:\n"
-        "no change of the checker may be guided by a held-out bug.",
+        "would state. A line is right if the fix changes it or a line next to it. The known bugs may guide changes of\n"
+        "the checker. The held-out ones were found and re-created after it was written, without running it, and no\n"
+        "change may be guided by them.",
         _figures(verdicts),
         "### Failures",
         "\n".join(failures or ["None."]),
@@ -131,19 +142,17 @@ def upstream_section(verdicts: Sequence[UpstreamVerdict]) -> str:
 
 
 def _figures(verdicts: Sequence[UpstreamVerdict]) -> str:
-    halves = {
-        "all": list(verdicts),
-        "tune": [verdict for verdict in verdicts if verdict.case.half == "tune"],
-        "held-out": [verdict for verdict in verdicts if verdict.case.half == "held-out"],
+    parts = {"all": list(verdicts)} | {
+        name: [verdict for verdict in verdicts if verdict.set_name == name] for name in SETS
     }
-    rows = ["| | " + " | ".join(halves) + " |", "|---|" + "---|" * len(halves)]
+    rows = ["| | " + " | ".join(parts) + " |", "|---|" + "---|" * len(parts)]
     questions = {
         "bug named": lambda verdict: verdict.named,
         "right line": lambda verdict: verdict.line_right,
         "silent on the fixed version": lambda verdict: verdict.silent,
     }
     for question, answer in questions.items():
-        shares = [_share([answer(verdict) for verdict in half]) for half in halves.values()]
+        shares = [_share([answer(verdict) for verdict in part]) for part in parts.values()]
         rows.append(f"| {question} | " + " | ".join(shares) + " |")
     return "\n".join(rows)
 
@@ -155,7 +164,7 @@ def _share(flags: Sequence[bool]) -> str:
 def main() -> None:
     """Measure the bugs, or some of them, and print the table; with --only, also the proofs."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="check only bugs with this text in name or half")
+    parser.add_argument("--only", default="", help="check only bugs with this text in name or set")
     options = parser.parse_args()
     verdicts = measure_upstream(options.only)
     for verdict in verdicts:
