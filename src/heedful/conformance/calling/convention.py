@@ -163,8 +163,8 @@ class CallingConvention:
         if not self.batched:
             return tensor[None]
         if self.pooled:
-            pooled = tensor.dim() > 1 and len(tensor) == B
-            return tensor.flatten(1)[:, None].expand(B, T, -1) if pooled else None
+            pooled = tensor.dim() > 0 and len(tensor) == B
+            return tensor.reshape(B, 1, -1).expand(B, T, -1) if pooled else None
         order, grid = self._order, self._grid_of(T)
         if tensor.dim() == len(order):
             at_tokens = [tensor.shape[order.index(axis)] for axis in range(1, 1 + len(grid))]
