@@ -217,8 +217,8 @@ def _first_fitting(caller: Caller, candidates: Iterable[MaskArgument]) -> MaskAr
     """Return the first argument that hides a token, if imperfectly; or that has any effect; or that runs."""
     running: list[_Trial] = []
     for candidate in candidates:
-        is_added = candidate.dtype.is_floating_point
-        if is_added and any(_is_read_as_truth(caller, it.argument) for it in running[:1]):
+        same = [it.argument for it in running if it.argument.name == candidate.name][:1]
+        if candidate.dtype.is_floating_point and any(_is_read_as_truth(caller, it) for it in same):
             continue
         trial = _trial(caller, candidate)
         if trial is None:
