@@ -33,6 +33,7 @@ POSITIONS = 4  # tokens on which position arguments are tried
 MAX_UNKNOWN = 2  # arguments of unknown names that are tried as masks
 FAINT = 1e-2  # the largest share of a hidden token's effect that an imperfect mask may leave
 SIMILAR = 1.05  # what leaves no more than this times the smallest share is as good, and the likelier form is taken
+MASK_WORDS = ("mask", "pad", "valid", "keep", "visible")
 TRUTHS = ("eq", "ne", "logical_not", "invert", "bool", "masked_fill", "masked_fill_")
 DIFFERENCES = ("sub", "rsub")
 
@@ -132,7 +133,8 @@ def _said_to_be_masks(caller: Caller) -> Names:
     return tuple(
         name
         for name in _unknown(caller)
-        if any(word in f"{name} {documented.get(name, '')}".lower() for word in ("mask", "pad"))
+        if any(word in f"{name} {documented.get(name, '')}".lower() for word in MASK_WORDS)
+        or documented_polarity(documented.get(name, "")) is not None
     )
 
 

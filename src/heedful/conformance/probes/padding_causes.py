@@ -17,6 +17,7 @@ from heedful.conformance.probes.padded_batch import line_applying_argument, mask
 from heedful.conformance.probes.weighting_causes import (
     AFTERWARDS,
     describe_weak_fill,
+    is_hidden_weight,
     scaling_step,
     weighting_cause,
 )
@@ -27,7 +28,7 @@ from heedful.observation import Source
 
 RESHAPING = (
     *("getitem", "unsqueeze", "view", "reshape", "expand", "repeat", "repeat_interleave", "tile"),
-    *("transpose", "permute", "mT"),
+    *("transpose", "permute", "mT", "cat", "concat", "stack", "flatten", "roll"),
 )
 
 
@@ -59,7 +60,11 @@ def find_padding_cause(
         )
         if cause is not None:
             return cause
-    cause = weighting_cause(padded, unpadded, keep[b], b) or unused_masking(padded)
+    cause = (
+        weighting_cause(padded, unpadded, keep[b], b)
+        or unused_masking(padded)
+        or _check_other_padding(evidence, subject, padded, keep, b)
+    )
     return cause or MaskDefect("padding-leak", "", line)
 
 
@@ -129,13 +134,13 @@ def line_lowering_scores(
 def _check_masked_after_softmax(
     attention: RecordedAttention, rows: Tensor, keep: Tensor
 ) -> MaskDefect | None:
-    """Check whether padded keys take part in the softmax and get weight 0 only afterwards."""
+    """Check whether padded keys take part in the softmax and are hidden only afterwards."""
 
     def padded_keys(tensor: Tensor) -> Tensor:
         return tensor[rows][:, keep][:, :, ~keep]
 
     softmax, shape = attention.softmax_step, attention.applied_weights.shape
-    if softmax is None or padded_keys(attention.applied_weights).any():
+    if softmax is None or not is_hidden_weight(padded_keys(attention.applied_weights)):
         return None
     if not padded_keys(attention.weights).any():
         return None
@@ -143,7 +148,7 @@ def _check_masked_after_softmax(
         value = tensor_of(step)
         if value is None or value.numel() != shape.numel() or step.index <= softmax.index:
             continue
-        if not padded_keys(value.reshape(shape)).any():
+        if is_hidden_weight(padded_keys(value.reshape(shape))):
             return MaskDefect("mask-after-softmax", AFTERWARDS, SourceLine.of(step))
     return None
 
@@ -176,6 +181,32 @@ def _check_broadcast(
                 reason = f"Sequence {b} is masked by the padding of sequence {other}."
                 return MaskDefect("mask-broadcast", reason, line)
     return None
+
+
+def _check_other_padding(
+    evidence: Evidence, subject: Subject, padded: Observation, keep: Tensor, b: int
+) -> MaskDefect | None:
+    """Check whether the padding of another sequence changes the outputs of a sequence."""
+    for other in (c for c in range(len(keep)) if c != b):
+        changed = keep.clone()
+        changed[other] = True
+        output = subject.run(evidence.inputs, keep=changed).detach()
+        if (evidence.differs(output, padded.output)[b] & keep[b]).any():
+            reason = f"Sequence {b} is masked by the padding of sequence {other}."
+            return MaskDefect("mask-broadcast", reason, _line_reshaping_argument(padded, subject))
+    return None
+
+
+def _line_reshaping_argument(padded: Observation, subject: Subject) -> SourceLine | None:
+    """Return the last line that gives the padding mask other axes, before anything else meets it."""
+    assert subject.padding is not None
+    masks: set[int] = set()
+    for step in padded.trace:
+        own = [it.step in masks or it.name == subject.padding.name for it in step.inputs]
+        if own and all(own):
+            masks.add(step.index)
+    reshaping = [index for index in masks if padded.trace[index].operation in RESHAPING]
+    return SourceLine.of(padded.trace[max(reshaping)]) if reshaping else None
 
 
 def _reshaping_line(padded: Observation, attention: RecordedAttention) -> SourceLine | None:

@@ -15,7 +15,7 @@ from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine
 from heedful.observation import Step
 
-AFTERWARDS = "Padded keys take part in the softmax, and their weights are set to 0 afterwards."
+AFTERWARDS = "Padded keys take part in the softmax, and their weights are masked afterwards."
 EQUAL_LOWERING = 1e-6  # the largest standard deviation of a change that counts as one number
 MIN_LOWERING = 1e-3
 ADDITIONS = ("add", "iadd", "add_", "sub", "isub", "sub_")
@@ -63,9 +63,14 @@ def _step_hiding_weights(weights: TokenWeights, keep: Tensor, b: int) -> Step | 
         return None
     for step in weights.weighting:
         value = weights.laid_out(step)
-        if value is not None and not value[b][:, ~keep].any():
+        if value is not None and is_hidden_weight(value[b][:, ~keep]):
             return step
     return None
+
+
+def is_hidden_weight(weights: Tensor) -> bool:
+    """Check whether all weights are 0, or so low that they are fills which were meant for scores."""
+    return not weights.any() or bool((weights < -1).all())
 
 
 def describe_weak_fill(logits: Tensor, before: Tensor, weights: Tensor, keep: Tensor) -> str:
