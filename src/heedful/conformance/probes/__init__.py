@@ -43,6 +43,7 @@ from heedful.conformance.probes import (
     strides,
     token_mixing,
     unused_mask,
+    unused_modules,
     unused_slots,
     window,
 )
@@ -78,6 +79,7 @@ PROBES: tuple[Probe, ...] = (
     gradient_determinism.gradient_determinism,
     strides.strides,
     projections.projections,
+    unused_modules.unused_modules,
     sequence_lengths.lengths,
     batch_sizes.batches,
     crashes.crashes,
