@@ -124,14 +124,14 @@ class Attention(nn.Module):
         self.in_proj, self.proj = nn.Linear(n_embd, 3 * n_embd), nn.Linear(n_embd, n_embd)
         D = n_embd // n_head
         theta = torch.arange(ctx_len)[:, None] / 10000 ** (torch.arange(0, D, 2) / D)
-        self.register_buffer("angles", theta.repeat_interleave(2, dim=1))
+        self.register_buffer("c", theta.repeat_interleave(2, dim=1).cos())
+        self.register_buffer("s", theta.repeat_interleave(2, dim=1).sin())
 
     def forward(self, x):
         B, T, C = x.shape
         q, k, v = self.in_proj(x).view(B, T, 3, self.n_head, -1).permute(2, 0, 3, 1, 4)
-        phi = self.angles[:T]
-        q = q * phi.cos() + turned(q) * phi.sin()
-        k = k * phi.cos() + turned(k) * phi.sin()
+        q = q * self.c[:T] + turned(q) * self.s[:T]
+        k = k * self.c[:T] + turned(k) * self.s[:T]
         w = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1)
         return self.proj((w @ v).transpose(1, 2).reshape(B, T, C))
 """
