@@ -17,6 +17,8 @@ from attentions_with_caches import (
     written,
 )
 
+from heedful.conformance import check
+
 # The cosines and sines are the columns of one table, in another layout than the rotation's.
 TABLE = GROWING.replace(
     "    cos = torch.cat([angles.cos(), angles.cos()], dim=-1).to(x.dtype)\n",
@@ -104,3 +106,42 @@ def test_frequencies_rounded_by_a_cast_are_suspicious(tmp_path):
     with written(tmp_path, source) as target:
         (finding,) = findings(target(24, 4))
     assert (finding.name, finding.level) == ("rotary-precision", "suspicious")
+
+
+# Angles of pairs of halves, which the module holds, and a function that turns pairs of neighbors.
+HELD = """
+import torch
+from torch import nn
+
+def turned(t):
+    a, b = t.unflatten(-1, (-1, 2)).unbind(-1)
+    return torch.stack((-b, a), -1).flatten(-2)
+
+class Attention(nn.Module):
+    def __init__(self, n_embd, n_head, ctx_len=32):
+        super().__init__()
+        self.n_head = n_head
+        self.in_proj, self.proj = nn.Linear(n_embd, 3 * n_embd), nn.Linear(n_embd, n_embd)
+        D = n_embd // n_head
+        theta = torch.arange(ctx_len)[:, None] / 10000 ** (torch.arange(0, D, 2) / D)
+        self.register_buffer("c", theta.repeat_interleave(2, dim=1).cos())
+        self.register_buffer("s", theta.repeat_interleave(2, dim=1).sin())
+
+    def forward(self, x):
+        B, T, C = x.shape
+        q, k, v = self.in_proj(x).view(B, T, 3, self.n_head, -1).permute(2, 0, 3, 1, 4)
+        q = q * self.c[:T] + turned(q) * self.s[:T]
+        k = k * self.c[:T] + turned(k) * self.s[:T]
+        w = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1)
+        return self.proj((w @ v).transpose(1, 2).reshape(B, T, C))
+"""
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_function_that_does_not_fit_a_held_table_is_named(tmp_path, wrong):
+    halves = "torch.cat((-t.chunk(2, -1)[1], t.chunk(2, -1)[0]), -1)"
+    neighbors = "torch.stack((-b, a), -1).flatten(-2)"
+    with written(tmp_path, HELD.replace(neighbors, halves) if wrong else HELD) as target:
+        found = check(target(24, 4)).bugs
+    assert [bug.name for bug in found] == ["rotary-mismatch"] * wrong
+    assert all(bug.place is not None and halves in bug.place.source for bug in found)
