@@ -11,6 +11,7 @@ import json
 import multiprocessing
 import os
 import re
+import resource
 import signal
 import time
 import traceback
@@ -30,6 +31,8 @@ from packages.page import Result, listing, page
 from packages.sources import all_sources, cases_of
 
 SECONDS = 120
+MEMORY = 8 * 2**30
+"""The bytes that a worker may allocate, and each process in which it checks a module."""
 WORKERS = 2
 
 
@@ -87,6 +90,7 @@ def results_of(source: str, out: Path | None, seen: frozenset[str]) -> list[Resu
     """Return the results of all modules that a source yields, and append each to a file."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     try:
         cases = cases_of(source, seen)
     except BaseException as error:  # noqa: BLE001 - foreign code may raise anything
