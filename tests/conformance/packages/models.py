@@ -15,7 +15,8 @@ from heedful.conformance import Example
 from packages.capture import Case, attentions_in
 
 IMAGE_SIZES: dict[str, Any] = {
-    "image_size": 64, "patch_size": 8, "num_classes": 5, "dim": 24, "depth": 1, "heads": 3, "mlp_dim": 48, "dim_head": 8,
+    "image_size": 64, "patch_size": 8, "num_classes": 5, "dim": 24, "depth": 1, "heads": 3, "mlp_dim": 48,
+    "dim_head": 8,
 }  # fmt: skip
 IMAGE = {
     "image_size": 32, "patch_size": 8, "num_classes": 5, "dim": 24, "depth": 1, "heads": 3, "mlp_dim": 48,
@@ -93,7 +94,8 @@ def litgpt() -> list[Case]:
         cases += attentions_in(variant.GPT(config).eval(), Example(_ids()), f"litgpt.{name}")
     from litgpt.model import GPT, Config
 
-    ranks = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 8}  # fmt: skip
+    ranks = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 4}
+    ranks |= {"qk_nope_head_dim": 8, "v_head_dim": 8}
     latent = Config(
         block_size=71, vocab_size=99, padded_vocab_size=99, n_layer=1, n_head=4, n_embd=32, latent_attention=ranks
     )  # fmt: skip
@@ -154,7 +156,9 @@ def labml_nn() -> list[Case]:
     )
     encoder = NearestNeighborEncoder(4, 2, {1}, 24, 4, 6, 48)
     retro = RetroModel(99, 24, 3, {1}, 4, 4, 6, 48, encoder=encoder)
-    neighbors = _ids(2 * 3 * 8).view(2, 2, 3, 8)  # 2 chunks of 4 tokens, each with 3 neighbors of 8 tokens
+    neighbors = _ids(2 * 3 * 8).view(
+        2, 2, 3, 8
+    )  # 2 chunks of 4 tokens, each with 3 neighbors of 8 tokens
     return [
         *attentions_in(FeedbackTransformer(layer, 1).eval(), Example(_normal(7, 2, 24)), "labml:feedback"),
         *attentions_in(retro.eval(), Example(_ids(9), neighbors), "labml:retro"),

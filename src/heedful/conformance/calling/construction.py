@@ -119,7 +119,9 @@ def build(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
         if isinstance(error.__cause__, ArgumentError | None):
             raise
         unsure = any(isinstance(value, float) for value in arguments.values())
-        unsure |= any(it.kind is it.VAR_POSITIONAL for it in inspect.signature(cls).parameters.values())
+        unsure |= any(
+            it.kind is it.VAR_POSITIONAL for it in inspect.signature(cls).parameters.values()
+        )
         if _is_own_fault(
             error.__cause__, guessed=unsure or bool(guessed_parameters(cls, arguments))
         ):

@@ -25,7 +25,10 @@ CASTS: Mapping[torch.dtype, Callable[[nn.Module], nn.Module]] = {
 }
 
 
-TINY, HUGE = 1e-6, 1e6  # entries of a matrix that is as good as zero, and of one that was never initialized
+TINY, HUGE = (
+    1e-6,
+    1e6,
+)  # entries of a matrix that is as good as zero, and of one that was never initialized
 
 
 class TargetError(Exception):

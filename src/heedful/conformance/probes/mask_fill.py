@@ -55,7 +55,9 @@ def find_weak_fill(
     if observation.inputs.vocabulary:
         return
     for attention in find_attentions(observation):
-        hidden = (attention.weights < FAINT) & attention.logits.isfinite() & ~_as_computed(attention)
+        hidden = (
+            (attention.weights < FAINT) & attention.logits.isfinite() & ~_as_computed(attention)
+        )
         # Without a softmax, a fill need not be low, and a weight may be 0 or negative because its score is.
         if attention.softmax_step is None or not hidden.any():
             continue

@@ -225,7 +225,7 @@ def fields_read(cls: Callable[..., object]) -> dict[str, list[str]]:
 
 
 def texts_compared(cls: Callable[..., object]) -> dict[str, str]:
-    """Return the first text that a class compares each variable or attribute with: `kind == "local"`, `in ("a", "b")`."""
+    """Return the first text that a class compares each variable or attribute with, as in `kind == "local"`."""
     texts: dict[str, str] = {}
     source = parsed(cls)
     for node in ast.walk(source.tree) if source is not None and inspect.isclass(cls) else ():
