@@ -41,7 +41,7 @@ from heedful.errors import ArgumentError
 PROBE_SECONDS = 10.0
 """The time limit of one probe, about a hundred times what a probe of a small module takes."""
 
-ALL_SECONDS = 60.0
+ALL_SECONDS = 45.0
 """The time limit of all probes together."""
 
 COVERAGE = "coverage"

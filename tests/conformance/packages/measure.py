@@ -16,7 +16,7 @@ import signal
 import time
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import chain
@@ -86,17 +86,24 @@ def in_own_process(case: Case) -> Result:
     return Result(**json.loads(answer))
 
 
-def results_of(source: str, out: Path | None, seen: frozenset[str]) -> list[Result]:
-    """Return the results of all modules that a source yields, and append each to a file."""
+def results_of(source: str, out: Path | None, seen: MutableMapping[str, str]) -> list[Result]:
+    """Return the results of the modules that a source is the first to yield, and append each to a file.
+
+    Args:
+        source: The name of the source.
+        out: The file; None for none.
+        seen: The sources of the modules that were checked so far, by name, which the workers share.
+    """
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     try:
-        cases = cases_of(source, seen)
+        cases = cases_of(source, frozenset(seen.keys()))
     except BaseException as error:  # noqa: BLE001 - foreign code may raise anything
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         return [_written(Result("", source, "", "not built", reason), out)]
-    return [_written(in_own_process(case), out) for case in cases]
+    new = (case for case in cases if seen.setdefault(case.name, source) == source)
+    return [_written(in_own_process(case), out) for case in new]
 
 
 def _written(result: Result, out: Path | None) -> Result:
@@ -113,16 +120,11 @@ def measure(only: str, out: Path | None, workers: int) -> Iterator[Result]:
     """
     sources = [source for source in all_sources() if re.search(only, source)]
     alone = [source for source in sources if source.startswith("classes:")]
-    seen: set[str] = set()
     context = multiprocessing.get_context("spawn")
-    with context.Pool(workers, maxtasksperchild=40) as pool:
+    with context.Manager() as manager, context.Pool(workers, maxtasksperchild=40) as pool:
+        task = partial(results_of, out=out, seen=manager.dict())
         for part in ([source for source in sources if source not in alone], alone):
-            task = partial(results_of, out=out, seen=frozenset(seen))
-            for result in chain.from_iterable(pool.imap(task, part)):
-                if result.name not in seen:
-                    yield result
-                if result.name:
-                    seen.add(result.name)
+            yield from chain.from_iterable(pool.imap(task, part))
 
 
 def read(files: Sequence[Path]) -> Iterator[Result]:

@@ -26,10 +26,15 @@ IMAGE = {
 SHARED = ("num_classes", "channels")
 """Those that mean the same in models without an image size."""
 OTHERS: dict[str, tuple[int, dict[str, Any]]] = {
-    "twins_svt.TwinsSVT": (224, {"num_classes": 5, "s1_emb_dim": 24, "s2_emb_dim": 32, "s3_emb_dim": 40,
-                                 "s4_emb_dim": 48, "s3_depth": 1, "s4_depth": 1}),
-    "crossformer.CrossFormer": (224, {"num_classes": 5, "dim": (32, 64, 96, 128), "depth": (1, 1, 1, 1)}),
-    "max_vit.MaxViT": (224, {"num_classes": 5, "dim_conv_stem": 16, "dim": 24, "dim_head": 8, "depth": (1, 1)}),
+    "twins_svt.TwinsSVT": (64, {"num_classes": 5, "s1_emb_dim": 24, "s2_emb_dim": 32, "s3_emb_dim": 40,
+                                "s4_emb_dim": 48, "s3_depth": 1, "s4_depth": 1, "s1_patch_size": 8,
+                                "s1_local_patch_size": 4, "s1_global_k": 4, "s2_local_patch_size": 4,
+                                "s2_global_k": 2, "s3_local_patch_size": 2, "s3_global_k": 2,
+                                "s4_local_patch_size": 1, "s4_global_k": 1}),
+    "crossformer.CrossFormer": (64, {"num_classes": 5, "dim": (32, 64, 96, 128), "depth": (1, 1, 1, 1),
+                                     "local_window_size": (4, 4, 2, 1), "global_window_size": (4, 2, 2, 1)}),
+    "max_vit.MaxViT": (64, {"num_classes": 5, "dim_conv_stem": 16, "dim": 24, "dim_head": 8, "depth": (1, 1),
+                            "window_size": 4}),
     "mobile_vit.MobileViT": (64, {"image_size": (64, 64), "dims": [24, 32, 40], "num_classes": 5,
                                   "channels": [16, 16, 24, 24, 48, 48, 64, 64, 80, 80, 96]}),
     "scalable_vit.ScalableViT": (64, {"num_classes": 5, "dim": 24, "heads": (2, 4), "depth": (2, 2),
