@@ -76,10 +76,10 @@ def find_weak_fill(
 def _as_computed(attention: RecordedAttention) -> Tensor:
     """Return which logits (L, Tq, Tk) are scaled scores that no mask has changed: their weights are small by chance."""
     scores, logits = attention.scores, attention.logits
-    ratios = (logits / scores)[attention.visible & logits.isfinite()]
-    if not ratios.numel():
+    seen = attention.visible & logits.isfinite()
+    if scores.shape != logits.shape or not seen.any():
         return logits.new_zeros(logits.shape, dtype=torch.bool)
-    return torch.isclose(logits, ratios.median() * scores, rtol=CLOSE)
+    return torch.isclose(logits, (logits / scores)[seen].median() * scores, rtol=CLOSE)
 
 
 def _proof_of_weak_fill(hidden: Tensor, fill: float, scaled: Observation) -> str:
