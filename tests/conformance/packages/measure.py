@@ -27,7 +27,7 @@ import torch
 from heedful.conformance import check
 from heedful.errors import ArgumentError
 from packages.capture import Case
-from packages.page import Result, listing, page
+from packages.page import LEFT_OUT, Result, listing, page
 from packages.sources import all_sources, cases_of
 
 SECONDS = 120
@@ -63,7 +63,9 @@ def checked(case: Case) -> Result:
 
 
 def in_own_process(case: Case) -> Result:
-    """Check one module in a forked process with a time limit."""
+    """Check one module in a forked process with a time limit, unless it is left out."""
+    if case.left_out:
+        return Result(case.name, case.source, "", LEFT_OUT, case.left_out)
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -102,7 +104,7 @@ def results_of(source: str, out: Path | None, seen: MutableMapping[str, str]) ->
     except BaseException as error:  # noqa: BLE001 - foreign code may raise anything
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         return [_written(Result("", source, "", "not built", reason), out)]
-    new = (case for case in cases if seen.setdefault(case.name, source) == source)
+    new = (it for it in cases if it.left_out or seen.setdefault(it.name, source) == source)
     return [_written(in_own_process(case), out) for case in new]
 
 
