@@ -41,6 +41,9 @@ from heedful.errors import ArgumentError
 PROBE_SECONDS = 10.0
 """The time limit of one probe, about a hundred times what a probe of a small module takes."""
 
+ALL_SECONDS = 45.0
+"""The time limit of all probes together."""
+
 COVERAGE = "coverage"
 """The name of the requirement that every line of the target runs, beside those of the probes."""
 
@@ -168,8 +171,9 @@ def _check(
 
 def _runs(evidence: Evidence, unless: str) -> Iterator[ProbeRun]:
     """Put every probe to the evidence, first those that may find a bug, and none after one has found it."""
+    until = time.perf_counter() + ALL_SECONDS
     for probe in sorted(PROBES, key=lambda probe: unless not in probe.finds) if unless else PROBES:
-        run = run_probe(evidence, probe)
+        run = run_probe(evidence, probe, min(PROBE_SECONDS, max(until - time.perf_counter(), 0.0)))
         yield run
         if any(finding.name == unless and finding.level == "bug" for finding in run.findings):
             return
@@ -233,15 +237,15 @@ def coverage_run(coverage: Coverage | None) -> ProbeRun:
     )
 
 
-def run_probe(evidence: Evidence, probe: Probe) -> ProbeRun:
-    """Put one probe to the evidence; an exception that the target raises is a finding, too."""
+def run_probe(evidence: Evidence, probe: Probe, seconds: float = PROBE_SECONDS) -> ProbeRun:
+    """Put one probe to the evidence for a limited time; an exception that the target raises is a finding, too."""
     start = time.perf_counter()
     answers: list[Finding | Fact] = []
     try:
-        with within(PROBE_SECONDS):
+        with within(seconds):
             answers.extend(probe.ask(evidence))
     except Exception as error:  # noqa: BLE001 - a target may raise anything
-        answers.append(_finding_on_exception(probe, error))
+        answers.append(_finding_on_exception(probe, error, seconds))
     return ProbeRun(
         name=probe.name,
         seconds=time.perf_counter() - start,
@@ -268,13 +272,13 @@ def _unfit_example(target: type, error: TargetError) -> ArgumentError:
     )
 
 
-def _finding_on_exception(probe: Probe, error: Exception) -> Finding:
+def _finding_on_exception(probe: Probe, error: Exception, seconds: float) -> Finding:
     """Return the finding on an exception that a probe met.
 
     It is a bug only if no input could prevent it, because a probe may pass what the target need not accept.
     """
     if isinstance(error, TimeoutError):
-        proof = f"The probe {probe.name!r} did not finish within {PROBE_SECONDS:.0f} s."
+        proof = f"The probe {probe.name!r} did not finish within {seconds:.0f} s."
         return Finding(probe.finds[0], "not-testable", proof)
     if is_missing_name(error) or global_tensor_read(error) is not None:
         return _crash(error, raising_line(error))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass
 
 import torch
@@ -183,3 +185,23 @@ class Unannotated(Projected):
         super().__init__(dim)
         assert h_s == 1
         self.kernel = torch.ones(proj_kernel)
+
+
+class Outdated(Projected):
+    """Calls a function that its library has removed."""
+
+    def forward(self, x):
+        weights = math.softmax_of(x @ x.mT)  # pyright: ignore[reportAttributeAccessIssue]
+        return weights @ self.split(x)[2]
+
+
+class Slow(nn.Module):
+    """Takes long to reject each of many calls."""
+
+    def __init__(self, dim):
+        super().__init__()
+        self.to_q = nn.Linear(dim, dim)
+
+    def forward(self, thing, other, third):
+        time.sleep(0.2)
+        raise ValueError("none of these")

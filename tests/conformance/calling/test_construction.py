@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
+import torch
 from torch import nn
 
-from conformance.calling.attentions import Projected
+from conformance.calling.attentions import Projected, attend
+from heedful import check
 from heedful.conformance.calling.construction import _similar_name
 from heedful.conformance.calling.subject import find_subject
 from heedful.errors import ArgumentError
@@ -75,3 +77,74 @@ def test_an_unconventional_argument_is_requested_by_name():
 def test_fewer_heads_of_keys_are_recognized_by_many_names(name):
     assert _similar_name(name) == "num_kv_heads"
     assert _similar_name(f"{name}_dim") != "num_kv_heads"
+
+
+class Giant(Projected):
+    def __init__(self, n_hidden: int = 6144, n_heads: int = 64):
+        super().__init__(n_hidden)
+        self.n_heads = n_heads
+
+
+class OfKind(Projected):
+    def __init__(self, dim, kind):
+        assert kind in {"local", "global"}
+        super().__init__(dim)
+
+
+class Deep(Projected):
+    def __init__(self, dim, depth=None):
+        assert depth is not None, "`depth` must be passed"
+        super().__init__(dim)
+        self.depth = depth
+
+
+def test_large_default_sizes_become_small():
+    module = find_subject(Giant).module
+    assert module is not None
+    assert sum(it.numel() for it in module.parameters()) < 100_000
+    assert find_subject(Giant, arguments={"n_hidden": 48}).module.qkv.in_features == 48  # pyright: ignore
+
+
+def test_a_text_is_one_that_the_constructor_compares_with():
+    assert find_subject(OfKind).name == "OfKind"
+
+
+def test_an_argument_that_a_message_names_is_given():
+    assert find_subject(Deep).module.depth == 2  # pyright: ignore
+
+
+class PartlyRotary(Projected):
+    """Rotates half of the features, which must be an even number, and warns by no assert."""
+
+    def __init__(self, d_model, heads):
+        super().__init__(d_model)
+        self.heads, self.d = heads, d_model // heads // 2
+
+    def forward(self, x):
+        q, k, v = self.split(x)
+        angles = torch.arange(x.shape[1])[:, None] * torch.cat([torch.ones((self.d + 1) // 2)] * 2)
+        q, k = (
+            self.turned(it.unflatten(-1, (self.heads, -1)).transpose(1, 2), angles) for it in (q, k)
+        )
+        v = v.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return attend(q, k, v).transpose(1, 2).flatten(2)
+
+    def turned(self, x, angles):
+        part, rest = x[..., : self.d], x[..., self.d :]
+        half = torch.cat([-part[..., self.d // 2 :], part[..., : self.d // 2]], dim=-1)
+        return torch.cat([part * angles.cos() + half * angles.sin(), rest], dim=-1)
+
+
+def test_a_width_of_ours_that_does_not_fit_is_no_bug():
+    report = check(PartlyRotary)
+    assert [bug.proof for bug in report.bugs] == []
+
+
+class Passing(Projected):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+
+
+def test_arguments_that_a_constructor_only_passes_on_are_no_bug():
+    with pytest.raises(ArgumentError):
+        find_subject(Passing)

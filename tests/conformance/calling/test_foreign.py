@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+import time
+
 import pytest
 import torch
 
 from conformance.calling import foreign
 from heedful.conformance import check
+from heedful.conformance.calling import discovery
 from heedful.conformance.calling.subject import find_subject
 from heedful.errors import ArgumentError
+
+checking = sys.modules[
+    "heedful.conformance.check"
+]  # the package holds the function under the file's name
 
 
 @pytest.mark.parametrize(
@@ -76,3 +84,23 @@ def test_a_mask_that_is_not_cut_to_the_tokens_is_a_bug():
     bugs = check(foreign.Uncut).bugs
     assert [bug.name for bug in bugs] == ["length-dependent"]
     assert "With 10 tokens" in bugs[0].proof
+
+
+def test_an_attribute_that_an_imported_file_lacks_is_a_bug():
+    report = check(foreign.Outdated)
+    (bug,) = report.bugs
+    assert "has no attribute" in bug.proof
+
+
+def test_the_search_for_a_call_ends(monkeypatch):
+    monkeypatch.setattr(discovery, "SEARCH_SECONDS", 0.5)
+    start = time.perf_counter()
+    with pytest.raises(ArgumentError, match="a call that works"):
+        find_subject(foreign.Slow)
+    assert time.perf_counter() - start < 10
+
+
+def test_all_probes_together_end(monkeypatch):
+    monkeypatch.setattr(checking, "ALL_SECONDS", 0.0)
+    report = check(foreign.Kept)
+    assert {it.level for it in report.findings} == {"not-testable"}

@@ -64,3 +64,17 @@ def test_weights_that_are_as_good_as_zero_are_randomized():
     assert copy is not None
     assert copy[0].weight.abs().max() > 0.01
     assert copy[1].weight.all()
+
+
+def test_frozen_weights_that_were_never_initialized_are_filled():
+    module = Projected(4)
+    for parameter in module.parameters():
+        parameter.requires_grad = False
+        parameter.fill_(torch.nan)
+    held = make_target(module).module
+    assert held is not None
+    assert all(bool(it.isfinite().all()) for it in held.parameters())
+    module.requires_grad_(True)  # these are weights that training would leave as they are
+    held = make_target(module).module
+    assert held is not None
+    assert any(bool(it.isnan().any()) for it in held.parameters())

@@ -25,6 +25,7 @@ class Case:
         module: The name of the module in the model; None if the class is built alone.
         example: The arguments of the model.
         arguments: The arguments of its constructor, if it is a class.
+        left_out: Why it is not checked; "" if it is.
     """
 
     name: str
@@ -33,10 +34,13 @@ class Case:
     module: str | None = None
     example: Example | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    left_out: str = ""
 
 
 def attentions_in(model: nn.Module, example: Example, source: str) -> list[Case]:
     """Run a model, and return one case for each class of attention in it: the first module that returns numbers.
+
+    A class whose modules return no numbers is left out, because it only selects keys for another one.
 
     Args:
         model: The model, in eval mode.
@@ -47,12 +51,17 @@ def attentions_in(model: nn.Module, example: Example, source: str) -> list[Case]
         RuntimeError: The run failed before any attention returned.
     """
     cases: dict[str, Case] = {}
+    selecting: dict[str, Case] = {}
 
     def returned(module: nn.Module, args: object, result: object) -> None:
         name = full_name(type(module))
         outputs = [it for it in pytree.tree_leaves(result) if isinstance(it, torch.Tensor)]
         if not any(it.is_floating_point() and it.numel() and it.dim() > 1 for it in outputs):
-            return  # it only selects, as an indexer does
+            case = Case(
+                name, source, model, left_out="it only selects keys: its result has no numbers"
+            )
+            selecting.setdefault(name, case)
+            return
         cases.setdefault(name, Case(name, source, model, names[module], example))
 
     names = {
@@ -71,4 +80,4 @@ def attentions_in(model: nn.Module, example: Example, source: str) -> list[Case]
     finally:
         for hook in hooks:
             hook.remove()
-    return list(cases.values())
+    return list({**selecting, **cases}.values())

@@ -11,11 +11,12 @@ import json
 import multiprocessing
 import os
 import re
+import resource
 import signal
 import time
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import chain
@@ -26,10 +27,12 @@ import torch
 from heedful.conformance import check
 from heedful.errors import ArgumentError
 from packages.capture import Case
-from packages.page import Result, listing, page
+from packages.page import LEFT_OUT, Result, listing, page
 from packages.sources import all_sources, cases_of
 
 SECONDS = 120
+MEMORY = 8 * 2**30
+"""The bytes that a worker may allocate, and each process in which it checks a module."""
 WORKERS = 2
 
 
@@ -60,7 +63,9 @@ def checked(case: Case) -> Result:
 
 
 def in_own_process(case: Case) -> Result:
-    """Check one module in a forked process with a time limit."""
+    """Check one module in a forked process with a time limit, unless it is left out."""
+    if case.left_out:
+        return Result(case.name, case.source, "", LEFT_OUT, case.left_out)
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -83,16 +88,24 @@ def in_own_process(case: Case) -> Result:
     return Result(**json.loads(answer))
 
 
-def results_of(source: str, out: Path | None, seen: frozenset[str]) -> list[Result]:
-    """Return the results of all modules that a source yields, and append each to a file."""
+def results_of(source: str, out: Path | None, seen: MutableMapping[str, str]) -> list[Result]:
+    """Return the results of the modules that a source is the first to yield, and append each to a file.
+
+    Args:
+        source: The name of the source.
+        out: The file; None for none.
+        seen: The sources of the modules that were checked so far, by name, which the workers share.
+    """
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     try:
-        cases = cases_of(source, seen)
+        cases = cases_of(source, frozenset(seen.keys()))
     except BaseException as error:  # noqa: BLE001 - foreign code may raise anything
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         return [_written(Result("", source, "", "not built", reason), out)]
-    return [_written(in_own_process(case), out) for case in cases]
+    new = (it for it in cases if it.left_out or seen.setdefault(it.name, source) == source)
+    return [_written(in_own_process(case), out) for case in new]
 
 
 def _written(result: Result, out: Path | None) -> Result:
@@ -109,16 +122,11 @@ def measure(only: str, out: Path | None, workers: int) -> Iterator[Result]:
     """
     sources = [source for source in all_sources() if re.search(only, source)]
     alone = [source for source in sources if source.startswith("classes:")]
-    seen: set[str] = set()
     context = multiprocessing.get_context("spawn")
-    with context.Pool(workers, maxtasksperchild=40) as pool:
+    with context.Manager() as manager, context.Pool(workers, maxtasksperchild=40) as pool:
+        task = partial(results_of, out=out, seen=manager.dict())
         for part in ([source for source in sources if source not in alone], alone):
-            task = partial(results_of, out=out, seen=frozenset(seen))
-            for result in chain.from_iterable(pool.imap(task, part)):
-                if result.name not in seen:
-                    yield result
-                if result.name:
-                    seen.add(result.name)
+            yield from chain.from_iterable(pool.imap(task, part))
 
 
 def read(files: Sequence[Path]) -> Iterator[Result]:

@@ -10,8 +10,9 @@ from pathlib import Path
 from statistics import median
 
 from packages.discovery import Found, find_attentions
-from packages.sources import LEFT_OUT, PACKAGES, SKIPPED
+from packages.sources import NOT_INSTALLED, PACKAGES, SKIPPED
 
+LEFT_OUT = "left out"
 CONFIRMED = Path(__file__).with_name("confirmed.toml")
 
 
@@ -23,7 +24,7 @@ class Result:
         name: The full name of its class; "" if its source failed.
         source: The model or the package that it came from.
         call: "captured" or "guessed": whose arguments it was called with.
-        status: "checked", "not callable", "not built", "not finished" or "checker failed".
+        status: "checked", "not callable", "not built", "not finished", "checker failed" or "left out".
         reason: Why it was not checked.
         findings: Level, name, proof and line of each finding.
         seconds: The duration of the check.
@@ -53,7 +54,7 @@ class Result:
 def page(results: Sequence[Result]) -> str:
     """Return the figures, the genuine bugs and every failure by name, as Markdown."""
     confirmed = _confirmed()
-    modules = [result for result in results if result.name]
+    modules = [result for result in results if result.name and result.status != LEFT_OUT]
     genuine, alarms = [], []
     for result in modules:
         for name, place, proof in result.bugs:
@@ -108,12 +109,13 @@ def _table(modules: Sequence[Result], confirmed: Mapping[tuple[str, str], str]) 
 
 def listing(results: Sequence[Result]) -> str:
     """Return one line for each module that was found: its class, what became of it, and why it was left out."""
-    by_name = {result.name: result for result in results if result.name}
+    checked_last = sorted(results, key=lambda result: result.status != LEFT_OUT)
+    by_name = {result.name: result for result in checked_last if result.name}
     lines = ["class\tstatus\treason"]
     for package in PACKAGES:
         found = find_attentions(package, SKIPPED)
         lines += _lines_of(found, by_name)
-    lines += [f"{name}\tleft out\t{reason}" for name, reason in LEFT_OUT.items()]
+    lines += [f"{name}\t{LEFT_OUT}\t{reason}" for name, reason in NOT_INSTALLED.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -122,10 +124,10 @@ def _lines_of(found: Found, by_name: Mapping[str, Result]) -> list[str]:
     for name in found.classes:
         result = by_name.get(name)
         if result is None:
-            lines.append(f"{name}\tleft out\tno small model of ours runs it, or it is a copy")
+            lines.append(f"{name}\t{LEFT_OUT}\tno small model of ours runs it")
         else:
             lines.append(f"{name}\t{result.status}\t{_first_line(result.reason) or result.source}")
-    lines += [f"{name}\tleft out\t{reason}" for name, reason in found.left_out.items()]
+    lines += [f"{name}\t{LEFT_OUT}\t{reason}" for name, reason in found.left_out.items()]
     return lines
 
 

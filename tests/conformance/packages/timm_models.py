@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 import torch
-from torch import nn
 
 from heedful.conformance import Example
 from packages.capture import Case, attentions_in
@@ -15,11 +14,15 @@ SMALL = (
     "test_", "atto", "femto", "pico", "nano", "xxs", "_n", "xs", "tiny", "_t", "m0", "_s", "small", "xcit", "base",
 )  # fmt: skip
 LARGE = re.compile(
-    r"large|huge|giant|gigantic|so400|so150|384|448|512|1024|xl|_l\b|_h\b|b4|b5|b6|b7|b8|152|200|269"
+    r"large|huge|giant|gigantic|so400|so150|384|448|512|768|1024|xl|_l\b|_h\b|_fl\b|b4|b5|b6|b7|b8|152|200|269"
 )
 TRIED = 6
-TINY = {"img_size": 64, "embed_dim": 48, "depth": 2, "num_heads": 4}
-"""The arguments that make most vision transformers tiny; other models keep the sizes of their smallest version."""
+SIZE = 64
+"""The size of an image, where a model takes one of this size; others take their own."""
+ARGUMENTS: tuple[dict[str, int], ...] = (
+    {"img_size": SIZE, "embed_dim": 48, "depth": 2, "num_heads": 4}, {"img_size": SIZE}, {},
+)  # fmt: skip
+"""The arguments that make models tiny; the last ones leave them as they are."""
 
 
 def families() -> list[str]:
@@ -61,7 +64,8 @@ def cases_of_family(family: str) -> list[Case]:
     import timm
 
     cases: dict[str, Case] = {}
-    for name in sorted(timm.list_models(module=family), key=_size)[:TRIED]:
+    smallest, *others = sorted(timm.list_models(module=family), key=_size)[:TRIED]
+    for name in (smallest, *(it for it in others if not LARGE.search(it))):
         torch.manual_seed(0)
         for case in _cases_of_model(name):
             cases.setdefault(case.name, case)
@@ -69,20 +73,20 @@ def cases_of_family(family: str) -> list[Case]:
 
 
 def _cases_of_model(name: str) -> list[Case]:
-    """Build a tiny model, or one of its own sizes if that fails, and return its attentions; none if it does not run."""
+    """Build a model as tiny as possible, and return its attentions; none if it does not run."""
     import timm
 
-    for arguments in (TINY, {}):
+    for arguments in ARGUMENTS:
         torch.manual_seed(0)
         try:
             model = timm.create_model(name, pretrained=False, **arguments).eval()
-            size = (3, TINY["img_size"], TINY["img_size"]) if arguments else None
-            return attentions_in(model, _image(model, size), f"timm:{name}")
         except (RuntimeError, TypeError, AssertionError, NotImplementedError, ValueError):
             continue
+        own = model.default_cfg.get("input_size", (3, 224, 224))
+        for size in ((3, SIZE, SIZE), *(() if arguments else (own,))):
+            example = Example(torch.randn(2, *size, generator=torch.Generator().manual_seed(0)))
+            try:
+                return attentions_in(model, example, f"timm:{name}")
+            except (RuntimeError, AssertionError, ValueError):
+                continue
     return []
-
-
-def _image(model: nn.Module, size: tuple[int, ...] | None) -> Example:
-    size = size or getattr(model, "default_cfg", {}).get("input_size", (3, 224, 224))
-    return Example(torch.randn(2, *size, generator=torch.Generator().manual_seed(0)))

@@ -39,17 +39,18 @@ def candidate_conventions(target: Target, causal: bool | None) -> Iterator[Calli
     known = token_arguments(target, allow_unknown=True)
     unknown = any(value is UNKNOWN for value in known[1].values())
     guesses = list(guessed_arguments(target, *known)) if unknown else [known]
-    visible_keys = mask_by_caller(target, causal)
+    visible_keys, layouts = mask_by_caller(target, causal), likely_layouts(target.callee)
     for tokens, constants in guesses:
         variants = list(constant_variants(target, constants, causal_flag(target, causal)))
-        for base in _bases(target, tokens, most=MAX_GUESSED_WIDTHS if unknown else MAX_WIDTHS):
+        for base in _bases(target, tokens, layouts, MAX_GUESSED_WIDTHS if unknown else MAX_WIDTHS):
             for variant in variants:
                 yield replace(base, constants=variant, visible_keys=visible_keys, guessed=unknown)
 
 
-def _bases(target: Target, tokens: tuple[str, ...], most: int) -> Iterator[CallingConvention]:
+def _bases(
+    target: Target, tokens: tuple[str, ...], layouts: Layouts, most: int
+) -> Iterator[CallingConvention]:
     """Yield conventions for tokens without other arguments, with at most so many widths."""
-    layouts = likely_layouts(target.callee)
     yield from _by_sizes(target.module, tokens, layouts, most)
     contexts = tuple(name for name in optional_contexts(target) if name not in tokens)
     if contexts:

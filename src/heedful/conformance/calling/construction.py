@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from heedful.conformance.calling import names
 from heedful.conformance.calling.exceptions import (
     attempt,
+    describe_exception,
     described_with_line,
     exits_as_errors,
     raising_line,
@@ -21,7 +22,7 @@ from heedful.conformance.calling.isolation import seeded
 from heedful.conformance.calling.names import Names
 from heedful.conformance.calling.options import constructor_with, option
 from heedful.conformance.calling.target import ConstructorError
-from heedful.conformance.recording.source import fields_read
+from heedful.conformance.recording.source import fields_read, texts_compared
 from heedful.errors import ArgumentError
 
 # All different from each other and from the 3 sequences of 7 tokens of the evidence, so that axes are unambiguous.
@@ -36,6 +37,7 @@ GUESSES: tuple[Any, ...] = (
     None,
 )  # for parameters that nothing is known of
 OTHER_WIDTHS = (32, 64, 96, 128)  # that are tried if a constructor rejects the usual one
+LARGE = 1024  # a default width from which on a module is too large for a check
 OWN_FAULT: re.Pattern[str] = re.compile(
     r"^\w+\.__init__\(\) (missing \d|got an unexpected keyword)|\bfloat\b.*\b(int|integer)|\bint.*\bfloat\b"
 )
@@ -59,6 +61,8 @@ VALUES: Mapping[Names, Any] = {
     names.BIASES: False,
     names.BATCH_FIRST: True,
 }
+SIZES = frozenset((*names.WIDTHS, *names.HEADS, *names.KEY_HEADS, *names.HEAD_SIZES))
+"""The names of sizes on which the number of weights depends."""
 
 
 class Configuration(dict[str, Any]):
@@ -103,6 +107,11 @@ def build(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
         ArgumentError: An argument is unknown, a value cannot be guessed, or the constructor raised an exception.
         ConstructorError: The constructor raises whatever it is given.
     """
+    small = _small_sizes(cls, arguments)
+    if small:
+        built = attempt(lambda: _called(cls, _values(cls, {**arguments, **small})))
+        if not isinstance(built, Exception):
+            return built
     values = _values(cls, arguments)
     try:
         return _called(cls, values)
@@ -110,11 +119,14 @@ def build(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
         if isinstance(error.__cause__, ArgumentError | None):
             raise
         unsure = any(isinstance(value, float) for value in arguments.values())
+        unsure |= any(
+            it.kind is it.VAR_POSITIONAL for it in inspect.signature(cls).parameters.values()
+        )
         if _is_own_fault(
             error.__cause__, guessed=unsure or bool(guessed_parameters(cls, arguments))
         ):
             raise ConstructorError(cls.__name__) from error.__cause__
-        for changed in _alternatives(cls, arguments):
+        for changed in _alternatives(cls, arguments, describe_exception(error.__cause__)):
             built = attempt(lambda changed=changed: _called(cls, changed))
             if not isinstance(built, Exception):
                 return built
@@ -134,12 +146,36 @@ def _is_own_fault(error: BaseException, *, guessed: bool) -> bool:
     return isinstance(error, TypeError) and OWN_FAULT.search(str(error)) is not None
 
 
+def _small_sizes(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return conventional sizes in place of a constructor's defaults, if these make it too large for a check."""
+    sizes: dict[str, int] = {}
+    conventional = conventional_values({**arguments, "": OTHER_WIDTHS[-1]})
+    for name, parameter in inspect.signature(cls).parameters.items():
+        known = name if name in SIZES else _similar_name(name)
+        if type(parameter.default) is int and name not in arguments and known in SIZES:
+            sizes[name] = parameter.default
+    if max(sizes.values(), default=0) < LARGE:
+        return {}
+    return {name: _by_name(name, conventional) for name in sizes}
+
+
 def _alternatives(
-    cls: Callable[..., Any], arguments: Mapping[str, Any]
+    cls: Callable[..., Any], arguments: Mapping[str, Any], message: str
 ) -> Iterator[dict[str, Any]]:
-    """Yield other values for a constructor that rejects the usual ones: other guesses, and then other widths."""
+    """Yield other values for a constructor that rejects the usual ones: other guesses, and then other widths.
+
+    A parameter that is None by default gets its conventional value if the message of the exception names it.
+    """
     guessed = guessed_parameters(cls, arguments)
     values = _values(cls, arguments)
+    conventional = conventional_values(arguments)
+    missing = {
+        name: _by_name(name, conventional)
+        for name, it in inspect.signature(cls).parameters.items()
+        if it.default is None and name not in values and re.search(rf"\b{name}\b", message)
+    }
+    if missing:
+        yield {**values, **missing}
     for guess in GUESSES if guessed else ():
         yield {**values, **dict.fromkeys(guessed, guess)}
     for width in OTHER_WIDTHS:
@@ -160,6 +196,19 @@ def guessed_parameters(target: Any, arguments: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def chooses_width(target: Any, arguments: Mapping[str, Any]) -> bool:
+    """Check whether the widths of a class are conventional values, and none that are given or that are its defaults."""
+    if not inspect.isclass(target) or any(name in SIZES for name in arguments):
+        return False
+    required = (
+        name
+        for name, it in inspect.signature(target).parameters.items()
+        if it.default is it.empty and it.kind not in (it.VAR_POSITIONAL, it.VAR_KEYWORD)
+    )
+    widths = (name if name in SIZES else _similar_name(name) for name in required)
+    return any(name in names.WIDTHS for name in widths)
+
+
 def _values(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values with which a constructor is called; the width may be given under the name ""."""
     parameters = inspect.signature(cls).parameters
@@ -167,7 +216,7 @@ def _values(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, 
     defaults = {name: it.default for name, it in parameters.items() if it.default is not it.empty}
     conventional = conventional_values(arguments, defaults)
     hints = _type_hints(cls)
-    read = fields_read(cls)
+    read, texts = fields_read(cls), texts_compared(cls)
     for name, parameter in parameters.items():
         if name in values or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
@@ -183,6 +232,7 @@ def _values(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, 
             values[name] = _configuration(hints.get(name), {**known, **conventional}, settings)
         else:
             value = _by_name(name, conventional)
+            value = texts.get(name) if value is None else value
             value = _by_type(hints.get(name), conventional) if value is None else value
             values[name] = GUESSES[0] if value is None else value
     return values

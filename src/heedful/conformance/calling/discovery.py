@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ import torch
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.candidates import candidate_conventions
 from heedful.conformance.calling.convention import CallingConvention, output_candidates
+from heedful.conformance.calling.exceptions import without_tensors
 from heedful.conformance.calling.failures import (
     FailedCall,
     is_missing_name,
@@ -18,6 +20,7 @@ from heedful.conformance.calling.failures import (
     proof_of_bug,
 )
 from heedful.conformance.calling.globals import global_tensor_sizes
+from heedful.conformance.calling.isolation import within
 from heedful.conformance.calling.second_sequence import with_second_sequence
 from heedful.conformance.calling.target import Target, TargetError
 from heedful.conformance.recording.dataflow import steps_from_tokens
@@ -26,6 +29,7 @@ from heedful.observation import Trace
 TRIAL_SIZES = (3, 5)  # B and T
 IMAGE_LENGTHS = (16, 64)  # squares that most strides and windows divide
 POOLED = ("(B, T, C)", "(T, B, C)", "(B, T) ids")  # layouts whose tokens may have one row in all
+SEARCH_SECONDS, TRIAL_SECONDS = 20.0, 5.0  # the time limits of all trials, and of one
 LESS_EXACT = (torch.float32, torch.complex64, torch.bfloat16, torch.float16)
 
 
@@ -39,14 +43,17 @@ def find_convention(target: Target, causal: bool | None) -> tuple[CallingConvent
         TargetError: Every convention fails, and the target's own code is to blame.
         ArgumentError: No convention works, which may be because of our guesses.
     """
-    candidates = list(candidate_conventions(target, causal))
     failures: list[FailedCall] = []
+    until = time.perf_counter() + SEARCH_SECONDS
+    candidates = list(candidate_conventions(target, causal))
     for sizes in _sizes(target, failures):
         conventions = [replace(convention, fixed_sizes=sizes) for convention in candidates]
-        caller = _first_that_works(target, conventions, failures)
+        caller = _first_that_works(target, conventions, failures, until)
         if caller is not None:
             caller = with_second_sequence(caller)
             return caller.convention, caller.dtype
+    if time.perf_counter() > until:  # what was not tried might have worked
+        raise not_callable(target, failures)
     bug = proof_of_bug(failures)
     if bug is not None:
         raise TargetError(target.name) from bug
@@ -69,16 +76,19 @@ def _sizes(target: Target, failures: Sequence[FailedCall]) -> Iterator[tuple[int
 
 
 def _first_that_works(
-    target: Target, conventions: Sequence[CallingConvention], failures: list[FailedCall]
+    target: Target,
+    conventions: Sequence[CallingConvention],
+    failures: list[FailedCall],
+    until: float,
 ) -> Caller | None:
     """Return the first caller that works, in float32 if float64 fails or adds nothing; append the failures."""
-    double = _first_in(torch.float64, target, conventions, failures)
+    double = _first_in(torch.float64, target, conventions, failures, until)
     if double is not None:
         caller, trace = double
         if _is_exact(trace):
             return caller
         conventions = [caller.convention]
-    single = _first_in(torch.float32, target, conventions, failures)
+    single = _first_in(torch.float32, target, conventions, failures, until)
     works = single or double
     return None if works is None else works[0]
 
@@ -88,15 +98,20 @@ def _first_in(
     target: Target,
     conventions: Sequence[CallingConvention],
     failures: list[FailedCall],
+    until: float,
 ) -> tuple[Caller, Trace] | None:
-    """Return the first caller that works in a dtype, and the trace of its call."""
+    """Return the first caller that works in a dtype, and the trace of its call; None once the time is up."""
     callee = target.copied(dtype)
     for convention in conventions:
         caller = Caller(target, convention, dtype, callee)
+        left = until - time.perf_counter()
+        if left < 0 and failures:
+            return None
         try:
-            return _trial(caller)
+            with within(min(max(left, 1.0), TRIAL_SECONDS)):
+                return _trial(caller)
         except Exception as error:  # noqa: BLE001 - the next convention may work
-            failures.append(FailedCall(caller, error))
+            failures.append(FailedCall(caller, without_tensors(error)))
     return None
 
 
@@ -109,6 +124,9 @@ def _trial(caller: Caller) -> tuple[Caller, Trace]:
     B, T = caller.fixed_sizes or TRIAL_SIZES
     inputs = caller.draw(B if caller.batched else 1, T)
     arguments = caller.arguments(inputs)
+    args, keywords = caller.target.bound(arguments)
+    with torch.no_grad(), caller.isolated():
+        caller.callee(*args, **keywords)  # a recording of a call that fails would take much longer
     with torch.no_grad(), caller.isolated():
         trace = caller.trace(arguments)
     pooled = caller.convention.layout in POOLED and _pools(trace.result, *inputs.sizes)

@@ -69,6 +69,16 @@ def _own_frames(error: BaseException) -> list[tuple[FrameType, int]]:
     return [(frame, line) for frame, line in frames if not _is_runner(frame.f_globals)]
 
 
+def without_tensors(error: BaseException) -> BaseException:
+    """Return an exception whose frames no longer hold their local variables, which may be large tensors.
+
+    An AttributeError keeps them, because they tell whether an argument lacks the attribute.
+    """
+    if not isinstance(error, AttributeError):
+        traceback.clear_frames(error.__traceback__)
+    return error
+
+
 def describe_exception(error: BaseException) -> str:
     """Return the class of an exception and the first line of its message."""
     if isinstance(error, TargetExitError) and error.__cause__ is not None:

@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -55,7 +56,8 @@ def is_missing_name(error: BaseException) -> bool:
     """Check whether code reads a name or an attribute that exists nowhere, whatever its arguments are.
 
     Names that the file imports in one of its branches may be missing on this machine alone. An attribute counts if it
-    is one of a module of the target or of a computed tensor, because what an argument should have is unknown.
+    is one of an imported file, of a module of the target or of a computed tensor, because what an argument should have
+    is unknown.
     """
     frame = raising_frame(error)
     if frame is None or isinstance(error, UnboundLocalError):
@@ -67,6 +69,8 @@ def is_missing_name(error: BaseException) -> bool:
     if not isinstance(error, AttributeError) or error.name is None:
         return False
     owner = error.obj
+    if isinstance(owner, ModuleType):  # the parts of torch in C differ between machines
+        return owner.__name__ != "torch._C"
     if isinstance(owner, nn.Module):
         return not any(error.name in vars(cls) for cls in type(owner).__mro__)
     return isinstance(owner, Tensor) and (

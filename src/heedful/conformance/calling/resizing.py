@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
@@ -21,15 +22,17 @@ class Axes:
         T: The number of tokens; None if no axis varies with it.
         batch_first: Whether an axis of both sizes at the same time is that of the batch if it is the first one.
         anywhere: Whether an axis other than the first one may be that of the batch.
+        distances: Whether an axis of 2 T − 1 entries has one for each distance from 1 − T to T − 1.
     """
 
     B: int | None
     T: int | None
     batch_first: bool = False
     anywhere: bool = False
+    distances: bool = True
 
     def of(self, shape: Sequence[int]) -> str:
-        """Return a letter for each axis of a shape: B, T, or a blank for one that does not vary.
+        """Return a letter for each axis of a shape: B, T, D for distances, or a blank for one that does not vary.
 
         The batch has one axis, so that a later axis of the same size is another one.
         """
@@ -37,7 +40,8 @@ class Axes:
         for axis, size in enumerate(shape):
             is_batch = size == self.B and "B" not in letters and (self.anywhere or axis == 0)
             is_tokens = size == self.T and not (is_batch and self.batch_first and axis == 0)
-            letters.append("T" if is_tokens else "B" if is_batch else " ")
+            of_distances = self.distances and self.T is not None and size == 2 * self.T - 1
+            letters.append("T" if is_tokens else "B" if is_batch else "D" if of_distances else " ")
         return "".join(letters)
 
 
@@ -49,10 +53,10 @@ def axes_of(sizes: tuple[int, int], first: bool) -> Iterator[Axes]:
         first: Whether the first axis of the tokens is that of the batch, so that it is likely to be in other arguments.
     """
     B, T = (None if size == 1 else size for size in sizes)
-    for anywhere in (not first, first):
-        yield Axes(B, T, anywhere=anywhere)
+    for distances, anywhere in product((True, False), (not first, first)):
+        yield Axes(B, T, anywhere=anywhere, distances=distances)
         if B is not None and B == T:
-            yield Axes(B, T, batch_first=True, anywhere=anywhere)
+            yield Axes(B, T, batch_first=True, anywhere=anywhere, distances=distances)
 
 
 def telling_sequence(arguments: Mapping[str, Any], axes: Axes) -> int:
@@ -77,7 +81,8 @@ def telling_sequence(arguments: Mapping[str, Any], axes: Axes) -> int:
 class Resized:
     """An argument of an example for other sizes: a function of (B, T, dtype).
 
-    Every sequence gets what one of the example has, and fewer tokens get what the first ones have.
+    Every sequence gets what one of the example has, and fewer tokens get what the first ones have, or the entries of
+    their distances.
 
     Attributes:
         value: The argument; tuples, lists and dicts are resized entry by entry, and what is no tensor is copied.
@@ -100,6 +105,8 @@ class Resized:
                     value = value.index_select(
                         axis, torch.arange(T).clamp(max=value.shape[axis] - 1)
                     )
+                elif letter == "D":
+                    value = value.narrow(axis, value.shape[axis] // 2 - (T - 1), 2 * T - 1)
             return value.to(dtype) if value.is_floating_point() else value.clone()
 
         return mapped(resize, self.value)
@@ -128,8 +135,8 @@ class Resized:
         return self.axes.T if any(self._differs(tensor) for tensor in tensors) else None
 
     def _differs(self, tensor: Tensor) -> bool:
-        """Check whether the entries of a tensor differ along an axis of tokens."""
-        axes = [axis for axis, letter in enumerate(self.axes.of(tensor.shape)) if letter == "T"]
+        """Check whether the entries of a tensor differ along an axis of tokens or of distances."""
+        axes = [axis for axis, letter in enumerate(self.axes.of(tensor.shape)) if letter in "TD"]
         return any(not torch.equal(tensor, tensor.narrow(a, 0, 1).expand_as(tensor)) for a in axes)
 
 

@@ -12,14 +12,24 @@ from torch import Tensor
 from heedful.conformance.calling.caches import find_cache
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.chunks import CacheMaker, CacheUse, run_chunks
-from heedful.conformance.calling.construction import guessed_parameters, instantiate
+from heedful.conformance.calling.construction import (
+    OTHER_WIDTHS,
+    chooses_width,
+    guessed_parameters,
+    instantiate,
+)
+from heedful.conformance.calling.convention import CallingConvention
 from heedful.conformance.calling.discovery import find_convention
 from heedful.conformance.calling.examples import find_example_convention
+from heedful.conformance.calling.exceptions import attempt, raising_line
+from heedful.conformance.calling.failures import is_missing_name
 from heedful.conformance.calling.masks import find_masks
 from heedful.conformance.calling.max_length import find_max_length
-from heedful.conformance.calling.target import make_target
+from heedful.conformance.calling.target import Target, TargetError, make_target
 from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.observation import Observation
+from heedful.conformance.recording.source import SourceLine
+from heedful.errors import ArgumentError
 
 
 def find_subject(
@@ -43,13 +53,11 @@ def find_subject(
         TargetError: A call that is shown to be valid fails within its own code.
         ArgumentError: It cannot be built, copied or called.
     """
-    instance = instantiate(target, arguments)
-    held = replace(make_target(instance), guessed=tuple(guessed_parameters(target, arguments)))
-    convention, dtype = (
-        find_convention(held, causal)
-        if example is None
-        else find_example_convention(held, example, causal)
-    )
+    held = _made(target, arguments)
+    if example is None:
+        held, convention, dtype = _called_conventionally(target, held, causal, arguments)
+    else:
+        convention, dtype = find_example_convention(held, example, causal)
     caller = Caller(held, convention, dtype, held.copied(dtype))
     limits = (find_max_length(caller), convention.max_tokens)
     max_length = min((limit for limit in limits if limit is not None), default=None)
@@ -68,6 +76,39 @@ def find_subject(
         cache_use=cache_use,
         make_cache=make_cache,
     )
+
+
+def _made(target: Any, arguments: Mapping[str, Any]) -> Target:
+    """Return what is to be called: an instance of a class, or anything else that can be called."""
+    guessed = tuple(guessed_parameters(target, arguments))
+    return replace(make_target(instantiate(target, arguments)), guessed=guessed)
+
+
+def _called_conventionally(
+    target: Any, held: Target, causal: bool | None, arguments: Mapping[str, Any]
+) -> tuple[Target, CallingConvention, torch.dtype]:
+    """Return a target, how it is called, and the dtype of its tokens.
+
+    If no call works, a class is built with another width, because the usual one may be to blame: a part of a head may
+    have an odd number of features, for example. It is no bug of the class if that ends otherwise.
+    """
+    try:
+        return held, *find_convention(held, causal)
+    except (TargetError, ArgumentError) as error:
+        if not chooses_width(target, arguments) or is_missing_name(error.__cause__ or error):
+            raise
+        wider = attempt(lambda: _made(target, {**arguments, "": OTHER_WIDTHS[0]}))
+        found = attempt(lambda: find_convention(wider, causal))
+        if not isinstance(found, Exception):
+            return wider, *found
+        if isinstance(error, TargetError) and _raising(found) != _raising(error):
+            raise found from found.__cause__
+        raise
+
+
+def _raising(error: BaseException) -> SourceLine | None:
+    """Return the line of a target's code that made calls of it fail."""
+    return None if error.__cause__ is None else raising_line(error.__cause__)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -25,7 +25,10 @@ CASTS: Mapping[torch.dtype, Callable[[nn.Module], nn.Module]] = {
 }
 
 
-TINY = 1e-6  # entries of a matrix that is as good as zero
+TINY, HUGE = (
+    1e-6,
+    1e6,
+)  # entries of a matrix that is as good as zero, and of one that was never initialized
 
 
 class TargetError(Exception):
@@ -183,7 +186,8 @@ def _detached_results(module: nn.Module) -> dict[int, Any]:
 def _randomize_constants(module: nn.Module) -> None:
     """Give random values to constant matrices and to zeros: a projection or gain of zeros would hide all before it.
 
-    A matrix whose entries are all tiny hides it, too, since differences that it lets through look like rounding.
+    A matrix whose entries are all tiny hides it, too, since differences that it lets through look like rounding. Frozen
+    weights that no initialization can have made are memory that a checkpoint is to fill.
     """
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -195,7 +199,8 @@ def _randomize_constants(module: nn.Module) -> None:
             matrix = parameter.dim() >= 2
             constant = bool((parameter == parameter.flatten()[0]).all())
             constant |= matrix and bool(parameter.abs().max() < TINY)
-            if constant and (matrix or not parameter.any()):
+            unfilled = not parameter.requires_grad and not bool((parameter.abs() < HUGE).all())
+            if unfilled or (constant and (matrix or not parameter.any())):
                 size = parameter.shape[-1] ** -0.5 if matrix else 0.1
                 noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
                 parameter.copy_(noise * size)

@@ -195,6 +195,9 @@ def _attention(
     if softmax is not None:
         weights = layout.rearranged(softmax.value)
         logits = layout.rearranged(softmax_input(observation, softmax, chain))
+        if logits is None:  # a softmax of some of the sequences, beside others
+            before = (layout.rearranged(it.value) for it in chain if it.index < softmax.index)
+            logits = next((it for it in reversed([*before]) if it is not None), None)
     return RecordedAttention(
         scores_step=scores.step,
         context_step=context.step,

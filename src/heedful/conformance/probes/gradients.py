@@ -57,6 +57,8 @@ def gradient(evidence: Evidence) -> Iterator[Finding | Fact]:
     name = _find_wrong_leaf(evidence, derivatives)
     if name is None:
         return
+    if _is_at_kink(evidence, name, derivatives[name]):
+        return
     by_difference = _derivative_by_difference(evidence, [name], _precision(evidence).step)
     if by_difference == 0 and any(it.operation in CHOICES for it in evidence.baseline.trace):
         yield Fact("gradients", "straight through a choice, which has no derivative of its own")
@@ -93,14 +95,24 @@ def _derivatives_by_autograd(
 def _derivative_by_difference(evidence: Evidence, names: Sequence[str], step: float) -> float:
     """Return the derivative of the loss along the directions of some leaves together, by two runs."""
 
-    def loss_at(distance: float) -> float:
-        point = DifferentiationPoint.of(evidence)
-        with torch.no_grad():
-            for name in names:
-                point.leaves[name].add_(_direction(point.leaves[name], name), alpha=distance)
-        return point.loss().item()
+    return (_loss_at(evidence, names, step) - _loss_at(evidence, names, -step)) / (2 * step)
 
-    return (loss_at(step) - loss_at(-step)) / (2 * step)
+
+def _loss_at(evidence: Evidence, names: Sequence[str], distance: float) -> float:
+    """Return the loss at a distance along the directions of some leaves."""
+    point = DifferentiationPoint.of(evidence)
+    with torch.no_grad():
+        for name in names:
+            point.leaves[name].add_(_direction(point.leaves[name], name), alpha=distance)
+    return point.loss().item()
+
+
+def _is_at_kink(evidence: Evidence, name: str, derivative: float) -> bool:
+    """Check whether a derivative lies between those on either side: a kink such as a ReLU's lies within the steps."""
+    step = _precision(evidence).smaller_step
+    before, here, after = (_loss_at(evidence, [name], it) for it in (-step, 0.0, step))
+    sides = ((here - before) / step, (after - here) / step)
+    return min(sides) <= derivative <= max(sides)
 
 
 def _direction(leaf: Tensor, name: str) -> Tensor:

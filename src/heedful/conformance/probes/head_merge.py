@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import combinations
 
 import torch
 from torch import Tensor
@@ -34,9 +35,10 @@ def head_merge(evidence: Evidence) -> Iterator[Finding | Fact]:
             value = tensor_of(step)
             if value is None or value.numel() != expected.numel() or not value.is_floating_point():
                 continue
+            forms = [value]
             if evidence.subject.convention.is_image:
-                value = _pixels_as_tokens(value, T)
-            if _mixes_tokens(value, expected):
+                forms += _with_tokens_on_one_axis(value, T)
+            if _mixes_tokens(forms, expected):
                 yield Finding(
                     "heads-mixed-merge",
                     "bug",
@@ -47,19 +49,23 @@ def head_merge(evidence: Evidence) -> Iterator[Finding | Fact]:
                 return
 
 
-def _mixes_tokens(value: Tensor, expected: Tensor) -> bool:
+def _mixes_tokens(forms: list[Tensor], expected: Tensor) -> bool:
     """Check whether a tensor rearranges the expected numbers, and none of its readings has them in their rows.
 
     A tensor with other numbers was computed with, for example by a gate or a rotation, and proves nothing.
 
     Args:
-        value: a tensor in any layout.
+        forms: a tensor in any layout, and in others that hold the tokens on one axis.
         expected: (B, T, H·D); the order of the numbers within a row does not matter.
     """
     B, T, _ = expected.shape
-    if differing_entries(expected.flatten().sort().values, value.flatten().sort().values).any():
+    if differing_entries(expected.flatten().sort().values, forms[0].flatten().sort().values).any():
         return False
-    readings = _readings_by_token(value, B, T) or _readings_by_folded_batch(value, B, T)
+    readings = [
+        rows
+        for form in forms
+        for rows in (*_readings_by_token(form, B, T), *_readings_by_folded_batch(form, B, T))
+    ]
     expected = expected.sort(-1).values
     return bool(readings) and not any(
         rows.shape == expected.shape and not differing_entries(rows.sort(-1).values, expected).any()
@@ -67,13 +73,14 @@ def _mixes_tokens(value: Tensor, expected: Tensor) -> bool:
     )
 
 
-def _pixels_as_tokens(value: Tensor, T: int) -> Tensor:
-    """Return a feature map with its two axes of pixels as one axis of tokens; any other tensor as it is."""
-    for axis in range(1, value.dim() - 1):  # the first one is that of the batch
-        height, width = value.shape[axis : axis + 2]
-        if height * width == T and T not in value.shape:
-            return value.flatten(axis, axis + 1)
-    return value
+def _with_tokens_on_one_axis(value: Tensor, T: int) -> list[Tensor]:
+    """Return a feature map with two axes of pixels as one axis of tokens, for each pair of axes that may hold them."""
+    pairs = combinations(range(1, value.dim()), 2)  # the first axis is that of the batch
+    return [
+        value.movedim(x, y + 1).flatten(y, y + 1)
+        for y, x in pairs
+        if value.shape[y] * value.shape[x] == T
+    ]
 
 
 def _readings_by_token(value: Tensor, B: int, T: int) -> list[Tensor]:

@@ -151,16 +151,20 @@ def _first_mixing_step(before: Observation, after: Observation, path: list[Step]
 def _is_one_token(changed: Tensor, B: int, T: int, padded: bool) -> bool:
     """Check whether an axis of T tokens, or of B × T, has all changes at one index.
 
-    Two axes may hold the tokens as pixels, perhaps without a first token for the class. Padding adds entries.
+    Two or three axes may hold the tokens as pixels, perhaps without a first token for the class. Padding adds entries.
     """
-    pairs = (changed.flatten(axis, axis + 1) for axis in range(1, changed.dim() - 1))
+    grids = (
+        (axis, changed.flatten(axis, axis + more))
+        for more in (1, 2)
+        for axis in range(1, changed.dim() - more)
+    )
     return any(
         (size in (T - 1, T, B * T) or (padded and size > T))
         and len(indices_with_any(changed, axis)) == 1
         for axis, size in enumerate(changed.shape)
     ) or any(
-        pair.shape[axis] in (T, T - 1) and len(indices_with_any(pair, axis)) == 1
-        for axis, pair in enumerate(pairs, start=1)
+        grid.shape[axis] in (T, T - 1) and len(indices_with_any(grid, axis)) == 1
+        for axis, grid in grids
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import torch
 from torch import Tensor
 
 from heedful.conformance.evidence.attention import FAINT, RecordedAttention
@@ -19,6 +20,7 @@ from heedful.conformance.reporting.finding import Fact, Finding
 
 # No score outweighs a fill below this. −65504, the lowest float16, does not suffice.
 SUFFICIENT_FILL = -1e5
+CLOSE = 1e-4  # the relative error of a scaled score in float32
 EXCESS = 16  # how many times as large as the fill the scaled scores are
 
 
@@ -53,7 +55,9 @@ def find_weak_fill(
     if observation.inputs.vocabulary:
         return
     for attention in find_attentions(observation):
-        hidden = (attention.weights < FAINT) & attention.logits.isfinite()
+        hidden = (
+            (attention.weights < FAINT) & attention.logits.isfinite() & ~_as_computed(attention)
+        )
         # Without a softmax, a fill need not be low, and a weight may be 0 or negative because its score is.
         if attention.softmax_step is None or not hidden.any():
             continue
@@ -67,6 +71,15 @@ def find_weak_fill(
             place = line_of_fill(attention, hidden)
             yield Finding("mask-fill-too-small", "bug", proof, f"tokens × {factor:.0f}", place)
             return
+
+
+def _as_computed(attention: RecordedAttention) -> Tensor:
+    """Return which logits (L, Tq, Tk) are scaled scores that no mask has changed: their weights are small by chance."""
+    scores, logits = attention.scores, attention.logits
+    seen = attention.visible & logits.isfinite()
+    if scores.shape != logits.shape or not seen.any():
+        return logits.new_zeros(logits.shape, dtype=torch.bool)
+    return torch.isclose(logits, (logits / scores)[seen].median() * scores, rtol=CLOSE)
 
 
 def _proof_of_weak_fill(hidden: Tensor, fill: float, scaled: Observation) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from heedful.conformance.calling import names
 from heedful.conformance.calling.exceptions import attempt
@@ -24,6 +25,7 @@ from heedful.conformance.probes.padded_batch import (
     real_tokens,
 )
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.forwarding import call_omitting
 from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine
@@ -69,14 +71,17 @@ def padding_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
 
 
 def _takes_booleans_alone(subject: Subject, argument: MaskArgument) -> bool:
-    """Check whether a mask must be Boolean: the convention that 1 keeps a token is one of masks of 0 and 1."""
+    """Check whether only a Boolean mask hides tokens: the convention that 1 keeps one is about masks of 0 and 1."""
     inputs = subject.draw(*(subject.fixed_sizes or (1, 4)))
-    numbers = replace(subject, padding=replace(argument, dtype=torch.int64))
     keep = torch.ones(inputs.sizes, dtype=torch.bool)
     keep[:, -1] = False
-    return argument.dtype == torch.bool and isinstance(
-        attempt(lambda: numbers.run(inputs, keep=keep)), Exception
+    booleans, numbers = (
+        attempt(lambda caller=caller: caller.run(inputs, keep=keep))
+        for caller in (subject, replace(subject, padding=replace(argument, dtype=torch.int64)))
     )
+    if argument.dtype != torch.bool or not isinstance(booleans, Tensor):
+        return False
+    return not isinstance(numbers, Tensor) or bool(differing_entries(booleans, numbers).any())
 
 
 def _polarity(argument: MaskArgument) -> str:

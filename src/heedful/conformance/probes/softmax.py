@@ -15,12 +15,14 @@ from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import ancestors, is_discrete
 from heedful.conformance.recording.observation import Observation, tensor_of
-from heedful.conformance.recording.source import SourceLine, layer_definition
+from heedful.conformance.recording.source import SourceLine, layer_definition, prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step
 from heedful.shapes import times
 
 TOLERANCE = 1e-4
+# What code says in words if the queries compete for the keys.
+SLOT_ATTENTION: tuple[str, ...] = ("slot attention", "slotattention", "slot softmax")
 EXPONENTIALS: tuple[str, ...] = ("exp", "exp_", "exp2")
 DIVISIONS: tuple[str, ...] = ("div", "div_", "truediv", "true_divide", "itruediv")
 
@@ -87,6 +89,9 @@ def _design(evidence: Evidence, attention: RecordedAttention, finding: Finding) 
         return "divided by their sums after a softmax over another dimension"
     if is_discrete(evidence.baseline.trace.steps, attention.chain):
         return "chosen: each key is given to the query of its largest score"
+    prose = prose_about(evidence.subject.target.callee)
+    if _are_ones(weights.sum(-2)) and any(words in prose for words in SLOT_ATTENTION):
+        return "normalised over the queries, as in slot attention"
     if finding.name != "rows-not-normalised":
         return ""
     return describe_weights(evidence, attention)

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 import torch
 
+from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import unused_steps
 from heedful.conformance.recording.differences import differing_entries
+from heedful.conformance.recording.observation import tensor_of
 from heedful.conformance.recording.source import SourceLine, last_return
 from heedful.conformance.reporting.finding import Fact, Finding
 
@@ -27,6 +29,8 @@ def token_mixing(evidence: Evidence) -> Iterator[Finding | Fact]:
     ignored = [it for it in evidence.attentions if it.context_step.index in unused]
     if evidence.attentions and all(it.key.shape[1] == 1 for it in evidence.attentions):
         return  # the weight of a single key is 1, whatever the query is
+    if not influence.any() and _has_single_key(evidence):
+        return
     if not influence.any():
         proof = "Changing any token does not change the output."
     elif _returns_tokens(evidence):
@@ -39,6 +43,12 @@ def token_mixing(evidence: Evidence) -> Iterator[Finding | Fact]:
     if ignored and ignored[-1].context_step.name.startswith("output"):
         place = SourceLine.of(ignored[-1].context_step)
     yield Finding("attention-ignored", "bug", proof, f"T = {T}", place)
+
+
+def _has_single_key(evidence: Evidence) -> bool:
+    """Check whether a softmax returns weights of 1 alone, as in a call with one key."""
+    softmaxes = (tensor_of(it) for it in evidence.baseline.trace if it.operation in SOFTMAXES)
+    return any(weights is not None and bool((weights == 1).all()) for weights in softmaxes)
 
 
 def _returns_tokens(evidence: Evidence) -> bool:

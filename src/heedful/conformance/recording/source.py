@@ -224,6 +224,25 @@ def fields_read(cls: Callable[..., object]) -> dict[str, list[str]]:
     return fields
 
 
+def texts_compared(cls: Callable[..., object]) -> dict[str, str]:
+    """Return the first text that a class compares each variable or attribute with, as in `kind == "local"`."""
+    texts: dict[str, str] = {}
+    source = parsed(cls)
+    for node in ast.walk(source.tree) if source is not None and inspect.isclass(cls) else ():
+        match node:
+            case ast.Compare(
+                left=ast.Name(id=name) | ast.Attribute(attr=name),
+                comparators=[
+                    ast.Constant(value=str(text))
+                    | ast.Tuple(elts=[ast.Constant(value=str(text)), *_])
+                    | ast.List(elts=[ast.Constant(value=str(text)), *_])
+                    | ast.Set(elts=[ast.Constant(value=str(text)), *_])
+                ],
+            ):
+                texts.setdefault(name, text)
+    return texts
+
+
 # --- attributes --------------------------------------------------------------------------------------
 
 

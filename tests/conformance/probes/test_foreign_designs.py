@@ -1,0 +1,191 @@
+"""Sound attentions of published packages, written anew, each of which was taken for a bug once."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from heedful import check
+from heedful.conformance import Example
+
+
+class Heads(nn.Module):
+    """Attention with 4 heads, (B, H, T, D), whose steps the designs replace."""
+
+    def __init__(self, dim: int = 24):
+        super().__init__()
+        self.num_heads = 4
+        self.to_q, self.to_k, self.to_v = (nn.Linear(dim, dim) for _ in range(3))
+        self.to_out = nn.Linear(dim, dim)
+
+    def split(self, x):
+        return (
+            it(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            for it in (self.to_q, self.to_k, self.to_v)
+        )
+
+    def scores(self, query, key):
+        return query @ key.mT * query.shape[-1] ** -0.5
+
+    def forward(self, x):
+        query, key, value = self.split(x)
+        context = self.scores(query, key).softmax(-1) @ value
+        return self.to_out(context.transpose(1, 2).flatten(2))
+
+
+class InHalves(Heads):
+    """Takes the softmax of one half of the batch after the other, in place, which saves memory."""
+
+    def forward(self, x):
+        query, key, value = self.split(x)
+        scores = self.scores(query, key)
+        half = len(x) // 2
+        scores[half:] = scores[half:].softmax(-1)
+        scores[:half] = scores[:half].softmax(-1)
+        return self.to_out((scores @ value).transpose(1, 2).flatten(2))
+
+
+class Steep(Heads):
+    """Begins with large weights, so that some keys have tiny weights although nothing hides them."""
+
+    def __init__(self):
+        super().__init__()
+        for layer in (self.to_q, self.to_k):
+            nn.init.normal_(layer.weight, std=0.8)
+
+
+class Slots(Heads):
+    """Slot attention: the slots, which are the queries, compete for each key."""
+
+    def forward(self, x):
+        query, key, value = self.split(x)
+        weights = self.scores(query, key).softmax(-2)
+        return self.to_out((weights @ value).transpose(1, 2).flatten(2))
+
+
+class Windows(nn.Module):
+    """Attends within windows of a feature map, (B, C, Y, X), with as many channels as pixels."""
+
+    def __init__(self, dim: int = 32, window: int = 8):
+        super().__init__()
+        self.window, self.num_heads = window, 2
+        self.to_qkv = nn.Conv2d(dim, 3 * 64, 1, bias=False)
+        self.to_out = nn.Conv2d(64, dim, 1)
+
+    def forward(self, x):
+        B, _, Y, X = x.shape
+        size, H = self.window, self.num_heads
+        parts = self.to_qkv(x).reshape(B, 3, H, -1, Y // size, size, X // size, size)
+        query, key, value = parts.permute(1, 0, 4, 6, 2, 5, 7, 3).flatten(5, 6)
+        context = (query @ key.mT * query.shape[-1] ** -0.5).softmax(-1) @ value
+        context = context.unflatten(-2, (size, size)).permute(0, 3, 6, 1, 4, 2, 5)
+        return self.to_out(context.reshape(B, -1, Y, X))
+
+
+class Pooled(Heads):
+    """Convolves the queries over time, height and width, with a first token for the class."""
+
+    def __init__(self):
+        super().__init__()
+        self.pool = nn.Conv3d(6, 6, 3, padding=1, groups=6)
+
+    def forward(self, x, grid):
+        query, key, value = self.split(x)
+        first, rest = query[:, :, :1], query[:, :, 1:]
+        maps = rest.mT.unflatten(-1, grid).flatten(0, 1)
+        rest = self.pool(maps).flatten(2).mT.unflatten(0, (-1, self.num_heads))
+        query = torch.cat([first, rest], dim=2)
+        context = self.scores(query, key).softmax(-1) @ value
+        return self.to_out(context.transpose(1, 2).flatten(2))
+
+
+class Step(nn.Module):
+    """Attends from one query of each sequence, (B, C), to the memory, (T, B, C), which has one entry at first."""
+
+    def __init__(self):
+        super().__init__()
+        self.to_q, self.to_k, self.to_v = (nn.Linear(24, 24) for _ in range(3))
+
+    def forward(self, query, key, value):
+        q = self.to_q(query).unflatten(-1, (4, 6))
+        k, v = self.to_k(key).unflatten(-1, (4, 6)), self.to_v(value).unflatten(-1, (4, 6))
+        weights = torch.einsum("bhd,jbhd->jbh", q * 6**-0.5, k).softmax(0)
+        return torch.einsum("jbh,jbhd->bhd", weights, v).flatten(1)
+
+
+class Kinked(Heads):
+    """Adds a bias from an MLP of distances, whose ReLU has a kink near every distance, in float32."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(1, 64), nn.Linear(64, 4)
+        nn.init.normal_(self.inner.weight, std=2e-3)
+        nn.init.normal_(self.inner.bias, std=2e-3)
+        nn.init.normal_(self.outer.weight, std=20.0)
+
+    def scores(self, query, key):
+        places = torch.arange(query.shape[-2])
+        distances = (places[:, None] - places)[..., None].float()
+        bias = self.outer(F.relu(self.inner(distances))).movedim(-1, 0)
+        return super().scores(query, key) + bias
+
+
+class Additive(Heads):
+    """Adds a mask to the scores, and turns a Boolean one, True at hidden keys, into such a mask."""
+
+    def forward(self, x, attention_mask=None):
+        query, key, value = self.split(x)
+        scores = self.scores(query, key)
+        if attention_mask is not None:
+            if attention_mask.dtype == torch.bool:
+                zeros = torch.zeros_like(attention_mask, dtype=scores.dtype)
+                attention_mask = zeros.masked_fill(attention_mask, -torch.inf)
+            scores = scores + attention_mask
+        return self.to_out((scores.softmax(-1) @ value).transpose(1, 2).flatten(2))
+
+
+class Relative(Heads):
+    """Adds the scores of queries and distances as Transformer-XL does, from a table of 2 T - 1 distances."""
+
+    def __init__(self):
+        super().__init__()
+        self.to_r = nn.Linear(24, 24, bias=False)
+
+    def forward(self, x, distances, attention_mask=None):
+        query, key, value = self.split(x)
+        table = self.to_r(distances).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        shifted = F.pad(query @ table.mT, (1, 0))
+        shifted = shifted.reshape(*shifted.shape[:2], shifted.shape[3], -1)[:, :, 1:]
+        shifted = shifted.reshape(*query.shape[:3], -1)[..., : key.shape[2]]
+        scores = (query @ key.mT + shifted) * query.shape[-1] ** -0.5
+        if attention_mask is not None:
+            scores = scores + attention_mask
+        return self.to_out((scores.softmax(-1) @ value).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("design", [InHalves, Steep, Slots, Kinked, Additive])
+def test_a_design_raises_no_alarm(design):
+    torch.manual_seed(0)
+    assert [bug.proof for bug in check(design()).bugs] == []
+
+
+@pytest.mark.parametrize(
+    ("design", "example"),
+    [
+        (Windows, Example(torch.randn(2, 32, 16, 16))),
+        (Pooled, Example(torch.randn(2, 1 + 2 * 3 * 4, 24), (2, 3, 4))),
+        (Step, Example(torch.randn(2, 24), *torch.randn(2, 1, 2, 24))),
+        (Relative, Example(torch.randn(2, 9, 24), torch.randn(1, 17, 24))),
+    ],
+    ids=lambda it: getattr(it, "__name__", ""),
+)
+def test_a_design_with_an_example_raises_no_alarm(design, example):
+    torch.manual_seed(0)
+    assert [bug.proof for bug in check(design(), example=example).bugs] == []
+
+
+def test_a_boolean_mask_of_unusual_polarity_is_suspicious_if_masks_are_added():
+    torch.manual_seed(0)
+    found = check(Additive(), example=torch.randn(2, 5, 24)).findings
+    (finding,) = (it for it in found if it.name == "mask-inverted")
+    assert finding.level == "suspicious"
