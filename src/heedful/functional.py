@@ -121,7 +121,7 @@ def scaled_dot_product_attention(
     """
     if is_causal_bias(attn_mask) and not is_causal:
         attn_mask, is_causal = _read_causal_bias(attn_mask, query)
-    problem = _as_problem(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    problem = as_problem(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if problem is None:
         return pytorch_sdpa(
             query,
@@ -146,7 +146,7 @@ def _read_causal_bias(bias: Any, query: Tensor) -> tuple[Tensor | None, bool]:
     return torch.ones(Tq, Tk, dtype=torch.bool, device=query.device).tril(Tk - Tq), False
 
 
-def _as_problem(
+def as_problem(
     query: Tensor,
     key: Tensor,
     value: Tensor,
