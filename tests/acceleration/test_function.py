@@ -441,8 +441,8 @@ def test_graphs_follow_acceleration_if_they_are_compiled_again():
     assert torch.equal(results[0], results[2])
 
 
-def test_graphs_on_disk_are_told_apart(monkeypatch):
-    monkeypatch.setattr(compiler_config, "cache_key_tag", "theirs")
-    with accelerate(), accelerate():
-        assert compiler_config.cache_key_tag not in ("", "theirs")
-    assert compiler_config.cache_key_tag == "theirs"
+def test_graphs_on_disk_are_told_apart():
+    with compiler_config.patch(cache_key_tag="theirs"):
+        with accelerate(), accelerate():
+            assert compiler_config.cache_key_tag not in ("", "theirs")
+        assert compiler_config.cache_key_tag == "theirs"
