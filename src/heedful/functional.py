@@ -75,7 +75,7 @@ def attention(
     call = None
     plain = bias is softcap is sinks is None and dropout_p == 0 and not return_lse
     if plain and kernel == AUTO and not autocast:
-        call = repeated.signature(query, key, value, mask, scale, True)
+        call = repeated.signature(query, key, value, mask, scale, "attention")
         if call and (output := repeated.repeat(call, query, key, value)) is not None:
             return output
     if autocast:
@@ -133,12 +133,13 @@ def scaled_dot_product_attention(
             raise ValueError("CausalBias should not be used with causal=True")
         attn_mask, is_causal = _read_causal_bias(attn_mask, query)
     autocast, call = _autocasts(query), None
-    if attn_mask is None and dropout_p == 0 and type(is_causal) is bool and not autocast:
+    flags = isinstance(is_causal, bool) and isinstance(enable_gqa, bool)
+    if attn_mask is None and dropout_p == 0 and flags and not autocast:
         mask = Causal(align="start") if is_causal else None
-        call = repeated.signature(query, key, value, mask, scale, enable_gqa)
+        call = repeated.signature(query, key, value, mask, scale, "sdpa", enable_gqa)
         if call and (output := repeated.repeat(call, query, key, value)) is not None:
             return output
-    problem = _as_problem(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    problem = as_problem(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if problem is None:
         return pytorch_sdpa(
             query,
@@ -166,7 +167,7 @@ def _read_causal_bias(bias: Any, query: Tensor) -> tuple[Tensor | None, bool]:
     return torch.ones(Tq, Tk, dtype=torch.bool, device=query.device).tril(Tk - Tq), False
 
 
-def _as_problem(
+def as_problem(
     query: Tensor,
     key: Tensor,
     value: Tensor,

@@ -6,7 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from heedful.bench.workload import GPT2, MINILM, SMOLLM2, AttentionWorkload, ModelWorkload
+from heedful.bench.workload import (
+    BERT,
+    ENCODER,
+    GPT2,
+    MINILM,
+    SMOLLM2,
+    T5,
+    AttentionWorkload,
+    ModelWorkload,
+)
 from heedful.errors import ArgumentError
 
 
@@ -65,6 +74,14 @@ MODELS: dict[str, ModelWorkload] = {
     "embed-fp32": ModelWorkload(MINILM, "forward", 8, 256, padded=True),
     "train-fp32": ModelWorkload(GPT2, "train", 1, 1024),
 }
+# PyTorch's own attention in unchanged models, with and without accelerate().
+ACCELERATED: dict[str, ModelWorkload] = {
+    "bert-fp32": ModelWorkload(BERT, "train", 8, 512, padded=True, dropout=True),
+    "gpt2-fp32": ModelWorkload(GPT2, "train", 1, 1024, dropout=True),
+    "t5-fp32": ModelWorkload(T5, "train", 4, 512, dropout=True),
+    "encoder-fp32": ModelWorkload(ENCODER, "forward", 8, 512, padded=True),
+    "encoder-full-fp32": ModelWorkload(ENCODER, "forward", 8, 512),
+}
 
 
 def _all_cases() -> Iterator[BenchCase]:
@@ -95,6 +112,13 @@ def _all_cases() -> Iterator[BenchCase]:
             "whole models of transformers",
             workload,
             peers=("sdpa", "accelerate"),
+        )
+    for name, workload in ACCELERATED.items():
+        yield BenchCase(
+            f"accelerate-{name}",
+            "accelerate(): PyTorch's own attention in whole models",
+            workload,
+            ours="accelerate",
         )
 
 

@@ -26,6 +26,9 @@ MAX_QUICK_TOKENS: int = 128
 GPT2: str = "GPT-2 small"
 SMOLLM2: str = "SmolLM2-135M"
 MINILM: str = "MiniLM-L6"
+BERT: str = "BERT-base"
+T5: str = "T5-small"
+ENCODER: str = "nn.TransformerEncoder"
 TINY_LLAMA: str = "a tiny Llama"
 MAX_QUICK_MODEL_TOKENS: int = 32
 
@@ -98,13 +101,15 @@ class ModelWorkload:
     """A task of a whole model.
 
     Attributes:
-        model: The model's name. `GPT2` and `TINY_LLAMA` have random weights.
+        model: The model's name. All but `SMOLLM2` and `MINILM` have random weights.
         work: "forward" (language models compute the last token's logits only), "generate" or "train".
         B: The number of sequences.
         T: The number of tokens in each sequence.
         generated: The number of tokens to generate.
         padded: Whether the sequences contain T/4 to T real tokens. Language models are padded on the left.
+        dropout: Whether the model drops what its own settings say. Without it, nothing is dropped.
         dtype: A key of `DTYPES`.
+        tiny: Whether a model with random weights is small.
     """
 
     model: str
@@ -113,13 +118,16 @@ class ModelWorkload:
     T: int
     generated: int = 0
     padded: bool = False
+    dropout: bool = False
     dtype: str = "fp32"
+    tiny: bool = False
 
     def quick(self) -> ModelWorkload:
         """Return the same task of a tiny model on a few tokens."""
         return replace(
             self,
-            model=TINY_LLAMA,
+            model=self.model if self.model in (BERT, T5, ENCODER) else TINY_LLAMA,
+            tiny=True,
             T=min(self.T, MAX_QUICK_MODEL_TOKENS),
             generated=min(self.generated, 3),
             B=2,
@@ -132,7 +140,8 @@ class ModelWorkload:
             "train": "forward and backward pass",
         }[self.work]
         padded = f", {self.T // 4} to {self.T} of them real" if self.padded else ""
-        return f"{self.model}, {work}: batch {self.B}, tokens {self.T}{padded}"
+        dropout = ", dropout" if self.dropout else ""
+        return f"{self.model}, {work}: batch {self.B}, tokens {self.T}{padded}{dropout}"
 
 
 @dataclass(frozen=True, eq=False)

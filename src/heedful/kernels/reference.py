@@ -19,6 +19,11 @@ def refusal(problem: AttentionProblem) -> str | None:
 
 def run(problem: AttentionProblem) -> tuple[Tensor, Tensor]:
     """Compute softmax(scale · Q Kᵀ) V with all scores in memory, in float32 for the smaller dtypes."""
+    return attend(problem, draw_seed() if problem.dropout_p > 0 else None)
+
+
+def attend(problem: AttentionProblem, seed: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Compute the same with the weights that a seed drops, of which there are none without a seed."""
     query, key, value = problem.widened()
 
     scores = query @ key.mT * problem.factor
@@ -29,8 +34,8 @@ def run(problem: AttentionProblem) -> tuple[Tensor, Tensor]:
         scores = scores.masked_fill(~problem.dense_mask, -math.inf)
 
     weights, lse = softmax_with_sinks(scores, problem.sinks)
-    if problem.dropout_p > 0:
-        weights = weights * problem.dropout_factors(draw_seed(), 0, problem.sizes.Tk)
+    if seed is not None:
+        weights = weights * problem.dropout_factors(seed, 0, problem.sizes.Tk)
 
     output = weights @ value
     return output.to(problem.query.dtype), lse

@@ -25,6 +25,7 @@ def forward(
     dropout_p: float,
     *,
     wants_lse: bool,
+    output: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute attention.
 
@@ -42,9 +43,10 @@ def forward(
         softcap: 0 for none.
         dropout_p: the probability of dropping a weight.
         wants_lse: whether to compute the log-sum-exp.
+        output: memory for the output; None: it is allocated in the query's memory order.
 
     Returns:
-        The output (B, Hq, Tq, Dv) in the query's dtype and memory order, and the log-sum-exp (B, Hq, Tq) in
+        The output (B, Hq, Tq, Dv) in the query's dtype, and the log-sum-exp (B, Hq, Tq) in
         float32 or None.
 
     The shapes, dtypes and devices of the tensors must fit together. `AttentionProblem` and PyTorch's own attention
@@ -55,7 +57,8 @@ def forward(
     """
     query, key, value = contiguous_rows(query), contiguous_rows(key), contiguous_rows(value)
     sinks = None if sinks is None else sinks.contiguous()
-    output = empty_output(query, value)
+    if output is None:
+        output = empty_output(query, value)
     lse = query.new_empty(query.shape[:3], dtype=torch.float32) if wants_lse else None
     problem = structs.pack_problem(
         *(query, key, value, output, lse, start, stop, mask, bias, sinks),

@@ -25,19 +25,19 @@ _last: Signature | None = None  # of the last small call that was not remembered
 
 
 def signature(
-    query: Tensor, key: Tensor, value: Tensor, mask: object, scale: float | None, gqa: bool
+    query: Tensor, key: Tensor, value: Tensor, mask: object, scale: float | None, *function: object
 ) -> Signature | None:
     """Return all that decides how a small call runs, if it has no further options; None if it is no such call.
 
     Args:
         query: as `attention` takes it, like all arguments up to scale.
-        gqa: whether there may be fewer key heads than query heads.
+        *function: the function that is called, and what it is told besides: functions accept and return other things.
     """
     if torch.compiler.is_compiling() or not type(query) is type(key) is type(value) is Tensor:
         return None
     if not (mask is None or (isinstance(mask, Mask) and mask.constant)):
         return None
-    if not (scale is None or type(scale) is float) or type(gqa) is not bool:
+    if not (scale is None or type(scale) is float):
         return None
     try:
         if query.dim() != 4 or query.shape[2] > MAX_QUERIES:
@@ -46,7 +46,7 @@ def signature(
             *(query.shape, query.stride(), query.dtype, query.is_cpu),
             *(key.shape, key.stride(), key.dtype, key.is_cpu),
             *(value.shape, value.stride(), value.dtype, value.is_cpu),
-            *(mask, scale, gqa),
+            *(mask, scale, *function),
             *(library.missing, library.parallel_for),
         )
     except RuntimeError:  # nested tensors have no shape

@@ -1,0 +1,84 @@
+"""Which calls of PyTorch's attention were computed by which kernel."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+from heedful import dispatch
+from heedful.screen import aligned
+
+
+class CallKind(NamedTuple):
+    """The properties by which calls of PyTorch's attention are counted.
+
+    Attributes:
+        direction: "forward" or "backward".
+        dtype: the dtype, such as "float32".
+        tokens: "Tq ≤ 8" (decoding), or otherwise "Tq = Tk" or "Tq ≠ Tk".
+        mask: "none", "causal", "key ranges" (a mask tensor that was read as key ranges) or "tensor".
+        passed_on: the reason why PyTorch's kernel computed the call; empty if heedful's did.
+    """
+
+    direction: str
+    dtype: str
+    tokens: str
+    mask: str
+    passed_on: str
+
+
+@dataclass(frozen=True)
+class AccelerationReport:
+    """The calls that the native kernel computed, and those that it passed on. `print(report)` shows a table.
+
+    Attributes:
+        calls: each kind of call with its count, the most frequent first.
+    """
+
+    calls: tuple[tuple[CallKind, int], ...]
+
+    @property
+    def served(self) -> int:
+        """The number of calls that heedful's kernel computed."""
+        return sum(count for call, count in self.calls if not call.passed_on)
+
+    @property
+    def passed_on(self) -> int:
+        """The number of calls that PyTorch's kernel computed."""
+        return sum(count for call, count in self.calls if call.passed_on)
+
+    def __str__(self) -> str:
+        summary = f"{self.served} calls served, {self.passed_on} passed on to PyTorch's kernel"
+        if not self.calls:
+            return summary
+        rows = [("calls", *CallKind._fields[:-1], "computed by")]
+        for call, count in self.calls:
+            computed_by = f"PyTorch: {call.passed_on}" if call.passed_on else "heedful"
+            rows.append((str(count), *call[:-1], computed_by))
+        return f"{summary}\n{aligned(rows)}"
+
+
+_lock: threading.Lock = threading.Lock()
+_tally: Counter[CallKind] = Counter()  # since the process started
+
+
+def count_call(
+    direction: str, query: Tensor, key: Tensor, mask: str, passed_on: str | None = None
+) -> None:
+    """Count a call. Query and key have their tokens in dimension −2; the rest is as in `CallKind`."""
+    Tq, Tk = query.shape[-2:-1], key.shape[-2:-1]  # there are none in a tensor of one dimension
+    few = dispatch.MAX_DECODED
+    tokens = f"Tq ≤ {few}" if Tq <= (few,) else "Tq = Tk" if Tq == Tk else "Tq ≠ Tk"
+    dtype = str(query.dtype).removeprefix("torch.")
+    with _lock:
+        _tally[CallKind(direction, dtype, tokens, mask, passed_on or "")] += 1
+
+
+def counted_calls() -> Counter[CallKind]:
+    """Return the numbers of calls since the process started."""
+    with _lock:
+        return _tally.copy()
