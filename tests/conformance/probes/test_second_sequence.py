@@ -23,11 +23,11 @@ class Mha(nn.Module):
     def heads(self, t):
         return t.unflatten(-1, (self.h, -1)).transpose(1, 2)
 
-    def forward(self, q, kv, hide=None):
+    def forward(self, q, kv, mask=None):
         q, k, v = self.heads(self.wq(q)), self.heads(self.wk(kv)), self.heads(self.wv(kv))
         s = q @ k.transpose(2, 3) / q.size(-1) ** 0.5
-        if hide is not None:
-            s = s.masked_fill(hide[:, None, None], -1e30)
+        if mask is not None:
+            s = s.masked_fill(mask[:, None, None], -1e30)
         p = s.softmax(-1)
         return self.wo((p @ v).transpose(1, 2).flatten(2))
 
@@ -48,34 +48,34 @@ class Attention(nn.Module):
         tgt_pad=None,
         enc_pad=None,
     ):
-        tgt = tgt + self.self_mha(tgt, tgt, hide=tgt_pad)
-        return tgt + self.cross_mha(tgt, enc, hide=enc_pad)
+        tgt = tgt + self.self_mha(tgt, tgt, mask=tgt_pad)
+        return tgt + self.cross_mha(tgt, enc, mask=enc_pad)
 """
 COMMENTED = LAYER.replace("`enc_pad` is True where a token of the encoder is padding.", "").replace(
     "enc_pad=None,", "enc_pad=None,  # (B, S), 1 at padding"
 )
-CROSS = "hide=enc_pad)"
+CROSS = "mask=enc_pad)"
 
 
 @pytest.mark.parametrize(
     ("name", "source", "old", "new", "line"),
     [
-        ("mask-inverted", LAYER, CROSS, "hide=None if enc_pad is None else ~enc_pad)", "enc_pad"),
+        ("mask-inverted", LAYER, CROSS, "mask=None if enc_pad is None else ~enc_pad)", "enc_pad"),
         (
             "mask-inverted",
             COMMENTED,
             CROSS,
-            "hide=None if enc_pad is None else ~enc_pad)",
+            "mask=None if enc_pad is None else ~enc_pad)",
             "enc_pad",
         ),
         ("mask-fill-too-small", LAYER, "-1e30", "-1e-9", "-1e-9"),
-        ("mask-unused", LAYER, CROSS, "hide=None)", "cross_mha("),
+        ("mask-unused", LAYER, CROSS, "mask=None)", "cross_mha("),
         (
             "mask-broadcast",
             LAYER,
             CROSS,
-            "hide=None if enc_pad is None else enc_pad.roll(1, 0))",
-            "roll(1, 0)",
+            "mask=None if enc_pad is None else enc_pad.roll(1, 0))",
+            "masked_fill(mask",
         ),
     ],
 )
@@ -100,7 +100,7 @@ def test_the_padding_of_a_second_sequence_is_no_leak_of_the_first(tmp_path, sour
 
 
 def test_cross_attention_alone_gets_the_same_tokens_twice(tmp_path):
-    alone = LAYER.replace("tgt = tgt + self.self_mha(tgt, tgt, hide=tgt_pad)", "pass")
+    alone = LAYER.replace("tgt = tgt + self.self_mha(tgt, tgt, mask=tgt_pad)", "pass")
     with written(tmp_path, alone) as target:
         subject = find_subject(target(24, 4))
         report = check(target(24, 4))
