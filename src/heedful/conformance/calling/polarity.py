@@ -10,6 +10,11 @@ KEPT: re.Pattern[str] = re.compile(
     r"\b(real|valid|keep|kept|visible|attend|edge|present|unmask|allowed)"
 )
 HIDDEN: re.Pattern[str] = re.compile(r"\b(pad|hid|mask|ignor|invalid|empty|exclu|block)")
+# The mask that a sentence is about, as in "Boolean mask with True at padding"
+NOUN: re.Pattern[str] = re.compile(
+    r"\b((key|padding|pad|attention|boolean|binary)[ _])*masks?\b"
+    r"(?=\s*(with|where|of|that|whose|for|in which|\(|,|:|$))"
+)
 NEGATED: re.Pattern[str] = re.compile(r"\b(not|non|never|no)\b")
 
 
@@ -24,8 +29,10 @@ def documented_polarity(text: str) -> bool | None:
         True
         >>> documented_polarity("(batch, length), True where a key is hidden")
         False
+        >>> documented_polarity("padding mask with True where a token is real")
+        True
     """
-    for clause in re.split(r"[,;.]|\band\b|\bor\b", SHAPES.sub("", text.lower())):
+    for clause in re.split(r"[,;.]|\band\b|\bor\b", NOUN.sub("", SHAPES.sub("", text.lower()))):
         value = VALUES.search(clause)
         keeps, hides = KEPT.search(clause) is not None, HIDDEN.search(clause) is not None
         if value is None or keeps == hides:

@@ -10,6 +10,7 @@ from torch import Tensor
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.probes.rotary_arguments import is_no_rotation
 from heedful.conformance.probes.rotary_continuation import check_continuation
 from heedful.conformance.probes.rotations import Rotation, find_rotations, is_near
 from heedful.conformance.recording.dataflow import VIEWS, ancestors
@@ -23,6 +24,7 @@ USERS: dict[str, str] = {
     "half": "transformers' Llama and GPT-NeoX",
     "interleaved": "the paper, GPT-J and Meta's checkpoints",
 }
+REAL_TABLE = "Give an example with the cosines and sines of real angles."
 
 
 @probe("rotary-layout", "rotary-mismatch", "rotary-offset", "length-dependent")
@@ -40,6 +42,10 @@ def rotary(evidence: Evidence) -> Iterator[Finding | Fact]:
         finding = _compare(evidence.baseline, query, key) or check_continuation(
             evidence, query, key
         )
+        if finding is not None and is_no_rotation(evidence.baseline):
+            proof = "The table of the example is no rotation: its cosines and sines do not belong together."
+            yield Finding(finding.name, "not-testable", proof, finding.case, remedy=REAL_TABLE)
+            return
         if finding is not None:
             yield finding
             return
