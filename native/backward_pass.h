@@ -43,8 +43,7 @@ struct BackwardPass {
 
     int32_t run() {
         if (parts > 1 && !(all_sums = allocate(heads * parts * sums_floats))) return HEEDFUL_NO_MEMORY;
-        for_each_item(shares_bias_gradient() ? nullptr : p.parallel_for, heads * parts,
-                      [this](auto next) { this->differentiate(next); });
+        for_each_item(p.parallel_for, groups(), [this](auto next) { this->differentiate(next); });
         if (parts > 1)
             for_each_item(p.parallel_for, heads, [this](auto next) {
                 for (int64_t head = next(); head >= 0; head = next()) add_up_parts(head);
@@ -54,13 +53,17 @@ struct BackwardPass {
         return status;
     }
 
-    // Whether two items add to one number of the bias gradient. Then a single thread runs them all.
-    bool shares_bias_gradient() const {
-        const heedful_plane &bias = g.grad_bias;
-        return bias.data && ((p.B > 1 && !bias.batch) || (p.Hq > 1 && !bias.head) || parts > 1);
+    // One thread runs the items of a group in order: those that add to the same numbers of the bias gradient. Items are
+    // parts of heads of batch entries. Without a bias gradient, each is a group of its own.
+    bool shared_by(int64_t stride, int64_t count) const { return g.grad_bias.data && !stride && count > 1; }
+    int64_t batch_groups() const { return shared_by(g.grad_bias.batch, p.B) ? 1 : p.B; }
+    int64_t head_groups() const { return shared_by(g.grad_bias.head, p.Hq) ? 1 : p.Hkv; }
+    int64_t part_groups() const {  // a part may end between the heads of one query
+        return shared_by(g.grad_bias.query, p.Tq) || shared_by(g.grad_bias.head, p.Hq / p.Hkv) ? 1 : parts;
     }
+    int64_t groups() const { return batch_groups() * head_groups() * part_groups(); }
 
-    // Run one thread's items; each is one part of one head.
+    // Run one thread's groups.
     template <class Next>
     void differentiate(Next next) {
         const int64_t floats = tile_floats + (parts > 1 ? 0 : sums_floats);
@@ -69,17 +72,25 @@ struct BackwardPass {
             status = HEEDFUL_NO_MEMORY;
             return;
         }
-        for (int64_t item = next(); item >= 0; item = next()) {
-            const int64_t head = item / parts, part = item % parts;
-            float *sums_memory = parts > 1 ? all_sums + item * sums_floats : memory + tile_floats;
-            memset(sums_memory, 0, sizeof(float) * sums_floats);
-            Scratch sums_scratch{sums_memory, sums_memory + sums_floats};
-            const KeyValueGradients sums(p, sums_scratch);
-            for (int64_t tile = tiles * part / parts; tile < tiles * (part + 1) / parts; tile++)
-                Tile(g, head / p.Hkv, head % p.Hkv, tile * WIDE, sums, Scratch{memory, memory + tile_floats}).run();
-            if (parts == 1) write_sums(head, sums);
+        for (int64_t group = next(); group >= 0; group = next()) {
+            const int64_t rest = group / part_groups();
+            for (int64_t b = rest / head_groups(); b < p.B; b += batch_groups())
+                for (int64_t h = rest % head_groups(); h < p.Hkv; h += head_groups())
+                    for (int64_t part = group % part_groups(); part < parts; part += part_groups())
+                        differentiate_part(b, h, part, memory);
         }
         release(memory);
+    }
+
+    void differentiate_part(int64_t b, int64_t h, int64_t part, float *memory) {
+        const int64_t head = b * p.Hkv + h;
+        float *sums_memory = parts > 1 ? all_sums + (head * parts + part) * sums_floats : memory + tile_floats;
+        memset(sums_memory, 0, sizeof(float) * sums_floats);
+        Scratch sums_scratch{sums_memory, sums_memory + sums_floats};
+        const KeyValueGradients sums(p, sums_scratch);
+        for (int64_t tile = tiles * part / parts; tile < tiles * (part + 1) / parts; tile++)
+            Tile(g, b, h, tile * WIDE, sums, Scratch{memory, memory + tile_floats}).run();
+        if (parts == 1) write_sums(head, sums);
     }
 
     void add_up_parts(int64_t head) {

@@ -175,6 +175,7 @@ struct BackwardTile {
         product<LANES, false>(count, V.first, V.row, 1, buf.dO_lanes, LANES, (Dv + PACK - 1) / PACK, buf.dP, LANES);
         if (only_block) recompute_sums(k, count, partial, biased);
         compute_P_and_dS(k, count, partial, biased);
+        if (g.grad_bias.data) accumulate_bias_gradient(k, count);
         accumulate_dQ(K, count);
         accumulate_rows(count, buf.P, buf.dO_rows, Dv, Dv_row, sums.dV + k * sums.Dv_row);
         accumulate_rows(count, buf.dS, buf.Q_rows, D, D_row, sums.dK + k * sums.D_row);
@@ -261,20 +262,26 @@ struct BackwardTile {
 
     // Load the bias, with −∞ where the mask hides the key.
     void load_bias(int64_t k, int64_t count) {
+        const auto row_of = [&](int lane) {
+            return active[lane] ? (const float *)p.bias.data + rows.offset_in(p.bias, lane) + k * p.bias.key : nullptr;
+        };
+        if (p.bias.data && p.bias.key == 1)
+            load_lanes<float, false, LANES>(row_of, rows.count, count, false, buf.bias);
+        else if (!p.bias.data)
+            memset(buf.bias, 0, sizeof(float) * count * LANES);
         for (int lane = 0; lane < LANES; lane++) {
-            if (!active[lane]) {
-                for (int64_t r = 0; r < count; r++) buf.bias[r * LANES + lane] = -INFINITY;
-                continue;
-            }
-            const float *bias =
-                (const float *)p.bias.data + (p.bias.data ? rows.offset_in(p.bias, lane) + k * p.bias.key : 0);
-            const uint8_t *mask =
-                (const uint8_t *)p.mask.data + (p.mask.data ? rows.offset_in(p.mask, lane) + k * p.mask.key : 0);
-            for (int64_t r = 0; r < count; r++) {
-                const bool visible = !p.mask.data || mask[r * p.mask.key];
-                buf.bias[r * LANES + lane] = !visible ? -INFINITY : p.bias.data ? bias[r * p.bias.key] : 0.0f;
-            }
+            if (active[lane] && p.bias.data && p.bias.key != 1)
+                for (int64_t r = 0; r < count; r++) buf.bias[r * LANES + lane] = row_of(lane)[r * p.bias.key];
+            if (!active[lane] || p.mask.data) hide_keys(lane, k, count);
         }
+    }
+
+    // Put −∞ in the place of the bias where the mask hides the key from a lane, and everywhere in an inactive lane.
+    void hide_keys(int lane, int64_t k, int64_t count) {
+        const uint8_t *mask =
+            active[lane] ? (const uint8_t *)p.mask.data + rows.offset_in(p.mask, lane) + k * p.mask.key : nullptr;
+        for (int64_t r = 0; r < count; r++)
+            if (!mask || !mask[r * p.mask.key]) buf.bias[r * LANES + lane] = -INFINITY;
     }
 
     // Find the keys of the block that any lane sees.
@@ -342,7 +349,7 @@ struct BackwardTile {
         dS = probability * (dS - load(buf.delta + lane));
         if (partial || biased) dS = score == -INFINITY ? F{} : dS;
         if constexpr (!FINAL) return;
-        if (g.grad_bias.data) accumulate_bias_gradient(k + r, lane, dS);
+        if (g.grad_bias.data) store(buf.dP + r * LANES + lane, dS);  // for accumulate_bias_gradient()
         if (p.softcap) dS = dS * (1.0f - capped * capped);
     }
 
@@ -368,9 +375,24 @@ struct BackwardTile {
         }
     }
 
-    void accumulate_bias_gradient(int64_t key, int lane, F dS) const {
-        for (int i = lane; i < lane + W && i < rows.count; i++)
-            ((float *)g.grad_bias.data)[rows.offset_in(g.grad_bias, i) + key * g.grad_bias.key] += dS[i - lane];
+    // Add the gradients of finished scores, which took the place of dP, to the gradient of the bias.
+    void accumulate_bias_gradient(int64_t k, int64_t count) const {
+        for (int lane = 0; lane < rows.count; lane += W)
+            for (int64_t r = 0; r < count; r += W) {
+                F v[W];
+                for (int i = 0; i < W; i++) v[i] = r + i < count ? load(buf.dP + (r + i) * LANES + lane) : F{};
+                transpose(v);
+                for (int i = 0; i < W && lane + i < rows.count; i++)
+                    add_to_bias_gradient(lane + i, k + r, count - r < W ? count - r : W, v[i]);
+            }
+    }
+
+    void add_to_bias_gradient(int lane, int64_t key, int64_t count, F gradients) const {
+        float *to = (float *)g.grad_bias.data + rows.offset_in(g.grad_bias, lane) + key * g.grad_bias.key;
+        if (count == W && g.grad_bias.key == 1)
+            store(to, load(to) + gradients);
+        else
+            for (int i = 0; i < count; i++) to[i * g.grad_bias.key] += gradients[i];
     }
 
     // Add A (count, LANES) times B (LANES, size) to rows of dK or dV.

@@ -137,11 +137,29 @@ struct ForwardTile {
             const F s = load(buf.S + i) * inner_scale;
             store(buf.S + i, cap ? tanh(s) * cap : s);
         }
-        if (!p.bias.data) return;
-        for (int lane = 0; lane < rows.count; lane++) {
-            const float *bias = (const float *)p.bias.data + rows.offset_in(p.bias, lane) + k * p.bias.key;
-            for (int64_t r = 0; r < count; r++) buf.S[r * LANES + lane] += bias[r * p.bias.key];
+        if (p.bias.data) add_bias(k, count);
+    }
+
+    void add_bias(int64_t k, int64_t count) {
+        const auto row_of = [&](int lane) {
+            return (const float *)p.bias.data + rows.offset_in(p.bias, lane) + k * p.bias.key;
+        };
+        if (p.bias.key != 1) {
+            for (int lane = 0; lane < rows.count; lane++)
+                for (int64_t r = 0; r < count; r++) buf.S[r * LANES + lane] += row_of(lane)[r * p.bias.key];
+            return;
         }
+        for (int lane = 0; lane < rows.count; lane += W)
+            for (int64_t r = 0; r < count; r += W) {
+                F v[W];
+                for (int i = 0; i < W; i++)
+                    v[i] = lane + i < rows.count ? lane_vector(row_of(lane + i), r, count) : F{};
+                transpose(v);
+                for (int i = 0; i < W && r + i < count; i++) {
+                    float *s = buf.S + (r + i) * LANES + lane;
+                    store(s, load(s) + v[i]);
+                }
+            }
     }
 
     // Set the scores of invisible keys to −∞.

@@ -53,6 +53,8 @@ CALLS = {
         [torch.randn(2, 4, 70, 16), *draw(2, 2, Dv=8)[1:]],
         {"enable_gqa": True},
     ),
+    "batches that broadcast": lambda: ([*draw(2, 4)[:1], *draw(1, 4)[1:]], {}),
+    "dimensions that broadcast": lambda: ([*draw(3, 2, 4)[:1], *draw(2, 1)[1:]], {}),
     "mask with gradient": lambda: (draw(2, 4), mask_with_gradient(70, 90)),
     "mask with gradient, of T5": lambda: (draw(2, 4), mask_with_gradient(1, 4, 70, 90)),
     "mask with gradient, of ALiBi": lambda: (draw(2, 4), mask_with_gradient(4, 1, 90)),

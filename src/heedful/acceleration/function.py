@@ -49,7 +49,8 @@ def attend(
             return output
     inputs = (query, key, value, attn_mask, dropout_p, is_causal)
     options: dict[str, Any] = {"scale": scale, "enable_gqa": enable_gqa}
-    problem = as_problem(*inputs, scale, enable_gqa)
+    tensors = (query, key, value) if enable_gqa else _same_batches(query, key, value)
+    problem = as_problem(*tensors, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if problem is None:  # PyTorch raises its own errors
         return original(OPERATOR)(keys, *inputs, **options)
     fused = torch._fused_sdp_choice(*inputs, **options) != 0  # pyright: ignore[reportPrivateImportUsage]
@@ -65,7 +66,19 @@ def attend(
     if call and fused:
         repeated.remember(call, problem)
     output = _run(problem, lower_mask(problem, may_read=computes), fused, computes)
-    return output.reshape(*query.shape[:-1], value.shape[-1])
+    return output.reshape(*tensors[0].shape[:-1], value.shape[-1])
+
+
+def _same_batches(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Expand batch and head dimensions to the sizes that they broadcast to; unchanged if they do not broadcast."""
+    if query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
+        return query, key, value
+    try:
+        shape = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
+    except RuntimeError:
+        return query, key, value
+    query, key = query.expand(*shape, -1, -1), key.expand(*shape, -1, -1)
+    return query, key, value.expand(*shape, -1, -1)
 
 
 def _difference() -> str | None:

@@ -24,7 +24,7 @@ _REPLACEMENTS: tuple[Replacement, ...] = (
 
 
 def accelerate() -> Acceleration:
-    """Use heedful's native kernel for PyTorch's `scaled_dot_product_attention` on CPUs, forward and backward.
+    """Use heedful's native kernel for PyTorch's own attention on CPUs, forward and backward.
 
     It applies to the whole process, in every thread, until `remove` is called or a ``with`` block ends::
 
@@ -34,15 +34,24 @@ def accelerate() -> Acceleration:
             model(tokens)
         print(acceleration.report())
 
-    Results keep PyTorch's meaning, dtypes and memory layout. If a mask of 0 and −∞ (PyTorch converts Boolean ones)
-    leaves each query at most two key ranges, it is recognized, and hidden blocks are skipped. Calls that the kernel
-    does not support, such as those in float64, are passed on to PyTorch's kernel, and the report states the reason.
-    Several handles can be active at the same time. PyTorch's own kernels return when all of them are removed.
+    It serves `torch.nn.functional.scaled_dot_product_attention` with all of its arguments, and the inference path of
+    `nn.MultiheadAttention` and `nn.TransformerEncoder`, whose padded tokens are skipped as in PyTorch. Results keep
+    PyTorch's meaning, dtypes and memory layout. If a mask leaves each query at most two key ranges, it is recognized,
+    and hidden blocks are skipped. In detail:
 
-    PyTorch computes some calls with other operators, which are not replaced: those with ``dropout_p > 0``, with a value
-    size that differs from the query's, with tensors that are not 4-D, with a mask that requires gradients, or with a
-    non-contiguous last dimension; and the inference path of `nn.MultiheadAttention` and `nn.TransformerEncoder`, unless
-    ``torch.backends.mha.set_fastpath_enabled(False)`` is set.
+    - For the same seed, dropout drops other weights than PyTorch's own kernel. It draws from torch's generator, so
+      `torch.manual_seed` determines it, and checkpointing drops the same weights in both of its runs.
+    - The transforms of `torch.func` and forward-mode derivatives run on PyTorch's kernels. Gradients of gradients take
+      memory for all scores, as they do in PyTorch.
+    - A query that sees no key gets 0. In the inference path, PyTorch returns NaN for it.
+    - `torch.compile` takes calls with dropout, with a mask that requires gradients, or of sizes that PyTorch's fused
+      kernels refuse, into the graph as they are when it compiles: compile after `accelerate`, and call
+      `torch.compiler.reset` after `remove`. The report does not count such calls. Other calls follow the handles.
+
+    Calls that the kernel does not support are passed on to PyTorch's kernel, and the report states the reason: those in
+    float64, those whose attention weights are returned, and those whose kernel is chosen by
+    `torch.nn.attention.sdpa_kernel`. Several handles can be active at the same time. PyTorch's own kernels return when
+    all of them are removed.
 
     Returns:
         The handle, with `remove` and `report`. It is also a context manager.
