@@ -17,6 +17,8 @@ from attentions_with_caches import (
 )
 from torch import nn
 
+from heedful.conformance import check
+
 # name, source, the text that is replaced, its replacement, and a part of the line to be named
 WRONG = [
     ("mask-unused", GROWING, "visible = visible & kept", "visible & kept", "visible & kept"),
@@ -132,3 +134,89 @@ def test_a_mask_must_follow_the_order_of_heads_before_the_batch(tmp_path):
     assert finding.name == "mask-broadcast"
     assert finding.place is not None
     assert wrong in finding.place.source
+
+
+# A layer around PyTorch's module, which takes a mask for each head of each sequence.
+AROUND_TORCH = """
+import torch
+from torch import nn
+
+class Attention(nn.Module):
+    def __init__(self, width, heads=2):
+        super().__init__()
+        self.heads = heads
+        self.inner = nn.MultiheadAttention(width, heads, batch_first=True)
+
+    def forward(self, clip, valid):
+        \"\"\"valid: (batch, frames), 1 at real frames.\"\"\"
+        blocked = valid.eq(0).unsqueeze(1).expand(-1, clip.size(1), -1)
+        blocked = blocked.repeat_interleave(self.heads, dim=0)
+        mixed, _ = self.inner(clip, clip, clip, attn_mask=blocked, need_weights=False)
+        return clip + mixed
+"""
+INTERLEAVED = "blocked.repeat_interleave(self.heads, dim=0)"
+
+# Weights that are masked once more after the softmax, so that padded queries give zeros.
+MASKED_TWICE = """
+import torch
+from torch import nn
+
+class Attention(nn.Module):
+    def __init__(self, dim, heads=2):
+        super().__init__()
+        self.heads = heads
+        self.to_qkv = nn.Linear(dim, 3 * dim)
+
+    def forward(self, x, key_mask=None):
+        b, n, d = x.shape
+        q, k, v = self.to_qkv(x).view(b, n, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        dots = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+        if key_mask is not None:
+            pairs = key_mask.bool()[:, None, :, None] & key_mask.bool()[:, None, None, :]
+            dots = dots.masked_fill(~pairs, -1e30)
+        attn = torch.softmax(dots, dim=-1)
+        if key_mask is not None:
+            attn = torch.where(pairs, attn, 0.0)
+        return (attn @ v).transpose(1, 2).reshape(b, n, d)
+"""
+BEFORE = "            dots = dots.masked_fill(~pairs, -1e30)\n"
+AFTER = "attn = torch.where(pairs, attn, 0.0)"
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "old", "new", "line"),
+    [
+        ("mask-broadcast", AROUND_TORCH, INTERLEAVED, "blocked.repeat(self.heads, 1, 1)", "repeat"),
+        ("mask-broadcast", AROUND_TORCH, INTERLEAVED, "torch.cat([blocked] * self.heads)", "cat("),
+        ("mask-unused", MASKED_TWICE, AFTER, "torch.where(pairs, attn, 0.0)", "torch.where"),
+        ("mask-unused", MASKED_TWICE, AFTER, "attn.masked_fill(~pairs, 0.0)", "attn.masked_fill"),
+        ("mask-after-softmax", MASKED_TWICE, BEFORE, "", "attn = torch.where"),
+        (
+            "mask-after-softmax",
+            MASKED_TWICE.replace(AFTER, "attn[~pairs.expand_as(attn)] = -1e30"),
+            BEFORE,
+            "",
+            "-1e30",
+        ),
+        (
+            "mask-after-softmax",
+            MASKED_TWICE.replace(AFTER, "attn = attn + (1 - pairs.float()) * -1e9"),
+            BEFORE,
+            "",
+            "attn = attn +",
+        ),
+    ],
+)
+def test_masks_of_other_styles_are_named_on_their_line(tmp_path, name, source, old, new, line):
+    assert source.count(old) == 1
+    with written(tmp_path, source.replace(old, new)) as target:
+        (bug,) = check(target(24, 4)).bugs
+    assert bug.name == name
+    assert bug.place is not None
+    assert line in bug.place.source
+
+
+@pytest.mark.parametrize("source", [AROUND_TORCH, MASKED_TWICE])
+def test_masks_of_other_styles_are_no_bug(tmp_path, source):
+    with written(tmp_path, source) as target:
+        assert check(target(24, 4)).bugs == ()

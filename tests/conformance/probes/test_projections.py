@@ -1,6 +1,7 @@
 """Projections, and parts of packed ones, that the output does not depend on."""
 
 import pytest
+from attentions_with_caches import written
 from edited_attention import (
     CONTEXT,
     CORRECT,
@@ -9,6 +10,8 @@ from edited_attention import (
     assert_bug,
     assert_no_finding,
 )
+
+from heedful.conformance import check
 
 # What is replaced, by what, and what is on the line to be named.
 BUGS = {
@@ -58,3 +61,70 @@ def test_an_unused_part_of_a_packed_projection_is_found(tmp_path, old, new, line
 )
 def test_members_for_another_call_raise_no_alarm(tmp_path, member):
     assert_no_finding(tmp_path, MASK_BUFFER, f"{MASK_BUFFER}        {member}\n")
+
+
+# A decoder's layer in which each part is called once.
+LAYER = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+class Mixer(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.q, self.kv = nn.Linear(width, width), nn.Linear(width, 2 * width)
+        self.mix = nn.Linear(width, width)
+
+    def forward(self, x, source):
+        k, v = self.kv(source).chunk(2, dim=-1)
+        mixed = F.scaled_dot_product_attention(self.q(x), k, v)
+        mixed = self.mix(mixed)
+        return mixed
+
+class Attention(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.ln_a, self.ln_b = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.own = Mixer(width)
+        self.other = Mixer(width)
+
+    def forward(self, tgt, memory):
+        h = self.ln_a(tgt)
+        mixed = self.own(h, h)
+        tgt = tgt + mixed
+        h = self.ln_b(tgt)
+        seen = self.other(h, memory)
+        return tgt + seen
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "level", "line"),
+    [
+        ("self.other(h, memory)", "self.own(h, memory)", "bug", "seen = self.own(h, memory)"),
+        ("self.own(h, h)", "self.other(h, h)", "bug", "mixed = self.other(h, h)"),
+        ("self.ln_b(tgt)", "self.ln_a(tgt)", "suspicious", "h = self.ln_a(tgt)"),
+        ("tgt = tgt + mixed", "tgt = tgt + h", "bug", "mixed = self.own(h, h)"),
+    ],
+    ids=["the first again", "the second before", "norm", "result"],
+)
+def test_a_part_that_is_called_in_place_of_another_is_found(tmp_path, old, new, level, line):
+    assert LAYER.count(old) == 1
+    with written(tmp_path, LAYER) as right:
+        assert [it for it in check(right(16)).findings if it.level != "convention"] == []
+    (tmp_path / "wrong").mkdir()
+    with written(tmp_path / "wrong", LAYER.replace(old, new)) as wrong:
+        findings = [it for it in check(wrong(16)).findings if it.name == "projection-unused"]
+    (finding,) = findings
+    assert finding.level == level
+    assert finding.place is not None
+    assert finding.place.source == line
+
+
+def test_a_part_for_another_branch_raises_no_alarm(tmp_path):
+    branches = LAYER.replace(
+        "seen = self.other(h, memory)",
+        "seen = self.own(h, memory) if self.training or True else self.other(h, memory)",
+    ).replace("mixed = self.own(h, h)", "mixed = self.ln_a(h)")
+    with written(tmp_path, branches) as target:
+        assert check(target(16)).bugs == ()

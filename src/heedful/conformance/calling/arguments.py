@@ -11,7 +11,7 @@ from torch import nn
 
 from heedful.conformance.calling import names
 from heedful.conformance.calling.construction import HEAD_SIZE
-from heedful.conformance.calling.convention import MEMORY, Constants
+from heedful.conformance.calling.convention import Constants
 from heedful.conformance.calling.mask_forms import ATTENTION_FORMS, PADDING_FORMS
 from heedful.conformance.calling.options import example_with, option
 from heedful.conformance.calling.roles import TOKENS, all_visible, likely_values
@@ -19,6 +19,7 @@ from heedful.conformance.calling.rotary_tables import rotary_table, rotary_table
 from heedful.conformance.calling.target import Target
 from heedful.errors import ArgumentError
 
+OF_TOKENS = (*names.QUERIES, *names.KEYS, *names.VALUES, *names.CONTEXTS, *names.MEMORIES)
 # Stands for a value that has to be found by trial.
 UNKNOWN = object()
 MAX_UNKNOWN, MAX_GUESSES = (
@@ -55,7 +56,7 @@ def token_arguments(
     if names.COSINES_AND_SINES in parameters:  # its default does not work
         required.append(names.COSINES_AND_SINES)
     for name in dict.fromkeys(required[1:]):
-        if name in (*names.QUERIES, *names.KEYS, *names.VALUES, *names.CONTEXTS):
+        if name in OF_TOKENS:
             tokens.append(name)
         else:
             constants[name] = _constant(target, name, allow_unknown)
@@ -131,8 +132,6 @@ def _constant(target: Target, name: str, allow_unknown: bool) -> Any:
     """
     if name in names.START_POSITIONS:
         return 0
-    if name in names.MEMORIES:
-        return MEMORY
     if name in names.CAUSAL:
         return False
     if name in names.POSITION_IDS:

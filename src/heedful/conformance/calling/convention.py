@@ -98,17 +98,18 @@ class CallingConvention:
         }
         for name, constant in self.constants.items():
             if constant is MEMORY:
-                arguments[name] = self._memory(B, dtype)
+                arguments[name] = self._memory(name, B, dtype)
             else:
                 arguments[name] = constant(B, T, dtype) if callable(constant) else constant
         return arguments
 
-    def _memory(self, B: int, dtype: torch.dtype) -> Tensor:
+    def _memory(self, name: str, B: int, dtype: torch.dtype) -> Tensor:
         """Return random tokens that are the same in each sequence and in each call."""
         generator = torch.Generator().manual_seed(1)
-        shape = (1, MEMORY_TOKENS, *self.features)
+        features = self.other_features.get(name, self.features)
+        shape = (1, MEMORY_TOKENS, *features)
         memory = torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
-        return self._in_layout(self._contiguous(memory.repeat(B, 1, *(1 for _ in self.features))))
+        return self._in_layout(self._contiguous(memory.repeat(B, 1, *(1 for _ in features))))
 
     def _in_layout(self, tokens: Tensor) -> Tensor:
         """Return tokens (B, T, …) in the target's layout."""
@@ -163,8 +164,8 @@ class CallingConvention:
         if not self.batched:
             return tensor[None]
         if self.pooled:
-            pooled = tensor.dim() > 1 and len(tensor) == B
-            return tensor.flatten(1)[:, None].expand(B, T, -1) if pooled else None
+            pooled = tensor.dim() > 0 and len(tensor) == B
+            return tensor.reshape(B, 1, -1).expand(B, T, -1) if pooled else None
         order, grid = self._order, self._grid_of(T)
         if tensor.dim() == len(order):
             at_tokens = [tensor.shape[order.index(axis)] for axis in range(1, 1 + len(grid))]

@@ -18,12 +18,14 @@ from heedful.conformance.calling.failures import (
     proof_of_bug,
 )
 from heedful.conformance.calling.globals import global_tensor_sizes
+from heedful.conformance.calling.second_sequence import with_second_sequence
 from heedful.conformance.calling.target import Target, TargetError
 from heedful.conformance.recording.dataflow import steps_from_tokens
 from heedful.observation import Trace
 
 TRIAL_SIZES = (3, 5)  # B and T
 IMAGE_LENGTHS = (16, 64)  # squares that most strides and windows divide
+POOLED = ("(B, T, C)", "(T, B, C)", "(B, T) ids")  # layouts whose tokens may have one row in all
 LESS_EXACT = (torch.float32, torch.complex64, torch.bfloat16, torch.float16)
 
 
@@ -43,6 +45,7 @@ def find_convention(target: Target, causal: bool | None) -> tuple[CallingConvent
         conventions = [replace(convention, fixed_sizes=sizes) for convention in candidates]
         caller = _first_that_works(target, conventions, failures)
         if caller is not None:
+            caller = with_second_sequence(caller)
             return caller.convention, caller.dtype
     bug = proof_of_bug(failures)
     if bug is not None:
@@ -91,29 +94,37 @@ def _first_in(
     for convention in conventions:
         caller = Caller(target, convention, dtype, callee)
         try:
-            return caller, _trial(caller)
+            return _trial(caller)
         except Exception as error:  # noqa: BLE001 - the next convention may work
             failures.append(FailedCall(caller, error))
     return None
 
 
-def _trial(caller: Caller) -> Trace:
-    """Call the target once.
+def _trial(caller: Caller) -> tuple[Caller, Trace]:
+    """Call the target once, and return how its rows are found, and the trace.
 
     Raises:
-        TypeError: The result has no row for each token.
+        TypeError: The result has no row for each token, and no one for each sequence.
     """
     B, T = caller.fixed_sizes or TRIAL_SIZES
     inputs = caller.draw(B if caller.batched else 1, T)
     arguments = caller.arguments(inputs)
     with torch.no_grad(), caller.isolated():
         trace = caller.trace(arguments)
+    pooled = caller.convention.layout in POOLED and _pools(trace.result, *inputs.sizes)
+    caller = replace(caller, convention=replace(caller.convention, pooled=pooled))
     rows = caller.convention.rows(trace.result, *inputs.sizes)
     if rows is None:
         raise TypeError(f"the result has no row for each of {T} tokens: {_shapes(trace.result)}")
     if caller.convention.guessed and not rows.isfinite().all():
         raise TypeError("the result is not finite, because the arguments were guessed")
-    return trace
+    return caller, trace
+
+
+def _pools(result: object, B: int, T: int) -> bool:
+    """Check whether the first tensor in a result has a row for each sequence and none for each token."""
+    output = next(output_candidates(result), None)
+    return output is not None and output.shape[:1] == (B,) and T not in output.shape
 
 
 def _is_exact(trace: Trace) -> bool:

@@ -17,7 +17,7 @@ from heedful.conformance.calling.arguments import token_arguments
 from heedful.conformance.calling.axes import layouts_by_behavior, mixing_axes
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.causality import causal_flag, mask_by_caller
-from heedful.conformance.calling.convention import MEMORY, TOKEN_AXES, CallingConvention, Constants
+from heedful.conformance.calling.convention import TOKEN_AXES, CallingConvention, Constants
 from heedful.conformance.calling.discovery import IMAGE_LENGTHS, LESS_EXACT
 from heedful.conformance.calling.exceptions import exits_as_errors
 from heedful.conformance.calling.isolation import seeded
@@ -108,8 +108,6 @@ def _passed_to_all(target: Target, tokens: Tensor) -> Example:
     taking, constants = token_arguments(target)
 
     def value(constant: Any) -> Any:
-        if constant is MEMORY:
-            return tokens
         return constant(*tokens.shape[:2], tokens.dtype) if callable(constant) else constant
 
     others = {name: value(constant) for name, constant in constants.items()}

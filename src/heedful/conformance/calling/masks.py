@@ -24,6 +24,7 @@ from heedful.conformance.calling.mask_forms import (
 from heedful.conformance.calling.names import Names
 from heedful.conformance.calling.polarity import documented_polarity
 from heedful.conformance.calling.target import is_from_torch
+from heedful.conformance.recording.dataflow import VIEWS
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.inputs import Inputs
 
@@ -32,6 +33,9 @@ POSITIONS = 4  # tokens on which position arguments are tried
 MAX_UNKNOWN = 2  # arguments of unknown names that are tried as masks
 FAINT = 1e-2  # the largest share of a hidden token's effect that an imperfect mask may leave
 SIMILAR = 1.05  # what leaves no more than this times the smallest share is as good, and the likelier form is taken
+MASK_WORDS = ("mask", "pad", "valid", "keep", "visible")
+TRUTHS = ("eq", "ne", "logical_not", "invert", "bool", "masked_fill", "masked_fill_")
+DIFFERENCES = ("sub", "rsub")
 
 
 class _Trial(NamedTuple):
@@ -101,15 +105,14 @@ def _find_attention_mask(caller: Caller) -> MaskArgument | None:
 
 
 def _unknown(caller: Caller) -> Names:
-    """Return the arguments whose names say nothing and that may be masks: they are guessed, or None by default.
+    """Return the arguments of no conventional name that may be masks: they are required, or None by default.
 
     What an example gives is not replaced.
     """
     convention = caller.convention
     given = convention.constants if convention.from_example else ()
-    guessed = convention.constants if convention.guessed else ()
     optional = (name for name, it in caller.target.parameters.items() if it.default is None)
-    candidates = (name for name in (*guessed, *optional) if name not in given)
+    candidates = (name for name in (*convention.constants, *optional) if name not in given)
     found = (name for name in candidates if name not in names.OF_KNOWN_ROLES)
     return tuple(dict.fromkeys(found))[:MAX_UNKNOWN]
 
@@ -130,7 +133,8 @@ def _said_to_be_masks(caller: Caller) -> Names:
     return tuple(
         name
         for name in _unknown(caller)
-        if any(word in f"{name} {documented.get(name, '')}".lower() for word in ("mask", "pad"))
+        if any(word in f"{name} {documented.get(name, '')}".lower() for word in MASK_WORDS)
+        or documented_polarity(documented.get(name, "")) is not None
     )
 
 
@@ -215,6 +219,9 @@ def _first_fitting(caller: Caller, candidates: Iterable[MaskArgument]) -> MaskAr
     """Return the first argument that hides a token, if imperfectly; or that has any effect; or that runs."""
     running: list[_Trial] = []
     for candidate in candidates:
+        same = [it.argument for it in running if it.argument.name == candidate.name][:1]
+        if candidate.dtype.is_floating_point and any(_is_read_as_truth(caller, it) for it in same):
+            continue
         trial = _trial(caller, candidate)
         if trial is None:
             continue
@@ -227,6 +234,28 @@ def _first_fitting(caller: Caller, candidates: Iterable[MaskArgument]) -> MaskAr
     best = (trial for trial in effective if trial.remaining <= SIMILAR * least)
     chosen = next(best, running[0] if running else None)
     return chosen and chosen.argument
+
+
+def _is_read_as_truth(caller: Caller, argument: MaskArgument) -> bool:
+    """Check whether code takes 1 and 0 from a mask, as `1 - mask` and `mask == 0` do, so that it is not added as such.
+
+    Added numbers that hide everything may hide it there as well, even where 1 and 0 do not.
+    """
+    B, T = _sizes(caller)
+    inputs = caller.draw(B, T)
+    mask = mask_tensor(argument, _all_visible(argument, B, T), B, caller.dtype)
+    with torch.no_grad(), caller.isolated():
+        trace = caller.trace(caller.arguments(inputs) | {argument.name: mask})
+    same: set[int] = set()
+    for step in trace:
+        reads = any(it.name == argument.name and it.kind == "input" for it in step.inputs)
+        if not reads and not any(it.step in same for it in step.inputs):
+            continue
+        if step.operation in TRUTHS or (step.operation in DIFFERENCES and 1 in step.arguments):
+            return True
+        if step.operation in VIEWS:
+            same.add(step.index)
+    return False
 
 
 def _trial(caller: Caller, argument: MaskArgument) -> _Trial | None:

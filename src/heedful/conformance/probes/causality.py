@@ -33,7 +33,7 @@ def causality(evidence: Evidence) -> Iterator[Finding | Fact]:
     T = len(influence)
     future = torch.ones(T, T, dtype=torch.bool).triu(1)
     leaks = influence & future
-    yield Fact("causal", "no" if leaks.any() else "yes")
+    yield Fact("causal", _described(influence, leaks))
     if not evidence.expected.causal or not leaks.any():
         return
     defect = _diagnose(evidence, future)
@@ -49,6 +49,13 @@ def causality(evidence: Evidence) -> Iterator[Finding | Fact]:
         f"B = {evidence.inputs.sizes[0]}, T = {T}; {int(leaks.sum())} of {int(future.sum())} pairs leak",
         defect.place,
     )
+
+
+def _described(influence: Tensor, leaks: Tensor) -> str:
+    """Return whether later tokens have no influence, if any other token has some."""
+    if leaks.any():
+        return "no"
+    return "yes" if influence.tril(-1).any() else "no output depends on another token"
 
 
 def _diagnose(evidence: Evidence, future: Tensor) -> MaskDefect:

@@ -50,7 +50,7 @@ def head_split(evidence: Evidence) -> Iterator[Finding | Fact]:
             block = len(rows) <= 1 and role != "query"  # keys and values may come in blocks
             if own_row or block:
                 continue
-            answer = _answer(evidence, attention, role, differing)
+            answer = _answer(evidence, attention, changed, role, differing)
             if answer is not None:
                 yield answer
             if isinstance(answer, Finding):
@@ -65,13 +65,18 @@ def _follows_another(evidence: Evidence, attention: RecordedAttention) -> bool:
 
 
 def _answer(
-    evidence: Evidence, attention: RecordedAttention, role: str, differing: Tensor
+    evidence: Evidence,
+    attention: RecordedAttention,
+    after: RecordedAttention,
+    role: str,
+    differing: Tensor,
 ) -> Finding | Fact | None:
     """Return the finding on one role's rows, which change though their token does not, or a fact if that is a design.
 
     Args:
         evidence: The runs.
         attention: One attention of the first of them.
+        after: The same attention, with token `CHANGED` changed.
         role: "query", "key" or "value".
         differing: (L, length, D) Boolean, the entries of this role that change with token `CHANGED`.
     """
@@ -90,8 +95,9 @@ def _answer(
             PLURALS[role], f"mixed from several tokens by {mixing.operation} in {mixing.name!r}"
         )
     elif length != T:
-        if not _has_tokens_apart(differing, B, T):
-            return None
+        keys_differing = differing_entries(attention.key, after.key)
+        if not (_has_tokens_apart(differing, B, T) and _has_tokens_apart(keys_differing, B, T)):
+            return None  # a query may meet the keys of its neighborhood alone
         proof = (
             f"The scores compare {length} × {length} heads with each other, not the {T} tokens: the axis of "
             "tokens is not the second to last."

@@ -13,21 +13,23 @@ from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.fused import fused_arguments
 from heedful.conformance.evidence.masking import MaskDefect, unused_masking
-from heedful.conformance.probes.mask_fill import SUFFICIENT_FILL
 from heedful.conformance.probes.padded_batch import line_applying_argument, mask_sources
-from heedful.conformance.recording.dataflow import VIEWS, ancestors
+from heedful.conformance.probes.weighting_causes import (
+    AFTERWARDS,
+    describe_weak_fill,
+    is_hidden_weight,
+    scaling_step,
+    weighting_cause,
+)
+from heedful.conformance.recording.dataflow import ancestors
 from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.recording.source import SourceLine
-from heedful.observation import Source, Step
+from heedful.observation import Source
 
-EQUAL_LOWERING = 1e-6  # the largest standard deviation of a change that counts as one number
-MIN_LOWERING = 1e-3
 RESHAPING = (
     *("getitem", "unsqueeze", "view", "reshape", "expand", "repeat", "repeat_interleave", "tile"),
-    *("transpose", "permute", "mT"),
+    *("transpose", "permute", "mT", "cat", "concat", "stack", "flatten", "roll"),
 )
-ADDITIONS = ("add", "iadd", "add_", "sub", "isub", "sub_")
-MULTIPLICATIONS = ("mul", "imul", "mul_", "masked_fill", "masked_fill_", "where")
 
 
 def find_padding_cause(
@@ -44,9 +46,9 @@ def find_padding_cause(
     """
     assert subject.padding is not None
     line = line_applying_argument(padded, subject.padding)
-    unpadded = find_attentions(subject.record(evidence.inputs, keep=torch.ones_like(keep)))
+    unpadded = subject.record(evidence.inputs, keep=torch.ones_like(keep))
     for index, (attention, without) in enumerate(
-        zip(find_attentions(padded), unpadded, strict=False)
+        zip(find_attentions(padded), find_attentions(unpadded), strict=False)
     ):
         rows = rows_of_entries(evidence, index, attention)
         if rows is None or attention.applied_weights.shape[1] != keep.shape[1]:
@@ -58,7 +60,12 @@ def find_padding_cause(
         )
         if cause is not None:
             return cause
-    return unused_masking(padded) or MaskDefect("padding-leak", "", line)
+    cause = (
+        weighting_cause(padded, unpadded, keep[b], b)
+        or unused_masking(padded)
+        or _check_other_padding(evidence, subject, padded, keep, b)
+    )
+    return cause or MaskDefect("padding-leak", "", line)
 
 
 def rows_of_entries(
@@ -96,18 +103,7 @@ def _describe_weak_fill(
     logits, before, weights = (
         tensor[rows][:, keep] for tensor in (attention.logits, without.logits, attention.weights)
     )
-    padded = logits[:, :, ~keep]
-    if not (weights[:, :, ~keep] > 0).any():
-        return ""
-    fill = padded.flatten()[0]
-    if (padded == fill).all() and fill > SUFFICIENT_FILL:
-        return f"The scores of padded keys are set to {fill:.3g}, not to −∞."
-    change = logits - before
-    lowering = change[:, :, keep].mean() - change[:, :, ~keep].mean()
-    spread = max(change[:, :, keys].std().item() for keys in (keep, ~keep))
-    if spread < EQUAL_LOWERING and MIN_LOWERING < lowering < torch.inf:
-        return f"The scores of padded keys are lowered by only {lowering:.3g}."
-    return ""
+    return describe_weak_fill(logits, before, weights, keep)
 
 
 def line_lowering_scores(
@@ -131,38 +127,20 @@ def line_lowering_scores(
             continue
         scores = value.reshape(hidden.shape)[hidden]
         if (scores == scores[0]).all() or torch.equal(scores, final):
-            return SourceLine.of(_scaling_step(padded, attention, step) or step)
-    return None
-
-
-def _scaling_step(padded: Observation, attention: RecordedAttention, step: Step) -> Step | None:
-    """Return the step that multiplies a mask by a number before another step adds it to the scores."""
-    if step.operation not in ADDITIONS:
-        return None
-    chain = {link.index for link in attention.chain}
-    pending = [source.step for source in step.inputs if source.step not in chain]
-    while pending:
-        index = pending.pop()
-        if index is None or index in chain:
-            continue
-        made = padded.trace[index]
-        if made.operation in MULTIPLICATIONS:
-            return made
-        if made.operation in VIEWS:
-            pending += [source.step for source in made.inputs]
+            return SourceLine.of(scaling_step(padded, attention.chain, step) or step)
     return None
 
 
 def _check_masked_after_softmax(
     attention: RecordedAttention, rows: Tensor, keep: Tensor
 ) -> MaskDefect | None:
-    """Check whether padded keys take part in the softmax and get weight 0 only afterwards."""
+    """Check whether padded keys take part in the softmax and are hidden only afterwards."""
 
     def padded_keys(tensor: Tensor) -> Tensor:
         return tensor[rows][:, keep][:, :, ~keep]
 
     softmax, shape = attention.softmax_step, attention.applied_weights.shape
-    if softmax is None or padded_keys(attention.applied_weights).any():
+    if softmax is None or not is_hidden_weight(padded_keys(attention.applied_weights)):
         return None
     if not padded_keys(attention.weights).any():
         return None
@@ -170,11 +148,8 @@ def _check_masked_after_softmax(
         value = tensor_of(step)
         if value is None or value.numel() != shape.numel() or step.index <= softmax.index:
             continue
-        if not padded_keys(value.reshape(shape)).any():
-            reason = (
-                "Padded keys take part in the softmax, and their weights are set to 0 afterwards."
-            )
-            return MaskDefect("mask-after-softmax", reason, SourceLine.of(step))
+        if is_hidden_weight(padded_keys(value.reshape(shape))):
+            return MaskDefect("mask-after-softmax", AFTERWARDS, SourceLine.of(step))
     return None
 
 
@@ -206,6 +181,32 @@ def _check_broadcast(
                 reason = f"Sequence {b} is masked by the padding of sequence {other}."
                 return MaskDefect("mask-broadcast", reason, line)
     return None
+
+
+def _check_other_padding(
+    evidence: Evidence, subject: Subject, padded: Observation, keep: Tensor, b: int
+) -> MaskDefect | None:
+    """Check whether the padding of another sequence changes the outputs of a sequence."""
+    for other in (c for c in range(len(keep)) if c != b):
+        changed = keep.clone()
+        changed[other] = True
+        output = subject.run(evidence.inputs, keep=changed).detach()
+        if (evidence.differs(output, padded.output)[b] & keep[b]).any():
+            reason = f"Sequence {b} is masked by the padding of sequence {other}."
+            return MaskDefect("mask-broadcast", reason, _line_reshaping_argument(padded, subject))
+    return None
+
+
+def _line_reshaping_argument(padded: Observation, subject: Subject) -> SourceLine | None:
+    """Return the last line that gives the padding mask other axes, before anything else meets it."""
+    assert subject.padding is not None
+    masks: set[int] = set()
+    for step in padded.trace:
+        own = [it.step in masks or it.name == subject.padding.name for it in step.inputs]
+        if own and all(own):
+            masks.add(step.index)
+    reshaping = [index for index in masks if padded.trace[index].operation in RESHAPING]
+    return SourceLine.of(padded.trace[max(reshaping)]) if reshaping else None
 
 
 def _reshaping_line(padded: Observation, attention: RecordedAttention) -> SourceLine | None:

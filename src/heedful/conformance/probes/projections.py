@@ -20,7 +20,13 @@ from heedful.conformance.recording.dataflow import (
     unused_steps,
 )
 from heedful.conformance.recording.differences import differing_entries
-from heedful.conformance.recording.source import SourceLine, attribute_definition, last_return
+from heedful.conformance.recording.source import (
+    SourceLine,
+    attribute_definition,
+    last_return,
+    lines_calling,
+    returns_result,
+)
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 
@@ -61,7 +67,7 @@ def _unused_parameter(evidence: Evidence, unused: set[int]) -> Finding | None:
         for source in step.inputs
         if source.kind == "parameter"
     }
-    for name in _candidates(evidence, read):
+    for name in dict.fromkeys((*_candidates(evidence, read), *_of_contexts(evidence, unused))):
         changed = subject.fresh()
         assert changed.module is not None
         with torch.no_grad():
@@ -105,6 +111,15 @@ def _candidates(evidence: Evidence, read: set[str]) -> Iterator[str]:
         twice = _has_sibling_read_twice(evidence, name, shape)
         if vacant or twice or _has_sibling_in_two_roles(evidence, name, shape):
             yield name
+
+
+def _of_contexts(evidence: Evidence, unused: set[int]) -> Iterator[str]:
+    """Yield the weights by which a step projects an attention's context, though nothing uses the result."""
+    steps = evidence.baseline.trace.steps
+    contexts = {attention.context_step.index for attention in evidence.attentions}
+    for step in (steps[index] for index in sorted(unused)):
+        if is_projection(step) and contexts & ancestors(steps, step):
+            yield from (it.name for it in step.inputs if it.kind == "parameter")
 
 
 def _has_sibling_read_twice(evidence: Evidence, name: str, shape: torch.Size) -> bool:
@@ -153,6 +168,8 @@ def _line_without_projection(evidence: Evidence, name: str, unused: set[int]) ->
             reuse = _reused_tensor(evidence, attention)
             if reuse is not None:
                 return SourceLine.of(reuse.step)
+        if module is not None and computed.module and returns_result(computed):
+            return next(iter(lines_calling(module, computed.module)), SourceLine.of(computed))
     for readers in _readers_of_siblings(steps, name):
         if len(readers) > 1:
             named = (step for step in readers if _role(step.name) == role)

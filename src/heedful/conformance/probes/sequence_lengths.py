@@ -279,7 +279,9 @@ def _line_of_lost_property(attention: RecordedAttention, lost: set[str]) -> Sour
 def _compare_repetitions(evidence: Evidence, outputs: Mapping[int, Tensor]) -> Finding | None:
     """Repeat one token: all keys and values are equal, so the output does not depend on their number."""
     token = evidence.subject.draw(1, 1, seed=5)
-    rows = {n: evidence.subject.run(_repeat(token, n)).detach()[0] for n in outputs}
+    pooled = evidence.subject.convention.pooled  # perhaps from pairs of tokens, and one is no pair
+    lengths = (n for n in outputs if n > 1 or not pooled)
+    rows = {n: evidence.subject.run(_repeat(token, n)).detach()[0] for n in lengths}
     usual = rows[_nearest(evidence.inputs.sizes[1], rows)][:1]
     wrong = [n for n, row in rows.items() if differing_entries(row, usual.expand_as(row)).any()]
     if not wrong or len(wrong) > 2 or len(rows) - len(wrong) < 4:  # positions matter as well

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.attention_search import describe_other_designs
+from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.designs import describe_weights, is_normalized_again
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
@@ -43,6 +44,40 @@ def softmax(evidence: Evidence) -> Iterator[Finding | Fact]:
         elif finding is not None:
             yield finding
             return
+    if not evidence.attentions:
+        yield from _pooled_wrongly(evidence)
+
+
+def _pooled_wrongly(evidence: Evidence) -> Iterator[Finding]:
+    """Report a softmax without queries that is over the sequences of a batch, or over a dimension of one entry."""
+    (B, T), pooled = evidence.inputs.sizes, evidence.subject.convention.pooled
+    for step in evidence.baseline.trace:
+        dim = _softmax_dimension(step)
+        if dim is None or B == T:
+            continue
+        of_tokens, size = T in step.shape, step.shape[dim]
+        over_sequences = size == B > 1 and step.shape.index(B) == dim and (of_tokens or pooled)
+        over_one = size == 1 and of_tokens and pooled
+        if over_sequences or over_one:
+            entries = (
+                "the sequences of the batch" if over_sequences else "one entry, so that each is 1"
+            )
+            yield Finding(
+                "softmax-wrong-dim",
+                "bug",
+                f"The weights {times(step.shape)} sum to 1 along dimension {dim}, over {entries}, not over the tokens.",
+                f"B = {B}, T = {T}",
+                _line(evidence, step),
+            )
+            return
+
+
+def _softmax_dimension(step: Step) -> int | None:
+    """Return the dimension of a softmax, counted from the first one; None for another step."""
+    if step.operation not in SOFTMAXES or step.unused or not step.shape:
+        return None
+    dim = step.keywords.get("dim", step.arguments[1] if len(step.arguments) > 1 else None)
+    return dim % len(step.shape) if isinstance(dim, int) else None
 
 
 def _design(evidence: Evidence, attention: RecordedAttention, finding: Finding) -> str:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
+
+from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.probes.padded_batch import padded_subject, real_tokens
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 
@@ -14,8 +19,9 @@ MASKING: tuple[str, ...] = ("masked_fill", "where", "masked_scatter")
 
 @probe("mask-unused")
 def unused_mask(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Search for a masking step whose result nothing uses."""
-    for step in evidence.baseline.trace:
+    """Search for a masking step whose result nothing uses, with and without a mask in the call."""
+    steps = (step for observation in _observations(evidence) for step in observation.trace)
+    for step in steps:
         if not step.unused or step.operation not in MASKING:
             continue
         in_place = "" if step.operation == "where" else f", or call {step.operation}_"
@@ -28,3 +34,19 @@ def unused_mask(evidence: Evidence) -> Iterator[Finding | Fact]:
             f"{step.operation} returns a new tensor: use it{in_place}.",
         )
         return
+
+
+def _observations(evidence: Evidence) -> Iterator[Observation]:
+    """Yield the run without masks, and those with the masks that the target takes."""
+    yield evidence.baseline
+    padded = padded_subject(evidence)
+    if padded is not None:
+        yield padded.record(evidence.inputs, keep=real_tokens(evidence, "right"))
+    subject, T = evidence.subject, evidence.inputs.sizes[1]
+    if subject.attention_mask is not None:
+        attend = torch.ones(T, T, dtype=torch.bool).tril()
+        observation = attempt(lambda: subject.record(evidence.inputs, attend=attend))
+        if not isinstance(
+            observation, Exception
+        ):  # a target may want another form from T tokens on
+            yield observation

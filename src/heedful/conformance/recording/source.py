@@ -410,6 +410,50 @@ def call_site(observation: Observation, step: Step) -> SourceLine | None:
     return None
 
 
+def lines_calling(module: nn.Module, path: str) -> list[SourceLine]:
+    """Return the statements that call a part of a module as `self.name(…)`, in the order of the lines.
+
+    Args:
+        module: The outermost module.
+        path: The path of the part, such as "blocks.0.attn".
+    """
+    parent, _, name = path.rpartition(".")
+    lines: list[SourceLine] = []
+    for function in methods_of(module.get_submodule(parent)):
+        source = parsed(function)
+        for statement in () if source is None else source.statements():
+            if source is not None and not hasattr(statement, "body"):
+                calls = (it for it in ast.walk(statement) if isinstance(it, ast.Call))
+                lines += [source.line_of(statement) for it in calls if _calls_attribute(it, name)]
+    return sorted(lines, key=lambda line: line.line)
+
+
+def _calls_attribute(call: ast.Call, name: str) -> bool:
+    match call.func:
+        case ast.Attribute(value=ast.Name(id="self"), attr=attribute):
+            return attribute == name
+    return False
+
+
+def returns_result(step: Step) -> bool:
+    """Check whether the function of a step returns its result, by its own statement or by the name it is given."""
+    source = parsed_file(step.file or "")
+    functions = (
+        it
+        for it in ([] if source is None else source.statements())
+        if isinstance(it, ast.FunctionDef) and it.lineno <= (step.line or 0) <= (it.end_lineno or 0)
+    )
+    innermost = max(functions, key=lambda it: it.lineno, default=None)
+    if innermost is None:
+        return False
+    returns = [it for it in ast.walk(innermost) if isinstance(it, ast.Return) and it.value]
+    return any(
+        it.lineno <= (step.line or 0) <= (it.end_lineno or 0)
+        or (isinstance(it.value, ast.Name) and it.value.id == step.name)
+        for it in returns
+    )
+
+
 def call_that_omits(
     target: Callable[..., object], step: Step, parameters: Iterable[str]
 ) -> SourceLine | None:

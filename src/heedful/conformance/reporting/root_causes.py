@@ -54,6 +54,7 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "mask-inverted": (
         *(*_LEAKS, *_OTHER_RUNS),
         *("self-hidden", "window-missing", "mask-broadcast", "output-not-finite"),
+        "attention-ignored",
     ),
     "mask-fill-too-small": (*_LEAKS, *_OTHER_RUNS, "window-missing"),
     "mask-fill-positive": (

@@ -1,0 +1,71 @@
+"""Decide whether a second argument for tokens takes a second sequence, beside one whose tokens already mix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heedful.conformance.calling import names
+from heedful.conformance.calling.caller import Caller
+from heedful.conformance.calling.convention import MEMORY, MEMORY_TOKENS, Constants
+from heedful.conformance.calling.exceptions import attempt
+from heedful.conformance.recording.differences import differing_entries
+
+TOKENS = 5
+
+
+def with_second_sequence(caller: Caller) -> Caller:
+    """Return a caller that holds the second sequence fixed if the first one attends to itself.
+
+    Otherwise, as in cross-attention alone, both arguments keep the same tokens: then all that a check asks about
+    queries and keys can be asked.
+    """
+    convention = caller.convention
+    second = [
+        name
+        for name in convention.names[1:]
+        if name not in (*names.QUERIES, *names.KEYS, *names.VALUES)
+    ]
+    if len(convention.names) != 2 or not second or convention.vocabulary or convention.fixed_sizes:
+        return caller
+    for constants in _shorter_masks(convention.constants):
+        held = replace(
+            convention, names=convention.names[:1], constants={**constants, second[0]: MEMORY}
+        )
+        candidate = replace(caller, convention=held)
+        if _mixes(candidate):
+            return candidate
+    return caller
+
+
+def _shorter_masks(constants: Constants) -> Iterator[Constants]:
+    """Yield the constants, and those in which one or more of the last ones are for the second sequence."""
+    yield constants
+    varying = [name for name, value in constants.items() if callable(value)]
+    for count in range(1, len(varying) + 1):
+        yield {**constants, **{name: _of_memory(constants[name]) for name in varying[-count:]}}
+
+
+def _of_memory(constant: Any) -> Any:
+    """Return a constant for the number of tokens of the second sequence."""
+
+    def shorter(B: int, T: int, dtype: torch.dtype) -> Tensor:
+        return constant(B, MEMORY_TOKENS, dtype)
+
+    return shorter
+
+
+def _mixes(caller: Caller) -> bool:
+    """Check whether a change of the first token reaches another row."""
+    inputs = caller.draw(2 if caller.batched else 1, TOKENS)
+    with torch.no_grad():
+        before, after = (
+            attempt(lambda it=it: caller.run(it)[0, 1:]) for it in (inputs, inputs.changed(0, 0))
+        )
+    if not isinstance(before, Tensor) or not isinstance(after, Tensor):
+        return False
+    return bool(differing_entries(before, after).any())

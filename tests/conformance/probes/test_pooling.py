@@ -1,0 +1,113 @@
+"""Attention whose scores are no products: it weights tokens by a score of each, and often sums them into one row."""
+
+from __future__ import annotations
+
+import pytest
+from attentions_with_caches import findings, written
+
+from heedful.conformance import check
+
+# A vector of each document, of the kind of hierarchical attention.
+DOCUMENT = '''
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+class Attention(nn.Module):
+    def __init__(self, hidden_size):
+        super().__init__()
+        self.project = nn.Linear(hidden_size, hidden_size)
+        self.context = nn.Linear(hidden_size, 1, bias=False)
+
+    def forward(self, words, word_mask):
+        """
+        :param words: (batch, length, hidden)
+        :param word_mask: (batch, length), 1 for words and 0 for padding
+        """
+        u = torch.tanh(self.project(words))
+        energy = self.context(u).squeeze(2)
+        energy = energy.masked_fill(word_mask == 0, float("-inf"))
+        alpha = F.softmax(energy, dim=1)
+        return torch.bmm(alpha.unsqueeze(1), words).squeeze(1), alpha
+'''
+
+# Statistics of the frames of an utterance, under several heads.
+UTTERANCE = """
+import torch
+from torch import nn
+
+class Attention(nn.Module):
+    def __init__(self, channels, heads=2, p=0.1):
+        super().__init__()
+        self.scorer = nn.Sequential(nn.Linear(channels, 12), nn.ReLU(), nn.Linear(12, heads))
+        self.norm = nn.Softmax(dim=1)
+        self.drop = nn.Dropout(p)
+
+    def forward(self, frames: torch.Tensor, mask: torch.Tensor = None):
+        scores = self.scorer(frames)
+        if mask is not None:
+            scores = scores + (1.0 - mask.to(scores.dtype))[..., None] * -1e9
+        w = self.norm(scores)
+        w = self.drop(w)
+        mean = torch.einsum("bth,btc->bhc", w, frames)
+        return mean.flatten(1)
+"""
+
+# Interactions of all pairs of the fields of a row, as recommenders weight them.
+PAIRS = """
+import torch
+from torch import nn
+
+class Attention(nn.Module):
+    def __init__(self, factors, p=0.3):
+        super().__init__()
+        self.score = nn.Sequential(nn.Linear(factors, 8), nn.ReLU(), nn.Linear(8, 1))
+        self.p, self.out = p, nn.Linear(factors, 1)
+
+    def forward(self, fields):
+        i, j = torch.triu_indices(fields.shape[1], fields.shape[1], 1)
+        pairs = fields[:, i] * fields[:, j]
+        w = self.score(pairs).softmax(1)
+        w = nn.functional.dropout(w, self.p, self.training)
+        return self.out((w * pairs).sum(1)).squeeze(-1)
+"""
+
+WRONG = [
+    ("mask-fill-too-small", DOCUMENT, 'float("-inf")', "1e-9", "masked_fill"),
+    (
+        "mask-fill-too-small",
+        DOCUMENT,
+        'energy.masked_fill(word_mask == 0, float("-inf"))',
+        "energy * word_mask",
+        "energy * word_mask",
+    ),
+    ("mask-fill-too-small", UTTERANCE, "-1e9", "-2.0", "-2.0"),
+    (
+        "mask-after-softmax",
+        DOCUMENT,
+        'energy.masked_fill(word_mask == 0, float("-inf"))\n        alpha = F.softmax(energy, dim=1)',
+        "F.softmax(energy, dim=1)\n        alpha = energy * word_mask",
+        "alpha = energy * word_mask",
+    ),
+    ("softmax-wrong-dim", DOCUMENT, "dim=1", "dim=0", "dim=0"),
+    ("softmax-wrong-dim", UTTERANCE, "nn.Softmax(dim=1)", "nn.Softmax(dim=0)", "nn.Softmax(dim=0)"),
+    ("softmax-wrong-dim", PAIRS, "softmax(1)", "softmax(0)", "softmax(0)"),
+    ("mask-inverted", DOCUMENT, "word_mask == 0", "word_mask == 1", "word_mask == 1"),
+    ("dropout-in-eval", PAIRS, "self.p, self.training", "self.p", "dropout(w"),
+]
+
+
+@pytest.mark.parametrize("source", [DOCUMENT, UTTERANCE, PAIRS])
+def test_a_row_for_each_sequence_is_no_bug(tmp_path, source):
+    with written(tmp_path, source) as target:
+        assert [finding for finding in findings(target) if finding.level == "bug"] == []
+
+
+@pytest.mark.parametrize(("name", "source", "old", "new", "line"), WRONG)
+def test_a_bug_of_a_pooling_is_named_on_its_line(tmp_path, name, source, old, new, line):
+    assert old in source
+    with written(tmp_path, source.replace(old, new)) as target:
+        (bug,) = check(target).bugs
+    assert bug.name == name
+    assert bug.place is not None
+    assert line in bug.place.source
