@@ -72,17 +72,17 @@ def documented_axes(target: Callable[..., Any], argument: str = "") -> Iterator[
         argument: The name of an argument, if only lines that begin with it count.
     """
     for line in _documentation(target):
-        if not line.strip(" *-:`").removeprefix("param ").startswith(argument):
+        if not re.match(rf"{argument}(?!\w)" if argument else "", _entry(line)):
             continue
         for shape in DOCUMENTED_SHAPE.findall(line):
-            yield "".join(_documented_axis(part) for part in shape.split(","))
+            yield _documented_shape(shape.split(","))
 
 
 def documented_arguments(target: Callable[..., Any]) -> dict[str, str]:
     """Return what the docstrings of a target say about each word that begins a line, such as an argument."""
     said: dict[str, str] = {}
     for line in _documentation(target):
-        name, _, text = line.strip(" *-:`").removeprefix("param ").partition(":")
+        name, _, text = _entry(line).partition(":")
         said.setdefault(name.split(" ")[0].strip(" `*"), text)
     return said
 
@@ -94,6 +94,20 @@ def _documentation(target: Callable[..., Any]) -> Iterator[str]:
     for definition in (*functions, *classes):
         if not definition.__module__.startswith("torch."):
             yield from (definition.__doc__ or "").splitlines()
+
+
+def _entry(line: str) -> str:
+    """Return a line of a docstring without the marks that precede the name of an argument."""
+    return line.strip(" *-:`").removeprefix("param ")
+
+
+def _documented_shape(parts: list[str]) -> str:
+    """Return a letter per axis of a shape; N is the batch, as in torch.nn, unless another axis is."""
+    letters = "".join(map(_documented_axis, parts))
+    batch = [n for n, part in enumerate(parts) if part.strip() == "N"]
+    if len(batch) == 1 and "B" not in letters:
+        return letters[: batch[0]] + "B" + letters[batch[0] + 1 :]
+    return letters
 
 
 def _documented_axis(text: str) -> str:
@@ -110,6 +124,7 @@ def _documented_axis(text: str) -> str:
         "len": "T",
         "length": "T",
         "seq": "T",
+        "sequence": "T",
         "height": "T",
         "tokens": "T",
     }

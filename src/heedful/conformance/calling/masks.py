@@ -176,7 +176,7 @@ def find_positions(caller: Caller) -> str | None:
 def _candidates(caller: Caller, known: Names, forms: Sequence[str]) -> Iterator[MaskArgument]:
     """Yield the mask arguments to try, the most likely first.
 
-    A mask is not added to the scores if the docstring says what 1 means.
+    A mask is not added to the scores if the docstring says what 1 means, and has a shape that the docstring gives it.
     """
     given = _given(caller)
     documented = documented_arguments(caller.target.callee)
@@ -184,14 +184,35 @@ def _candidates(caller: Caller, known: Names, forms: Sequence[str]) -> Iterator[
         said = documented_polarity(documented.get(name, ""))
         declared = names.TRUE_KEEPS.get(name) if said is None else said
         example = given.get(name)
+        allowed = _documented_forms(caller, name, forms)
         for dtype in (torch.bool, torch.int64, *([caller.dtype] if said is None else [])):
             keeps = _suggests_real_tokens(name) if declared is None else declared
             polarities = (keeps, not keeps)
-            for form in forms:
+            for form in allowed:
                 if isinstance(example, Tensor) and not _is_like(example, form, dtype):
                     continue
                 for true_keeps in (True,) if dtype.is_floating_point else polarities:
                     yield MaskArgument(name, form, dtype, true_keeps, declared)
+
+
+def _documented_forms(caller: Caller, name: str, forms: Sequence[str]) -> list[str]:
+    """Return those of some forms that fit the shapes in an argument's documentation; all of them if it gives none."""
+    shapes = list(documented_axes(caller.target.callee, name))
+    fitting = {
+        form
+        for form in (*PADDING_FORMS, *ATTENTION_FORMS, LENGTHS)
+        if any(_fits(form, shape) for shape in shapes)
+    }
+    return [form for form in forms if form in fitting] if fitting else list(forms)
+
+
+def _fits(form: str, documented: str) -> bool:
+    """Check whether a form may have a documented shape, in which a blank stands for any axis."""
+    letters = [letter for letter in form.strip("()").split(", ") if letter]
+    return len(letters) == len(documented) and all(
+        said in (" ", letter) or (said == "H" and letter == "1")
+        for letter, said in zip(letters, documented, strict=True)
+    )
 
 
 def _given(caller: Caller) -> Mapping[str, object]:

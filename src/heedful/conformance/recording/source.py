@@ -408,6 +408,37 @@ def _assigns_triangle(statement: ast.stmt, variables: set[str]) -> bool:
     return not methods.isdisjoint(TRIANGLE_FUNCTIONS)
 
 
+def triangle_if_given(
+    target: Callable[..., object], arguments: Iterable[str]
+) -> tuple[str, SourceLine] | None:
+    """Return the branch `if mask is not None` that alone builds a triangular matrix, and the argument it asks for.
+
+    Args:
+        target: A module or function.
+        arguments: The names of its arguments that a call need not give.
+    """
+    for function in functions_of(target):
+        source = parsed(function)
+        for statement in () if source is None else source.statements():
+            match statement:
+                case ast.If(
+                    test=ast.Compare(
+                        left=ast.Name(id=name),
+                        ops=[ast.IsNot()],
+                        comparators=[ast.Constant(value=None)],
+                    ),
+                    body=body,
+                ) if name in arguments and not TRIANGLE_FUNCTIONS.isdisjoint(_named_in(body)):
+                    file = "" if source is None else source.file
+                    return name, SourceLine.at(file, statement.lineno)
+    return None
+
+
+def _named_in(statements: Iterable[ast.stmt]) -> set[str]:
+    nodes = [node for statement in statements for node in ast.walk(statement)]
+    return _names(node for node in nodes if isinstance(node, ast.expr))
+
+
 # --- calls -------------------------------------------------------------------------------------------
 
 
