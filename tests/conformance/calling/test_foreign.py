@@ -76,3 +76,16 @@ def test_a_mask_that_is_not_cut_to_the_tokens_is_a_bug():
     bugs = check(foreign.Uncut).bugs
     assert [bug.name for bug in bugs] == ["length-dependent"]
     assert "With 10 tokens" in bugs[0].proof
+
+
+@pytest.mark.parametrize("documented", [True, False])
+def test_a_mask_that_does_not_fit_is_a_bug_where_it_is_made(documented):
+    torch.manual_seed(0)
+    real = torch.arange(5) < torch.tensor([[5], [3]])
+    options = {} if documented else {"example": (torch.randn(2, 5, 24), real)}
+    arguments = {"d_model": 24, "parts": 3}
+    (bug,) = check(foreign.Folded, arguments=arguments, **options).bugs
+    assert bug.name == "mask-broadcast"
+    assert bug.place is not None
+    assert bug.place.source.startswith("hidden = self.folded(")
+    assert not check(foreign.FoldedWhole, arguments=arguments, **options).bugs

@@ -104,6 +104,13 @@ def _find_attention_mask(caller: Caller) -> MaskArgument | None:
     return _first_hiding(caller, _candidates(caller, _unknown(caller), forms)) or attention
 
 
+def masks_by_name(caller: Caller) -> Names:
+    """Return the arguments that their names, or the docstrings, call masks."""
+    known = (*names.PADDING_MASKS, *names.ATTENTION_MASKS)
+    named = (name for name in caller.parameters if name in known)
+    return tuple(dict.fromkeys((*named, *_said_to_be_masks(caller))))
+
+
 def _unknown(caller: Caller) -> Names:
     """Return the arguments of no conventional name that may be masks: they are required, or None by default.
 

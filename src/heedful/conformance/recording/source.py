@@ -197,6 +197,33 @@ def last_assignment(target: Callable[..., object], step: Step, variable: str) ->
     return max(lines, key=lambda line: line.line, default=None)
 
 
+def variables_read(file: str, line: int) -> list[str]:
+    """Return the local variables that the statement on a line reads, in order."""
+    source = parsed_file(file)
+    statement = None if source is None else _innermost_at(source, line)
+    nodes = () if statement is None else ast.walk(statement)
+    read = (it for it in nodes if isinstance(it, ast.Name) and isinstance(it.ctx, ast.Load))
+    return list(dict.fromkeys(it.id for it in read))
+
+
+def assignment_before(file: str, line: int, variable: str, first: int) -> SourceLine | None:
+    """Return the last line that assigns a variable between the first line of its function and a later line."""
+    source = parsed_file(file)
+    made = [
+        statement
+        for statement in (() if source is None else source.statements())
+        if first <= statement.lineno < line and _assigns(statement, variable)
+    ]
+    last = max(made, key=lambda statement: statement.lineno, default=None)
+    return None if last is None or source is None else source.line_of(last)
+
+
+def _innermost_at(source: ParsedSource, line: int) -> ast.stmt | None:
+    """Return the innermost statement that covers a line."""
+    covering = [it for it in source.statements() if it.lineno <= line <= (it.end_lineno or 0)]
+    return max(covering, key=lambda it: it.lineno, default=None)
+
+
 def _assigns(statement: ast.stmt, variable: str) -> bool:
     match statement:
         case ast.Assign(targets=targets):
