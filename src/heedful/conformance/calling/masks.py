@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -27,6 +28,7 @@ from heedful.conformance.calling.target import is_from_torch
 from heedful.conformance.recording.dataflow import VIEWS
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.inputs import Inputs
+from heedful.observation.leaves import leaves_of
 
 TOKENS, SEQUENCES = 5, 3  # unlike the numbers of heads that masks are broadcast over
 POSITIONS = 4  # tokens on which position arguments are tried
@@ -187,9 +189,9 @@ def _candidates(caller: Caller, known: Names, forms: Sequence[str]) -> Iterator[
     """
     given = _given(caller)
     documented = documented_arguments(caller.target.callee)
-    for name in (name for name in known if name in caller.parameters):
+    for name in _among(caller, known):
         said = documented_polarity(documented.get(name, ""))
-        declared = names.TRUE_KEEPS.get(name) if said is None else said
+        declared = names.TRUE_KEEPS.get(_last_word(name)) if said is None else said
         example = given.get(name)
         allowed = _documented_forms(caller, name, forms)
         for dtype in (torch.bool, torch.int64, *([caller.dtype] if said is None else [])):
@@ -200,6 +202,19 @@ def _candidates(caller: Caller, known: Names, forms: Sequence[str]) -> Iterator[
                     continue
                 for true_keeps in (True,) if dtype.is_floating_point else polarities:
                     yield MaskArgument(name, form, dtype, true_keeps, declared)
+
+
+def _among(caller: Caller, known: Names) -> Iterator[str]:
+    """Yield the arguments of known names, and the leaves within an example's arguments whose keys are such names."""
+    for name in known:
+        if name in caller.parameters:
+            yield name
+        yield from (leaf for leaf in caller.convention.leaves if _last_word(leaf) == name)
+
+
+def _last_word(name: str) -> str:
+    """Return the key of a leaf: "mask" of "batch['mask']"."""
+    return re.findall(r"\w+", name)[-1]
 
 
 def _documented_forms(caller: Caller, name: str, forms: Sequence[str]) -> list[str]:
@@ -226,7 +241,8 @@ def _given(caller: Caller) -> Mapping[str, object]:
     """Return the arguments of an example; nothing if there is none."""
     if not caller.convention.from_example:
         return {}
-    return caller.convention.arguments(caller.draw(*_sizes(caller)))
+    given = caller.convention.arguments(caller.draw(*_sizes(caller)))
+    return {f"{name}{path}": leaf for name, it in given.items() for path, leaf in leaves_of(it)}
 
 
 def _is_like(example: Tensor, form: str, dtype: torch.dtype) -> bool:
