@@ -13,13 +13,14 @@ from typing import Any
 from torch import nn
 
 from heedful.conformance.calling.capture import captured_from_model
-from heedful.conformance.calling.construction import instantiate
+from heedful.conformance.calling.construction import instantiate, unstated_parameters
 from heedful.conformance.calling.examples import Example
 from heedful.conformance.calling.exceptions import (
     describe_exception,
     described_with_line,
     global_tensor_read,
     raising_line,
+    unfit_mask,
 )
 from heedful.conformance.calling.failures import is_missing_name
 from heedful.conformance.calling.isolation import undisturbed, within
@@ -37,6 +38,7 @@ from heedful.conformance.reporting.report import Report
 from heedful.conformance.reporting.result import CALLING, ProbeRun
 from heedful.conformance.reporting.root_causes import root_causes
 from heedful.errors import ArgumentError
+from heedful.shapes import times
 
 PROBE_SECONDS = 10.0
 """The time limit of one probe, about a hundred times what a probe of a small module takes."""
@@ -149,7 +151,8 @@ def _check(
             )
         except TargetError as error:
             built = not isinstance(error, ConstructorError)
-            if built and example is not None and inspect.isclass(target):
+            guessed = inspect.isclass(target) and unstated_parameters(target, arguments)
+            if built and example is not None and guessed:
                 raise _unfit_example(target, error) from error
             name, runs, coverage = str(error), (_failed_call(error),), None
         else:
@@ -294,5 +297,9 @@ def _crash(error: BaseException, place: SourceLine | None) -> Finding:
         name, line = global_read
         proof = f"It reads the global tensor {name!r}, which is the same for all inputs, and raises {description}"
         return Finding("undefined-or-global-name", "bug", proof, place=line)
+    mask = unfit_mask(error)
+    if mask is not None:
+        proof = f"The mask {mask.name} ({times(mask.shape)}) does not fit the scores. It raises {description}"
+        return Finding("mask-broadcast", "bug", proof, place=mask.place)
     name = "undefined-or-global-name" if isinstance(error, NameError) else "crashes"
     return Finding(name, "bug", f"It raises {description}", place=place)

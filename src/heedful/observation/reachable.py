@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
+from heedful.observation.leaves import leaves_of
 from heedful.observation.trace import Source, SourceKind
 
 
@@ -72,9 +72,8 @@ def _named_arguments(
     except (TypeError, ValueError):  # a builtin without a signature, or arguments that do not fit
         arguments = {"inputs": inputs, **keywords}
     for parameter, value in arguments.items():
-        leaves, _ = pytree.tree_flatten_with_path(value)
-        for path, leaf in leaves:
-            yield parameter + pytree.keystr(path), leaf
+        for path, leaf in leaves_of(value):
+            yield parameter + path, leaf
 
 
 def _referenced_values(callable: Callable[..., Any]) -> Iterator[tuple[str, object]]:

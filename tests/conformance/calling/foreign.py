@@ -205,3 +205,35 @@ class Slow(nn.Module):
     def forward(self, thing, other, third):
         time.sleep(0.2)
         raise ValueError("none of these")
+
+
+class Folded(Projected):
+    """Folds its heads into the batch, but not the mask."""
+
+    def __init__(self, d_model, parts=3):
+        super().__init__(d_model)
+        self.parts = parts
+
+    def folded(self, mask):
+        return mask
+
+    def forward(self, x, real=None):
+        """
+        x: (batch, length, width)
+        real: (batch, length), true where a token is real
+        """
+        q, k, v = (it.unflatten(-1, (self.parts, -1)) for it in self.split(x))
+        q, k, v = (it.transpose(1, 2).flatten(0, 1) for it in (q, k, v))
+        hidden = None
+        if real is not None:
+            hidden = self.folded(~real.bool()).unsqueeze(1)
+            hidden = hidden | torch.zeros(len(q), 1, x.shape[1], dtype=torch.bool)
+        out = attend(q, k, v, hidden)
+        return out.unflatten(0, (-1, self.parts)).transpose(1, 2).flatten(2)
+
+
+class FoldedWhole(Folded):
+    """Folds its mask, too."""
+
+    def folded(self, mask):
+        return mask.repeat_interleave(self.parts, 0)

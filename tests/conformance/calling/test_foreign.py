@@ -104,3 +104,16 @@ def test_all_probes_together_end(monkeypatch):
     monkeypatch.setattr(checking, "ALL_SECONDS", 0.0)
     report = check(foreign.Kept)
     assert {it.level for it in report.findings} == {"not-testable"}
+
+
+@pytest.mark.parametrize("documented", [True, False])
+def test_a_mask_that_does_not_fit_is_a_bug_where_it_is_made(documented):
+    torch.manual_seed(0)
+    real = torch.arange(5) < torch.tensor([[5], [3]])
+    options = {} if documented else {"example": (torch.randn(2, 5, 24), real)}
+    arguments = {"d_model": 24, "parts": 3}
+    (bug,) = check(foreign.Folded, arguments=arguments, **options).bugs
+    assert bug.name == "mask-broadcast"
+    assert bug.place is not None
+    assert bug.place.source.startswith("hidden = self.folded(")
+    assert not check(foreign.FoldedWhole, arguments=arguments, **options).bugs

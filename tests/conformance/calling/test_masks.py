@@ -228,3 +228,46 @@ def test_a_second_mask_that_does_not_hide_is_kept_and_checked():
     assert bug.name == "mask-fill-too-small"
     assert bug.place is not None
     assert "-1e-9" in bug.place.source
+
+
+class PerQuery(Projected):
+    """Takes a mask of which the first sequence's part counts, if it is not as documented."""
+
+    def forward(self, x, visible=None):
+        """
+        x: of shape (batch, sequence, width).
+        visible: a mask of shape (sequence, sequence), true where a query sees a key.
+        """
+        q, k, v = self.split(x)
+        if visible is not None and visible.ndim == 3:
+            visible = visible[0]
+        causal = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+        return attend(q, k, v, ~(causal if visible is None else causal & visible))
+
+
+class PerQueryAlone(Projected):
+    """Is causal only beside a mask."""
+
+    def forward(self, x, visible=None):
+        """
+        visible: (length, length), true where a query sees a key.
+        """
+        hidden = None
+        if visible is not None:
+            hidden = ~(visible & torch.ones_like(visible).tril())
+        return attend(*self.split(x), hidden)
+
+
+def test_a_mask_has_the_shape_that_the_docstring_gives_it():
+    subject = find_subject(PerQuery)
+    assert subject.padding is None
+    assert subject.attention_mask is not None
+    assert subject.attention_mask.form == "(T, T)"
+    assert not heedful.check(PerQuery, causal=True).bugs
+
+
+def test_a_causal_mask_beside_another_one_alone_is_blamed_where_it_asks_for_that():
+    (leak,) = heedful.check(PerQueryAlone, causal=True).bugs
+    assert leak.name == "future-leak"
+    assert leak.place is not None
+    assert leak.place.source == "if visible is not None:"

@@ -1,9 +1,21 @@
 """Scores without a scale."""
 
+import pytest
 import torch
+from edited_attention import CLASS, CORRECT, edited
 from torch import Tensor, nn
 
 from heedful import check
+
+HELPER = """
+def fused(q, k, v, mask, factor_scale=None):
+    return F.scaled_dot_product_attention(q, k, v, mask, scale=factor_scale)
+
+def plain(q, k, v, mask, scaling):
+    scores = (q @ k.mT) * scaling
+    return scores.masked_fill(~mask, float("-inf")).softmax(-1) @ v
+
+"""
 
 
 class TokensAsKeys(nn.Module):
@@ -42,3 +54,35 @@ def test_attention_to_unprojected_tokens_needs_no_scale() -> None:
 
 def test_attention_to_projected_tokens_needs_a_scale() -> None:
     assert levels(ProjectedKeys) == ["bug"]
+
+
+@pytest.mark.parametrize(
+    ("query", "call", "line"),
+    [
+        (" * self.factor", "fused(query, key, value, seen, self.factor)", "fused(query"),
+        ("", "plain(query, key, value, seen, scaling=self.wrong)", "self.wrong ="),
+        ("", "plain(query, key, value, seen, factor)", "factor = query.shape"),
+    ],
+    ids=["twice", "wrong attribute", "wrong variable"],
+)
+def test_a_scale_that_a_call_passes_on_is_blamed_where_it_comes_from(tmp_path, query, call, line):
+    source = CORRECT.replace(CLASS, HELPER + CLASS)
+    start = source.index("        scores = query @")
+    stop = source.index("        context = context.transpose")
+    body = (
+        f"        query = query{query}\n"
+        "        seen = ~self.mask[:T, :T]\n"
+        "        factor = query.shape[-1] ** -0.25\n"
+        f"        context = {call}\n"
+    )
+    source = source[:start] + body + source[stop:]
+    source = source.replace(
+        "        self.p = dropout\n",
+        "        self.factor = (d_model // num_heads) ** -0.5\n"
+        "        self.wrong = d_model ** -0.5\n",
+    )
+    with edited(tmp_path, source=source) as attention:
+        bugs = check(attention, causal=True).bugs
+    (bug,) = (bug for bug in bugs if bug.name == "scale-wrong")
+    assert bug.place is not None
+    assert line in bug.place.source

@@ -23,3 +23,18 @@ def test_a_module_is_blamed_where_it_is_created(tmp_path, call, line):
     assert bug.name == "softmax-wrong-dim"
     assert bug.place is not None
     assert bug.place.source == line
+
+
+def test_a_layer_in_a_sequential_is_blamed_where_it_is_created(tmp_path):
+    created = (
+        "        self.weigh = nn.Sequential(\n"
+        "            nn.Identity(),\n"
+        "            nn.Softmax(-2),\n"
+        "        )\n"
+    )
+    source = CORRECT.replace(BUFFER, created + BUFFER)
+    with edited(tmp_path, SOFTMAX, "        weights = self.weigh(scores)\n", source) as attention:
+        (bug,) = check(attention, causal=True).bugs
+    assert bug.name == "softmax-wrong-dim"
+    assert bug.place is not None
+    assert bug.place.source == "nn.Softmax(-2),"

@@ -19,6 +19,7 @@ from heedful.conformance.recording.coverage import watched
 from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.observation import Observation
 from heedful.observation import ReachableTensors, Trace, record
+from heedful.observation.leaves import leaf_named
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +57,8 @@ class Caller:
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """The names of the arguments of a call."""
-        return tuple(self.target.parameters)
+        """The names of the arguments of a call, and of the leaves within those of an example."""
+        return *self.target.parameters, *self.convention.leaves
 
     @property
     def module(self) -> nn.Module | None:
@@ -127,9 +128,8 @@ class Caller:
             (B, T), self.dtype, keep=keep, attend=attend, required=required
         )
         if from_example and keep is not None and padding is not None and attend is None:
-            masks[padding.name] = combined_with(
-                given.get(padding.name), padding, masks[padding.name]
-            )
+            own = leaf_named(padding.name, given)
+            masks[padding.name] = combined_with(own, padding, masks[padding.name])
         return given | masks
 
     def run(

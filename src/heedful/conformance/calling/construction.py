@@ -184,15 +184,20 @@ def _alternatives(
 
 def guessed_parameters(target: Any, arguments: Mapping[str, Any]) -> list[str]:
     """Return the parameters of a class, without defaults, whose names are not conventional."""
+    known = (*conventional_values(arguments), *names.CONFIGURATIONS)
+    return [name for name in unstated_parameters(target, arguments) if name not in known]
+
+
+def unstated_parameters(target: Any, arguments: Mapping[str, Any]) -> list[str]:
+    """Return the parameters of a class, without defaults, that the user gives no value for."""
     if not inspect.isclass(target):
         return []
-    known = (*conventional_values(arguments), *names.CONFIGURATIONS, *arguments)
     return [
         name
         for name, it in inspect.signature(target).parameters.items()
         if it.default is it.empty
         and it.kind not in (it.VAR_POSITIONAL, it.VAR_KEYWORD)
-        and name not in known
+        and name not in arguments
     ]
 
 

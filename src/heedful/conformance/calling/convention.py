@@ -12,6 +12,7 @@ from torch import Tensor
 
 from heedful.conformance.calling import names
 from heedful.conformance.recording.inputs import Inputs
+from heedful.observation.leaves import leaves_of
 
 # Stands for a second sequence, the same in every call, to which a decoder attends beside its own.
 MEMORY = object()
@@ -73,11 +74,17 @@ class CallingConvention:
         """True if tokens are the pixels of a feature map."""
         return "X" in self._letters
 
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        """The names of the leaves within an example's arguments, such as "batch['mask']"."""
+        values = ((name, getattr(it, "value", None)) for name, it in self.constants.items())
+        return tuple(f"{name}{path}" for name, it in values for path, _ in leaves_of(it) if path)
+
     def draw(self, B: int, T: int, dtype: torch.dtype, seed: int = 0) -> Inputs:
         """Draw random tokens: standard normal vectors, or ids."""
         generator = torch.Generator().manual_seed(seed)
         if self.vocabulary:
-            ids = torch.randint(0, self.vocabulary, (B, T), generator=generator)
+            ids = torch.randint(0, self.vocabulary, (B, T, *self.features), generator=generator)
             return Inputs({self.names[0]: ids}, self.vocabulary)
 
         def vectors(name: str) -> Tensor:
@@ -198,3 +205,5 @@ def output_candidates(result: object) -> Iterator[Tensor]:
         yield from (value for value in result.values() if isinstance(value, Tensor))
     elif isinstance(result, tuple | list):
         yield from (value for value in result if isinstance(value, Tensor))
+    else:  # an object that holds tensors
+        yield from (value for _, value in leaves_of(result) if isinstance(value, Tensor))

@@ -28,6 +28,11 @@ def docstring_lines(target: Callable[..., Any]) -> Iterator[str]:
             yield from (definition.__doc__ or "").splitlines()
 
 
+def entry_of(line: str) -> str:
+    """Return a line of a docstring without the marks that precede the name of an argument."""
+    return line.strip(" *-:`").removeprefix("param ")
+
+
 def documented_arguments(target: Callable[..., Any]) -> dict[str, str]:
     """Return what a target says about each argument: in a line that begins with it, a sentence or a comment.
 
@@ -37,7 +42,7 @@ def documented_arguments(target: Callable[..., Any]) -> dict[str, str]:
     """
     said: dict[str, str] = {}
     for line in docstring_lines(target):
-        name, _, text = line.strip(" *-:`").removeprefix("param ").partition(":")
+        name, _, text = entry_of(line).partition(":")
         said.setdefault(name.split(" ")[0].strip(" `*"), text)
     for name, text in _stated(target):
         if not said.get(name):

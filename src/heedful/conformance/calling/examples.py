@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from heedful.conformance.calling import names
 from heedful.conformance.calling.arguments import token_arguments
@@ -24,9 +24,10 @@ from heedful.conformance.calling.isolation import seeded
 from heedful.conformance.calling.layouts import likely_layouts
 from heedful.conformance.calling.options import option
 from heedful.conformance.calling.resizing import Axes, Resized, axes_of, mapped, telling_sequence
-from heedful.conformance.calling.target import CASTS, Target, TargetError
+from heedful.conformance.calling.target import CASTS, LEAF, Target, TargetError
 from heedful.conformance.recording.dataflow import steps_from_tokens
 from heedful.errors import ArgumentError
+from heedful.observation.leaves import leaves_of, with_changed_leaves
 
 FEW = 2  # sequences that are enough where the number of tokens cannot be small
 TRIAL_BATCHES, TRIAL_TOKENS = (3, 2), (5, 4, 3, 2, 1)  # the first that differ from the example's
@@ -182,7 +183,7 @@ def _run_as_given(target: Target, example: Example) -> None:
     Raises:
         TargetError: The target raises an exception.
     """
-    values = (*example.args, *example.kwargs.values())
+    values = [leaf for _, leaf in leaves_of((example.args, example.kwargs))]
     dtypes = [value.dtype for value in values if isinstance(value, Tensor) and value.dtype in CASTS]
     callee, own = target.copied((dtypes or [torch.float32])[0]), example.copied()
     try:
@@ -213,11 +214,17 @@ def _conventions(
     target: Target, arguments: Mapping[str, Any], causal: bool | None
 ) -> Iterator[tuple[CallingConvention, tuple[int, int]]]:
     """Yield the conventions that an example may follow, each with the sizes B and T of a trial."""
-    first = next((name for name, it in arguments.items() if _may_be_tokens(it)), None)
+    first = _first_tokens(target, arguments)
     if first is None:
         return
+    arguments = {**arguments, **_leaves_beside(first, arguments)}
     tokens = _token_names(first, arguments)
     others = {name: value for name, value in arguments.items() if name not in tokens}
+    others = {
+        name: _without(tokens, name, value)
+        for name, value in others.items()
+        if not LEAF.search(name)
+    }
     flags = {name: it for name, it in causal_flag(target, causal).items() if name not in arguments}
     same = all(_equal(arguments[first], arguments[name]) for name in tokens)
     bases = [
@@ -269,10 +276,58 @@ def _of_its_length(
         yield replace(base, constants={**held, **flags}, fixed_sizes=(batch, T)), (batch, T)
 
 
-def _may_be_tokens(value: Any) -> bool:
+def _first_tokens(target: Target, arguments: Mapping[str, Any]) -> str | None:
+    """Return the name of the first argument that may hold tokens, or of such a leaf within an argument.
+
+    A state (B, C) before tokens (B, T, C) of the same width holds none.
+    """
+    embeds = any(isinstance(part, nn.Embedding) for part in _modules(target))
+    found = {
+        f"{name}{path}": leaf
+        for name, value in arguments.items()
+        for path, leaf in leaves_of(value)
+        if _may_be_tokens(leaf, embeds)
+    }
+    first = next(iter(found), None)
+    if first is None or found[first].dim() > 2 or not found[first].is_floating_point():
+        return first
+    B, C = found[first].shape
+    sequences = (
+        name
+        for name, it in found.items()
+        if it.dim() == 3 and (it.shape[0], it.shape[2]) == (B, C) and it.shape[1] != B
+    )
+    return next(sequences, first)
+
+
+def _leaves_beside(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the leaves of the argument that a leaf with a name belongs to; nothing for a whole argument."""
+    if name in arguments:
+        return {}
+    owner = LEAF.split(name, maxsplit=1)[0]
+    return {f"{owner}{path}": leaf for path, leaf in leaves_of(arguments[owner])}
+
+
+def _without(tokens: Sequence[str], name: str, value: Any) -> Any:
+    """Return an argument in which placeholders stand for the leaves that hold tokens."""
+
+    def kept(path: str, leaf: Any) -> Any:
+        return torch.empty(()) if f"{name}{path}" in tokens else leaf
+
+    return with_changed_leaves(value, kept)
+
+
+def _modules(target: Target) -> list[nn.Module]:
+    return [] if target.module is None else list(target.module.modules())
+
+
+def _may_be_tokens(value: Any, embeds: bool) -> bool:
+    """Check whether a value may hold tokens: vectors, or ids; a token may have several if they are embedded."""
     if not isinstance(value, Tensor) or value.dtype == torch.bool or value.is_complex():
         return False
-    return value.dim() in range(2, 7) if value.is_floating_point() else value.dim() == 2
+    if value.is_floating_point():
+        return value.dim() in range(2, 7)
+    return value.dim() == 2 or (value.dim() == 3 and embeds)
 
 
 def _token_names(first: str, arguments: Mapping[str, Any]) -> tuple[str, ...]:
@@ -304,7 +359,8 @@ def _layouts(
     shape = tuple(tokens.shape)
     if not tokens.is_floating_point():
         vocabulary = int(tokens.max()) + 1
-        yield CallingConvention("(B, T) ids", taking, (), vocabulary), (shape[0], shape[1])
+        layout = "(B, T) ids" if len(shape) == 2 else "(B, T, C) ids"
+        yield CallingConvention(layout, taking, shape[2:], vocabulary), (shape[0], shape[1])
     elif len(shape) == 2:
         yield CallingConvention("(T, C)", taking, shape[-1:]), (1, shape[0])
     elif len(shape) == 3:

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import dis
+import re
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from heedful.conformance.calling.isolation import unforked
 from heedful.conformance.recording.location import location_of
-from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.recording.source import (
+    SourceLine,
+    assignment_before,
+    variables_read,
+)
 
 # They only run a target's lines, or judge its arguments.
 RUNNERS = (
     *("torch", "heedful.conformance", "heedful.observation", "einops", "functools", "inspect"),
     *("jaxtyping", "beartype", "typeguard"),
+)
+UNEQUAL_SIZES: re.Pattern[str] = re.compile(
+    r"size of tensor a \((\d+)\) must match the size of tensor b \((\d+)\)"
 )
 MAX_DESCRIPTION = 1000  # characters of a message
 
@@ -72,11 +82,51 @@ def _own_frames(error: BaseException) -> list[tuple[FrameType, int]]:
 def without_tensors(error: BaseException) -> BaseException:
     """Return an exception whose frames no longer hold their local variables, which may be large tensors.
 
-    An AttributeError keeps them, because they tell whether an argument lacks the attribute.
+    An AttributeError keeps them, because they tell whether an argument lacks the attribute, and so do errors of unequal
+    sizes, because they tell which mask does not fit.
     """
-    if not isinstance(error, AttributeError):
+    if not isinstance(error, AttributeError) and not UNEQUAL_SIZES.search(str(error)):
         traceback.clear_frames(error.__traceback__)
     return error
+
+
+@dataclass(frozen=True)
+class UnfitMask:
+    """A mask that cannot be broadcast to the scores.
+
+    Attributes:
+        name: The variable that holds it.
+        shape: Its shape where the code raises.
+        sizes: The two sizes that should be equal.
+        place: The line that gives it this shape, or else the one that raises.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    sizes: tuple[int, int]
+    place: SourceLine
+
+
+def unfit_mask(error: BaseException) -> UnfitMask | None:
+    """Return the mask with which code raises an exception because it cannot be broadcast; None for other exceptions.
+
+    It is a Boolean tensor, or one whose variable is named a mask, in the statement that raises.
+    """
+    said, own = UNEQUAL_SIZES.search(describe_exception(error)), _own_frames(error)
+    if said is None or not own:
+        return None
+    frame, line = own[-1]
+    code, sizes = frame.f_code, (int(said[1]), int(said[2]))
+    for name in variables_read(code.co_filename, line):
+        tensor = frame.f_locals.get(name)
+        if not isinstance(tensor, Tensor) or not (
+            tensor.dtype == torch.bool or "mask" in name.lower()
+        ):
+            continue
+        made = assignment_before(code.co_filename, line, name, code.co_firstlineno)
+        place = made or SourceLine.at(code.co_filename, line)
+        return UnfitMask(name, tuple(tensor.shape), sizes, place)
+    return None
 
 
 def describe_exception(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from heedful.conformance.calling import names
-from heedful.conformance.calling.documentation import docstring_lines
+from heedful.conformance.calling.documentation import docstring_lines, entry_of
 from heedful.conformance.recording.source import parsed
 
 # A shape in a docstring, such as "(batch, length, dim)".
@@ -73,10 +73,19 @@ def documented_axes(target: Callable[..., Any], argument: str = "") -> Iterator[
         argument: The name of an argument, if only lines that begin with it count.
     """
     for line in docstring_lines(target):
-        if not line.strip(" *-:`").removeprefix("param ").startswith(argument):
+        if not re.match(rf"{argument}(?!\w)" if argument else "", entry_of(line)):
             continue
         for shape in DOCUMENTED_SHAPE.findall(line):
-            yield "".join(_documented_axis(part) for part in shape.split(","))
+            yield _documented_shape(shape.split(","))
+
+
+def _documented_shape(parts: list[str]) -> str:
+    """Return a letter per axis of a shape; N is the batch, as in torch.nn, unless another axis is."""
+    letters = "".join(map(_documented_axis, parts))
+    batch = [n for n, part in enumerate(parts) if part.strip() == "N"]
+    if len(batch) == 1 and "B" not in letters:
+        return letters[: batch[0]] + "B" + letters[batch[0] + 1 :]
+    return letters
 
 
 def _documented_axis(text: str) -> str:
@@ -93,6 +102,7 @@ def _documented_axis(text: str) -> str:
         "len": "T",
         "length": "T",
         "seq": "T",
+        "sequence": "T",
         "height": "T",
         "tokens": "T",
     }

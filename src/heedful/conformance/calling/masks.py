@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -29,6 +30,7 @@ from heedful.conformance.calling.target import is_from_torch
 from heedful.conformance.recording.dataflow import VIEWS
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.inputs import Inputs
+from heedful.observation.leaves import leaves_of
 
 TOKENS, SEQUENCES = 5, 3  # unlike the numbers of heads that masks are broadcast over
 POSITIONS = 4  # tokens on which position arguments are tried
@@ -107,6 +109,13 @@ def _find_attention_mask(caller: Caller) -> MaskArgument | None:
     return _first_hiding(caller, _candidates(caller, _unknown(caller), forms)) or attention
 
 
+def masks_by_name(caller: Caller) -> Names:
+    """Return the arguments that their names, or the docstrings, call masks."""
+    known = (*names.PADDING_MASKS, *names.ATTENTION_MASKS)
+    named = (name for name in caller.parameters if name in known)
+    return tuple(dict.fromkeys((*named, *_said_to_be_masks(caller))))
+
+
 def _unknown(caller: Caller) -> Names:
     """Return the arguments of no conventional name that may be masks: they are required, or None by default.
 
@@ -180,29 +189,64 @@ def find_positions(caller: Caller) -> str | None:
 def _candidates(caller: Caller, known: Names, forms: Sequence[str]) -> Iterator[MaskArgument]:
     """Yield the mask arguments to try, the most likely first.
 
-    A mask is not added to the scores if the docstring says what 1 means.
+    A mask is not added to the scores if the docstring says what 1 means, and has a shape that the docstring gives it.
     """
     given = _given(caller)
     documented = documented_arguments(caller.target.callee)
-    for name in (name for name in known if name in caller.parameters):
+    for name in _among(caller, known):
         said = documented_polarity(documented.get(name, ""))
-        declared = names.TRUE_KEEPS.get(name) if said is None else said
+        declared = names.TRUE_KEEPS.get(_last_word(name)) if said is None else said
         example = given.get(name)
+        allowed = _documented_forms(caller, name, forms)
         for dtype in (torch.bool, torch.int64, *([caller.dtype] if said is None else [])):
             keeps = _suggests_real_tokens(name) if declared is None else declared
             polarities = (keeps, not keeps)
-            for form in forms:
+            for form in allowed:
                 if isinstance(example, Tensor) and not _is_like(example, form, dtype):
                     continue
                 for true_keeps in (True,) if dtype.is_floating_point else polarities:
                     yield MaskArgument(name, form, dtype, true_keeps, declared)
 
 
+def _among(caller: Caller, known: Names) -> Iterator[str]:
+    """Yield the arguments of known names, and the leaves within an example's arguments whose keys are such names."""
+    for name in known:
+        if name in caller.parameters:
+            yield name
+        yield from (leaf for leaf in caller.convention.leaves if _last_word(leaf) == name)
+
+
+def _last_word(name: str) -> str:
+    """Return the key of a leaf: "mask" of "batch['mask']"."""
+    return re.findall(r"\w+", name)[-1]
+
+
+def _documented_forms(caller: Caller, name: str, forms: Sequence[str]) -> list[str]:
+    """Return those of some forms that fit the shapes in an argument's documentation; all of them if it gives none."""
+    shapes = list(documented_axes(caller.target.callee, name))
+    fitting = {
+        form
+        for form in (*PADDING_FORMS, *ATTENTION_FORMS, LENGTHS)
+        if any(_fits(form, shape) for shape in shapes)
+    }
+    return [form for form in forms if form in fitting] if fitting else list(forms)
+
+
+def _fits(form: str, documented: str) -> bool:
+    """Check whether a form may have a documented shape, in which a blank stands for any axis."""
+    letters = [letter for letter in form.strip("()").split(", ") if letter]
+    return len(letters) == len(documented) and all(
+        said in (" ", letter) or (said == "H" and letter == "1")
+        for letter, said in zip(letters, documented, strict=True)
+    )
+
+
 def _given(caller: Caller) -> Mapping[str, object]:
     """Return the arguments of an example; nothing if there is none."""
     if not caller.convention.from_example:
         return {}
-    return caller.convention.arguments(caller.draw(*_sizes(caller)))
+    given = caller.convention.arguments(caller.draw(*_sizes(caller)))
+    return {f"{name}{path}": leaf for name, it in given.items() for path, leaf in leaves_of(it)}
 
 
 def _is_like(example: Tensor, form: str, dtype: torch.dtype) -> bool:

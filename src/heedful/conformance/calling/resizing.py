@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
+
+from heedful.observation.leaves import leaves_of, with_changed_leaves
 
 
 @dataclass(frozen=True)
@@ -123,8 +124,9 @@ class Resized:
                 return value.narrow(axis, start, stop - start)
             return value
 
+        originals = dict(leaves_of(self.value))
         whole = self(B, stop, dtype)
-        return pytree.tree_map(cut, self.value, whole) if _tensors(self.value) else whole
+        return with_changed_leaves(whole, lambda path, leaf: cut(originals.get(path), leaf))
 
     @property
     def most_tokens(self) -> int | None:
@@ -141,20 +143,9 @@ class Resized:
 
 
 def mapped(function: Callable[[Any], Any], value: Any) -> Any:
-    """Apply a function to the entries of tuples, lists and dicts, and to anything else as a whole."""
-    if type(value) in (tuple, list):
-        return type(value)(mapped(function, entry) for entry in value)
-    if type(value) is dict:
-        return {name: mapped(function, entry) for name, entry in value.items()}
-    return function(value)
+    """Apply a function to the leaves of lists, dictionaries and other holders of tensors."""
+    return with_changed_leaves(value, lambda path, leaf: function(leaf))
 
 
 def _tensors(value: Any) -> list[Tensor]:
-    found: list[Tensor] = []
-
-    def collect(entry: Any) -> None:
-        if isinstance(entry, Tensor):
-            found.append(entry)
-
-    mapped(collect, value)
-    return found
+    return [leaf for _, leaf in leaves_of(value) if isinstance(leaf, Tensor)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from heedful.conformance.calling.options import option, option_with
 from heedful.errors import ArgumentError
+from heedful.observation.leaves import with_changed_leaves
 
 # Unlike `.to(dtype)`, these keep complex tables of rotary angles complex.
 CASTS: Mapping[torch.dtype, Callable[[nn.Module], nn.Module]] = {
@@ -25,10 +27,9 @@ CASTS: Mapping[torch.dtype, Callable[[nn.Module], nn.Module]] = {
 }
 
 
-TINY, HUGE = (
-    1e-6,
-    1e6,
-)  # entries of a matrix that is as good as zero, and of one that was never initialized
+LEAF: re.Pattern[str] = re.compile(r"[.\[]")  # begins the path of a leaf within an argument
+# Entries of a matrix that is as good as zero, and of one that was never initialized.
+TINY, HUGE = 1e-6, 1e6
 
 
 class TargetError(Exception):
@@ -76,9 +77,16 @@ class Target:
         )  # fmt: skip
 
     def bound(self, arguments: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return named arguments as positional ones as far as possible, and the rest by keyword."""
-        bound = inspect.signature(self.forward).bind(**arguments)
-        return bound.args, bound.kwargs
+        """Return named arguments as positional ones as far as possible, and the rest by keyword.
+
+        The name of a leaf within an argument, such as "batch['tokens']" or "features[0]", replaces that leaf.
+        """
+        signature = inspect.signature(self.forward)
+        whole = _with_leaves(arguments)
+        rest = (it.name for it in self.parameters.values() if it.kind is it.VAR_POSITIONAL)
+        others = whole.pop(next(rest, ""), ())
+        bound = signature.bind(**whole)
+        return (*bound.args, *others), bound.kwargs
 
     def copied(self, dtype: torch.dtype, *, train: bool = False) -> Callable[..., Any]:
         """Return a copy of the module in a dtype, in evaluation or training mode; a function is returned as it is."""
@@ -87,6 +95,19 @@ class Target:
         module = CASTS[dtype](copy.deepcopy(self.module))
         module.train(train)  # its result is not used: a module may override it and return nothing
         return module
+
+
+def _with_leaves(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments in which those whose names are paths have replaced the leaves of others."""
+    owners = {name: LEAF.split(name, maxsplit=1)[0] for name in arguments}
+    whole = {name: value for name, value in arguments.items() if owners[name] == name}
+    for owner in {owner for name, owner in owners.items() if owner != name}:
+
+        def change(path: str, leaf: Any, owner: str = owner) -> Any:
+            return arguments.get(f"{owner}{path}", leaf)
+
+        whole[owner] = with_changed_leaves(whole[owner], change)
+    return whole
 
 
 def make_target(instance: Any) -> Target:

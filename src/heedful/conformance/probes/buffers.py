@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import torch
@@ -11,15 +12,21 @@ from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.triangular import is_triangular
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import VIEWS
-from heedful.conformance.recording.source import attribute_definition
+from heedful.conformance.recording.source import attribute_definition, attribute_mutation
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 from heedful.shapes import times
 
+RANDOM: re.Pattern[str] = re.compile(r"\brandn?\(|\brandn?_like\(|(normal|uniform)_?\(")
+"""What draws the numbers of a tensor, in source code."""
+
 
 @probe("mask-not-a-buffer", "table-not-a-buffer")
 def buffers(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Move a copy to the meta device. A tensor in use that stays behind is not registered as a buffer."""
+    """Move a copy to the meta device. A tensor in use that stays behind is not registered as a buffer.
+
+    A random one that is in use and not registered is lost when the module is saved, even if each call moves it.
+    """
     module = evidence.subject.fresh().module
     if module is None:
         return
@@ -40,6 +47,28 @@ def buffers(evidence: Evidence) -> Iterator[Finding | Fact]:
             "",
             attribute_definition(module, name, follow_locals=False),
         )
+    if all(tensor.is_meta for name, tensor in moved.items() if name in in_use):
+        yield from _lost_when_saved(evidence)
+
+
+def _lost_when_saved(evidence: Evidence) -> Iterator[Finding]:
+    """Report random tensors that a run reads and that the module's state dict lacks."""
+    module, steps = evidence.subject.module, evidence.baseline.trace.steps
+    for name, tensor in () if module is None else _tensor_attributes(module):
+        assert module is not None
+        owner, _, attribute = name.rpartition(".")
+        drawn_again = attribute_mutation(module.get_submodule(owner), attribute) is not None
+        is_read = any(_is_attribute(it, name) for step in steps for it in step.inputs)
+        place = attribute_definition(module, name, follow_locals=False)
+        if place is not None and is_read and not drawn_again and RANDOM.search(place.source):
+            yield Finding(
+                "table-not-a-buffer",
+                "bug",
+                f"{name!r} ({times(tensor.shape)}) is drawn at random, and state_dict() lacks it: a module that is "
+                "loaded has another one.",
+                "",
+                place,
+            )
 
 
 def _tensor_attributes(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

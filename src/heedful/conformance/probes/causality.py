@@ -19,7 +19,11 @@ from heedful.conformance.evidence.masking import (
 from heedful.conformance.evidence.triangular import is_triangular
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.observation import Observation, tensor_of, value_of
-from heedful.conformance.recording.source import SourceLine, attribute_definition
+from heedful.conformance.recording.source import (
+    SourceLine,
+    attribute_definition,
+    triangle_if_given,
+)
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step
 
@@ -142,8 +146,23 @@ def _diagnose_ineffective_mask(
     triangle = _triangle_line(evidence)
     if triangle is not None:
         return MaskDefect("mask-unused", "A triangular mask is built, but hides nothing.", triangle)
+    only_given = _given_mask_alone(evidence)
+    if only_given is not None:
+        return only_given
     place = SourceLine.of(attention.softmax_step or attention.scores_step)
     return MaskDefect("future-leak", "No mask is applied to the scores.", place)
+
+
+def _given_mask_alone(evidence: Evidence) -> MaskDefect | None:
+    """Return the defect of a causal mask that is only built if another mask is given."""
+    target = evidence.subject.target
+    optional = [name for name in target.parameters if name not in target.required]
+    found = triangle_if_given(target.callee, optional)
+    if found is None:
+        return None
+    argument, place = found
+    explanation = f"The causal mask is only built if {argument} is given."
+    return MaskDefect("future-leak", explanation, place)
 
 
 def _diagnose_weak_fill(

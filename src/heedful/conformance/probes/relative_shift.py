@@ -29,7 +29,10 @@ def relative_shift(evidence: Evidence) -> Iterator[Finding | Fact]:
         rows = None if before is None or after is None else _rows(before, after, T)
         if rows is None:
             continue
-        proof = _proof(*rows, causal=evidence.is_causal)
+        later_have_none = (
+            not rows[1].triu(1).any()
+        )  # 0 for later keys, which a mask may hide or not
+        proof = _proof(*rows, causal=evidence.is_causal or later_have_none)
         if proof:
             function = steps[0].function.rpartition(".")[2]
             line = SourceLine.of(_numbering(evidence, steps, *rows) or _reshaping(steps))

@@ -31,6 +31,7 @@ from heedful.conformance.recording.source import (
     SourceLine,
     attribute_definition,
     prose_about,
+    value_handed_to,
 )
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
@@ -248,6 +249,10 @@ def _scaling_line(
 
     If several steps scale queries and keys, the last one does so once too often.
     """
+    module = evidence.subject.module
+    if steps and attention.fused and fused_arguments(attention.scores_step)["scale"] is not None:
+        handed = value_handed_to(module, attention.scores_step, SCALES)
+        return SourceLine.of(attention.scores_step) if handed is None else handed.place
     if len(steps) > 1:
         return SourceLine.of(steps[-1])
     softmax = attention.softmax_step
@@ -260,6 +265,11 @@ def _scaling_line(
     ]
     step = [*steps, *on_scores, attention.scores_step][0]
     head_size = attention.query.shape[-1]
+    handed = value_handed_to(module, step, SCALES)
+    if handed is not None:
+        right = not handed.attribute or _is_right(evidence, handed.attribute, head_size)
+        defined = None if right else attribute_definition(module, handed.attribute)
+        return defined or handed.place
     return _definition_of_factor(evidence, step, head_size) or SourceLine.of(step)
 
 
@@ -275,21 +285,22 @@ def _definition_of_factor(evidence: Evidence, step: Step, head_size: int) -> Sou
         match node:
             case ast.Attribute(value=ast.Name(id="self"), attr=name):
                 path = f"{step.module}.{name}" if step.module else name
-                stale = name in names.HEAD_SIZES and _attribute(evidence, step, name) != head_size
+                stale = name in names.HEAD_SIZES and _attribute(evidence, path) != head_size
                 kept = SCALES.search(name.lower())
-                if stale or (kept and not _is_right(evidence, step, name, head_size)):
+                if stale or (kept and not _is_right(evidence, path, head_size)):
                     return attribute_definition(evidence.subject.module, path)
     return None
 
 
-def _is_right(evidence: Evidence, step: Step, name: str, head_size: int) -> bool:
+def _is_right(evidence: Evidence, path: str, head_size: int) -> bool:
     """Check whether a scale is defined as 1/√head_dim, or a divisor as √head_dim, so that the step is wrong."""
-    value, usual = _attribute(evidence, step, name), head_size**0.5
-    usual = 1 / usual if "scal" in name.lower() else usual
+    value, usual = _attribute(evidence, path), head_size**0.5
+    usual = 1 / usual if "scal" in path.rpartition(".")[2].lower() else usual
     return isinstance(value, float) and math.isclose(value, usual)
 
 
-def _attribute(evidence: Evidence, step: Step, name: str) -> object:
-    """Return an attribute of the module whose method made a step."""
+def _attribute(evidence: Evidence, path: str) -> object:
+    """Return an attribute of a module within the subject, such as "attn.scaling"."""
+    owner, _, name = path.rpartition(".")
     module = evidence.subject.module
-    return None if module is None else getattr(module.get_submodule(step.module or ""), name, None)
+    return None if module is None else getattr(module.get_submodule(owner), name, None)

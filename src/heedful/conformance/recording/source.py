@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from types import FunctionType
+from typing import NamedTuple
 
 from torch import nn
 
@@ -196,6 +197,33 @@ def last_assignment(target: Callable[..., object], step: Step, variable: str) ->
     return max(lines, key=lambda line: line.line, default=None)
 
 
+def variables_read(file: str, line: int) -> list[str]:
+    """Return the local variables that the statement on a line reads, in order."""
+    source = parsed_file(file)
+    statement = None if source is None else _innermost_at(source, line)
+    nodes = () if statement is None else ast.walk(statement)
+    read = (it for it in nodes if isinstance(it, ast.Name) and isinstance(it.ctx, ast.Load))
+    return list(dict.fromkeys(it.id for it in read))
+
+
+def assignment_before(file: str, line: int, variable: str, first: int) -> SourceLine | None:
+    """Return the last line that assigns a variable between the first line of its function and a later line."""
+    source = parsed_file(file)
+    made = [
+        statement
+        for statement in (() if source is None else source.statements())
+        if first <= statement.lineno < line and _assigns(statement, variable)
+    ]
+    last = max(made, key=lambda statement: statement.lineno, default=None)
+    return None if last is None or source is None else source.line_of(last)
+
+
+def _innermost_at(source: ParsedSource, line: int) -> ast.stmt | None:
+    """Return the innermost statement that covers a line."""
+    covering = [it for it in source.statements() if it.lineno <= line <= (it.end_lineno or 0)]
+    return max(covering, key=lambda it: it.lineno, default=None)
+
+
 def _assigns(statement: ast.stmt, variable: str) -> bool:
     match statement:
         case ast.Assign(targets=targets):
@@ -353,13 +381,35 @@ def _given_value(module: nn.Module, path: str, statement: ast.stmt) -> SourceLin
 def layer_definition(
     module: nn.Module | None, step: Step, *kinds: type[nn.Module]
 ) -> SourceLine | None:
-    """Return the line that creates the layer which a step's line calls, `self.name(…)`, if it is of a kind."""
+    """Return the line that creates the layer which a step's line calls, `self.name(…)`, if it is of a kind.
+
+    If `self.name` is a container of layers, return the line that creates the one in it that is of a kind.
+    """
     layers = {} if module is None else dict(module.named_modules())
     for name in re.findall(r"self\.(\w+)\(", step.source):
         path = f"{step.module}.{name}" if step.module else name
         if isinstance(layers.get(path), kinds):
             return attribute_definition(module, path)
+        if isinstance(layer := layers.get(path), nn.Sequential):
+            inner = [part for part in layer.modules() if isinstance(part, kinds)]
+            definition = attribute_definition(module, path)
+            if len(inner) == 1 and definition is not None:
+                return _creation_within(definition, type(inner[0]).__name__)
     return None
+
+
+def _creation_within(definition: SourceLine, cls: str) -> SourceLine:
+    """Return the only line of a statement that creates an instance of a class, or else the statement's first line."""
+    source = parsed_file(definition.file)
+    statements = () if source is None else source.statements()
+    lines = {
+        node.lineno
+        for statement in statements
+        if statement.lineno == definition.line
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Call) and cls in _names([node.func])
+    }
+    return SourceLine.at(definition.file, lines.pop()) if len(lines) == 1 else definition
 
 
 def _defining_statement(
@@ -402,6 +452,37 @@ def _assigns_triangle(statement: ast.stmt, variables: set[str]) -> bool:
         return False
     methods = {node.attr for node in ast.walk(statement) if isinstance(node, ast.Attribute)}
     return not methods.isdisjoint(TRIANGLE_FUNCTIONS)
+
+
+def triangle_if_given(
+    target: Callable[..., object], arguments: Iterable[str]
+) -> tuple[str, SourceLine] | None:
+    """Return the branch `if mask is not None` that alone builds a triangular matrix, and the argument it asks for.
+
+    Args:
+        target: A module or function.
+        arguments: The names of its arguments that a call need not give.
+    """
+    for function in functions_of(target):
+        source = parsed(function)
+        for statement in () if source is None else source.statements():
+            match statement:
+                case ast.If(
+                    test=ast.Compare(
+                        left=ast.Name(id=name),
+                        ops=[ast.IsNot()],
+                        comparators=[ast.Constant(value=None)],
+                    ),
+                    body=body,
+                ) if name in arguments and not TRIANGLE_FUNCTIONS.isdisjoint(_named_in(body)):
+                    file = "" if source is None else source.file
+                    return name, SourceLine.at(file, statement.lineno)
+    return None
+
+
+def _named_in(statements: Iterable[ast.stmt]) -> set[str]:
+    nodes = [node for statement in statements for node in ast.walk(statement)]
+    return _names(node for node in nodes if isinstance(node, ast.expr))
 
 
 # --- calls -------------------------------------------------------------------------------------------
@@ -530,6 +611,83 @@ def call_that_omits(
                 omits = any(n >= len(call.args) and name not in given for name, n in wanted.items())
                 if omits and _calls(call, step.function):
                     return caller.line_of(statement)
+    return None
+
+
+class HandedValue(NamedTuple):
+    """The value that a call passes to a parameter.
+
+    Attributes:
+        place: The line that assigns the variable which is passed, or else the line of the call that names the value.
+        attribute: The path of the module's attribute that it is, such as "attn.scaling"; "" for another value.
+    """
+
+    place: SourceLine
+    attribute: str
+
+
+def value_handed_to(
+    module: nn.Module | None, step: Step, pattern: re.Pattern[str]
+) -> HandedValue | None:
+    """Return the value of the parameter that a step reads in a function which a method of a module calls.
+
+    Args:
+        module: The outermost module.
+        step: The step.
+        pattern: What the name of the parameter contains.
+    """
+    source = parsed_file(step.file or "")
+    definition = next(
+        (
+            node
+            for node in (() if source is None else source.statements())
+            if isinstance(node, ast.FunctionDef) and node.name == step.function
+        ),
+        None,
+    )
+    if definition is None or module is None:
+        return None
+    taken = [it.arg for it in (*definition.args.args, *definition.args.kwonlyargs)]
+    read = [
+        name for name in taken if pattern.search(name) and re.search(rf"\b{name}\b", step.source)
+    ]
+    for path, part in module.named_modules():
+        for function in methods_of(part):
+            for name in read:
+                found = _value_in(function, path, step.function, name, taken.index(name))
+                if found is not None:
+                    return found
+    return None
+
+
+def _value_in(
+    function: FunctionType, path: str, callee: str, parameter: str, position: int
+) -> HandedValue | None:
+    """Return the value that a method of a module passes to a parameter of a function."""
+    source = parsed(function)
+    for call in () if source is None else ast.walk(source.tree):
+        if source is None or not isinstance(call, ast.Call):
+            continue
+        if not isinstance(call.func, ast.Name) or call.func.id != callee:
+            continue
+        positional = call.args[position] if position < len(call.args) else None
+        keyword = next((it.value for it in call.keywords if it.arg == parameter), None)
+        value = positional or keyword
+        if value is None:
+            return None
+        place, variable = SourceLine.at(source.file, value.lineno), ""
+        match value:
+            case ast.Name(id=variable):
+                pass
+        made = [it for it in source.statements() if it.lineno < call.lineno]
+        made = [it for it in made if isinstance(it, ast.Assign) and _assigns(it, variable)]
+        if made:
+            last = max(made, key=lambda it: it.lineno)
+            place, value = source.line_of(last), last.value
+        match value:
+            case ast.Attribute(value=ast.Name(id="self"), attr=name):
+                return HandedValue(place, f"{path}.{name}" if path else name)
+        return HandedValue(place, "")
     return None
 
 

@@ -1,0 +1,53 @@
+"""Probe: a mask may have the shape that the docstring gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from heedful.conformance.calling.exceptions import UnfitMask, attempt, unfit_mask
+from heedful.conformance.calling.layouts import documented_axes
+from heedful.conformance.calling.mask_forms import ATTENTION_FORMS, PADDING_FORMS
+from heedful.conformance.calling.masks import masks_by_name
+from heedful.conformance.calling.roles import all_visible
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.probes.probe import probe
+from heedful.conformance.reporting.finding import Fact, Finding
+
+FORMS = {
+    form.replace("1", "").replace(",", "").replace(" ", "").strip("()"): form
+    for form in (*PADDING_FORMS[:1], *ATTENTION_FORMS[:1], "(B, T, T)")
+}
+"""The forms of masks by the letters of their axes, as documentation gives them."""
+
+
+@probe("mask-broadcast")
+def documented_mask(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Pass a mask that hides nothing, in the shape that the docstring gives it, where no mask was found to work."""
+    subject, B = evidence.subject, evidence.inputs.sizes[0]
+    if subject.convention.from_example or len(subject.convention.names) > 1 or not subject.batched:
+        return
+    found = {it.name for it in (subject.padding, subject.attention_mask) if it is not None}
+    for name in (name for name in masks_by_name(subject) if name not in found):
+        shapes = [shape for shape in documented_axes(subject.target.callee, name) if shape in FORMS]
+        for shape in shapes[:1]:
+            masks = [_unfit(evidence, name, FORMS[shape], it) for it in (torch.bool, torch.int64)]
+            mask = masks[0]
+            if mask is None or None in masks or B not in mask.sizes:
+                continue
+            proof = (
+                f"With {name} of the documented shape {FORMS[shape]}, it raises an exception: the mask of shape "
+                f"{mask.shape} does not fit the scores, because {mask.sizes[0]} is not {mask.sizes[1]}."
+            )
+            yield Finding("mask-broadcast", "bug", proof, f"B = {B}", mask.place)
+            return
+
+
+def _unfit(evidence: Evidence, name: str, form: str, dtype: torch.dtype) -> UnfitMask | None:
+    """Call the target with a mask in a form, and return the mask that does not fit; None if it works."""
+    subject, inputs = evidence.subject, evidence.inputs
+    shown = all_visible(form, dtype, true_keeps=True)(*inputs.sizes, subject.dtype)
+    given = {**subject.arguments(inputs), name: shown}
+    error = attempt(lambda: subject.call(given, inputs))
+    return unfit_mask(error) if isinstance(error, Exception) else None
