@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from heedful.conformance.probes import (
+    attention_argument,
     batch_independence,
     batch_sizes,
     buffers,
@@ -93,6 +94,7 @@ PROBES: tuple[Probe, ...] = (
     padded_cache.padded_cache,
     unused_slots.unused_slots,
     padding_argument.padding_argument,
+    attention_argument.attention_argument,
     padding.padding,
     padding_fill.padding_fill,
     masked_rows.masked_rows,

@@ -374,8 +374,8 @@ _CACHES = (
         "bug",
         "Queries and keys are rotated in different layouts or along another axis than that of the tokens, or the cos "
         "and sin tables have another layout than the rotation expects.",
-        "The rotation changes the lengths of vectors, the scores depend on more than the distance of two tokens, or all "
-        "tokens are rotated alike and each head differently.",
+        "The rotation changes the lengths of vectors, the scores depend on more than the distance of two tokens, or all"
+        " tokens are rotated alike and each head differently.",
         "Rotate queries and keys by the same function, with tables in its layout.",
     ),
     CatalogueEntry(
