@@ -7,13 +7,7 @@ from collections.abc import Iterator
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import (
-    PRODUCTS,
-    VIEWS,
-    ancestors,
-    parameter_names,
-    steps_from_tokens,
-)
+from heedful.conformance.recording.dataflow import PRODUCTS, VIEWS, steps_from_tokens
 from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine, lines_calling
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -72,21 +66,10 @@ def _line(
     evidence: Evidence, attention: RecordedAttention, normalization: Step
 ) -> SourceLine | None:
     """Return the line that normalizes the values, in the function of the attention if a part of it does so."""
-    module, steps = evidence.subject.module, evidence.baseline.trace.steps
-    if module is None or normalization.function == attention.scores_step.function:
+    module, part = evidence.subject.module, normalization.module
+    if module is None or not part or part == attention.scores_step.module:
         return SourceLine.of(normalization)
-    source = attention.value_source.step
-    assert source is not None
-    behind = ancestors(steps, steps[source]) - ancestors(steps, normalization)
-    path = [normalization, *(steps[index] for index in sorted(behind))]
-    for name in parameter_names(path):
-        part = name.rpartition(".")[0]
-        while part:
-            owner = type(module.get_submodule(part.rpartition(".")[0])).__qualname__
-            if attention.scores_step.function.startswith(f"{owner}."):
-                return next(iter(lines_calling(module, part)), SourceLine.of(normalization))
-            part = part.rpartition(".")[0]
-    return SourceLine.of(normalization)
+    return next(iter(lines_calling(module, part)), SourceLine.of(normalization))
 
 
 def _normalizations(observation: Observation, source: Source) -> list[Step] | None:
