@@ -8,6 +8,7 @@ import pytest
 from torch import nn
 
 from conformance.calling.attentions import Projected
+from heedful.conformance.calling.construction import _similar_name
 from heedful.conformance.calling.subject import find_subject
 from heedful.errors import ArgumentError
 from heedful.textbook import multi_head
@@ -65,3 +66,12 @@ def test_an_unconventional_argument_is_requested_by_name():
     assert find_subject(OfNames, arguments={"flavour": "sweet"}).module.flavour == "sweet"  # pyright: ignore
     with pytest.raises(ArgumentError, match=r"colour.*d_model"):
         find_subject(Projected, arguments={"colour": 1})
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["kv_num_heads", "n_head_kv", "num_query_groups", "head_count_kv", "num_key_heads", "n_kv"],
+)
+def test_fewer_heads_of_keys_are_recognized_by_many_names(name):
+    assert _similar_name(name) == "num_kv_heads"
+    assert _similar_name(f"{name}_dim") != "num_kv_heads"

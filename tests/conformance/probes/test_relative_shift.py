@@ -74,22 +74,51 @@ class PaddedOnTheRight(Relative):
         return x[:, :, 1:].view(B, H, T, R)[..., :T]
 
 
-@pytest.mark.parametrize("target", [Relative, CausalRelative])
+class Skewed(Relative):
+    """Shifts the scores of distances in one flat row, in a function of another name."""
+
+    def rel_shift(self, x):
+        return self.move_left_shift(x)
+
+    def move_left_shift(self, scores):
+        batch, heads, length, distances = scores.shape
+        zeros = scores.new_zeros(batch, heads, length, 1)
+        flat = torch.cat([zeros, scores], -1).reshape(batch, heads, -1)[..., length:]
+        return flat.reshape(batch, heads, length, distances)[..., :length]
+
+
+class SkewedTooFew(Skewed):
+    def distances(self, T):
+        steps = torch.arange(T)
+        return steps.flip(0)
+
+
+class SkewedWrongly(Skewed):
+    def move_left_shift(self, scores):
+        batch, heads, length, distances = scores.shape
+        zeros = scores.new_zeros(batch, heads, length, 1)
+        flat = torch.cat([zeros, scores], -1).reshape(batch, heads, -1)[..., :-length]
+        return flat.reshape(batch, heads, length, distances)[..., :length]
+
+
+@pytest.mark.parametrize("target", [Relative, CausalRelative, Skewed])
 def test_a_right_shift_is_no_bug(target):
     assert not check(target).bugs
 
 
 @pytest.mark.parametrize(
-    ("target", "proof"),
+    ("target", "proof", "line"),
     [
-        (TooFew, "none of the scores of this query"),
-        (Unshifted, "from columns 0 and 1"),
-        (PaddedOnTheRight, "none of the scores of this query"),
+        (TooFew, "none of the scores of this query", "torch.arange(T - 1"),
+        (SkewedTooFew, "none of the scores of this query", "torch.arange(T)"),
+        (SkewedWrongly, "none of the scores of this query", "reshape(batch, heads, -1)"),
+        (Unshifted, "from columns 0 and 1", "x.view(B, H, "),
+        (PaddedOnTheRight, "none of the scores of this query", "x.view(B, H, "),
     ],
 )
-def test_a_wrong_shift_is_found_where_rows_get_another_length(target, proof):
+def test_a_wrong_shift_is_found_where_rows_get_another_length(target, proof, line):
     (bug,) = check(target).bugs
     assert bug.name == "relative-shift-wrong"
     assert proof in bug.proof
     assert bug.place is not None
-    assert "x.view(B, H, " in bug.place.source
+    assert line in bug.place.source

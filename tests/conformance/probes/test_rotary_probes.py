@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from attentions_with_caches import (
     ANGLES,
     GROWING,
@@ -17,7 +18,7 @@ from attentions_with_caches import (
     written,
 )
 
-from heedful import check
+from heedful.conformance import check
 
 # The cosines and sines are the columns of one table, in another layout than the rotation's.
 TABLE = GROWING.replace(
@@ -158,3 +159,80 @@ def test_queries_that_are_rotated_along_the_heads_are_found_beside_right_keys(tm
     with written(tmp_path, source) as target:
         (bug,) = check(target).bugs
     assert (bug.name, bug.place.source) == ("rotary-mismatch", "k = turn(k, 1)")
+
+
+# Angles of pairs of halves, which the module holds, and a function that turns pairs of neighbors.
+HELD = """
+import torch
+from torch import nn
+
+def turned(t):
+    a, b = t.unflatten(-1, (-1, 2)).unbind(-1)
+    return torch.stack((-b, a), -1).flatten(-2)
+
+class Attention(nn.Module):
+    def __init__(self, n_embd, n_head, ctx_len=32):
+        super().__init__()
+        self.n_head = n_head
+        self.in_proj, self.proj = nn.Linear(n_embd, 3 * n_embd), nn.Linear(n_embd, n_embd)
+        D = n_embd // n_head
+        theta = torch.arange(ctx_len)[:, None] / 10000 ** (torch.arange(0, D, 2) / D)
+        self.register_buffer("c", theta.repeat_interleave(2, dim=1).cos())
+        self.register_buffer("s", theta.repeat_interleave(2, dim=1).sin())
+
+    def forward(self, x):
+        B, T, C = x.shape
+        q, k, v = self.in_proj(x).view(B, T, 3, self.n_head, -1).permute(2, 0, 3, 1, 4)
+        q = q * self.c[:T] + turned(q) * self.s[:T]
+        k = k * self.c[:T] + turned(k) * self.s[:T]
+        w = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1)
+        return self.proj((w @ v).transpose(1, 2).reshape(B, T, C))
+"""
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_function_that_does_not_fit_a_held_table_is_named(tmp_path, wrong):
+    halves = "torch.cat((-t.chunk(2, -1)[1], t.chunk(2, -1)[0]), -1)"
+    neighbors = "torch.stack((-b, a), -1).flatten(-2)"
+    with written(tmp_path, HELD.replace(neighbors, halves) if wrong else HELD) as target:
+        found = check(target(24, 4)).bugs
+    assert [bug.name for bug in found] == ["rotary-mismatch"] * wrong
+    assert all(bug.place is not None and halves in bug.place.source for bug in found)
+
+
+# Tables from the caller, which may be the parts of complex numbers as well.
+GIVEN = """
+import torch
+from torch import nn
+
+class Attention(nn.Module):
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.heads = heads
+        self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+
+    def turn(self, x, c, s):
+        a, b = x.chunk(2, dim=-1)
+        return x * c + torch.cat([-b, a], dim=-1) * s
+
+    def forward(self, x, c, s):
+        B, T, C = x.shape
+        q, k, v = self.qkv(x).view(B, T, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        q, k = self.turn(q, c[:T], s[:T]), self.turn(k, c[:T], s[:T])
+        weights = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)
+        return self.out((weights @ v).transpose(1, 2).reshape(B, T, C))
+"""
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+@pytest.mark.parametrize("real", [False, True])
+def test_a_table_of_the_example_that_is_no_rotation_is_no_bug(tmp_path, real, wrong):
+    angles = (torch.arange(9)[:, None] * torch.tensor([1.0, 0.1, 0.01])).repeat(1, 2)
+    table = (angles.cos(), angles.sin()) if real else tuple(torch.randn(2, 9, 6))
+    source = GIVEN.replace("[-b, a]", "[b, a]") if wrong else GIVEN
+    with written(tmp_path, source) as target:
+        report = check(target(24, 4), example=(torch.randn(2, 9, 24), *table))
+    assert [bug.name for bug in report.bugs] == ["rotary-mismatch"] * (real and wrong)
+    if not real:
+        levels = {it.name: it.level for it in report.findings}
+        assert levels["rotary-mismatch"] == "not-testable"

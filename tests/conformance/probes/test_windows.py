@@ -39,7 +39,13 @@ WRONG = {
         CALL,
         "attend(query, key, value, window=self.window + 1)",
         "window-off-by-one",
-        "keep = keep.triu",
+        "= attend(",
+    ),
+    "the call passes one less": (
+        CALL,
+        "attend(query, key, value, window=self.window - 1)",
+        "window-off-by-one",
+        "= attend(",
     ),
     "the helper counts one more": (
         "keep.triu(1 - window)",
@@ -64,3 +70,19 @@ def test_a_wrong_window_is_found_on_its_line(tmp_path, bug):
 def test_a_window_that_is_passed_on_is_right(tmp_path):
     with written(tmp_path, WINDOWED) as attention:
         assert not check(attention, causal=True).bugs
+
+
+STATED = WINDOWED.replace(
+    "window=None):",
+    'left=None):\n    """Let query i see the keys from i - left on, inclusive."""\n    window = left and left + 1',
+)
+
+
+@pytest.mark.parametrize(("given", "bugs"), [("self.window - 1", 0), ("self.window", 1)])
+def test_a_helper_that_says_what_it_counts_is_not_blamed(tmp_path, given, bugs):
+    call = f"attend(query, key, value, {given})"
+    torch.manual_seed(0)
+    with written(tmp_path, STATED.replace(CALL, call)) as attention:
+        found = check(attention, causal=True).bugs
+    assert [bug.name for bug in found] == ["window-off-by-one"] * bugs
+    assert all(bug.place is not None and call in bug.place.source for bug in found)

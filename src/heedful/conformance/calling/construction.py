@@ -270,6 +270,8 @@ def conventional_values(
 
 def _similar_name(name: str) -> str | None:
     """Return the conventional name that an unknown one suggests: "context_length" for "max_seq"."""
+    if names.OF_KEY_HEADS.search(name.lower()):
+        return names.KEY_HEADS[0]
     return next((known for word, known in names.WORDS.items() if word in name.lower()), None)
 
 

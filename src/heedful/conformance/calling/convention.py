@@ -164,6 +164,8 @@ class CallingConvention:
         if not self.batched:
             return tensor[None]
         if self.pooled:
+            if self._order[:2] == [1, 0] and tensor.dim() > 2:
+                tensor = tensor.transpose(0, 1)
             pooled = tensor.dim() > 0 and len(tensor) == B
             return tensor.reshape(B, 1, -1).expand(B, T, -1) if pooled else None
         order, grid = self._order, self._grid_of(T)

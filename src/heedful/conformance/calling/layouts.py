@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from heedful.conformance.calling import names
-from heedful.conformance.recording.source import functions_of, parsed
+from heedful.conformance.calling.documentation import docstring_lines
+from heedful.conformance.recording.source import parsed
 
 # A shape in a docstring, such as "(batch, length, dim)".
 DOCUMENTED_SHAPE: re.Pattern[str] = re.compile(r"[(\[]\s*([\w*./ ]+(?:,\s*[\w*./ ]+)+)[)\]]")
@@ -71,29 +72,11 @@ def documented_axes(target: Callable[..., Any], argument: str = "") -> Iterator[
         target: A module or function.
         argument: The name of an argument, if only lines that begin with it count.
     """
-    for line in _documentation(target):
+    for line in docstring_lines(target):
         if not line.strip(" *-:`").removeprefix("param ").startswith(argument):
             continue
         for shape in DOCUMENTED_SHAPE.findall(line):
             yield "".join(_documented_axis(part) for part in shape.split(","))
-
-
-def documented_arguments(target: Callable[..., Any]) -> dict[str, str]:
-    """Return what the docstrings of a target say about each word that begins a line, such as an argument."""
-    said: dict[str, str] = {}
-    for line in _documentation(target):
-        name, _, text = line.strip(" *-:`").removeprefix("param ").partition(":")
-        said.setdefault(name.split(" ")[0].strip(" `*"), text)
-    return said
-
-
-def _documentation(target: Callable[..., Any]) -> Iterator[str]:
-    """Yield the lines of the docstrings of a target's functions and classes."""
-    functions = functions_of(target)
-    classes = (type(part) for part in target.modules()) if isinstance(target, nn.Module) else ()
-    for definition in (*functions, *classes):
-        if not definition.__module__.startswith("torch."):
-            yield from (definition.__doc__ or "").splitlines()
 
 
 def _documented_axis(text: str) -> str:

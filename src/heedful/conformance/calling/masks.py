@@ -11,8 +11,10 @@ from torch import Tensor
 
 from heedful.conformance.calling import names
 from heedful.conformance.calling.caller import Caller
+from heedful.conformance.calling.convention import MEMORY
+from heedful.conformance.calling.documentation import documented_arguments
 from heedful.conformance.calling.exceptions import attempt
-from heedful.conformance.calling.layouts import documented_arguments, documented_axes
+from heedful.conformance.calling.layouts import documented_axes
 from heedful.conformance.calling.mask_forms import (
     ATTENTION_FORMS,
     LENGTHS,
@@ -72,7 +74,8 @@ def _find_padding(caller: Caller) -> MaskArgument | None:
     if by_name is not None:
         return by_name
     said = _first_fitting(caller, _candidates(caller, _said_to_be_masks(caller), PADDING_FORMS))
-    return said if said is not None and said.effective else None
+    is_mask = said is not None and (said.effective or said.declared is not None)
+    return said if is_mask else None
 
 
 def _weak_masks(caller: Caller, found: Masks) -> tuple[MaskArgument, ...]:
@@ -112,7 +115,8 @@ def _unknown(caller: Caller) -> Names:
     convention = caller.convention
     given = convention.constants if convention.from_example else ()
     optional = (name for name, it in caller.target.parameters.items() if it.default is None)
-    candidates = (name for name in (*convention.constants, *optional) if name not in given)
+    required = (name for name, value in convention.constants.items() if value is not MEMORY)
+    candidates = (name for name in (*required, *optional) if name not in given)
     found = (name for name in candidates if name not in names.OF_KNOWN_ROLES)
     return tuple(dict.fromkeys(found))[:MAX_UNKNOWN]
 

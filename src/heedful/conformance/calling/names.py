@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 Names = tuple[str, ...]  # the most likely name first, wherever they are tried in turn
@@ -110,6 +111,9 @@ HEADS: Names = (
 KEY_HEADS: Names = (
     *("num_kv_heads", "n_kv_heads", "n_kv_head", "num_key_value_heads", "kv_heads"),
     *("num_kv_groups", "n_kv_groups", "num_groups", "n_groups"),
+)
+OF_KEY_HEADS: re.Pattern[str] = re.compile(
+    r"^(?!.*(dim|size))((.*(kv|key).*head)|(.*head.*(kv|key))|(.*(query|kv)_group)|(n|num)_kv$)"
 )
 HEAD_SIZES: Names = ("head_dim", "dim_head", "d_head", "head_size", "d_k", "d_v", "d_kv")
 MAX_LENGTHS: Names = (

@@ -21,6 +21,11 @@ LOWEST: re.Pattern[str] = re.compile(
     r"[-−]\s?(inf|∞)|(minus|negative) infinity|finfo|-1e\d|-10000"
     r"|(smallest|lowest|most negative|(large|big|huge|very) negative|minimum) (number|value|float)"
 )
+# The mask that a sentence is about, as in "Boolean mask with True at padding"
+NOUN: re.Pattern[str] = re.compile(
+    r"\b((key|padding|pad|attention|boolean|binary)[ _])*masks?\b"
+    r"(?=\s*(with|where|of|that|whose|for|in which|\(|,|:|$))"
+)
 NEGATED: re.Pattern[str] = re.compile(r"\b(not|non|never|no)\b")
 
 
@@ -35,8 +40,10 @@ def documented_polarity(text: str) -> bool | None:
         True
         >>> documented_polarity("(batch, length), True where a key is hidden")
         False
+        >>> documented_polarity("padding mask with True where a token is real")
+        True
     """
-    for clause in re.split(CLAUSES, SHAPES.sub("", text.lower())):
+    for clause in re.split(CLAUSES, NOUN.sub("", SHAPES.sub("", text.lower()))):
         value = VALUES.search(clause)
         keeps, hides = KEPT.search(clause) is not None, HIDDEN.search(clause) is not None
         if value is None or keeps == hides:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from heedful.conformance.calling.exceptions import attempt
+from heedful.conformance.calling.second_subject import second_subject
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.attention_search import find_attentions
@@ -93,19 +94,23 @@ class Evidence:
     def _rows_of_entries(self, index: int) -> list[Tensor] | None:
         """Return for each batch entry which of the L rows of an attention belong to it.
 
-        A row belongs to an entry if its queries change with the tokens of the entry. Return None if a row belongs to
-        no entry or to several.
+        A row belongs to an entry if its queries, or else its keys, change with the tokens of the entry. Return None if
+        a row belongs to no entry or to several.
 
         Args:
             index: The index of the attention in `attentions`.
         """
-        query = self.attentions[index].query
+        query, key = self.attentions[index].query, self.attentions[index].key
         rows: list[Tensor] = []
         for b in range(self.inputs.sizes[0]):
             attentions = self.attentions_after(b, CHANGED)
             if index >= len(attentions) or attentions[index].query.shape != query.shape:
                 return None
+            if attentions[index].key.shape != key.shape:
+                return None
             changed = differing_entries(query, attentions[index].query).flatten(1).any(1)
+            if not changed.any():  # those of a sequence that is held fixed
+                changed = differing_entries(key, attentions[index].key).flatten(1).any(1)
             rows.append(changed.nonzero().flatten())
         each_row_once = sorted(torch.cat(rows).tolist()) == list(range(len(query)))
         return rows if each_row_once else None
@@ -126,6 +131,12 @@ class Evidence:
                 changed_output = self.subject.run(self.inputs.changed(c, j)).detach()
                 influence[:, :, c, j] = self.differs(output, changed_output)
         return influence
+
+    @cached_property
+    def of_second_sequence(self) -> Evidence | None:
+        """Runs in which the second sequence holds the tokens; None if the subject takes no second one."""
+        subject = second_subject(self.subject)
+        return None if subject is None else Evidence(subject, self.stated)
 
     @staticmethod
     def differs(a: Tensor, b: Tensor) -> Tensor:

@@ -51,7 +51,7 @@ def find_padding_cause(
         zip(find_attentions(padded), find_attentions(unpadded), strict=False)
     ):
         rows = rows_of_entries(evidence, index, attention)
-        if rows is None or attention.applied_weights.shape[1] != keep.shape[1]:
+        if rows is None or attention.applied_weights.shape[2] != keep.shape[1]:
             continue
         cause = (
             _check_fill(padded, attention, without, rows[b], keep[b])
@@ -92,16 +92,23 @@ def _check_fill(
     if not reason:
         return None
     hidden = torch.zeros_like(attention.visible)
-    hidden[rows] = keep[:, None] & ~keep & (without.weights[rows] > 0)
+    hidden[rows] = _real_queries(attention, keep)[:, None] & ~keep & (without.weights[rows] > 0)
     line = line_lowering_scores(padded, attention, hidden)
     return MaskDefect("mask-fill-too-small", reason, line)
+
+
+def _real_queries(attention: RecordedAttention, keep: Tensor) -> Tensor:
+    """Return which queries are those of real tokens, (Tq,) Boolean: all if they belong to another sequence."""
+    Tq = attention.applied_weights.shape[1]
+    return keep if Tq == len(keep) else torch.ones(Tq, dtype=torch.bool)
 
 
 def _describe_weak_fill(
     attention: RecordedAttention, without: RecordedAttention, rows: Tensor, keep: Tensor
 ) -> str:
+    real = _real_queries(attention, keep)
     logits, before, weights = (
-        tensor[rows][:, keep] for tensor in (attention.logits, without.logits, attention.weights)
+        tensor[rows][:, real] for tensor in (attention.logits, without.logits, attention.weights)
     )
     return describe_weak_fill(logits, before, weights, keep)
 
@@ -137,7 +144,7 @@ def _check_masked_after_softmax(
     """Check whether padded keys take part in the softmax and are hidden only afterwards."""
 
     def padded_keys(tensor: Tensor) -> Tensor:
-        return tensor[rows][:, keep][:, :, ~keep]
+        return tensor[rows][:, _real_queries(attention, keep)][:, :, ~keep]
 
     softmax, shape = attention.softmax_step, attention.applied_weights.shape
     if softmax is None or not is_hidden_weight(padded_keys(attention.applied_weights)):
@@ -166,9 +173,9 @@ def _check_broadcast(
     line = _reshaping_line(padded, attention) or line
     visible = ~_hidden_scores(without)[rows[b]]
     hidden = _hidden_scores(attention)[rows[b]] & visible
-    real, padding = keep[b], ~keep[b]
+    real, padding = _real_queries(attention, keep[b]), ~keep[b]
     hides_no_key = visible[:, real][:, :, padding].any() and not hidden[:, real].any()
-    if hides_no_key and hidden[:, padding].any():
+    if hides_no_key and hidden[:, ~real].any():
         reason = (
             "The mask hides padded queries and no keys: it is broadcast along the wrong dimension."
         )

@@ -10,12 +10,13 @@ from torch import Tensor
 
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.dataflow import ancestors
 from heedful.conformance.recording.observation import Observation, tensor_of, value_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step
 
-SHIFTS: re.Pattern[str] = re.compile(r"rel(ative)?_?shift|skew|rel(ative)?_to_abs", re.IGNORECASE)
+SHIFTS: re.Pattern[str] = re.compile(r"shift|skew|rel(ative)?_(\w+_)?to_abs", re.IGNORECASE)
 """Names of functions that turn scores by distance into scores by key (Dai et al. 2019; Huang et al. 2018)."""
 
 
@@ -31,7 +32,7 @@ def relative_shift(evidence: Evidence) -> Iterator[Finding | Fact]:
         proof = _proof(*rows, causal=evidence.is_causal)
         if proof:
             function = steps[0].function.rpartition(".")[2]
-            line = SourceLine.of(_reshaping(steps))
+            line = SourceLine.of(_numbering(evidence, steps, *rows) or _reshaping(steps))
             yield Finding("relative-shift-wrong", "bug", f"{function}: {proof}", f"T = {T}", line)
             return
 
@@ -82,6 +83,17 @@ def _proof(x: Tensor, y: Tensor, *, causal: bool) -> str:
                 f"{found[j - i][0]} and {column}."
             )
     return ""
+
+
+def _numbering(evidence: Evidence, steps: Sequence[Step], x: Tensor, y: Tensor) -> Step | None:
+    """Return the step that numbers the distances, if there are too few of them and those of earlier keys are right."""
+    trace, T = evidence.baseline.trace.steps, y.shape[-1]
+    if x.shape[-1] >= 2 * T - 1 or _proof(x, y, causal=True):
+        return None
+    numbered = (trace[index] for index in sorted(ancestors(trace, steps[0])))
+    return next(
+        (it for it in numbered if it.operation == "arange" and it.shape == x.shape[-1:]), None
+    )
 
 
 def _reshaping(steps: Sequence[Step]) -> Step:

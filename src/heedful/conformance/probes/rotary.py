@@ -10,9 +10,10 @@ from torch import Tensor
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.probes.rotary_arguments import is_no_rotation
 from heedful.conformance.probes.rotary_continuation import check_continuation
 from heedful.conformance.probes.rotations import Rotation, find_rotations, is_near
-from heedful.conformance.recording.dataflow import ancestors
+from heedful.conformance.recording.dataflow import VIEWS, ancestors
 from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.recording.source import SourceLine, call_site
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -23,6 +24,7 @@ USERS: dict[str, str] = {
     "half": "transformers' Llama and GPT-NeoX",
     "interleaved": "the paper, GPT-J and Meta's checkpoints",
 }
+REAL_TABLE = "Give an example with the cosines and sines of real angles."
 
 
 @probe("rotary-layout", "rotary-mismatch", "rotary-offset", "length-dependent")
@@ -40,6 +42,10 @@ def rotary(evidence: Evidence) -> Iterator[Finding | Fact]:
         finding = _compare(evidence.baseline, query, key) or check_continuation(
             evidence, query, key
         )
+        if finding is not None and is_no_rotation(evidence.baseline):
+            proof = "The table of the example is no rotation: its cosines and sines do not belong together."
+            yield Finding(finding.name, "not-testable", proof, finding.case, remedy=REAL_TABLE)
+            return
         if finding is not None:
             yield finding
             return
@@ -98,7 +104,12 @@ def _compare(observation: Observation, query: Rotation, key: Rotation) -> Findin
     wrong = next((rotation for rotation in (key, query) if not rotation.preserves_norms), None)
     if wrong is None:
         return _report_mismatch(f"{proof}.", key, SourceLine.of(key.steps[-1]))
-    step = _wrong_partner_step(wrong) or _wrong_table_step(observation, wrong) or wrong.steps[-1]
+    step = (
+        _partner_step(wrong, right=False)
+        or _wrong_table_step(observation, wrong)
+        or _partner_step(wrong, right=True)  # which does not fit a table made elsewhere
+        or wrong.steps[-1]
+    )
     return _report_mismatch(f"{proof}, and norms change.", wrong, SourceLine.of(step))
 
 
@@ -122,8 +133,8 @@ def _report_mismatch(proof: str, rotation: Rotation, line: SourceLine | None) ->
     return Finding("rotary-mismatch", "bug", proof, f"head size {rotation.maps.shape[-1]}", line)
 
 
-def _wrong_partner_step(rotation: Rotation) -> Step | None:
-    """Return the step that swaps the features of each pair and negates one of them, if it does so wrongly.
+def _partner_step(rotation: Rotation, *, right: bool) -> Step | None:
+    """Return the step that swaps the features of each pair and negates one of them, if it does so rightly or wrongly.
 
     Applied twice, this swap must negate every feature: it is a rotation by 90°.
     """
@@ -136,7 +147,8 @@ def _wrong_partner_step(rotation: Rotation) -> Step | None:
         x, y = (tensor.flatten(0, -2).double() for tensor in (before, value))
         swap = torch.linalg.lstsq(x, y).solution.mT
         is_swap = is_near(x @ swap.mT, y) and is_near(swap.abs().sum(0), torch.ones(len(swap)))
-        if is_swap and not is_near(swap @ swap, -torch.eye(len(swap), dtype=swap.dtype)):
+        negates = is_near(swap @ swap, -torch.eye(len(swap), dtype=swap.dtype))
+        if is_swap and negates == right:
             return step
     return None
 
@@ -145,7 +157,8 @@ def _wrong_table_step(observation: Observation, rotation: Rotation) -> Step | No
     """Return the step that makes a table of angles in which the two features of a pair differ.
 
     Go back from a table that features are multiplied by, as long as an input of the step is such a table, too. A table
-    before that, which is sliced or joined to make this one, may well be laid out in another way.
+    before that, which is sliced or joined to make this one, may well be laid out in another way. No step of the run
+    makes one that the module holds.
     """
     steps = observation.trace.steps
     features = {step.index for step in rotation.steps} | ancestors(steps, rotation.steps[0])
@@ -162,7 +175,8 @@ def _wrong_table_step(observation: Observation, rotation: Rotation) -> Step | No
     table = next((table for step in rotation.steps[1:] for table in wrong_tables(step)), None)
     while table is not None and (earlier := wrong_tables(table)):
         table = earlier[0]
-    return table
+    held = table is not None and table.operation in VIEWS and table.inputs[0].step is None
+    return None if held else table
 
 
 def _is_wrong_table(table: Tensor | None, observation: Observation, rotation: Rotation) -> bool:

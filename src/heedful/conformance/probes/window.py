@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from heedful.conformance.calling import names
@@ -9,8 +10,16 @@ from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.masking import mask_building_line
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.source import SourceLine, call_that_omits
+from heedful.conformance.recording.source import (
+    SourceLine,
+    call_that_omits,
+    docstring_around,
+    line_reading,
+)
 from heedful.conformance.reporting.finding import Fact, Finding
+
+ADDED: re.Pattern[str] = re.compile(r"self\.\w+ ([+-] \d)")
+COUNTING: re.Pattern[str] = re.compile(r"inclu|exclu|to the left|on each side")
 
 
 @probe("window-off-by-one", "window-missing")
@@ -31,13 +40,25 @@ def window(evidence: Evidence) -> Iterator[Finding | Fact]:
             "bug",
             f"The last query sees {width} keys, but its window is {expected} keys, including its own.",
             f"T = {Tk}",
-            _line(evidence, attention),
+            _line(evidence, attention, width - expected),
         )
         return
 
 
-def _line(evidence: Evidence, attention: RecordedAttention) -> SourceLine | None:
-    """Return the line that calls an attention without its window, or else the line that builds the mask."""
-    step = attention.context_step
-    omitting = call_that_omits(evidence.subject.callee, step, names.WINDOWS)
-    return omitting or mask_building_line(evidence, attention)
+def _line(evidence: Evidence, attention: RecordedAttention, excess: int) -> SourceLine | None:
+    """Return the line that gives an attention no window or a wrong one, or else the line that builds the mask.
+
+    A line gives a wrong one if it adds to the window what the queries see in excess, or if the function outside the
+    module that builds the mask says which keys it counts.
+    """
+    omitting = call_that_omits(evidence.subject.callee, attention.context_step, names.WINDOWS)
+    building = mask_building_line(evidence, attention)
+    module = evidence.subject.module
+    if omitting or module is None or building is None:
+        return omitting or building
+    readers = (line_reading(module, name) for name in names.WINDOWS)
+    reading = next((line for line in readers if line is not None), None)
+    added = ADDED.search(reading.source) if reading else None
+    adds_excess = added is not None and int(added[1].replace(" ", "")) == excess
+    stated = COUNTING.search(docstring_around(building))
+    return reading if reading and (adds_excess or stated) else building

@@ -435,21 +435,46 @@ def _calls_attribute(call: ast.Call, name: str) -> bool:
     return False
 
 
+def line_reading(module: nn.Module, attribute: str) -> SourceLine | None:
+    """Return the last statement of a module's methods, but for its constructor, that reads `self.attribute`."""
+    lines: list[SourceLine] = []
+    for function in (it for it in methods_of(module) if it.__name__ != "__init__"):
+        source = parsed(function)
+        for statement in () if source is None else source.statements():
+            if source is not None and not hasattr(statement, "body"):
+                reads = (it for it in ast.walk(statement) if isinstance(it, ast.Attribute))
+                lines += [source.line_of(statement) for it in reads if it.attr == attribute]
+    return max(lines, key=lambda line: line.line, default=None)
+
+
+def docstring_around(line: SourceLine) -> str:
+    """Return the docstring of the function outside any class that a line is in, in lower case; "" if there is none."""
+    source = parsed_file(line.file)
+    functions = [] if source is None else source.tree.body
+    around = (
+        it for it in functions if isinstance(it, ast.FunctionDef) and _contains(it, line.line)
+    )
+    return next((ast.get_docstring(it) or "" for it in around), "").lower()
+
+
+def _contains(statement: ast.stmt, line: int | None) -> bool:
+    return statement.lineno <= (line or 0) <= (statement.end_lineno or 0)
+
+
 def returns_result(step: Step) -> bool:
     """Check whether the function of a step returns its result, by its own statement or by the name it is given."""
     source = parsed_file(step.file or "")
     functions = (
         it
         for it in ([] if source is None else source.statements())
-        if isinstance(it, ast.FunctionDef) and it.lineno <= (step.line or 0) <= (it.end_lineno or 0)
+        if isinstance(it, ast.FunctionDef) and _contains(it, step.line)
     )
     innermost = max(functions, key=lambda it: it.lineno, default=None)
     if innermost is None:
         return False
     returns = [it for it in ast.walk(innermost) if isinstance(it, ast.Return) and it.value]
     return any(
-        it.lineno <= (step.line or 0) <= (it.end_lineno or 0)
-        or (isinstance(it.value, ast.Name) and it.value.id == step.name)
+        _contains(it, step.line) or (isinstance(it.value, ast.Name) and it.value.id == step.name)
         for it in returns
     )
 

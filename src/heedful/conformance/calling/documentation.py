@@ -1,0 +1,71 @@
+"""What a target's docstrings and comments say about each of its arguments."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import nn
+
+from heedful.conformance.recording.source import functions_of
+
+# "`pad` is True at padding", "pad holds 1 at real tokens", "pad = True where a key is hidden"
+STATEMENT: re.Pattern[str] = re.compile(
+    r"[`*]*(\w+)[`*]*\s+((?:=|is|are|marks?|holds?|has|contains?|must be|should be)\s[^.;]*)"
+)
+# A comment behind a parameter on a line of its own, or behind the signature of a function of one mask.
+OF_PARAMETER: re.Pattern[str] = re.compile(r"^\s*(\w+)\s*(?:[:=][^#]*)?,?\s*#\s*(.*)$")
+
+
+def docstring_lines(target: Callable[..., Any]) -> Iterator[str]:
+    """Yield the lines of the docstrings of a target's functions and classes."""
+    functions = functions_of(target)
+    classes = (type(part) for part in target.modules()) if isinstance(target, nn.Module) else ()
+    for definition in (*functions, *classes):
+        if not definition.__module__.startswith("torch."):
+            yield from (definition.__doc__ or "").splitlines()
+
+
+def documented_arguments(target: Callable[..., Any]) -> dict[str, str]:
+    """Return what a target says about each argument: in a line that begins with it, a sentence or a comment.
+
+    Args:
+        target: A module or function. Sentences and comments count in its own class or function alone, because those of
+            its parts may be about arguments of the same name and of another meaning.
+    """
+    said: dict[str, str] = {}
+    for line in docstring_lines(target):
+        name, _, text = line.strip(" *-:`").removeprefix("param ").partition(":")
+        said.setdefault(name.split(" ")[0].strip(" `*"), text)
+    for name, text in _stated(target):
+        if not said.get(name):
+            said[name] = text
+    return said
+
+
+def _stated(target: Callable[..., Any]) -> Iterator[tuple[str, str]]:
+    """Yield the names and texts of sentences and comments in a function, or in a module's own classes."""
+    for definition in _own_definitions(target):
+        forward = getattr(definition, "forward", None)
+        for docstring in (definition.__doc__ or "", getattr(forward, "__doc__", None) or ""):
+            yield from STATEMENT.findall(" ".join(docstring.split()))
+        try:
+            lines, _ = inspect.getsourcelines(definition)
+        except (OSError, TypeError):
+            continue
+        for line in lines:
+            yield from OF_PARAMETER.findall(line)
+            _, _, comment = line.partition("#")
+            name, colon, text = comment.strip().partition(":")
+            if colon and name.isidentifier():
+                yield name, text
+            yield from STATEMENT.findall(comment)
+
+
+def _own_definitions(target: Callable[..., Any]) -> list[Any]:
+    """Return a function, or the class of a module and those that it inherits from, without those of torch."""
+    definitions = type(target).__mro__ if isinstance(target, nn.Module) else (target,)
+    foreign = ("torch", "builtins")
+    return [it for it in definitions if str(it.__module__).partition(".")[0] not in foreign]

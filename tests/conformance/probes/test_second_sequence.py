@@ -1,0 +1,108 @@
+"""A second sequence, beside one that attends to itself, has padding and a mask of its own."""
+
+from __future__ import annotations
+
+import pytest
+from attentions_with_caches import written
+
+from heedful.conformance import check
+from heedful.conformance.calling.convention import MEMORY
+from heedful.conformance.calling.subject import find_subject
+
+# A layer of a decoder whose masks are described in sentences and in comments.
+LAYER = """
+import torch
+from torch import nn
+
+class Mha(nn.Module):
+    def __init__(self, size, h):
+        super().__init__()
+        self.h = h
+        self.wq, self.wk, self.wv, self.wo = (nn.Linear(size, size) for _ in range(4))
+
+    def heads(self, t):
+        return t.unflatten(-1, (self.h, -1)).transpose(1, 2)
+
+    def forward(self, q, kv, mask=None):
+        q, k, v = self.heads(self.wq(q)), self.heads(self.wk(kv)), self.heads(self.wv(kv))
+        s = q @ k.transpose(2, 3) / q.size(-1) ** 0.5
+        if mask is not None:
+            s = s.masked_fill(mask[:, None, None], -1e30)
+        p = s.softmax(-1)
+        return self.wo((p @ v).transpose(1, 2).flatten(2))
+
+class Attention(nn.Module):
+    \"\"\"A decoder layer. `tgt_pad` is True at padding, as `enc_pad` is.
+
+    `enc_pad` is True where a token of the encoder is padding.
+    \"\"\"
+
+    def __init__(self, size, h):
+        super().__init__()
+        self.self_mha, self.cross_mha = Mha(size, h), Mha(size, h)
+
+    def forward(
+        self,
+        tgt,
+        enc,
+        tgt_pad=None,
+        enc_pad=None,
+    ):
+        tgt = tgt + self.self_mha(tgt, tgt, mask=tgt_pad)
+        return tgt + self.cross_mha(tgt, enc, mask=enc_pad)
+"""
+COMMENTED = LAYER.replace("`enc_pad` is True where a token of the encoder is padding.", "").replace(
+    "enc_pad=None,", "enc_pad=None,  # (B, S), 1 at padding"
+)
+CROSS = "mask=enc_pad)"
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "old", "new", "line"),
+    [
+        ("mask-inverted", LAYER, CROSS, "mask=None if enc_pad is None else ~enc_pad)", "enc_pad"),
+        (
+            "mask-inverted",
+            COMMENTED,
+            CROSS,
+            "mask=None if enc_pad is None else ~enc_pad)",
+            "enc_pad",
+        ),
+        ("mask-fill-too-small", LAYER, "-1e30", "-1e-9", "-1e-9"),
+        ("mask-unused", LAYER, CROSS, "mask=None)", "cross_mha("),
+        (
+            "mask-broadcast",
+            LAYER,
+            CROSS,
+            "mask=None if enc_pad is None else enc_pad.roll(1, 0))",
+            "masked_fill(mask",
+        ),
+    ],
+)
+def test_the_mask_of_a_second_sequence_is_checked(tmp_path, name, source, old, new, line):
+    assert source.count(old) == 1
+    with written(tmp_path, source.replace(old, new)) as target:
+        (bug,) = check(target(24, 4)).bugs
+    assert bug.name == name
+    assert bug.place is not None
+    assert line in bug.place.source
+
+
+@pytest.mark.parametrize("source", [LAYER, COMMENTED])
+def test_the_padding_of_a_second_sequence_is_no_leak_of_the_first(tmp_path, source):
+    with written(tmp_path, source) as target:
+        subject = find_subject(target(24, 4))
+        report = check(target(24, 4))
+    assert subject.convention.constants["enc"] is MEMORY
+    assert report.bugs == ()
+    facts = {fact.name: fact.value for fact in report.facts}
+    assert facts["padding of enc"] == "enc_pad (B, T), True hides"
+
+
+def test_cross_attention_alone_gets_the_same_tokens_twice(tmp_path):
+    alone = LAYER.replace("tgt = tgt + self.self_mha(tgt, tgt, mask=tgt_pad)", "pass")
+    with written(tmp_path, alone) as target:
+        subject = find_subject(target(24, 4))
+        report = check(target(24, 4))
+    assert subject.convention.names == ("tgt", "enc")
+    assert {fact.name: fact.value for fact in report.facts}["causal"] == "no"
