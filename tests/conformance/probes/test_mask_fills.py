@@ -64,3 +64,36 @@ def test_a_fill_in_float32_may_be_larger_than_float16_can_hold(tmp_path):
     upcast = upcast.replace('float("-inf")', "-1e9").rstrip("\n") + ".to(scores.dtype)\n"
     with edited(tmp_path, APPLY_MASK, upcast) as attention:
         assert not check(attention, causal=True).findings
+
+
+ADDED_BY_A_BLOCK = '''"""Pre-norm blocks, trained with mixed precision."""
+import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, dim=16, heads=4):
+        super().__init__()
+        self.heads = heads
+        self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+
+    def forward(self, x, hidden=None):
+        """hidden: of shape (T, T), True where a query must not see a key."""
+        B, T, C = x.shape
+        q, k, v = self.qkv(x).view(B, T, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        scores = q @ k.transpose(-2, -1) / (C // self.heads) ** 0.5
+        if hidden is not None:
+            bias = torch.zeros(T, T, dtype=x.dtype)
+            bias.masked_fill_(hidden, FILL)
+            scores = scores + bias
+        return self.out((scores.softmax(-1) @ v).transpose(1, 2).reshape(B, T, C))
+'''
+
+
+@pytest.mark.parametrize(("fill", "bugs"), [("-1e9", 1), ("-1e4", 0)])
+def test_a_fill_under_a_mask_of_queries_and_keys_is_tried_in_half_precision(tmp_path, fill, bugs):
+    source = ADDED_BY_A_BLOCK.replace("FILL", fill)
+    with edited(tmp_path, "", "", source) as attention:
+        found = check(attention).bugs
+    assert [bug.name for bug in found] == ["mask-fill-overflow"] * bugs
+    assert all("bias.masked_fill_" in bug.place.source for bug in found)

@@ -220,3 +220,47 @@ def test_masks_of_other_styles_are_named_on_their_line(tmp_path, name, source, o
 def test_masks_of_other_styles_are_no_bug(tmp_path, source):
     with written(tmp_path, source) as target:
         assert check(target(24, 4)).bugs == ()
+
+
+COUNTED = '''
+import torch
+from torch import nn
+
+class Attention(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        # WORDS
+        self.table = nn.Parameter(torch.randn(64, width))
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x, attention_mask=None, positions=None):
+        """attention_mask: (B, T), 1 at real tokens."""
+        B, T, C = x.shape
+        if positions is None:
+            positions = torch.arange(T).expand(B, T)
+        x = x + self.table[positions]
+        q, k, v = self.qkv(x).view(B, T, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        seen = torch.ones(T, T, dtype=torch.bool).tril()
+        if attention_mask is not None:
+            seen = seen & attention_mask.bool()[:, None, None]
+        scores = (q @ k.mT / (C // self.heads) ** 0.5).masked_fill(~seen, -1e30)
+        return self.proj((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+'''
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ("Batches are padded on the left, so that all sequences end together.", True),
+        ("The tokenizer has left-padding.", True),
+        ("What is left is the usual padding.", False),
+        ("Those who pad give positions, too.", False),
+    ],
+)
+def test_default_positions_are_counted_from_the_padding_on(tmp_path, words, names):
+    with written(tmp_path, COUNTED.replace("WORDS", words)) as target:
+        report = check(target(24, 4))
+    assert [bug.name for bug in report.bugs] == ["left-padding-positions"] * names
+    assert all("torch.arange(T)" in bug.place.source for bug in report.bugs)
+    assert names or any(fact.name == "left padding" for fact in report.facts)

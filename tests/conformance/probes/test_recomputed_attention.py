@@ -142,3 +142,68 @@ def test_a_gate_that_starts_closed_does_not_hide_the_attention():
 
 def test_words_that_announce_a_design_are_lower_case():
     assert all(words == words.lower() for words in designs.WITHOUT_SOFTMAX)
+
+
+NORMALIZED = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+class UnitRMS(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(size))
+
+    def forward(self, t):
+        return t * torch.rsqrt(t.pow(2).mean(-1, keepdim=True) + 1e-6) * self.gain
+
+class Attention(nn.Module):
+    def __init__(self, d_model, num_heads, context_length, dropout):
+        super().__init__()
+        self.num_heads = num_heads
+        self.first, self.second, self.third = (UnitRMS(d_model // num_heads) for _ in range(3))
+        self.q, self.k, self.v, self.out = (nn.Linear(d_model, d_model) for _ in range(4))
+        self.pool = nn.AvgPool1d(3, stride=1, padding=1)
+
+    def heads(self, t):
+        return t.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+    def pooled(self, t):
+        return self.pool(t.transpose(1, 2)).transpose(1, 2)
+
+    def forward(self, x):
+        q, k, v = self.heads(self.q(x)), self.heads(self.k(x)), self.heads(self.v(x))
+        # normalized here
+        context = F.scaled_dot_product_attention(q, k, v)
+        return self.out(context.transpose(1, 2).flatten(2))
+"""
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "q = self.first(q); v = self.second(v)",
+        "k = self.first(k); v = F.layer_norm(v, v.shape[-1:])",
+    ],
+)
+def test_values_that_are_normalized_instead_of_keys_or_queries_are_found(tmp_path, lines):
+    with edited(tmp_path, "# normalized here", lines, NORMALIZED) as attention:
+        (bug,) = check(attention(*SIZES)).bugs
+    assert bug.name == "context-wrong"
+    assert "v = " in bug.place.source
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "q = self.first(q); k = self.second(k)",
+        "q = self.first(q); k = self.second(k); v = self.third(v)",
+        "k = v = self.first(k)",
+        "q, k = F.normalize(q, dim=-1) * 3, F.normalize(k, dim=-1)",
+        "v = self.third(v)",
+        "k = self.first(self.heads(self.pooled(self.k(x)))); v = self.third(self.heads(self.pooled(self.v(x))))",
+    ],
+)  # fmt: skip
+def test_other_ways_to_normalize_are_left_alone(tmp_path, lines):
+    with edited(tmp_path, "# normalized here", lines, NORMALIZED) as attention:
+        assert not [bug for bug in check(attention(*SIZES)).bugs if bug.name == "context-wrong"]

@@ -109,6 +109,58 @@ def test_frequencies_rounded_by_a_cast_are_suspicious(tmp_path):
     assert (finding.name, finding.level) == ("rotary-precision", "suspicious")
 
 
+ALONG_AN_AXIS = """
+import torch
+from torch import nn
+
+
+def angles_for(n, size, base=10000.0):
+    rates = base ** (-torch.arange(0, size, 2) / size)
+    return torch.arange(n)[:, None] * rates
+
+
+def turn(t, axis=AXIS):
+    angle = angles_for(t.shape[axis], t.shape[-1])
+    shape = [1] * (t.dim() - 1) + [angle.shape[-1]]
+    shape[axis] = t.shape[axis]
+    cos, sin = angle.cos().view(shape), angle.sin().view(shape)
+    even, odd = t[..., 0::2], t[..., 1::2]
+    return torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2)
+
+class Attention(nn.Module):
+    def __init__(self, width=24, heads=4):
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.proj = nn.Linear(width, width)
+
+    def forward(self, x):
+        B, T, C = x.shape
+        q, k, v = self.qkv(x).reshape(B, T, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        q = turn(q)
+        k = turn(k)
+        att = (q @ k.transpose(-2, -1) * (C // self.heads) ** -0.5).softmax(-1)
+        return self.proj((att @ v).transpose(1, 2).reshape(B, T, C))
+"""
+
+
+@pytest.mark.parametrize(
+    ("axis", "line"), [(0, "q = turn(q)"), (1, "q = turn(q)"), (-2, ""), (2, "")]
+)
+def test_a_rotation_along_the_heads_or_the_batch_is_found(tmp_path, axis, line):
+    with written(tmp_path, ALONG_AN_AXIS.replace("AXIS", str(axis))) as target:
+        bugs = check(target).bugs
+    assert [bug.name for bug in bugs] == (["rotary-mismatch"] if line else [])
+    assert not line or bugs[0].place.source == line
+
+
+def test_queries_that_are_rotated_along_the_heads_are_found_beside_right_keys(tmp_path):
+    source = ALONG_AN_AXIS.replace("AXIS", "2").replace("k = turn(k)", "k = turn(k, 1)")
+    with written(tmp_path, source) as target:
+        (bug,) = check(target).bugs
+    assert (bug.name, bug.place.source) == ("rotary-mismatch", "k = turn(k, 1)")
+
+
 # Angles of pairs of halves, which the module holds, and a function that turns pairs of neighbors.
 HELD = """
 import torch

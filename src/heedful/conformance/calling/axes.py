@@ -56,12 +56,18 @@ def _layout(axes: int, tokens: Sequence[int], features: int) -> str:
 
 
 def _axis_of_features(target: Target, shape: tuple[int, ...]) -> int | None:
-    """Return the axis whose size is that of a module's weights: the channels of an image, or the last axis."""
+    """Return the axis whose size is that of a module's weights: the channels of an image, or the last axis.
+
+    Channels may also come first for linear layers, which windows of an image are rearranged for.
+    """
     parts = [] if target.module is None else list(target.module.modules())
     if shape[1] in {part.in_channels for part in parts if isinstance(part, nn.Conv2d | nn.Conv3d)}:
         return 1
     sizes = {size for part in parts for it in part.parameters(recurse=False) for size in it.shape}
-    return len(shape) - 1 if shape[-1] in sizes else None
+    if shape[-1] in sizes:
+        return len(shape) - 1
+    widths = {part.in_features for part in parts if isinstance(part, nn.Linear)}
+    return 1 if shape[1] in widths else None
 
 
 def mixing_axes(

@@ -18,6 +18,7 @@ from heedful.conformance.calling.axes import layouts_by_behavior, mixing_axes
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.causality import causal_flag, mask_by_caller
 from heedful.conformance.calling.convention import TOKEN_AXES, CallingConvention, Constants
+from heedful.conformance.calling.declared import declared_number
 from heedful.conformance.calling.discovery import IMAGE_LENGTHS, LESS_EXACT
 from heedful.conformance.calling.exceptions import exits_as_errors
 from heedful.conformance.calling.isolation import seeded
@@ -243,16 +244,24 @@ def _conventions(
         )
         for base, sizes in _layouts(target, arguments, tokens)
     ]
-    found = [it for base in bases for it in _of_other_sizes(*base, others, flags)]
+    window = declared_number(target.module, names.WINDOWS) or 0
+    found = [it for base in bases for it in _of_other_sizes(*base, others, flags, window)]
     found += [it for base in bases for it in _of_its_length(*base, others, flags)]
     yield from found
     yield from ((replace(convention, pooled=True), sizes) for convention, sizes in found)
 
 
 def _of_other_sizes(
-    base: CallingConvention, sizes: tuple[int, int], others: Constants, flags: Constants
+    base: CallingConvention,
+    sizes: tuple[int, int],
+    others: Constants,
+    flags: Constants,
+    window: int,
 ) -> Iterator[tuple[CallingConvention, tuple[int, int]]]:
-    """Yield conventions in which all arguments vary with the sizes of the tokens."""
+    """Yield conventions in which all arguments vary with the sizes of the tokens.
+
+    An image keeps more than one window, which is `window` pixels wide: within a single one, nothing is shifted.
+    """
     for axes in axes_of(sizes, first=base.layout.startswith("(B")):
         sequence = telling_sequence(others, axes)
         resized = {name: Resized(value, axes, sequence) for name, value in others.items()}
@@ -261,7 +270,7 @@ def _of_other_sizes(
         batch, tokens = _trial_sizes(sizes, most)
         yield convention, (batch, tokens)
         if base.is_image:  # windows and strides divide these
-            for pixels in (it for it in IMAGE_LENGTHS if it < sizes[1]):
+            for pixels in (it for it in IMAGE_LENGTHS if window**2 < it < sizes[1]):
                 yield replace(convention, fixed_sizes=(batch, pixels)), (batch, pixels)
 
 

@@ -25,7 +25,7 @@ from heedful.conformance.calling.mask_forms import (
     mask_tensor,
 )
 from heedful.conformance.calling.names import Names
-from heedful.conformance.calling.polarity import documented_polarity
+from heedful.conformance.calling.polarity import documented_polarity, is_documented_as_additive
 from heedful.conformance.calling.target import is_from_torch
 from heedful.conformance.recording.dataflow import VIEWS
 from heedful.conformance.recording.differences import differing_entries
@@ -189,16 +189,20 @@ def find_positions(caller: Caller) -> str | None:
 def _candidates(caller: Caller, known: Names, forms: Sequence[str]) -> Iterator[MaskArgument]:
     """Yield the mask arguments to try, the most likely first.
 
-    A mask is not added to the scores if the docstring says what 1 means, and has a shape that the docstring gives it.
+    A mask is not added to the scores if the docstring says what 1 means, and of no other kind if it says that it is
+    added. It has a shape that the docstring gives it.
     """
     given = _given(caller)
     documented = documented_arguments(caller.target.callee)
     for name in _among(caller, known):
         said = documented_polarity(documented.get(name, ""))
         declared = names.TRUE_KEEPS.get(_last_word(name)) if said is None else said
+        dtypes = (torch.bool, torch.int64, *([caller.dtype] if said is None else []))
+        if is_documented_as_additive(documented.get(name, "")):
+            declared, dtypes = True, (caller.dtype,)
         example = given.get(name)
         allowed = _documented_forms(caller, name, forms)
-        for dtype in (torch.bool, torch.int64, *([caller.dtype] if said is None else [])):
+        for dtype in dtypes:
             keeps = _suggests_real_tokens(name) if declared is None else declared
             polarities = (keeps, not keeps)
             for form in allowed:

@@ -5,11 +5,22 @@ from __future__ import annotations
 import re
 
 VALUES: re.Pattern[str] = re.compile(r"\b(?:(true|ones?|1|nonzero)|(false|zeros?|0))\b")
+BOOLEANS: re.Pattern[str] = re.compile(r"\b(true|false|bool|boolean|1|one|ones and zeros)\b")
+CLAUSES = r"[,;]|\.(?!\d)|\band\b|\bor\b"
 SHAPES: re.Pattern[str] = re.compile(r"[(\[][^)\]]*[)\]]")
 KEPT: re.Pattern[str] = re.compile(
-    r"\b(real|valid|keep|kept|visible|attend|edge|present|unmask|allowed)"
+    r"\b(real|valid|keep|kept|visible|attend|edge|present|unmask|allowed|sees?\b|seen\b)"
 )
 HIDDEN: re.Pattern[str] = re.compile(r"\b(pad|hid|mask|ignor|invalid|empty|exclu|block)")
+ADDED: re.Pattern[str] = re.compile(
+    r"\badditive( \w+)? (mask|bias)|\bmask is additive|\badded to the( \w+)? (scores|logits|weights)"
+)
+CONVERTED: re.Pattern[str] = re.compile(r"\b(convert|turned|becomes|transform|internal)")
+ZERO: re.Pattern[str] = re.compile(r"\b(0|0\.0|zeros?)\b")
+LOWEST: re.Pattern[str] = re.compile(
+    r"[-−]\s?(inf|∞)|(minus|negative) infinity|finfo|-1e\d|-10000"
+    r"|(smallest|lowest|most negative|(large|big|huge|very) negative|minimum) (number|value|float)"
+)
 # The mask that a sentence is about, as in "Boolean mask with True at padding"
 NOUN: re.Pattern[str] = re.compile(
     r"\b((key|padding|pad|attention|boolean|binary)[ _])*masks?\b"
@@ -32,10 +43,34 @@ def documented_polarity(text: str) -> bool | None:
         >>> documented_polarity("padding mask with True where a token is real")
         True
     """
-    for clause in re.split(r"[,;.]|\band\b|\bor\b", NOUN.sub("", SHAPES.sub("", text.lower()))):
+    for clause in re.split(CLAUSES, NOUN.sub("", SHAPES.sub("", text.lower()))):
         value = VALUES.search(clause)
         keeps, hides = KEPT.search(clause) is not None, HIDDEN.search(clause) is not None
         if value is None or keeps == hides:
             continue
         return (value.group(1) is not None) == (keeps != bool(NEGATED.search(clause)))
     return None
+
+
+def is_documented_as_additive(text: str) -> bool:
+    """Check whether a text says that a mask is added to the scores: 0 where a key is visible, and −∞ elsewhere.
+
+    Args:
+        text: What a docstring says about a mask.
+
+    Examples:
+        >>> is_documented_as_additive("0 for keys to attend to, and the lowest number for the others")
+        True
+        >>> is_documented_as_additive("1 for keys to attend to, and 0 for the others")
+        False
+    """
+    lowered = SHAPES.sub("", re.sub(r"float\([^)]*inf.?\)", "-inf", text.lower()))
+    if BOOLEANS.search(lowered) or CONVERTED.search(lowered):
+        return False
+    clauses = re.split(CLAUSES, lowered)
+    zero = any(
+        ZERO.search(it) and not LOWEST.search(it) and (KEPT.search(it) or not HIDDEN.search(it))
+        for it in clauses
+    )
+    lowest = any(LOWEST.search(it) and not (ZERO.search(it) or KEPT.search(it)) for it in clauses)
+    return ADDED.search(lowered) is not None or (zero and lowest)

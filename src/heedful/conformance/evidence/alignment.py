@@ -17,7 +17,7 @@ from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.recording.source import SourceLine, call_site
 from heedful.observation import Step
 
-HUGE = 1e30
+HUGE = 1e8
 """Numbers above this are mask fills; compared with them, all other numbers are rounding errors."""
 
 Place = tuple[str | None, int | None, str]

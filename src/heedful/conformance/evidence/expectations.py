@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from heedful.conformance.calling import names
+from heedful.conformance.calling.declared import declared_number
 from heedful.conformance.calling.options import option
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.calling.target import is_from_transformers
@@ -46,7 +47,7 @@ class Expected:
 
     def window_of(self, module: nn.Module | None) -> int | None:
         """Return the window that the caller states, or else the one that a module declares."""
-        return self.window if self.window is not None else _declared_number(module, names.WINDOWS)
+        return self.window if self.window is not None else declared_number(module, names.WINDOWS)
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def expectations_of(subject: Subject, expected: Expected, baseline: Observation)
         baseline: A recorded run of the subject.
     """
     causal, why_causal = _causal(subject, expected, baseline)
-    num_heads = expected.num_heads or _declared_number(subject.module, names.HEADS)
+    num_heads = expected.num_heads or declared_number(subject.module, names.HEADS)
     return Expectations(causal, why_causal, expected.window_of(subject.module), num_heads)
 
 
@@ -112,14 +113,3 @@ def _possible_masks(baseline: Observation) -> Iterator[Tensor]:
     for step in baseline.trace:
         if (tensor := tensor_of(step)) is not None:
             yield tensor
-
-
-def _declared_number(module: nn.Module | None, names: tuple[str, ...]) -> int | None:
-    """Return the first positive integer that a module, a submodule or one of their configs has under a name."""
-    for part in () if module is None else module.modules():
-        for holder in (part, getattr(part, "config", None)):
-            for name in names:
-                number = getattr(holder, name, None)
-                if isinstance(number, int) and not isinstance(number, bool) and number > 0:
-                    return number
-    return None

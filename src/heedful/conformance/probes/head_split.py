@@ -102,6 +102,8 @@ def _answer(
             f"The scores compare {length} × {length} heads with each other, not the {T} tokens: the axis of "
             "tokens is not the second to last."
         )
+    elif len(rows) == 1 and mixing is None and any(it.operation in REARRANGING for it in path):
+        return None  # tokens in another order, as in windows that are shifted
     else:
         proof = (
             f"Changing token {CHANGED} changes {_first_rows(rows)} of the {PLURALS[role]}: a view mixes the "

@@ -26,15 +26,18 @@ HALF: re.Pattern[str] = re.compile(
 
 @probe("mask-fill-overflow")
 def mask_fill_overflow(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Run in float16, with padding if there is an argument for it. No fill may be too large for float16."""
+    """Run in float16, with every mask that there is an argument for. No fill may be too large for float16."""
     half, inputs = fresh_subject(evidence, torch.float16, train=False)
     padded = padded_subject(evidence)
-    masks: list[Tensor | None] = [None]
+    masks: list[dict[str, Tensor]] = [{}]
     if padded is not None:
         half = replace(half, padding=padded.padding)
-        masks.append(real_tokens(evidence, "right"))
-    for keep in masks:
-        error = attempt(lambda keep=keep: half.run(inputs, keep=keep))
+        masks.append({"keep": real_tokens(evidence, "right")})
+    if half.attention_mask is not None:
+        T = inputs.sizes[1]
+        masks.append({"attend": torch.ones(T, T, dtype=torch.bool).tril()})
+    for mask in masks:
+        error = attempt(lambda mask=mask: half.run(inputs, **mask))
         if not isinstance(error, RuntimeError) or OVERFLOW not in str(error):
             continue
         meant = HALF.search(own_text(evidence.subject.callee))

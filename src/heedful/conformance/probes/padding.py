@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
@@ -30,9 +31,12 @@ from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.observation import Observation
-from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.recording.source import SourceLine, prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
 
+LEFT_PADDING: re.Pattern[str] = re.compile(
+    r"\bleft[- ](side )?pad|\bpadding_side\W+left|\bpad\w*\W[^.]{0,60}\b(on|to|at|from) (the |its )?left\b"
+)
 CONVOLUTIONS: tuple[str, ...] = ("conv1d", "conv2d", "unfold")
 
 
@@ -62,7 +66,8 @@ def padding(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Run a padded batch, and each sequence alone. The outputs of real tokens must be equal."""
     subject = padded_subject(evidence)
     if subject is not None:
-        yield from _most_precise(evidence, subject)
+        found = _most_precise(evidence, subject)
+        yield from found or _without_positions(evidence, subject)
     for argument in evidence.subject.weak if takes_padding(evidence) else ():
         weak = replace(evidence.subject, padding=argument)
         if argument.form == LENGTHS and padding_is_inverted(evidence, weak):
@@ -86,6 +91,24 @@ def _most_precise(evidence: Evidence, subject: Subject) -> list[Finding]:
     other = replace(argument, true_keeps=not argument.true_keeps)
     others = list(_leaks(evidence, replace(subject, padding=other)))
     return others if [it.name for it in others] not in ([], ["padding-leak"]) else found
+
+
+def _without_positions(evidence: Evidence, subject: Subject) -> Iterator[Finding | Fact]:
+    """Run padding on the left without the positions that a target may be given, and may count itself.
+
+    Code that speaks of padding on the left has to count right; other targets leave it to those who call them.
+    """
+    given = subject.positions
+    if given is None or given in subject.target.required or "left" not in padding_sides(subject):
+        return
+    unsaid = replace(subject, positions=None)
+    found = [it for it in _leaks(evidence, unsaid) if it.name == "left-padding-positions"]
+    if LEFT_PADDING.search(prose_about(subject.target.callee)):
+        yield from found
+    elif found:
+        yield Fact(
+            "left padding", f"needs {given}: without it, positions are counted from the padding on"
+        )
 
 
 def _inversion(evidence: Evidence, subject: Subject) -> Finding:

@@ -47,7 +47,7 @@ def padding_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
         _, reason, line = unused_masking(observation) or (
             *("", ""),
             call_omitting(subject.target.callee, argument.name, MASKS)
-            or _unmasked_call(observation),
+            or unmasked_call(observation),
         )
         yield Finding(
             "mask-unused",
@@ -57,8 +57,9 @@ def padding_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
             line,
         )
     elif argument.declared is not None and padding_is_inverted(evidence, subject):
-        convention = "1 keeps a token" if argument.declared else "True hides a token"
-        known = names.TRUE_KEEPS.get(argument.name) == argument.declared
+        convention = _convention(argument)
+        added = argument.dtype.is_floating_point
+        known = names.TRUE_KEEPS.get(argument.name) == argument.declared and not added
         unsure = known and argument.declared and _takes_booleans_alone(subject, argument)
         yield Finding(
             "mask-inverted",
@@ -84,13 +85,20 @@ def _takes_booleans_alone(subject: Subject, argument: MaskArgument) -> bool:
     return not isinstance(numbers, Tensor) or bool(differing_entries(booleans, numbers).any())
 
 
+def _convention(argument: MaskArgument) -> str:
+    """Describe what is declared about a mask."""
+    if argument.dtype.is_floating_point:
+        return "0 keeps a token, and the lowest number hides it,"
+    return "1 keeps a token" if argument.declared else "True hides a token"
+
+
 def _polarity(argument: MaskArgument) -> str:
     if argument.dtype.is_floating_point:
         return "added to the scores"
     return "True keeps" if argument.true_keeps else "True hides"
 
 
-def _unmasked_call(observation: Observation) -> SourceLine | None:
+def unmasked_call(observation: Observation) -> SourceLine | None:
     """Return the line that calls PyTorch's attention, or a softmax over scores, without a mask."""
     for attention in find_attentions(observation):
         if not attention.fused:

@@ -48,13 +48,16 @@ def recomputed_attention(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Compute the logits and weights again from the queries and keys, and find the first step that departs."""
     others = _attentions_on_other_tokens(evidence)
     for index, attention in enumerate(evidence.attentions):
-        if attention.fused or not _is_softmax_of_keys(attention):
+        if attention.fused:
+            finding = _scaled_values(evidence, attention)
+        elif not _is_softmax_of_keys(attention):
             continue
-        finding = (
-            (index < len(others) and _wrong_logits(evidence, attention, others[index]))
-            or _wrong_weights(evidence, attention)
-            or _scaled_values(evidence, attention)
-        )
+        else:
+            finding = (
+                (index < len(others) and _wrong_logits(evidence, attention, others[index]))
+                or _wrong_weights(evidence, attention)
+                or _scaled_values(evidence, attention)
+            )
         if finding:
             yield finding
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -126,11 +127,15 @@ def _find_rotation(observations: Sequence[Observation], spans: Sequence[_Span]) 
     """Return the rotation of the first span whose maps differ between positions."""
     for span in spans:
         maps = recover_maps(observations, span.before, span.after)
-        if maps is None or is_near(maps, maps[:1]):
-            continue
-        last = next(step for step in span.steps if _have_equal_values(step, span.after))
-        return Rotation(maps, tuple(step for step in span.steps if step.index <= last.index))
+        if maps is not None and not is_near(maps, maps[:1]):
+            return _rotation(maps, span)
     return None
+
+
+def _rotation(maps: Tensor, span: _Span) -> Rotation:
+    """Return the rotation within a span, without the steps that only copy its result."""
+    last = next(step for step in span.steps if _have_equal_values(step, span.after))
+    return Rotation(maps, tuple(step for step in span.steps if step.index <= last.index))
 
 
 def _is_unrotated(
@@ -154,13 +159,21 @@ def _have_equal_values(step: Step, other: Step) -> bool:
     return value is not None and other_value is not None and torch.equal(value, other_value)
 
 
-def recover_maps(observations: Sequence[Observation], before: Step, after: Step) -> Tensor | None:
+def recover_maps(
+    observations: Sequence[Observation], before: Step, after: Step, axis: int | None = None
+) -> Tensor | None:
     """Solve for the matrices (T, D, D) that map the rows of one step to those of another.
+
+    Args:
+        observations: The runs.
+        before: The step that has the rows.
+        after: A later step of the same shape.
+        axis: The axis that has a matrix for each index; None for that of the tokens.
 
     Returns:
         None if there are too few rows, or if no matrices map them.
     """
-    x, y = (_rows_by_position(observations, step) for step in (before, after))
+    x, y = (_rows_by_position(observations, step, axis) for step in (before, after))
     if x is None or y is None or x.shape != y.shape or x.shape[1] <= x.shape[2]:
         return None
     if int(torch.linalg.matrix_rank(x).min()) < x.shape[2]:
@@ -169,14 +182,41 @@ def recover_maps(observations: Sequence[Observation], before: Step, after: Step)
     return solution.mT if is_near(x @ solution, y) else None
 
 
-def _rows_by_position(observations: Sequence[Observation], step: Step) -> Tensor | None:
-    """Return a step's rows of all runs, (T, samples, D)."""
+def find_rotation_along(evidence: Evidence, source: Source, D: int) -> Rotation | None:
+    """Return the rotation of queries, or of keys, along an axis other than that of the tokens; None if there is none.
+
+    Args:
+        evidence: The runs.
+        source: The queries or keys, as they are multiplied.
+        D: The head size.
+    """
+    spans = _spans(evidence.baseline, source, D) if D > 1 else []
+    T = evidence.inputs.sizes[1]
+    observations = [evidence.baseline]
+    for span in spans:
+        for axis, size in enumerate(span.before.shape[:-1]):
+            if size in (1, T):
+                continue
+            rows = math.prod(span.before.shape[:-1]) // size
+            while len(observations) * rows < D + 3 and len(observations) < MAX_RUNS:
+                inputs = evidence.subject.draw(*evidence.inputs.sizes, seed=len(observations))
+                observations.append(evidence.subject.record(inputs))
+            maps = recover_maps(observations, span.before, span.after, axis)
+            if maps is not None and not is_near(maps, maps[:1]):
+                return _rotation(maps, span)
+    return None
+
+
+def _rows_by_position(
+    observations: Sequence[Observation], step: Step, axis: int | None = None
+) -> Tensor | None:
+    """Return a step's rows of all runs, (T, samples, D), or those of each index of another axis."""
     rows: list[Tensor] = []
     for observation in observations:
         value, T = tensor_of(observation.trace[step.index]), observation.inputs.sizes[1]
         if value is None or value.shape != step.shape or not value.is_floating_point():
             return None
-        axis = value.shape[:-1].index(T)
+        axis = value.shape[:-1].index(T) if axis is None else axis
         rows.append(value.movedim(axis, 0).flatten(1, -2).double())
     return torch.cat(rows, dim=1) if rows[0].dim() == 3 else None
 

@@ -498,12 +498,12 @@ def call_site(observation: Observation, step: Step) -> SourceLine | None:
         if following.function != step.function or (following.line or 0) < (last_step.line or 0):
             break
         last_step = following
-    function = step.function.rpartition(".")[2]
+    function, variable = step.function.rpartition(".")[2], last_step.name.partition("·")[0]
     source = parsed_file(step.file or "")
     if source is None:
         return None
     for statement in source.statements():
-        if isinstance(statement, ast.Assign) and last_step.name in _names(statement.targets):
+        if isinstance(statement, ast.Assign) and variable in _names(statement.targets):
             calls = (node for node in ast.walk(statement.value) if isinstance(node, ast.Call))
             if function in _names(call.func for call in calls):
                 return source.line_of(statement)

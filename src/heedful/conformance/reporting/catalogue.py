@@ -219,7 +219,8 @@ _WEIGHTS = (
         "context-wrong",
         "bug",
         "The weights are right, but what they multiply is not: the values are changed on their way.",
-        "The values that meet the weights are compared with those that were projected.",
+        "The values that meet the weights are compared with those that were projected: they are scaled, or normalized "
+        "in place of the queries or keys.",
         "Multiply the weights by the projected values as they are. The scale belongs to the scores.",
     ),
     CatalogueEntry(
@@ -371,9 +372,10 @@ _CACHES = (
     CatalogueEntry(
         "rotary-mismatch",
         "bug",
-        "Queries and keys are rotated in different layouts, or the cos and sin tables have another layout than the "
-        "rotation expects.",
-        "The rotation changes the lengths of vectors, or the scores depend on more than the distance of two tokens.",
+        "Queries and keys are rotated in different layouts or along another axis than that of the tokens, or the cos "
+        "and sin tables have another layout than the rotation expects.",
+        "The rotation changes the lengths of vectors, the scores depend on more than the distance of two tokens, or all"
+        " tokens are rotated alike and each head differently.",
         "Rotate queries and keys by the same function, with tables in its layout.",
     ),
     CatalogueEntry(

@@ -83,6 +83,7 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "rotary-offset": ("cache-mismatch",),
     "rotary-mismatch": (
         *("cache-mismatch", "rotary-layout", "left-padding-positions", "padding-leak"),
+        "length-dependent",
     ),
     "padding-leak": ("left-padding-positions",),
     "output-not-finite": (*_OTHER_RUNS, "gradient-wrong", "stride-dependent"),

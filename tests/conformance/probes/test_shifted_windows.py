@@ -1,0 +1,104 @@
+"""Windows of images: a shift wraps around the edges, and a mask has to keep opposite edges apart."""
+
+import pytest
+import torch
+from attentions_with_caches import written
+
+from heedful import check
+
+BLOCK = """
+import torch
+from torch import nn
+
+
+def to_windows(t, n):
+    B, H, W, C = t.shape
+    t = t.reshape(B, H // n, n, W // n, n, C).transpose(2, 3)
+    return t.reshape(-1, n * n, C)
+
+
+def from_windows(t, n, H, W):
+    t = t.reshape(-1, H // n, W // n, n, n, t.shape[-1]).transpose(2, 3)
+    return t.reshape(-1, H, W, t.shape[-1])
+
+
+class Local(nn.Module):
+    def __init__(self, width, heads, n):
+        super().__init__()
+        self.heads = heads
+        self.bias = nn.Parameter(torch.randn(heads, n * n, n * n))
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, t, hidden=None):
+        L, N, C = t.shape
+        q, k, v = self.qkv(t).reshape(L, N, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        scores = q @ k.mT / (C // self.heads) ** 0.5 + self.bias
+        if hidden is not None:
+            scores = scores.view(-1, len(hidden), self.heads, N, N) + hidden[:, None]
+            scores = scores.view(L, self.heads, N, N)
+        return self.out((scores.softmax(-1) @ v).transpose(1, 2).reshape(L, N, C))
+
+
+class Attention(nn.Module):
+    def __init__(self, width=16, heads=2, resolution=(8, 8), n=4, shift=2):
+        super().__init__()
+        self.resolution, self.n, self.shift = resolution, n, shift
+        self.attn = Local(width, heads, n)
+        H, W = resolution
+        regions = torch.zeros(1, H, W, 1)
+        bounds = (slice(0, -n), slice(-n, -shift), slice(-shift, None))
+        for i, rows in enumerate(bounds):
+            for j, columns in enumerate(bounds):
+                regions[:, rows, columns] = 3 * i + j
+        ids = to_windows(regions, n).squeeze(-1)
+        hidden = torch.where(ids[:, None] == ids[:, :, None], 0.0, -torch.inf)
+        self.register_buffer("hidden", hidden)
+
+    def forward(self, x):
+        H, W = self.resolution
+        B, T, C = x.shape
+        image = x.view(B, H, W, C).roll((-self.shift, -self.shift), (1, 2))
+        windows = self.attn(to_windows(image, self.n), self.hidden)
+        image = from_windows(windows, self.n, H, W).roll((self.shift, self.shift), (1, 2))
+        return x + image.view(B, T, C)
+"""
+REGIONS = "regions[:, rows, columns] = 3 * i + j"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "name"),
+    [
+        (REGIONS, "regions[:, rows, columns] = i", "mask-broadcast"),
+        (REGIONS, "regions[:, :, columns] = j", "mask-broadcast"),
+        ("self.n), self.hidden)", "self.n))", "mask-unused"),
+    ],
+)
+def test_opposite_edges_that_see_each_other_are_found(tmp_path, old, new, name):
+    with written(tmp_path, BLOCK.replace(old, new)) as target:
+        (bug,) = check(target).bugs
+    assert bug.name == name
+    assert bug.place.source.startswith("regions[")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (REGIONS, REGIONS),
+        (REGIONS, "regions[:, rows] = i  # the longitude closes into a circle"),
+        ("shift=2", "shift=0"),
+    ],
+)
+def test_regions_along_the_axes_that_have_edges_are_right(tmp_path, old, new):
+    with written(tmp_path, BLOCK.replace(old, new)) as target:
+        assert not check(target).bugs
+
+
+def test_shifted_windows_of_a_feature_map_are_not_mixed_heads(tmp_path):
+    channels_first = BLOCK.replace("        B, T, C = x.shape\n", "        B, C = x.shape[:2]\n")
+    channels_first = channels_first.replace(
+        "image = x.view(B, H, W, C).roll", "image = x.permute(0, 2, 3, 1).roll"
+    ).replace("x + image.view(B, T, C)", "x + image.permute(0, 3, 1, 2)")
+    with written(tmp_path, channels_first) as target:
+        report = check(target, example=torch.randn(2, 16, 8, 8))
+    assert not report.bugs
+    assert any(fact.name == "scale" for fact in report.facts)
