@@ -30,6 +30,7 @@ FILES = {  # in test/, with the names of the tests to run
 }
 ALLOWED = {  # patterns of tests whose outcome may differ, with the reason
     r"attention_\dD_.*_dropout_p_0_\d": "which weights a seed drops depends on the kernel",
+    r"test_transformerencoderlayer_subclass": "it has dropout, and TorchScript runs PyTorch's kernel",
 }
 
 Outcomes = dict[str, tuple[str, str]]  # of each test: "passed", "skipped", … and the message
