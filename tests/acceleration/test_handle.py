@@ -117,7 +117,7 @@ def test_memory_layout_is_that_of_pytorchs_kernels(sizes, contiguous):
 
 
 def test_tensors_whose_rows_overlap():
-    memory = torch.randn(3, 1, 2, 5 + 15)
+    memory = torch.randn(3, 1, 2, 70 + 15)
     tensors = memory.unfold(3, 16, 1).unbind()  # each row starts one number after the last
     exact = attend([tensor.double() for tensor in tensors])
     with accelerate() as acceleration:
