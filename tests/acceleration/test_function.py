@@ -114,6 +114,19 @@ def test_inference_returns_the_same(call):
     assert acceleration.report().served == 2
 
 
+@pytest.mark.parametrize("sizes", [(0, 70, 90), (2, 0, 90), (2, 70, 0)], ids=str)
+@pytest.mark.parametrize("mask", [torch.ones, lambda *shape: torch.ones(*shape).bool()])
+def test_empty_tensors(sizes, mask):
+    B, Tq, Tk = sizes
+    tensors, options = (
+        draw(B, 4, Tq=Tq, Tk=Tk),
+        {"attn_mask": mask(1, 1, 1, Tk).expand(B, 4, Tq, Tk)},
+    )
+    theirs = F.scaled_dot_product_attention(*tensors, **options)
+    with accelerate():
+        assert torch.equal(F.scaled_dot_product_attention(*tensors, **options), theirs)
+
+
 def test_gradients_are_computed_for_the_tensors_that_need_them():
     tensors, options = CALLS["mask with gradient, of T5"]()
     everything = attend(tensors, options)[1:]
