@@ -60,7 +60,6 @@ CALLS = {
     "mask with gradient, of ALiBi": lambda: (draw(2, 4), mask_with_gradient(4, 1, 90)),
     "mask with gradient, for each entry": lambda: (draw(2, 4), mask_with_gradient(2, 1, 1, 90)),
     "mask with gradient, 5-D": lambda: (draw(2, 3, 4), mask_with_gradient(3, 1, 70, 90)),
-    "mask with gradient, few queries": lambda: (draw(2, 4, Tq=3), mask_with_gradient(1, 4, 3, 90)),
     "scale": lambda: (draw(4), {"scale": -0.3}),
 }
 
@@ -113,6 +112,19 @@ def test_inference_returns_the_same(call):
     torch.testing.assert_close(ours, theirs)
     assert ours.stride() == theirs.stride()
     assert acceleration.report().served == 2
+
+
+@pytest.mark.parametrize("sizes", [(0, 70, 90), (2, 0, 90), (2, 70, 0)], ids=str)
+@pytest.mark.parametrize("mask", [torch.ones, lambda *shape: torch.ones(*shape).bool()])
+def test_empty_tensors(sizes, mask):
+    B, Tq, Tk = sizes
+    tensors, options = (
+        draw(B, 4, Tq=Tq, Tk=Tk),
+        {"attn_mask": mask(1, 1, 1, Tk).expand(B, 4, Tq, Tk)},
+    )
+    theirs = F.scaled_dot_product_attention(*tensors, **options)
+    with accelerate():
+        assert torch.equal(F.scaled_dot_product_attention(*tensors, **options), theirs)
 
 
 def test_gradients_are_computed_for_the_tensors_that_need_them():
@@ -367,6 +379,17 @@ def test_the_kernel_that_the_user_names_is_used(call):
         with accelerate(), pytest.raises(RuntimeError) as our_error:
             attend(*arguments)
     assert str(our_error.value) == str(their_error.value)
+
+
+def test_few_queries_are_passed_on_if_they_are_differentiated():
+    arguments = draw(2, 4, Tq=63), {"attn_mask": torch.randn(63, 90)}
+    theirs = attend(*arguments)
+    with accelerate() as acceleration:
+        ours = attend(*arguments)
+        F.scaled_dot_product_attention(*arguments[0], **arguments[1])
+    assert all(map(torch.equal, ours, theirs))
+    assert (acceleration.report().served, acceleration.report().passed_on) == (1, 1)
+    assert "fewer than 64 queries" in str(acceleration.report())
 
 
 def test_float64_is_passed_on_unchanged():

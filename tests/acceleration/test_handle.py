@@ -117,7 +117,7 @@ def test_memory_layout_is_that_of_pytorchs_kernels(sizes, contiguous):
 
 
 def test_tensors_whose_rows_overlap():
-    memory = torch.randn(3, 1, 2, 5 + 15)
+    memory = torch.randn(3, 1, 2, 70 + 15)
     tensors = memory.unfold(3, 16, 1).unbind()  # each row starts one number after the last
     exact = attend([tensor.double() for tensor in tensors])
     with accelerate() as acceleration:
@@ -289,7 +289,7 @@ def test_a_missing_library_raises_with_the_reason(monkeypatch):
 
 
 def test_threads_can_call_while_handles_come_and_go():
-    tensors = draw(Tq=20, Tk=20)
+    tensors = draw(Tq=64, Tk=20)
     right = attend(tensors)
     finished, errors = threading.Event(), []
 
@@ -324,7 +324,8 @@ def test_every_call_of_every_thread_is_counted():
             caller.start()
         for caller in callers:
             caller.join()
-    assert acceleration.report().served == 400
+    report = acceleration.report()
+    assert (report.served, report.passed_on) == (200, 200)  # few queries are not differentiated
 
 
 # --- the report ----------------------------------------------------------------------------------------

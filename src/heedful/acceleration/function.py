@@ -57,7 +57,7 @@ def attend(
     computes = eager(query, key, value, attn_mask)
     if fused and not computes:
         return original(OPERATOR)(keys, *inputs, **options)
-    reason = _difference() or refusal(problem)
+    reason = _difference() or refusal(problem, differentiates=problem.needs_grad)
     if reason:
         if not fused:  # the fused operator is counted where it is replaced
             kind = "causal" if is_causal else "none" if attn_mask is None else "tensor"

@@ -39,7 +39,7 @@ def forward(
 ) -> tuple[Tensor, Tensor]:
     """Return the output (B, Hq, Tq, D), in the memory order of the query, and the lse (B, Hq, Tq), tokens first."""
     inputs = (query, key, value, dropout_p, is_causal)
-    arguments = _kernel_arguments(*inputs, attn_mask, scale)
+    arguments = _kernel_arguments(*inputs, attn_mask, scale, differentiates=False)
     mask = arguments.mask
     count_call("forward", query, key, mask.kind, arguments.passed_on)
     if arguments.passed_on:
@@ -70,7 +70,8 @@ def backward(
     scale: float | None = None,
 ) -> tuple[Tensor, ...]:
     """Return the gradients of query, key and value, tokens first."""
-    arguments = _kernel_arguments(query, key, value, dropout_p, is_causal, attn_mask, scale)
+    problem = (query, key, value, dropout_p, is_causal, attn_mask, scale)
+    arguments = _kernel_arguments(*problem, differentiates=True)
     mask = arguments.mask
     count_call("backward", query, key, mask.kind, arguments.passed_on)
     if arguments.passed_on:
@@ -105,6 +106,8 @@ def _kernel_arguments(
     is_causal: bool,
     attn_mask: Tensor | None,
     scale: float | None,
+    *,
+    differentiates: bool,
 ) -> _KernelArguments:
     """Convert PyTorch's arguments. Invalid ones are passed on, so that PyTorch raises its own error."""
     kind = KernelMask("causal" if is_causal else "none" if attn_mask is None else "tensor")
@@ -114,7 +117,7 @@ def _kernel_arguments(
         )
     except ArgumentError as error:
         return _KernelArguments(kind, str(error))
-    reason = _difference(problem, dropout_p) or refusal(problem)
+    reason = _difference(problem, dropout_p) or refusal(problem, differentiates=differentiates)
     if reason:
         return _KernelArguments(kind, reason)
     return _KernelArguments(lower_mask(problem), scale=problem.factor)

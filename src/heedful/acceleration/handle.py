@@ -49,9 +49,9 @@ def accelerate() -> Acceleration:
       `torch.compiler.reset` after `remove`. The report does not count such calls. Other calls follow the handles.
 
     Calls that the kernel does not support are passed on to PyTorch's kernel, and the report states the reason: those in
-    float64, those whose attention weights are returned, and those whose kernel is chosen by
-    `torch.nn.attention.sdpa_kernel`. Several handles can be active at the same time. PyTorch's own kernels return when
-    all of them are removed.
+    float64, the gradients of fewer than 64 queries, which PyTorch computes faster, those whose attention weights are
+    returned, and those whose kernel is chosen by `torch.nn.attention.sdpa_kernel`. Several handles can be active at the
+    same time. PyTorch's own kernels return when all of them are removed.
 
     Returns:
         The handle, with `remove` and `report`. It is also a context manager.
@@ -92,7 +92,11 @@ class Acceleration:
                 _update_operators()
 
     def report(self) -> AccelerationReport:
-        """Return the calls since the handle was created, until now or until it was removed."""
+        """Return the calls since the handle was created, until now or until it was removed.
+
+        It names the reason for each kind of call that PyTorch's kernel computed. Calls inside of `torch.func`'s
+        `vmap` never reach us, and calls that compiled graphs contain as our own operator are not counted.
+        """
         with _lock:
             counted = counted_calls() - self._before if self._counted is None else self._counted
             return AccelerationReport(tuple(counted.most_common()))

@@ -46,7 +46,8 @@ def lower_mask(problem: AttentionProblem, *, may_read: bool = True) -> KernelMas
     """
     if problem.bias is not None:
         bias = problem.bias[(None,) * (4 - problem.bias.dim())]
-        if may_read and not (torch.is_grad_enabled() and bias.requires_grad):
+        differentiated = torch.is_grad_enabled() and bias.requires_grad
+        if may_read and not differentiated and bias.numel():
             return _read_numbers(bias, problem)
         return KernelMask("tensor", bias=bias.float())
     if problem.mask is None:
@@ -67,7 +68,7 @@ def lower_mask(problem: AttentionProblem, *, may_read: bool = True) -> KernelMas
 def _without_copies(mask: Tensor) -> Tensor:
     """Return the mask with size 1 along the dimensions in which it was expanded."""
     for dimension, stride in enumerate(mask.stride()):
-        if stride == 0:
+        if stride == 0 and mask.shape[dimension] > 1:
             mask = mask.narrow(dimension, 0, 1)
     return mask
 
@@ -117,5 +118,7 @@ def _find_key_ranges(shown: Tensor, problem: AttentionProblem) -> tuple[Tensor, 
     start, stop = torch.zeros(2, B * Tq, MAX_KEY_RANGES, dtype=torch.int32)
     start[row, index], stop[row, index] = opening.int(), closing.int()
     queries = problem.sizes.Tq
-    start, stop = (edges.view(B, Tq, -1).expand(-1, queries, -1) for edges in (start, stop))
+    start, stop = (
+        edges.view(B, Tq, MAX_KEY_RANGES).expand(-1, queries, -1) for edges in (start, stop)
+    )
     return start.contiguous(), stop.contiguous()

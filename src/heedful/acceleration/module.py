@@ -59,7 +59,9 @@ def attend_self(
     tokens = query.values().view(1, -1, embed_dim) if nested else query
     query_heads = tokens.unflatten(-1, (num_head, -1)).transpose(1, 2)
     problem = AttentionProblem(query_heads, query_heads, query_heads, shown)
-    reason = "the weights are returned, too" if need_weights else refusal(problem)
+    reason = (
+        "the weights are returned, too" if need_weights else refusal(problem, differentiates=False)
+    )
     if reason:
         kind = "key ranges" if nested else "none" if mask is None else "tensor"
         count_call("forward", query_heads, query_heads, kind, reason)

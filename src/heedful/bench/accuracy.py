@@ -89,7 +89,13 @@ def check_heads(
 
 
 def check_whole(
-    result: Tensor, right: Tensor, baseline: Tensor, dtype: str, *, quantity: str = "output"
+    result: Tensor,
+    right: Tensor,
+    baseline: Tensor,
+    dtype: str,
+    *,
+    quantity: str = "output",
+    floors: int = 1,
 ) -> AccuracyCheck:
     """Check one result as a whole.
 
@@ -99,9 +105,10 @@ def check_whole(
         baseline: The baseline's result.
         dtype: A key of `DTYPES`.
         quantity: The name of the result.
+        floors: How many times the error that is always allowed may be made: more in a model of many layers.
     """
     base = relative_error(baseline, right)
-    allowed = max(ERROR_FACTOR * base, _error_floor(dtype))
+    allowed = max(ERROR_FACTOR * base, floors * _error_floor(dtype))
     return AccuracyCheck(quantity, relative_error(result, right), base, allowed)
 
 

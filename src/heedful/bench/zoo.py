@@ -63,8 +63,15 @@ def draw_inputs(workload: ModelWorkload) -> dict[str, Tensor]:
     return inputs | ({"decoder_input_ids": tokens} if workload.model == T5 else {})
 
 
-def real_tokens(inputs: dict[str, Tensor]) -> Tensor | None:
-    """Return which tokens are real, Boolean (B, T); None if all are."""
+def draw_labels(workload: ModelWorkload, inputs: dict[str, Tensor]) -> Tensor:
+    """Return what a model learns: one class for each sequence, or tokens."""
+    return torch.arange(workload.B) % 2 if workload.model == BERT else inputs["input_ids"]
+
+
+def real_outputs(workload: ModelWorkload, inputs: dict[str, Tensor]) -> Tensor | None:
+    """Return which outputs belong to real tokens, Boolean (B, T); None if all do."""
+    if workload.model == BERT:  # one output for each sequence
+        return None
     if "src_key_padding_mask" in inputs:
         return ~inputs["src_key_padding_mask"]
     return inputs["attention_mask"].bool() if "attention_mask" in inputs else None
@@ -120,7 +127,7 @@ def _random_model(name: str, *, tiny: bool) -> Any:
         small = {"hidden_size": TINY_SIZE, "intermediate_size": TINY_SIZE, "num_hidden_layers": 2}
         small |= {"num_attention_heads": 4, "vocab_size": 99}
         config: Any = transformers.BertConfig(**cast(Any, small if tiny else {}))
-        return transformers.BertForMaskedLM(config)
+        return transformers.BertForSequenceClassification(config)
     if name == T5:
         small = {"d_model": TINY_SIZE, "d_kv": 16, "d_ff": TINY_SIZE, "num_layers": 2}
         small |= {"num_heads": 4, "vocab_size": 99}
