@@ -18,7 +18,7 @@ from heedful.conformance.reporting.finding import Finding
 from heedful.conformance.reporting.report import Report
 from heedful.errors import ArgumentError
 
-SEARCH_SECONDS = 8.0  # for the repairs of one bug
+SEARCH_SECONDS = 1.5  # of the processor for one bug, after which no further repair of it is tried
 CANDIDATES = 30  # repairs that are tried for one bug
 WORKING = 2  # repairs with which the target runs, whose findings are compared
 REPAIRED = 3  # bugs of one target that end every call, one behind the other
@@ -52,7 +52,7 @@ def findings_behind(target: Any, report: Report, check: Check) -> tuple[Finding,
         blocking = report.blocking_bug
         if blocking is None:
             break
-        end = time.monotonic() + SEARCH_SECONDS
+        end = time.process_time() + SEARCH_SECONDS
         repair = _best(blocking, _repairs(origin, blocking, text, file, check, end))
         if repair is None:
             break
@@ -70,7 +70,7 @@ def _repairs(
         return
     found = candidates(blocking, text, REPAIRS.get(blocking.name, ()))
     for candidate in islice(found, CANDIDATES):
-        if time.monotonic() > end:
+        if time.process_time() > end:
             return
         try:
             with within(CHECK_SECONDS), origin.edited(candidate) as (definition, path):
