@@ -51,7 +51,7 @@ class Steep(Heads):
     def __init__(self):
         super().__init__()
         for layer in (self.to_q, self.to_k):
-            nn.init.normal_(layer.weight, std=0.8)
+            nn.init.normal_(layer.weight, std=0.7)
 
 
 class Slots(Heads):
@@ -173,7 +173,7 @@ def test_a_design_raises_no_alarm(design):
     ("design", "example"),
     [
         (Windows, Example(torch.randn(2, 32, 16, 16))),
-        (Pooled, Example(torch.randn(2, 1 + 2 * 3 * 4, 24), (2, 3, 4))),
+        (Pooled, Example(torch.randn(2, 1 + 2 * 3 * 5, 24), (2, 3, 5))),
         (Step, Example(torch.randn(2, 24), *torch.randn(2, 1, 2, 24))),
         (Relative, Example(torch.randn(2, 9, 24), torch.randn(1, 17, 24))),
     ],
