@@ -274,6 +274,8 @@ def _of_its_length(
 def _may_be_tokens(value: Any) -> bool:
     if not isinstance(value, Tensor) or value.dtype == torch.bool or value.is_complex():
         return False
+    if value.is_nested:  # its sequences have lengths of their own
+        return False
     return value.dim() in range(2, 7) if value.is_floating_point() else value.dim() == 2
 
 
