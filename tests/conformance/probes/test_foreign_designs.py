@@ -166,6 +166,16 @@ class Relative(Heads):
         return self.to_out((scores.softmax(-1) @ value).transpose(1, 2).flatten(2))
 
 
+class OfOnes(Heads):
+    """Takes 1 at visible keys and 0 at hidden ones, as numbers in a floating dtype, (B, T, T)."""
+
+    def forward(self, x, attention_mask):
+        query, key, value = self.split(x)
+        hidden = (1.0 - attention_mask[:, None]) * torch.finfo(x.dtype).min
+        weights = (self.scores(query, key) + hidden).softmax(-1)
+        return self.to_out((weights @ value).transpose(1, 2).flatten(2))
+
+
 @pytest.mark.parametrize("design", [InHalves, Steep, Slots, Kinked, Additive])
 def test_a_design_raises_no_alarm(design):
     torch.manual_seed(0)
@@ -178,6 +188,7 @@ def test_a_design_raises_no_alarm(design):
         (Windows, Example(torch.randn(2, 32, 16, 16))),
         (Pooled, Example(torch.randn(2, 1 + 2 * 3 * 5, 24), (2, 3, 5))),
         (Step, Example(torch.randn(2, 24), *torch.randn(2, 1, 2, 24))),
+        (OfOnes, Example(torch.randn(2, 9, 24), torch.ones(2, 9, 9))),
         (Relative, Example(torch.randn(2, 9, 24), torch.randn(1, 17, 24))),
     ],
     ids=lambda it: getattr(it, "__name__", ""),
