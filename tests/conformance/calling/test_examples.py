@@ -288,3 +288,23 @@ def test_a_later_axis_of_the_batch_size_is_not_the_batch():
     example = (torch.randn(2, 5, 12), torch.randn(2, 2, 16), torch.tensor([2, 2]))
     subject = find_subject(Aligned(), example=example)
     assert subject.arguments(subject.draw(3, 5))["other"].shape == (3, 2, 16)
+
+
+def test_a_nested_tensor_is_refused():
+    nested = torch.nested.nested_tensor(
+        [torch.randn(3, 32), torch.randn(5, 32)], layout=torch.jagged
+    )
+    with pytest.raises(ArgumentError, match="no tensor of tokens"):
+        check(NestedAttention(), example=nested)
+
+
+class NestedAttention(nn.Module):
+    """Attends within sequences of different lengths, which a nested tensor holds."""
+
+    def __init__(self):
+        super().__init__()
+        self.proj = nn.Linear(32, 32)
+
+    def forward(self, x):
+        q = self.proj(x).unflatten(-1, (2, 16)).transpose(1, 2)
+        return torch.nn.functional.scaled_dot_product_attention(q, q, q).transpose(1, 2)

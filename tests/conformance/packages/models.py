@@ -81,11 +81,11 @@ def x_transformers() -> list[Case]:
             attn_layers=Encoder(dim=32, depth=1, heads=4, attn_dim_head=8, attn_kv_heads=2),
         ),
     ]
-    return [
-        case
-        for model in models
-        for case in attentions_in(model.eval(), Example(_ids()), "x_transformers")
-    ]
+    cases: dict[str, Case] = {}
+    for model in models:
+        for case in attentions_in(model.eval(), Example(_ids()), "x_transformers"):
+            cases.setdefault(case.name, case)
+    return list(cases.values())
 
 
 def litgpt() -> list[Case]:

@@ -14,7 +14,7 @@ SMALL = (
     "test_", "atto", "femto", "pico", "nano", "xxs", "_n", "xs", "tiny", "_t", "m0", "_s", "small", "xcit", "base",
 )  # fmt: skip
 LARGE = re.compile(
-    r"large|huge|giant|gigantic|so400|so150|384|448|512|768|1024|xl|_l\b|_h\b|_fl\b|b4|b5|b6|b7|b8|152|200|269"
+    r"large|huge|giant|gigantic|so400|so150|384|448|512|768|1024|xl|_l\b|_h\b|_fl\b|b4|b5|b6|b7|b8|152|200|269|\d{3}m"
 )
 TRIED = 6
 SIZE = 64

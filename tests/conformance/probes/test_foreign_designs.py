@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from heedful import check
 from heedful.conformance import Example
+from heedful.conformance.probes.head_split import _is_one_token
 
 
 class Heads(nn.Module):
@@ -51,7 +52,7 @@ class Steep(Heads):
     def __init__(self):
         super().__init__()
         for layer in (self.to_q, self.to_k):
-            nn.init.normal_(layer.weight, std=0.8)
+            nn.init.normal_(layer.weight, std=0.7)
 
 
 class Slots(Heads):
@@ -91,9 +92,11 @@ class Pooled(Heads):
 
     def forward(self, x, grid):
         query, key, value = self.split(x)
-        first, rest = query[:, :, :1], query[:, :, 1:]
-        maps = rest.mT.unflatten(-1, grid).flatten(0, 1)
-        rest = self.pool(maps).flatten(2).mT.unflatten(0, (-1, self.num_heads))
+        first, rest = torch.tensor_split(query, (1,), dim=2)
+        maps = rest.transpose(2, 3)
+        maps = maps.reshape(-1, query.shape[-1], *grid).contiguous()
+        maps = self.pool(maps)
+        rest = maps.reshape(*query.shape[:2], query.shape[-1], -1).transpose(2, 3)
         query = torch.cat([first, rest], dim=2)
         context = self.scores(query, key).softmax(-1) @ value
         return self.to_out(context.transpose(1, 2).flatten(2))
@@ -163,6 +166,16 @@ class Relative(Heads):
         return self.to_out((scores.softmax(-1) @ value).transpose(1, 2).flatten(2))
 
 
+class OfOnes(Heads):
+    """Takes 1 at visible keys and 0 at hidden ones, as numbers in a floating dtype, (B, T, T)."""
+
+    def forward(self, x, attention_mask):
+        query, key, value = self.split(x)
+        hidden = (1.0 - attention_mask[:, None]) * torch.finfo(x.dtype).min
+        weights = (self.scores(query, key) + hidden).softmax(-1)
+        return self.to_out((weights @ value).transpose(1, 2).flatten(2))
+
+
 @pytest.mark.parametrize("design", [InHalves, Steep, Slots, Kinked, Additive])
 def test_a_design_raises_no_alarm(design):
     torch.manual_seed(0)
@@ -173,8 +186,9 @@ def test_a_design_raises_no_alarm(design):
     ("design", "example"),
     [
         (Windows, Example(torch.randn(2, 32, 16, 16))),
-        (Pooled, Example(torch.randn(2, 1 + 2 * 3 * 4, 24), (2, 3, 4))),
+        (Pooled, Example(torch.randn(2, 1 + 2 * 3 * 5, 24), (2, 3, 5))),
         (Step, Example(torch.randn(2, 24), *torch.randn(2, 1, 2, 24))),
+        (OfOnes, Example(torch.randn(2, 9, 24), torch.ones(2, 9, 9))),
         (Relative, Example(torch.randn(2, 9, 24), torch.randn(1, 17, 24))),
     ],
     ids=lambda it: getattr(it, "__name__", ""),
@@ -182,6 +196,14 @@ def test_a_design_raises_no_alarm(design):
 def test_a_design_with_an_example_raises_no_alarm(design, example):
     torch.manual_seed(0)
     assert [bug.proof for bug in check(design(), example=example).bugs] == []
+
+
+def test_three_axes_may_hold_the_tokens_beside_one_for_the_class():
+    changed = torch.zeros(2, 6, 2, 3, 5, dtype=torch.bool)
+    changed[0, :, 1, 2, 3] = True
+    assert _is_one_token(changed, 2, 1 + 2 * 3 * 5, padded=False)
+    changed[0, :, 1, 2, 4] = True
+    assert not _is_one_token(changed, 2, 1 + 2 * 3 * 5, padded=False)
 
 
 def test_a_boolean_mask_of_unusual_polarity_is_suspicious_if_masks_are_added():

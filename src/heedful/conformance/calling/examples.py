@@ -334,6 +334,8 @@ def _may_be_tokens(value: Any, embeds: bool) -> bool:
     """Check whether a value may hold tokens: vectors, or ids; a token may have several if they are embedded."""
     if not isinstance(value, Tensor) or value.dtype == torch.bool or value.is_complex():
         return False
+    if value.is_nested:  # its sequences have lengths of their own
+        return False
     if value.is_floating_point():
         return value.dim() in range(2, 7)
     return value.dim() == 2 or (value.dim() == 3 and embeds)

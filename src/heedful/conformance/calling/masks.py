@@ -254,7 +254,12 @@ def _given(caller: Caller) -> Mapping[str, object]:
 
 
 def _is_like(example: Tensor, form: str, dtype: torch.dtype) -> bool:
-    """Check whether masks of a form and a dtype are of the kind that an example has."""
+    """Check whether masks of a form and a dtype are of the kind that an example has.
+
+    Numbers 1 and 0 in a floating dtype are no mask that is added to the scores.
+    """
+    if dtype.is_floating_point and bool((example == 1).any()):
+        return False
     same_axes = form.count(",") + 1 == example.dim() or form == LENGTHS
     same_kind = dtype == example.dtype or (
         dtype == torch.int64 and not (example.is_floating_point() or example.dtype == torch.bool)
