@@ -215,3 +215,39 @@ class FoldedWhole(Folded):
 
     def folded(self, mask):
         return mask.repeat_interleave(self.parts, 0)
+
+
+class OneQuery(nn.Module):
+    """Sums annotations by the scores that the state of a decoder gives them (Bahdanau et al. 2015)."""
+
+    def __init__(self, d_model):
+        super().__init__()
+        self.of_state, self.of_notes = nn.Linear(d_model, 10), nn.Linear(d_model, 10)
+        self.score = nn.Linear(10, 1)
+
+    def hide(self, scores, hidden):
+        return scores.masked_fill(hidden, -torch.inf)
+
+    def forward(self, state, notes, blank_mask=None):
+        scores = self.score((self.of_state(state)[:, None] + self.of_notes(notes)).tanh())[..., 0]
+        if blank_mask is not None:
+            scores = self.hide(scores, blank_mask)
+        return (scores.softmax(-1)[..., None] * notes).sum(1)
+
+
+class OneQueryUnmasked(OneQuery):
+    """Drops the result of its masking step."""
+
+    def hide(self, scores, hidden):
+        scores.masked_fill(hidden, -torch.inf)
+        return scores
+
+
+class Star(Projected):
+    """Passes on whatever it is given."""
+
+    def forward(self, *args, **kwargs):
+        return self.inner(*args, **kwargs)
+
+    def inner(self, x):
+        return super().forward(x)

@@ -26,6 +26,8 @@ from heedful.errors import ArgumentError
         foreign.ChannelsLast,
         foreign.Asserted,
         foreign.Unannotated,
+        foreign.OneQuery,
+        foreign.Star,
     ],
     ids=lambda it: getattr(it, "__name__", type(it).__name__),
 )
@@ -89,3 +91,18 @@ def test_a_mask_that_does_not_fit_is_a_bug_where_it_is_made(documented):
     assert bug.place is not None
     assert bug.place.source.startswith("hidden = self.folded(")
     assert not check(foreign.FoldedWhole, arguments=arguments, **options).bugs
+
+
+def test_one_query_for_each_sequence_attends_to_a_sequence():
+    subject = find_subject(foreign.OneQuery)
+    assert subject.convention.names == ("notes",)
+    assert subject.convention.pooled
+    assert subject.padding is not None
+    assert subject.padding.name == "blank_mask"
+
+
+def test_a_mask_of_an_unknown_name_is_given_although_it_hides_nothing():
+    (bug,) = check(foreign.OneQueryUnmasked).bugs
+    assert bug.name == "mask-unused"
+    assert bug.place is not None
+    assert bug.place.source == "scores.masked_fill(hidden, -torch.inf)"

@@ -18,6 +18,7 @@ from heedful.conformance.calling.failures import (
     proof_of_bug,
 )
 from heedful.conformance.calling.globals import global_tensor_sizes
+from heedful.conformance.calling.one_query import with_one_query
 from heedful.conformance.calling.second_sequence import with_second_sequence
 from heedful.conformance.calling.target import Target, TargetError
 from heedful.conformance.recording.dataflow import steps_from_tokens
@@ -45,7 +46,7 @@ def find_convention(target: Target, causal: bool | None) -> tuple[CallingConvent
         conventions = [replace(convention, fixed_sizes=sizes) for convention in candidates]
         caller = _first_that_works(target, conventions, failures)
         if caller is not None:
-            caller = with_second_sequence(caller)
+            caller = with_second_sequence(with_one_query(caller))
             return caller.convention, caller.dtype
     bug = proof_of_bug(failures)
     if bug is not None:

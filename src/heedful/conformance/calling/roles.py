@@ -103,3 +103,14 @@ def no_bias(form: str) -> Callable[..., Tensor]:
         )
 
     return constant
+
+
+def one_vector(width: int) -> Callable[..., Tensor]:
+    """Return a function of (B, T, dtype) that draws one vector for each sequence, the same in every call."""
+
+    def constant(B: int, T: int, dtype: torch.dtype) -> Tensor:
+        generator = torch.Generator().manual_seed(2)
+        vector = torch.randn(1, width, generator=generator, dtype=torch.float64)
+        return vector.to(dtype).repeat(B, 1)
+
+    return constant
