@@ -251,3 +251,28 @@ class Star(Projected):
 
     def inner(self, x):
         return super().forward(x)
+
+
+class PixelWeights(nn.Module):
+    """Returns the weights of pixels, for each point and head."""
+
+    merged = 3
+
+    def __init__(self, width, num_heads=4):
+        super().__init__()
+        self.num_heads = num_heads
+        self.of_points, self.of_pixels = nn.Linear(width, width), nn.Conv2d(width, width, 1)
+
+    def forward(self, points, picture):
+        """
+        Args:
+            points: (batch, number, width). picture: (batch, width, height, width of the picture).
+        """
+        q = self.of_points(points).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        k = self.of_pixels(picture).unflatten(1, (self.num_heads, -1))
+        scores = torch.einsum("bhnd,bhdyx->bnhyx", q * q.shape[-1] ** -0.5, k)
+        return scores.flatten(self.merged).softmax(-1).view(scores.shape)
+
+
+class PixelWeightsOfAllHeads(PixelWeights):
+    merged = 2

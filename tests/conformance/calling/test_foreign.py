@@ -28,6 +28,7 @@ from heedful.errors import ArgumentError
         foreign.Unannotated,
         foreign.OneQuery,
         foreign.Star,
+        foreign.PixelWeights,
     ],
     ids=lambda it: getattr(it, "__name__", type(it).__name__),
 )
@@ -106,3 +107,10 @@ def test_a_mask_of_an_unknown_name_is_given_although_it_hides_nothing():
     assert bug.name == "mask-unused"
     assert bug.place is not None
     assert bug.place.source == "scores.masked_fill(hidden, -torch.inf)"
+
+
+def test_the_pixels_of_a_documented_feature_map_are_keys():
+    assert find_subject(foreign.PixelWeights).convention.names == ("points",)
+    (bug,) = check(foreign.PixelWeightsOfAllHeads).bugs
+    assert bug.name == "softmax-wrong-dim"
+    assert "4 × 2 × 3" in bug.proof

@@ -20,7 +20,7 @@ from heedful.conformance.calling.causality import causal_flag, mask_by_caller
 from heedful.conformance.calling.construction import HEAD_SIZE, HEADS, WIDTH
 from heedful.conformance.calling.convention import IMAGES, SIGNAL, CallingConvention
 from heedful.conformance.calling.layouts import Layouts, documented_axes, likely_layouts
-from heedful.conformance.calling.roles import one_vector
+from heedful.conformance.calling.roles import FEATURE_MAP, feature_map, one_vector
 from heedful.conformance.calling.target import Target
 
 MAX_WIDTHS = 8  # the number of widths that are tried
@@ -57,6 +57,13 @@ def _bases(target: Target, tokens: tuple[str, ...], most: int) -> Iterator[Calli
     """Yield conventions for tokens without other arguments, with at most so many widths."""
     layouts = likely_layouts(target.callee)
     alone = [len(axes) for axes in documented_axes(target.callee, *tokens[:1])] == [2]
+    maps = [
+        name
+        for name in tokens[1:]
+        if FEATURE_MAP in (len(axes) for axes in documented_axes(target.callee, name))
+    ]
+    if maps:
+        yield from _to_feature_maps(target.module, tokens, maps, most)
     if alone:
         yield from of_one_query(target.module, tokens, most)
     yield from _by_sizes(target.module, tokens, layouts, most)
@@ -83,6 +90,18 @@ def of_one_query(
             constants={first: one_vector(width)},
             same_tokens=True,
             guessed=True,
+        )
+
+
+def _to_feature_maps(
+    module: nn.Module | None, tokens: tuple[str, ...], maps: list[str], most: int
+) -> Iterator[CallingConvention]:
+    """Yield conventions in which tokens attend to the pixels of feature maps (B, C, Y, X), as documented."""
+    taking = tuple(name for name in tokens if name not in maps)
+    for width in [WIDTH] if module is None else _widths(module)[:most]:
+        constants = {name: feature_map(width) for name in maps}
+        yield CallingConvention(
+            "(B, T, C)", taking, (width,), constants=constants, same_tokens=True, guessed=True
         )
 
 

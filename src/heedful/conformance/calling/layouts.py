@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from heedful.conformance.recording.source import functions_of, parsed
 
 # A shape in a docstring, such as "(batch, length, dim)".
 DOCUMENTED_SHAPE: re.Pattern[str] = re.compile(r"[(\[]\s*([\w*./ ]+(?:,\s*[\w*./ ]+)+)[)\]]")
+NEXT_ENTRY: re.Pattern[str] = re.compile(r"(?<=[.)])\s+(?=\w+: )")  # on the same line
 
 
 class Layouts(NamedTuple):
@@ -88,12 +90,15 @@ def documented_arguments(target: Callable[..., Any]) -> dict[str, str]:
 
 
 def _documentation(target: Callable[..., Any]) -> Iterator[str]:
-    """Yield the lines of the docstrings of a target's functions and classes."""
-    functions = functions_of(target)
-    classes = (type(part) for part in target.modules()) if isinstance(target, nn.Module) else ()
-    for definition in (*functions, *classes):
+    """Yield the lines of the docstrings of a target's functions and classes, one for each `name:` in a line."""
+    parts = list(target.modules()) if isinstance(target, nn.Module) else []
+    classes = dict.fromkeys(cls for part in parts for cls in type(part).__mro__)
+    own = [cls for cls in classes if cls.__module__.partition(".")[0] not in ("torch", "builtins")]
+    inherited = (it for cls in own for it in vars(cls).values() if inspect.isfunction(it))
+    for definition in dict.fromkeys((*functions_of(target), *own, *inherited)):
         if not definition.__module__.startswith("torch."):
-            yield from (definition.__doc__ or "").splitlines()
+            for line in (definition.__doc__ or "").splitlines():
+                yield from NEXT_ENTRY.split(line)
 
 
 def _entry(line: str) -> str:

@@ -14,6 +14,7 @@ from heedful.conformance.calling.mask_forms import ATTENTION_FORMS, PADDING_FORM
 from heedful.conformance.calling.rotary_tables import rotary_tables
 from heedful.conformance.calling.target import Target
 
+FEATURE_MAP = 4  # axes, (B, C, Y, X)
 # Stands for a further argument that takes one row per token.
 TOKENS = object()
 
@@ -48,7 +49,8 @@ def likely_values(target: Target, name: str, head_size: int) -> Iterator[Value]:
         suggested = next((roles for word, roles in WORDS.items() if word in name.lower()), ())
     for role in dict.fromkeys((*suggested, *ROLES)):
         for value, axes in _values_in(role, head_size):
-            if documented is None or axes in (None, documented):
+            pixels = value is TOKENS and documented == FEATURE_MAP
+            if documented is None or axes in (None, documented) or pixels:
                 yield value
 
 
@@ -107,10 +109,18 @@ def no_bias(form: str) -> Callable[..., Tensor]:
 
 def one_vector(width: int) -> Callable[..., Tensor]:
     """Return a function of (B, T, dtype) that draws one vector for each sequence, the same in every call."""
+    return _drawn((width,))
 
+
+def feature_map(width: int) -> Callable[..., Tensor]:
+    """Return a function of (B, T, dtype) that draws one map of 2 × 3 pixels, the same for each sequence and call."""
+    return _drawn((width, 2, 3))
+
+
+def _drawn(shape: tuple[int, ...]) -> Callable[..., Tensor]:
     def constant(B: int, T: int, dtype: torch.dtype) -> Tensor:
         generator = torch.Generator().manual_seed(2)
-        vector = torch.randn(1, width, generator=generator, dtype=torch.float64)
-        return vector.to(dtype).repeat(B, 1)
+        numbers = torch.randn(1, *shape, generator=generator, dtype=torch.float64).to(dtype)
+        return numbers.repeat(B, *(1 for _ in shape))
 
     return constant
