@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -276,3 +277,42 @@ class PixelWeights(nn.Module):
 
 class PixelWeightsOfAllHeads(PixelWeights):
     merged = 2
+
+
+class OfGrid(Projected):
+    """Takes the pixels of a grid as tokens, and the sizes of the grid."""
+
+    def forward(self, x, H: int, W: int):  # pyright: ignore[reportIncompatibleMethodOverride]
+        B, N, C = x.shape
+        assert N == H * W
+        grid = x.transpose(1, 2).reshape(B, C, H, W)
+        q, k, v = self.split(grid.flatten(2).transpose(1, 2))
+        return attend(q, k, v)
+
+
+class OfShape(Projected):
+    def forward(self, x, spatial_shape):  # pyright: ignore[reportIncompatibleMethodOverride]
+        height, width = spatial_shape
+        q, k, v = self.split(x.unflatten(1, (height, width)).flatten(1, 2))
+        return attend(q, k, v)
+
+
+class OfEdges(Projected):
+    """Attends along the edges of a graph."""
+
+    def forward(self, nodes, edge_index):  # pyright: ignore[reportIncompatibleMethodOverride]
+        source, goal = edge_index
+        q, k, v = self.split(nodes)
+        weights = (q[goal] * k[source]).sum(-1).mul(q.shape[-1] ** -0.5).exp()[:, None]
+        sums = torch.zeros_like(q[:, :1]).index_add(0, goal, weights)
+        return torch.zeros_like(v).index_add(0, goal, weights / sums[goal] * v[source])
+
+
+class OfPacked(Projected):
+    """Attends within each of several sequences that follow one another."""
+
+    def forward(self, x, cu_seqlens, max_seqlen):  # pyright: ignore[reportIncompatibleMethodOverride]
+        assert int(cu_seqlens.diff().max()) <= max_seqlen
+        bounds = cu_seqlens.tolist()
+        parts = (x[a:b] for a, b in pairwise(bounds))
+        return torch.cat([attend(*self.split(part)) for part in parts])

@@ -29,6 +29,10 @@ from heedful.errors import ArgumentError
         foreign.OneQuery,
         foreign.Star,
         foreign.PixelWeights,
+        foreign.OfGrid,
+        foreign.OfShape,
+        foreign.OfEdges,
+        foreign.OfPacked,
     ],
     ids=lambda it: getattr(it, "__name__", type(it).__name__),
 )
