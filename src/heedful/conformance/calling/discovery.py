@@ -61,7 +61,7 @@ def _sizes(target: Target, failures: Sequence[FailedCall]) -> Iterator[tuple[int
     """
     yield None
     yield from global_tensor_sizes(target.callee)
-    if any(it.caller.convention.guessed or is_missing_name(it.error) for it in failures):
+    if failures[0].caller.convention.guessed or any(is_missing_name(it.error) for it in failures):
         return
     B = TRIAL_SIZES[0]
     if any(it.caller.convention.is_image for it in failures):
