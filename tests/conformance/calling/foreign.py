@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -237,3 +238,103 @@ class FoldedWhole(Folded):
 
     def folded(self, mask):
         return mask.repeat_interleave(self.parts, 0)
+
+
+class OneQuery(nn.Module):
+    """Sums annotations by the scores that the state of a decoder gives them (Bahdanau et al. 2015)."""
+
+    def __init__(self, d_model):
+        super().__init__()
+        self.of_state, self.of_notes = nn.Linear(d_model, 10), nn.Linear(d_model, 10)
+        self.score = nn.Linear(10, 1)
+
+    def hide(self, scores, hidden):
+        return scores.masked_fill(hidden, -torch.inf)
+
+    def forward(self, state, notes, blank_mask=None):
+        scores = self.score((self.of_state(state)[:, None] + self.of_notes(notes)).tanh())[..., 0]
+        if blank_mask is not None:
+            scores = self.hide(scores, blank_mask)
+        return (scores.softmax(-1)[..., None] * notes).sum(1)
+
+
+class OneQueryUnmasked(OneQuery):
+    """Drops the result of its masking step."""
+
+    def hide(self, scores, hidden):
+        scores.masked_fill(hidden, -torch.inf)
+        return scores
+
+
+class Star(Projected):
+    """Passes on whatever it is given."""
+
+    def forward(self, *args, **kwargs):
+        return self.inner(*args, **kwargs)
+
+    def inner(self, x):
+        return super().forward(x)
+
+
+class PixelWeights(nn.Module):
+    """Returns the weights of pixels, for each point and head."""
+
+    merged = 3
+
+    def __init__(self, width, num_heads=4):
+        super().__init__()
+        self.num_heads = num_heads
+        self.of_points, self.of_pixels = nn.Linear(width, width), nn.Conv2d(width, width, 1)
+
+    def forward(self, points, picture):
+        """
+        Args:
+            points: (batch, number, width). picture: (batch, width, height, width of the picture).
+        """
+        q = self.of_points(points).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        k = self.of_pixels(picture).unflatten(1, (self.num_heads, -1))
+        scores = torch.einsum("bhnd,bhdyx->bnhyx", q * q.shape[-1] ** -0.5, k)
+        return scores.flatten(self.merged).softmax(-1).view(scores.shape)
+
+
+class PixelWeightsOfAllHeads(PixelWeights):
+    merged = 2
+
+
+class OfGrid(Projected):
+    """Takes the pixels of a grid as tokens, and the sizes of the grid."""
+
+    def forward(self, x, H: int, W: int):  # pyright: ignore[reportIncompatibleMethodOverride]
+        B, N, C = x.shape
+        assert N == H * W
+        grid = x.transpose(1, 2).reshape(B, C, H, W)
+        q, k, v = self.split(grid.flatten(2).transpose(1, 2))
+        return attend(q, k, v)
+
+
+class OfShape(Projected):
+    def forward(self, x, spatial_shape):  # pyright: ignore[reportIncompatibleMethodOverride]
+        height, width = spatial_shape
+        q, k, v = self.split(x.unflatten(1, (height, width)).flatten(1, 2))
+        return attend(q, k, v)
+
+
+class OfEdges(Projected):
+    """Attends along the edges of a graph."""
+
+    def forward(self, nodes, edge_index):  # pyright: ignore[reportIncompatibleMethodOverride]
+        source, goal = edge_index
+        q, k, v = self.split(nodes)
+        weights = (q[goal] * k[source]).sum(-1).mul(q.shape[-1] ** -0.5).exp()[:, None]
+        sums = torch.zeros_like(q[:, :1]).index_add(0, goal, weights)
+        return torch.zeros_like(v).index_add(0, goal, weights / sums[goal] * v[source])
+
+
+class OfPacked(Projected):
+    """Attends within each of several sequences that follow one another."""
+
+    def forward(self, x, cu_seqlens, max_seqlen):  # pyright: ignore[reportIncompatibleMethodOverride]
+        assert int(cu_seqlens.diff().max()) <= max_seqlen
+        bounds = cu_seqlens.tolist()
+        parts = (x[a:b] for a, b in pairwise(bounds))
+        return torch.cat([attend(*self.split(part)) for part in parts])

@@ -34,6 +34,13 @@ checking = sys.modules[
         foreign.ChannelsLast,
         foreign.Asserted,
         foreign.Unannotated,
+        foreign.OneQuery,
+        foreign.Star,
+        foreign.PixelWeights,
+        foreign.OfGrid,
+        foreign.OfShape,
+        foreign.OfEdges,
+        foreign.OfPacked,
     ],
     ids=lambda it: getattr(it, "__name__", type(it).__name__),
 )
@@ -117,3 +124,25 @@ def test_a_mask_that_does_not_fit_is_a_bug_where_it_is_made(documented):
     assert bug.place is not None
     assert bug.place.source.startswith("hidden = self.folded(")
     assert not check(foreign.FoldedWhole, arguments=arguments, **options).bugs
+
+
+def test_one_query_for_each_sequence_attends_to_a_sequence():
+    subject = find_subject(foreign.OneQuery)
+    assert subject.convention.names == ("notes",)
+    assert subject.convention.pooled
+    assert subject.padding is not None
+    assert subject.padding.name == "blank_mask"
+
+
+def test_a_mask_of_an_unknown_name_is_given_although_it_hides_nothing():
+    (bug,) = check(foreign.OneQueryUnmasked).bugs
+    assert bug.name == "mask-unused"
+    assert bug.place is not None
+    assert bug.place.source == "scores.masked_fill(hidden, -torch.inf)"
+
+
+def test_the_pixels_of_a_documented_feature_map_are_keys():
+    assert find_subject(foreign.PixelWeights).convention.names == ("points",)
+    (bug,) = check(foreign.PixelWeightsOfAllHeads).bugs
+    assert bug.name == "softmax-wrong-dim"
+    assert "4 × 2 × 3" in bug.proof

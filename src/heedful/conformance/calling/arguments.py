@@ -44,6 +44,8 @@ def token_arguments(
     required = list(target.required)
     if not required or required[0] not in (*names.TOKENS, *names.QUERIES):
         required = [*[name for name in parameters if name in names.TOKENS][:1], *required]
+    if not required:  # *args, whose first one is the tokens
+        required = [f"{it.name}[0]" for it in parameters.values() if it.kind is it.VAR_POSITIONAL]
     if not required:
         raise ArgumentError(
             option("target"),

@@ -19,7 +19,8 @@ from heedful.conformance.calling.arguments import (
 from heedful.conformance.calling.causality import causal_flag, mask_by_caller
 from heedful.conformance.calling.construction import HEAD_SIZE, HEADS, WIDTH
 from heedful.conformance.calling.convention import IMAGES, SIGNAL, CallingConvention
-from heedful.conformance.calling.layouts import Layouts, likely_layouts
+from heedful.conformance.calling.layouts import Layouts, documented_axes, likely_layouts
+from heedful.conformance.calling.roles import FEATURE_MAP, feature_map, one_vector
 from heedful.conformance.calling.target import Target
 
 MAX_WIDTHS = 8  # the number of widths that are tried
@@ -44,19 +45,65 @@ def candidate_conventions(target: Target, causal: bool | None) -> Iterator[Calli
         variants = list(constant_variants(target, constants, causal_flag(target, causal)))
         for base in _bases(target, tokens, layouts, MAX_GUESSED_WIDTHS if unknown else MAX_WIDTHS):
             for variant in variants:
-                yield replace(base, constants=variant, visible_keys=visible_keys, guessed=unknown)
+                yield replace(
+                    base,
+                    constants={**variant, **base.constants},
+                    visible_keys=visible_keys,
+                    guessed=unknown or base.guessed,
+                )
 
 
 def _bases(
     target: Target, tokens: tuple[str, ...], layouts: Layouts, most: int
 ) -> Iterator[CallingConvention]:
     """Yield conventions for tokens without other arguments, with at most so many widths."""
+    alone = [len(axes) for axes in documented_axes(target.callee, *tokens[:1])] == [2]
+    maps = [
+        name
+        for name in tokens[1:]
+        if FEATURE_MAP in (len(axes) for axes in documented_axes(target.callee, name))
+    ]
+    if maps:
+        yield from _to_feature_maps(target.module, tokens, maps, most)
+    if alone:
+        yield from of_one_query(target.module, tokens, most)
     yield from _by_sizes(target.module, tokens, layouts, most)
     contexts = tuple(name for name in optional_contexts(target) if name not in tokens)
     if contexts:
         yield from _by_sizes(target.module, tokens + contexts, layouts, most)
     if len(tokens) > 1:
         yield from _by_two_widths(target.module, tokens, layouts, most)
+        if not alone:
+            yield from of_one_query(target.module, tokens, most)
+
+
+def of_one_query(
+    module: nn.Module | None, tokens: tuple[str, ...], most: int = MAX_WIDTHS
+) -> Iterator[CallingConvention]:
+    """Yield conventions in which the first argument is one vector for each sequence, such as a decoder's state."""
+    first, *others = tokens
+    widths = [WIDTH] if module is None else _widths(module)[:most]
+    for width in widths if others else ():
+        yield CallingConvention(
+            "(B, T, C)",
+            tuple(others),
+            (width,),
+            constants={first: one_vector(width)},
+            same_tokens=True,
+            guessed=True,
+        )
+
+
+def _to_feature_maps(
+    module: nn.Module | None, tokens: tuple[str, ...], maps: list[str], most: int
+) -> Iterator[CallingConvention]:
+    """Yield conventions in which tokens attend to the pixels of feature maps (B, C, Y, X), as documented."""
+    taking = tuple(name for name in tokens if name not in maps)
+    for width in [WIDTH] if module is None else _widths(module)[:most]:
+        constants = {name: feature_map(width) for name in maps}
+        yield CallingConvention(
+            "(B, T, C)", taking, (width,), constants=constants, same_tokens=True, guessed=True
+        )
 
 
 def _by_sizes(

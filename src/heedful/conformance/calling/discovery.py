@@ -21,6 +21,7 @@ from heedful.conformance.calling.failures import (
 )
 from heedful.conformance.calling.globals import global_tensor_sizes
 from heedful.conformance.calling.isolation import within
+from heedful.conformance.calling.one_query import with_one_query
 from heedful.conformance.calling.second_sequence import with_second_sequence
 from heedful.conformance.calling.target import Target, TargetError
 from heedful.conformance.recording.dataflow import steps_from_tokens
@@ -50,7 +51,7 @@ def find_convention(target: Target, causal: bool | None) -> tuple[CallingConvent
         conventions = [replace(convention, fixed_sizes=sizes) for convention in candidates]
         caller = _first_that_works(target, conventions, failures, until)
         if caller is not None:
-            caller = with_second_sequence(caller)
+            caller = with_second_sequence(with_one_query(caller))
             return caller.convention, caller.dtype
     if time.perf_counter() > until:  # what was not tried might have worked
         raise not_callable(target, failures)
@@ -67,7 +68,7 @@ def _sizes(target: Target, failures: Sequence[FailedCall]) -> Iterator[tuple[int
     """
     yield None
     yield from global_tensor_sizes(target.callee)
-    if any(it.caller.convention.guessed or is_missing_name(it.error) for it in failures):
+    if failures[0].caller.convention.guessed or any(is_missing_name(it.error) for it in failures):
         return
     B = TRIAL_SIZES[0]
     if any(it.caller.convention.is_image for it in failures):

@@ -15,17 +15,21 @@ from heedful.conformance.recording.source import functions_of
 STATEMENT: re.Pattern[str] = re.compile(
     r"[`*]*(\w+)[`*]*\s+((?:=|is|are|marks?|holds?|has|contains?|must be|should be)\s[^.;]*)"
 )
+NEXT_ENTRY: re.Pattern[str] = re.compile(r"(?<=[.)])\s+(?=\w+: )")  # on the same line
 # A comment behind a parameter on a line of its own, or behind the signature of a function of one mask.
 OF_PARAMETER: re.Pattern[str] = re.compile(r"^\s*(\w+)\s*(?:[:=][^#]*)?,?\s*#\s*(.*)$")
 
 
 def docstring_lines(target: Callable[..., Any]) -> Iterator[str]:
-    """Yield the lines of the docstrings of a target's functions and classes."""
-    functions = functions_of(target)
-    classes = (type(part) for part in target.modules()) if isinstance(target, nn.Module) else ()
-    for definition in (*functions, *classes):
+    """Yield the lines of the docstrings of a target's functions and classes, one for each `name:` in a line."""
+    parts = list(target.modules()) if isinstance(target, nn.Module) else []
+    classes = dict.fromkeys(cls for part in parts for cls in type(part).__mro__)
+    own = [cls for cls in classes if cls.__module__.partition(".")[0] not in ("torch", "builtins")]
+    inherited = (it for cls in own for it in vars(cls).values() if inspect.isfunction(it))
+    for definition in dict.fromkeys((*functions_of(target), *own, *inherited)):
         if not definition.__module__.startswith("torch."):
-            yield from (definition.__doc__ or "").splitlines()
+            for line in (definition.__doc__ or "").splitlines():
+                yield from NEXT_ENTRY.split(line)
 
 
 def entry_of(line: str) -> str:

@@ -9,23 +9,33 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from heedful.conformance.calling.convention import grid_of
 from heedful.conformance.calling.layouts import documented_axes
 from heedful.conformance.calling.mask_forms import ATTENTION_FORMS, PADDING_FORMS, in_form
 from heedful.conformance.calling.rotary_tables import rotary_tables
 from heedful.conformance.calling.target import Target
 
+FEATURE_MAP = 4  # axes, (B, C, Y, X)
 # Stands for a further argument that takes one row per token.
 TOKENS = object()
 
 # The roles that words in a name suggest, the most telling word first.
 WORDS: Mapping[str, tuple[str, ...]] = {
+    "edge_index": ("edges",), "cu_": ("bounds",), "max_seq": ("sizes",), "shape": ("grids",), "hw": ("grids",),
     "mask": ("masks",), "pad": ("masks",), "valid": ("masks", "lengths"), "keep": ("masks",),
     "adj": ("masks", "biases"), "visible": ("masks",), "len": ("lengths", "sizes"), "n_win": ("lengths",),
     "bias": ("biases",), "alibi": ("biases",), "rope": ("rotary",), "rot": ("rotary",), "freq": ("rotary",),
     "cos": ("rotary",), "sin": ("rotary",), "pos": ("positions", "rotary", "tokens", "biases"), "cache": ("none",),
     "past": ("none",), "state": ("tokens", "none"), "index": ("positions",), "idx": ("positions",),
-    "start": ("numbers",), "offset": ("numbers",), "height": ("sizes",), "width": ("sizes",),
+    "start": ("numbers",), "offset": ("numbers",), "height": ("heights", "sizes"), "width": ("widths", "sizes"),
 }  # fmt: skip
+LETTERS: Mapping[str, tuple[str, ...]] = {"h": ("heights",), "w": ("widths",)}  # whole names
+COUNTS = (
+    "sizes",
+    "grids",
+    "heights",
+    "widths",
+)  # roles of numbers that follow from the number of tokens
 ROLES = ("tokens", "none", "masks", "biases", "lengths", "positions", "rotary", "numbers")
 ROLES_OF_TYPES: Mapping[Any, tuple[str, ...]] = {
     int: ("numbers", "sizes"), bool: ("numbers",), "int": ("numbers", "sizes"), "bool": ("numbers",),
@@ -41,14 +51,15 @@ def likely_values(target: Target, name: str, head_size: int) -> Iterator[Value]:
     """
     annotation = target.parameters[name].annotation
     documented = next((len(axes) for axes in documented_axes(target.callee, name)), None)
-    suggested = (
-        ROLES_OF_TYPES.get(annotation) if annotation is not inspect.Parameter.empty else None
-    )
-    if suggested is None:
-        suggested = next((roles for word, roles in WORDS.items() if word in name.lower()), ())
+    by_word = next((roles for word, roles in WORDS.items() if word in name.lower()), ())
+    suggested = LETTERS.get(name.lower(), by_word)
+    if annotation is not inspect.Parameter.empty and annotation in ROLES_OF_TYPES:
+        counts = (role for role in suggested if role in COUNTS)
+        suggested = (*counts, *ROLES_OF_TYPES[annotation])
     for role in dict.fromkeys((*suggested, *ROLES)):
         for value, axes in _values_in(role, head_size):
-            if documented is None or axes in (None, documented):
+            pixels = value is TOKENS and documented == FEATURE_MAP
+            if documented is None or axes in (None, documented) or pixels:
                 yield value
 
 
@@ -74,6 +85,16 @@ def _values_in(role: str, head_size: int) -> Iterator[tuple[Value, int | None]]:
         case "rotary":
             for table in rotary_tables(head_size):
                 yield table, None
+        case "edges":  # of every node to every other one and to itself
+            yield lambda B, T, dtype: torch.cartesian_prod(*(torch.arange(T),) * 2).T, 2
+        case "bounds":  # of one packed sequence
+            yield lambda B, T, dtype: torch.tensor([0, T], dtype=torch.int32), 1
+        case "grids":
+            yield lambda B, T, dtype: grid_of(T), None
+        case "heights":
+            yield lambda B, T, dtype: grid_of(T)[0], None
+        case "widths":
+            yield lambda B, T, dtype: grid_of(T)[1], None
         case "sizes":
             yield lambda B, T, dtype: T, None
             yield lambda B, T, dtype: B, None
@@ -101,5 +122,24 @@ def no_bias(form: str) -> Callable[..., Tensor]:
         return torch.zeros_like(
             in_form(form, torch.ones(1, T, T, dtype=torch.bool), B), dtype=dtype
         )
+
+    return constant
+
+
+def one_vector(width: int) -> Callable[..., Tensor]:
+    """Return a function of (B, T, dtype) that draws one vector for each sequence, the same in every call."""
+    return _drawn((width,))
+
+
+def feature_map(width: int) -> Callable[..., Tensor]:
+    """Return a function of (B, T, dtype) that draws one map of 2 × 3 pixels, the same for each sequence and call."""
+    return _drawn((width, 2, 3))
+
+
+def _drawn(shape: tuple[int, ...]) -> Callable[..., Tensor]:
+    def constant(B: int, T: int, dtype: torch.dtype) -> Tensor:
+        generator = torch.Generator().manual_seed(2)
+        numbers = torch.randn(1, *shape, generator=generator, dtype=torch.float64).to(dtype)
+        return numbers.repeat(B, *(1 for _ in shape))
 
     return constant

@@ -82,9 +82,11 @@ class Target:
         The name of a leaf within an argument, such as "batch['tokens']" or "features[0]", replaces that leaf.
         """
         signature = inspect.signature(self.forward)
-        whole = _with_leaves(arguments)
-        rest = (it.name for it in self.parameters.values() if it.kind is it.VAR_POSITIONAL)
-        others = whole.pop(next(rest, ""), ())
+        stars = (it.name for it in self.parameters.values() if it.kind is it.VAR_POSITIONAL)
+        rest = next(stars, "")
+        holder = {rest: (None,)} if f"{rest}[0]" in arguments else {}
+        whole = _with_leaves({**holder, **arguments})
+        others = whole.pop(rest, ())
         bound = signature.bind(**whole)
         return (*bound.args, *others), bound.kwargs
 

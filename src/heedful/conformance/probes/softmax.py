@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -13,7 +14,7 @@ from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.designs import describe_weights, is_normalized_again
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import ancestors, is_discrete
+from heedful.conformance.recording.dataflow import PRODUCTS, ancestors, is_discrete
 from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.recording.source import SourceLine, layer_definition, prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -24,6 +25,7 @@ TOLERANCE = 1e-4
 # What code says in words if the queries compete for the keys.
 SLOT_ATTENTION: tuple[str, ...] = ("slot attention", "slotattention", "slot softmax")
 EXPONENTIALS: tuple[str, ...] = ("exp", "exp_", "exp2")
+MERGING: tuple[str, ...] = ("flatten", "reshape", "view")
 DIVISIONS: tuple[str, ...] = ("div", "div_", "truediv", "true_divide", "itruediv")
 
 
@@ -48,6 +50,7 @@ def softmax(evidence: Evidence) -> Iterator[Finding | Fact]:
             return
     if not evidence.attentions:
         yield from _pooled_wrongly(evidence)
+        yield from _over_heads(evidence)
 
 
 def _pooled_wrongly(evidence: Evidence) -> Iterator[Finding]:
@@ -72,6 +75,38 @@ def _pooled_wrongly(evidence: Evidence) -> Iterator[Finding]:
                 _line(evidence, step),
             )
             return
+
+
+def _over_heads(evidence: Evidence) -> Iterator[Finding]:
+    """Report a softmax of products over the keys of all heads at once, in a target that only returns its weights."""
+    steps, heads = evidence.baseline.trace.steps, evidence.expected.num_heads
+    for step in steps:
+        dim = _softmax_dimension(step)
+        flat = next((source.step for source in step.inputs), None)
+        if (
+            dim is None
+            or flat is None
+            or heads in (None, 1)
+            or steps[flat].operation not in MERGING
+        ):
+            continue
+        before = {index for it in steps[flat].inputs if (index := it.step) is not None}
+        for index in before:
+            products = ancestors(steps, steps[index]) | {index}
+            shape = steps[index].shape
+            of_products = any(
+                steps[it].operation in PRODUCTS and steps[it].shape == shape for it in products
+            )
+            merged = shape[dim : len(shape) - len(step.shape[dim + 1 :])]
+            if of_products and heads in merged[:-1] and math.prod(merged) == step.shape[dim]:
+                yield Finding(
+                    "softmax-wrong-dim",
+                    "bug",
+                    f"The weights sum to 1 over {times(merged)} entries, the keys of all {heads} heads together.",
+                    f"scores {times(shape)}",
+                    _line(evidence, step),
+                )
+                return
 
 
 def _softmax_dimension(step: Step) -> int | None:

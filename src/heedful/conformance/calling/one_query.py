@@ -1,0 +1,47 @@
+"""Decide whether the first of several arguments takes one vector for each sequence, such as the state of a decoder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from heedful.conformance.calling.caller import Caller
+from heedful.conformance.calling.candidates import of_one_query
+from heedful.conformance.calling.exceptions import attempt
+from heedful.conformance.recording.differences import differing_entries
+
+SEQUENCES, TOKENS = 2, 5
+
+
+def with_one_query(caller: Caller) -> Caller:
+    """Return a caller that passes one vector for each sequence, if only then the sequences do not mix.
+
+    Where one vector is expected, a sequence of them may be broadcast against other sequences, which is no fault of the
+    target.
+    """
+    convention = caller.convention
+    several = len(convention.names) > 1 and convention.layout == "(B, T, C)"
+    if not several or convention.fixed_sizes or _mixes_sequences(caller) is not True:
+        return caller
+    for base in of_one_query(caller.module, convention.names):
+        constants = {**convention.constants, **base.constants}
+        other = replace(base, constants=constants, visible_keys=convention.visible_keys)
+        for pooled in (True, False):
+            candidate = replace(caller, convention=replace(other, pooled=pooled))
+            if _mixes_sequences(candidate) is False:
+                return candidate
+    return caller
+
+
+def _mixes_sequences(caller: Caller) -> bool | None:
+    """Check whether a change of one sequence reaches another one; None if the call fails."""
+    inputs = caller.draw(SEQUENCES, TOKENS)
+    with torch.no_grad():
+        before, after = (
+            attempt(lambda it=it: caller.run(it)[1]) for it in (inputs, inputs.changed(0, 0))
+        )
+    if not isinstance(before, Tensor) or not isinstance(after, Tensor):
+        return None
+    return bool(differing_entries(before, after).any())
