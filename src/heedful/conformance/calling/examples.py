@@ -217,6 +217,7 @@ def _conventions(
     first = next((name for name, it in arguments.items() if _may_be_tokens(it)), None)
     if first is None:
         return
+    first = _sequence_beside(first, arguments) or first
     tokens = _token_names(first, arguments)
     others = {name: value for name, value in arguments.items() if name not in tokens}
     flags = {name: it for name, it in causal_flag(target, causal).items() if name not in arguments}
@@ -282,6 +283,17 @@ def _may_be_tokens(value: Any) -> bool:
     if not isinstance(value, Tensor) or value.dtype == torch.bool or value.is_complex():
         return False
     return value.dim() in range(2, 7) if value.is_floating_point() else value.dim() == 2
+
+
+def _sequence_beside(first: str, arguments: Mapping[str, Any]) -> str | None:
+    """Return the argument that holds the tokens if the first one has one row for each sequence, as a query may."""
+    rows = arguments[first]
+    for name, value in arguments.items():
+        if not isinstance(value, Tensor) or rows.dim() != 2 or not rows.is_floating_point():
+            break
+        if value.dim() == 3 and _may_be_tokens(value) and value.shape[::2] == rows.shape:
+            return name
+    return None
 
 
 def _token_names(first: str, arguments: Mapping[str, Any]) -> tuple[str, ...]:
