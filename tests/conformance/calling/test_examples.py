@@ -308,3 +308,25 @@ class NestedAttention(nn.Module):
     def forward(self, x):
         q = self.proj(x).unflatten(-1, (2, 16)).transpose(1, 2)
         return torch.nn.functional.scaled_dot_product_attention(q, q, q).transpose(1, 2)
+
+
+def test_a_query_of_one_row_stands_beside_the_sequence_that_holds_the_tokens():
+    class Interest(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.score = nn.Linear(24, 1)
+
+        def forward(self, item, history, length):
+            beside = torch.cat(
+                [item[:, None].expand_as(history), history, item[:, None] * history], -1
+            )
+            scores = self.score(beside).squeeze(-1)
+            hidden = torch.arange(history.shape[1]) >= length[:, None]
+            weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+            return (weights[:, None] @ history).squeeze(1)
+
+    example = (torch.randn(2, 8), torch.randn(2, 5, 8), torch.tensor([5, 3]))
+    subject = find_subject(Interest(), example=example)
+    assert subject.convention.names == ("history",)
+    assert subject.layout == "(B, T, C)"
+    assert subject.convention.pooled

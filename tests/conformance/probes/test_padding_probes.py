@@ -264,3 +264,40 @@ def test_default_positions_are_counted_from_the_padding_on(tmp_path, words, name
     assert [bug.name for bug in report.bugs] == ["left-padding-positions"] * names
     assert all("torch.arange(T)" in bug.place.source for bug in report.bugs)
     assert names or any(fact.name == "left padding" for fact in report.facts)
+
+
+STACK = """
+import torch
+from torch import nn
+
+class Layer(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x, pad_mask=None):
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        scores = q @ k.mT / q.shape[-1] ** 0.5
+        if pad_mask is not None:
+            scores = scores.masked_fill(pad_mask[:, None, None], -1e30)
+        return x + self.proj((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+class Attention(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.layers = nn.ModuleList(Layer(width, heads) for _ in range(2))
+        self.last = Layer(width, heads)
+
+    def forward(self, x, pad_mask=None):
+        for layer in self.layers:
+            x = layer(x, pad_mask)
+        return self.last(x)
+"""
+
+
+def test_the_only_call_that_does_not_pass_the_mask_on_is_named(tmp_path):
+    with written(tmp_path, STACK) as target:
+        (bug,) = check(target(24, 4)).bugs
+    assert bug.name == "padding-leak"
+    assert "self.last(x)" in bug.place.source

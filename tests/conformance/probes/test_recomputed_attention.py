@@ -207,3 +207,10 @@ def test_values_that_are_normalized_instead_of_keys_or_queries_are_found(tmp_pat
 def test_other_ways_to_normalize_are_left_alone(tmp_path, lines):
     with edited(tmp_path, "# normalized here", lines, NORMALIZED) as attention:
         assert not [bug for bug in check(attention(*SIZES)).bugs if bug.name == "context-wrong"]
+
+
+def test_queries_that_are_normalized_twice_in_place_of_keys_are_found(tmp_path):
+    lines = "q = self.first(q)\n        q = self.second(q)"
+    with edited(tmp_path, "# normalized here", lines, NORMALIZED) as attention:
+        (bug,) = check(attention(*SIZES)).bugs
+    assert (bug.name, bug.place.source) == ("weights-wrong", "q = self.second(q)")

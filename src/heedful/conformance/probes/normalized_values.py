@@ -1,4 +1,4 @@
-"""Probe: what normalizes queries and keys is not applied to the values in place of one of them."""
+"""Probe: what normalizes queries and keys is not applied to something else in place of one of them."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ ARITHMETIC: tuple[str, ...] = (
 PROJECTIONS: tuple[str, ...] = ("linear", "addmm", *PRODUCTS)
 
 
-@probe("context-wrong")
+@probe("context-wrong", "weights-wrong")
 def normalized_values(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Search for projected values that are normalized as either the queries or the keys are, but not both of these."""
+    """Search for a normalization that keys, or queries, lack: of the values, or the second one of the other side."""
     for attention in evidence.attentions:
         if attention.softmax_step is None and not attention.fused:
             continue
@@ -48,9 +48,21 @@ def _report(evidence: Evidence, attention: RecordedAttention) -> Finding | None:
     query, key, value = (steps or [] for steps in found)
     others = {step.index for step in (*query, *key)}
     own = [step for step in value if step.index not in others]
-    if unknown or not own or bool(query) == bool(key):
+    if unknown or bool(query) == bool(key):
         return None
     one, other = ("queries", "keys") if query else ("keys", "queries")
+    twice = [step for step in query or key if step.module != attention.scores_step.module]
+    if not value and len({step.module for step in twice}) > 1:
+        return Finding(
+            "weights-wrong",
+            "bug",
+            f"The {one} are normalized twice, by two modules, and the {other} are not normalized.",
+            f"head size {attention.query.shape[-1]}",
+            _line(evidence, attention, twice[-1]),
+            f"Apply one of the two normalizations to the {other}.",
+        )
+    if not own:
+        return None
     return Finding(
         "context-wrong",
         "bug",

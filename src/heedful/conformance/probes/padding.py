@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from heedful.conformance.calling import names
 from heedful.conformance.calling.mask_forms import LENGTHS
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.alignment import PartialRun
@@ -29,6 +30,7 @@ from heedful.conformance.probes.padded_batch import (
 from heedful.conformance.probes.padding_causes import find_padding_cause, rows_of_entries
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.differences import differing_entries
+from heedful.conformance.recording.forwarding import call_omitting_beside
 from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine, prose_about
@@ -202,6 +204,9 @@ def _report(
     if name == "padding-leak" and is_left and not change.by_values:
         name, reason = "left-padding-positions", "Positions are counted from the padding on."
         line = _line_counting_positions(subject, evidence.inputs.entry(b), keep[b])
+    if name == "padding-leak" and subject.padding is not None:
+        callee, known = subject.target.callee, (*names.PADDING_MASKS, subject.padding.name)
+        line = call_omitting_beside(callee, subject.padding.name, known) or line
     unsure = name == "left-padding-positions" and not evidence.is_causal
     if name == "padding-leak" and _is_hidden_from_attentions(evidence, padded, keep):
         mixing = next((step for step in padded.trace if step.operation in CONVOLUTIONS), None)

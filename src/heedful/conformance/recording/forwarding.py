@@ -52,11 +52,18 @@ def call_omitting(
         argument: The name of its argument.
         names: The names under which callees take such an argument.
     """
-    return _call_omitting(target, argument, names, depth=8)
+    return _call_omitting(target, argument, names, depth=8, beside=False)
+
+
+def call_omitting_beside(
+    target: Callable[..., Any], argument: str, names: Collection[str]
+) -> SourceLine | None:
+    """Return the line of a call that does not pass an argument on, though other calls may do so; None if all do."""
+    return _call_omitting(target, argument, names, depth=8, beside=True)
 
 
 def _call_omitting(
-    target: Callable[..., Any], argument: str, names: Collection[str], depth: int
+    target: Callable[..., Any], argument: str, names: Collection[str], depth: int, beside: bool
 ) -> SourceLine | None:
     module = target if isinstance(target, nn.Module) else None
     function = getattr(target, "forward", target)
@@ -67,10 +74,10 @@ def _call_omitting(
     calls = list(_resolved_calls(source.tree, module, inspect.unwrap(function)))
     for call in calls:
         parameter = call.parameter_of(variables)
-        inner = parameter and _call_omitting(call.callee, parameter, names, depth - 1)
+        inner = parameter and _call_omitting(call.callee, parameter, names, depth - 1, beside)
         if inner:
             return inner
-    if any(call.parameter_of(variables) for call in calls):
+    if not beside and any(call.parameter_of(variables) for call in calls):
         return None
     omitting = (call.node.lineno for call in calls if call.omits(names))
     line = min(omitting, default=None)
