@@ -75,7 +75,7 @@ def _find_padding(caller: Caller) -> MaskArgument | None:
     by_name = _first_fitting(caller, lengths) or padding
     if by_name is not None:
         return by_name
-    said = _first_fitting(caller, _candidates(caller, _said_to_be_masks(caller), PADDING_FORMS))
+    said = _first_fitting(caller, _candidates(caller, said_to_be_masks(caller), PADDING_FORMS))
     is_mask = said is not None and (said.effective or said.declared is not None)
     return said if is_mask else None
 
@@ -113,7 +113,7 @@ def masks_by_name(caller: Caller) -> Names:
     """Return the arguments that their names, or the docstrings, call masks."""
     known = (*names.PADDING_MASKS, *names.ATTENTION_MASKS)
     named = (name for name in caller.parameters if name in known)
-    return tuple(dict.fromkeys((*named, *_said_to_be_masks(caller))))
+    return tuple(dict.fromkeys((*named, *said_to_be_masks(caller))))
 
 
 def _unknown(caller: Caller) -> Names:
@@ -140,7 +140,7 @@ def _said_to_be_lengths(caller: Caller) -> Names:
     )
 
 
-def _said_to_be_masks(caller: Caller) -> Names:
+def said_to_be_masks(caller: Caller) -> Names:
     """Return the arguments of unknown names that their names, or the docstrings, call masks of padding."""
     documented = documented_arguments(caller.target.callee)
     return tuple(

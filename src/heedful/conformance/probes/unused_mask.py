@@ -8,7 +8,7 @@ import torch
 
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.mask_forms import PADDING_FORMS, MaskArgument, mask_tensor
-from heedful.conformance.calling.masks import masks_by_name
+from heedful.conformance.calling.masks import said_to_be_masks
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.padded_batch import padded_subject, real_tokens
 from heedful.conformance.probes.probe import probe
@@ -56,12 +56,12 @@ def _observations(evidence: Evidence) -> Iterator[Observation]:
 
 
 def _with_masks_by_name(evidence: Evidence) -> Iterator[Observation]:
-    """Yield a run with each argument that is called a mask, but was not found to be one by what it hides."""
+    """Yield a run with each argument of an unknown name that is called a mask, but hides nothing."""
     subject, inputs = evidence.subject, evidence.inputs
     B, T = inputs.sizes
     found = {it.name for it in (subject.padding, subject.attention_mask) if it is not None}
     visible = torch.ones(B, T, T, dtype=torch.bool).tril()
-    for name in (name for name in masks_by_name(subject) if name not in found):
+    for name in (name for name in said_to_be_masks(subject) if name not in found):
         for argument in (MaskArgument(name, form, torch.bool, True) for form in PADDING_FORMS):
             mask = mask_tensor(argument, visible, B, subject.dtype)
             given = {**subject.arguments(inputs), name: mask}
