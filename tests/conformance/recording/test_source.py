@@ -7,14 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from heedful.conformance.recording.source import (
-    SourceLine,
-    attribute_definition,
-    attribute_mutation,
-    last_return,
-    parsed,
-    parsed_file,
-)
+from heedful.conformance.recording.assignments import last_return
+from heedful.conformance.recording.definitions import attribute_definition, attribute_mutation
+from heedful.conformance.recording.source import SourceLine, parsed, parsed_file
 
 SOURCE = '''import torch
 from torch import nn

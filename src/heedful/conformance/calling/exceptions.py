@@ -15,12 +15,9 @@ import torch
 from torch import Tensor
 
 from heedful.conformance.calling.isolation import unforked
+from heedful.conformance.recording.assignments import assignment_before, variables_read
 from heedful.conformance.recording.location import location_of
-from heedful.conformance.recording.source import (
-    SourceLine,
-    assignment_before,
-    variables_read,
-)
+from heedful.conformance.recording.source import SourceLine
 
 # They only run a target's lines, or judge its arguments.
 RUNNERS = (

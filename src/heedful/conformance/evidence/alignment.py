@@ -12,9 +12,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from heedful.conformance.recording.call_sites import call_site
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.observation import Observation, tensor_of
-from heedful.conformance.recording.source import SourceLine, call_site
+from heedful.conformance.recording.source import SourceLine
 from heedful.observation import Step
 
 HUGE = 1e8

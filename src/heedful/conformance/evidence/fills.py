@@ -5,12 +5,10 @@ from __future__ import annotations
 import ast
 
 from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.recording.assignments import last_assignment
+from heedful.conformance.recording.definitions import attribute_definition
 from heedful.conformance.recording.observation import Observation, value_of
-from heedful.conformance.recording.source import (
-    SourceLine,
-    attribute_definition,
-    last_assignment,
-)
+from heedful.conformance.recording.source import SourceLine
 from heedful.observation import Source, Step
 
 FILLING_OPERATIONS: tuple[str, ...] = ("masked_fill", "masked_fill_", "where")

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.definitions import layer_definition
 from heedful.conformance.recording.differences import changed_entries, indices_with_any
-from heedful.conformance.recording.source import SourceLine, layer_definition
+from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step
 

@@ -12,7 +12,7 @@ from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.triangular import is_triangular
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import VIEWS
-from heedful.conformance.recording.source import attribute_definition, attribute_mutation
+from heedful.conformance.recording.definitions import attribute_definition, attribute_mutation
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 from heedful.shapes import times

@@ -18,12 +18,9 @@ from heedful.conformance.evidence.masking import (
 )
 from heedful.conformance.evidence.triangular import is_triangular
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.definitions import attribute_definition, triangle_if_given
 from heedful.conformance.recording.observation import Observation, tensor_of, value_of
-from heedful.conformance.recording.source import (
-    SourceLine,
-    attribute_definition,
-    triangle_if_given,
-)
+from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step
 

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from heedful.conformance.evidence.dropout import dropout_probability, dropout_steps
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.assignments import last_assignment
 from heedful.conformance.recording.differences import differing_entries
-from heedful.conformance.recording.source import SourceLine, last_assignment
+from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step
 

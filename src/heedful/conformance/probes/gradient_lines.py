@@ -15,7 +15,8 @@ from torch.utils import _pytree as pytree
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.differentiation import DifferentiationPoint
-from heedful.conformance.recording.source import SourceLine, last_return
+from heedful.conformance.recording.assignments import last_return
+from heedful.conformance.recording.source import SourceLine
 from heedful.observation import find_location
 
 EXPLICIT_CUTS = ("detach", "data", "register_hook")

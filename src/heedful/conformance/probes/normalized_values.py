@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.call_sites import lines_calling
 from heedful.conformance.recording.dataflow import PRODUCTS, VIEWS, steps_from_tokens
 from heedful.conformance.recording.observation import Observation
-from heedful.conformance.recording.source import SourceLine, lines_calling
+from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 

@@ -12,6 +12,8 @@ from torch import nn
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.assignments import last_return
+from heedful.conformance.recording.call_sites import lines_calling, returns_result
 from heedful.conformance.recording.dataflow import (
     ancestors,
     is_projection,
@@ -19,14 +21,9 @@ from heedful.conformance.recording.dataflow import (
     steps_from_projection,
     unused_steps,
 )
+from heedful.conformance.recording.definitions import attribute_definition
 from heedful.conformance.recording.differences import differing_entries
-from heedful.conformance.recording.source import (
-    SourceLine,
-    attribute_definition,
-    last_return,
-    lines_calling,
-    returns_result,
-)
+from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 

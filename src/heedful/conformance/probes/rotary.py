@@ -13,9 +13,10 @@ from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.rotary_arguments import is_no_rotation
 from heedful.conformance.probes.rotary_continuation import check_continuation
 from heedful.conformance.probes.rotations import Rotation, find_rotations, is_near
+from heedful.conformance.recording.call_sites import call_site
 from heedful.conformance.recording.dataflow import VIEWS, ancestors
 from heedful.conformance.recording.observation import Observation, tensor_of
-from heedful.conformance.recording.source import SourceLine, call_site
+from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step
 

@@ -10,7 +10,8 @@ from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.rotations import Rotation, find_rotation_along, is_near
-from heedful.conformance.recording.source import SourceLine, call_site
+from heedful.conformance.recording.call_sites import call_site
+from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 
 

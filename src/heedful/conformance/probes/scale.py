@@ -21,18 +21,15 @@ from heedful.conformance.evidence.fused import FUSED, fused_arguments
 from heedful.conformance.evidence.regression import centred, slope_of
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.softmax import has_sink
+from heedful.conformance.recording.call_sites import value_handed_to
 from heedful.conformance.recording.dataflow import (
     is_projection,
     parameter_names,
     steps_from_projection,
 )
+from heedful.conformance.recording.definitions import attribute_definition
 from heedful.conformance.recording.observation import Observation, tensor_of, value_of
-from heedful.conformance.recording.source import (
-    SourceLine,
-    attribute_definition,
-    prose_about,
-    value_handed_to,
-)
+from heedful.conformance.recording.source import SourceLine, prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 

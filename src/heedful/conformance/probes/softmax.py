@@ -15,8 +15,9 @@ from heedful.conformance.evidence.designs import describe_weights, is_normalized
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import PRODUCTS, ancestors, is_discrete
+from heedful.conformance.recording.definitions import layer_definition
 from heedful.conformance.recording.observation import Observation, tensor_of
-from heedful.conformance.recording.source import SourceLine, layer_definition, prose_about
+from heedful.conformance.recording.source import SourceLine, prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step
 from heedful.shapes import times

@@ -11,10 +11,12 @@ from heedful.conformance.calling.exceptions import attempt, describe_exception, 
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.assignments import last_assignment
+from heedful.conformance.recording.definitions import attribute_mutation
 from heedful.conformance.recording.differences import changed_entries, differing_entries
 from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.observation import Observation
-from heedful.conformance.recording.source import SourceLine, attribute_mutation, last_assignment
+from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step
 

@@ -9,10 +9,11 @@ import torch
 from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.assignments import last_return
 from heedful.conformance.recording.dataflow import unused_steps
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.observation import tensor_of
-from heedful.conformance.recording.source import SourceLine, last_return
+from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 
 

@@ -9,7 +9,8 @@ from torch import nn
 
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.source import SourceLine, lines_calling
+from heedful.conformance.recording.call_sites import lines_calling
+from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 
 

@@ -10,12 +10,8 @@ from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.masking import mask_building_line
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.source import (
-    SourceLine,
-    call_that_omits,
-    docstring_around,
-    line_reading,
-)
+from heedful.conformance.recording.call_sites import call_that_omits, line_reading
+from heedful.conformance.recording.source import SourceLine, docstring_around
 from heedful.conformance.reporting.finding import Fact, Finding
 
 ADDED: re.Pattern[str] = re.compile(r"self\.\w+ ([+-] \d)")

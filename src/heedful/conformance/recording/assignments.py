@@ -1,0 +1,72 @@
+"""Statements that assign, read and return variables."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+
+from heedful.conformance.recording.source import (
+    ParsedSource,
+    SourceLine,
+    functions_of,
+    parsed,
+    parsed_file,
+)
+from heedful.observation import Step
+
+
+def last_return(function: Callable[..., object]) -> SourceLine | None:
+    """Return the last line on which a function returns."""
+    source = parsed(function)
+    if source is None:
+        return None
+    returns = [node for node in source.statements() if isinstance(node, ast.Return)]
+    last = max(returns, key=lambda node: node.lineno, default=None)
+    return None if last is None else source.line_of(last)
+
+
+def last_assignment(target: Callable[..., object], step: Step, variable: str) -> SourceLine | None:
+    """Return the last line before a step's line that assigns a local variable of the step's function."""
+    lines = [
+        source.line_of(node)
+        for function in functions_of(target)
+        if function.__code__.co_qualname == step.function
+        if (source := parsed(function)) is not None
+        for node in source.statements()
+        if assigns(node, variable) and step.line is not None and node.lineno < step.line
+    ]
+    return max(lines, key=lambda line: line.line, default=None)
+
+
+def variables_read(file: str, line: int) -> list[str]:
+    """Return the local variables that the statement on a line reads, in order."""
+    source = parsed_file(file)
+    statement = None if source is None else _innermost_at(source, line)
+    nodes = () if statement is None else ast.walk(statement)
+    read = (it for it in nodes if isinstance(it, ast.Name) and isinstance(it.ctx, ast.Load))
+    return list(dict.fromkeys(it.id for it in read))
+
+
+def assignment_before(file: str, line: int, variable: str, first: int) -> SourceLine | None:
+    """Return the last line that assigns a variable between the first line of its function and a later line."""
+    source = parsed_file(file)
+    made = [
+        statement
+        for statement in (() if source is None else source.statements())
+        if first <= statement.lineno < line and assigns(statement, variable)
+    ]
+    last = max(made, key=lambda statement: statement.lineno, default=None)
+    return None if last is None or source is None else source.line_of(last)
+
+
+def _innermost_at(source: ParsedSource, line: int) -> ast.stmt | None:
+    """Return the innermost statement that covers a line."""
+    covering = [it for it in source.statements() if it.lineno <= line <= (it.end_lineno or 0)]
+    return max(covering, key=lambda it: it.lineno, default=None)
+
+
+def assigns(statement: ast.stmt, variable: str) -> bool:
+    match statement:
+        case ast.Assign(targets=targets):
+            return any(isinstance(node, ast.Name) and node.id == variable for node in targets)
+    return False

@@ -1,0 +1,222 @@
+"""Statements that call functions and modules, and the values that they pass."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterable
+from types import FunctionType
+from typing import NamedTuple
+
+from torch import nn
+
+from heedful.conformance.recording.assignments import assigns
+from heedful.conformance.recording.observation import Observation
+from heedful.conformance.recording.source import (
+    SourceLine,
+    contains_line,
+    functions_of,
+    methods_of,
+    names_in,
+    parsed,
+    parsed_file,
+)
+from heedful.observation import Step
+
+
+def call_site(observation: Observation, step: Step) -> SourceLine | None:
+    """Return the line `name = function(…)` that called the function in which a step was made.
+
+    The name is known from the last step that the function made in that call, which the assignment names.
+    """
+    last_step = step
+    for following in observation.trace.steps[step.index + 1 :]:
+        if following.function != step.function or (following.line or 0) < (last_step.line or 0):
+            break
+        last_step = following
+    function, variable = step.function.rpartition(".")[2], last_step.name.partition("·")[0]
+    source = parsed_file(step.file or "")
+    if source is None:
+        return None
+    for statement in source.statements():
+        if isinstance(statement, ast.Assign) and variable in names_in(statement.targets):
+            calls = (node for node in ast.walk(statement.value) if isinstance(node, ast.Call))
+            if function in names_in(call.func for call in calls):
+                return source.line_of(statement)
+    return None
+
+
+def lines_calling(module: nn.Module, path: str) -> list[SourceLine]:
+    """Return the statements that call a part of a module as `self.name(…)`, in the order of the lines.
+
+    Args:
+        module: The outermost module.
+        path: The path of the part, such as "blocks.0.attn".
+    """
+    parent, _, name = path.rpartition(".")
+    lines: list[SourceLine] = []
+    for function in methods_of(module.get_submodule(parent)):
+        source = parsed(function)
+        for statement in () if source is None else source.statements():
+            if source is not None and not hasattr(statement, "body"):
+                calls = (it for it in ast.walk(statement) if isinstance(it, ast.Call))
+                lines += [source.line_of(statement) for it in calls if _calls_attribute(it, name)]
+    return sorted(lines, key=lambda line: line.line)
+
+
+def _calls_attribute(call: ast.Call, name: str) -> bool:
+    match call.func:
+        case ast.Attribute(value=ast.Name(id="self"), attr=attribute):
+            return attribute == name
+    return False
+
+
+def line_reading(module: nn.Module, attribute: str) -> SourceLine | None:
+    """Return the last statement of a module's methods, but for its constructor, that reads `self.attribute`."""
+    lines: list[SourceLine] = []
+    for function in (it for it in methods_of(module) if it.__name__ != "__init__"):
+        source = parsed(function)
+        for statement in () if source is None else source.statements():
+            if source is not None and not hasattr(statement, "body"):
+                reads = (it for it in ast.walk(statement) if isinstance(it, ast.Attribute))
+                lines += [source.line_of(statement) for it in reads if it.attr == attribute]
+    return max(lines, key=lambda line: line.line, default=None)
+
+
+def returns_result(step: Step) -> bool:
+    """Check whether the function of a step returns its result, by its own statement or by the name it is given."""
+    source = parsed_file(step.file or "")
+    functions = (
+        it
+        for it in ([] if source is None else source.statements())
+        if isinstance(it, ast.FunctionDef) and contains_line(it, step.line)
+    )
+    innermost = max(functions, key=lambda it: it.lineno, default=None)
+    if innermost is None:
+        return False
+    returns = [it for it in ast.walk(innermost) if isinstance(it, ast.Return) and it.value]
+    return any(
+        contains_line(it, step.line)
+        or (isinstance(it.value, ast.Name) and it.value.id == step.name)
+        for it in returns
+    )
+
+
+def call_that_omits(
+    target: Callable[..., object], step: Step, parameters: Iterable[str]
+) -> SourceLine | None:
+    """Return the line of a target that calls the function of a step without one of its optional parameters.
+
+    Args:
+        target: The module or function whose source is searched for the call.
+        step: A step that was made in a function of the same file.
+        parameters: The names of the parameters, one of which the function must have.
+    """
+    source = parsed_file(step.file or "")
+    definitions = [
+        node
+        for node in ([] if source is None else source.statements())
+        if isinstance(node, ast.FunctionDef) and node.name == step.function
+    ]
+    if not definitions:
+        return None
+    positions = {argument.arg: n for n, argument in enumerate(definitions[0].args.args)}
+    wanted = {name: positions[name] for name in parameters if name in positions}
+    for function in functions_of(target):
+        caller = parsed(function)
+        if caller is None:
+            continue
+        for statement in caller.statements():
+            if hasattr(statement, "body"):
+                continue  # the statements in it are searched one by one
+            for call in (node for node in ast.walk(statement) if isinstance(node, ast.Call)):
+                given = {keyword.arg for keyword in call.keywords}
+                omits = any(n >= len(call.args) and name not in given for name, n in wanted.items())
+                if omits and _calls(call, step.function):
+                    return caller.line_of(statement)
+    return None
+
+
+class HandedValue(NamedTuple):
+    """The value that a call passes to a parameter.
+
+    Attributes:
+        place: The line that assigns the variable which is passed, or else the line of the call that names the value.
+        attribute: The path of the module's attribute that it is, such as "attn.scaling"; "" for another value.
+    """
+
+    place: SourceLine
+    attribute: str
+
+
+def value_handed_to(
+    module: nn.Module | None, step: Step, pattern: re.Pattern[str]
+) -> HandedValue | None:
+    """Return the value of the parameter that a step reads in a function which a method of a module calls.
+
+    Args:
+        module: The outermost module.
+        step: The step.
+        pattern: What the name of the parameter contains.
+    """
+    source = parsed_file(step.file or "")
+    definition = next(
+        (
+            node
+            for node in (() if source is None else source.statements())
+            if isinstance(node, ast.FunctionDef) and node.name == step.function
+        ),
+        None,
+    )
+    if definition is None or module is None:
+        return None
+    taken = [it.arg for it in (*definition.args.args, *definition.args.kwonlyargs)]
+    read = [
+        name for name in taken if pattern.search(name) and re.search(rf"\b{name}\b", step.source)
+    ]
+    for path, part in module.named_modules():
+        for function in methods_of(part):
+            for name in read:
+                found = _value_in(function, path, step.function, name, taken.index(name))
+                if found is not None:
+                    return found
+    return None
+
+
+def _value_in(
+    function: FunctionType, path: str, callee: str, parameter: str, position: int
+) -> HandedValue | None:
+    """Return the value that a method of a module passes to a parameter of a function."""
+    source = parsed(function)
+    for call in () if source is None else ast.walk(source.tree):
+        if source is None or not isinstance(call, ast.Call):
+            continue
+        if not isinstance(call.func, ast.Name) or call.func.id != callee:
+            continue
+        positional = call.args[position] if position < len(call.args) else None
+        keyword = next((it.value for it in call.keywords if it.arg == parameter), None)
+        value = positional or keyword
+        if value is None:
+            return None
+        place, variable = SourceLine.at(source.file, value.lineno), ""
+        match value:
+            case ast.Name(id=variable):
+                pass
+        made = [it for it in source.statements() if it.lineno < call.lineno]
+        made = [it for it in made if isinstance(it, ast.Assign) and assigns(it, variable)]
+        if made:
+            last = max(made, key=lambda it: it.lineno)
+            place, value = source.line_of(last), last.value
+        match value:
+            case ast.Attribute(value=ast.Name(id="self"), attr=name):
+                return HandedValue(place, f"{path}.{name}" if path else name)
+        return HandedValue(place, "")
+    return None
+
+
+def _calls(call: ast.Call, function: str) -> bool:
+    """Check whether a call is one of a function by its name, with all arguments written out."""
+    is_written_out = all(keyword.arg for keyword in call.keywords) and not any(
+        isinstance(argument, ast.Starred) for argument in call.args
+    )
+    return is_written_out and isinstance(call.func, ast.Name) and call.func.id == function
