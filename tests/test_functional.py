@@ -274,8 +274,8 @@ def test_tensors_whose_memory_does_not_hold_their_values_are_read_right(view, pl
 @pytest.mark.parametrize("needs_grad", [False, True], ids=["forward", "backward"])
 @pytest.mark.parametrize("accelerated", [False, True], ids=["drop-in", "accelerated"])
 def test_a_lazily_cloned_tensor_stays_shared(needs_grad, accelerated):
-    query, key, value, grad = (torch.randn(1, 2, 5, 8) for _ in range(4))
-    attn_mask = torch.randn(1, 1, 5, 5)
+    query, key, value, grad = (torch.randn(1, 2, 70, 8) for _ in range(4))
+    attn_mask = torch.randn(1, 1, 70, 70)
     tensors = [torch._lazy_clone(tensor) for tensor in (query, key, value)]
     for tensor in tensors:
         tensor.requires_grad_(needs_grad)

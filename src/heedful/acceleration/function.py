@@ -70,8 +70,12 @@ def attend(
 
 
 def _same_batches(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Expand batch and head dimensions to the sizes that they broadcast to; unchanged if they do not broadcast."""
-    if query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
+    """Expand batch and head dimensions to the sizes that they broadcast to; unchanged if they do not broadcast.
+
+    Tensors of different dimensions are left to PyTorch, too.
+    """
+    same = query.shape[:-2] == key.shape[:-2] == value.shape[:-2]
+    if same or not query.dim() == key.dim() == value.dim():
         return query, key, value
     try:
         shape = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])

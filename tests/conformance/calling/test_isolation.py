@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from heedful.conformance.calling.isolation import undisturbed, within
 from heedful.conformance.calling.subject import find_subject
@@ -128,3 +129,26 @@ def test_a_time_limit_ends_an_endless_loop():
     with within(0.2):
         pass
     time.sleep(0.3)  # a block that ended in time is not interrupted later
+
+
+class SlowToLeave(TorchFunctionMode):
+    """A mode that is interrupted while it is left."""
+
+    def __exit__(self, *exception):
+        time.sleep(0.5)
+        time.sleep(0.0)
+        return super().__exit__(*exception)
+
+
+def leave_slowly():
+    torch.set_grad_enabled(False)
+    with SlowToLeave():
+        pass
+
+
+def test_an_interrupted_block_leaves_no_mode_behind():
+    depth = torch._C._len_torch_function_stack()
+    with pytest.raises(TimeoutError), within(0.1):
+        leave_slowly()
+    assert torch._C._len_torch_function_stack() == depth
+    assert torch.is_grad_enabled()

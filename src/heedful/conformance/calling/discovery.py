@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from time import perf_counter  # bound here, because a target may replace it
 
 import torch
 
@@ -45,7 +45,7 @@ def find_convention(target: Target, causal: bool | None) -> tuple[CallingConvent
         ArgumentError: No convention works, which may be because of our guesses.
     """
     failures: list[FailedCall] = []
-    until = time.perf_counter() + SEARCH_SECONDS
+    until = perf_counter() + SEARCH_SECONDS
     candidates = list(candidate_conventions(target, causal))
     for sizes in _sizes(target, failures):
         conventions = [replace(convention, fixed_sizes=sizes) for convention in candidates]
@@ -53,7 +53,7 @@ def find_convention(target: Target, causal: bool | None) -> tuple[CallingConvent
         if caller is not None:
             caller = with_second_sequence(with_one_query(caller))
             return caller.convention, caller.dtype
-    if time.perf_counter() > until:  # what was not tried might have worked
+    if perf_counter() > until:  # what was not tried might have worked
         raise not_callable(target, failures)
     bug = proof_of_bug(failures)
     if bug is not None:
@@ -105,7 +105,7 @@ def _first_in(
     callee = target.copied(dtype)
     for convention in conventions:
         caller = Caller(target, convention, dtype, callee)
-        left = until - time.perf_counter()
+        left = until - perf_counter()
         if left < 0 and failures:
             return None
         try:

@@ -82,7 +82,9 @@ def without_tensors(error: BaseException) -> BaseException:
     An AttributeError keeps them, because they tell whether an argument lacks the attribute, and so do errors of unequal
     sizes, because they tell which mask does not fit.
     """
-    if not isinstance(error, AttributeError) and not UNEQUAL_SIZES.search(str(error)):
+    if not isinstance(error, AttributeError) and not UNEQUAL_SIZES.search(
+        describe_exception(error)
+    ):
         traceback.clear_frames(error.__traceback__)
     return error
 

@@ -168,6 +168,20 @@ def _working_directory() -> str | None:
         return None
 
 
+def _modes() -> Restore:
+    """Remember how many modes observe PyTorch's operations: a block that is interrupted may leave its own behind."""
+    functions = torch._C._len_torch_function_stack()
+    dispatches = torch._C._len_torch_dispatch_stack()
+
+    def restore() -> None:
+        while torch._C._len_torch_function_stack() > functions:
+            torch._C._pop_torch_function_stack()
+        while torch._C._len_torch_dispatch_stack() > dispatches:
+            torch._C._pop_torch_dispatch_stack(None)
+
+    return restore
+
+
 PYTHON: tuple[Remember, ...] = (
     _setting(random.getstate, random.setstate),
     _setting(numpy.random.get_state, numpy.random.set_state),
@@ -204,6 +218,7 @@ TORCH: tuple[Remember, ...] = (
         _setting(partial(_autocast_state, kind), partial(_set_autocast, kind))
         for kind in AUTOCAST_DEVICES
     ),
+    _modes,  # the last one, because a default device is a mode, too
 )
 
 
@@ -220,7 +235,11 @@ def unforked() -> Iterator[None]:
 
 @contextlib.contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError at the block's next Python instruction once the time is up; works in any thread."""
+    """Raise TimeoutError at the block's next Python instruction once the time is up; works in any thread.
+
+    The instruction may be one that leaves a mode or switches gradients on again, so that both are restored here.
+    """
+    restorers = [_modes(), _setting(torch.is_grad_enabled, torch.set_grad_enabled)()]
     thread, done, lock = threading.get_ident(), False, threading.Lock()
 
     def stop() -> None:
@@ -234,8 +253,12 @@ def within(seconds: float) -> Iterator[None]:
     timer.daemon = True
     timer.start()
     try:
-        yield
+        try:
+            yield
+        finally:
+            with lock:
+                done = True
+            timer.cancel()
     finally:
-        with lock:
-            done = True
-        timer.cancel()
+        for restore in restorers:
+            restore()
