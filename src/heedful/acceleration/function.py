@@ -72,10 +72,10 @@ def attend(
 def _same_batches(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Expand batch and head dimensions to the sizes that they broadcast to; unchanged if they do not broadcast.
 
-    Tensors of different dimensions are left to PyTorch, too.
+    PyTorch does not broadcast where there are no queries or no keys.
     """
     same = query.shape[:-2] == key.shape[:-2] == value.shape[:-2]
-    if same or not query.dim() == key.dim() == value.dim():
+    if same or query.dim() < 2 or not (query.numel() and key.numel()):
         return query, key, value
     try:
         shape = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
