@@ -97,10 +97,8 @@ struct DecodeTile {
     // Add the keys [first, last) to the sums.
     void attend(int64_t first, int64_t last) {
         for (int64_t k = visibility.next(first); k < last; k = visibility.next(k + BLOCK)) {
-            const int64_t count = last - k < BLOCK ? last - k : BLOCK;
-            const auto extent = visibility.extent(k, k + count);
-            if (extent == KeyVisibility<MAX_ROWS>::NONE) continue;
-            const bool partial = extent == KeyVisibility<MAX_ROWS>::PARTIAL || p.mask.data;
+            const int64_t end = visibility.end(k, k + BLOCK < last ? k + BLOCK : last), count = end - k;
+            const bool partial = !visibility.all_see(k, end);
             bool seen[BLOCK] = {};  // whether any row sees the key
             compute_scores(k, count);
             for (int row = 0; row < rows.count; row++) {

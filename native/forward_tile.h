@@ -97,16 +97,15 @@ struct ForwardTile {
     // Add the keys [first, last) to the sums.
     void attend(int64_t first, int64_t last) {
         for (int64_t k = visibility.next(first); k < last; k = visibility.next(k + BLOCK)) {
-            const int64_t count = last - k < BLOCK ? last - k : BLOCK;
-            const auto extent = visibility.extent(k, k + count);
-            if (extent == KeyVisibility<LANES>::NONE) continue;
-            compute_scores(k, count);
-            if (finishes_scores()) finish_scores(k, count);
-            const bool partial = extent == KeyVisibility<LANES>::PARTIAL || p.mask.data;
-            if (partial) mask_scores(k, count), find_seen_keys(count);
-            update_maximum(count);
-            compute_weights(k, count);
-            accumulate_values(k, count, partial);
+            const KeyBlock<LANES> block = visibility.block(k, k + BLOCK < last ? k + BLOCK : last);
+            compute_scores(block);
+            if (finishes_scores()) finish_scores(block);
+            if (block.partial) mask_scores(block), find_seen_keys(block);
+            for (int lane = 0; lane < LANES; lane += W) {
+                update_maximum(lane, block.span(lane));
+                compute_weights(lane, block);
+            }
+            accumulate_values(block);
         }
     }
 
@@ -117,8 +116,9 @@ struct ForwardTile {
     }
 
     // Sᵀ = K Qᵀ, with the keys as they lie if their type allows it.
-    void compute_scores(int64_t k, int64_t count) {
-        const N *from = (const N *)p.key.data + rows.b * p.key.batch + rows.kv_head * p.key.head + k * p.key.token;
+    void compute_scores(const KeyBlock<LANES> &block) {
+        const N *from =
+            (const N *)p.key.data + rows.b * p.key.batch + rows.kv_head * p.key.head + block.first * p.key.token;
         const T *A = buf.K;
         int64_t a_row = padded(D) / PACK;
         if constexpr (std::is_same_v<N, T>)
@@ -126,18 +126,18 @@ struct ForwardTile {
         else if (PAIRS && D % 2 == 0 && p.key.token % 2 == 0 && (uintptr_t)from % 4 == 0)
             A = (const T *)from, a_row = p.key.token / 2;
         else
-            for (int64_t r = 0; r < count; r++) copy_row(from + r * p.key.token, D, buf.K + r * a_row);
-        product<LANES, false>(count, A, a_row, 1, buf.Q, LANES, D_words, buf.S, LANES);
+            for (int64_t r = 0; r < block.count; r++) copy_row(from + r * p.key.token, D, buf.K + r * a_row);
+        product_with_keys(block, A, a_row, buf.Q, D_words, buf.S);
     }
 
     // Scale, soft-cap and bias.
-    void finish_scores(int64_t k, int64_t count) {
+    void finish_scores(const KeyBlock<LANES> &block) {
         const float cap = p.softcap, inner_scale = cap ? p.scale / cap : p.scale;
-        for (int64_t i = 0; i < count * LANES; i += W) {
+        for (int64_t i = 0; i < block.count * LANES; i += W) {
             const F s = load(buf.S + i) * inner_scale;
             store(buf.S + i, cap ? tanh(s) * cap : s);
         }
-        if (p.bias.data) add_bias(k, count);
+        if (p.bias.data) add_bias(block.first, block.count);
     }
 
     void add_bias(int64_t k, int64_t count) {
@@ -163,14 +163,17 @@ struct ForwardTile {
     }
 
     // Set the scores of invisible keys to −∞.
-    void mask_scores(int64_t k, int64_t count) {
+    void mask_scores(const KeyBlock<LANES> &block) {
         const F hidden = splat(-INFINITY);
-        for (int64_t r = 0; r < count; r++)
-            for (int lane = 0; lane < LANES; lane += W) {
+        for (int lane = 0; lane < LANES; lane += W)
+            for (int64_t r = block.span(lane).first; r < block.span(lane).last; r++) {
                 float *s = buf.S + r * LANES + lane;
-                store(s, visibility.sees(k + r, lane) ? load(s) : hidden);
+                store(s, visibility.sees(block.first + r, lane) ? load(s) : hidden);
             }
-        if (!p.mask.data) return;
+        if (p.mask.data) apply_mask(block.first, block.count);
+    }
+
+    void apply_mask(int64_t k, int64_t count) {
         for (int64_t r = 0; r < count; r++)  // idle lanes, which have no mask, must not make a key count as seen
             for (int lane = rows.count; lane < LANES; lane++) buf.S[r * LANES + lane] = -INFINITY;
         for (int lane = 0; lane < rows.count; lane++) {
@@ -181,59 +184,58 @@ struct ForwardTile {
     }
 
     // Find the keys with any weight. The values of the others are not read, so that NaN there does no harm.
-    void find_seen_keys(int64_t count) {
-        for (int64_t r = 0; r < count; r++) {
+    void find_seen_keys(const KeyBlock<LANES> &block) {
+        for (int64_t r = 0; r < block.count; r++) {
             I lanes{};
-            for (int lane = 0; lane < LANES; lane += W) lanes |= load(buf.S + r * LANES + lane) != -INFINITY;
+            for (int lane = 0; lane < LANES; lane += W)
+                if (block.span(lane).contains(r)) lanes |= load(buf.S + r * LANES + lane) != -INFINITY;
             seen[r] = any(lanes);
         }
     }
 
-    // Raise m to the block's largest scores where it lags too far behind, and rescale the sums made with the old m.
-    void update_maximum(int64_t count) {
+    // Raise m to the largest scores of a vector's span where it lags too far behind, and rescale the sums made with the
+    // old m.
+    void update_maximum(int lane, Span span) {
         const float lag = LAG * LN_2 / missing_scale;
-        for (int lane = 0; lane < LANES; lane += W) {
-            const float *s = buf.S + lane;
-            F a = splat(-INFINITY), b = a, c = a, d = a;
-            int64_t r = 0;
-            for (; r + 4 <= count; r += 4, s += 4 * LANES) {
-                a = maximum_of(a, load(s)), b = maximum_of(b, load(s + LANES));
-                c = maximum_of(c, load(s + 2 * LANES)), d = maximum_of(d, load(s + 3 * LANES));
-            }
-            for (; r < count; r++, s += LANES) a = maximum_of(a, load(s));
-            const F highest = maximum_of(maximum_of(a, b), maximum_of(c, d)), old = load(buf.m + lane);
-            if (!any(highest > old + lag)) continue;
-            const F raised = maximum_of(old, highest);
-            const F correction = exp2<true>((old - raised) * (missing_scale * LOG2_E));
-            store(buf.m + lane, raised);
-            store(buf.l + lane, load(buf.l + lane) * correction);
-            for (int64_t v = 0; v < Dv; v++) {
-                float *o = buf.O + v * LANES + lane;
-                store(o, load(o) * correction);
-            }
+        const float *s = buf.S + span.first * LANES + lane;
+        F a = splat(-INFINITY), b = a, c = a, d = a;
+        int64_t r = span.first;
+        for (; r + 4 <= span.last; r += 4, s += 4 * LANES) {
+            a = maximum_of(a, load(s)), b = maximum_of(b, load(s + LANES));
+            c = maximum_of(c, load(s + 2 * LANES)), d = maximum_of(d, load(s + 3 * LANES));
+        }
+        for (; r < span.last; r++, s += LANES) a = maximum_of(a, load(s));
+        const F highest = maximum_of(maximum_of(a, b), maximum_of(c, d)), old = load(buf.m + lane);
+        if (!any(highest > old + lag)) return;
+        const F raised = maximum_of(old, highest);
+        const F correction = exp2<true>((old - raised) * (missing_scale * LOG2_E));
+        store(buf.m + lane, raised);
+        store(buf.l + lane, load(buf.l + lane) * correction);
+        for (int64_t v = 0; v < Dv; v++) {
+            float *o = buf.O + v * LANES + lane;
+            store(o, load(o) * correction);
         }
     }
 
     // Pᵀ = exp(missing_scale (Sᵀ − m)), added to l, then dropped out and stored as operands of the second product.
-    void compute_weights(int64_t k, int64_t count) {
-        for (int lane = 0; lane < LANES; lane += W) {
-            const F m = load(buf.m + lane);
-            F sums[2] = {};
-            for (int64_t r = 0; r < count; r += 2) {
-                F pair[2];
-                for (int i = 0; i < 2; i++) {
-                    if (r + i >= count) {
-                        pair[i] = F{};
-                        continue;
-                    }
-                    pair[i] = exp2<!PAIRS>((load(buf.S + (r + i) * LANES + lane) - m) * (missing_scale * LOG2_E));
-                    sums[i] += pair[i];
-                    if (p.dropout_p > 0) pair[i] = dropout.keeps(k + r + i, lane) ? pair[i] : F{};
+    void compute_weights(int lane, const KeyBlock<LANES> &block) {
+        const Span span = block.span(lane);
+        const F m = load(buf.m + lane);
+        F sums[2] = {};
+        for (int64_t r = span.first; r < span.last; r += 2) {
+            F pair[2];
+            for (int i = 0; i < 2; i++) {
+                if (r + i >= span.last) {
+                    pair[i] = F{};
+                    continue;
                 }
-                store_weights(r, count, lane, pair);
+                pair[i] = exp2<!PAIRS>((load(buf.S + (r + i) * LANES + lane) - m) * (missing_scale * LOG2_E));
+                sums[i] += pair[i];
+                if (p.dropout_p > 0) pair[i] = dropout.keeps(block.first + r + i, lane) ? pair[i] : F{};
             }
-            store(buf.l + lane, load(buf.l + lane) + (sums[0] + sums[1]));
+            store_weights(r, span.last, lane, pair);
         }
+        store(buf.l + lane, load(buf.l + lane) + (sums[0] + sums[1]));
     }
 
     void store_weights(int64_t r, int64_t count, int lane, const F pair[2]) {
@@ -246,22 +248,23 @@ struct ForwardTile {
     }
 
     // Oᵀ += Vᵀ Pᵀ, without reading the values of keys that no lane sees.
-    void accumulate_values(int64_t k, int64_t count, bool partial) {
-        const N *from =
-            (const N *)p.value.data + rows.b * p.value.batch + rows.kv_head * p.value.head + k * p.value.token;
+    void accumulate_values(const KeyBlock<LANES> &block) {
+        const int64_t count = block.count;
+        const N *from = (const N *)p.value.data + rows.b * p.value.batch + rows.kv_head * p.value.head +
+                        block.first * p.value.token;
         const auto row = [&](int64_t r) {
-            return r < count && (!partial || seen[r]) ? from + r * p.value.token : nullptr;
+            return r < count && (!block.partial || seen[r]) ? from + r * p.value.token : nullptr;
         };
         const T *A = buf.V;
         int64_t a_k = padded(Dv);
         if constexpr (PAIRS) {
             for (int64_t r = 0; r < count; r += 2) pair_rows(row(r), row(r + 1), Dv, buf.V + r / 2 * a_k);
-        } else if (std::is_same_v<N, T> && !partial) {
+        } else if (std::is_same_v<N, T> && !block.partial) {
             A = (const T *)from, a_k = p.value.token;
         } else {
             for (int64_t r = 0; r < count; r++) copy_row(row(r), Dv, buf.V + r * a_k);
         }
-        product<LANES, true>(Dv, A, 1, a_k, buf.P, LANES, (count + PACK - 1) / PACK, buf.O, LANES);
+        product_over_keys(block, Dv, A, a_k, buf.P, buf.O);
     }
 
     void save(Scratch memory) const {
