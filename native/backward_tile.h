@@ -239,9 +239,9 @@ struct BackwardTile {
             store(buf.dP + r * LANES + lane, score);
             raised = maximum_of(raised, score);
         }
-        F sum = load(l + lane) * exp2<true>((old - raised) * LOG2_E);
+        F sum = load(l + lane) * exp2<5>((old - raised) * LOG2_E);
         for (int64_t r = span.first; r < span.last; r++)
-            sum = sum + exp2<true>((load(buf.dP + r * LANES + lane) - raised) * LOG2_E);
+            sum = sum + exp2<5>((load(buf.dP + r * LANES + lane) - raised) * LOG2_E);
         for (int i = lane; i < lane + W; i++)
             if (active[i]) buf.m[i] = raised[i - lane], l[i] = sum[i - lane];
     }
@@ -339,7 +339,7 @@ struct BackwardTile {
         F capped;
         const F score = score_of(block, r, lane, capped);
         // A weight is at most 1, even if rounding errors say otherwise.
-        probability = exp2<!PAIRS>(minimum_of(F{}, (score - load(buf.m + lane)) * LOG2_E)) * load(buf.inverse_l + lane);
+        probability = exp2<DEGREE<N>>(minimum_of(F{}, (score - load(buf.m + lane)) * LOG2_E)) * load(buf.inverse_l + lane);
         weight = probability, dS = load(buf.dP + r * LANES + lane);
         if (p.dropout_p > 0) {
             const I keeps = dropout.keeps(block.first + r, lane);

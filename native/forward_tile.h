@@ -34,12 +34,12 @@ struct ForwardTile {
 
     struct Buffers {
         T *Q;          // [D_words][LANES], queries; negated if the scale is negative
-        float *S;      // [BLOCK][LANES], scores / missing_scale
+        float *S;      // [BLOCK][LANES], dot products, or finished scores
         T *P;          // [BLOCK / PACK][LANES], weights exp(scores − m) after dropout; floats take the place of S
         float *O;      // [Dv][LANES], Σ P V
         T *K;          // [BLOCK][padded(D) / PACK], the block's keys if they must be copied
         T *V;          // [BLOCK / PACK][padded(Dv)], the block's values likewise; write_output() puts W rows of O there
-        float *m, *l;  // [LANES], maximum of the scores / missing_scale; Σ exp(scores − m) before dropout
+        float *m, *l;  // [LANES], maximum of S · S_unit; Σ exp(scores − m) before dropout
 
         template <class Source>
         Buffers(const heedful_problem &p, Source &source) {
@@ -70,19 +70,26 @@ struct ForwardTile {
     const KeyVisibility<LANES> visibility;
     const Dropout<LANES> dropout;
     const int64_t D, Dv, D_words;
-    const float missing_scale;  // the positive factor that S and m still lack; the exponential function includes it
+    const bool finished;  // whether S becomes finished scores, one by one, before the softmax
+    const float S_unit;   // of S in units of m, which are those of finished scores, or else of exponents of 2
     const Buffers buf;
     bool seen[BLOCK];  // whether any lane sees the key; set for partially visible blocks only
 
     ForwardTile(const heedful_problem &problem, int64_t b, int64_t kv_head, int64_t first, Scratch scratch)
         : p(problem), rows(p, b, kv_head, first), visibility(p, rows), dropout(p, rows), D(p.D), Dv(p.Dv),
-          D_words((D + PACK - 1) / PACK), missing_scale(finishes_scores() ? 1.0f : fabsf(p.scale)), buf(p, scratch) {}
+          D_words((D + PACK - 1) / PACK), finished(finishes_scores()), S_unit(finished ? 1.0f : fabsf(p.scale) * LOG2_E),
+          buf(p, scratch) {}
 
     // Whether S becomes finished scores, one by one, before the softmax. Otherwise it stays dot products.
     // - The soft-cap is no factor, and the bias is added to scaled dot products.
     // - A sink logit is a finished score. The running maximum starts with it, so the others must have the same unit.
-    // - A scale near 0 as a factor of the exponent would make NaN of 0 · −∞.
-    bool finishes_scores() const { return p.softcap != 0 || p.bias.data || p.sinks || fabsf(p.scale) < 1e-30f; }
+    // - A scale near 0 as a factor of the exponent would make NaN of 0 · −∞, and a large one could overflow.
+    bool finishes_scores() const {
+        return p.softcap != 0 || p.bias.data || p.sinks || fabsf(p.scale) < 1e-30f || fabsf(p.scale) > LN_2;
+    }
+
+    // Exponents of 2 from differences in units of m.
+    F exponents(F differences) const { return finished ? differences * LOG2_E : differences; }
 
     // Start with empty sums, or with the sink logits in them.
     void begin(bool with_sinks) {
@@ -99,7 +106,7 @@ struct ForwardTile {
         for (int64_t k = visibility.next(first); k < last; k = visibility.next(k + BLOCK)) {
             const KeyBlock<LANES> block = visibility.block(k, k + BLOCK < last ? k + BLOCK : last);
             compute_scores(block);
-            if (finishes_scores()) finish_scores(block);
+            if (finished) finish_scores(block);
             if (block.partial) mask_scores(block), find_seen_keys(block);
             for (int lane = 0; lane < LANES; lane += W) {
                 update_maximum(lane, block.span(lane));
@@ -112,7 +119,7 @@ struct ForwardTile {
     void load_queries() {
         // A negative scale changes the signs of the queries, so that the largest score remains the largest.
         load_lanes<N, PAIRS, LANES>([&](int lane) { return (const N *)p.query.data + rows.offset_in(p.query, lane); },
-                                    rows.count, D, !finishes_scores() && p.scale < 0, buf.Q);
+                                    rows.count, D, !finished && p.scale < 0, buf.Q);
     }
 
     // Sᵀ = K Qᵀ, with the keys as they lie if their type allows it.
@@ -196,7 +203,7 @@ struct ForwardTile {
     // Raise m to the largest scores of a vector's span where it lags too far behind, and rescale the sums made with the
     // old m.
     void update_maximum(int lane, Span span) {
-        const float lag = LAG * LN_2 / missing_scale;
+        const float lag = finished ? LAG * LN_2 : LAG;
         const float *s = buf.S + span.first * LANES + lane;
         F a = splat(-INFINITY), b = a, c = a, d = a;
         int64_t r = span.first;
@@ -205,10 +212,10 @@ struct ForwardTile {
             c = maximum_of(c, load(s + 2 * LANES)), d = maximum_of(d, load(s + 3 * LANES));
         }
         for (; r < span.last; r++, s += LANES) a = maximum_of(a, load(s));
-        const F highest = maximum_of(maximum_of(a, b), maximum_of(c, d)), old = load(buf.m + lane);
+        const F highest = maximum_of(maximum_of(a, b), maximum_of(c, d)) * S_unit, old = load(buf.m + lane);
         if (!any(highest > old + lag)) return;
         const F raised = maximum_of(old, highest);
-        const F correction = exp2<true>((old - raised) * (missing_scale * LOG2_E));
+        const F correction = exp2<5>(exponents(old - raised));
         store(buf.m + lane, raised);
         store(buf.l + lane, load(buf.l + lane) * correction);
         for (int64_t v = 0; v < Dv; v++) {
@@ -217,7 +224,7 @@ struct ForwardTile {
         }
     }
 
-    // Pᵀ = exp(missing_scale (Sᵀ − m)), added to l, then dropped out and stored as operands of the second product.
+    // Pᵀ = exp(scores − m), added to l, then dropped out and stored as operands of the second product.
     void compute_weights(int lane, const KeyBlock<LANES> &block) {
         const Span span = block.span(lane);
         const F m = load(buf.m + lane);
@@ -229,7 +236,7 @@ struct ForwardTile {
                     pair[i] = F{};
                     continue;
                 }
-                pair[i] = exp2<!PAIRS>((load(buf.S + (r + i) * LANES + lane) - m) * (missing_scale * LOG2_E));
+                pair[i] = exp2<DEGREE<N>>(exponents(load(buf.S + (r + i) * LANES + lane) * S_unit - m));
                 sums[i] += pair[i];
                 if (p.dropout_p > 0) pair[i] = dropout.keeps(block.first + r + i, lane) ? pair[i] : F{};
             }
@@ -279,8 +286,7 @@ struct ForwardTile {
         const PartialSums from(p, memory);
         for (int lane = 0; lane < LANES; lane += W) {
             const F ours = load(buf.m + lane), theirs = load(from.m + lane), raised = maximum_of(ours, theirs);
-            const F keep = exp2<true>((ours - raised) * (missing_scale * LOG2_E));
-            const F add = exp2<true>((theirs - raised) * (missing_scale * LOG2_E));
+            const F keep = exp2<5>(exponents(ours - raised)), add = exp2<5>(exponents(theirs - raised));
             store(buf.m + lane, raised);
             store(buf.l + lane, load(buf.l + lane) * keep + load(from.l + lane) * add);
             for (int64_t d = 0; d < Dv; d++) {
@@ -303,7 +309,7 @@ struct ForwardTile {
             }
             for (int i = lane; i < lane + W && i < rows.count; i++)
                 write_row<N>(p, rows.b, rows.head(i), rows.query(i), row + (i - lane) * padded(Dv),
-                             buf.m[i] * missing_scale, buf.l[i]);
+                             finished ? buf.m[i] : buf.m[i] * LN_2, buf.l[i]);
         }
     }
 };
