@@ -147,9 +147,9 @@ struct BackwardTile {
     float dL(int lane) const { return g.grad_lse ? g.grad_lse[rows.index(p, lane)] : 0.0f; }
 
     float dot(const N *one, const N *other) const {
-        float sum = 0;
-        for (int64_t d = 0; d < Dv; d++) sum += widen(one[d]) * widen(other[d]);
-        return sum;
+        F sum{};
+        for (int64_t d = 0; d < Dv; d += W) sum += lane_vector(one, d, Dv) * lane_vector(other, d, Dv);
+        return sum_of(sum);
     }
 
     // The tile's rows of a tensor as operands, once across the lanes and once as rows of length `row`.
@@ -167,7 +167,7 @@ struct BackwardTile {
     void differentiate_block(const KeyBlock<LANES> &block, bool only_block) {
         bool seen[BLOCK];
         const Block K = compute_S(block, seen);
-        const Block V(*this, p.value, block, Dv, Dv_row, seen, buf.V);
+        const Block V(*this, p.value, block, Dv, Dv_row, K.seen, buf.V);
         product_with_keys(block, V.first, V.row, buf.dO_lanes, (Dv + PACK - 1) / PACK, buf.dP);
         if (only_block) recompute_sums(block);
         compute_P_and_dS(block);
@@ -190,8 +190,7 @@ struct BackwardTile {
               int64_t padded_row, const bool *seen_keys, T *copy)
             : from((const N *)tensor.data + tile.rows.b * tensor.batch + tile.rows.kv_head * tensor.head +
                    block.first * tensor.token),
-              token(tensor.token), seen(block.partial ? seen_keys : nullptr), first((const T *)from),
-              row(tensor.token / PACK) {
+              token(tensor.token), seen(seen_keys), first((const T *)from), row(tensor.token / PACK) {
             const bool as_they_lie =
                 std::is_same_v<N, T> || (PAIRS && size % 2 == 0 && token % 2 == 0 && (uintptr_t)from % 4 == 0);
             if (as_they_lie && !seen) return;
@@ -207,10 +206,9 @@ struct BackwardTile {
     };
 
     // Sᵀ = K Qᵀ. Also loads the bias, and finds the keys of a partly visible block that any lane sees.
-    Block compute_S(const KeyBlock<LANES> &block, bool *seen) {
+    Block compute_S(const KeyBlock<LANES> &block, bool seen[BLOCK]) {
         if (p.mask.data || p.bias.data) load_bias(block.first, block.count);
-        if (block.partial) find_seen_keys(block, seen);
-        const Block K(*this, p.key, block, D, D_row, seen, buf.K);
+        const Block K(*this, p.key, block, D, D_row, block.partial ? find_seen_keys(block, seen) : nullptr, buf.K);
         product_with_keys(block, K.first, K.row, buf.Q_lanes, (D + PACK - 1) / PACK, buf.S);
         return K;
     }
@@ -281,16 +279,18 @@ struct BackwardTile {
             if (!mask || !mask[r * p.mask.key]) buf.bias[r * LANES + lane] = -INFINITY;
     }
 
-    // Find the keys of the block that any lane sees.
-    void find_seen_keys(const KeyBlock<LANES> &block, bool *seen) const {
+    // Find the keys of the block that any lane sees, nullptr if all are seen.
+    const bool *find_seen_keys(const KeyBlock<LANES> &block, bool seen[BLOCK]) const {
+        bool all = true;
         for (int64_t r = 0; r < block.count; r++) {
             I lanes{};
             for (int lane = 0; lane < LANES; lane += W) {
                 const I sees = visibility.sees(block.first + r, lane);
                 lanes |= p.mask.data ? sees & (load(buf.bias + r * LANES + lane) != -INFINITY) : sees;
             }
-            seen[r] = any(lanes);
+            all &= seen[r] = any(lanes);
         }
+        return all ? nullptr : seen;
     }
 
     // Recompute the sum of the weights, and correct δ by the mean of dP − δ, in a tile whose lanes see this block only.

@@ -73,7 +73,7 @@ struct ForwardTile {
     const bool finished;  // whether S becomes finished scores, one by one, before the softmax
     const float S_unit;   // of S in units of m, which are those of finished scores, or else of exponents of 2
     const Buffers buf;
-    bool seen[BLOCK];  // whether any lane sees the key; set for partially visible blocks only
+    bool key_seen[BLOCK];  // whether any lane sees the key; set for partially visible blocks only
 
     ForwardTile(const heedful_problem &problem, int64_t b, int64_t kv_head, int64_t first, Scratch scratch)
         : p(problem), rows(p, b, kv_head, first), visibility(p, rows), dropout(p, rows), D(p.D), Dv(p.Dv),
@@ -107,12 +107,13 @@ struct ForwardTile {
             const KeyBlock<LANES> block = visibility.block(k, k + BLOCK < last ? k + BLOCK : last);
             compute_scores(block);
             if (finished) finish_scores(block);
-            if (block.partial) mask_scores(block), find_seen_keys(block);
+            if (block.partial) mask_scores(block);
+            const bool *seen = block.partial ? find_seen_keys(block) : nullptr;
             for (int lane = 0; lane < LANES; lane += W) {
                 update_maximum(lane, block.span(lane));
                 compute_weights(lane, block);
             }
-            accumulate_values(block);
+            accumulate_values(block, seen);
         }
     }
 
@@ -190,14 +191,17 @@ struct ForwardTile {
         }
     }
 
-    // Find the keys with any weight. The values of the others are not read, so that NaN there does no harm.
-    void find_seen_keys(const KeyBlock<LANES> &block) {
+    // Find the keys with any weight, nullptr if all have. The values of the others are not read, so that NaN there does
+    // no harm.
+    const bool *find_seen_keys(const KeyBlock<LANES> &block) {
+        bool all = true;
         for (int64_t r = 0; r < block.count; r++) {
             I lanes{};
             for (int lane = 0; lane < LANES; lane += W)
                 if (block.span(lane).contains(r)) lanes |= load(buf.S + r * LANES + lane) != -INFINITY;
-            seen[r] = any(lanes);
+            all &= key_seen[r] = any(lanes);
         }
+        return all ? nullptr : key_seen;
     }
 
     // Raise m to the largest scores of a vector's span where it lags too far behind, and rescale the sums made with the
@@ -255,18 +259,18 @@ struct ForwardTile {
     }
 
     // Oᵀ += Vᵀ Pᵀ, without reading the values of keys that no lane sees.
-    void accumulate_values(const KeyBlock<LANES> &block) {
+    void accumulate_values(const KeyBlock<LANES> &block, const bool *seen) {
         const int64_t count = block.count;
         const N *from = (const N *)p.value.data + rows.b * p.value.batch + rows.kv_head * p.value.head +
                         block.first * p.value.token;
         const auto row = [&](int64_t r) {
-            return r < count && (!block.partial || seen[r]) ? from + r * p.value.token : nullptr;
+            return r < count && (!seen || seen[r]) ? from + r * p.value.token : nullptr;
         };
         const T *A = buf.V;
         int64_t a_k = padded(Dv);
         if constexpr (PAIRS) {
             for (int64_t r = 0; r < count; r += 2) pair_rows(row(r), row(r + 1), Dv, buf.V + r / 2 * a_k);
-        } else if (std::is_same_v<N, T> && !block.partial) {
+        } else if (std::is_same_v<N, T> && !seen) {
             A = (const T *)from, a_k = p.value.token;
         } else {
             for (int64_t r = 0; r < count; r++) copy_row(row(r), Dv, buf.V + r * a_k);
