@@ -105,22 +105,19 @@ struct BackwardTile {
     void run() {
         load_rows();
         if (!L_suffices) normalize_again();
-        for_each_block([this](int64_t k, int64_t count, bool partial) {
+        for_each_block([this](const KeyBlock<LANES> &block) {
+            const int64_t k = block.first;
             const bool only_block = k == visibility.next(0) && visibility.next(k + BLOCK) >= p.Tk;
-            differentiate_block(k, count, partial, only_block);
+            differentiate_block(block, only_block);
         });
         write_dQ();
     }
 
-    // Call work(k, count, partial) for each block of keys [k, k + count) that any lane sees.
+    // Call work(block) for each block of keys that any lane sees.
     template <class Work>
     void for_each_block(Work work) {
-        for (int64_t k = visibility.next(0); k < p.Tk; k = visibility.next(k + BLOCK)) {
-            const int64_t count = p.Tk - k < BLOCK ? p.Tk - k : BLOCK;
-            const auto extent = visibility.extent(k, k + count);
-            if (extent != KeyVisibility<LANES>::NONE)
-                work(k, count, extent == KeyVisibility<LANES>::PARTIAL || p.mask.data);
-        }
+        for (int64_t k = visibility.next(0); k < p.Tk; k = visibility.next(k + BLOCK))
+            work(visibility.block(k, k + BLOCK < p.Tk ? k + BLOCK : p.Tk));
     }
 
     const N *row_of(const heedful_tensor &tensor, int lane) const {
@@ -150,9 +147,9 @@ struct BackwardTile {
     float dL(int lane) const { return g.grad_lse ? g.grad_lse[rows.index(p, lane)] : 0.0f; }
 
     float dot(const N *one, const N *other) const {
-        float sum = 0;
-        for (int64_t d = 0; d < Dv; d++) sum += widen(one[d]) * widen(other[d]);
-        return sum;
+        F sum{};
+        for (int64_t d = 0; d < Dv; d += W) sum += lane_vector(one, d, Dv) * lane_vector(other, d, Dv);
+        return sum_of(sum);
     }
 
     // The tile's rows of a tensor as operands, once across the lanes and once as rows of length `row`.
@@ -166,19 +163,18 @@ struct BackwardTile {
             for (int lane = 0; lane < LANES; lane++) copy_row(row_at(lane), size, to_rows + lane * row);
     }
 
-    // Add what the keys [k, k + count) give to all gradients.
-    void differentiate_block(int64_t k, int64_t count, bool partial, bool only_block) {
-        const bool biased = p.mask.data || p.bias.data;
+    // Add what a block of keys gives to all gradients.
+    void differentiate_block(const KeyBlock<LANES> &block, bool only_block) {
         bool seen[BLOCK];
-        const Block K = compute_S(k, count, partial, seen);
-        const Block V(*this, p.value, k, Dv, Dv_row, count, partial ? seen : nullptr, buf.V);
-        product<LANES, false>(count, V.first, V.row, 1, buf.dO_lanes, LANES, (Dv + PACK - 1) / PACK, buf.dP, LANES);
-        if (only_block) recompute_sums(k, count, partial, biased);
-        compute_P_and_dS(k, count, partial, biased);
-        if (g.grad_bias.data) accumulate_bias_gradient(k, count);
-        accumulate_dQ(K, count);
-        accumulate_rows(count, buf.P, buf.dO_rows, Dv, Dv_row, sums.dV + k * sums.Dv_row);
-        accumulate_rows(count, buf.dS, buf.Q_rows, D, D_row, sums.dK + k * sums.D_row);
+        const Block K = compute_S(block, seen);
+        const Block V(*this, p.value, block, Dv, Dv_row, K.seen, buf.V);
+        product_with_keys(block, V.first, V.row, buf.dO_lanes, (Dv + PACK - 1) / PACK, buf.dP);
+        if (only_block) recompute_sums(block);
+        compute_P_and_dS(block);
+        if (g.grad_bias.data) accumulate_bias_gradient(block.first, block.count);
+        accumulate_dQ(block, K);
+        accumulate_rows(block, buf.P, buf.dO_rows, Dv, Dv_row, sums.dV + block.first * sums.Dv_row);
+        accumulate_rows(block, buf.dS, buf.Q_rows, D, D_row, sums.dK + block.first * sums.D_row);
     }
 
     // A block of keys or values as operands along the head size: as they lie if their type allows it and all may be
@@ -190,16 +186,16 @@ struct BackwardTile {
         const T *first;    // [count][row] operands
         int64_t row;
 
-        Block(const BackwardTile &tile, const heedful_tensor &tensor, int64_t k, int64_t size, int64_t padded_row,
-              int64_t count, const bool *seen_keys, T *copy)
+        Block(const BackwardTile &tile, const heedful_tensor &tensor, const KeyBlock<LANES> &block, int64_t size,
+              int64_t padded_row, const bool *seen_keys, T *copy)
             : from((const N *)tensor.data + tile.rows.b * tensor.batch + tile.rows.kv_head * tensor.head +
-                   k * tensor.token),
+                   block.first * tensor.token),
               token(tensor.token), seen(seen_keys), first((const T *)from), row(tensor.token / PACK) {
             const bool as_they_lie =
                 std::is_same_v<N, T> || (PAIRS && size % 2 == 0 && token % 2 == 0 && (uintptr_t)from % 4 == 0);
             if (as_they_lie && !seen) return;
             first = copy, row = padded_row;
-            for (int64_t r = 0; r < count; r++) {
+            for (int64_t r = 0; r < block.count; r++) {
                 if (at(r))
                     copy_row(at(r), size, copy + r * row);
                 else
@@ -210,11 +206,10 @@ struct BackwardTile {
     };
 
     // Sᵀ = K Qᵀ. Also loads the bias, and finds the keys of a partly visible block that any lane sees.
-    Block compute_S(int64_t k, int64_t count, bool partial, bool *seen) {
-        if (p.mask.data || p.bias.data) load_bias(k, count);
-        if (partial) find_seen_keys(k, count, seen);
-        const Block K(*this, p.key, k, D, D_row, count, partial ? seen : nullptr, buf.K);
-        product<LANES, false>(count, K.first, K.row, 1, buf.Q_lanes, LANES, (D + PACK - 1) / PACK, buf.S, LANES);
+    Block compute_S(const KeyBlock<LANES> &block, bool seen[BLOCK]) {
+        if (p.mask.data || p.bias.data) load_bias(block.first, block.count);
+        const Block K(*this, p.key, block, D, D_row, block.partial ? find_seen_keys(block, seen) : nullptr, buf.K);
+        product_with_keys(block, K.first, K.row, buf.Q_lanes, (D + PACK - 1) / PACK, buf.S);
         return K;
     }
 
@@ -223,40 +218,40 @@ struct BackwardTile {
         alignas(64) float l[LANES];
         for (int lane = 0; lane < LANES; lane++)
             if (active[lane]) begin_softmax(p.sinks ? p.sinks[rows.head(lane)] : -INFINITY, buf.m[lane], l[lane]);
-        for_each_block([&](int64_t k, int64_t count, bool partial) {
+        for_each_block([&](const KeyBlock<LANES> &block) {
             bool seen[BLOCK];
-            compute_S(k, count, partial, seen);
-            for (int lane = 0; lane < LANES; lane += W) add_to_sums(k, count, lane, partial, l);
+            compute_S(block, seen);
+            for (int lane = 0; lane < LANES; lane += W) add_to_sums(block, lane, l);
         });
         for (int lane = 0; lane < LANES; lane++)
             if (active[lane] && l[lane] > 0) buf.inverse_l[lane] = 1 / l[lane];
     }
 
     // Add a block's scores to m and l of W lanes.
-    void add_to_sums(int64_t k, int64_t count, int lane, bool partial, float l[LANES]) {
-        const bool biased = p.mask.data || p.bias.data;
+    void add_to_sums(const KeyBlock<LANES> &block, int lane, float l[LANES]) {
+        const Span span = block.span(lane);
         const F old = load(buf.m + lane);
         F raised = old, capped;
-        for (int64_t r = 0; r < count; r++) {
-            const F score = score_of(k, r, lane, partial, biased, capped);
+        for (int64_t r = span.first; r < span.last; r++) {
+            const F score = score_of(block, r, lane, capped);
             store(buf.dP + r * LANES + lane, score);
             raised = maximum_of(raised, score);
         }
-        F sum = load(l + lane) * exp2<true>((old - raised) * LOG2_E);
-        for (int64_t r = 0; r < count; r++)
-            sum = sum + exp2<true>((load(buf.dP + r * LANES + lane) - raised) * LOG2_E);
+        F sum = load(l + lane) * exp2<5>((old - raised) * LOG2_E);
+        for (int64_t r = span.first; r < span.last; r++)
+            sum = sum + exp2<5>((load(buf.dP + r * LANES + lane) - raised) * LOG2_E);
         for (int i = lane; i < lane + W; i++)
             if (active[i]) buf.m[i] = raised[i - lane], l[i] = sum[i - lane];
     }
 
     // dQᵀ += Kᵀ dSᵀ
-    void accumulate_dQ(const Block &K, int64_t count) {
+    void accumulate_dQ(const KeyBlock<LANES> &block, const Block &K) {
         if constexpr (PAIRS) {
-            for (int64_t r = 0; r < count; r += 2)
-                pair_rows(K.at(r), r + 1 < count ? K.at(r + 1) : nullptr, D, buf.K_keys + r / 2 * D_row);
-            product<LANES, true>(D, buf.K_keys, 1, D_row, buf.dS_keys, LANES, (count + 1) / 2, buf.dQ, LANES);
+            for (int64_t r = 0; r < block.count; r += 2)
+                pair_rows(K.at(r), r + 1 < block.count ? K.at(r + 1) : nullptr, D, buf.K_keys + r / 2 * D_row);
+            product_over_keys(block, D, buf.K_keys, D_row, buf.dS_keys, buf.dQ);
         } else {
-            product<LANES, true>(D, K.first, 1, K.row, buf.dS_keys, LANES, count, buf.dQ, LANES);
+            product_over_keys(block, D, K.first, K.row, buf.dS_keys, buf.dQ);
         }
     }
 
@@ -284,26 +279,28 @@ struct BackwardTile {
             if (!mask || !mask[r * p.mask.key]) buf.bias[r * LANES + lane] = -INFINITY;
     }
 
-    // Find the keys of the block that any lane sees.
-    void find_seen_keys(int64_t k, int64_t count, bool *seen) const {
-        for (int64_t r = 0; r < count; r++) {
+    // Find the keys of the block that any lane sees, nullptr if all are seen.
+    const bool *find_seen_keys(const KeyBlock<LANES> &block, bool seen[BLOCK]) const {
+        bool all = true;
+        for (int64_t r = 0; r < block.count; r++) {
             I lanes{};
             for (int lane = 0; lane < LANES; lane += W) {
-                const I sees = visibility.sees(k + r, lane);
+                const I sees = visibility.sees(block.first + r, lane);
                 lanes |= p.mask.data ? sees & (load(buf.bias + r * LANES + lane) != -INFINITY) : sees;
             }
-            seen[r] = any(lanes);
+            all &= seen[r] = any(lanes);
         }
+        return all ? nullptr : seen;
     }
 
     // Recompute the sum of the weights, and correct δ by the mean of dP − δ, in a tile whose lanes see this block only.
     // They depend neither on the rounded L nor on the rounded output then. Such tiles are the first queries of a causal
     // head, whose gradients are the largest.
-    __attribute__((noinline)) void recompute_sums(int64_t k, int64_t count, bool partial, bool biased) {
+    __attribute__((noinline)) void recompute_sums(const KeyBlock<LANES> &block) {
         for (int lane = 0; lane < LANES; lane += W) {
             F sum{}, total{}, probability, weight, dS;
-            for (int64_t r = 0; r < count; r++) {
-                compute_vector<false>(k, r, lane, partial, biased, probability, weight, dS);
+            for (int64_t r = block.span(lane).first; r < block.span(lane).last; r++) {
+                compute_vector<false>(block, r, lane, probability, weight, dS);
                 sum = sum + dS, total = total + probability;
             }
             for (int i = lane; i < lane + W; i++) {
@@ -317,51 +314,55 @@ struct BackwardTile {
         }
     }
 
-    // From Sᵀ and dPᵀ, compute the weights as they multiplied the values, and dSᵀ without the scale.
-    void compute_P_and_dS(int64_t k, int64_t count, bool partial, bool biased) {
-        for (int64_t r = 0; r < count; r += 2)
+    // From Sᵀ and dPᵀ, compute the weights as they multiplied the values, and dSᵀ without the scale. Both are 0 outside
+    // the lanes' spans.
+    void compute_P_and_dS(const KeyBlock<LANES> &block) {
+        for (int64_t r = 0; r < block.count; r += 2)
             for (int lane = 0; lane < LANES; lane += W) {
                 F probability, weight[2], dS[2];
                 for (int i = 0; i < 2; i++) {
                     weight[i] = dS[i] = F{};
-                    if (r + i < count)
-                        compute_vector<true>(k, r + i, lane, partial, biased, probability, weight[i], dS[i]);
+                    if (block.span(lane).contains(r + i))
+                        compute_vector<true>(block, r + i, lane, probability, weight[i], dS[i]);
+                    else if (g.grad_bias.data && r + i < block.count)
+                        store(buf.dP + (r + i) * LANES + lane, F{});
                 }
-                store_operands(r, lane, count, weight, dS);
+                store_operands(r, lane, block.count, weight, dS);
             }
     }
 
     // The weights, before dropout and as they multiplied the values, and dS of one key and W lanes. dS is that of finished
     // scores, or if it is FINAL, that of dot products, and it is then added to the gradient of the bias.
     template <bool FINAL>
-    __attribute__((always_inline)) void compute_vector(int64_t k, int64_t r, int lane, bool partial, bool biased,
+    __attribute__((always_inline)) void compute_vector(const KeyBlock<LANES> &block, int64_t r, int lane,
                                                        F &probability, F &weight, F &dS) const {
         F capped;
-        const F score = score_of(k, r, lane, partial, biased, capped);
+        const F score = score_of(block, r, lane, capped);
         // A weight is at most 1, even if rounding errors say otherwise.
-        probability = exp2<!PAIRS>(minimum_of(F{}, (score - load(buf.m + lane)) * LOG2_E)) * load(buf.inverse_l + lane);
+        probability = exp2<DEGREE<N>>(minimum_of(F{}, (score - load(buf.m + lane)) * LOG2_E)) * load(buf.inverse_l + lane);
         weight = probability, dS = load(buf.dP + r * LANES + lane);
         if (p.dropout_p > 0) {
-            const I keeps = dropout.keeps(k + r, lane);
+            const I keeps = dropout.keeps(block.first + r, lane);
             weight = keeps ? weight * survivors : F{};
             dS = keeps ? dS * survivors : F{};
         }
         dS = probability * (dS - load(buf.delta + lane));
-        if (partial || biased) dS = score == -INFINITY ? F{} : dS;
+        if (block.partial || biased()) dS = score == -INFINITY ? F{} : dS;
         if constexpr (!FINAL) return;
         if (g.grad_bias.data) store(buf.dP + r * LANES + lane, dS);  // for accumulate_bias_gradient()
         if (p.softcap) dS = dS * (1.0f - capped * capped);
     }
 
+    bool biased() const { return p.mask.data || p.bias.data; }
+
     // The finished scores of one key and W lanes, −∞ where it is hidden; and, with a soft-cap, its tanh.
-    __attribute__((always_inline)) F score_of(int64_t k, int64_t r, int lane, bool partial, bool biased,
-                                              F &capped) const {
+    __attribute__((always_inline)) F score_of(const KeyBlock<LANES> &block, int64_t r, int lane, F &capped) const {
         const float cap = p.softcap, inner_scale = cap ? p.scale / cap : p.scale;
         capped = load(buf.S + r * LANES + lane) * inner_scale;
         if (cap) capped = tanh(capped);
         F score = rounded(cap ? capped * cap : capped);
-        if (biased) score = score + load(buf.bias + r * LANES + lane);
-        if (partial) score = visibility.sees(k + r, lane) ? score : splat(-INFINITY);
+        if (biased()) score = score + load(buf.bias + r * LANES + lane);
+        if (block.partial) score = visibility.sees(block.first + r, lane) ? score : splat(-INFINITY);
         return score;
     }
 
@@ -395,12 +396,14 @@ struct BackwardTile {
             for (int i = 0; i < count; i++) to[i * g.grad_bias.key] += gradients[i];
     }
 
-    // Add A (count, LANES) times B (LANES, size) to rows of dK or dV.
-    void accumulate_rows(int64_t count, const T *A, const T *B, int64_t size, int64_t row, float *to) const {
-        const int64_t a_row = LANES / PACK;
-        int64_t d = 0;
-        for (; d + 4 * W <= size; d += 4 * W) product<4 * W, true>(count, A, a_row, 1, B + d, row, a_row, to + d, row);
-        for (; d < size; d += W) product<W, true>(count, A, a_row, 1, B + d, row, a_row, to + d, row);
+    // Add A (keys, LANES) times B (LANES, size) to rows of dK or dV.
+    void accumulate_rows(const KeyBlock<LANES> &block, const T *A, const T *B, int64_t size, int64_t row,
+                         float *to) const {
+        block.for_each_part([&](Span keys, Span lanes) {
+            product<true>(keys.count(), (size + W - 1) / W * W, A + (keys.first * LANES + lanes.first) / PACK,
+                          LANES / PACK, 1, B + lanes.first / PACK * row, row, lanes.count() / PACK,
+                          to + keys.first * row, row);
+        });
     }
 
     void write_dQ() {

@@ -97,10 +97,8 @@ struct DecodeTile {
     // Add the keys [first, last) to the sums.
     void attend(int64_t first, int64_t last) {
         for (int64_t k = visibility.next(first); k < last; k = visibility.next(k + BLOCK)) {
-            const int64_t count = last - k < BLOCK ? last - k : BLOCK;
-            const auto extent = visibility.extent(k, k + count);
-            if (extent == KeyVisibility<MAX_ROWS>::NONE) continue;
-            const bool partial = extent == KeyVisibility<MAX_ROWS>::PARTIAL || p.mask.data;
+            const int64_t end = visibility.end(k, k + BLOCK < last ? k + BLOCK : last), count = end - k;
+            const bool partial = !visibility.all_see(k, end);
             bool seen[BLOCK] = {};  // whether any row sees the key
             compute_scores(k, count);
             for (int row = 0; row < rows.count; row++) {
@@ -187,7 +185,7 @@ struct DecodeTile {
         const F maximum = splat(m[row]);
         F sum{};
         for (int64_t r = 0; r < BLOCK; r += W) {
-            const F weight = exp2<!PAIRS>((load(s + r) - maximum) * LOG2_E);
+            const F weight = exp2<DEGREE<N>>((load(s + r) - maximum) * LOG2_E);
             sum += weight;
             store(s + r, weight);
         }
@@ -203,7 +201,7 @@ struct DecodeTile {
     // Raise m if the block's highest score leaves it too far behind, and rescale the sums made with the old m.
     void update_maximum(int row, float highest) {
         if (!(highest > m[row] + LAG * LN_2)) return;
-        const F correction = exp2<true>(splat((m[row] - highest) * LOG2_E));
+        const F correction = exp2<5>(splat((m[row] - highest) * LOG2_E));
         m[row] = highest, l[row] *= correction[0];
         float *o = buf.O + row * PARTS * Dv_row;
         for (int64_t d = 0; d < PARTS * Dv_row; d += W) store(o + d, load(o + d) * correction);
@@ -244,8 +242,8 @@ struct DecodeTile {
         const PartialSums from(p, memory);
         for (int row = 0; row < rows.count; row++) {
             const float raised = fmaxf(m[row], from.m[row]);
-            const F keep = exp2<true>(splat((m[row] - raised) * LOG2_E));
-            const F add = exp2<true>(splat((from.m[row] - raised) * LOG2_E));
+            const F keep = exp2<5>(splat((m[row] - raised) * LOG2_E));
+            const F add = exp2<5>(splat((from.m[row] - raised) * LOG2_E));
             m[row] = raised;
             l[row] = l[row] * keep[0] + from.l[row] * add[0];
             float *o = buf.O + row * PARTS * Dv_row;

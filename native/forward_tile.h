@@ -34,12 +34,12 @@ struct ForwardTile {
 
     struct Buffers {
         T *Q;          // [D_words][LANES], queries; negated if the scale is negative
-        float *S;      // [BLOCK][LANES], scores / missing_scale
+        float *S;      // [BLOCK][LANES], dot products, or finished scores
         T *P;          // [BLOCK / PACK][LANES], weights exp(scores − m) after dropout; floats take the place of S
         float *O;      // [Dv][LANES], Σ P V
         T *K;          // [BLOCK][padded(D) / PACK], the block's keys if they must be copied
         T *V;          // [BLOCK / PACK][padded(Dv)], the block's values likewise; write_output() puts W rows of O there
-        float *m, *l;  // [LANES], maximum of the scores / missing_scale; Σ exp(scores − m) before dropout
+        float *m, *l;  // [LANES], maximum of S · S_unit; Σ exp(scores − m) before dropout
 
         template <class Source>
         Buffers(const heedful_problem &p, Source &source) {
@@ -70,19 +70,26 @@ struct ForwardTile {
     const KeyVisibility<LANES> visibility;
     const Dropout<LANES> dropout;
     const int64_t D, Dv, D_words;
-    const float missing_scale;  // the positive factor that S and m still lack; the exponential function includes it
+    const bool finished;  // whether S becomes finished scores, one by one, before the softmax
+    const float S_unit;   // of S in units of m, which are those of finished scores, or else of exponents of 2
     const Buffers buf;
-    bool seen[BLOCK];  // whether any lane sees the key; set for partially visible blocks only
+    bool key_seen[BLOCK];  // whether any lane sees the key; set for partially visible blocks only
 
     ForwardTile(const heedful_problem &problem, int64_t b, int64_t kv_head, int64_t first, Scratch scratch)
         : p(problem), rows(p, b, kv_head, first), visibility(p, rows), dropout(p, rows), D(p.D), Dv(p.Dv),
-          D_words((D + PACK - 1) / PACK), missing_scale(finishes_scores() ? 1.0f : fabsf(p.scale)), buf(p, scratch) {}
+          D_words((D + PACK - 1) / PACK), finished(finishes_scores()), S_unit(finished ? 1.0f : fabsf(p.scale) * LOG2_E),
+          buf(p, scratch) {}
 
     // Whether S becomes finished scores, one by one, before the softmax. Otherwise it stays dot products.
     // - The soft-cap is no factor, and the bias is added to scaled dot products.
     // - A sink logit is a finished score. The running maximum starts with it, so the others must have the same unit.
-    // - A scale near 0 as a factor of the exponent would make NaN of 0 · −∞.
-    bool finishes_scores() const { return p.softcap != 0 || p.bias.data || p.sinks || fabsf(p.scale) < 1e-30f; }
+    // - A scale near 0 as a factor of the exponent would make NaN of 0 · −∞, and a large one could overflow.
+    bool finishes_scores() const {
+        return p.softcap != 0 || p.bias.data || p.sinks || fabsf(p.scale) < 1e-30f || fabsf(p.scale) > LN_2;
+    }
+
+    // Exponents of 2 from differences in units of m.
+    F exponents(F differences) const { return finished ? differences * LOG2_E : differences; }
 
     // Start with empty sums, or with the sink logits in them.
     void begin(bool with_sinks) {
@@ -97,28 +104,29 @@ struct ForwardTile {
     // Add the keys [first, last) to the sums.
     void attend(int64_t first, int64_t last) {
         for (int64_t k = visibility.next(first); k < last; k = visibility.next(k + BLOCK)) {
-            const int64_t count = last - k < BLOCK ? last - k : BLOCK;
-            const auto extent = visibility.extent(k, k + count);
-            if (extent == KeyVisibility<LANES>::NONE) continue;
-            compute_scores(k, count);
-            if (finishes_scores()) finish_scores(k, count);
-            const bool partial = extent == KeyVisibility<LANES>::PARTIAL || p.mask.data;
-            if (partial) mask_scores(k, count), find_seen_keys(count);
-            update_maximum(count);
-            compute_weights(k, count);
-            accumulate_values(k, count, partial);
+            const KeyBlock<LANES> block = visibility.block(k, k + BLOCK < last ? k + BLOCK : last);
+            compute_scores(block);
+            if (finished) finish_scores(block);
+            if (block.partial) mask_scores(block);
+            const bool *seen = block.partial ? find_seen_keys(block) : nullptr;
+            for (int lane = 0; lane < LANES; lane += W) {
+                update_maximum(lane, block.span(lane));
+                compute_weights(lane, block);
+            }
+            accumulate_values(block, seen);
         }
     }
 
     void load_queries() {
         // A negative scale changes the signs of the queries, so that the largest score remains the largest.
         load_lanes<N, PAIRS, LANES>([&](int lane) { return (const N *)p.query.data + rows.offset_in(p.query, lane); },
-                                    rows.count, D, !finishes_scores() && p.scale < 0, buf.Q);
+                                    rows.count, D, !finished && p.scale < 0, buf.Q);
     }
 
     // Sᵀ = K Qᵀ, with the keys as they lie if their type allows it.
-    void compute_scores(int64_t k, int64_t count) {
-        const N *from = (const N *)p.key.data + rows.b * p.key.batch + rows.kv_head * p.key.head + k * p.key.token;
+    void compute_scores(const KeyBlock<LANES> &block) {
+        const N *from =
+            (const N *)p.key.data + rows.b * p.key.batch + rows.kv_head * p.key.head + block.first * p.key.token;
         const T *A = buf.K;
         int64_t a_row = padded(D) / PACK;
         if constexpr (std::is_same_v<N, T>)
@@ -126,18 +134,18 @@ struct ForwardTile {
         else if (PAIRS && D % 2 == 0 && p.key.token % 2 == 0 && (uintptr_t)from % 4 == 0)
             A = (const T *)from, a_row = p.key.token / 2;
         else
-            for (int64_t r = 0; r < count; r++) copy_row(from + r * p.key.token, D, buf.K + r * a_row);
-        product<LANES, false>(count, A, a_row, 1, buf.Q, LANES, D_words, buf.S, LANES);
+            for (int64_t r = 0; r < block.count; r++) copy_row(from + r * p.key.token, D, buf.K + r * a_row);
+        product_with_keys(block, A, a_row, buf.Q, D_words, buf.S);
     }
 
     // Scale, soft-cap and bias.
-    void finish_scores(int64_t k, int64_t count) {
+    void finish_scores(const KeyBlock<LANES> &block) {
         const float cap = p.softcap, inner_scale = cap ? p.scale / cap : p.scale;
-        for (int64_t i = 0; i < count * LANES; i += W) {
+        for (int64_t i = 0; i < block.count * LANES; i += W) {
             const F s = load(buf.S + i) * inner_scale;
             store(buf.S + i, cap ? tanh(s) * cap : s);
         }
-        if (p.bias.data) add_bias(k, count);
+        if (p.bias.data) add_bias(block.first, block.count);
     }
 
     void add_bias(int64_t k, int64_t count) {
@@ -163,14 +171,17 @@ struct ForwardTile {
     }
 
     // Set the scores of invisible keys to −∞.
-    void mask_scores(int64_t k, int64_t count) {
+    void mask_scores(const KeyBlock<LANES> &block) {
         const F hidden = splat(-INFINITY);
-        for (int64_t r = 0; r < count; r++)
-            for (int lane = 0; lane < LANES; lane += W) {
+        for (int lane = 0; lane < LANES; lane += W)
+            for (int64_t r = block.span(lane).first; r < block.span(lane).last; r++) {
                 float *s = buf.S + r * LANES + lane;
-                store(s, visibility.sees(k + r, lane) ? load(s) : hidden);
+                store(s, visibility.sees(block.first + r, lane) ? load(s) : hidden);
             }
-        if (!p.mask.data) return;
+        if (p.mask.data) apply_mask(block.first, block.count);
+    }
+
+    void apply_mask(int64_t k, int64_t count) {
         for (int64_t r = 0; r < count; r++)  // idle lanes, which have no mask, must not make a key count as seen
             for (int lane = rows.count; lane < LANES; lane++) buf.S[r * LANES + lane] = -INFINITY;
         for (int lane = 0; lane < rows.count; lane++) {
@@ -180,60 +191,62 @@ struct ForwardTile {
         }
     }
 
-    // Find the keys with any weight. The values of the others are not read, so that NaN there does no harm.
-    void find_seen_keys(int64_t count) {
-        for (int64_t r = 0; r < count; r++) {
+    // Find the keys with any weight, nullptr if all have. The values of the others are not read, so that NaN there does
+    // no harm.
+    const bool *find_seen_keys(const KeyBlock<LANES> &block) {
+        bool all = true;
+        for (int64_t r = 0; r < block.count; r++) {
             I lanes{};
-            for (int lane = 0; lane < LANES; lane += W) lanes |= load(buf.S + r * LANES + lane) != -INFINITY;
-            seen[r] = any(lanes);
+            for (int lane = 0; lane < LANES; lane += W)
+                if (block.span(lane).contains(r)) lanes |= load(buf.S + r * LANES + lane) != -INFINITY;
+            all &= key_seen[r] = any(lanes);
+        }
+        return all ? nullptr : key_seen;
+    }
+
+    // Raise m to the largest scores of a vector's span where it lags too far behind, and rescale the sums made with the
+    // old m.
+    void update_maximum(int lane, Span span) {
+        const float lag = finished ? LAG * LN_2 : LAG;
+        const float *s = buf.S + span.first * LANES + lane;
+        F a = splat(-INFINITY), b = a, c = a, d = a;
+        int64_t r = span.first;
+        for (; r + 4 <= span.last; r += 4, s += 4 * LANES) {
+            a = maximum_of(a, load(s)), b = maximum_of(b, load(s + LANES));
+            c = maximum_of(c, load(s + 2 * LANES)), d = maximum_of(d, load(s + 3 * LANES));
+        }
+        for (; r < span.last; r++, s += LANES) a = maximum_of(a, load(s));
+        const F highest = maximum_of(maximum_of(a, b), maximum_of(c, d)) * S_unit, old = load(buf.m + lane);
+        if (!any(highest > old + lag)) return;
+        const F raised = maximum_of(old, highest);
+        const F correction = exp2<5>(exponents(old - raised));
+        store(buf.m + lane, raised);
+        store(buf.l + lane, load(buf.l + lane) * correction);
+        for (int64_t v = 0; v < Dv; v++) {
+            float *o = buf.O + v * LANES + lane;
+            store(o, load(o) * correction);
         }
     }
 
-    // Raise m to the block's largest scores where it lags too far behind, and rescale the sums made with the old m.
-    void update_maximum(int64_t count) {
-        const float lag = LAG * LN_2 / missing_scale;
-        for (int lane = 0; lane < LANES; lane += W) {
-            const float *s = buf.S + lane;
-            F a = splat(-INFINITY), b = a, c = a, d = a;
-            int64_t r = 0;
-            for (; r + 4 <= count; r += 4, s += 4 * LANES) {
-                a = maximum_of(a, load(s)), b = maximum_of(b, load(s + LANES));
-                c = maximum_of(c, load(s + 2 * LANES)), d = maximum_of(d, load(s + 3 * LANES));
-            }
-            for (; r < count; r++, s += LANES) a = maximum_of(a, load(s));
-            const F highest = maximum_of(maximum_of(a, b), maximum_of(c, d)), old = load(buf.m + lane);
-            if (!any(highest > old + lag)) continue;
-            const F raised = maximum_of(old, highest);
-            const F correction = exp2<true>((old - raised) * (missing_scale * LOG2_E));
-            store(buf.m + lane, raised);
-            store(buf.l + lane, load(buf.l + lane) * correction);
-            for (int64_t v = 0; v < Dv; v++) {
-                float *o = buf.O + v * LANES + lane;
-                store(o, load(o) * correction);
-            }
-        }
-    }
-
-    // Pᵀ = exp(missing_scale (Sᵀ − m)), added to l, then dropped out and stored as operands of the second product.
-    void compute_weights(int64_t k, int64_t count) {
-        for (int lane = 0; lane < LANES; lane += W) {
-            const F m = load(buf.m + lane);
-            F sums[2] = {};
-            for (int64_t r = 0; r < count; r += 2) {
-                F pair[2];
-                for (int i = 0; i < 2; i++) {
-                    if (r + i >= count) {
-                        pair[i] = F{};
-                        continue;
-                    }
-                    pair[i] = exp2<!PAIRS>((load(buf.S + (r + i) * LANES + lane) - m) * (missing_scale * LOG2_E));
-                    sums[i] += pair[i];
-                    if (p.dropout_p > 0) pair[i] = dropout.keeps(k + r + i, lane) ? pair[i] : F{};
+    // Pᵀ = exp(scores − m), added to l, then dropped out and stored as operands of the second product.
+    void compute_weights(int lane, const KeyBlock<LANES> &block) {
+        const Span span = block.span(lane);
+        const F m = load(buf.m + lane);
+        F sums[2] = {};
+        for (int64_t r = span.first; r < span.last; r += 2) {
+            F pair[2];
+            for (int i = 0; i < 2; i++) {
+                if (r + i >= span.last) {
+                    pair[i] = F{};
+                    continue;
                 }
-                store_weights(r, count, lane, pair);
+                pair[i] = exp2<DEGREE<N>>(exponents(load(buf.S + (r + i) * LANES + lane) * S_unit - m));
+                sums[i] += pair[i];
+                if (p.dropout_p > 0) pair[i] = dropout.keeps(block.first + r + i, lane) ? pair[i] : F{};
             }
-            store(buf.l + lane, load(buf.l + lane) + (sums[0] + sums[1]));
+            store_weights(r, span.last, lane, pair);
         }
+        store(buf.l + lane, load(buf.l + lane) + (sums[0] + sums[1]));
     }
 
     void store_weights(int64_t r, int64_t count, int lane, const F pair[2]) {
@@ -246,22 +259,23 @@ struct ForwardTile {
     }
 
     // Oᵀ += Vᵀ Pᵀ, without reading the values of keys that no lane sees.
-    void accumulate_values(int64_t k, int64_t count, bool partial) {
-        const N *from =
-            (const N *)p.value.data + rows.b * p.value.batch + rows.kv_head * p.value.head + k * p.value.token;
+    void accumulate_values(const KeyBlock<LANES> &block, const bool *seen) {
+        const int64_t count = block.count;
+        const N *from = (const N *)p.value.data + rows.b * p.value.batch + rows.kv_head * p.value.head +
+                        block.first * p.value.token;
         const auto row = [&](int64_t r) {
-            return r < count && (!partial || seen[r]) ? from + r * p.value.token : nullptr;
+            return r < count && (!seen || seen[r]) ? from + r * p.value.token : nullptr;
         };
         const T *A = buf.V;
         int64_t a_k = padded(Dv);
         if constexpr (PAIRS) {
             for (int64_t r = 0; r < count; r += 2) pair_rows(row(r), row(r + 1), Dv, buf.V + r / 2 * a_k);
-        } else if (std::is_same_v<N, T> && !partial) {
+        } else if (std::is_same_v<N, T> && !seen) {
             A = (const T *)from, a_k = p.value.token;
         } else {
             for (int64_t r = 0; r < count; r++) copy_row(row(r), Dv, buf.V + r * a_k);
         }
-        product<LANES, true>(Dv, A, 1, a_k, buf.P, LANES, (count + PACK - 1) / PACK, buf.O, LANES);
+        product_over_keys(block, Dv, A, a_k, buf.P, buf.O);
     }
 
     void save(Scratch memory) const {
@@ -276,8 +290,7 @@ struct ForwardTile {
         const PartialSums from(p, memory);
         for (int lane = 0; lane < LANES; lane += W) {
             const F ours = load(buf.m + lane), theirs = load(from.m + lane), raised = maximum_of(ours, theirs);
-            const F keep = exp2<true>((ours - raised) * (missing_scale * LOG2_E));
-            const F add = exp2<true>((theirs - raised) * (missing_scale * LOG2_E));
+            const F keep = exp2<5>(exponents(ours - raised)), add = exp2<5>(exponents(theirs - raised));
             store(buf.m + lane, raised);
             store(buf.l + lane, load(buf.l + lane) * keep + load(from.l + lane) * add);
             for (int64_t d = 0; d < Dv; d++) {
@@ -300,7 +313,7 @@ struct ForwardTile {
             }
             for (int i = lane; i < lane + W && i < rows.count; i++)
                 write_row<N>(p, rows.b, rows.head(i), rows.query(i), row + (i - lane) * padded(Dv),
-                             buf.m[i] * missing_scale, buf.l[i]);
+                             finished ? buf.m[i] : buf.m[i] * LN_2, buf.l[i]);
         }
     }
 };

@@ -3,18 +3,62 @@
 
 #include <cassert>
 #include <cstdint>
+#include <type_traits>
 
 #include "heedful.h"
+#include "product.h"
 #include "query_rows.h"
 #include "vector.h"
 
 namespace heedful::HEEDFUL_ISA {
 
+// The keys [first, last) of a block, counted from its first key; or some lanes.
+struct Span {
+    int64_t first, last;
+
+    int64_t count() const { return last - first; }
+    bool contains(int64_t r) const { return first <= r && r < last; }
+};
+
+// The keys [first, first + count), from the first to the last that any lane may see. Each vector of lanes sees nothing
+// outside its span, which begins at an even key, because keys may be paired.
+template <int LANES>
+struct KeyBlock {
+    int64_t first, count;
+    bool partial;  // whether some lane does not see some key
+    bool ragged;   // whether a vector's span is shorter than the block, so that each vector is computed by itself
+    Span spans[(LANES + W - 1) / W];
+
+    const Span &span(int lane) const { return spans[lane / W]; }
+
+    // Call work(keys, lanes) for a few keys at a time, and the whole vectors of lanes that may see any of them. A block
+    // that is not ragged is one part.
+    template <class Work>
+    void for_each_part(Work work) const {
+        const int64_t step = ragged ? 16 : count;
+        for (int64_t r = 0; r < count; r += step) {
+            const Span keys{r, r + step < count ? r + step : count};
+            const Span seen_by = lanes(keys);
+            if (seen_by.count() > 0) work(keys, seen_by);
+        }
+    }
+
+    // From the first to the last of the lanes whose spans contain any of the keys.
+    Span lanes(Span keys) const {
+        Span lanes{LANES, 0};
+        for (int lane = 0; lane < LANES; lane += W)
+            if (span(lane).first < keys.last && keys.first < span(lane).last) {
+                if (lane < lanes.first) lanes.first = lane;
+                lanes.last = lane + W;
+            }
+        return lanes;
+    }
+};
+
 // The key ranges of each lane, and bounds over all lanes, which decide on a block of keys as a whole.
 template <int LANES>
 struct KeyVisibility {
-    enum Extent { NONE, PARTIAL, FULL };  // how much of a block the lanes see
-
+    const bool masked;  // whether a dense mask may hide keys within the ranges
     int key_ranges;
     // Range r of a lane is the keys [start[r][lane], stop[r][lane]). An idle lane repeats the last query row.
     alignas(64) int32_t start[HEEDFUL_MAX_KEY_RANGES][LANES], stop[HEEDFUL_MAX_KEY_RANGES][LANES];
@@ -22,7 +66,8 @@ struct KeyVisibility {
     int32_t lowest_start[HEEDFUL_MAX_KEY_RANGES], highest_start[HEEDFUL_MAX_KEY_RANGES];
     int32_t lowest_stop[HEEDFUL_MAX_KEY_RANGES], highest_stop[HEEDFUL_MAX_KEY_RANGES];
 
-    KeyVisibility(const heedful_problem &p, const QueryRows<LANES> &rows) : key_ranges(p.key_ranges) {
+    KeyVisibility(const heedful_problem &p, const QueryRows<LANES> &rows)
+        : masked(p.mask.data), key_ranges(p.key_ranges) {
         assert(key_ranges <= HEEDFUL_MAX_KEY_RANGES);
         load_ranges(p, rows);
         find_bounds();
@@ -56,14 +101,43 @@ struct KeyVisibility {
         }
     }
 
-    // How much of the keys [first, last) the lanes see. PARTIAL may also be returned for a block that no lane sees.
-    Extent extent(int64_t first, int64_t last) const {
-        Extent extent = NONE;
-        for (int r = 0; r < key_ranges; r++) {
-            if (highest_start[r] <= first && last <= lowest_stop[r]) return FULL;
-            if (lowest_start[r] < last && first < highest_stop[r]) extent = PARTIAL;
+    // Whether every lane sees the keys [first, last).
+    bool all_see(int64_t first, int64_t last) const {
+        bool seen = false;
+        for (int r = 0; r < key_ranges; r++) seen |= highest_start[r] <= first && last <= lowest_stop[r];
+        return seen && !masked;
+    }
+
+    // The end of the keys [first, last) that any lane may see.
+    int64_t end(int64_t first, int64_t last) const {
+        int64_t end = first;
+        for (int r = 0; r < key_ranges; r++)
+            if (lowest_start[r] < last && highest_stop[r] > end) end = highest_stop[r];
+        return end < last ? end : last;
+    }
+
+    // From the first to the last of the keys [first, last) that W lanes may see; {0, 0} if there are none.
+    Span span(int lane, int64_t first, int64_t last) const {
+        int64_t from = last, to = first;
+        for (int r = 0; r < key_ranges; r++)
+            for (int i = lane; i < lane + W; i++) {
+                const int64_t begin = start[r][i] > first ? start[r][i] : first;
+                const int64_t end = stop[r][i] < last ? stop[r][i] : last;
+                if (begin < end) from = begin < from ? begin : from, to = end > to ? end : to;
+            }
+        return from < to ? Span{(from - first) / 2 * 2, to - first} : Span{0, 0};
+    }
+
+    // The block of keys from `first`, which some lane sees, to `last` at most.
+    KeyBlock<LANES> block(int64_t first, int64_t last) const {
+        const int64_t stop_at = end(first, last);
+        KeyBlock<LANES> block{first, stop_at - first, !all_see(first, stop_at), false, {}};
+        for (int lane = 0; lane < LANES; lane += W) {
+            Span &own = block.spans[lane / W];
+            own = block.partial ? span(lane, first, stop_at) : Span{0, block.count};
+            block.ragged |= own.count() < block.count;
         }
-        return extent;
+        return block;
     }
 
     // The first key at or after `first` that any lane may see, INT64_MAX if there is none: it skips invisible
@@ -91,5 +165,28 @@ struct KeyVisibility {
         return seen;
     }
 };
+
+// The product C[key][lane] = Σ_k A[key, k] · B[k][lane] of a block of keys, where the lanes may see them.
+template <int LANES, class T>
+INLINE void product_with_keys(const KeyBlock<LANES> &block, const T *A, int64_t a_row, const T *B, int64_t K,
+                              float *C) {
+    block.for_each_part([&](Span keys, Span lanes) {
+        product<false>(keys.count(), lanes.count(), A + keys.first * a_row, a_row, 1, B + lanes.first, LANES, K,
+                       C + keys.first * LANES + lanes.first, LANES);
+    });
+}
+
+// The sum over a block of keys C[row][lane] += Σ_key A[row, key] · B[key][lane], where the lanes may see them.
+template <int LANES, class T>
+INLINE void product_over_keys(const KeyBlock<LANES> &block, int64_t M, const T *A, int64_t a_key, const T *B,
+                              float *C) {
+    constexpr int64_t PACK = std::is_same_v<T, Pair> ? 2 : 1;  // keys in one operand
+    const int64_t step = block.ragged ? W : LANES;
+    for (int64_t lane = 0; lane < LANES; lane += step) {
+        const Span keys = block.span(lane);
+        product<true>(M, step, A + keys.first / PACK * a_key, 1, a_key, B + keys.first / PACK * LANES + lane, LANES,
+                      (keys.count() + PACK - 1) / PACK, C + lane, LANES);
+    }
+}
 
 }  // namespace heedful::HEEDFUL_ISA

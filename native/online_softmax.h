@@ -5,7 +5,9 @@
 #include <cfloat>
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
+#include "number.h"
 #include "vector.h"
 
 namespace heedful::HEEDFUL_ISA {
@@ -16,6 +18,10 @@ constexpr float LOG2_E = 1.44269504088896341f, LN_2 = 0.693147180559945309f;
 // m may lag behind the largest score by a factor of 2^8 before the sums are rescaled. The sums keep float32's relative
 // precision, and rescaling becomes rare.
 constexpr float LAG = 8.0f;
+
+// The degree of the polynomial that computes the weights of numbers of type N. Sums are rescaled with degree 5.
+template <class N>
+constexpr int DEGREE = std::is_same_v<N, float> ? 5 : std::is_same_v<N, Half> ? 4 : 3;
 
 // Set m and l of a query before its first key: an empty sum, or the weight that its sink logit takes.
 INLINE void begin_softmax(float sink, float &m, float &l) {

@@ -72,13 +72,23 @@ constexpr int MAX_VECTORS = 2, ACCUMULATORS = 12;
 constexpr int MAX_VECTORS = 2, ACCUMULATORS = 8;
 #endif
 
-// C (M, LANES) is set, or with ADD added to, from A (M, K) and B (K, LANES). Strides count operands, or floats for C.
-template <int LANES, bool ADD, class T>
-static __attribute__((noinline)) void product(int64_t M, const T *A, int64_t a_row, int64_t a_k, const T *B,
-                                              int64_t b_k, int64_t K, float *C, int64_t c_row) {
-    constexpr int VECTORS = LANES / W < MAX_VECTORS ? LANES / W : MAX_VECTORS;
-    for (int lane = 0; lane < LANES; lane += VECTORS * W)
+template <int VECTORS, bool ADD, class T>
+INLINE void lane_tiles(int64_t M, int64_t lanes, const T *A, int64_t a_row, int64_t a_k, const T *B, int64_t b_k,
+                       int64_t K, float *C, int64_t c_row) {
+    int64_t lane = 0;
+    for (; lane + VECTORS * W <= lanes; lane += VECTORS * W)
         row_tiles<ACCUMULATORS / VECTORS, VECTORS, ADD>(M, A, a_row, a_k, B + lane, b_k, K, C + lane, c_row);
+    if constexpr (VECTORS > 1)
+        if (lane < lanes)
+            lane_tiles<VECTORS - 1, ADD>(M, lanes - lane, A, a_row, a_k, B + lane, b_k, K, C + lane, c_row);
+}
+
+// C (M, lanes) is set, or with ADD added to, from A (M, K) and B (K, lanes). Strides count operands, or floats for C. The
+// lanes are whole vectors.
+template <bool ADD, class T>
+static __attribute__((noinline)) void product(int64_t M, int64_t lanes, const T *A, int64_t a_row, int64_t a_k,
+                                              const T *B, int64_t b_k, int64_t K, float *C, int64_t c_row) {
+    lane_tiles<MAX_VECTORS, ADD>(M, lanes, A, a_row, a_k, B, b_k, K, C, c_row);
 }
 
 }  // namespace heedful::HEEDFUL_ISA

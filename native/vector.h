@@ -120,40 +120,43 @@ INLINE F rounded(F x) {
     return x;
 }
 
-// 2^x for x < 128, and exactly 0 for very negative x. Minimax polynomials on [-½, ½] with a relative error of 7.5e-8,
-// or of 7.5e-5 if not EXACT, which suffices for results that are rounded to bf16.
-template <bool EXACT>
+// 2^f for 0 ≤ f < 1, by minimax polynomials with relative errors of 7.5e-5, 2.6e-6 and 7.5e-8.
+template <int DEGREE>
+INLINE F exp2_polynomial(F f) {
+    static_assert(3 <= DEGREE && DEGREE <= 5);
+    constexpr float c[3][6] = {
+        {9.999251962e-1f, 6.958335638e-1f, 2.260671556e-1f, 7.802452147e-2f, 0, 0},
+        {1.000002623f, 6.930038333e-1f, 2.414427549e-1f, 5.201146007e-2f, 1.353416778e-2f, 0},
+        {9.999999404e-1f, 6.931530833e-1f, 2.401536107e-1f, 5.582631752e-2f, 8.989339695e-3f, 1.877576695e-3f},
+    };
+    F p = splat(c[DEGREE - 3][DEGREE]);
+#pragma GCC unroll 8
+    for (int i = DEGREE - 1; i >= 0; i--) p = p * f + c[DEGREE - 3][i];
+    return p;
+}
+
+// 2^x for x < 128, with the relative error of the polynomial of this degree; exactly 0 for x < -126, whose powers are
+// denormal.
+template <int DEGREE>
 INLINE F exp2(F x) {
+#if defined(__AVX512F__)
+    const F f = (F)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // x − ⌊x⌋, 0 for −∞
+    // Times 2^⌊x⌋. A denormal result would take 150 cycles.
+    const __mmask16 normal = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
+    return (F)_mm512_maskz_scalef_ps(normal, (__m512)exp2_polynomial<DEGREE>(f), (__m512)x);
+#else
     x = maximum_of(splat(-200.0f), x);
-#if defined(__AVX512F__)
-    F whole = (F)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-#elif defined(__AVX2__)
-    F whole = (F)_mm256_round_ps((__m256)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#if defined(__AVX2__)
+    const F whole = (F)_mm256_floor_ps((__m256)x);
 #elif defined(HEEDFUL_NEON)
-    F whole = vrndnq_f32(x);
+    const F whole = vrndmq_f32(x);
 #else
-    F shifter = splat(12582912.0f);  // 1.5 · 2^23: the sum has no fraction bits, so adding it rounds to an integer
-    F whole = (x + shifter) - shifter;
+    const F shifter = splat(12582912.0f);  // 1.5 · 2^23: the sum has no fraction bits, so adding it rounds to an integer
+    const F nearest = (x + shifter) - shifter, whole = nearest > x ? nearest - 1.0f : nearest;
 #endif
-    F f = x - whole, p;
-    if (EXACT) {
-        p = splat(1.327647200e-3f);
-        p = p * f + 9.675541345e-3f;
-        p = p * f + 5.550713274e-2f;
-        p = p * f + 2.402211972e-1f;
-        p = p * f + 6.931469671e-1f;
-        p = p * f + 1.000000072f;
-    } else {
-        p = splat(5.517166914e-2f);
-        p = p * f + 2.426111229e-1f;
-        p = p * f + 6.932609855e-1f;
-        p = p * f + 9.999280735e-1f;
-    }
-#if defined(__AVX512F__)
-    return (F)_mm512_scalef_ps((__m512)p, (__m512)whole);
-#else
-    I exponent = (__builtin_convertvector(whole, I) + 127) << 23;
-    return whole < -126.0f ? F{} : p * (F)exponent;  // flushes denormals, below 1e-38, to 0
+    const F p = exp2_polynomial<DEGREE>(x - whole);
+    const I exponent = (__builtin_convertvector(whole, I) + 127) << 23;
+    return whole < -126.0f ? F{} : p * (F)exponent;
 #endif
 }
 
@@ -163,7 +166,7 @@ INLINE F absolute(F x) { return (F)((I)x & 0x7FFFFFFF); }
 INLINE F tanh(F x) {
     const F y = x * x;
     const F near = x + x * y * (y * (y * -5.3968254e-2f + 1.3333333e-1f) - 3.3333333e-1f);
-    const F e = exp2<true>(minimum_of(splat(60.0f), absolute(x) * 2.8853900818f));
+    const F e = exp2<5>(minimum_of(splat(60.0f), absolute(x) * 2.8853900818f));
     const F far = 1.0f - 2.0f / (e + 1.0f);
     return absolute(x) < 0.15f ? near : (x < 0.0f ? -far : far);
 }
