@@ -1,0 +1,95 @@
+"""What each bug of later_held_out.py gets wrong, in numbers, as `proofs.py` has it for the first ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from upstream.proofs import (
+    REAL,
+    B,
+    C,
+    H,
+    T,
+    attended,
+    heads,
+    made,
+    merged,
+    proves,
+    tokens,
+)
+
+# --- softmax -----------------------------------------------------------------------------------------
+
+
+@proves("swiftformer_4")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.EfficientAdditiveAttnetion, C, 5, 2), tokens()
+    q, k = F.normalize(m.to_query(x), dim=-1), F.normalize(m.to_key(x), dim=-1)
+    weights = ((q @ m.w_g).squeeze(-1) / 5**0.5).softmax(-1)
+    pooled = torch.einsum("bn,bnd->bd", weights, q)[:, None]
+    return m(x), m.final(m.Proj(pooled * k) + q)
+
+
+@proves("ssat_5")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.SymmetryAttention, C, 9)
+    a, b, raw = tokens(B, C, 3, 4), tokens(B, C, 3, 4), tokens(B, 3, 3, 4)
+    fa, fb = (
+        F.normalize(f - f.mean(-1, keepdim=True), dim=-1)
+        for f in (m.fa_conv(a).flatten(2).mT, m.fb_conv(b).flatten(2).mT)
+    )
+    warped = F.scaled_dot_product_attention(fa, fb, raw.flatten(2).mT, scale=10.0)
+    return m(a, b, raw), warped.mT.reshape(B, 3, 3, 4)
+
+
+@proves("double_attention_net_3")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image = made(module.DoubleAtten, C, 5, 6), tokens(B, C, 3, 4)
+    gathering = m.convB(image).flatten(2).softmax(2)
+    gathered = gathering @ m.convA(image).flatten(2).mT
+    given = m.convV(image).flatten(2).softmax(1).mT @ gathered
+    return m(image), image + m.conv_reconstruct(given.mT.reshape(B, 5, 3, 4))
+
+
+@proves("hierarchical_attention_network_5")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, words = made(module.WordRNN, 20, 9, 5), torch.randint(0, 20, (T, B))
+    states = m.wordRNN(m.embed(words))[0]
+    weights = m.attn_combine(m.wordattn(states).tanh()).softmax(0)
+    return m(words)[0], (weights * states).sum(0)
+
+
+@proves("r_net_8")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, state = made(module.PointerNet, C, 5), tokens(), tokens(B, C)
+    first = m.attention(x, state)
+    pooled = torch.einsum("bt,btc->bc", first.softmax(-1), x)
+    return m(x, state), torch.stack([first, m.attention(x, m.cell(pooled, state))], 1)
+
+
+@proves("performer_pytorch_40")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.SelfAttention, C, H, 4, 7), tokens()
+    q, k = (F.relu(heads(linear(x)) @ m.projection_matrix.mT) + 1e-3 for linear in (m.to_q, m.to_k))
+    weights = (q @ k.mT).tril()
+    context = weights / weights.sum(-1, keepdim=True) @ heads(m.to_v(x))
+    return m(x), m.to_out(merged(context))
+
+
+# --- scale -------------------------------------------------------------------------------------------
+
+
+@proves("vit_cifar_11")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MultiHeadSelfAttention, C, H), tokens()
+    return m(x), m.o(attended(m.q(x), m.k(x), m.v(x)))
+
+
+@proves("mlc_llm_3426")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.BertSelfAttention, C, H), tokens()
+    mask = torch.zeros(B, 1, 1, T).double().masked_fill(~REAL[:, None, None], -torch.inf)
+    return m(x, mask), attended(*m.qkv(x).chunk(3, -1), REAL)
