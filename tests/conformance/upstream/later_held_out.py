@@ -28,6 +28,12 @@ def _passages() -> tuple[Any, ...]:
     return torch.randn(2, 7, 16), torch.randn(2, 16)
 
 
+def _edges() -> tuple[Any, ...]:
+    """Return the features of 5 nodes and the sources and targets of 8 edges."""
+    edges = torch.tensor([[0, 1, 2, 3, 4, 0, 2, 4], [1, 2, 3, 4, 0, 2, 4, 1]])
+    return torch.randn(5, 16), edges
+
+
 LATER_HELD_OUT = (
     Case(
         "swiftformer_4",
@@ -91,6 +97,61 @@ LATER_HELD_OUT = (
         "mlc-ai/mlc-llm#3426",
         "scale-missing",
         known_as=("scale-wrong",),
+    ),
+    Case("qanet_pytorch_2", "SelfAttention", "hackiey/QAnet-pytorch#2", "heads-mixed-merge"),
+    Case(
+        "attention_augmented_conv2d_21",
+        "AugmentedConv",
+        "leaderj1001/Attention-Augmented-Conv2d#21",
+        "heads-mixed-merge",
+        known_as=("heads-mixed-split",),
+        options=sizes(in_channels=16, out_channels=16, kernel_size=3, dk=8, dv=8, Nh=2),
+        example=_image,
+    ),
+    Case(
+        "caranet_11",
+        "self_attn",
+        "AngeLouCN/CaraNet#11",
+        "heads-mixed-split",
+        known_as=("heads-mixed-merge", "context-wrong"),
+        options=sizes(in_channels=16, mode="h"),
+        example=_image,
+    ),
+    Case(
+        "pytorch_67651",
+        "MultiheadAttention",
+        "pytorch/pytorch#67651",
+        "heads-mixed-merge",
+        options=sizes(embed_dim=32, num_heads=4, batch_first=True),
+    ),
+    Case(
+        "llm_interview_note_10",
+        "MutiQueryAttention",
+        "wdndev/llm_interview_note#10",
+        "heads-mixed-merge",
+        options=sizes(hidden_size=32, num_heads=4),
+    ),
+    Case(
+        "aematter_3",
+        "AEALblock",
+        "aipixel/AEMatter#3",
+        "batch-mixed",
+        options=sizes(d_model=16, nhead=4),
+        example=_image,
+    ),
+    Case(
+        "pytorch_geometric_1642",
+        "GATConv",
+        "pyg-team/pytorch_geometric#1642",
+        "projection-unused",
+        options=sizes(in_channels=16, out_channels=8, heads=2),
+        example=_edges,
+    ),
+    Case(
+        "transformer_from_scratch_1",
+        "MultiHeadAttention",
+        "Khaliladib11/Transformer-from-scratch#1",
+        "projection-unused",
     ),
 )
 """The bugs that were re-created last, without running the check; they guide no change of it."""

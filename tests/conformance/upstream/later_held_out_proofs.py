@@ -93,3 +93,75 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     m, x = made(module.BertSelfAttention, C, H), tokens()
     mask = torch.zeros(B, 1, 1, T).double().masked_fill(~REAL[:, None, None], -torch.inf)
     return m(x, mask), attended(*m.qkv(x).chunk(3, -1), REAL)
+
+
+# --- heads and batch ---------------------------------------------------------------------------------
+
+
+@proves("qanet_pytorch_2")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.SelfAttention, C, H), tokens()
+    q, k, v = (x[:, None] @ weight for weight in (m.W_q, m.W_k, m.W_v))
+    keep = REAL[:, None, None]
+    return m(x, REAL), m.W_o(merged(F.scaled_dot_product_attention(q, k, v, attn_mask=keep)))
+
+
+@proves("attention_augmented_conv2d_21")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image = made(module.AugmentedConv, C, C, 3, dk=8, dv=12, Nh=2), tokens(B, C, 3, 4)
+    q, k, v = m.qkv_conv(image).flatten(2).mT.split([8, 8, 12], -1)
+    context = attended(q, k, v, count=2).mT.reshape(B, 12, 3, 4)
+    return m(image), torch.cat([m.conv_out(image), m.attn_out(context)], 1)
+
+
+@proves("caranet_11")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image = made(module.self_attn, C, "h"), tokens(B, C, 3, 4)
+    with torch.no_grad():
+        m.gamma += 1.0  # as after some steps of training
+    q, k, v = (
+        conv(image).permute(0, 2, 1, 3).flatten(2)
+        for conv in (m.query_conv, m.key_conv, m.value_conv)
+    )
+    context = F.scaled_dot_product_attention(q, k, v).view(B, 3, C, 4)
+    return m(image), image + context.permute(0, 2, 1, 3)
+
+
+@proves("pytorch_67651")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, y = made(module.MultiheadAttention, C, H, batch_first=True), tokens(), tokens()
+    return m(x, y, y), m.out_proj(attended(m.linear_Q(x), m.linear_K(y), m.linear_V(y)))
+
+
+@proves("llm_interview_note_10")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MutiQueryAttention, C, H), tokens()
+    k, v = (linear(x).repeat(1, 1, H) for linear in (m.k_linear, m.v_linear))
+    mask = REAL[:, None, None].long()
+    return m(x, mask), m.o_linear(attended(m.q_linear(x), k, v, REAL))
+
+
+@proves("aematter_3")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image = made(module.AEALblock, C, 4), tokens(B, C, 4, 6)
+    return m(image), torch.cat([m(one[None]) for one in image])
+
+
+# --- projections -------------------------------------------------------------------------------------
+
+
+@proves("pytorch_geometric_1642")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.GATConv, C, 5, heads=2), tokens(3, C)
+    edges = torch.tensor([[0, 1, 2, 0, 1, 2, 0, 1, 2], [0, 0, 0, 1, 1, 1, 2, 2, 2]])
+    values = m.lin_l(x).view(3, 2, 5)
+    scores = (values * m.att_r).sum(-1)[:, None] + (values * m.att_l).sum(-1)
+    weights = F.leaky_relu(scores, 0.2).softmax(1)
+    return m(x, edges), torch.einsum("ijh,jhd->ihd", weights, values).flatten(1) + m.bias
+
+
+@proves("transformer_from_scratch_1")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, y, z = made(module.MultiHeadAttention, C, H), tokens(), tokens(), tokens()
+    q, k, v = m.query(heads(x)), m.key(heads(y)), m.value(heads(z))
+    return m(y, x, z), m.fc_out(merged(F.scaled_dot_product_attention(q, k, v)))
