@@ -34,6 +34,40 @@ def _edges() -> tuple[Any, ...]:
     return torch.randn(5, 16), edges
 
 
+def _memories() -> tuple[Any, ...]:
+    """Return 4 memories of 3 words for each of two questions; the second question has two memories only."""
+    memories = torch.randint(1, 20, (2, 4, 3))
+    memories[1, 2:] = 0
+    return memories, torch.randint(1, 20, (2, 5))
+
+
+def _image_and_text() -> tuple[Any, ...]:
+    """Return images of 6 places, texts of 5 words, and which words are real."""
+    return (
+        torch.randn(2, 6, 16),
+        torch.randn(2, 5, 12),
+        torch.arange(5) < torch.tensor([[5], [3]]),
+    )
+
+
+def _ids() -> tuple[Any, ...]:
+    """Return the ids of the tokens of two sentences, the second padded with zeros."""
+    ids = torch.randint(1, 20, (2, 7))
+    ids[1, 4:] = 0
+    return (ids,)
+
+
+def _clicks() -> tuple[Any, ...]:
+    """Return the clicks of two users, where there is none, and which ones are in the future."""
+    x = torch.randn(2, 6, 16)
+    return (
+        x,
+        x,
+        torch.arange(6) < torch.tensor([[0], [2]]),
+        ~torch.ones(6, 6, dtype=torch.bool).tril(),
+    )
+
+
 LATER_HELD_OUT = (
     Case(
         "swiftformer_4",
@@ -152,6 +186,90 @@ LATER_HELD_OUT = (
         "MultiHeadAttention",
         "Khaliladib11/Transformer-from-scratch#1",
         "projection-unused",
+    ),
+    Case(
+        "torchtune_21",
+        "LlamaSelfAttention",
+        "meta-pytorch/torchtune#21",
+        "projection-unused",
+        known_as=("context-wrong",),
+        options={"causal": True, **sizes(embed_dim=32, num_heads=4, num_kv_heads=2)},
+    ),
+    Case(
+        "x_transformers_352",
+        "Attention",
+        "lucidrains/x-transformers#352",
+        "projection-unused",
+        options=sizes(dim=32, dim_head=8, heads=4),
+    ),
+    Case(
+        "parlai_1649",
+        "MemNN",
+        "facebookresearch/ParlAI#1649",
+        "padding-leak",
+        known_as=("mask-unused",),
+        options=sizes(num_features=20, embedding_size=16),
+        example=_memories,
+    ),
+    Case(
+        "mmdetection_11803",
+        "BiMultiHeadAttention",
+        "open-mmlab/mmdetection#11803",
+        "mask-unused",
+        known_as=("padding-leak", "mask-fill-too-small"),
+        options=sizes(v_dim=16, l_dim=12, embed_dim=16, num_heads=4),
+        example=_image_and_text,
+    ),
+    Case(
+        "di_engine_333",
+        "Attention",
+        "opendilab/DI-engine#333",
+        "mask-unused",
+        known_as=("padding-leak",),
+        options=sizes(
+            input_dim=32, head_dim=8, output_dim=32, head_num=4, dropout=torch.nn.Dropout(0.0)
+        ),
+    ),
+    Case(
+        "jiant_465",
+        "BertEmbedderModule",
+        "nyu-mll/jiant#465",
+        "mask-inverted",
+        known_as=("padding-leak",),
+        options=sizes(vocab_size=20),
+        example=_ids,
+    ),
+    Case(
+        "tisasrec_2",
+        "TimeAwareMultiHeadAttention",
+        "pmixer/TiSASRec.pytorch#2",
+        "crashes",
+        known_as=("mask-broadcast",),
+        options=sizes(hidden_size=16, head_num=2),
+        example=_clicks,
+    ),
+    Case(
+        "pytorch_examples_649",
+        "TransformerModel",
+        "pytorch/examples#649",
+        "mask-inverted",
+        known_as=("future-leak",),
+        options={"causal": True, **sizes(ninp=32, nhead=4)},
+    ),
+    Case(
+        "hippogriff_7",
+        "Attention",
+        "proger/hippogriff#7",
+        "window-missing",
+        options={"causal": True, "window": 4, **sizes(dim=32, head_dim=8, window_size=3)},
+    ),
+    Case(
+        "pytorch_benchmark_794",
+        "MultiHeadedAttention",
+        "pytorch/benchmark#794",
+        "mask-fill-overflow",
+        known_as=("crashes",),
+        options=sizes(h=4, d_model=32),
     ),
 )
 """The bugs that were re-created last, without running the check; they guide no change of it."""

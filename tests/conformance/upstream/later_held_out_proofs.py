@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from upstream.proofs import (
+    CAUSAL,
     REAL,
     B,
     C,
@@ -165,3 +166,94 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     m, x, y, z = made(module.MultiHeadAttention, C, H), tokens(), tokens(), tokens()
     q, k, v = m.query(heads(x)), m.key(heads(y)), m.value(heads(z))
     return m(y, x, z), m.fc_out(merged(F.scaled_dot_product_attention(q, k, v)))
+
+
+@proves("torchtune_21")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.LlamaSelfAttention, C, H, 2), tokens()
+    q, k, v = m.qkv_proj(x).view(B, T, 2, 4, 4).transpose(1, 2).split([2, 1, 1], 3)
+    scores = torch.einsum("bgqnd,bgkd->bgnqk", q, k.squeeze(3)) / 2.0
+    weights = scores.masked_fill(~CAUSAL, -torch.inf).softmax(-1)
+    context = torch.einsum("bgnqk,bgkd->bqgnd", weights, v.squeeze(3))
+    return m(x), m.output_proj(context.flatten(2))
+
+
+@proves("x_transformers_352")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Attention, C, dim_head=5, heads=H), tokens()
+    with torch.no_grad():
+        m.qk_norm_q_scale += tokens(H, 1, 5) / 4  # as after some steps of training
+        m.qk_norm_k_scale += tokens(H, 1, 5) / 4
+    q = F.normalize(heads(m.to_q(x)), dim=-1) * m.qk_norm_q_scale
+    k = F.normalize(heads(m.to_k(x)), dim=-1) * m.qk_norm_k_scale
+    context = F.scaled_dot_product_attention(q, k, heads(m.to_v(x)), scale=10.0)
+    return m(x), m.to_out(merged(context))
+
+
+# --- masks -------------------------------------------------------------------------------------------
+
+
+@proves("parlai_1649")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, queries = made(module.MemNN, 20, C, hops=2), torch.randint(1, 20, (B, 5))
+    memories = torch.randint(1, 20, (B, T, 3)) * REAL[..., None]
+    alone = [
+        m(row[None, real], query[None])
+        for row, real, query in zip(memories, REAL, queries, strict=True)
+    ]
+    return m(memories, queries), torch.cat(alone)
+
+
+@proves("mmdetection_11803")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.BiMultiHeadAttention, C, 12, 20, H)
+    image, text = tokens(B, 5, C), tokens(B, T, 12)
+    alone = [
+        m(places[None], row[None, real])[0]
+        for places, row, real in zip(image, text, REAL, strict=True)
+    ]
+    return m(image, text, REAL)[0], torch.cat(alone)
+
+
+@proves("di_engine_333")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Attention, C, 5, C, H, torch.nn.Dropout(0.0)), tokens()
+    return m(x, REAL), m.project(attended(*m.attention_pre(x).chunk(3, -1), REAL))
+
+
+@proves("jiant_465")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, ids = made(module.BertEmbedderModule, 20), torch.randint(1, 20, (B, T)) * REAL
+    alone = [m(row[None, real])[0] for row, real in zip(ids, REAL, strict=True)]
+    return m(ids)[REAL], torch.cat(alone)
+
+
+@proves("tisasrec_2")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, real = made(module.TimeAwareMultiHeadAttention, C, H), tokens(), REAL.flip(1)
+    context = attended(m.Q_w(x), m.K_w(x), m.V_w(x), CAUSAL)
+    return m(x, x, ~real, ~CAUSAL)[real], context[real]
+
+
+@proves("pytorch_examples_649")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.TransformerModel, C, H), tokens()
+    a = m.self_attn
+    q, k, v = F.linear(x, a.in_proj_weight, a.in_proj_bias).chunk(3, -1)
+    return m(x), m.norm(x + a.out_proj(attended(q, k, v, CAUSAL)))
+
+
+@proves("hippogriff_7")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Attention, C, 4, 2), tokens()
+    return m(x), m.output(attended(*m.qkv(x).chunk(3, -1), CAUSAL.triu(-2)))
+
+
+@proves("pytorch_benchmark_794")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MultiHeadedAttention, H, C), tokens()
+    q, k, v = (linear(x) for linear in m.linear_layers)
+    expected = m.output_linear(attended(q, k, v, REAL))
+    x, mask = x.half(), REAL[:, None, None].long()
+    actual = m.half()(x, x, x, mask).double()
+    return torch.where((actual - expected).abs() < 1e-2, expected, actual), expected
