@@ -84,6 +84,16 @@ def _word_and_states() -> tuple[Any, ...]:
     return torch.tensor([[3], [7]]), states, torch.randn(2, 5, 16)
 
 
+def _tall() -> tuple[Any, ...]:
+    """Return two feature maps of 6 × 4 pixels, channels last."""
+    return (torch.randn(2, 6, 4, 16),)
+
+
+def _padded_prompts() -> tuple[Any, ...]:
+    """Return two prompts of 6 tokens, and where the second is padded, on the left."""
+    return torch.randn(2, 6, 16), torch.arange(6) < torch.tensor([[0], [2]])
+
+
 LATER_HELD_OUT = (
     Case(
         "swiftformer_4",
@@ -361,8 +371,8 @@ LATER_HELD_OUT = (
         "attention_seq2seq_6",
         "BahdanauDecoder",
         "gabrielloye/Attention_Seq2seq-Translation#6",
-        "batch-mixed",
-        known_as=("crashes",),
+        "crashes",
+        known_as=("batch-mixed",),
         options=sizes(hidden_size=16, output_size=20),
         example=_word_and_states,
     ),
@@ -373,6 +383,41 @@ LATER_HELD_OUT = (
         "crashes",
         known_as=("length-dependent", "rotary-mismatch"),
         options={"causal": True},
+    ),
+    Case(
+        "cmos_4",
+        "WindowAttention",
+        "ByChelsea/CMOS#4",
+        "context-wrong",
+        known_as=("heads-mixed-split", "heads-mixed-merge", "batch-mixed"),
+        options=sizes(dim=16, window_size=2, num_heads=4),
+        example=_image,
+    ),
+    Case(
+        "rf_detr_148",
+        "WindowedSelfAttention",
+        "roboflow/rf-detr#148",
+        "crashes",
+        known_as=("length-dependent",),
+        options=sizes(hidden_size=16, num_heads=4),
+        example=_tall,
+    ),
+    Case(
+        "opennmt_2532",
+        "MultiHeadedAttention",
+        "OpenNMT/OpenNMT-py#2532",
+        "padding-leak",
+        known_as=("cache-mismatch", "mask-unused"),
+        options={"causal": True, **sizes(head_count=4, model_dim=16)},
+        example=_padded_prompts,
+    ),
+    Case(
+        "mosaicml_examples_257",
+        "GPTAttention",
+        "mosaicml/examples#257",
+        "left-padding-positions",
+        known_as=("cache-mismatch",),
+        options={"causal": True, **sizes(d_model=32, n_heads=4)},
     ),
 )
 """The bugs that were re-created last, without running the check; they guide no change of it."""

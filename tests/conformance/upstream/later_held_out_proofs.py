@@ -94,7 +94,8 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
 def _(module: Any) -> tuple[Tensor, Tensor]:
     m, x = made(module.BertSelfAttention, C, H), tokens()
     mask = torch.zeros(B, 1, 1, T).double().masked_fill(~REAL[:, None, None], -torch.inf)
-    return m(x, mask), attended(*m.qkv(x).chunk(3, -1), REAL)
+    q, k, v = m.qkv(x).chunk(3, -1)
+    return m(x, mask), attended(q, k, v, REAL)
 
 
 # --- heads and batch ---------------------------------------------------------------------------------
@@ -219,7 +220,8 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
 @proves("di_engine_333")
 def _(module: Any) -> tuple[Tensor, Tensor]:
     m, x = made(module.Attention, C, 5, C, H, torch.nn.Dropout(0.0)), tokens()
-    return m(x, REAL), m.project(attended(*m.attention_pre(x).chunk(3, -1), REAL))
+    q, k, v = m.attention_pre(x).chunk(3, -1)
+    return m(x, REAL), m.project(attended(q, k, v, REAL))
 
 
 @proves("jiant_465")
@@ -247,7 +249,8 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
 @proves("hippogriff_7")
 def _(module: Any) -> tuple[Tensor, Tensor]:
     m, x = made(module.Attention, C, 4, 2), tokens()
-    return m(x), m.output(attended(*m.qkv(x).chunk(3, -1), CAUSAL.triu(-2)))
+    q, k, v = m.qkv(x).chunk(3, -1)
+    return m(x), m.output(attended(q, k, v, CAUSAL.triu(-2)))
 
 
 @proves("pytorch_benchmark_794")
@@ -368,3 +371,49 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     q, k = rotated(heads(m.q_proj(x))), rotated(heads(m.k_proj(x)))
     context = F.scaled_dot_product_attention(q, k, heads(m.v_proj(x)), is_causal=True)
     return m(x), m.o_proj(merged(context))
+
+
+@proves("opennmt_2532")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, real = made(module.MultiHeadedAttention, H, C), tokens(), REAL.flip(1)
+    first, cache = m(x[:, :5], ~real[:, :5])
+    outputs = torch.cat([first, m(x[:, 5:], ~real, cache)[0]], 1)
+    alone = [
+        m(row[None, keep], torch.zeros(1, int(keep.sum()), dtype=torch.bool))[0][0]
+        for row, keep in zip(x, real, strict=True)
+    ]
+    return outputs[real], torch.cat(alone)
+
+
+@proves("mosaicml_examples_257")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, real = made(module.GPTAttention, C, H), tokens(), REAL.flip(1)
+    first, cache = m(x[:, :5], real[:, :5])
+    outputs = torch.cat([first, m(x[:, 5:], real, cache)[0]], 1)
+    alone = [m(row[None, keep])[0][0] for row, keep in zip(x, real, strict=True)]
+    return outputs[real], torch.cat(alone)
+
+
+# --- windows -----------------------------------------------------------------------------------------
+
+
+@proves("cmos_4")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image = made(module.WindowAttention, C, 2, H), tokens(B, C, 4, 6)
+    expected = image.clone()
+    for i, j in ((i, j) for i in (0, 2) for j in (0, 2, 4)):
+        x = m.norm(image[:, :, i : i + 2, j : j + 2].flatten(2).mT)
+        out = m.proj(attended(*m.qkv(x).chunk(3, -1)))
+        expected[:, :, i : i + 2, j : j + 2] += out.mT.reshape(B, C, 2, 2)
+    return m(image), expected
+
+
+@proves("rf_detr_148")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image = made(module.WindowedSelfAttention, C, H), tokens(B, 6, 4, C)
+    expected = torch.zeros_like(image)
+    for i, j in ((i, j) for i in (0, 3) for j in (0, 2)):
+        x = image[:, i : i + 3, j : j + 2].flatten(1, 2)
+        out = m.dense(attended(m.query(x), m.key(x), m.value(x)))
+        expected[:, i : i + 3, j : j + 2] = out.view(B, 3, 2, C)
+    return m(image), expected

@@ -46,10 +46,11 @@ class Attention(nn.Module):
         score /= math.sqrt(self.head_dim)
         if mask is not None:
             mask = mask.unsqueeze(1).unsqueeze(2)
+            minimum = torch.finfo(score.dtype).min
             # before
-            score.masked_fill(~mask, value=-1e9)
+            score.masked_fill(~mask, value=minimum)
             # after
-            score.masked_fill_(~mask, value=-1e9)
+            score.masked_fill_(~mask, value=minimum)
             # end
         score = self.dropout(F.softmax(score, dim=-1))
 

@@ -47,7 +47,7 @@ class SelfAttention(nn.Module):
         attn_weights = torch.matmul(q, k.transpose(-1, -2))
         idx = torch.arange(k.shape[2], device=x.device)
         causal_mask = idx <= (idx[src_s : src_s + tgt_s]).view(tgt_s, 1)
-        attn_weights = torch.where(causal_mask, attn_weights, -1e4)
+        attn_weights = torch.where(causal_mask, attn_weights, float("-inf"))
         attn_weights = torch.softmax(attn_weights, dim=-1)
         value = torch.matmul(attn_weights, v).transpose(1, 2).reshape(b, tgt_s, h)
         return self.out_proj(value)

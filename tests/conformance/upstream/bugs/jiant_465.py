@@ -26,7 +26,8 @@ class BertLayer(nn.Module):
         k = self.transpose_for_scores(self.key(hidden_states))
         v = self.transpose_for_scores(self.value(hidden_states))
         scores = torch.matmul(q, k.transpose(-1, -2)) / math.sqrt(q.size(-1))
-        scores = scores + (1.0 - attention_mask[:, None, None, :].to(scores.dtype)) * -10000.0
+        hidden = 1.0 - attention_mask[:, None, None, :].to(scores.dtype)
+        scores = scores + hidden * torch.finfo(scores.dtype).min
         context = torch.matmul(scores.softmax(dim=-1), v).permute(0, 2, 1, 3).flatten(2)
         return self.LayerNorm(self.dense(context) + hidden_states)
 

@@ -8,7 +8,7 @@ from torch import nn
 
 
 class Attention(nn.Module):
-    def __init__(self, dim: int, n_heads: int, max_batch_size: int = 8, max_seq_len: int = 64):
+    def __init__(self, dim: int, n_heads: int, max_batch_size: int = 16, max_seq_len: int = 256):
         super().__init__()
         self.n_heads = n_heads
         self.head_dim = dim // n_heads

@@ -41,14 +41,12 @@ class BiMultiHeadAttention(nn.Module):
         if attention_mask_l is not None:
             attention_mask = attention_mask_l.unsqueeze(1).unsqueeze(1)
             attention_mask = attention_mask.expand(bsz, 1, tgt_len, src_len)
+            minimum = torch.finfo(attn_weights.dtype).min
             # before
-            attention_mask = attention_mask.masked_fill(attention_mask == 0, -9e15)
+            attention_mask = attention_mask.masked_fill(attention_mask == 0, minimum)
             # after
-            attention_mask = (
-                attn_weights.new_zeros(1)
-                .expand(bsz, 1, tgt_len, src_len)
-                .masked_fill(attention_mask == 0, -9e15)
-            )
+            zeros = torch.zeros_like(attention_mask, dtype=attn_weights.dtype)
+            attention_mask = zeros.masked_fill(attention_mask == 0, minimum)
             # end
             attn_weights = attn_weights + attention_mask
         attn_weights_v = attn_weights.softmax(dim=-1)

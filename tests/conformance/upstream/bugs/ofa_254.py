@@ -15,7 +15,7 @@ def make_token_bucket_position(max_position):
 
 
 class DecoderSelfAttention(nn.Module):
-    def __init__(self, embed_dim, num_heads, max_position=64):
+    def __init__(self, embed_dim, num_heads, max_position=256):
         super().__init__()
         self.num_heads = num_heads
         self.scaling = (embed_dim // num_heads) ** -0.5

@@ -6,7 +6,7 @@ from torch import nn
 
 
 class LlamaRotaryEmbedding(nn.Module):
-    def __init__(self, dim, max_position_embeddings=64, base=10000):
+    def __init__(self, dim, max_position_embeddings=512, base=10000):
         super().__init__()
         inv_freq = 1.0 / (base ** (torch.arange(0, dim, 2).float() / dim))
         freqs = torch.outer(torch.arange(max_position_embeddings).float(), inv_freq)
@@ -35,7 +35,7 @@ def rotate_half(x):
 
 
 class LlamaAttention(nn.Module):
-    def __init__(self, hidden_size, num_heads, max_position_embeddings=64):
+    def __init__(self, hidden_size, num_heads, max_position_embeddings=512):
         super().__init__()
         self.num_heads = num_heads
         self.head_dim = hidden_size // num_heads

@@ -19,16 +19,10 @@ class TransformerModel(nn.Module):
 
     def __init__(self, ninp, nhead, dropout=0.0):
         super().__init__()
-        self.src_mask = None
         self.self_attn = nn.MultiheadAttention(ninp, nhead, dropout=dropout, batch_first=True)
         self.norm = nn.LayerNorm(ninp)
 
     def forward(self, src, has_mask=True):
-        if has_mask:
-            if self.src_mask is None or self.src_mask.size(0) != src.size(1):
-                mask = generate_square_subsequent_mask(src.size(1)).to(src)
-                self.src_mask = mask
-        else:
-            self.src_mask = None
-        src2 = self.self_attn(src, src, src, attn_mask=self.src_mask, need_weights=False)[0]
+        src_mask = generate_square_subsequent_mask(src.size(1)).to(src) if has_mask else None
+        src2 = self.self_attn(src, src, src, attn_mask=src_mask, need_weights=False)[0]
         return self.norm(src + src2)

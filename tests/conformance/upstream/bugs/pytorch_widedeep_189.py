@@ -2,6 +2,7 @@
 
 import math
 
+import torch.nn.functional as F
 from torch import einsum, nn
 
 
@@ -14,11 +15,7 @@ class MultiHeadedAttention(nn.Module):
         self.q_proj = nn.Linear(query_dim, input_dim, bias=use_bias)
         self.kv_proj = nn.Linear(input_dim, input_dim * 2, bias=use_bias)
         self.out_proj = nn.Linear(input_dim, query_dim, bias=use_bias)
-        # before
         self.dropout = dropout
-        # after
-        self.dropout = nn.Dropout(dropout)
-        # end
 
     def _split(self, x):
         b, s, _ = x.shape
@@ -31,7 +28,7 @@ class MultiHeadedAttention(nn.Module):
         # before
         attn_weights = nn.Dropout(self.dropout)(attn_weights)
         # after
-        attn_weights = self.dropout(attn_weights)
+        attn_weights = F.dropout(attn_weights, p=self.dropout, training=self.training)
         # end
         return einsum("b h s l, b h l d -> b h s d", attn_weights, v)
 

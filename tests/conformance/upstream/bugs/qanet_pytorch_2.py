@@ -32,7 +32,7 @@ class SelfAttention(nn.Module):
             v = torch.matmul(x, self.W_v[i])
             scores = torch.bmm(q, k.transpose(1, 2)) / math.sqrt(self.key_dim)
             if mask is not None:
-                scores = scores.masked_fill(mask.unsqueeze(1) == 0, -1e30)
+                scores = scores.masked_fill(mask.unsqueeze(1) == 0, float("-inf"))
             heads.append(torch.bmm(F.softmax(scores, dim=-1), v))
         heads = torch.stack(heads)  # (n_heads, batch, length, value_dim)
         # before

@@ -40,7 +40,7 @@ class TimeAwareMultiHeadAttention(nn.Module):
         time_mask = time_mask.unsqueeze(-1).repeat(self.head_num, 1, attn_weights.shape[-1])
         # end
         attn_mask = attn_mask.unsqueeze(0).expand(attn_weights.shape[0], -1, -1)
-        paddings = torch.ones_like(attn_weights) * (-(2**32) + 1)
+        paddings = torch.full_like(attn_weights, torch.finfo(attn_weights.dtype).min)
         attn_weights = torch.where(time_mask, paddings, attn_weights)
         attn_weights = torch.where(attn_mask, paddings, attn_weights)
 

@@ -37,7 +37,7 @@ class MultiHeadAttention(nn.Module):
         # (32, 8, 10, 10)
         product = torch.einsum("bqhd,bkhd->bhqk", query, key)
         if mask is not None:
-            product = product.masked_fill(mask == 0, float("-1e20"))
+            product = product.masked_fill(mask == 0, float("-inf"))
         scores = torch.softmax(product / self.head**0.5, dim=-1)
 
         output = torch.einsum("bhqk,bkhd->bqhd", scores, value)
