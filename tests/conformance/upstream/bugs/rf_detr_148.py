@@ -29,25 +29,18 @@ class WindowedSelfAttention(nn.Module):
         num_h_patches_per_window = height // num_windows
         num_w_patches_per_window = width // num_windows
 
-        # before
         windowed = pixel_tokens.reshape(
             batch_size,
             num_windows,
             num_h_patches_per_window,
             num_windows,
+            # before
             num_h_patches_per_window,
-            -1,
-        )
-        # after
-        windowed = pixel_tokens.reshape(
-            batch_size,
-            num_windows,
-            num_h_patches_per_window,
-            num_windows,
+            # after
             num_w_patches_per_window,
+            # end
             -1,
         )
-        # end
         windowed = windowed.permute(0, 1, 3, 2, 4, 5)
         windowed = windowed.reshape(batch_size * num_windows**2, -1, hidden_size)
 
