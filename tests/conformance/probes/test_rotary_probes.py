@@ -236,3 +236,45 @@ def test_a_table_of_the_example_that_is_no_rotation_is_no_bug(tmp_path, real, wr
     if not real:
         levels = {it.name: it.level for it in report.findings}
         assert levels["rotary-mismatch"] == "not-testable"
+
+
+OF_A_GRID = """
+import torch
+from torch import nn
+
+def rotate(x, places):
+    half = x.shape[-1] // 2
+    frequencies = 100.0 ** (-torch.arange(half, dtype=x.dtype) / half)
+    angles = places[:, None] * frequencies
+    first, second = x.split(half, dim=-1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+class Attention(nn.Module):
+    def __init__(self, dim=24, columns=4):
+        super().__init__()
+        self.num_heads, self.columns = 2, columns
+        self.qkv, self.proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        places = torch.arange(x.shape[1])
+        rows, columns = (places // self.columns).to(x.dtype), (places % self.columns).to(x.dtype)
+        d = q.shape[-1] // 2
+        q, k = (
+            torch.cat([rotate(t[..., :d], rows), rotate(t[..., d:], columns)], dim=-1) for t in (q, k)
+        )
+        weights = (q @ k.mT * q.shape[-1] ** -0.5).softmax(dim=-1)
+        return self.proj((weights @ v).transpose(1, 2).flatten(2))
+"""
+
+
+def test_rows_and_columns_of_patches_are_small_enough_for_half_precision(tmp_path):
+    assert_no_finding(tmp_path, OF_A_GRID, "dim=24", "dim=24")
+
+
+def test_positions_of_tokens_are_not(tmp_path):
+    old = "(places // self.columns).to(x.dtype)"
+    assert_names_the_line(
+        tmp_path, "rotary-precision", OF_A_GRID, old, "places.to(x.dtype)", "places.to"
+    )

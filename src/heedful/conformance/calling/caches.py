@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from heedful.conformance.calling import names
+from heedful.conformance.calling.cache_objects import object_makers
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.causality import is_causal
 from heedful.conformance.calling.chunks import CacheMaker, CacheUse, cache_tensors, run_chunks
@@ -68,19 +69,17 @@ def _candidates(caller: Caller, make_cache: CacheMaker | None) -> Iterator[Cache
             yield CacheUse("object", argument, capacity=True), maker
         yield CacheUse("grown", argument), None
         yield CacheUse("object", argument), lambda batch, capacity: {}
+        for maker in object_makers(caller, argument):
+            yield CacheUse("object", argument, capacity=True), maker
     pair = next((pair for pair in names.CACHE_PAIRS if set(pair) <= set(parameters)), None)
     if pair is not None and module is not None:
         for maker in [make_cache] if make_cache else _pair_makers(module, caller.dtype):
             yield CacheUse("object", ", ".join(pair), capacity=True), maker
         yield CacheUse("grown", ", ".join(pair)), None
     if cache_tensors(module):
-        switches = (
-            *names.START_POSITIONS,
-            *names.CACHE_SLOTS,
-            *names.POSITION_IDS,
-            names.USE_CACHE,
-        )
-        for name in (name for name in switches if name in parameters):
+        positions = (*names.START_POSITIONS, *names.CACHE_SLOTS, *names.POSITION_IDS)
+        switches = (name for name in parameters if names.CACHE_SWITCH.search(name))
+        for name in (*(name for name in positions if name in parameters), *switches):
             yield CacheUse("buffers", name, capacity=True), None
 
 

@@ -13,6 +13,7 @@ from heedful.conformance.probes.cache_causes import find_cache_cause
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.state import first_difference, line_changing_state
 from heedful.conformance.recording.observation import Observation
+from heedful.conformance.recording.source import prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
 
 CACHE_KINDS: dict[str, str] = {
@@ -22,6 +23,13 @@ CACHE_KINDS: dict[str, str] = {
 }
 
 
+ONE_TOKEN: re.Pattern[str] = re.compile(
+    r"\b(length|len|seq_len|tokens|t) (is|==|=) (1|one)\b|\b(one|single|1)[ -](new )?token\b"
+    r"|\b(one at a time|token by token)\b"
+)
+"""What code says in words, in lower case, if each call with a filled cache takes one token."""
+
+
 @probe("cache-mismatch", "causal-alignment", "rotary-offset", "stale-state")
 def cache(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Run the tokens in several calls with a cache. Each output must equal that of one call on all tokens."""
@@ -29,7 +37,10 @@ def cache(evidence: Evidence) -> Iterator[Finding | Fact]:
     if use is None or evidence.subject.fixed_sizes is not None:
         return
     yield Fact("cache", CACHE_KINDS[use.kind].format(argument=use.argument))
+    alone = ONE_TOKEN.search(prose_about(evidence.subject.callee)) is not None
     for sizes in chunk_sizes(evidence.inputs.sizes[1]):
+        if alone and max(sizes[1:]) > 1:
+            continue
         finding = check_chunks(evidence, sizes)
         if finding is not None:
             yield finding
