@@ -13,7 +13,7 @@ from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.assignments import last_return
-from heedful.conformance.recording.call_sites import lines_calling, returns_result
+from heedful.conformance.recording.call_sites import call_site, lines_calling, returns_result
 from heedful.conformance.recording.dataflow import (
     ancestors,
     is_projection,
@@ -164,7 +164,7 @@ def _line_without_projection(evidence: Evidence, name: str, unused: set[int]) ->
         for attention in evidence.attentions:
             reuse = _reused_tensor(evidence, attention)
             if reuse is not None:
-                return SourceLine.of(reuse.step)
+                return reuse.line
         if module is not None and computed.module and returns_result(computed):
             return next(iter(lines_calling(module, computed.module)), SourceLine.of(computed))
     for readers in _readers_of_siblings(steps, name):
@@ -205,7 +205,7 @@ def _unused_part(evidence: Evidence, unused: set[int]) -> Finding | None:
                 "bug",
                 f"{part.name!r} is split off a packed projection, but nothing uses it; {reuse.name!r} is used twice.",
                 "",
-                SourceLine.of(reuse.step),
+                reuse.line,
             )
     return None
 
@@ -262,10 +262,10 @@ def _has_idle_third(evidence: Evidence, name: str) -> bool:
 
 
 class _Reuse(NamedTuple):
-    """A tensor that an attention takes in two roles, and the step that takes it the second time."""
+    """A tensor that an attention takes in two roles, and the line that takes it the second time."""
 
     name: str
-    step: Step
+    line: SourceLine | None
 
 
 def _reused_tensor(evidence: Evidence, attention: RecordedAttention) -> _Reuse | None:
@@ -275,10 +275,24 @@ def _reused_tensor(evidence: Evidence, attention: RecordedAttention) -> _Reuse |
         for source in (attention.query_source, attention.key_source, attention.value_source)
     )
     if query == key:
-        return _Reuse(attention.query_source.name, attention.scores_step)
+        taken, given, product = attention.key_source, attention.query_source, attention.scores_step
+        return _Reuse(given.name, _line_taking(evidence, taken, given, product))
     if value in (query, key):
-        return _Reuse(attention.value_source.name, attention.context_step)
+        given = attention.query_source if value == query else attention.key_source
+        taken, product = attention.value_source, attention.context_step
+        return _Reuse(taken.name, _line_taking(evidence, taken, given, product))
     return None
+
+
+def _line_taking(
+    evidence: Evidence, taken: Source, given: Source, product: Step
+) -> SourceLine | None:
+    """Return the line from which on a reused tensor goes a way of its own, or else that of the product."""
+    shared = {step.index for step in steps_from_projection(evidence.baseline, given)}
+    path = steps_from_projection(evidence.baseline, taken)
+    own = next((step for step in path if step.index not in shared), product)
+    called = own.function != product.function
+    return (call_site(evidence.baseline, own) if called else None) or SourceLine.of(own)
 
 
 def _projecting_step(evidence: Evidence, source: Source) -> int | None:

@@ -63,7 +63,7 @@ def _pooled_wrongly(evidence: Evidence) -> Iterator[Finding]:
             continue
         of_tokens, size = T in step.shape, step.shape[dim]
         over_sequences = size == B > 1 and step.shape.index(B) == dim and (of_tokens or pooled)
-        over_one = size == 1 and of_tokens and pooled
+        over_one = size == 1 and of_tokens and (pooled or _sums_tokens(evidence, step))
         if over_sequences or over_one:
             entries = (
                 "the sequences of the batch" if over_sequences else "one entry, so that each is 1"
@@ -76,6 +76,19 @@ def _pooled_wrongly(evidence: Evidence) -> Iterator[Finding]:
                 _line(evidence, step),
             )
             return
+
+
+def _sums_tokens(evidence: Evidence, weights: Step) -> bool:
+    """Check whether weights, or their products, are summed over the tokens."""
+    steps, T = evidence.baseline.trace.steps, evidence.inputs.sizes[1]
+    reached = {weights.index}
+    for step in steps[weights.index + 1 :]:
+        if not any(source.step in reached for source in step.inputs):
+            continue
+        if T not in step.shape and step.operation in ("sum", *PRODUCTS):
+            return True
+        reached.add(step.index)
+    return False
 
 
 def _over_heads(evidence: Evidence) -> Iterator[Finding]:

@@ -14,8 +14,8 @@ class Rotary(nn.Module):
         self.register_buffer("inv_freq", inv_freq, persistent=False)
 
     def forward(self, x):
-        t = torch.arange(x.shape[1], device=x.device).type_as(self.inv_freq)
-        freqs = torch.outer(t, self.inv_freq)
+        t = torch.arange(x.shape[1], device=x.device).float()
+        freqs = torch.outer(t, self.inv_freq.float())
         cos, sin = freqs.cos()[None, :, None, :], freqs.sin()[None, :, None, :]
         x1, x2 = x.chunk(2, dim=-1)
         return torch.cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin), dim=-1).type_as(x)
