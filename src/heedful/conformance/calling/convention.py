@@ -122,7 +122,7 @@ class CallingConvention:
         """Return tokens (B, T, …) in the target's layout."""
         if not self.batched:
             return tokens[0]
-        laid_out = tokens.unflatten(1, self._grid_of(tokens.shape[1])).permute(self._order)
+        laid_out = tokens.unflatten(1, self.grid_of(tokens.shape[1])).permute(self._order)
         return laid_out.contiguous() if self.is_image else laid_out
 
     def _contiguous(self, tokens: Tensor) -> Tensor:
@@ -134,10 +134,10 @@ class CallingConvention:
 
     def _from_layout(self, tensor: Tensor, T: int) -> Tensor:
         """Return a tensor in the target's layout as (B, T, …), the inverse of `_in_layout`."""
-        axes = len(self._grid_of(T))
+        axes = len(self.grid_of(T))
         return tensor.permute(_inverse(self._order)).flatten(1, axes)
 
-    def _grid_of(self, T: int) -> tuple[int, ...]:
+    def grid_of(self, T: int) -> tuple[int, ...]:
         """Return the sizes of the axes that hold T tokens."""
         axes = sum(letter in TOKEN_AXES for letter in self._letters)
         if math.prod(self.grid) == T and len(self.grid) == axes:
@@ -175,7 +175,7 @@ class CallingConvention:
                 tensor = tensor.transpose(0, 1)
             pooled = tensor.dim() > 0 and len(tensor) == B
             return tensor.reshape(B, 1, -1).expand(B, T, -1) if pooled else None
-        order, grid = self._order, self._grid_of(T)
+        order, grid = self._order, self.grid_of(T)
         if tensor.dim() == len(order):
             at_tokens = [tensor.shape[order.index(axis)] for axis in range(1, 1 + len(grid))]
             return self._from_layout(tensor, T) if at_tokens == [*grid] else None

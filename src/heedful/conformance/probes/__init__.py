@@ -54,6 +54,7 @@ from heedful.conformance.probes import (
     unused_modules,
     unused_slots,
     window,
+    window_partition,
 )
 from heedful.conformance.probes.probe import Probe
 
@@ -69,6 +70,7 @@ PROBES: tuple[Probe, ...] = (
     outside_keys.outside_keys,
     window.window,
     shifted_windows.shifted_windows,
+    window_partition.window_partition,
     softmax.softmax,
     global_weights.global_weights,
     scale.scale,
