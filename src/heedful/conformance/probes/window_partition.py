@@ -38,7 +38,7 @@ def window_partition(evidence: Evidence) -> Iterator[Finding | Fact]:
             f"A window holds {pixels} pixels one after the other in memory, not a square of {side} × {side}.",
             f"an image of {' × '.join(map(str, grid))} pixels",
             SourceLine.of(_partition(evidence, pixels)),
-            "Permute the axes between the views: (B, rows, side, columns, side, C) to (B, rows, columns, side, side, C).",
+            "Permute (B, rows, side, columns, side, C) to (B, rows, columns, side, side, C) before the last view.",
         )
 
 
