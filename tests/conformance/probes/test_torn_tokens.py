@@ -71,3 +71,37 @@ def test_a_view_that_spreads_the_features_of_a_token_is_found(target, example):
 @pytest.mark.parametrize(("target", "example"), [(Columns, MAP), (Rows, IMAGE)])
 def test_groups_of_whole_tokens_are_right(target, example):
     assert not check(target, example=example).bugs
+
+
+class Frames(nn.Module):
+    """The pixels of each frame of a video attend to one another, after a norm over all of them."""
+
+    def __init__(self, channels: int = 8) -> None:
+        super().__init__()
+        self.norm = nn.GroupNorm(2, channels)
+        self.qkv, self.out = nn.Conv3d(channels, 3 * channels, 1), nn.Conv3d(channels, channels, 1)
+
+    def folded(self, t):
+        return t.transpose(1, 2).flatten(0, 1)
+
+    def forward(self, x):
+        """x: (B, C, T, H, W)"""
+        q, k, v = (self.folded(t).flatten(2) for t in self.qkv(self.norm(x)).chunk(3, dim=1))
+        scores = torch.einsum("nci, ncj -> nij", q, k) / q.shape[1] ** 0.5
+        h = torch.einsum("nij, ncj -> nci", scores.softmax(dim=-1), v)
+        return x + self.out(h.unflatten(0, (x.shape[0], -1)).transpose(1, 2).reshape(x.shape))
+
+
+class FramesTorn(Frames):
+    def folded(self, t):
+        B, C, T, H, W = t.shape
+        return t.view(B * T, C, H, W)
+
+
+VIDEO = (torch.randn(2, 8, 4, 2, 3),)
+
+
+def test_frames_are_folded_into_the_batch_before_channels(tmp_path):
+    bugs = check(FramesTorn, example=VIDEO).bugs
+    assert "heads-mixed-split" in [it.name for it in bugs]
+    assert not check(Frames, example=VIDEO).bugs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import CHANGED, Evidence
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.probes.token_labels import tearing_view
 from heedful.conformance.recording.dataflow import (
     VIEWS,
     ancestors,
@@ -29,7 +29,6 @@ from heedful.observation import Source, Step
 
 REARRANGING: frozenset[str] = frozenset(("pad", "roll", "flip", "gather", "index_select"))
 JOINING: frozenset[str] = frozenset(("cat", "concat", "stack"))
-SCALINGS: frozenset[str] = frozenset(("mul", "div", "truediv", "imul", "itruediv", "mul_", "div_"))
 PLURALS: dict[str, str] = {"query": "queries", "key": "keys", "value": "values"}
 
 
@@ -90,14 +89,14 @@ def _answer(
     mixing = _first_mixing_step(evidence.baseline, evidence.after(0, CHANGED), path)
     step = mixing or _last_view(path) or attention.scores_step
     name = "heads-mixed-split"
-    torn = _first_tearing_view(evidence, path) if length != T and _is_torn(differing) else None
+    torn = tearing_view(steps_from_projection(evidence.baseline, source))
     if torn is not None:
         step = torn
         proof = (
             f"The features of one token are spread over several of the {length} rows that are compared, beside those "
             "of others: a view mixes tokens."
         )
-    elif length == B and length != T:
+    elif length == B and length != T and _mixes_sequences(evidence):
         name = "batch-mixed"
         proof = f"The scores compare the {B} sequences of the batch with each other, not the {T} tokens."
     elif mixing is not None and _computes(mixing):
@@ -120,6 +119,12 @@ def _answer(
             "features of different tokens."
         )
     return Finding(name, "bug", proof, f"B = {B}, T = {T}", SourceLine.of(step))
+
+
+def _mixes_sequences(evidence: Evidence) -> bool:
+    """Check whether any output depends on a token of another sequence."""
+    influence = evidence.influence.any(3).any(1)  # (B, B)
+    return bool((influence & ~torch.eye(len(influence), dtype=torch.bool)).any())
 
 
 def _steps_from_tokens(evidence: Evidence, source: Source) -> list[Step]:
@@ -145,36 +150,6 @@ def _has_tokens_apart(differing: Tensor, B: int, T: int) -> bool:
     """Check whether the rows of different tokens are never compared: each token has leading indices of its own."""
     leading = differing.flatten(1).any(1)
     return len(differing) % (B * T) == 0 and int(leading.sum()) == len(differing) // (B * T)
-
-
-def _is_torn(differing: Tensor) -> bool:
-    """Check whether one token has a part of several rows (L, length, D): neither whole rows nor whole columns."""
-    rows, columns = differing.any(-1), differing.any(-2)
-    whole_rows = torch.equal(rows, differing.all(-1))
-    whole_columns = torch.equal(columns, differing.all(-2))  # features compared with each other
-    return int(rows.sum()) > 1 and not whole_rows and not whole_columns
-
-
-def _first_tearing_view(evidence: Evidence, path: list[Step]) -> Step | None:
-    """Return the first view of a path, which does nothing but rearrange, that spreads the features of one token."""
-    if any(it.operation not in (VIEWS - JOINING) | SCALINGS for it in path[1:]):
-        return None
-    after, previous = evidence.after(0, CHANGED), None
-    for step in path:
-        changed = changed_entries(evidence.baseline, after, step)
-        if changed is None:
-            return None
-        if not _is_one_block(changed):
-            return previous and step
-        previous = step
-    return None
-
-
-def _is_one_block(changed: Tensor) -> bool:
-    """Check whether the changed entries have one index, or every index, along each axis."""
-    extents = [len(indices_with_any(changed, axis)) for axis in range(changed.dim())]
-    fits = all(extent in (1, size) for extent, size in zip(extents, changed.shape, strict=True))
-    return fits and math.prod(extents) == int(changed.sum())
 
 
 def _first_mixing_step(before: Observation, after: Observation, path: list[Step]) -> Step | None:
