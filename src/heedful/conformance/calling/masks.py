@@ -26,6 +26,7 @@ from heedful.conformance.calling.mask_forms import (
 )
 from heedful.conformance.calling.names import Names
 from heedful.conformance.calling.polarity import documented_polarity, is_documented_as_additive
+from heedful.conformance.calling.resizing import Resized
 from heedful.conformance.calling.target import is_from_torch
 from heedful.conformance.recording.dataflow import VIEWS
 from heedful.conformance.recording.differences import differing_entries
@@ -69,7 +70,7 @@ def _find_padding(caller: Caller) -> MaskArgument | None:
         return unknown
     lengths = (
         _as_lengths(name)
-        for name in (*names.VALID_LENGTHS, *_said_to_be_lengths(caller))
+        for name in (*names.VALID_LENGTHS, *_said_to_be_lengths(caller), *_given_lengths(caller))
         if name in caller.parameters
     )
     by_name = _first_fitting(caller, lengths) or padding
@@ -138,6 +139,16 @@ def _said_to_be_lengths(caller: Caller) -> Names:
         if "len" in name.lower()
         or [len(axes) for axes in documented_axes(caller.target.callee, name)] == [1]
     )
+
+
+def _given_lengths(caller: Caller) -> Iterator[str]:
+    """Yield the arguments of an example that may be lengths: a number for each sequence, the largest one T."""
+    for name, given in caller.convention.constants.items():
+        value = given.value if isinstance(given, Resized) else None
+        if isinstance(given, Resized) and isinstance(value, Tensor) and value.dtype == torch.int64:
+            of_sequences = given.axes.of(value.shape) == "B"
+            if of_sequences and int(value.min()) > 0 and int(value.max()) == given.axes.T:
+                yield name
 
 
 def said_to_be_masks(caller: Caller) -> Names:
@@ -282,7 +293,8 @@ def _first_fitting(caller: Caller, candidates: Iterable[MaskArgument]) -> MaskAr
         trial = _trial(caller, candidate)
         if trial is None:
             continue
-        if trial.argument.effective and trial.remaining < FAINT:
+        nothing_is_left = trial.remaining < FAINT or trial.argument.hides  # also if all is NaN
+        if trial.argument.effective and nothing_is_left:
             return trial.argument
         if candidate.form != LENGTHS:
             running.append(trial)
