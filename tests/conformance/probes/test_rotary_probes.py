@@ -161,6 +161,28 @@ def test_queries_that_are_rotated_along_the_heads_are_found_beside_right_keys(tm
     assert (bug.name, bug.place.source) == ("rotary-mismatch", "k = turn(k, 1)")
 
 
+# A part of each head is rotated, by a module of its own.
+PART = ALONG_AN_AXIS.replace(
+    "class Attention(",
+    """class Turn(nn.Module):
+    def forward(self, t):
+        return turn(t)
+
+
+class Attention(""",
+).replace("self.heads = heads", "self.heads, self.turn = heads, Turn()")
+PART = PART.replace("q = turn(q)", "q = torch.cat([q[..., :2], self.turn(q[..., 2:])], -1)")
+PART = PART.replace("k = turn(k)", "k = torch.cat([k[..., :2], self.turn(k[..., 2:])], -1)")
+
+
+@pytest.mark.parametrize(("axis", "bugs"), [(1, ["rotary-mismatch"]), (2, [])])
+def test_a_rotation_of_a_part_of_each_head_along_the_heads_is_found(tmp_path, axis, bugs):
+    with written(tmp_path, PART.replace("AXIS", str(axis))) as target:
+        found = check(target).bugs
+    assert [bug.name for bug in found] == bugs
+    assert not bugs or found[0].place.source.startswith("q = torch.cat(")
+
+
 # Angles of pairs of halves, which the module holds, and a function that turns pairs of neighbors.
 HELD = """
 import torch
