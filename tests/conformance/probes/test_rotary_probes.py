@@ -278,3 +278,27 @@ def test_positions_of_tokens_are_not(tmp_path):
     assert_names_the_line(
         tmp_path, "rotary-precision", OF_A_GRID, old, "places.to(x.dtype)", "places.to"
     )
+
+
+AXIAL = OF_A_GRID.replace(
+    """    first, second = x.split(half, dim=-1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+""",
+    """    cos, sin = angles.cos().repeat(1, 2), angles.sin().repeat(1, 2)
+    first, second = x.split(half, dim=-1)
+    turned = torch.cat([-second, first], dim=-1)
+    return x * cos + turned * sin
+""",
+)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ("angles.sin().repeat(1, 2)", "angles.sin().repeat_interleave(2, dim=1)", "angles.sin()"),
+        ("torch.cat([-second, first]", "torch.cat([second, first]", "turned = "),
+    ],
+)
+def test_the_line_is_found_where_parts_of_the_features_are_rotated_apart(tmp_path, old, new, line):
+    assert_names_the_line(tmp_path, "rotary-mismatch", AXIAL, old, new, line)
