@@ -110,6 +110,17 @@ class OneByOne(Projected):
         return (q @ k.mT / q.shape[-1] ** 0.5).softmax(dim=-1) @ v
 
 
+class TokensBeforeHeads(Projected):
+    """Calls a cache like those of transformers, but one that appends along another axis."""
+
+    def forward(self, x, past_key_value=None):
+        q, k, v = self.split(x)
+        if past_key_value is not None:
+            k, v = past_key_value.update(k[:, :, None], v[:, :, None], 0)
+            k, v = k[:, :, 0], v[:, :, 0]
+        return causal_with(q, k, v)
+
+
 @pytest.mark.parametrize("target", [Annotated, Unannotated, LikeTransformers, Switched])
 def test_chunks_with_the_object_equal_one_run(target):
     subject = find_subject(target)
@@ -119,6 +130,10 @@ def test_chunks_with_the_object_equal_one_run(target):
     for sizes in ([6, 1], [3, 3, 1]):
         pieces = [it.output for it in subject.run_in_chunks(inputs, sizes)]
         torch.testing.assert_close(torch.cat(pieces, dim=1), whole)
+
+
+def test_an_object_that_was_made_wrongly_is_no_broken_cache():
+    assert find_subject(TokensBeforeHeads).cache_use is None
 
 
 def test_an_object_to_which_nothing_is_written_is_no_cache():

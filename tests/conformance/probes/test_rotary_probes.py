@@ -171,8 +171,10 @@ PART = ALONG_AN_AXIS.replace(
 
 class Attention(""",
 ).replace("self.heads = heads", "self.heads, self.turn = heads, Turn()")
-PART = PART.replace("q = turn(q)", "q = torch.cat([q[..., :2], self.turn(q[..., 2:])], -1)")
-PART = PART.replace("k = turn(k)", "k = torch.cat([k[..., :2], self.turn(k[..., 2:])], -1)")
+PART = PART.replace("self.proj =", "self.place = nn.Linear(width, 4 * heads)\n        self.proj =")
+PART = PART.replace("q = turn(q)", "p = self.turn(self.place(x).view(B, T, -1, 4).transpose(1, 2))")
+PART = PART.replace("k = turn(k)", "q, k = torch.cat([q, p], -1), torch.cat([k, p], -1)")
+PART = PART.replace("(C // self.heads)", "q.shape[-1]")
 
 
 @pytest.mark.parametrize(("axis", "bugs"), [(1, ["rotary-mismatch"]), (2, [])])
@@ -180,7 +182,7 @@ def test_a_rotation_of_a_part_of_each_head_along_the_heads_is_found(tmp_path, ax
     with written(tmp_path, PART.replace("AXIS", str(axis))) as target:
         found = check(target).bugs
     assert [bug.name for bug in found] == bugs
-    assert not bugs or found[0].place.source.startswith("q = torch.cat(")
+    assert not bugs or found[0].place.source.startswith("p = self.turn(")
 
 
 # Angles of pairs of halves, which the module holds, and a function that turns pairs of neighbors.
@@ -300,3 +302,27 @@ def test_positions_of_tokens_are_not(tmp_path):
     assert_names_the_line(
         tmp_path, "rotary-precision", OF_A_GRID, old, "places.to(x.dtype)", "places.to"
     )
+
+
+AXIAL = OF_A_GRID.replace(
+    """    first, second = x.split(half, dim=-1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+""",
+    """    cos, sin = angles.cos().repeat(1, 2), angles.sin().repeat(1, 2)
+    first, second = x.split(half, dim=-1)
+    turned = torch.cat([-second, first], dim=-1)
+    return x * cos + turned * sin
+""",
+)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ("angles.sin().repeat(1, 2)", "angles.sin().repeat_interleave(2, dim=1)", "angles.sin()"),
+        ("torch.cat([-second, first]", "torch.cat([second, first]", "turned = "),
+    ],
+)
+def test_the_line_is_found_where_parts_of_the_features_are_rotated_apart(tmp_path, old, new, line):
+    assert_names_the_line(tmp_path, "rotary-mismatch", AXIAL, old, new, line)

@@ -44,6 +44,10 @@ def find_cache(caller: Caller, make_cache: CacheMaker | None) -> CacheWithMaker 
             return use, make
         if first_chunk_runs and broken is None:
             broken = use, make
+    for use, make in _objects(caller):  # one that fails may have been made wrongly
+        with torch.no_grad():
+            if _runs(caller, use, make, inputs, (2, 1, 1)):
+                return use, make
     return None if is_from_transformers(caller.module) else broken
 
 
@@ -69,8 +73,6 @@ def _candidates(caller: Caller, make_cache: CacheMaker | None) -> Iterator[Cache
             yield CacheUse("object", argument, capacity=True), maker
         yield CacheUse("grown", argument), None
         yield CacheUse("object", argument), lambda batch, capacity: {}
-        for maker in object_makers(caller, argument):
-            yield CacheUse("object", argument, capacity=True), maker
     pair = next((pair for pair in names.CACHE_PAIRS if set(pair) <= set(parameters)), None)
     if pair is not None and module is not None:
         for maker in [make_cache] if make_cache else _pair_makers(module, caller.dtype):
@@ -81,6 +83,13 @@ def _candidates(caller: Caller, make_cache: CacheMaker | None) -> Iterator[Cache
         switches = (name for name in parameters if names.CACHE_SWITCH.search(name))
         for name in (*(name for name in positions if name in parameters), *switches):
             yield CacheUse("buffers", name, capacity=True), None
+
+
+def _objects(caller: Caller) -> Iterator[CacheWithMaker]:
+    """Yield caches that are objects with methods of their own."""
+    for name in (name for name in names.CACHES if name in caller.parameters):
+        for maker in object_makers(caller, name):
+            yield CacheUse("object", name, capacity=True), maker
 
 
 def _known_maker(module: nn.Module | None, dtype: torch.dtype) -> CacheMaker | None:

@@ -220,6 +220,26 @@ def _joined_sizes(observation: Observation, source: Source, D: int) -> list[int]
     return [D, *sorted(parts - {D})]
 
 
+def find_wrong_part(evidence: Evidence, rotation: Rotation) -> Rotation:
+    """Return the rotation of the part of the features that changes norms, if parts are rotated apart and joined."""
+    joined = rotation.steps[-1]
+    for source in joined.inputs if joined.operation in JOINING else ():
+        D = 0 if source.step is None else evidence.baseline.trace[source.step].shape[-1]
+        spans = _spans(evidence.baseline, source, D) if D > 1 else []
+        observations = [evidence.baseline]
+        while (
+            spans
+            and len(observations) < MAX_RUNS
+            and _count_samples((spans,), observations) < D + 3
+        ):
+            inputs = evidence.subject.draw(*evidence.inputs.sizes, seed=len(observations))
+            observations.append(evidence.subject.record(inputs))
+        part = _find_rotation(observations, spans)
+        if part is not None and not part.preserves_norms:
+            return part
+    return rotation
+
+
 def _rows_by_position(
     observations: Sequence[Observation], step: Step, axis: int | None = None
 ) -> Tensor | None:
