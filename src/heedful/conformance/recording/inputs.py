@@ -42,7 +42,7 @@ class Inputs:
             if self.vocabulary:
                 tensor[b, t] = (tensor[b, t] + 1 + t) % self.vocabulary
             else:
-                generator = torch.Generator().manual_seed(7919 * b + t)
+                generator = torch.Generator().manual_seed(7919 * (b + 1) + t)
                 vector = torch.randn(tensor[b, t].shape, generator=generator, dtype=torch.float64)
                 tensor[b, t] = vector.to(tensor.dtype)
             return tensor
