@@ -81,7 +81,8 @@ def names_within(target: Target) -> dict[str, str]:
 def _structure(name: str, annotation: Any, nodes: list[ast.AST]) -> Structure | None:
     """Return the structure of an argument; None if the code uses it as a tensor."""
     fields = _fields(name, nodes)
-    if any(hasattr(Tensor, field) for field in fields[SimpleNamespace]):
+    attributes = {*fields[SimpleNamespace]}
+    if any(hasattr(Tensor, it) for it in attributes) or attributes & _methods(name, nodes):
         return None
     unpacked = next((it for it in nodes if _is_unpacking(it, name)), None)
     if isinstance(unpacked, ast.Assign) and isinstance(unpacked.targets[0], ast.Tuple):
@@ -96,6 +97,16 @@ def _structure(name: str, annotation: Any, nodes: list[ast.AST]) -> Structure | 
     if (count > 1 and len(indices) == count) or (listed and count):
         return Structure(tuple, {i: indices.get(i) or f"{name}_{i}" for i in range(count)})
     return None
+
+
+def _methods(name: str, nodes: list[ast.AST]) -> set[str]:
+    """Return the methods of a variable that code calls."""
+    functions = (it.func for it in nodes if isinstance(it, ast.Call))
+    return {
+        it.attr
+        for it in functions
+        if isinstance(it, ast.Attribute) and isinstance(it.value, ast.Name) and it.value.id == name
+    } - {"get"}
 
 
 def _fields(name: str, nodes: list[ast.AST]) -> dict[type, dict[Any, str]]:
