@@ -41,7 +41,7 @@ def attend(
     Compiled graphs and modes get PyTorch's fused operator wherever there is one: `fused.py` replaces that, too.
     """
     call = None
-    if attn_mask is None and dropout_p == 0 and torch.backends.cuda.flash_sdp_enabled():
+    if attn_mask is None and dropout_p == 0 and _difference() is None:
         mask = _CAUSAL if is_causal else None
         call = repeated.signature(query, key, value, mask, scale, OPERATOR, enable_gqa)
         if call and (output := repeated.repeat(call, query, key, value)) is not None:

@@ -6,9 +6,8 @@ from heedful import dispatch
 from heedful.kernels import native
 from heedful.problem import AttentionProblem
 
-MIN_DIFFERENTIATED: int = (
-    64  # query rows of a key/value head; our backward pass computes so many at once
-)
+# Query rows of a key/value head; our backward pass computes so many at once.
+MIN_DIFFERENTIATED: int = 64
 
 
 def refusal(problem: AttentionProblem, *, differentiates: bool) -> str | None:

@@ -8,9 +8,8 @@ from torch import Tensor
 from heedful.conformance.calling import names
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.convention import Constants, VisibleKeys
-from heedful.conformance.calling.exceptions import attempt
+from heedful.conformance.calling.influence import influences
 from heedful.conformance.calling.target import Target, is_from_torch, is_from_transformers
-from heedful.conformance.recording.differences import differing_entries
 
 TOKENS = 4
 
@@ -55,12 +54,4 @@ def causal_window(window: int | None = None) -> VisibleKeys:
 
 def is_causal(caller: Caller) -> bool:
     """Check whether the first row stays the same when the last token changes; False if so few tokens cannot be run."""
-    inputs = caller.draw(1, TOKENS)
-    with torch.no_grad():
-        before, after = (
-            attempt(lambda tokens=tokens: caller.run(tokens)[0, 0])
-            for tokens in (inputs, inputs.changed(0, TOKENS - 1))
-        )
-    if not isinstance(before, Tensor) or not isinstance(after, Tensor):
-        return False
-    return not differing_entries(before, after).any()
+    return influences(caller, caller.draw(1, TOKENS), TOKENS - 1, rows=(0, 0)) is False

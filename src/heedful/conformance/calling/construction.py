@@ -205,11 +205,7 @@ def chooses_width(target: Any, arguments: Mapping[str, Any]) -> bool:
     """Check whether the widths of a class are conventional values, and none that are given or that are its defaults."""
     if not inspect.isclass(target) or any(name in SIZES for name in arguments):
         return False
-    required = (
-        name
-        for name, it in inspect.signature(target).parameters.items()
-        if it.default is it.empty and it.kind not in (it.VAR_POSITIONAL, it.VAR_KEYWORD)
-    )
+    required = unstated_parameters(target, arguments)
     widths = (name if name in SIZES else _similar_name(name) for name in required)
     return any(name in names.WIDTHS for name in widths)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,6 +48,7 @@ class CallingConvention:
         other_features: The shapes of one token of arguments whose tokens are of another width.
         grid: The height and width of an example's feature map, whose pixels are the tokens.
         pooled: Whether the result has no row for each token, so that it stands for the row of each of them.
+        leaf_names: What the target's code calls leaves within an example's arguments, by their names here.
     """
 
     layout: str
@@ -63,6 +65,7 @@ class CallingConvention:
     other_features: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     grid: tuple[int, ...] = ()
     pooled: bool = False
+    leaf_names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def batched(self) -> bool:
@@ -79,6 +82,10 @@ class CallingConvention:
         """The names of the leaves within an example's arguments, such as "batch['mask']"."""
         values = ((name, getattr(it, "value", None)) for name, it in self.constants.items())
         return tuple(f"{name}{path}" for name, it in values for path, _ in leaves_of(it) if path)
+
+    def word_for(self, name: str) -> str:
+        """Return what an argument or a leaf within one is called: "mask" for "batch['mask']"."""
+        return self.leaf_names.get(name) or re.findall(r"\w+", name)[-1]
 
     def draw(self, B: int, T: int, dtype: torch.dtype, seed: int = 0) -> Inputs:
         """Draw random tokens: standard normal vectors, or ids."""
@@ -175,7 +182,7 @@ class CallingConvention:
         if not self.batched:
             return tensor[None]
         if self.pooled:
-            if self._order[:2] == [1, 0] and tensor.dim() > 2:
+            if tensor.dim() > 2 and (self._order[:2] == [1, 0] or len(tensor) != B):
                 tensor = tensor.transpose(0, 1)
             pooled = tensor.dim() > 0 and len(tensor) == B
             return tensor.reshape(B, 1, -1).expand(B, T, -1) if pooled else None

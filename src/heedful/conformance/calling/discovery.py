@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter  # bound here, because a target may replace it
@@ -11,7 +13,7 @@ import torch
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.candidates import candidate_conventions
 from heedful.conformance.calling.convention import CallingConvention, output_candidates
-from heedful.conformance.calling.exceptions import without_tensors
+from heedful.conformance.calling.exceptions import describe_exception, without_tensors
 from heedful.conformance.calling.failures import (
     FailedCall,
     is_missing_name,
@@ -31,6 +33,10 @@ TRIAL_SIZES = (3, 5)  # B and T
 IMAGE_LENGTHS = (16, 64)  # squares that most strides and windows divide
 POOLED = ("(B, T, C)", "(T, B, C)", "(B, T) ids")  # layouts whose tokens may have one row in all
 SEARCH_SECONDS, TRIAL_SECONDS = 20.0, 5.0  # the time limits of all trials, and of one
+MISSHAPEN: re.Pattern[str] = re.compile(
+    r"shapes? .*cannot be multiplied|[Tt]he size of tensor|invalid for input of size|to unpack|Dimension out of range|"
+    r"object has no attribute|[Ee]xpected size|not callable|not subscriptable|number of dimensions|not sufficient"
+)
 LESS_EXACT = (torch.float32, torch.complex64, torch.bfloat16, torch.float16)
 
 
@@ -89,9 +95,21 @@ def _first_that_works(
         if _is_exact(trace):
             return caller
         conventions = [caller.convention]
+    else:
+        conventions = _not_misshapen(conventions, failures)
     single = _first_in(torch.float32, target, conventions, failures, until)
     works = single or double
     return None if works is None else works[0]
+
+
+def _not_misshapen(
+    conventions: Sequence[CallingConvention], failures: Sequence[FailedCall]
+) -> list[CallingConvention]:
+    """Return the conventions that did not fail because of shapes or kinds of values, which no other dtype changes."""
+    misshapen = {
+        it.caller.convention for it in failures if MISSHAPEN.search(describe_exception(it.error))
+    }
+    return [it for it in conventions if it not in misshapen]
 
 
 def _first_in(
@@ -103,16 +121,34 @@ def _first_in(
 ) -> tuple[Caller, Trace] | None:
     """Return the first caller that works in a dtype, and the trace of its call; None once the time is up."""
     callee = target.copied(dtype)
-    for convention in conventions:
-        caller = Caller(target, convention, dtype, callee)
+    waiting = deque(Caller(target, convention, dtype, callee) for convention in conventions)
+    while waiting:
         left = until - perf_counter()
         if left < 0 and failures:
             return None
+        first = waiting[0]
         try:
             with within(min(max(left, 1.0), TRIAL_SECONDS)):
-                return _trial(caller)
+                return _first_of(waiting, failures)
+        except TimeoutError as error:
+            if waiting and waiting[0] is first:  # any other one gets all of the time in its turn
+                failures.append(FailedCall(waiting.popleft(), without_tensors(error)))
+    return None
+
+
+def _first_of(waiting: deque[Caller], failures: list[FailedCall]) -> tuple[Caller, Trace] | None:
+    """Return the first caller that works, and the trace of its call; take those that fail from the queue.
+
+    Raises:
+        TimeoutError: The time is up.
+    """
+    while waiting:
+        try:
+            return _trial(waiting[0])
+        except TimeoutError:
+            raise
         except Exception as error:  # noqa: BLE001 - the next convention may work
-            failures.append(FailedCall(caller, without_tensors(error)))
+            failures.append(FailedCall(waiting.popleft(), without_tensors(error)))
     return None
 
 

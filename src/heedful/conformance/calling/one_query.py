@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
-from torch import Tensor
-
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.candidates import of_one_query
-from heedful.conformance.calling.exceptions import attempt
-from heedful.conformance.recording.differences import differing_entries
+from heedful.conformance.calling.influence import influences
 
 SEQUENCES, TOKENS = 2, 5
 
@@ -37,11 +33,4 @@ def with_one_query(caller: Caller) -> Caller:
 
 def _mixes_sequences(caller: Caller) -> bool | None:
     """Check whether a change of one sequence reaches another one; None if the call fails."""
-    inputs = caller.draw(SEQUENCES, TOKENS)
-    with torch.no_grad():
-        before, after = (
-            attempt(lambda it=it: caller.run(it)[1]) for it in (inputs, inputs.changed(0, 0))
-        )
-    if not isinstance(before, Tensor) or not isinstance(after, Tensor):
-        return None
-    return bool(differing_entries(before, after).any())
+    return influences(caller, caller.draw(SEQUENCES, TOKENS), 0, rows=1)

@@ -12,8 +12,7 @@ from torch import Tensor
 from heedful.conformance.calling import names
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.convention import MEMORY, MEMORY_TOKENS, Constants
-from heedful.conformance.calling.exceptions import attempt
-from heedful.conformance.recording.differences import differing_entries
+from heedful.conformance.calling.influence import influences
 
 TOKENS = 5
 
@@ -62,10 +61,4 @@ def _of_memory(constant: Any) -> Any:
 def _mixes(caller: Caller) -> bool:
     """Check whether a change of the first token reaches another row."""
     inputs = caller.draw(2 if caller.batched else 1, TOKENS)
-    with torch.no_grad():
-        before, after = (
-            attempt(lambda it=it: caller.run(it)[0, 1:]) for it in (inputs, inputs.changed(0, 0))
-        )
-    if not isinstance(before, Tensor) or not isinstance(after, Tensor):
-        return False
-    return bool(differing_entries(before, after).any())
+    return influences(caller, inputs, 0, rows=(0, slice(1, None))) is True

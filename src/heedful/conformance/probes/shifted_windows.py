@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -12,7 +11,8 @@ import torch
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.masking import mask_building_line
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.source import SourceLine, functions_of, parsed, prose_about
+from heedful.conformance.recording.definitions import mask_definition
+from heedful.conformance.recording.source import prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
 
 MEANT: re.Pattern[str] = re.compile(
@@ -46,7 +46,7 @@ def shifted_windows(evidence: Evidence) -> Iterator[Finding | Fact]:
         return
     open_axes = [axis for axis, wraps in enumerate(reached) if wraps]
     name = "mask-unused" if all(reached) else "mask-broadcast"
-    masked = _mask_line(evidence)
+    masked = mask_definition(evidence.subject.callee)
     yield Finding(
         name,
         "bug" if masked is not None else "suspicious",
@@ -97,33 +97,3 @@ def _reaches_the_opposite_edge(evidence: Evidence, shift: _Shift, axis: int) -> 
     if changed.all():
         return None
     return bool(changed.narrow(axis, shift.sizes[axis] - shift.window, shift.window).any())
-
-
-def _mask_line(evidence: Evidence) -> SourceLine | None:
-    """Return the line of a loop that numbers the regions of a mask, or else the first one that makes a mask."""
-    made: list[SourceLine] = []
-    for function in functions_of(evidence.subject.callee):
-        source = parsed(function)
-        if source is None:
-            continue
-        loops = (it for it in source.statements() if isinstance(it, ast.For))
-        numbering = (it for loop in loops for it in ast.walk(loop) if _writes_a_part(it))
-        if (statement := next(numbering, None)) is not None and isinstance(statement, ast.stmt):
-            return source.line_of(statement)
-        made += [source.line_of(it) for it in source.statements() if _makes_a_mask(it)]
-    return made[0] if made else None
-
-
-def _writes_a_part(node: ast.AST) -> bool:
-    match node:
-        case ast.Assign(targets=[ast.Subscript(value=ast.Name())]):
-            return True
-    return False
-
-
-def _makes_a_mask(statement: ast.stmt) -> bool:
-    """Check for an assignment to a variable or an attribute that is called a mask."""
-    match statement:
-        case ast.Assign(targets=[ast.Name(id=name) | ast.Attribute(attr=name)], value=value):
-            return "mask" in name and not isinstance(value, ast.Constant)
-    return False

@@ -10,7 +10,8 @@ from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.masking import mask_building_line
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.call_sites import call_that_omits, line_reading
+from heedful.conformance.recording.call_sites import line_reading
+from heedful.conformance.recording.forwarding import call_of_omitting
 from heedful.conformance.recording.source import SourceLine, docstring_around
 from heedful.conformance.reporting.finding import Fact, Finding
 
@@ -47,7 +48,9 @@ def _line(evidence: Evidence, attention: RecordedAttention, excess: int) -> Sour
     A line gives a wrong one if it adds to the window what the queries see in excess, or if the function outside the
     module that builds the mask says which keys it counts.
     """
-    omitting = call_that_omits(evidence.subject.callee, attention.context_step, names.WINDOWS)
+    omitting = call_of_omitting(
+        evidence.subject.callee, attention.context_step.function, names.WINDOWS
+    )
     building = mask_building_line(evidence, attention)
     module = evidence.subject.module
     if omitting or module is None or building is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable
 from types import FunctionType
 from typing import NamedTuple
 
@@ -15,7 +14,6 @@ from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import (
     SourceLine,
     contains_line,
-    functions_of,
     methods_of,
     names_in,
     parsed,
@@ -108,41 +106,6 @@ def returns_result(step: Step) -> bool:
     )
 
 
-def call_that_omits(
-    target: Callable[..., object], step: Step, parameters: Iterable[str]
-) -> SourceLine | None:
-    """Return the line of a target that calls the function of a step without one of its optional parameters.
-
-    Args:
-        target: The module or function whose source is searched for the call.
-        step: A step that was made in a function of the same file.
-        parameters: The names of the parameters, one of which the function must have.
-    """
-    source = parsed_file(step.file or "")
-    definitions = [
-        node
-        for node in ([] if source is None else source.statements())
-        if isinstance(node, ast.FunctionDef) and node.name == step.function
-    ]
-    if not definitions:
-        return None
-    positions = {argument.arg: n for n, argument in enumerate(definitions[0].args.args)}
-    wanted = {name: positions[name] for name in parameters if name in positions}
-    for function in functions_of(target):
-        caller = parsed(function)
-        if caller is None:
-            continue
-        for statement in caller.statements():
-            if hasattr(statement, "body"):
-                continue  # the statements in it are searched one by one
-            for call in (node for node in ast.walk(statement) if isinstance(node, ast.Call)):
-                given = {keyword.arg for keyword in call.keywords}
-                omits = any(n >= len(call.args) and name not in given for name, n in wanted.items())
-                if omits and _calls(call, step.function):
-                    return caller.line_of(statement)
-    return None
-
-
 class HandedValue(NamedTuple):
     """The value that a call passes to a parameter.
 
@@ -218,11 +181,3 @@ def _value_in(
                 return HandedValue(place, f"{path}.{name}" if path else name)
         return HandedValue(place, "")
     return None
-
-
-def _calls(call: ast.Call, function: str) -> bool:
-    """Check whether a call is one of a function by its name, with all arguments written out."""
-    is_written_out = all(keyword.arg for keyword in call.keywords) and not any(
-        isinstance(argument, ast.Starred) for argument in call.args
-    )
-    return is_written_out and isinstance(call.func, ast.Name) and call.func.id == function

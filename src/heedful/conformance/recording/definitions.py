@@ -233,3 +233,33 @@ def triangle_if_given(
 def _named_in(statements: Iterable[ast.stmt]) -> set[str]:
     nodes = [node for statement in statements for node in ast.walk(statement)]
     return names_in(node for node in nodes if isinstance(node, ast.expr))
+
+
+def mask_definition(target: Callable[..., object]) -> SourceLine | None:
+    """Return the line of a loop that numbers the regions of a mask, or else the first one that makes a mask."""
+    made: list[SourceLine] = []
+    for function in functions_of(target):
+        source = parsed(function)
+        if source is None:
+            continue
+        loops = (it for it in source.statements() if isinstance(it, ast.For))
+        numbering = (it for loop in loops for it in ast.walk(loop) if _writes_a_part(it))
+        if (statement := next(numbering, None)) is not None and isinstance(statement, ast.stmt):
+            return source.line_of(statement)
+        made += [source.line_of(it) for it in source.statements() if _makes_a_mask(it)]
+    return made[0] if made else None
+
+
+def _writes_a_part(node: ast.AST) -> bool:
+    match node:
+        case ast.Assign(targets=[ast.Subscript(value=ast.Name())]):
+            return True
+    return False
+
+
+def _makes_a_mask(statement: ast.stmt) -> bool:
+    """Check for an assignment to a variable or an attribute that is called a mask."""
+    match statement:
+        case ast.Assign(targets=[ast.Name(id=name) | ast.Attribute(attr=name)], value=value):
+            return "mask" in name and not isinstance(value, ast.Constant)
+    return False

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from heedful.conformance.recording.source import SourceLine, parsed
+from heedful.conformance.recording.source import SourceLine, functions_of, names_in, parsed
 
 
 def _is_none(node: ast.expr) -> bool:
@@ -60,6 +60,24 @@ def call_omitting_beside(
 ) -> SourceLine | None:
     """Return the line of a call that does not pass an argument on, though other calls may do so; None if all do."""
     return _call_omitting(target, argument, names, depth=8, beside=True)
+
+
+def call_of_omitting(
+    target: Callable[..., Any], function: str, names: Collection[str]
+) -> SourceLine | None:
+    """Return the line of a target that calls a function without one of its parameters; None if there is none.
+
+    Args:
+        target: The module or function whose source is searched for the call.
+        function: The name by which the source calls the function.
+        names: The names that the parameter may have.
+    """
+    for caller in functions_of(target):
+        source = parsed(caller)
+        for call in () if source is None else _resolved_calls(source.tree, None, caller):
+            if source and names_in([call.node.func]) == {function} and call.omits(names):
+                return SourceLine.at(source.file, call.node.lineno)
+    return None
 
 
 def _call_omitting(

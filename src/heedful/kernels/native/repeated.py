@@ -15,9 +15,8 @@ from heedful.modes import eager
 from heedful.problem import AttentionProblem
 
 MAX_QUERIES = 8
-MAX_REMEMBERED = (
-    256  # then all are forgotten; each holds about 1 KB, and the key ranges of its queries
-)
+# At so many calls, all are forgotten; each holds about 1 KB, and the key ranges of its queries.
+MAX_REMEMBERED = 256
 
 Signature = tuple[Any, ...]
 _remembered: dict[Signature, structs.PackedCall] = {}

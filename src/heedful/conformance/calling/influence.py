@@ -1,0 +1,31 @@
+"""Decide whether a token influences a row of the output."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heedful.conformance.calling.caller import Caller
+from heedful.conformance.calling.exceptions import attempt
+from heedful.conformance.recording.differences import differing_entries
+from heedful.conformance.recording.inputs import Inputs
+
+
+def influences(caller: Caller, inputs: Inputs, token: int, rows: Any) -> bool | None:
+    """Check whether another token at one place of the first sequence changes some rows; None if a call fails.
+
+    Args:
+        caller: The caller.
+        inputs: The tokens (B, T, …).
+        token: The place of the token that is changed.
+        rows: An index into the output (B, T, …).
+    """
+    with torch.no_grad():
+        before, after = (
+            attempt(lambda it=it: caller.run(it)[rows]) for it in (inputs, inputs.changed(0, token))
+        )
+    if not isinstance(before, Tensor) or not isinstance(after, Tensor):
+        return None
+    return bool(differing_entries(before, after).any())
