@@ -105,3 +105,22 @@ def test_frames_are_folded_into_the_batch_before_channels(tmp_path):
     bugs = check(FramesTorn, example=VIDEO).bugs
     assert "heads-mixed-split" in [it.name for it in bugs]
     assert not check(Frames, example=VIDEO).bugs
+
+
+class Packed(nn.Module):
+    """Compares pairs of tokens, each with all its features, which is a design."""
+
+    def __init__(self, d_model: int = 8) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(d_model, 3 * d_model), nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        B, T, C = x.shape
+        q, k, v = (t.reshape(B, T // 2, 2 * C) for t in self.qkv(x).chunk(3, dim=-1))
+        weights = (q @ k.mT / (2 * C) ** 0.5).softmax(dim=-1)
+        return self.out((weights @ v).reshape(B, T, C))
+
+
+def test_whole_tokens_side_by_side_are_not_torn():
+    bugs = check(Packed, example=(torch.randn(2, 6, 8),)).bugs
+    assert "heads-mixed-split" not in [it.name for it in bugs]

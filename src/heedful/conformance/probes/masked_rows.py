@@ -11,6 +11,7 @@ from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.padded_batch import (
     describe_sizes,
+    masked_rows_spoil,
     padded_subject,
     padding_is_inverted,
     padding_sides,
@@ -33,7 +34,7 @@ def masked_rows(evidence: Evidence) -> Iterator[Finding | Fact]:
         return
     keep = real_tokens(evidence, "right")
     padded = subject.record(evidence.inputs, keep=keep)
-    if padded.output[keep].isnan().any() and not evidence.baseline.output.isnan().any():
+    if masked_rows_spoil(padded, keep) and not evidence.baseline.output.isnan().any():
         yield Finding(
             "nan-on-masked-rows",
             "bug",

@@ -91,6 +91,14 @@ def padding_is_inverted(evidence: Evidence, subject: Subject) -> bool:
     return influences_others(padded) and not any(influences_others(t) for t in real)
 
 
+def masked_rows_spoil(padded: Observation, keep: Tensor) -> bool:
+    """Check whether real tokens of a padded batch are NaN because queries of padding see no key."""
+    if not padded.output[keep].isnan().any():
+        return False
+    attentions = find_attentions(padded)
+    return any(bool((it.logits == -torch.inf).all(-1).any()) for it in attentions)
+
+
 def line_applying_argument(observation: Observation, argument: MaskArgument) -> SourceLine | None:
     """Return the first line that turns a mask argument into what meets the scores, or else the first that reads it."""
     steps = observation.trace.steps

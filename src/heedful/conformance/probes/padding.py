@@ -19,6 +19,7 @@ from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.padded_batch import (
     describe_sizes,
     line_applying_argument,
+    masked_rows_spoil,
     padded_subject,
     padding_has_effect,
     padding_is_inverted,
@@ -132,7 +133,7 @@ def _leaks(evidence: Evidence, subject: Subject) -> Iterator[Finding]:
     for side in padding_sides(subject):
         keep = real_tokens(evidence, side)
         padded = subject.record(evidence.inputs, keep=keep)
-        if padded.output[keep].isnan().any():
+        if masked_rows_spoil(padded, keep):
             continue  # the probe of masked rows reports it
         change = _find_leak(evidence, subject, padded, keep)
         positions_differ = side == "left" and _positions_are_given(subject)

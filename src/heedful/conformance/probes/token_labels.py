@@ -35,14 +35,13 @@ def tearing_view(path: list[Step]) -> Step | None:
     if not path or path[0].operation not in (*CONVOLUTIONS, "linear"):
         return None
     labels = _labels(path[0])
-    features = labels.numel() // (int(labels.max()) + 1)
     values, torn = {path[0].index: labels}, None
     for step in path[1:]:
         rearranged = _replayed(step, values)
         if rearranged is None:
             return None
         values[step.index] = rearranged
-        together = _holds_tokens_together(rearranged, features)
+        together = _holds_tokens_together(rearranged)
         torn = None if together else torn or step
     return torn
 
@@ -61,9 +60,7 @@ def _replayed(step: Step, values: dict[int, Tensor]) -> Tensor | None:
     source = next(iter(step.arguments), None)
     if not isinstance(source, Source) or source.step not in values:
         return None
-    if step.operation not in REARRANGING or any(
-        isinstance(it, Source) for it in step.arguments[1:]
-    ):
+    if step.operation not in REARRANGING or len(step.inputs) != 1:
         return None
     if step.operation in ("mT", "T"):
         return getattr(values[source.step], step.operation)
@@ -75,12 +72,12 @@ def _replayed(step: Step, values: dict[int, Tensor]) -> Tensor | None:
     return part if tuple(part.shape) == step.shape else None
 
 
-def _holds_tokens_together(labels: Tensor, features: int) -> bool:
+def _holds_tokens_together(labels: Tensor) -> bool:
     """Check whether some axis has entries of one token alone, or whole tokens."""
     first = labels == labels.flatten()[0]
     for axis in (axis for axis, size in enumerate(labels.shape) if size > 1):
         if torch.equal(labels, labels.narrow(axis, 0, 1).expand_as(labels)):
             return True
-        if int(first.sum(axis).max()) >= features:
+        if first.sum(axis).max() == first.sum():
             return True
     return False
