@@ -50,6 +50,7 @@ def projections(evidence: Evidence) -> Iterator[Finding | Fact]:
     finding = (
         _unused_parameter(evidence, unused)
         or _unused_part(evidence, unused)
+        or _discarded_part(evidence, unused)
         or _unused_rows(evidence)
     )
     if finding is not None:
@@ -201,9 +202,6 @@ def _reads(step: Step, parameter: str) -> bool:
 
 def _unused_part(evidence: Evidence, unused: set[int]) -> Finding | None:
     """Return a finding if an attention takes one part of a packed projection twice, and another part is unused."""
-    discarded = _discarded_part(evidence, unused)
-    if discarded is not None:
-        return discarded
     for attention in evidence.attentions:
         reuse = _reused_tensor(evidence, attention)
         part = None if reuse is None else _first_unused_part(evidence, unused)
