@@ -98,3 +98,15 @@ class OfTuple(nn.Module):
         if mask is not None:
             s = s.masked_fill(~mask[:, None], -1e9)
         return s.softmax(-1) @ v, mask
+
+
+class OfStrangers(nn.Module):
+    """Needs an object that nobody can guess, beside what it takes apart."""
+
+    def __init__(self, dim=24):
+        super().__init__()
+        self.q = nn.Linear(dim, dim)
+
+    def forward(self, batch, pair, plan):
+        query, key = pair
+        return plan.route(self.q(batch["src"]), query @ key)

@@ -301,6 +301,23 @@ class PixelWeightsOfAllHeads(PixelWeights):
     merged = 2
 
 
+class MaskedPixels(PixelWeights):
+    """Hides the pixels at which a mask says so."""
+
+    def forward(self, points, picture, hidden_mask=None):  # pyright: ignore[reportIncompatibleMethodOverride]
+        """
+        Args:
+            points: (batch, number, width). picture: (batch, width, height, width of the picture).
+            hidden_mask: (batch, height, width of the picture), of the pixels that nothing is to look at.
+        """
+        q = self.of_points(points).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        k = self.of_pixels(picture).unflatten(1, (self.num_heads, -1))
+        scores = torch.einsum("bhnd,bhdyx->bnhyx", q * q.shape[-1] ** -0.5, k)
+        if hidden_mask is not None:
+            scores = scores.masked_fill(hidden_mask[:, None, None], float("-inf"))
+        return scores.flatten(3).softmax(-1).view(scores.shape)
+
+
 class OfGrid(Projected):
     """Takes the pixels of a grid as tokens, and the sizes of the grid."""
 

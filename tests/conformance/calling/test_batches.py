@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
 from conformance.calling import batches
 from heedful import check
 from heedful.conformance.calling.subject import find_subject
+from heedful.errors import ArgumentError
 
 
 @pytest.mark.parametrize(
@@ -42,3 +45,11 @@ def test_the_values_within_an_argument_are_found(module, tokens, mask):
 def test_the_bug_is_named(module, right, wrong, name, edited):
     torch.manual_seed(0)
     assert [bug.name for bug in check(edited(batches, module, right, wrong)()).bugs] == [name]
+
+
+def test_the_command_that_is_proposed_holds_the_values():
+    with pytest.raises(ArgumentError) as caught:
+        find_subject(batches.OfStrangers())
+    vector = r"torch\.randn\(\d, \d, \d+\)"
+    expected = rf"--example '\{{\"src\": {vector}\}}, \({vector}, {vector}\), "
+    assert re.search(expected, str(caught.value)), caught.value

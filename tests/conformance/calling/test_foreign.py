@@ -146,3 +146,14 @@ def test_the_pixels_of_a_documented_feature_map_are_keys():
     (bug,) = check(foreign.PixelWeightsOfAllHeads).bugs
     assert bug.name == "softmax-wrong-dim"
     assert "4 × 2 × 3" in bug.proof
+
+
+def test_a_mask_of_the_pixels_of_a_feature_map_is_given():
+    subject = find_subject(foreign.MaskedPixels)
+    mask = subject.arguments(subject.draw(2, 5))["hidden_mask"]
+    assert mask.shape == (2, 2, 3)
+    assert not mask.any()
+    report = check(foreign.MaskedPixels)
+    assert not report.bugs
+    assert report.coverage is not None
+    assert not report.coverage.missed

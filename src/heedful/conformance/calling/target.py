@@ -77,10 +77,7 @@ class Target:
     @property
     def required(self) -> tuple[str, ...]:
         """The names of the parameters of a call that have no default."""
-        return tuple(
-            name for name, it in self.parameters.items()
-            if it.default is it.empty and it.kind not in (it.VAR_POSITIONAL, it.VAR_KEYWORD)
-        )  # fmt: skip
+        return tuple(name for name, it in self.parameters.items() if is_required(it))
 
     def bound(self, arguments: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return named arguments as positional ones as far as possible, and the rest by keyword.
@@ -103,6 +100,14 @@ class Target:
         module = CASTS[dtype](copy.deepcopy(self.module))
         module.train(train)  # its result is not used: a module may override it and return nothing
         return module
+
+
+def is_required(parameter: inspect.Parameter) -> bool:
+    """Check whether a call has to give a parameter."""
+    return parameter.default is parameter.empty and parameter.kind not in (
+        parameter.VAR_POSITIONAL,
+        parameter.VAR_KEYWORD,
+    )
 
 
 def _with_leaves(arguments: Mapping[str, Any]) -> dict[str, Any]:
