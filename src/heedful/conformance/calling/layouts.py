@@ -26,6 +26,8 @@ class Layouts(NamedTuple):
         declared: Whether the target itself states the layout, so that the other one is no fault of its own.
         images: Whether tokens may be the pixels of a feature map.
         signals: Whether channels may come before tokens, as convolutions over time take them.
+        heads_declared: Whether the target itself states the layout of heads.
+        batch_axis: Which of four axes the source calls the batch, or 0 for those of a feature map; None if none.
     """
 
     tokens: tuple[str, str]
@@ -33,6 +35,8 @@ class Layouts(NamedTuple):
     declared: bool = False
     images: bool = False
     signals: bool = False
+    heads_declared: bool = False
+    batch_axis: int | None = None
 
 
 def likely_layouts(target: Callable[..., Any]) -> Layouts:
@@ -50,14 +54,27 @@ def likely_layouts(target: Callable[..., Any]) -> Layouts:
     stated = (own, next(unpacked, None), next(documented, None))
     evidence = (*stated, inner)
     batch_first = next((answer for answer in evidence if answer is not None), True)
-    heads_last = any(axes.startswith("BTH") for axes in shapes)
+    of_heads = [it for it in (*shapes, *documented_axes(target)) if it[:3] in ("BTH", "BHT")]
     return Layouts(
         tokens=("(B, T, C)", "(T, B, C)") if batch_first else ("(T, B, C)", "(B, T, C)"),
-        heads="(B, T, H, D)" if heads_last else "(B, H, T, D)",
+        heads="(B, T, H, D)" if "BTH" in [it[:3] for it in of_heads] else "(B, H, T, D)",
         declared=any(answer is not None for answer in stated),
         images=4 in unpacked_ranks(target) or _has_layers(target, nn.Conv2d),
         signals=_has_layers(target, nn.Conv1d),
+        heads_declared=bool(of_heads),
+        batch_axis=_batch_axis(target),
     )
+
+
+def _batch_axis(target: Callable[..., Any]) -> int | None:
+    """Return which of four axes a target's source calls the batch; 0 if two of them are a height and a width."""
+    for variables in (it for it in _unpacked_shapes(target) if len(it) == 4):
+        axes = _axes(variables)
+        if axes.count("B") == 1:
+            return axes.index("B")
+        if {"h", "w"} <= {name.lower()[:1] for name in variables[1:]}:
+            return 0
+    return None
 
 
 def _has_layers(target: Callable[..., Any], kind: type[nn.Module]) -> bool:
