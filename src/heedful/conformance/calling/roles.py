@@ -90,7 +90,9 @@ def _distances(shape: str, width: int) -> Callable[..., Tensor]:
         vectors = _table(2 * MOST_TOKENS - 1, width)[MOST_TOKENS - T : MOST_TOKENS + T - 1]
         sizes = {DISTANCE_AXIS: 2 * T - 1, "B": 1}
         last = len(shape) - 1
-        view = vectors.view([width if n == last else sizes.get(it, 1) for n, it in enumerate(shape)])
+        view = vectors.view(
+            [width if n == last else sizes.get(it, 1) for n, it in enumerate(shape)]
+        )
         batched = [B if it == "B" else -1 for it in shape]
         return view.to(dtype).expand(batched).contiguous()
 
