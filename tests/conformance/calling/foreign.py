@@ -374,8 +374,7 @@ class PartsOfPatches(Projected):
 
     def forward(self, x):
         b, p, n, hd = x.shape
-        q, k, v = self.split(x)
-        return attend(q, k, v)
+        return attend(*self.split(x)).reshape(b, p, n, hd)
 
 
 class Rows(Projected):
@@ -388,7 +387,7 @@ class Rows(Projected):
         q, k, v = (it.unflatten(-1, (self.heads, -1)) for it in self.split(x))
         scores = torch.einsum("icnhd,jcnhd->hcnij", q * q.shape[-1] ** -0.5, k)
         context = torch.einsum("hcnij,jcnhd->icnhd", scores.softmax(-1), v)
-        return context.flatten(-2)
+        return context.reshape(num_rows, num_cols, batch_size, width)
 
 
 class HandedOn(Projected):

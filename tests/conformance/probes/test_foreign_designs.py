@@ -259,6 +259,7 @@ class Tiny(Heads):
         super().__init__()
         self.embedding = nn.Embedding(16, 24)
         nn.init.normal_(self.embedding.weight, std=1e-5)
+        self.to_q, self.to_k = (nn.Linear(24, 24, bias=False) for _ in range(2))
 
     def forward(self, ids):
         query, key, value = self.split(self.embedding(ids))
