@@ -118,7 +118,8 @@ def _by_sizes(
         yield CallingConvention("(B, T) ids", tokens[:1], (), vocabulary)
     likely, unlikely = layouts.tokens
     by_convolution = ([SIGNAL] if layouts.signals else [], IMAGES if layouts.images else ())
-    for layout in (*by_convolution[0], likely, "(T, C)", unlikely, *by_convolution[1]):
+    alone = () if layouts.batched else ("(T, C)",)
+    for layout in (*by_convolution[0], likely, *alone, unlikely, *by_convolution[1]):
         for width in widths_of(module)[:most]:
             yield CallingConvention(layout, tokens, (width,), same_tokens=True)
 

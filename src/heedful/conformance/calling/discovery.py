@@ -26,6 +26,7 @@ from heedful.conformance.calling.failures import (
 from heedful.conformance.calling.globals import global_tensor_sizes
 from heedful.conformance.calling.isolation import within
 from heedful.conformance.calling.one_query import with_one_query
+from heedful.conformance.calling.other_axes import with_axes_by_behavior
 from heedful.conformance.calling.pixel_masks import with_pixel_masks
 from heedful.conformance.calling.second_sequence import with_second_sequence
 from heedful.conformance.calling.target import Target, TargetError
@@ -61,7 +62,8 @@ def find_convention(target: Target, causal: bool | None) -> tuple[CallingConvent
         conventions = [replace(convention, fixed_sizes=sizes) for convention in candidates]
         caller = _first_that_works(target, conventions, failures, until)
         if caller is not None:
-            caller = with_pixel_masks(with_second_sequence(with_one_query(caller)))
+            caller = with_one_query(with_axes_by_behavior(caller))
+            caller = with_pixel_masks(with_second_sequence(caller))
             return caller.convention, caller.dtype
     if perf_counter() > until:  # what was not tried might have worked
         raise not_callable(target, failures)

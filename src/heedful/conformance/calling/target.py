@@ -30,7 +30,7 @@ CASTS: Mapping[torch.dtype, Callable[[nn.Module], nn.Module]] = {
 
 LEAF: re.Pattern[str] = re.compile(r"[.\[]")  # begins the path of a leaf within an argument
 # Entries of a matrix that is as good as zero, and of one that was never initialized.
-TINY, HUGE = 1e-6, 1e6
+TINY, HUGE = 1e-4, 1e6
 
 
 class TargetError(Exception):

@@ -43,7 +43,7 @@ def dropout_unused(evidence: Evidence) -> Iterator[Finding | Fact]:
     elif any(_states_no_dropout(attention.context_step) for attention in attentions):
         layers = _layers(evidence.subject)
         idle = [name for name in idle if OF_WEIGHTS in name or name in layers]
-    if not idle:
+    if not idle or _is_switched_off(evidence.subject):
         return
     attention = attentions[0]
     B, T = evidence.inputs.sizes
@@ -53,6 +53,17 @@ def dropout_unused(evidence: Evidence) -> Iterator[Finding | Fact]:
         f"The target declares the dropout {idle[0]}, but in training no weight is dropped: nothing applies it.",
         f"B = {B}, T = {T}",
         SourceLine.of(attention.softmax_step or attention.context_step),
+    )
+
+
+def _is_switched_off(subject: Subject) -> bool:
+    """Check whether an attribute such as `use_dropout` is False: then the dropout is not meant to act."""
+    parts = () if subject.module is None else subject.module.modules()
+    return any(
+        value is False and "drop" in name
+        for part in parts
+        if not is_from_torch(part)
+        for name, value in vars(part).items()
     )
 
 

@@ -243,7 +243,7 @@ def _first_unused_part(evidence: Evidence, unused: set[int]) -> Step | None:
     """Return the first step that splits a part off a projection which nothing uses."""
     steps = evidence.baseline.trace.steps
     for step in steps:
-        if step.index not in unused or step.operation not in SPLITS:
+        if step.index not in unused or step.operation not in SPLITS or 0 in step.shape:
             continue
         if any(is_projection(steps[index]) for index in ancestors(steps, step)):
             return step
