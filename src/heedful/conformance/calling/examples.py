@@ -14,7 +14,11 @@ from torch import Tensor, nn
 
 from heedful.conformance.calling import names
 from heedful.conformance.calling.arguments import token_arguments
-from heedful.conformance.calling.axes import layouts_by_behavior, mixing_axes
+from heedful.conformance.calling.axes import (
+    has_rows_of_columns,
+    layouts_by_behavior,
+    mixing_axes,
+)
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.causality import causal_flag, mask_by_caller
 from heedful.conformance.calling.convention import TOKEN_AXES, CallingConvention, Constants
@@ -429,6 +433,9 @@ def _layouts(
     shape = tuple(tokens.shape)
     if not tokens.is_floating_point():
         vocabulary = int(tokens.max()) + 1
+        if len(shape) == 2 and has_rows_of_columns(target, arguments, shape):
+            columns_first = CallingConvention("(T, B) ids", taking, (), vocabulary, pooled=True)
+            yield columns_first, (shape[1], shape[0])
         layout = "(B, T) ids" if len(shape) == 2 else "(B, T, C) ids"
         yield CallingConvention(layout, taking, shape[2:], vocabulary), (shape[0], shape[1])
     elif len(shape) == 2:
