@@ -32,9 +32,9 @@ class CallingConvention:
     """The way in which a target takes tokens and returns rows.
 
     Attributes:
-        layout: "(B, T, C)", "(T, B, C)", "(B, C, T)", "(T, C)", "(B, H, T, D)", "(B, T, H, D)", "(B, T) ids" or "(T, B) ids"; or that
-            of a feature map whose pixels are the tokens, such as "(B, C, Y, X)" or "(B, Y, X, C)"; or with more axes of
-            features.
+        layout: "(B, T, C)", "(T, B, C)", "(B, C, T)", "(T, C)", "(B, H, T, D)", "(B, T, H, D)", "(B, T) ids"
+            or "(T, B) ids"; or that of a feature map whose pixels are the tokens, such as "(B, C, Y, X)" or
+            "(B, Y, X, C)"; or with more axes of features.
         names: The arguments that take one row per token.
         features: The shape of one token.
         vocabulary: The number of token ids; 0 if tokens are vectors.
