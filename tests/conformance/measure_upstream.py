@@ -17,6 +17,7 @@ from typing import Literal
 import torch
 from upstream.cases import KNOWN, Case, Version
 from upstream.held_out import HELD_OUT
+from upstream.known_drawn import KNOWN_DRAWN
 from upstream.known_later import KNOWN_LATER
 
 from heedful.conformance import Report, check
@@ -26,7 +27,7 @@ WORKERS = 2
 NEAR = 1
 """How many lines a reported line may be away from the lines of the fix."""
 SETS: dict[Literal["known", "held-out"], tuple[Case, ...]] = {
-    "known": (*KNOWN, *KNOWN_LATER),
+    "known": (*KNOWN, *KNOWN_LATER, *KNOWN_DRAWN),
     "held-out": HELD_OUT,
 }
 """The two sets of bugs: those that may guide a change of the check, and those that may not."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -46,3 +49,41 @@ def test_a_hostile_target_gets_the_answer_of_the_checker(hostile, tmp_path, monk
         report = json.loads(output)
         assert report["ok"] is (code == SOUND)
         assert hostile.text in str(report).replace(r"\\", "\\")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda it: it.name)
+def test_a_signal_that_ends_the_command_ends_the_process_of_the_target(number, tmp_path):
+    file, note = tmp_path / "endless.py", tmp_path / "process"
+    file.write_text(ENDLESS_WITH_CHILD.format(note=str(note)))
+    command = [sys.executable, "-m", "heedful", "check", f"{file}:Attention"]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 60
+    while not (note.exists() and note.read_text().count(" ") == 1) and time.monotonic() < until:
+        time.sleep(0.05)
+    running = [int(text) for text in note.read_text().split()]
+    assert all(is_running(it) for it in running)
+    process.send_signal(number)
+    assert process.wait(10) == 128 + number
+    until = time.monotonic() + 5
+    while any(is_running(it) for it in running) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not [it for it in running if is_running(it)]
+
+
+ENDLESS_WITH_CHILD = """
+import os, subprocess, time
+from pathlib import Path
+child = subprocess.Popen(["sleep", "60"])
+Path({note!r}).write_text(f"{{os.getpid()}} {{child.pid}}")
+while True:
+    time.sleep(1)
+"""
+
+
+def is_running(process: int) -> bool:
+    """Check whether a process is there, and no zombie that waits for its parent."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"

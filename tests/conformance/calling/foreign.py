@@ -301,6 +301,23 @@ class PixelWeightsOfAllHeads(PixelWeights):
     merged = 2
 
 
+class MaskedPixels(PixelWeights):
+    """Hides the pixels at which a mask says so."""
+
+    def forward(self, points, picture, hidden_mask=None):  # pyright: ignore[reportIncompatibleMethodOverride]
+        """
+        Args:
+            points: (batch, number, width). picture: (batch, width, height, width of the picture).
+            hidden_mask: (batch, height, width of the picture), of the pixels that nothing is to look at.
+        """
+        q = self.of_points(points).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        k = self.of_pixels(picture).unflatten(1, (self.num_heads, -1))
+        scores = torch.einsum("bhnd,bhdyx->bnhyx", q * q.shape[-1] ** -0.5, k)
+        if hidden_mask is not None:
+            scores = scores.masked_fill(hidden_mask[:, None, None], float("-inf"))
+        return scores.flatten(3).softmax(-1).view(scores.shape)
+
+
 class OfGrid(Projected):
     """Takes the pixels of a grid as tokens, and the sizes of the grid."""
 
@@ -338,3 +355,83 @@ class OfPacked(Projected):
         bounds = cu_seqlens.tolist()
         parts = (x[a:b] for a, b in pairwise(bounds))
         return torch.cat([attend(*self.split(part)) for part in parts])
+
+
+class HeadsLast(nn.Module):
+    """Attends with the axis of tokens before that of heads, and says so."""
+
+    def __init__(self, use_dropout=False, dropout=0.1):
+        super().__init__()
+        self.use_dropout, self.dropout = use_dropout, nn.Dropout(dropout)
+
+    def forward(self, queries, keys, values, q_mask=None, kv_mask=None):
+        """
+        Args:
+            queries: [N, L, H, D]
+            keys: [N, S, H, D]
+            values: [N, S, H, D]
+        """
+        scores = torch.einsum("nqhd,nkhd->nqkh", queries, keys) * queries.shape[-1] ** -0.5
+        if q_mask is not None and kv_mask is not None:
+            hidden = ~(q_mask[:, :, None] & kv_mask[:, None])
+            scores = scores.masked_fill(hidden[..., None], -torch.inf)
+        weights = scores.softmax(2)
+        if self.use_dropout:
+            weights = self.dropout(weights)
+        return torch.einsum("nqkh,nkhd->nqhd", weights, values)
+
+
+def heads_last(q, k, v):
+    weights = torch.einsum("iqhd,ikhd->ihqk", q, k).mul(q.shape[-1] ** -0.5).softmax(-1)
+    return torch.einsum("ihqk,ikhd->iqhd", weights, v)
+
+
+class PartsOfPatches(Projected):
+    """Attends over the third of four axes."""
+
+    def forward(self, x):
+        b, p, n, hd = x.shape
+        return attend(*self.split(x)).reshape(b, p, n, hd)
+
+
+class Rows(Projected):
+    """Attends along the first of four axes, before columns and the batch."""
+
+    heads = 4
+
+    def forward(self, x):
+        num_rows, num_cols, batch_size, width = x.shape
+        q, k, v = (it.unflatten(-1, (self.heads, -1)) for it in self.split(x))
+        scores = torch.einsum("icnhd,jcnhd->hcnij", q * q.shape[-1] ** -0.5, k)
+        context = torch.einsum("hcnij,jcnhd->icnhd", scores.softmax(-1), v)
+        return context.reshape(num_rows, num_cols, batch_size, width)
+
+
+class HandedOn(Projected):
+    """Hands what its constructor takes to the one that it inherits."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+
+
+class OfDistances(Projected):
+    """Adds scores of queries and of embeddings of distances."""
+
+    def forward(self, query, key, value, pos_enc, mask=None):
+        """
+        Args:
+            query: (#batch, time1, size).
+            key: (#batch, time2, size).
+            value: (#batch, time2, size).
+            pos_enc: Embeddings of distances
+                (#batch, 2*time1-1, size).
+            mask: (#batch, time2), True at padding.
+        """
+        q, k, v = (self.split(it)[n] for n, it in enumerate((query, key, value)))
+        T = query.shape[1]
+        of_distances = q @ pos_enc.mT
+        shift = torch.arange(T)[None] - torch.arange(T)[:, None] + T - 1
+        scores = q @ k.mT + of_distances.gather(-1, shift.expand(len(q), T, T))
+        if mask is not None:
+            scores = scores.masked_fill(mask[:, None], -torch.inf)
+        return (scores * q.shape[-1] ** -0.5).softmax(-1) @ v

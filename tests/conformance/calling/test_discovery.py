@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from typing import ClassVar
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -25,6 +28,7 @@ from conformance.calling.attentions import (
     WrongLayout,
     attend,
 )
+from heedful.conformance.calling import discovery
 from heedful.conformance.calling.subject import find_subject
 from heedful.conformance.calling.target import TargetError
 from heedful.errors import ArgumentError
@@ -138,3 +142,37 @@ def test_an_exception_in_the_target_is_reported_as_its_cause():
     with pytest.raises(TargetError) as raised:
         find_subject(Misspelt)
     assert isinstance(raised.value.__cause__, NameError)
+
+
+class Planned(Projected):
+    """Needs an object that nobody can guess."""
+
+    dtypes: ClassVar[list[torch.dtype]] = []
+
+    def forward(self, x, plan):  # pyright: ignore[reportIncompatibleMethodOverride]
+        Planned.dtypes.append(x.dtype)
+        return plan.route(super().forward(x))
+
+
+def test_what_another_dtype_cannot_change_is_tried_in_one_alone():
+    with pytest.raises(ArgumentError, match="no attribute 'route'"):
+        find_subject(Planned(24))
+    assert torch.float64 in Planned.dtypes
+    assert torch.float32 not in Planned.dtypes
+
+
+class Hesitant(Projected):
+    """Takes its time, as long as it does not get the mask that it needs."""
+
+    def forward(self, x, mask):  # pyright: ignore[reportIncompatibleMethodOverride]
+        if mask is None or mask.dim() < 4:
+            time.sleep(0.06)
+            raise ValueError("Expected a mask (B, 1, 1, T).")
+        return attend(*self.split(x), ~mask[:, 0])
+
+
+def test_a_call_gets_its_own_time_after_slow_ones(monkeypatch):
+    monkeypatch.setattr(discovery, "TRIAL_SECONDS", 0.1)
+    subject = find_subject(Hesitant(24))
+    assert subject.padding is not None
+    assert subject.padding.form == "(B, 1, 1, T)"

@@ -174,6 +174,20 @@ def test_a_size_that_happens_to_be_that_of_the_batch_stays():
     assert subject.arguments(subject.draw(3, 5))["angles"].shape == (1, 5, 2)
 
 
+@pytest.mark.parametrize("columns", [False, True])
+def test_ids_may_be_words_first_if_each_column_gives_a_row(columns):
+    embedding, score = nn.Embedding(11, 8).double(), nn.Linear(8, 1).double()
+
+    def pooled(ids):
+        words = embedding(ids.T if columns else ids)
+        return (score(words).softmax(dim=1) * words).sum(dim=1)
+
+    ids = torch.arange(10).view(2, 5)
+    convention = find_subject(pooled, example=(ids.T if columns else ids,)).convention
+    assert convention.layout == ("(T, B) ids" if columns else "(B, T) ids")
+    assert convention.pooled
+
+
 def test_an_int_mask_beside_token_ids_takes_no_tokens():
     embedding = nn.Embedding(11, 8).double()
 

@@ -41,6 +41,12 @@ checking = sys.modules[
         foreign.OfShape,
         foreign.OfEdges,
         foreign.OfPacked,
+        foreign.HeadsLast,
+        foreign.heads_last,
+        foreign.PartsOfPatches,
+        foreign.Rows,
+        foreign.HandedOn,
+        foreign.OfDistances,
     ],
     ids=lambda it: getattr(it, "__name__", type(it).__name__),
 )
@@ -48,6 +54,27 @@ def test_foreign_styles_are_called_without_a_false_alarm(target):
     report = check(target)
     assert not report.bugs
     assert [run.name for run in report.probes if run.name == "calling"] == []
+
+
+@pytest.mark.parametrize(
+    ("target", "layout"),
+    [
+        (foreign.HeadsLast, "(B, T, H, D)"),
+        (foreign.heads_last, "(B, T, H, D)"),
+        (foreign.PartsOfPatches, "(B, P, T, C)"),
+        (foreign.Rows, "(T, P, B, C)"),
+        (foreign.ChannelsLast, "(B, Y, X, C)"),
+    ],
+)
+def test_the_order_of_axes_is_read_or_decided_by_what_mixes(target, layout):
+    assert find_subject(target).layout == layout
+
+
+def test_vectors_of_distances_are_those_of_the_same_distances_at_every_length():
+    subject = find_subject(foreign.OfDistances)
+    longer, shorter = (subject.arguments(subject.draw(2, T))["pos_enc"] for T in (7, 5))
+    assert longer.shape == (2, 13, longer.shape[-1])
+    assert torch.equal(longer[:, 2:-2], shorter)
 
 
 def test_a_mask_of_an_unknown_name_is_found_by_what_it_hides():
@@ -146,3 +173,14 @@ def test_the_pixels_of_a_documented_feature_map_are_keys():
     (bug,) = check(foreign.PixelWeightsOfAllHeads).bugs
     assert bug.name == "softmax-wrong-dim"
     assert "4 × 2 × 3" in bug.proof
+
+
+def test_a_mask_of_the_pixels_of_a_feature_map_is_given():
+    subject = find_subject(foreign.MaskedPixels)
+    mask = subject.arguments(subject.draw(2, 5))["hidden_mask"]
+    assert mask.shape == (2, 2, 3)
+    assert not mask.any()
+    report = check(foreign.MaskedPixels)
+    assert not report.bugs
+    assert report.coverage is not None
+    assert not report.coverage.missed

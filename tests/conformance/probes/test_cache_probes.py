@@ -44,6 +44,18 @@ WRONG = [
     ("causal-alignment", GROWING, VISIBLE, UNSEEN, None),
     (
         "causal-alignment",
+        GROWING.replace(VISIBLE, "visible = self.triangle(T, past)").replace(
+            "    def forward(",
+            "    def triangle(self, T, past):\n"
+            "        return torch.ones(T, past + T, dtype=torch.bool).tril(past)\n\n"
+            "    def forward(",
+        ),
+        "torch.ones(T, past + T, dtype=torch.bool).tril(past)",
+        "torch.ones(T, T, dtype=torch.bool).tril()",
+        "return torch.ones(T, T",
+    ),
+    (
+        "causal-alignment",
         GROWING,
         VISIBLE,
         "visible = torch.ones(T, T, dtype=torch.bool).tril()",

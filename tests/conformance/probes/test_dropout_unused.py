@@ -1,5 +1,6 @@
 """A dropout that is declared for the weights must be applied in training."""
 
+import pytest
 from edited_attention import APPLY_MASK, CONTEXT, CORRECT, DROPOUT, SOFTMAX, edited
 
 from heedful import check
@@ -47,3 +48,31 @@ def test_a_dropout_that_the_fused_attention_applies_is_used(tmp_path):
     )
     with edited(tmp_path, APPLY_MASK + SOFTMAX + DROPOUT + CONTEXT, fused) as attention:
         assert not check(attention, causal=True).bugs
+
+
+STATES_NONE = (
+    "        context = F.scaled_dot_product_attention(query, key, value, {}is_causal=True)\n"
+)
+
+
+@pytest.mark.parametrize("stated", ["dropout_p=0.0, ", "attn_mask=None, dropout_p=0, "])
+def test_a_number_is_not_meant_for_a_call_that_says_it_drops_nothing(tmp_path, stated):
+    source = CORRECT.replace("self.dropout = nn.Dropout(dropout)", "self.dropout = dropout")
+    fused = STATES_NONE.format(stated)
+    with edited(tmp_path, APPLY_MASK + SOFTMAX + DROPOUT + CONTEXT, fused, source) as attention:
+        assert not check(attention, causal=True).bugs
+
+
+@pytest.mark.parametrize(
+    ("declared", "stated"),
+    [
+        ("self.dropout = dropout", ""),
+        ("self.attn_dropout = dropout", "dropout_p=0.0, "),
+        ("self.dropout = nn.Dropout(dropout)", "dropout_p=0.0, "),
+    ],
+)
+def test_a_dropout_for_the_weights_is_missed_in_a_fused_call(tmp_path, declared, stated):
+    source = CORRECT.replace("self.dropout = nn.Dropout(dropout)", declared)
+    fused = STATES_NONE.format(stated)
+    with edited(tmp_path, APPLY_MASK + SOFTMAX + DROPOUT + CONTEXT, fused, source) as attention:
+        assert [bug.name for bug in check(attention, causal=True).bugs] == ["dropout-unused"]

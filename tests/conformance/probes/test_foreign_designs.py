@@ -176,7 +176,102 @@ class OfOnes(Heads):
         return self.to_out((weights @ value).transpose(1, 2).flatten(2))
 
 
-@pytest.mark.parametrize("design", [InHalves, Steep, Slots, Kinked, Additive])
+class Shared(Heads):
+    """Shares queries and keys (Kitaev et al. 2020), of which some heads may be split off.
+
+    A token should not attend to itself, which would be the best key by far.
+    """
+
+    local_heads = 0
+
+    def __init__(self):
+        super().__init__()
+        del self.to_k
+
+    def forward(self, x):
+        shared, value = (
+            it(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            for it in (self.to_q, self.to_v)
+        )
+        near, shared = shared[:, : self.local_heads], shared[:, self.local_heads :]
+        scores = self.scores(shared, F.normalize(shared, dim=-1))
+        diagonal = range(x.shape[1])
+        scores[..., diagonal, diagonal] = -5e4
+        context = torch.cat([near, scores.softmax(-1) @ value], dim=1)
+        return self.to_out(context.transpose(1, 2).flatten(2))
+
+
+class Kernels(Heads):
+    """Linear attention by positive random features of a softmax kernel (Choromanski et al. 2020)."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("frequencies", torch.randn(10, 6))
+
+    def features(self, data, over):
+        frequencies = self.frequencies.expand(*data.shape[:2], 10, 6).type_as(data)
+        logits = torch.einsum("bhtd,bhmd->bhtm", data * data.shape[-1] ** -0.25, frequencies)
+        return (logits - logits.amax(over, keepdim=True).detach()).exp() + 1e-2
+
+    def forward(self, x):
+        query, key, value = self.split(x)
+        query, key = self.features(query, -1), self.features(key, (-1, -2))
+        sums = torch.einsum("bhtm,bhm->bht", query, key.sum(2))
+        context = torch.einsum("bhme,bhtm,bht->bhte", key.mT @ value, query, 1 / sums)
+        return self.to_out(context.transpose(1, 2).flatten(2))
+
+
+class Rearranged(Heads):
+    """Projects scaled tokens to keys by rearranged weights."""
+
+    def forward(self, x):
+        x = F.normalize(x, dim=-1) * x.shape[-1] ** 0.5
+        query, _, value = self.split(x)
+        weights = self.to_k.weight.unflatten(0, (self.num_heads, -1))
+        key = torch.einsum("hdc,btc->bhtd", weights, x)
+        context = self.scores(query, key).softmax(-1) @ value
+        return self.to_out(context.transpose(1, 2).flatten(2))
+
+
+class Buckets(Heads):
+    """Sees the tokens of its bucket, and those of the bucket before as one."""
+
+    bucket_size: int
+
+    def __init__(self):
+        super().__init__()
+        self.bucket_size = 8
+
+    def forward(self, x):
+        T, size = x.shape[1], self.bucket_size
+        query, key, value = self.split(x)
+        if T % size == 0:
+            mixed = torch.arange(T).unflatten(0, (-1, size)).roll(1, 0).flatten()
+            key, value = key + key[:, :, mixed], value + value[:, :, mixed]
+        context = self.scores(query, key).softmax(-1) @ value
+        return self.to_out(context.transpose(1, 2).flatten(2))
+
+
+class Tiny(Heads):
+    """Begins with tiny embeddings, and normalizes queries and keys unless they are shorter than an ε."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(16, 24)
+        nn.init.normal_(self.embedding.weight, std=1e-5)
+        self.to_q, self.to_k = (nn.Linear(24, 24, bias=False) for _ in range(2))
+
+    def forward(self, ids):
+        query, key, value = self.split(self.embedding(ids))
+        query, key = (it / it.norm(dim=-1, keepdim=True).clamp(min=1e-3) for it in (query, key))
+        context = (query @ key.mT * 8).softmax(-1) @ value
+        return self.to_out(context.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize(
+    "design",
+    [InHalves, Steep, Slots, Kinked, Additive, Shared, Kernels, Rearranged, Buckets, Tiny],
+)
 def test_a_design_raises_no_alarm(design):
     torch.manual_seed(0)
     assert [bug.proof for bug in check(design()).bugs] == []

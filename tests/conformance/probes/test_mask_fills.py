@@ -1,7 +1,10 @@
 """The numbers that masks fill scores with, and the lines that define them."""
 
 import pytest
+import torch
 from edited_attention import APPLY_MASK, CORRECT, MASK_BUFFER, edited
+from torch import nn
+from torch.nn import functional as F
 
 from heedful import check
 
@@ -97,3 +100,74 @@ def test_a_fill_under_a_mask_of_queries_and_keys_is_tried_in_half_precision(tmp_
         found = check(attention).bugs
     assert [bug.name for bug in found] == ["mask-fill-overflow"] * bugs
     assert all("bias.masked_fill_" in bug.place.source for bug in found)
+
+
+class BlockAttention(nn.Module):
+    """Tokens of a pair attend to each other alone."""
+
+    weigh = staticmethod(lambda scores, near: (scores * near).softmax(dim=-1))
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.to_q, self.to_kv = nn.Linear(d_model, d_model), nn.Linear(d_model, 2 * d_model)
+
+    def forward(self, x):
+        q, (k, v) = self.to_q(x), self.to_kv(x).chunk(2, dim=-1)
+        pair = torch.arange(x.shape[1]) // 2
+        near = (pair[:, None] == pair).to(x.dtype)
+        scores = torch.einsum("bid, bjd -> bij", q, k) * q.shape[-1] ** -0.5
+        return torch.einsum("bij, bjd -> bid", self.weigh(scores, near), v)
+
+
+class PairsWithInfinity(BlockAttention):
+    weigh = staticmethod(lambda scores, near: (scores * near - 1e9 * (1 - near)).softmax(dim=-1))
+
+
+class PairsByLargest(BlockAttention):
+    """Multiplies by what the scores themselves choose, which is a design."""
+
+    weigh = staticmethod(lambda scores, near: (scores * (scores > 0.1)).softmax(dim=-1))
+
+
+class GraphAttention(nn.Module):
+    """Compares nodes by a sum, without queries and keys."""
+
+    masked = staticmethod(lambda e, adj: e.mul(adj > 0))
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.W = nn.Linear(in_features, out_features, bias=False)
+        self.a = nn.Linear(2 * out_features, 1, bias=False)
+
+    def forward(self, h, adj):
+        Wh = self.W(h)
+        N = len(Wh)
+        pairs = torch.cat([Wh[:, None].expand(N, N, -1), Wh[None].expand(N, N, -1)], dim=-1)
+        e = F.leaky_relu(self.a(pairs).squeeze(-1), 0.2)
+        return F.elu(F.softmax(self.masked(e, adj), dim=1) @ Wh)
+
+
+class FilledGraphAttention(GraphAttention):
+    masked = staticmethod(lambda e, adj: torch.where(adj > 0, e, -9e15))
+
+
+def graph():
+    return torch.randn(5, 8), torch.eye(5) + torch.eye(5).roll(1, 0)
+
+
+GRAPH = {"arguments": {"in_features": 8, "out_features": 6}, "example": graph}
+
+
+@pytest.mark.parametrize(("target", "options"), [(BlockAttention, {}), (GraphAttention, GRAPH)])
+def test_a_mask_that_is_multiplied_into_the_scores_hides_nothing(target, options):
+    (bug,) = (it for it in check(target, **options).bugs if it.name == "mask-fill-too-small")
+    assert bug.place is not None
+    assert "near" in bug.place.source or "adj" in bug.place.source
+
+
+@pytest.mark.parametrize(
+    ("target", "options"),
+    [(PairsWithInfinity, {}), (PairsByLargest, {}), (FilledGraphAttention, GRAPH)],
+)
+def test_a_mask_that_hides_or_is_a_choice_is_no_weak_fill(target, options):
+    assert "mask-fill-too-small" not in [bug.name for bug in check(target, **options).bugs]

@@ -72,6 +72,23 @@ class Attention(nn.Module):
         return self.out((w * pairs).sum(1)).squeeze(-1)
 """
 
+# One vector of the whole sequence, which every token is multiplied by.
+SUMMARY = """
+import torch
+from torch import nn
+
+class Attention(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.query, self.key = nn.Linear(channels, channels), nn.Linear(channels, channels)
+        self.score = nn.Parameter(torch.randn(channels, 1))
+
+    def forward(self, tokens):
+        query, key = self.query(tokens), self.key(tokens)
+        alpha = torch.softmax(query @ self.score / key.shape[-1] ** 0.5, dim=1)
+        return (alpha * query).sum(1, keepdim=True) * key + query
+"""
+
 WRONG = [
     ("mask-fill-too-small", DOCUMENT, 'float("-inf")', "1e-9", "masked_fill"),
     (
@@ -91,13 +108,14 @@ WRONG = [
     ),
     ("softmax-wrong-dim", DOCUMENT, "dim=1", "dim=0", "dim=0"),
     ("softmax-wrong-dim", UTTERANCE, "nn.Softmax(dim=1)", "nn.Softmax(dim=0)", "nn.Softmax(dim=0)"),
+    ("softmax-wrong-dim", SUMMARY, "dim=1", "dim=-1", "dim=-1"),
     ("softmax-wrong-dim", PAIRS, "softmax(1)", "softmax(0)", "softmax(0)"),
     ("mask-inverted", DOCUMENT, "word_mask == 0", "word_mask == 1", "word_mask == 1"),
     ("dropout-in-eval", PAIRS, "self.p, self.training", "self.p", "dropout(w"),
 ]
 
 
-@pytest.mark.parametrize("source", [DOCUMENT, UTTERANCE, PAIRS])
+@pytest.mark.parametrize("source", [DOCUMENT, UTTERANCE, PAIRS, SUMMARY])
 def test_a_row_for_each_sequence_is_no_bug(tmp_path, source):
     with written(tmp_path, source) as target:
         assert [finding for finding in findings(target) if finding.level == "bug"] == []

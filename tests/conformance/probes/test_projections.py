@@ -43,6 +43,8 @@ for role in ("query", "key", "value"):
     [
         (CONTEXT, CONTEXT.replace("value", "key"), "weights @ key"),
         ("= query @ key", "= key @ key", "key @ key"),
+        (CONTEXT, "        value = key\n" + CONTEXT, "value = key"),
+        (CONTEXT, "        value = key.contiguous()\n" + CONTEXT, "value = key.contiguous()"),
     ],
 )
 def test_an_unused_part_of_a_packed_projection_is_found(tmp_path, old, new, line):

@@ -161,6 +161,30 @@ def test_queries_that_are_rotated_along_the_heads_are_found_beside_right_keys(tm
     assert (bug.name, bug.place.source) == ("rotary-mismatch", "k = turn(k, 1)")
 
 
+# A part of each head is rotated, by a module of its own.
+PART = ALONG_AN_AXIS.replace(
+    "class Attention(",
+    """class Turn(nn.Module):
+    def forward(self, t):
+        return turn(t)
+
+
+class Attention(""",
+).replace("self.heads = heads", "self.heads, self.turn = heads, Turn()")
+PART = PART.replace("self.proj =", "self.place = nn.Linear(width, 4 * heads)\n        self.proj =")
+PART = PART.replace("q = turn(q)", "p = self.turn(self.place(x).view(B, T, -1, 4).transpose(1, 2))")
+PART = PART.replace("k = turn(k)", "q, k = torch.cat([q, p], -1), torch.cat([k, p], -1)")
+PART = PART.replace("(C // self.heads)", "q.shape[-1]")
+
+
+@pytest.mark.parametrize(("axis", "bugs"), [(1, ["rotary-mismatch"]), (2, [])])
+def test_a_rotation_of_a_part_of_each_head_along_the_heads_is_found(tmp_path, axis, bugs):
+    with written(tmp_path, PART.replace("AXIS", str(axis))) as target:
+        found = check(target).bugs
+    assert [bug.name for bug in found] == bugs
+    assert not bugs or found[0].place.source.startswith("p = self.turn(")
+
+
 # Angles of pairs of halves, which the module holds, and a function that turns pairs of neighbors.
 HELD = """
 import torch
@@ -236,3 +260,69 @@ def test_a_table_of_the_example_that_is_no_rotation_is_no_bug(tmp_path, real, wr
     if not real:
         levels = {it.name: it.level for it in report.findings}
         assert levels["rotary-mismatch"] == "not-testable"
+
+
+OF_A_GRID = """
+import torch
+from torch import nn
+
+def rotate(x, places):
+    half = x.shape[-1] // 2
+    frequencies = 100.0 ** (-torch.arange(half, dtype=x.dtype) / half)
+    angles = places[:, None] * frequencies
+    first, second = x.split(half, dim=-1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+class Attention(nn.Module):
+    def __init__(self, dim=24, columns=4):
+        super().__init__()
+        self.num_heads, self.columns = 2, columns
+        self.qkv, self.proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        places = torch.arange(x.shape[1])
+        rows, columns = (places // self.columns).to(x.dtype), (places % self.columns).to(x.dtype)
+        d = q.shape[-1] // 2
+        q, k = (
+            torch.cat([rotate(t[..., :d], rows), rotate(t[..., d:], columns)], dim=-1) for t in (q, k)
+        )
+        weights = (q @ k.mT * q.shape[-1] ** -0.5).softmax(dim=-1)
+        return self.proj((weights @ v).transpose(1, 2).flatten(2))
+"""
+
+
+def test_rows_and_columns_of_patches_are_small_enough_for_half_precision(tmp_path):
+    assert_no_finding(tmp_path, OF_A_GRID, "dim=24", "dim=24")
+
+
+def test_positions_of_tokens_are_not(tmp_path):
+    old = "(places // self.columns).to(x.dtype)"
+    assert_names_the_line(
+        tmp_path, "rotary-precision", OF_A_GRID, old, "places.to(x.dtype)", "places.to"
+    )
+
+
+AXIAL = OF_A_GRID.replace(
+    """    first, second = x.split(half, dim=-1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+""",
+    """    cos, sin = angles.cos().repeat(1, 2), angles.sin().repeat(1, 2)
+    first, second = x.split(half, dim=-1)
+    turned = torch.cat([-second, first], dim=-1)
+    return x * cos + turned * sin
+""",
+)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ("angles.sin().repeat(1, 2)", "angles.sin().repeat_interleave(2, dim=1)", "angles.sin()"),
+        ("torch.cat([-second, first]", "torch.cat([second, first]", "turned = "),
+    ],
+)
+def test_the_line_is_found_where_parts_of_the_features_are_rotated_apart(tmp_path, old, new, line):
+    assert_names_the_line(tmp_path, "rotary-mismatch", AXIAL, old, new, line)

@@ -102,3 +102,42 @@ def test_shifted_windows_of_a_feature_map_are_not_mixed_heads(tmp_path):
         report = check(target, example=torch.randn(2, 16, 8, 8))
     assert not report.bugs
     assert any(fact.name == "scale" for fact in report.facts)
+
+
+CUT = """
+import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, width=16, heads=2, window_size=2):
+        super().__init__()
+        self.heads, self.window_size = heads, window_size
+        self.qkv, self.out = nn.Conv2d(width, 3 * width, 1), nn.Conv2d(width, width, 1)
+
+    def cut(self, t):
+        B, C, H, W = t.shape
+        n = self.window_size
+        t = t.permute(0, 2, 3, 1).reshape(B, H // n, n, W // n, n, C)
+        return t.transpose(2, 3).reshape(-1, n * n, self.heads, C // self.heads).transpose(1, 2)
+
+    def forward(self, x):
+        B, C, H, W = x.shape
+        n = self.window_size
+        q, k, v = (self.cut(it) for it in self.qkv(x).chunk(3, dim=1))
+        weights = (q @ k.mT / (C // self.heads) ** 0.5).softmax(-1)
+        context = (weights @ v).transpose(1, 2).reshape(B, H // n, W // n, n, n, C)
+        context = context.transpose(2, 3).reshape(B, H, W, C).permute(0, 3, 1, 2)
+        return self.out(context)
+"""
+
+
+def test_windows_that_are_cut_without_a_transposition_are_no_squares(tmp_path):
+    wrong = CUT.replace("t.transpose(2, 3).reshape(-1", "t.reshape(-1")
+    wrong = wrong.replace("context.transpose(2, 3).reshape(B", "context.reshape(B")
+    with written(tmp_path, wrong) as target:
+        (bug,) = check(target).bugs
+    assert bug.name == "context-wrong"
+    assert bug.place.source.startswith("return t.reshape(-1, n * n")
+    with written(tmp_path, CUT) as target:
+        assert not check(target).bugs

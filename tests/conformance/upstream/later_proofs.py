@@ -1,4 +1,4 @@
-"""What each bug of known_later.py and held_out.py gets wrong, in numbers, as `proofs.py` has it for the first ones."""
+"""What each bug of known_later.py gets wrong, in numbers, as `proofs.py` has it for the first ones."""
 
 from __future__ import annotations
 

@@ -70,6 +70,16 @@ def _axis_of_features(target: Target, shape: tuple[int, ...]) -> int | None:
     return 1 if shape[1] in widths else None
 
 
+def has_rows_of_columns(
+    target: Target, arguments: Mapping[str, Any], shape: tuple[int, ...]
+) -> bool:
+    """Check whether ids (T, B) give a row for each of their columns, and none for each of their rows."""
+    result = _result(target, arguments)
+    output = next(output_candidates(result), None)
+    rows, columns = shape
+    return output is not None and output.shape[:1] == (columns,) and rows not in output.shape
+
+
 def mixing_axes(
     target: Target, arguments: Mapping[str, Any], taking: Sequence[str], axes: Iterable[int]
 ) -> set[int]:
@@ -102,9 +112,14 @@ def _changed(tokens: Tensor, axis: int, index: int) -> Tensor:
 
 def _output(target: Target, arguments: Mapping[str, Any], shape: torch.Size) -> Tensor | None:
     """Return the output of a call that has as many axes as the tokens; None if there is none."""
+    outputs = output_candidates(_result(target, arguments))
+    return next((it for it in outputs if it.dim() == len(shape)), None)
+
+
+def _result(target: Target, arguments: Mapping[str, Any]) -> object:
+    """Return what a call returns, in the arguments' own dtype."""
     dtypes = (it.dtype for it in arguments.values() if isinstance(it, Tensor))
-    callee = target.copied(next(dtype for dtype in dtypes if dtype in CASTS))
+    callee = target.copied(next((it for it in dtypes if it in CASTS), torch.float32))
     args, keywords = target.bound(arguments)
     with torch.no_grad(), exits_as_errors(), seeded():
-        outputs = output_candidates(callee(*args, **keywords))
-    return next((it for it in outputs if it.dim() == len(shape)), None)
+        return callee(*args, **keywords)

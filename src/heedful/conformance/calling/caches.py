@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from heedful.conformance.calling import names
+from heedful.conformance.calling.cache_objects import object_makers
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.causality import is_causal
 from heedful.conformance.calling.chunks import CacheMaker, CacheUse, cache_tensors, run_chunks
@@ -43,6 +44,10 @@ def find_cache(caller: Caller, make_cache: CacheMaker | None) -> CacheWithMaker 
             return use, make
         if first_chunk_runs and broken is None:
             broken = use, make
+    for use, make in _objects(caller):  # one that fails may have been made wrongly
+        with torch.no_grad():
+            if _runs(caller, use, make, inputs, (2, 1, 1)):
+                return use, make
     return None if is_from_transformers(caller.module) else broken
 
 
@@ -74,14 +79,17 @@ def _candidates(caller: Caller, make_cache: CacheMaker | None) -> Iterator[Cache
             yield CacheUse("object", ", ".join(pair), capacity=True), maker
         yield CacheUse("grown", ", ".join(pair)), None
     if cache_tensors(module):
-        switches = (
-            *names.START_POSITIONS,
-            *names.CACHE_SLOTS,
-            *names.POSITION_IDS,
-            names.USE_CACHE,
-        )
-        for name in (name for name in switches if name in parameters):
+        positions = (*names.START_POSITIONS, *names.CACHE_SLOTS, *names.POSITION_IDS)
+        switches = (name for name in parameters if names.CACHE_SWITCH.search(name))
+        for name in (*(name for name in positions if name in parameters), *switches):
             yield CacheUse("buffers", name, capacity=True), None
+
+
+def _objects(caller: Caller) -> Iterator[CacheWithMaker]:
+    """Yield caches that are objects with methods of their own."""
+    for name in (name for name in names.CACHES if name in caller.parameters):
+        for maker in object_makers(caller, name):
+            yield CacheUse("object", name, capacity=True), maker
 
 
 def _known_maker(module: nn.Module | None, dtype: torch.dtype) -> CacheMaker | None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from heedful.conformance.calling.convention import CallingConvention
 from heedful.conformance.calling.exceptions import exits_as_errors
 from heedful.conformance.calling.isolation import restored, seeded
-from heedful.conformance.calling.mask_forms import MaskArgument, Masks, combined_with
+from heedful.conformance.calling.mask_forms import LENGTHS, MaskArgument, Masks, combined_with
 from heedful.conformance.calling.target import Target, TargetError
 from heedful.conformance.recording.coverage import watched
 from heedful.conformance.recording.inputs import Inputs
@@ -124,6 +124,8 @@ class Caller:
         given = self.convention.arguments(inputs)
         from_example = self.convention.from_example
         required = () if from_example else constants.keys()
+        if from_example and padding is not None and padding.form == LENGTHS:
+            required = (padding.name,)  # the example's own are those of its own sequences
         masks = self.masks.arguments(
             (B, T), self.dtype, keep=keep, attend=attend, required=required
         )

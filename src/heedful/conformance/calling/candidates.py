@@ -82,7 +82,7 @@ def of_one_query(
 ) -> Iterator[CallingConvention]:
     """Yield conventions in which the first argument is one vector for each sequence, such as a decoder's state."""
     first, *others = tokens
-    widths = [WIDTH] if module is None else _widths(module)[:most]
+    widths = [WIDTH] if module is None else widths_of(module)[:most]
     for width in widths if others else ():
         yield CallingConvention(
             "(B, T, C)",
@@ -99,7 +99,7 @@ def _to_feature_maps(
 ) -> Iterator[CallingConvention]:
     """Yield conventions in which tokens attend to the pixels of feature maps (B, C, Y, X), as documented."""
     taking = tuple(name for name in tokens if name not in maps)
-    for width in [WIDTH] if module is None else _widths(module)[:most]:
+    for width in [WIDTH] if module is None else widths_of(module)[:most]:
         constants = {name: feature_map(width) for name in maps}
         yield CallingConvention(
             "(B, T, C)", taking, (width,), constants=constants, same_tokens=True, guessed=True
@@ -118,8 +118,9 @@ def _by_sizes(
         yield CallingConvention("(B, T) ids", tokens[:1], (), vocabulary)
     likely, unlikely = layouts.tokens
     by_convolution = ([SIGNAL] if layouts.signals else [], IMAGES if layouts.images else ())
-    for layout in (*by_convolution[0], likely, "(T, C)", unlikely, *by_convolution[1]):
-        for width in _widths(module)[:most]:
+    alone = () if layouts.batched else ("(T, C)",)
+    for layout in (*by_convolution[0], likely, *alone, unlikely, *by_convolution[1]):
+        for width in widths_of(module)[:most]:
             yield CallingConvention(layout, tokens, (width,), same_tokens=True)
 
 
@@ -127,7 +128,7 @@ def _by_two_widths(
     module: nn.Module | None, tokens: tuple[str, ...], layouts: Layouts, most: int
 ) -> Iterator[CallingConvention]:
     """Yield conventions in which the first argument has tokens of one width, and the others of another."""
-    widths = [] if module is None else _widths(module)[:most]
+    widths = [] if module is None else widths_of(module)[:most]
     for width, other in permutations(widths, 2):
         others = dict.fromkeys(tokens[1:], (other,))
         yield CallingConvention(layouts.tokens[0], tokens, (width,), other_features=others)
@@ -154,7 +155,7 @@ def _vocabulary(module: nn.Module) -> int:
     return next((embedding.num_embeddings for embedding in embeddings), 0)
 
 
-def _widths(module: nn.Module) -> list[int]:
+def widths_of(module: nn.Module) -> list[int]:
     """Return the numbers of features that a token may have, the most likely first."""
     widths: list[int] = []
     for part in module.modules():

@@ -18,6 +18,7 @@ from heedful.conformance.calling.mask_forms import mask_tensor
 from heedful.conformance.calling.resizing import Resized
 from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.observation import Observation
+from heedful.observation.leaves import leaves_of
 
 SPARE_SLOTS = 3  # more slots than tokens, so that a call that reads too far is noticed
 CacheMaker = Callable[[int, int], Any]  # of (batch, capacity)
@@ -72,6 +73,7 @@ def run_chunks(
         _fill(cache_tensors(caller.module) if use.kind == "buffers" else cache, unused)
     observations: list[Observation] = []
     start = 0
+    empty = _fingerprint(cache)
     for size in sizes:
         chunk = inputs.tokens(start, start + size)
         arguments = _chunk_arguments(caller, chunk, start)
@@ -83,6 +85,8 @@ def run_chunks(
             trace = caller.trace(arguments)
         if use.kind != "buffers":
             cache = _cache_after(use, trace.result, cache)
+            if start == 0 and _fingerprint(cache) == empty:
+                raise TypeError("nothing was written to the cache")
         observations.append(caller.observation(chunk, arguments, trace, before=start))
         start += size
     return observations
@@ -119,7 +123,7 @@ def _chunk_arguments(caller: Caller, chunk: Inputs, start: int) -> dict[str, Any
             arguments[name] = torch.arange(start, start + T)
         elif name in names.POSITION_IDS:
             arguments[name] = torch.arange(start, start + T).expand(B, T)
-        elif name == names.USE_CACHE:
+        elif names.CACHE_SWITCH.search(name):
             arguments[name] = True
     return arguments
 
@@ -135,12 +139,10 @@ def _cache_after(use: CacheUse, result: object, cache: Any) -> Any:
     """Return the cache after a call: the one in its result, or the same object, changed in place.
 
     Raises:
-        TypeError: No cache came back, and nothing was written to the one before.
+        TypeError: No cache came back.
     """
     returned = _returned_cache(result, len(use.argument.split(", ")))
     if use.kind == "object" and type(returned) is not type(cache):
-        if cache == {}:
-            raise TypeError("nothing was written to the cache")
         return cache
     if returned is None:
         raise TypeError("no cache came back")
@@ -162,6 +164,15 @@ def _returned_cache(result: object, parts: int) -> Any:
     if parts > 1 and len(caches) >= parts:
         return tuple(caches[-parts:])
     return caches[-1] if caches else None
+
+
+def _fingerprint(cache: Any) -> list[object]:
+    """Return what tells a cache from the same one after it was written to."""
+    fields = cache if isinstance(cache, Tensor) else getattr(cache, "__dict__", cache)
+    return [
+        (path, id(leaf), leaf._version) if isinstance(leaf, Tensor) else (path, repr(leaf))
+        for path, leaf in leaves_of(fields)
+    ]
 
 
 def _fill(cache: Any, number: float) -> None:

@@ -42,6 +42,7 @@ OWN_FAULT: re.Pattern[str] = re.compile(
     r"^\w+\.__init__\(\) (missing \d|got an unexpected keyword)|\bfloat\b.*\b(int|integer)|\bint.*\bfloat\b"
 )
 """What a TypeError says about a wrong call of a layer, or about a float where a size is needed."""
+QUOTED: re.Pattern[str] = re.compile(r"'(\w+)'")
 DROPOUT = 0.25  # large enough that a few hundred weights show how it acts
 
 VALUES: Mapping[Names, Any] = {
@@ -119,9 +120,7 @@ def build(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
         if isinstance(error.__cause__, ArgumentError | None):
             raise
         unsure = any(isinstance(value, float) for value in arguments.values())
-        unsure |= any(
-            it.kind is it.VAR_POSITIONAL for it in inspect.signature(cls).parameters.values()
-        )
+        unsure |= _hands_arguments_on(cls)
         if _is_own_fault(
             error.__cause__, guessed=unsure or bool(guessed_parameters(cls, arguments))
         ):
@@ -131,6 +130,12 @@ def build(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
             if not isinstance(built, Exception):
                 return built
         raise
+
+
+def _hands_arguments_on(cls: Callable[..., Any]) -> bool:
+    """Check whether a constructor takes any arguments, which may be those of the class that it inherits from."""
+    kinds = {it.kind for it in inspect.signature(cls).parameters.values()}
+    return not kinds.isdisjoint((inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD))
 
 
 def _is_own_fault(error: BaseException, *, guessed: bool) -> bool:
@@ -164,7 +169,8 @@ def _alternatives(
 ) -> Iterator[dict[str, Any]]:
     """Yield other values for a constructor that rejects the usual ones: other guesses, and then other widths.
 
-    A parameter that is None by default gets its conventional value if the message of the exception names it.
+    A parameter that is None by default gets its conventional value if the message of the exception names it, and so do
+    the parameters of an inherited constructor that it misses.
     """
     guessed = guessed_parameters(cls, arguments)
     values = _values(cls, arguments)
@@ -174,6 +180,10 @@ def _alternatives(
         for name, it in inspect.signature(cls).parameters.items()
         if it.default is None and name not in values and re.search(rf"\b{name}\b", message)
     }
+    if _hands_arguments_on(cls):
+        for name in QUOTED.findall(message) if "required" in message else ():
+            value = _by_name(name, conventional)
+            missing[name] = GUESSES[0] if value is None else value
     if missing:
         yield {**values, **missing}
     for guess in GUESSES if guessed else ():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,9 +32,9 @@ class CallingConvention:
     """The way in which a target takes tokens and returns rows.
 
     Attributes:
-        layout: "(B, T, C)", "(T, B, C)", "(B, C, T)", "(T, C)", "(B, H, T, D)", "(B, T, H, D)" or "(B, T) ids"; or that
-            of a feature map whose pixels are the tokens, such as "(B, C, Y, X)" or "(B, Y, X, C)"; or with more axes of
-            features.
+        layout: "(B, T, C)", "(T, B, C)", "(B, C, T)", "(T, C)", "(B, H, T, D)", "(B, T, H, D)", "(B, T) ids"
+            or "(T, B) ids"; or that of a feature map whose pixels are the tokens, such as "(B, C, Y, X)" or
+            "(B, Y, X, C)"; or with more axes of features.
         names: The arguments that take one row per token.
         features: The shape of one token.
         vocabulary: The number of token ids; 0 if tokens are vectors.
@@ -47,6 +48,7 @@ class CallingConvention:
         other_features: The shapes of one token of arguments whose tokens are of another width.
         grid: The height and width of an example's feature map, whose pixels are the tokens.
         pooled: Whether the result has no row for each token, so that it stands for the row of each of them.
+        leaf_names: What the target's code calls leaves within an example's arguments, by their names here.
     """
 
     layout: str
@@ -63,6 +65,7 @@ class CallingConvention:
     other_features: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     grid: tuple[int, ...] = ()
     pooled: bool = False
+    leaf_names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def batched(self) -> bool:
@@ -79,6 +82,10 @@ class CallingConvention:
         """The names of the leaves within an example's arguments, such as "batch['mask']"."""
         values = ((name, getattr(it, "value", None)) for name, it in self.constants.items())
         return tuple(f"{name}{path}" for name, it in values for path, _ in leaves_of(it) if path)
+
+    def word_for(self, name: str) -> str:
+        """Return what an argument or a leaf within one is called: "mask" for "batch['mask']"."""
+        return self.leaf_names.get(name) or re.findall(r"\w+", name)[-1]
 
     def draw(self, B: int, T: int, dtype: torch.dtype, seed: int = 0) -> Inputs:
         """Draw random tokens: standard normal vectors, or ids."""
@@ -122,7 +129,7 @@ class CallingConvention:
         """Return tokens (B, T, …) in the target's layout."""
         if not self.batched:
             return tokens[0]
-        laid_out = tokens.unflatten(1, self._grid_of(tokens.shape[1])).permute(self._order)
+        laid_out = tokens.unflatten(1, self.grid_of(tokens.shape[1])).permute(self._order)
         return laid_out.contiguous() if self.is_image else laid_out
 
     def _contiguous(self, tokens: Tensor) -> Tensor:
@@ -134,14 +141,18 @@ class CallingConvention:
 
     def _from_layout(self, tensor: Tensor, T: int) -> Tensor:
         """Return a tensor in the target's layout as (B, T, …), the inverse of `_in_layout`."""
-        axes = len(self._grid_of(T))
+        axes = len(self.grid_of(T))
         return tensor.permute(_inverse(self._order)).flatten(1, axes)
 
-    def _grid_of(self, T: int) -> tuple[int, ...]:
+    def grid_of(self, T: int) -> tuple[int, ...]:
         """Return the sizes of the axes that hold T tokens."""
         axes = sum(letter in TOKEN_AXES for letter in self._letters)
         if math.prod(self.grid) == T and len(self.grid) == axes:
             return self.grid
+        if (
+            axes == 3 and T % 2 == 0
+        ):  # two frames, because one alone would not show what is mixed between them
+            return 2, *grid_of(T // 2)
         return (T,) if axes < 2 else (*(1,) * (axes - 2), *grid_of(T))
 
     @property
@@ -171,11 +182,11 @@ class CallingConvention:
         if not self.batched:
             return tensor[None]
         if self.pooled:
-            if self._order[:2] == [1, 0] and tensor.dim() > 2:
+            if tensor.dim() > 2 and (self._order[:2] == [1, 0] or len(tensor) != B):
                 tensor = tensor.transpose(0, 1)
             pooled = tensor.dim() > 0 and len(tensor) == B
             return tensor.reshape(B, 1, -1).expand(B, T, -1) if pooled else None
-        order, grid = self._order, self._grid_of(T)
+        order, grid = self._order, self.grid_of(T)
         if tensor.dim() == len(order):
             at_tokens = [tensor.shape[order.index(axis)] for axis in range(1, 1 + len(grid))]
             return self._from_layout(tensor, T) if at_tokens == [*grid] else None

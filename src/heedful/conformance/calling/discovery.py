@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter  # bound here, because a target may replace it
+from typing import Any
 
 import torch
 
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.candidates import candidate_conventions
 from heedful.conformance.calling.convention import CallingConvention, output_candidates
-from heedful.conformance.calling.exceptions import without_tensors
+from heedful.conformance.calling.exceptions import describe_exception, raising_line, without_tensors
 from heedful.conformance.calling.failures import (
     FailedCall,
     is_missing_name,
+    is_refusal,
     lengths_named,
     not_callable,
     proof_of_bug,
@@ -22,6 +26,8 @@ from heedful.conformance.calling.failures import (
 from heedful.conformance.calling.globals import global_tensor_sizes
 from heedful.conformance.calling.isolation import within
 from heedful.conformance.calling.one_query import with_one_query
+from heedful.conformance.calling.other_axes import with_axes_by_behavior
+from heedful.conformance.calling.pixel_masks import with_pixel_masks
 from heedful.conformance.calling.second_sequence import with_second_sequence
 from heedful.conformance.calling.target import Target, TargetError
 from heedful.conformance.recording.dataflow import steps_from_tokens
@@ -31,6 +37,11 @@ TRIAL_SIZES = (3, 5)  # B and T
 IMAGE_LENGTHS = (16, 64)  # squares that most strides and windows divide
 POOLED = ("(B, T, C)", "(T, B, C)", "(B, T) ids")  # layouts whose tokens may have one row in all
 SEARCH_SECONDS, TRIAL_SECONDS = 20.0, 5.0  # the time limits of all trials, and of one
+MISSHAPEN: re.Pattern[str] = re.compile(
+    r"shapes? .*cannot be multiplied|[Tt]he size of tensor|invalid for input of size|to unpack|Dimension out of range|"
+    r"object has no attribute|[Ee]xpected size|not callable|not subscriptable|number of dimensions|not sufficient"
+)
+ENOUGH = 4  # calls that fail alike with different masks
 LESS_EXACT = (torch.float32, torch.complex64, torch.bfloat16, torch.float16)
 
 
@@ -51,7 +62,8 @@ def find_convention(target: Target, causal: bool | None) -> tuple[CallingConvent
         conventions = [replace(convention, fixed_sizes=sizes) for convention in candidates]
         caller = _first_that_works(target, conventions, failures, until)
         if caller is not None:
-            caller = with_second_sequence(with_one_query(caller))
+            caller = with_one_query(with_axes_by_behavior(caller))
+            caller = with_pixel_masks(with_second_sequence(caller))
             return caller.convention, caller.dtype
     if perf_counter() > until:  # what was not tried might have worked
         raise not_callable(target, failures)
@@ -89,9 +101,21 @@ def _first_that_works(
         if _is_exact(trace):
             return caller
         conventions = [caller.convention]
+    else:
+        conventions = _not_misshapen(conventions, failures)
     single = _first_in(torch.float32, target, conventions, failures, until)
     works = single or double
     return None if works is None else works[0]
+
+
+def _not_misshapen(
+    conventions: Sequence[CallingConvention], failures: Sequence[FailedCall]
+) -> list[CallingConvention]:
+    """Return the conventions that did not fail because of shapes or kinds of values, which no other dtype changes."""
+    misshapen = {
+        it.caller.convention for it in failures if MISSHAPEN.search(describe_exception(it.error))
+    }
+    return [it for it in conventions if it not in misshapen]
 
 
 def _first_in(
@@ -103,17 +127,53 @@ def _first_in(
 ) -> tuple[Caller, Trace] | None:
     """Return the first caller that works in a dtype, and the trace of its call; None once the time is up."""
     callee = target.copied(dtype)
-    for convention in conventions:
-        caller = Caller(target, convention, dtype, callee)
+    waiting = deque(Caller(target, convention, dtype, callee) for convention in conventions)
+    while waiting:
         left = until - perf_counter()
         if left < 0 and failures:
             return None
+        first = waiting[0]
         try:
             with within(min(max(left, 1.0), TRIAL_SECONDS)):
-                return _trial(caller)
-        except Exception as error:  # noqa: BLE001 - the next convention may work
-            failures.append(FailedCall(caller, without_tensors(error)))
+                return _first_of(waiting, failures)
+        except TimeoutError as error:
+            if waiting and waiting[0] is first:  # any other one gets all of the time in its turn
+                failures.append(FailedCall(waiting.popleft(), without_tensors(error)))
     return None
+
+
+def _first_of(waiting: deque[Caller], failures: list[FailedCall]) -> tuple[Caller, Trace] | None:
+    """Return the first caller that works, and the trace of its call; take those that fail from the queue.
+
+    Calls that differ by their masks alone are left out once some of them have failed alike, before any mask is used.
+
+    Raises:
+        TimeoutError: The time is up.
+    """
+    alike: Counter[Any] = Counter()
+    while waiting:
+        kind = _without_masks(waiting[0].convention)
+        if alike[kind] >= ENOUGH:
+            waiting.popleft()
+            continue
+        try:
+            return _trial(waiting[0])
+        except TimeoutError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the next convention may work
+            failures.append(FailedCall(waiting.popleft(), without_tensors(error)))
+            outcome = kind, describe_exception(error), raising_line(error)
+            alike[outcome] += 1
+            alike[kind] = 0 if is_refusal(error) else alike[outcome]
+    return None
+
+
+def _without_masks(convention: CallingConvention) -> Any:
+    """Return what is equal for conventions that differ by their masks alone."""
+    constants = ((name, id(it)) for name, it in convention.constants.items() if "mask" not in name)
+    tokens = convention.layout, convention.names, convention.features, convention.vocabulary
+    others = tuple(convention.other_features.items())
+    return *tokens, others, convention.fixed_sizes, tuple(constants)
 
 
 def _trial(caller: Caller) -> tuple[Caller, Trace]:

@@ -14,17 +14,28 @@ from torch import Tensor, nn
 
 from heedful.conformance.calling import names
 from heedful.conformance.calling.arguments import token_arguments
-from heedful.conformance.calling.axes import layouts_by_behavior, mixing_axes
+from heedful.conformance.calling.axes import (
+    has_rows_of_columns,
+    layouts_by_behavior,
+    mixing_axes,
+)
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.causality import causal_flag, mask_by_caller
 from heedful.conformance.calling.convention import TOKEN_AXES, CallingConvention, Constants
 from heedful.conformance.calling.declared import declared_number
+from heedful.conformance.calling.decoder_steps import (
+    attends_to_keys,
+    full_lengths,
+    mixes_sequences,
+    readings,
+)
 from heedful.conformance.calling.discovery import IMAGE_LENGTHS, LESS_EXACT
 from heedful.conformance.calling.exceptions import exits_as_errors
 from heedful.conformance.calling.isolation import seeded
 from heedful.conformance.calling.layouts import likely_layouts
 from heedful.conformance.calling.options import option
 from heedful.conformance.calling.resizing import Axes, Resized, axes_of, mapped, telling_sequence
+from heedful.conformance.calling.structures import names_within
 from heedful.conformance.calling.target import CASTS, LEAF, Target, TargetError
 from heedful.conformance.recording.dataflow import steps_from_tokens
 from heedful.errors import ArgumentError
@@ -216,6 +227,7 @@ def _conventions(
 ) -> Iterator[tuple[CallingConvention, tuple[int, int]]]:
     """Yield the conventions that an example may follow, each with the sizes B and T of a trial."""
     first = _first_tokens(target, arguments)
+    yield from _of_decoder_steps(target, arguments, first)
     if first is None:
         return
     arguments = {**arguments, **_leaves_beside(first, arguments)}
@@ -239,6 +251,7 @@ def _conventions(
                 other_features={
                     name: (*base.features[:-1], arguments[name].shape[-1]) for name in tokens[1:]
                 },
+                leaf_names=names_within(target),
             ),
             sizes,
         )
@@ -249,6 +262,59 @@ def _conventions(
     found += [it for base in bases for it in _of_its_length(*base, others, flags)]
     yield from found
     yield from ((replace(convention, pooled=True), sizes) for convention, sizes in found)
+
+
+def _of_decoder_steps(
+    target: Target, arguments: Mapping[str, Any], first: str | None
+) -> Iterator[tuple[CallingConvention, tuple[int, int]]]:
+    """Yield the conventions in which a decoder's step looks at the tokens of an encoder, if the example is one.
+
+    Those in which sequences mix come last.
+    """
+    mixed: list[tuple[CallingConvention, tuple[int, int]]] = []
+    leaves, called = _leaves(arguments), names_within(target)
+    for reading in readings(target, leaves, first):
+        keys, axes = reading.keys, reading.axes
+        beside = {**arguments, **_leaves_beside(keys, arguments)}
+        base, sizes = _of_layout(reading.layout, (keys,), tuple(leaves[keys].shape))
+        resized = {
+            name: Resized(_without((keys,), name, value), axes)
+            for name, value in beside.items()
+            if name != keys and not LEAF.search(name)
+        }
+        most = min((it.most_tokens for it in resized.values()), default=None, key=_or_endless)
+        lengths = {
+            name: full_lengths
+            for name, it in leaves.items()
+            if called.get(name, name) in names.VALID_LENGTHS or "len" in called.get(name, name)
+            if isinstance(it, Tensor) and it.dim() == 1 and not it.is_floating_point()
+        }
+        convention = replace(
+            base,
+            constants={**resized, **lengths},
+            from_example=True,
+            guessed=True,
+            max_tokens=most,
+            pooled=True,
+            leaf_names=called,
+        )
+        caller = Caller(target, convention, torch.float64, target.copied(torch.float64))
+        if attends_to_keys(caller):
+            found = convention, _trial_sizes(sizes, most)
+            if not mixes_sequences(caller):
+                yield found
+                return
+            mixed.append(found)
+    yield from mixed
+
+
+def _leaves(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the leaves of all arguments by name, such as "x" and "state[0]"."""
+    return {
+        f"{name}{path}": leaf
+        for name, value in arguments.items()
+        for path, leaf in leaves_of(value)
+    }
 
 
 def _of_other_sizes(
@@ -292,10 +358,7 @@ def _first_tokens(target: Target, arguments: Mapping[str, Any]) -> str | None:
     """
     embeds = any(isinstance(part, nn.Embedding) for part in _modules(target))
     found = {
-        f"{name}{path}": leaf
-        for name, value in arguments.items()
-        for path, leaf in leaves_of(value)
-        if _may_be_tokens(leaf, embeds)
+        name: leaf for name, leaf in _leaves(arguments).items() if _may_be_tokens(leaf, embeds)
     }
     first = next(iter(found), None)
     if first is None or found[first].dim() > 2 or not found[first].is_floating_point():
@@ -370,6 +433,9 @@ def _layouts(
     shape = tuple(tokens.shape)
     if not tokens.is_floating_point():
         vocabulary = int(tokens.max()) + 1
+        if len(shape) == 2 and has_rows_of_columns(target, arguments, shape):
+            columns_first = CallingConvention("(T, B) ids", taking, (), vocabulary, pooled=True)
+            yield columns_first, (shape[1], shape[0])
         layout = "(B, T) ids" if len(shape) == 2 else "(B, T, C) ids"
         yield CallingConvention(layout, taking, shape[2:], vocabulary), (shape[0], shape[1])
     elif len(shape) == 2:

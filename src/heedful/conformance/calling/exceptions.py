@@ -38,12 +38,13 @@ class TargetExitError(Exception):
 def exits_as_errors() -> Iterator[None]:
     """Raise a `TargetExitError` where a target raises SystemExit or the like, which must not end the check.
 
-    KeyboardInterrupt passes, because the user of the check may have pressed Ctrl-C.
+    KeyboardInterrupt passes, because the user of the check may have pressed Ctrl-C, and so does GeneratorExit, which
+    ends a block that a TimeoutError has left behind.
     """
     try:
         with unforked():
             yield
-    except (Exception, KeyboardInterrupt):
+    except (Exception, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
         raise TargetExitError(type(error).__name__).with_traceback(error.__traceback__) from error

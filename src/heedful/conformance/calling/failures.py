@@ -25,7 +25,7 @@ from heedful.conformance.calling.exceptions import (
     raising_line,
 )
 from heedful.conformance.calling.layouts import likely_layouts, unpacked_ranks
-from heedful.conformance.calling.target import Target
+from heedful.conformance.calling.target import Target, is_required
 from heedful.conformance.recording.source import SourceLine, parsed_file
 from heedful.errors import ArgumentError
 
@@ -253,13 +253,22 @@ def _described(value: Any) -> str:
 
 def _command(caller: Caller) -> str:
     """Return the options of the command that give an example, ready to be edited."""
+    target = caller.target
     arguments = attempt(lambda: caller.arguments(caller.draw(2 if caller.batched else 1, 9)))
-    given = {} if isinstance(arguments, Exception) else arguments
-    values = ", ".join(_as_code(given.get(name), name) for name in caller.target.required)
+    bound = attempt(lambda: target.bound(arguments)[0])
+    whole = () if isinstance(bound, Exception) else bound
+    given = dict(zip(target.signature.parameters, whole, strict=False))
+    required = [name for name, it in target.signature.parameters.items() if is_required(it)]
+    values = ", ".join(_as_code(given.get(name), name) for name in required)
     return f"--example '{values}', or --example-from tests/test_x.py::test_x"
 
 
 def _as_code(value: Any, name: str) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(_as_code(it, name) for it in value)})"
+    if isinstance(value, dict):
+        parts = (f'"{key}": {_as_code(it, key)}' for key, it in value.items())
+        return f"{{{', '.join(parts)}}}"
     if not isinstance(value, Tensor):
         return name if value is None else repr(value) if isinstance(value, int | float) else name
     shape = ", ".join(map(str, value.shape))

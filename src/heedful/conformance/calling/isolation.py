@@ -29,7 +29,7 @@ COLLECTIONS = (dict, list, set)
 def seeded(seed: int = 0) -> Iterator[None]:
     """Give every run the same random numbers, so that two runs differ by their inputs alone."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # that of other devices would take much longer
         yield
 
 

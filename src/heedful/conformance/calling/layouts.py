@@ -14,7 +14,13 @@ from heedful.conformance.calling.documentation import docstring_lines, entry_of
 from heedful.conformance.recording.source import parsed
 
 # A shape in a docstring, such as "(batch, length, dim)".
-DOCUMENTED_SHAPE: re.Pattern[str] = re.compile(r"[(\[]\s*([\w*./ ]+(?:,\s*[\w*./ ]+)+)[)\]]")
+DOCUMENTED_SHAPE: re.Pattern[str] = re.compile(
+    r"[(\[]\s*([\w#*./+\- ]+(?:,\s*[\w#*./+\- ]+)+)[)\]]"
+)
+DISTANCES: re.Pattern[str] = re.compile(r"\b2\s*\*?\s*(t|n|l|s|time|len|length|seq)\w*\s*-\s*1$")
+"""A number of distances between tokens, such as 2 * T_1 - 1, in lower case."""
+DISTANCE_AXIS = "R"
+QUERY = rf"({'|'.join(names.QUERIES)})"
 
 
 class Layouts(NamedTuple):
@@ -26,6 +32,9 @@ class Layouts(NamedTuple):
         declared: Whether the target itself states the layout, so that the other one is no fault of its own.
         images: Whether tokens may be the pixels of a feature map.
         signals: Whether channels may come before tokens, as convolutions over time take them.
+        heads_declared: Whether the target itself states the layout of heads.
+        batched: Whether the docstring gives its queries an axis for sequences.
+        batch_axis: Which of four axes the source calls the batch, or 0 for those of a feature map; None if none.
     """
 
     tokens: tuple[str, str]
@@ -33,6 +42,9 @@ class Layouts(NamedTuple):
     declared: bool = False
     images: bool = False
     signals: bool = False
+    heads_declared: bool = False
+    batched: bool = False
+    batch_axis: int | None = None
 
 
 def likely_layouts(target: Callable[..., Any]) -> Layouts:
@@ -50,14 +62,28 @@ def likely_layouts(target: Callable[..., Any]) -> Layouts:
     stated = (own, next(unpacked, None), next(documented, None))
     evidence = (*stated, inner)
     batch_first = next((answer for answer in evidence if answer is not None), True)
-    heads_last = any(axes.startswith("BTH") for axes in shapes)
+    of_heads = [it for it in (*shapes, *documented_axes(target)) if it[:3] in ("BTH", "BHT")]
     return Layouts(
         tokens=("(B, T, C)", "(T, B, C)") if batch_first else ("(T, B, C)", "(B, T, C)"),
-        heads="(B, T, H, D)" if heads_last else "(B, H, T, D)",
+        heads="(B, T, H, D)" if "BTH" in [it[:3] for it in of_heads] else "(B, H, T, D)",
         declared=any(answer is not None for answer in stated),
         images=4 in unpacked_ranks(target) or _has_layers(target, nn.Conv2d),
         signals=_has_layers(target, nn.Conv1d),
+        heads_declared=bool(of_heads),
+        batched=any(it[:2] in ("BT", "TB") for it in documented_axes(target, QUERY)),
+        batch_axis=_batch_axis(target),
     )
+
+
+def _batch_axis(target: Callable[..., Any]) -> int | None:
+    """Return which of four axes a target's source calls the batch; 0 if two of them are a height and a width."""
+    for variables in (it for it in _unpacked_shapes(target) if len(it) == 4):
+        axes = _axes(variables)
+        if axes.count("B") == 1:
+            return axes.index("B")
+        if {"h", "w"} <= {name.lower()[:1] for name in variables[1:]}:
+            return 0
+    return None
 
 
 def _has_layers(target: Callable[..., Any], kind: type[nn.Module]) -> bool:
@@ -70,13 +96,15 @@ def documented_axes(target: Callable[..., Any], argument: str = "") -> Iterator[
 
     Args:
         target: A module or function.
-        argument: The name of an argument, if only lines that begin with it count.
+        argument: The name of an argument, or a pattern of names, if only lines that begin with it count.
     """
+    goes_on = False  # an entry whose shape is on the next line
     for line in docstring_lines(target):
-        if not re.match(rf"{argument}(?!\w)" if argument else "", entry_of(line)):
-            continue
-        for shape in DOCUMENTED_SHAPE.findall(line):
-            yield _documented_shape(shape.split(","))
+        shapes = DOCUMENTED_SHAPE.findall(line)
+        begins = re.match(rf"{argument}(?!\w)" if argument else "", entry_of(line)) is not None
+        if begins or goes_on:
+            yield from (_documented_shape(shape.split(",")) for shape in shapes)
+        goes_on = begins and bool(argument) and not shapes and not line.rstrip().endswith(".")
 
 
 def _documented_shape(parts: list[str]) -> str:
@@ -90,10 +118,12 @@ def _documented_shape(parts: list[str]) -> str:
 
 def _documented_axis(text: str) -> str:
     """Return the letter of an axis as a docstring names it, with a blank for an unknown name."""
-    words = re.findall(r"[a-z]+", text.lower())
-    known = next(
-        (axis for axis, names_ in names.AXES.items() if text.strip().lower() in names_), ""
-    )
+    text = text.strip(" #").lower()
+    if DISTANCES.search(text):
+        return DISTANCE_AXIS
+    words = re.findall(r"[a-z]+", text)
+    plain = re.sub(r"_?\d$", "", text)  # T_1
+    known = next((axis for axis, names_ in names.AXES.items() if {text, plain} & {*names_}), "")
     if known:
         return known
     letters = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -26,6 +25,7 @@ from heedful.conformance.calling.mask_forms import (
 )
 from heedful.conformance.calling.names import Names
 from heedful.conformance.calling.polarity import documented_polarity, is_documented_as_additive
+from heedful.conformance.calling.resizing import Resized
 from heedful.conformance.calling.target import is_from_torch
 from heedful.conformance.recording.dataflow import VIEWS
 from heedful.conformance.recording.differences import differing_entries
@@ -67,11 +67,7 @@ def _find_padding(caller: Caller) -> MaskArgument | None:
     unknown = _first_hiding(caller, _candidates(caller, _unknown(caller), PADDING_FORMS))
     if unknown is not None:
         return unknown
-    lengths = (
-        _as_lengths(name)
-        for name in (*names.VALID_LENGTHS, *_said_to_be_lengths(caller))
-        if name in caller.parameters
-    )
+    lengths = map(_as_lengths, _called_lengths(caller))
     by_name = _first_fitting(caller, lengths) or padding
     if by_name is not None:
         return by_name
@@ -90,8 +86,7 @@ def _weak_masks(caller: Caller, found: Masks) -> tuple[MaskArgument, ...]:
     forms = PADDING_FORMS[:1]  # no other form tells that it is a mask of tokens
     fitting = [_first_fitting(caller, _candidates(caller, (name,), forms)) for name in others]
     if found.padding is None:
-        lengths = map(_as_lengths, (*names.VALID_LENGTHS, *_said_to_be_lengths(caller)))
-        trials = (_trial(caller, it) for it in lengths if it.name in caller.parameters)
+        trials = (_trial(caller, it) for it in map(_as_lengths, _called_lengths(caller)))
         fitting += [it.argument for it in trials if it is not None]
     return tuple(it for it in fitting if it is not None and it.effective and not it.hides)
 
@@ -130,6 +125,15 @@ def _unknown(caller: Caller) -> Names:
     return tuple(dict.fromkeys(found))[:MAX_UNKNOWN]
 
 
+def _called_lengths(caller: Caller) -> Names:
+    """Return the arguments that their names, or the docstrings, call lengths."""
+    word_for = caller.convention.word_for
+    leaves = (leaf for leaf in caller.convention.leaves if "len" in word_for(leaf).lower())
+    known = _among(caller, names.VALID_LENGTHS)
+    said = _said_to_be_lengths(caller)
+    return tuple(dict.fromkeys((*known, *said, *leaves, *_given_lengths(caller))))
+
+
 def _said_to_be_lengths(caller: Caller) -> Names:
     """Return the arguments of unknown names that their names, or the docstrings, call lengths."""
     return tuple(
@@ -138,6 +142,16 @@ def _said_to_be_lengths(caller: Caller) -> Names:
         if "len" in name.lower()
         or [len(axes) for axes in documented_axes(caller.target.callee, name)] == [1]
     )
+
+
+def _given_lengths(caller: Caller) -> Iterator[str]:
+    """Yield the arguments of an example that may be lengths: a number for each sequence, the largest one T."""
+    for name, given in caller.convention.constants.items():
+        value = given.value if isinstance(given, Resized) else None
+        if isinstance(given, Resized) and isinstance(value, Tensor) and value.dtype == torch.int64:
+            of_sequences = given.axes.of(value.shape) == "B"
+            if of_sequences and int(value.min()) > 0 and int(value.max()) == given.axes.T:
+                yield name
 
 
 def said_to_be_masks(caller: Caller) -> Names:
@@ -196,7 +210,7 @@ def _candidates(caller: Caller, known: Names, forms: Sequence[str]) -> Iterator[
     documented = documented_arguments(caller.target.callee)
     for name in _among(caller, known):
         said = documented_polarity(documented.get(name, ""))
-        declared = names.TRUE_KEEPS.get(_last_word(name)) if said is None else said
+        declared = names.TRUE_KEEPS.get(caller.convention.word_for(name)) if said is None else said
         dtypes = (torch.bool, torch.int64, *([caller.dtype] if said is None else []))
         if is_documented_as_additive(documented.get(name, "")):
             declared, dtypes = True, (caller.dtype,)
@@ -217,12 +231,8 @@ def _among(caller: Caller, known: Names) -> Iterator[str]:
     for name in known:
         if name in caller.parameters:
             yield name
-        yield from (leaf for leaf in caller.convention.leaves if _last_word(leaf) == name)
-
-
-def _last_word(name: str) -> str:
-    """Return the key of a leaf: "mask" of "batch['mask']"."""
-    return re.findall(r"\w+", name)[-1]
+        word_for = caller.convention.word_for
+        yield from (leaf for leaf in caller.convention.leaves if word_for(leaf) == name)
 
 
 def _documented_forms(caller: Caller, name: str, forms: Sequence[str]) -> list[str]:
@@ -261,8 +271,10 @@ def _is_like(example: Tensor, form: str, dtype: torch.dtype) -> bool:
     if dtype.is_floating_point and bool((example == 1).any()):
         return False
     same_axes = form.count(",") + 1 == example.dim() or form == LENGTHS
+    of_numbers = example.dtype != torch.bool and bool(((example == 1) | (example == 0)).all())
     same_kind = dtype == example.dtype or (
-        dtype == torch.int64 and not (example.is_floating_point() or example.dtype == torch.bool)
+        dtype == torch.int64
+        and (of_numbers or not (example.is_floating_point() or example.dtype == torch.bool))
     )
     return same_axes and same_kind
 
@@ -282,7 +294,8 @@ def _first_fitting(caller: Caller, candidates: Iterable[MaskArgument]) -> MaskAr
         trial = _trial(caller, candidate)
         if trial is None:
             continue
-        if trial.argument.effective and trial.remaining < FAINT:
+        nothing_is_left = trial.remaining < FAINT or trial.argument.hides  # also if all is NaN
+        if trial.argument.effective and nothing_is_left:
             return trial.argument
         if candidate.form != LENGTHS:
             running.append(trial)

@@ -61,7 +61,7 @@ CACHE_PAIRS: tuple[tuple[str, str], ...] = (
     *(("k_cache", "v_cache"), ("cache_k", "cache_v"), ("key_cache", "value_cache")),
     *(("past_k", "past_v"), ("past_key", "past_value"), ("kcache", "vcache")),
 )
-USE_CACHE = "use_cache"
+CACHE_SWITCH: re.Pattern[str] = re.compile(r"^(use|with|enable|is)_.*cach(e|ing)$|^kv_caching$")
 
 # Arguments of a call whose role their name tells.
 OF_KNOWN_ROLES: Names = (
@@ -84,7 +84,7 @@ OF_KNOWN_ROLES: Names = (
         *ATTENTION_MASKS,
         *VALID_LENGTHS,
     ),
-    *(*CACHES, *(name for pair in CACHE_PAIRS for name in pair), USE_CACHE),
+    *(*CACHES, *(name for pair in CACHE_PAIRS for name in pair), "use_cache"),
 )
 
 # Fields of a result.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
@@ -24,6 +24,7 @@ class Axes:
         batch_first: Whether an axis of both sizes at the same time is that of the batch if it is the first one.
         anywhere: Whether an axis other than the first one may be that of the batch.
         distances: Whether an axis of 2 T − 1 entries has one for each distance from 1 − T to T − 1.
+        known: The letters of the axes of some shapes, where sizes do not tell.
     """
 
     B: int | None
@@ -31,12 +32,15 @@ class Axes:
     batch_first: bool = False
     anywhere: bool = False
     distances: bool = True
+    known: Mapping[tuple[int, ...], str] = field(default_factory=dict)
 
     def of(self, shape: Sequence[int]) -> str:
         """Return a letter for each axis of a shape: B, T, D for distances, or a blank for one that does not vary.
 
         The batch has one axis, so that a later axis of the same size is another one.
         """
+        if tuple(shape) in self.known:
+            return self.known[tuple(shape)]
         letters: list[str] = []
         for axis, size in enumerate(shape):
             is_batch = size == self.B and "B" not in letters and (self.anywhere or axis == 0)

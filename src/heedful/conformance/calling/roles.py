@@ -7,15 +7,17 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from heedful.conformance.calling.construction import WIDTH
 from heedful.conformance.calling.convention import grid_of
-from heedful.conformance.calling.layouts import documented_axes
+from heedful.conformance.calling.layouts import DISTANCE_AXIS, documented_axes
 from heedful.conformance.calling.mask_forms import ATTENTION_FORMS, PADDING_FORMS, in_form
 from heedful.conformance.calling.rotary_tables import rotary_tables
 from heedful.conformance.calling.target import Target
 
 FEATURE_MAP = 4  # axes, (B, C, Y, X)
+MOST_TOKENS = 256  # for which there are embeddings of positions and of distances
 # Stands for a further argument that takes one row per token.
 TOKENS = object()
 
@@ -50,17 +52,66 @@ def likely_values(target: Target, name: str, head_size: int) -> Iterator[Value]:
     Every mask shows everything, and every bias is 0. A tensor has as many axes as the docstring gives the argument.
     """
     annotation = target.parameters[name].annotation
-    documented = next((len(axes) for axes in documented_axes(target.callee, name)), None)
+    shape = next(documented_axes(target.callee, name), None)
+    documented = None if shape is None else len(shape)
+    if shape is not None and shape.count(DISTANCE_AXIS) == 1:
+        for width in widths_of(target.module):
+            yield _distances(shape, width)
     by_word = next((roles for word, roles in WORDS.items() if word in name.lower()), ())
     suggested = LETTERS.get(name.lower(), by_word)
     if annotation is not inspect.Parameter.empty and annotation in ROLES_OF_TYPES:
         counts = (role for role in suggested if role in COUNTS)
         suggested = (*counts, *ROLES_OF_TYPES[annotation])
+    if "positions" in suggested and documented == 3:
+        yield from map(_embeddings, widths_of(target.module))
     for role in dict.fromkeys((*suggested, *ROLES)):
         for value, axes in _values_in(role, head_size):
             pixels = value is TOKENS and documented == FEATURE_MAP
             if documented is None or axes in (None, documented) or pixels:
                 yield value
+
+
+def widths_of(module: nn.Module | None) -> list[int]:
+    """Return the widths of what the linear layers of a module take, or the usual one."""
+    parts = () if module is None else module.modules()
+    found = dict.fromkeys(part.in_features for part in parts if isinstance(part, nn.Linear))
+    return list(found) or [WIDTH]
+
+
+def _distances(shape: str, width: int) -> Callable[..., Tensor]:
+    """Return a function of (B, T, dtype) that draws a vector for each distance of tokens, in a documented shape.
+
+    Args:
+        shape: A letter per axis.
+        width: The size of the last axis.
+    """
+
+    def constant(B: int, T: int, dtype: torch.dtype) -> Tensor:
+        vectors = _table(2 * MOST_TOKENS - 1, width)[MOST_TOKENS - T : MOST_TOKENS + T - 1]
+        sizes = {DISTANCE_AXIS: 2 * T - 1, "B": 1}
+        last = len(shape) - 1
+        view = vectors.view(
+            [width if n == last else sizes.get(it, 1) for n, it in enumerate(shape)]
+        )
+        batched = [B if it == "B" else -1 for it in shape]
+        return view.to(dtype).expand(batched).contiguous()
+
+    return constant
+
+
+def _embeddings(width: int) -> Callable[..., Tensor]:
+    """Return a function of (B, T, dtype) that draws a vector for each position, the same for each sequence."""
+
+    def constant(B: int, T: int, dtype: torch.dtype) -> Tensor:
+        return _table(MOST_TOKENS, width)[:T].to(dtype).repeat(B, 1, 1)
+
+    return constant
+
+
+def _table(rows: int, width: int) -> Tensor:
+    """Return random vectors, the same in each call, in float64."""
+    generator = torch.Generator().manual_seed(3)
+    return torch.randn(rows, width, generator=generator, dtype=torch.float64)
 
 
 def _values_in(role: str, head_size: int) -> Iterator[tuple[Value, int | None]]:

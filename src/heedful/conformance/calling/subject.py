@@ -23,6 +23,7 @@ from heedful.conformance.calling.discovery import find_convention
 from heedful.conformance.calling.examples import find_example_convention
 from heedful.conformance.calling.exceptions import attempt, raising_line
 from heedful.conformance.calling.failures import is_missing_name
+from heedful.conformance.calling.guessed_examples import find_guessed_convention
 from heedful.conformance.calling.masks import find_masks
 from heedful.conformance.calling.max_length import find_max_length
 from heedful.conformance.calling.target import Target, TargetError, make_target
@@ -93,7 +94,7 @@ def _called_conventionally(
     have an odd number of features, for example. It is no bug of the class if that ends otherwise.
     """
     try:
-        return held, *find_convention(held, causal)
+        return held, *_found(held, causal)
     except (TargetError, ArgumentError) as error:
         if not chooses_width(target, arguments) or is_missing_name(error.__cause__ or error):
             raise
@@ -104,6 +105,19 @@ def _called_conventionally(
         if isinstance(error, TargetError) and _raising(found) != _raising(error):
             raise found from found.__cause__
         raise
+
+
+def _found(held: Target, causal: bool | None) -> tuple[CallingConvention, torch.dtype]:
+    """Return how a target is called, with what its arguments hold if it takes them apart, or else with tensors."""
+    guessed = attempt(lambda: find_guessed_convention(held, causal))
+    if guessed is None:
+        return find_convention(held, causal)
+    if not isinstance(guessed, Exception):
+        return guessed
+    found = attempt(lambda: find_convention(held, causal))
+    if isinstance(found, Exception):
+        raise guessed from guessed.__cause__
+    return found
 
 
 def _raising(error: BaseException) -> SourceLine | None:

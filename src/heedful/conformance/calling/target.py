@@ -7,6 +7,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ CASTS: Mapping[torch.dtype, Callable[[nn.Module], nn.Module]] = {
 
 LEAF: re.Pattern[str] = re.compile(r"[.\[]")  # begins the path of a leaf within an argument
 # Entries of a matrix that is as good as zero, and of one that was never initialized.
-TINY, HUGE = 1e-6, 1e6
+TINY, HUGE = 1e-4, 1e6
 
 
 class TargetError(Exception):
@@ -63,31 +64,33 @@ class Target:
         """The function whose signature is that of a call."""
         return self.callee.forward if isinstance(self.callee, nn.Module) else self.callee
 
+    @cached_property
+    def signature(self) -> inspect.Signature:
+        """The signature of a call, which takes long to find out."""
+        return inspect.signature(self.forward)
+
     @property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
         """The parameters of a call, by name."""
-        return inspect.signature(self.forward).parameters
+        return self.signature.parameters
 
     @property
     def required(self) -> tuple[str, ...]:
         """The names of the parameters of a call that have no default."""
-        return tuple(
-            name for name, it in self.parameters.items()
-            if it.default is it.empty and it.kind not in (it.VAR_POSITIONAL, it.VAR_KEYWORD)
-        )  # fmt: skip
+        return tuple(name for name, it in self.parameters.items() if is_required(it))
 
     def bound(self, arguments: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return named arguments as positional ones as far as possible, and the rest by keyword.
 
         The name of a leaf within an argument, such as "batch['tokens']" or "features[0]", replaces that leaf.
         """
-        signature = inspect.signature(self.forward)
-        stars = (it.name for it in self.parameters.values() if it.kind is it.VAR_POSITIONAL)
+        parameters = self.signature.parameters
+        stars = (it.name for it in parameters.values() if it.kind is it.VAR_POSITIONAL)
         rest = next(stars, "")
         holder = {rest: (None,)} if f"{rest}[0]" in arguments else {}
         whole = _with_leaves({**holder, **arguments})
         others = whole.pop(rest, ())
-        bound = signature.bind(**whole)
+        bound = self.signature.bind(**whole)
         return (*bound.args, *others), bound.kwargs
 
     def copied(self, dtype: torch.dtype, *, train: bool = False) -> Callable[..., Any]:
@@ -99,8 +102,18 @@ class Target:
         return module
 
 
+def is_required(parameter: inspect.Parameter) -> bool:
+    """Check whether a call has to give a parameter."""
+    return parameter.default is parameter.empty and parameter.kind not in (
+        parameter.VAR_POSITIONAL,
+        parameter.VAR_KEYWORD,
+    )
+
+
 def _with_leaves(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return arguments in which those whose names are paths have replaced the leaves of others."""
+    if not any(LEAF.search(name) for name in arguments):
+        return dict(arguments)
     owners = {name: LEAF.split(name, maxsplit=1)[0] for name in arguments}
     whole = {name: value for name, value in arguments.items() if owners[name] == name}
     for owner in {owner for name, owner in owners.items() if owner != name}:

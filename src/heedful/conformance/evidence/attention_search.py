@@ -246,8 +246,8 @@ def _weights_and_values(
     queries = token_letter(context, side, tokens, letters)
     if not (queries and keys and features):
         return None
-    weights = context.operand(side, queries + keys, features)
-    value = context.operand(1 - side, keys + features, queries)
+    weights = context.operand(side, queries + keys, features, side)
+    value = context.operand(1 - side, keys + features, queries, side)
     layout = _WeightsLayout(
         shape=(context.left, context.right)[side].shape,
         query_axis=letters.index(queries),

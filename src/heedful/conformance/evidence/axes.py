@@ -54,7 +54,7 @@ class Product:
                 sizes[letter] = max(sizes.get(letter, 1), size)
         return sizes
 
-    def operand(self, side: int, last: str, rows: str) -> Tensor:
+    def operand(self, side: int, last: str, rows: str, order_of: int | None = None) -> Tensor:
         """Return an operand as (L, …, …): two axes at the end, and all others flattened into L.
 
         An axis that only the other operand has is repeated, so that both operands have the same L. The exception is
@@ -64,9 +64,13 @@ class Product:
             side: The operand (0: left, 1: right).
             last: The letters of the two axes that come last.
             rows: The letter of the other operand's rows.
+            order_of: The operand in whose order the axes are flattened, if it has all of them; the result by default.
         """
         tensor, letters = (self.left, self.right)[side], self.letters[side]
         leading = [letter for letter in self.letters[2] if letter not in last + rows]
+        ordered = "" if order_of is None else self.letters[order_of]
+        if set(leading) <= set(ordered):
+            leading.sort(key=ordered.index)
         missing = [letter for letter in leading if letter not in letters]
         present = letters + "".join(missing)
         order = [*leading, *last]

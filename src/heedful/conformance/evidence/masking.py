@@ -87,18 +87,28 @@ def mask_applying_line(attention: RecordedAttention) -> SourceLine | None:
 
 def mask_building_line(evidence: Evidence, attention: RecordedAttention) -> SourceLine | None:
     """Return the source line that builds the mask, or the one that applies it."""
+    built = _building(evidence, masking_step(attention), attention)
+    line = SourceLine.of(built) if isinstance(built, Step) else built
+    return line or mask_applying_line(attention)
+
+
+def mask_helper_line(evidence: Evidence, attention: RecordedAttention) -> SourceLine | None:
+    """Return the line that builds the mask in another function than the one that applies it; None without one."""
     applied = masking_step(attention)
-    built = None if applied is None else _building_line(evidence, applied, attention)
-    return built or mask_applying_line(attention)
+    built = _building(evidence, applied, attention)
+    if isinstance(built, Step) and applied is not None and built.function != applied.function:
+        return SourceLine.of(built)
+    return None
 
 
-def _building_line(
-    evidence: Evidence, applied: Step, attention: RecordedAttention
-) -> SourceLine | None:
+def _building(
+    evidence: Evidence, applied: Step | None, attention: RecordedAttention
+) -> Step | SourceLine | None:
     """Search backwards from a mask's use for the comparison, triangle or attribute that it comes from."""
     steps = evidence.baseline.trace.steps
     chain = {step.index for step in attention.chain}
-    pending: list[Source] = [source for source in applied.inputs if source.step not in chain]
+    inputs = () if applied is None else applied.inputs
+    pending: list[Source] = [source for source in inputs if source.step not in chain]
     while pending:
         source = pending.pop()
         if source.kind in ("buffer", "attribute"):
@@ -106,6 +116,6 @@ def _building_line(
         if source.step is not None:
             step = steps[source.step]
             if step.operation in BUILDING_OPERATIONS:
-                return SourceLine.of(step)
+                return step
             pending += step.inputs
     return None

@@ -10,6 +10,7 @@ from torch import Tensor
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.fills import fill_line
+from heedful.conformance.evidence.fused import fused_arguments
 from heedful.conformance.evidence.masking import (
     MaskDefect,
     mask_applying_line,
@@ -22,7 +23,7 @@ from heedful.conformance.recording.definitions import attribute_definition, tria
 from heedful.conformance.recording.observation import Observation, tensor_of, value_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
-from heedful.observation import Step
+from heedful.observation import Source, Step
 
 INVERTED = "The mask is inverted: queries see later keys, and no earlier ones."
 
@@ -112,7 +113,7 @@ def _diagnose_mask(
         place = (
             mask_building_line(evidence, attention)
             if sees_itself
-            else mask_applying_line(attention)
+            else _line_of_fused_mask(evidence, attention) or mask_applying_line(attention)
         )
         return MaskDefect("mask-inverted", INVERTED, place)
     if visible[future].all():
@@ -120,6 +121,17 @@ def _diagnose_mask(
     ahead = int((visible & future).nonzero().diff(dim=1).max())
     explanation = f"The mask lets a query see {ahead} token{'s' if ahead > 1 else ''} ahead."
     return MaskDefect("future-leak", explanation, mask_building_line(evidence, attention))
+
+
+def _line_of_fused_mask(evidence: Evidence, attention: RecordedAttention) -> SourceLine | None:
+    """Return the line that makes the mask of a call of PyTorch's attention, if the same function makes it."""
+    if not attention.fused:
+        return None
+    mask, call = fused_arguments(attention.context_step)["attn_mask"], attention.context_step
+    if not isinstance(mask, Source) or mask.step is None:
+        return None
+    made = evidence.baseline.trace[mask.step]
+    return SourceLine.of(made) if made.function == call.function else None
 
 
 def _sees_the_past(visible: Tensor, window: int | None) -> bool:

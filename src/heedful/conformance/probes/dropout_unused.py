@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from torch import nn
@@ -13,12 +14,14 @@ from heedful.conformance.calling.target import is_from_torch
 from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.dropout import dropout_steps
 from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.evidence.fused import DEFAULTS, FUSED
 from heedful.conformance.probes.dropout_in_training import dropped_tensor
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.differences import same_steps
 from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
+from heedful.observation import Step
 
 OF_WEIGHTS = "att"
 """A part of the names of dropouts that are meant for the weights: attn_drop, attention_dropout."""
@@ -33,9 +36,14 @@ def dropout_unused(evidence: Evidence) -> Iterator[Finding | Fact]:
     if not attentions or not same_steps(first, second) or not first.output.isfinite().all():
         return
     dropped = {dropped_tensor(step, attentions, first) for step in dropout_steps(first, second)}
-    if dropped:
-        idle = [] if "weights" in dropped else [name for name in idle if OF_WEIGHTS in name]
-    if not idle:
+    if "weights" in dropped:
+        idle = []
+    elif dropped:
+        idle = [name for name in idle if OF_WEIGHTS in name]
+    elif any(_states_no_dropout(attention.context_step) for attention in attentions):
+        layers = _layers(evidence.subject)
+        idle = [name for name in idle if OF_WEIGHTS in name or name in layers]
+    if not idle or _is_switched_off(evidence.subject):
         return
     attention = attentions[0]
     B, T = evidence.inputs.sizes
@@ -48,18 +56,48 @@ def dropout_unused(evidence: Evidence) -> Iterator[Finding | Fact]:
     )
 
 
+def _is_switched_off(subject: Subject) -> bool:
+    """Check whether an attribute such as `use_dropout` is False: then the dropout is not meant to act."""
+    parts = () if subject.module is None else subject.module.modules()
+    return any(
+        value is False and "drop" in name
+        for part in parts
+        if not is_from_torch(part)
+        for name, value in vars(part).items()
+    )
+
+
 def _training_run(subject: Subject, evidence: Evidence) -> tuple[Observation, list[str]]:
     """Return a run in train mode, and the dropouts that may have had no part in it: layers by name, and numbers."""
     called: set[nn.Module] = set()
-    parts = {} if subject.module is None else dict(subject.module.named_modules())
-    layers = {
-        name: part for name, part in parts.items() if isinstance(part, Dropout) and part.p > 0
-    }
+    layers = _layers(subject)
     for layer in layers.values():
         layer.register_forward_pre_hook(lambda layer, _: called.add(layer))
     run = subject.record(evidence.inputs)
+    parts = () if subject.module is None else subject.module.modules()
     idle = [name for name, layer in layers.items() if layer not in called]
-    return run, [*idle, *(name for part in parts.values() for name in _probabilities(part))]
+    return run, [*idle, *(name for part in parts for name in _probabilities(part))]
+
+
+def _layers(subject: Subject) -> dict[str, Dropout]:
+    """Return the layers of dropout, by name, that drop anything."""
+    parts = () if subject.module is None else subject.module.named_modules()
+    return {name: part for name, part in parts if isinstance(part, Dropout) and part.p > 0}
+
+
+def _states_no_dropout(step: Step) -> bool:
+    """Check whether a call of PyTorch's attention says dropout_p=0.0: a number kept elsewhere is not meant for it."""
+    try:
+        tree = ast.parse(step.source)
+    except SyntaxError:  # the head of a statement with a body
+        return False
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(FUSED):
+            given = dict(zip(DEFAULTS, node.args, strict=False))
+            given |= {keyword.arg: keyword.value for keyword in node.keywords}
+            probability = given.get("dropout_p")
+            return isinstance(probability, ast.Constant) and probability.value == 0
+    return False
 
 
 def _probabilities(part: nn.Module) -> Iterator[str]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from heedful.conformance.calling.exceptions import attempt, describe_exception
 from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.probes.detached_maxima import DetachedMaxima
 from heedful.conformance.probes.differentiation import DifferentiationPoint, random_like
 from heedful.conformance.probes.gradient_lines import find_gradient_line
 from heedful.conformance.probes.probe import probe
@@ -63,6 +64,9 @@ def gradient(evidence: Evidence) -> Iterator[Finding | Fact]:
     if by_difference == 0 and any(it.operation in CHOICES for it in evidence.baseline.trace):
         yield Fact("gradients", "straight through a choice, which has no derivative of its own")
         return
+    if _is_right_but_for_maxima(evidence, names):
+        yield Fact("gradients", "a maximum that is subtracted is detached")
+        return
     B, T = evidence.inputs.sizes
     yield Finding(
         "gradient-wrong",
@@ -71,6 +75,17 @@ def gradient(evidence: Evidence) -> Iterator[Finding | Fact]:
         f"its gradient says {derivatives[name]:.3g}.",
         f"{str(evidence.subject.dtype).removeprefix('torch.')}, B = {B}, T = {T}",
         find_gradient_line(evidence),
+    )
+
+
+def _is_right_but_for_maxima(evidence: Evidence, names: Sequence[str]) -> bool:
+    """Check whether all gradients agree once the maxima that the target detaches have theirs."""
+    point = DifferentiationPoint.of(evidence)
+    with (maxima := DetachedMaxima()):
+        loss = point.loss()
+    return (
+        maxima.found
+        and _find_wrong_leaf(evidence, _derivatives_by_autograd(point, loss, names)) is None
     )
 
 

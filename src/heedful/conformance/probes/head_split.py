@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import CHANGED, Evidence
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.probes.token_labels import tearing_view
 from heedful.conformance.recording.dataflow import (
     VIEWS,
     ancestors,
@@ -87,7 +89,14 @@ def _answer(
     mixing = _first_mixing_step(evidence.baseline, evidence.after(0, CHANGED), path)
     step = mixing or _last_view(path) or attention.scores_step
     name = "heads-mixed-split"
-    if length == B and length != T:
+    torn = tearing_view(steps_from_projection(evidence.baseline, source))
+    if torn is not None:
+        step = torn
+        proof = (
+            f"The features of one token are spread over several of the {length} rows that are compared, beside those "
+            "of others: a view mixes tokens."
+        )
+    elif length == B and length != T and _mixes_sequences(evidence):
         name = "batch-mixed"
         proof = f"The scores compare the {B} sequences of the batch with each other, not the {T} tokens."
     elif mixing is not None and _computes(mixing):
@@ -110,6 +119,12 @@ def _answer(
             "features of different tokens."
         )
     return Finding(name, "bug", proof, f"B = {B}, T = {T}", SourceLine.of(step))
+
+
+def _mixes_sequences(evidence: Evidence) -> bool:
+    """Check whether any output depends on a token of another sequence."""
+    influence = evidence.influence.any(3).any(1)  # (B, B)
+    return bool((influence & ~torch.eye(len(influence), dtype=torch.bool)).any())
 
 
 def _steps_from_tokens(evidence: Evidence, source: Source) -> list[Step]:

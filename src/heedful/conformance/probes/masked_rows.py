@@ -10,22 +10,38 @@ from torch import Tensor
 from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.padded_batch import (
+    describe_sizes,
+    masked_rows_spoil,
     padded_subject,
     padding_is_inverted,
     padding_sides,
     real_tokens,
 )
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.probes.weighting_causes import ADDITIONS
+from heedful.conformance.recording.dataflow import VIEWS
 from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
+from heedful.observation import Step
 
 
 @probe("nan-on-masked-rows")
 def masked_rows(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Let queries see no key: pad a causal sequence on the left, or make a whole sequence padding."""
+    """Let queries see no key: pad on the right, pad a causal sequence on the left, or make a whole one padding."""
     subject = padded_subject(evidence)
     if subject is None or padding_is_inverted(evidence, subject):
+        return
+    keep = real_tokens(evidence, "right")
+    padded = subject.record(evidence.inputs, keep=keep)
+    if masked_rows_spoil(padded, keep) and not evidence.baseline.output.isnan().any():
+        yield Finding(
+            "nan-on-masked-rows",
+            "bug",
+            "Padded queries see no key and become NaN, which reaches the outputs of real tokens.",
+            describe_sizes(evidence),
+            _line_masking_whole_row(padded),
+        )
         return
     causal = evidence.is_causal
     if causal and "left" not in padding_sides(subject):
@@ -65,9 +81,22 @@ def _line_masking_whole_row(observation: Observation) -> SourceLine | None:
         for step in attention.chain:
             value = tensor_of(step)
             if value is not None and (value == -torch.inf).all(-1).any():
-                return SourceLine.of(step)
+                return SourceLine.of(_making_infinities(observation, step))
     for step in observation.trace:
         value = tensor_of(step)
         if value is not None and value.isnan().any():
             return SourceLine.of(step)
     return None
+
+
+def _making_infinities(observation: Observation, step: Step) -> Step:
+    """Return the step that puts −∞ where an addition, or a rearrangement, has it from."""
+    while step.operation in (*ADDITIONS, *VIEWS):
+        inputs = [observation.trace[it.step] for it in step.inputs if it.step is not None]
+        values = ((it, tensor_of(it)) for it in reversed(inputs))
+        infinite = (it for it, value in values if value is not None and (value == -torch.inf).any())
+        earlier = next(infinite, None)
+        if earlier is None:
+            break
+        step = earlier
+    return step

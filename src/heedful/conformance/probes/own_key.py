@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import torch
@@ -11,7 +12,14 @@ from heedful.conformance.evidence.evidence import CHANGED, Evidence
 from heedful.conformance.evidence.masking import mask_building_line
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.differences import differing_entries, indices_with_any
+from heedful.conformance.recording.source import prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
+
+WITHOUT_ITSELF: re.Pattern[str] = re.compile(
+    r"\b(not|never|cannot|can't|don't)( attend| see| look)( to| at)? (itself|themselves|self|its own)\b"
+    r"|\b(exclud\w+|except|without) (itself|themselves|self-attention|its own)\b"
+)
+"""Words that announce that no token attends to itself, in lower case."""
 
 
 @probe("self-hidden")
@@ -36,7 +44,9 @@ def own_key(evidence: Evidence) -> Iterator[Finding | Fact]:
 
 
 def _is_meant(evidence: Evidence) -> bool:
-    """Check whether a Boolean identity matrix is the mask, as in attentions for small images."""
+    """Check whether the code says so in words, or a Boolean identity matrix is the mask, as for small images."""
+    if WITHOUT_ITSELF.search(prose_about(evidence.subject.callee)) is not None:
+        return True
     steps = evidence.baseline.trace.steps
     return any(
         step.operation in ("masked_fill", "masked_fill_", "where")

@@ -18,13 +18,18 @@ from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine
 from heedful.observation import Source
 
-PADDING_COUNTS: tuple[int, ...] = (2, 3, 5)  # how many tokens of each sequence are padding
+PADDING_COUNTS, FEW_PADDING_COUNTS = (2, 3, 5), (1, 2, 3)
+
+
+def padding_counts(T: int) -> tuple[int, ...]:
+    """Return how many of the T tokens of each sequence are padding."""
+    return PADDING_COUNTS if max(PADDING_COUNTS) < T else FEW_PADDING_COUNTS
 
 
 def real_tokens(evidence: Evidence, side: str) -> Tensor:
     """Return which tokens are real, (B, T) Boolean: all but the padding on the "left" or "right"."""
     _, T = evidence.inputs.sizes
-    keep = torch.arange(T) < T - torch.tensor(PADDING_COUNTS)[:, None]
+    keep = torch.arange(T) < T - torch.tensor(padding_counts(T))[:, None]
     return keep.flip(1) if side == "left" else keep
 
 
@@ -42,7 +47,7 @@ def padded_subject(evidence: Evidence) -> Subject | None:
 def takes_padding(evidence: Evidence) -> bool:
     """Return True if the sample is large enough for the padding."""
     B, T = evidence.inputs.sizes
-    return len(PADDING_COUNTS) == B and max(PADDING_COUNTS) < T
+    return len(padding_counts(T)) == B and max(padding_counts(T)) < T
 
 
 def padding_sides(subject: Subject) -> tuple[str, ...]:
@@ -54,7 +59,7 @@ def padding_sides(subject: Subject) -> tuple[str, ...]:
 def describe_sizes(evidence: Evidence) -> str:
     """Describe the batch for a report."""
     B, T = evidence.inputs.sizes
-    return f"B = {B}, T = {T}, padding tokens {', '.join(map(str, PADDING_COUNTS))}"
+    return f"B = {B}, T = {T}, padding tokens {', '.join(map(str, padding_counts(T)))}"
 
 
 def padding_has_effect(evidence: Evidence, subject: Subject) -> bool:
@@ -81,9 +86,17 @@ def padding_is_inverted(evidence: Evidence, subject: Subject) -> bool:
         rows[t] = False
         return bool(rows.any())
 
-    count = PADDING_COUNTS[b]
+    count = padding_counts(T)[b]
     padded, real = (0, range(count, T - 1)) if side == "left" else (T - 1, range(T - count))
     return influences_others(padded) and not any(influences_others(t) for t in real)
+
+
+def masked_rows_spoil(padded: Observation, keep: Tensor) -> bool:
+    """Check whether real tokens of a padded batch are NaN because queries of padding see no key."""
+    if not padded.output[keep].isnan().any():
+        return False
+    attentions = find_attentions(padded)
+    return any(bool((it.logits == -torch.inf).all(-1).any()) for it in attentions)
 
 
 def line_applying_argument(observation: Observation, argument: MaskArgument) -> SourceLine | None:

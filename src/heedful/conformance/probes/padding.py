@@ -17,9 +17,9 @@ from heedful.conformance.evidence.alignment import PartialRun
 from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.padded_batch import (
-    PADDING_COUNTS,
     describe_sizes,
     line_applying_argument,
+    masked_rows_spoil,
     padded_subject,
     padding_has_effect,
     padding_is_inverted,
@@ -133,6 +133,8 @@ def _leaks(evidence: Evidence, subject: Subject) -> Iterator[Finding]:
     for side in padding_sides(subject):
         keep = real_tokens(evidence, side)
         padded = subject.record(evidence.inputs, keep=keep)
+        if masked_rows_spoil(padded, keep):
+            continue  # the probe of masked rows reports it
         change = _find_leak(evidence, subject, padded, keep)
         positions_differ = side == "left" and _positions_are_given(subject)
         if change is None and subject.fixed_sizes is None and not positions_differ:
@@ -177,8 +179,9 @@ def _compare_with_unpadded(evidence: Evidence, padded: Observation, keep: Tensor
         if alone.shape == within.shape and differing_entries(alone, within).any():
             side = "left" if start else "right"
             distance = (alone - within).abs().max()
+            count = int((~keep[b]).sum())
             proof = (
-                f"With {PADDING_COUNTS[b]} padding tokens on its {side}, the output of sequence {b} differs from its "
+                f"With {count} padding tokens on its {side}, the output of sequence {b} differs from its "
                 f"output without padding by {distance:.3g}."
             )
             return _Change(b, proof, by_values=False)
@@ -186,8 +189,13 @@ def _compare_with_unpadded(evidence: Evidence, padded: Observation, keep: Tensor
 
 
 def _replaces_the_usual_mask(evidence: Evidence) -> bool:
-    """Check whether a mask that hides nothing lets queries see later keys, which they do not see without a mask."""
+    """Check whether a mask that hides nothing lets queries see later keys, which they do not see without a mask.
+
+    Lengths in an example are replaced, too: they are those of the example's own sequences.
+    """
     subject, (B, T) = evidence.subject, evidence.inputs.sizes
+    if subject.convention.from_example and subject.padding and subject.padding.form == LENGTHS:
+        return True
     if subject.padding is None or subject.padding.form == "(B, T)" or not evidence.is_causal:
         return False
     seen = subject.run(evidence.inputs, keep=torch.ones(B, T, dtype=torch.bool)).detach()

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from heedful.conformance.calling import names
 from heedful.conformance.calling.exceptions import attempt
-from heedful.conformance.calling.mask_forms import MaskArgument
+from heedful.conformance.calling.mask_forms import PADDING_FORMS, MaskArgument
+from heedful.conformance.calling.masks import masks_by_name
+from heedful.conformance.calling.roles import all_visible
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
@@ -49,9 +51,11 @@ def padding_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
             call_omitting(subject.target.callee, argument.name, MASKS)
             or unmasked_call(observation),
         )
+        partner = _partner(evidence, subject, argument)
+        reason = f"It acts only together with {partner}." if partner else reason
         yield Finding(
             "mask-unused",
-            "bug",
+            "suspicious" if partner else "bug",
             f"{reason} Hiding the padding with {argument.name} does not change the output.".strip(),
             describe_sizes(evidence),
             line,
@@ -69,6 +73,30 @@ def padding_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
             describe_sizes(evidence),
             line_applying_argument(observation, argument),
         )
+
+
+def _partner(evidence: Evidence, subject: Subject, argument: MaskArgument) -> str:
+    """Return another mask beside which an argument has an effect; "" if there is none."""
+    inputs = evidence.inputs
+    all_real = torch.ones(inputs.sizes, dtype=torch.bool)
+    for name in (it for it in masks_by_name(subject) if it != argument.name):
+        for form in PADDING_FORMS:
+            shown = all_visible(form, argument.dtype, true_keeps=argument.true_keeps)
+            other = {name: shown(*inputs.sizes, subject.dtype)}
+            outputs = [
+                attempt(
+                    lambda keep=keep, other=other: subject.call(
+                        subject.arguments(inputs, keep) | other, inputs
+                    )
+                )
+                for keep in (real_tokens(evidence, "right"), all_real)
+            ]
+            hidden, whole = outputs
+            if isinstance(hidden, Tensor) and isinstance(whole, Tensor):
+                if differing_entries(hidden.detach(), whole.detach()).any():
+                    return name
+                break
+    return ""
 
 
 def _takes_booleans_alone(subject: Subject, argument: MaskArgument) -> bool:

@@ -12,8 +12,19 @@ from torch import nn
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.assignments import last_return
-from heedful.conformance.recording.call_sites import lines_calling, returns_result
+from heedful.conformance.probes.projection_names import (
+    ROLES,
+    letters_of,
+    own_name,
+    parent_of,
+    role_of,
+)
+from heedful.conformance.recording.assignments import (
+    assignment_before,
+    last_return,
+    variables_read,
+)
+from heedful.conformance.recording.call_sites import call_site, lines_calling, returns_result
 from heedful.conformance.recording.dataflow import (
     ancestors,
     is_projection,
@@ -27,12 +38,6 @@ from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 
-ROLES: dict[str, tuple[str, ...]] = {
-    "query": ("query", "queries", "q", "wq", "xq", "toq"),
-    "key": ("key", "keys", "k", "wk", "xk", "tok"),
-    "value": ("value", "values", "v", "wv", "xv", "tov"),
-    "output": ("out", "output", "o", "wo", "proj", "dense", "toout"),
-}
 SPLITS: tuple[str, ...] = (
     *("getitem", "split", "chunk", "unbind", "tensor_split", "unsafe_chunk", "select", "narrow"),
 )
@@ -45,6 +50,7 @@ def projections(evidence: Evidence) -> Iterator[Finding | Fact]:
     finding = (
         _unused_parameter(evidence, unused)
         or _unused_part(evidence, unused)
+        or _discarded_part(evidence, unused)
         or _unused_rows(evidence)
     )
     if finding is not None:
@@ -96,15 +102,15 @@ def _candidates(evidence: Evidence, read: set[str]) -> Iterator[str]:
         for name, parameter in module.named_parameters()
         if parameter.dim() > 1
     }
-    used_modules = {_parent(name) for name in read}
+    used_modules = {parent_of(name) for name in read}
     filled_roles = {
-        (_parent(name), _role(_own_name(name)), shapes[name]) for name in read & shapes.keys()
+        (parent_of(name), role_of(own_name(name)), shapes[name]) for name in read & shapes.keys()
     }
     for name, shape in shapes.items():
-        if name in read or _parent(name) not in used_modules:
+        if name in read or parent_of(name) not in used_modules:
             continue
-        role = _role(_own_name(name))
-        vacant = role is not None and (_parent(name), role, shape) not in filled_roles
+        role = role_of(own_name(name))
+        vacant = role is not None and (parent_of(name), role, shape) not in filled_roles
         twice = _has_sibling_read_twice(evidence, name, shape)
         if vacant or twice or _has_sibling_in_two_roles(evidence, name, shape):
             yield name
@@ -123,12 +129,12 @@ def _has_sibling_read_twice(evidence: Evidence, name: str, shape: torch.Size) ->
     """Check whether another parameter of the same list and shape is read more than once."""
     module = evidence.subject.module
     assert module is not None
-    if not _own_name(name).isdigit():
+    if not own_name(name).isdigit():
         return False
     siblings = [
         sibling
         for sibling, parameter in module.named_parameters()
-        if _parent(sibling) == _parent(name) and parameter.shape == shape
+        if parent_of(sibling) == parent_of(name) and parameter.shape == shape
     ]
     trace = evidence.baseline.trace
     return any(sum(_reads(step, sibling) for step in trace) > 1 for sibling in siblings)
@@ -143,7 +149,7 @@ def _has_sibling_in_two_roles(evidence: Evidence, name: str, shape: torch.Size) 
         paths = [steps_from_projection(evidence.baseline, source)[:1] for source in sources]
         used = [next(iter(parameter_names(path)), "") for path in paths]
         for parameter in (it for it in used if used.count(it) == 2):
-            if _parent(parameter) == _parent(name) and _shape(module, parameter) == shape:
+            if parent_of(parameter) == parent_of(name) and _shape(module, parameter) == shape:
                 return True
     return False
 
@@ -157,23 +163,23 @@ def _line_without_projection(evidence: Evidence, name: str, unused: set[int]) ->
     steps, module, role = (
         evidence.baseline.trace.steps,
         evidence.subject.module,
-        _role(_own_name(name)),
+        role_of(own_name(name)),
     )
     computed = next((step for step in steps if step.index in unused and _reads(step, name)), None)
     if computed is not None:
         for attention in evidence.attentions:
             reuse = _reused_tensor(evidence, attention)
             if reuse is not None:
-                return SourceLine.of(reuse.step)
+                return reuse.line
         if module is not None and computed.module and returns_result(computed):
             return next(iter(lines_calling(module, computed.module)), SourceLine.of(computed))
     for readers in _readers_of_siblings(steps, name):
         if len(readers) > 1:
-            named = (step for step in readers if _role(step.name) == role)
+            named = (step for step in readers if role_of(step.name) == role)
             return SourceLine.of(next(named, readers[-1]))
     if computed is None and role == "output":
         assert module is not None
-        return last_return(module.get_submodule(_parent(name)).forward)
+        return last_return(module.get_submodule(parent_of(name)).forward)
     return SourceLine.of(computed) or attribute_definition(module, name.removesuffix(".weight"))
 
 
@@ -182,7 +188,7 @@ def _readers_of_siblings(steps: tuple[Step, ...], name: str) -> Iterator[list[St
     readers: dict[str, list[Step]] = {}
     for step in steps:
         for source in step.inputs:
-            if source.kind == "parameter" and _parent(source.name) == _parent(name):
+            if source.kind == "parameter" and parent_of(source.name) == parent_of(name):
                 readers.setdefault(source.name, []).append(step)
     yield from readers.values()
 
@@ -205,8 +211,31 @@ def _unused_part(evidence: Evidence, unused: set[int]) -> Finding | None:
                 "bug",
                 f"{part.name!r} is split off a packed projection, but nothing uses it; {reuse.name!r} is used twice.",
                 "",
-                SourceLine.of(reuse.step),
+                reuse.line,
             )
+    return None
+
+
+def _discarded_part(evidence: Evidence, unused: set[int]) -> Finding | None:
+    """Return a finding if a part that a projection's name promises, as the values of "kv", is split off for nothing."""
+    steps = evidence.baseline.trace.steps
+    for step in (steps[index] for index in sorted(unused)):
+        parts = [it for it in steps if it.call == step.call]
+        made = steps_from_projection(evidence.baseline, Source("step", step.name, step.index))[:1]
+        name = next(iter(parameter_names(made)), "")
+        letters = letters_of(own_name(name))
+        if step.operation not in SPLITS or not letters or len(parts) != len(letters):
+            continue
+        if all(part.index in unused for part in parts):
+            continue
+        role = next(it for it in ROLES if it.startswith(letters[step.index - step.call]))
+        return Finding(
+            "projection-unused",
+            "bug",
+            f"The {role} part of {name} is split off, but nothing uses it.",
+            "",
+            SourceLine.of(step),
+        )
     return None
 
 
@@ -214,7 +243,7 @@ def _first_unused_part(evidence: Evidence, unused: set[int]) -> Step | None:
     """Return the first step that splits a part off a projection which nothing uses."""
     steps = evidence.baseline.trace.steps
     for step in steps:
-        if step.index not in unused or step.operation not in SPLITS:
+        if step.index not in unused or step.operation not in SPLITS or 0 in step.shape:
             continue
         if any(is_projection(steps[index]) for index in ancestors(steps, step)):
             return step
@@ -262,10 +291,10 @@ def _has_idle_third(evidence: Evidence, name: str) -> bool:
 
 
 class _Reuse(NamedTuple):
-    """A tensor that an attention takes in two roles, and the step that takes it the second time."""
+    """A tensor that an attention takes in two roles, and the line that takes it the second time."""
 
     name: str
-    step: Step
+    line: SourceLine | None
 
 
 def _reused_tensor(evidence: Evidence, attention: RecordedAttention) -> _Reuse | None:
@@ -275,9 +304,34 @@ def _reused_tensor(evidence: Evidence, attention: RecordedAttention) -> _Reuse |
         for source in (attention.query_source, attention.key_source, attention.value_source)
     )
     if query == key:
-        return _Reuse(attention.query_source.name, attention.scores_step)
+        taken, given, product = attention.key_source, attention.query_source, attention.scores_step
+        return _Reuse(given.name, _line_taking(evidence, taken, given, product))
     if value in (query, key):
-        return _Reuse(attention.value_source.name, attention.context_step)
+        given = attention.query_source if value == query else attention.key_source
+        taken, product = attention.value_source, attention.context_step
+        return _Reuse(taken.name, _line_taking(evidence, taken, given, product))
+    return None
+
+
+def _line_taking(
+    evidence: Evidence, taken: Source, given: Source, product: Step
+) -> SourceLine | None:
+    """Return the line from which on a reused tensor goes a way of its own, or else that of the product."""
+    shared = {step.index for step in steps_from_projection(evidence.baseline, given)}
+    path = steps_from_projection(evidence.baseline, taken)
+    own = next((step for step in path if step.index not in shared), product)
+    called = own.function != product.function
+    alias = _alias(own, path[0].line) if path else None
+    return alias or (call_site(evidence.baseline, own) if called else None) or SourceLine.of(own)
+
+
+def _alias(step: Step, first: int | None) -> SourceLine | None:
+    """Return the line `v = k` that gives a variable which a step's line reads; None if there is none after a line."""
+    file, line = step.file or "", step.line or 0
+    for variable in variables_read(file, line):
+        made = assignment_before(file, line, variable, first or line)
+        if made is not None and re.search(rf"\b{variable} = \w+$", made.source):
+            return made
     return None
 
 
@@ -288,20 +342,3 @@ def _projecting_step(evidence: Evidence, source: Source) -> int | None:
         (step.index for step in path if step.operation in SPLITS or is_projection(step)),
         default=None,
     )
-
-
-def _own_name(parameter: str) -> str:
-    """Return "W_query" for "heads.0.W_query.weight"."""
-    return parameter.removesuffix(".weight").rpartition(".")[2]
-
-
-def _parent(parameter: str) -> str:
-    """Return the module that a projection is part of: "heads.0" for "heads.0.W_query.weight"."""
-    return parameter.removesuffix(".weight").removesuffix(".bias").rpartition(".")[0]
-
-
-def _role(name: str) -> str | None:
-    """Return the key of `ROLES` that a name stands for."""
-    words = {word for word in re.split(r"[^a-z]+", name.lower()) if word}
-    words.add(re.sub(r"[^a-z]", "", name.lower()))
-    return next((role for role, names in ROLES.items() if words & set(names)), None)

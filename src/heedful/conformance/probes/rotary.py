@@ -12,7 +12,12 @@ from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.rotary_arguments import is_no_rotation
 from heedful.conformance.probes.rotary_continuation import check_continuation
-from heedful.conformance.probes.rotations import Rotation, find_rotations, is_near
+from heedful.conformance.probes.rotations import (
+    Rotation,
+    find_rotations,
+    find_wrong_part,
+    is_near,
+)
 from heedful.conformance.recording.call_sites import call_site
 from heedful.conformance.recording.dataflow import VIEWS, ancestors
 from heedful.conformance.recording.observation import Observation, tensor_of
@@ -40,9 +45,7 @@ def rotary(evidence: Evidence) -> Iterator[Finding | Fact]:
         if query is None or key is None:
             yield _report_one_sided(evidence.baseline, attention, query, key)
             return
-        finding = _compare(evidence.baseline, query, key) or check_continuation(
-            evidence, query, key
-        )
+        finding = _compare(evidence, query, key) or check_continuation(evidence, query, key)
         if finding is not None and is_no_rotation(evidence.baseline):
             proof = "The table of the example is no rotation: its cosines and sines do not belong together."
             yield Finding(finding.name, "not-testable", proof, finding.case, remedy=REAL_TABLE)
@@ -84,7 +87,7 @@ def _report_one_sided(
     return _report_mismatch(proof, rotation, line or SourceLine.of(last))
 
 
-def _compare(observation: Observation, query: Rotation, key: Rotation) -> Finding | None:
+def _compare(evidence: Evidence, query: Rotation, key: Rotation) -> Finding | None:
     """Compare the rotations of queries and keys by the matrices that scores are made with."""
     products = query.maps.mT.unsqueeze(1) @ key.maps  # (T, T, D, D)
     depends_on_distance = is_near(products[1:, 1:], products[:-1, :-1])
@@ -105,6 +108,7 @@ def _compare(observation: Observation, query: Rotation, key: Rotation) -> Findin
     wrong = next((rotation for rotation in (key, query) if not rotation.preserves_norms), None)
     if wrong is None:
         return _report_mismatch(f"{proof}.", key, SourceLine.of(key.steps[-1]))
+    observation, wrong = evidence.baseline, find_wrong_part(evidence, wrong)
     step = (
         _partner_step(wrong, right=False)
         or _wrong_table_step(observation, wrong)

@@ -10,7 +10,7 @@ from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.rotations import Rotation, find_rotation_along, is_near
-from heedful.conformance.recording.call_sites import call_site
+from heedful.conformance.recording.call_sites import call_line
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 
@@ -43,7 +43,7 @@ def _report(
 ) -> Finding:
     last, count = rotation.steps[-1], len(rotation.maps)
     is_called = last.function != attention.scores_step.function
-    line = call_site(evidence.baseline, last) if is_called else None
+    line = call_line(evidence.baseline, evidence.subject.module, last) if is_called else None
     angle = torch.linalg.matrix_norm(rotation.maps[1] - rotation.maps[0]).item()
     return Finding(
         "rotary-mismatch",

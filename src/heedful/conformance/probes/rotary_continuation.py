@@ -44,7 +44,7 @@ def check_continuation(evidence: Evidence, query: Rotation, key: Rotation) -> Fi
     neighbours = query_maps[1:].mT @ key_maps[:-1]
     differences = (neighbours - neighbours[0]).abs().amax((1, 2))
     t = int((differences > TOLERANCE).int().argmax()) + 1
-    if differences[t - 1] < MIN_BREAK:
+    if differences[t - 1] < MIN_BREAK or _are_distinct(query_maps):
         return None
     return Finding(
         "length-dependent",
@@ -75,6 +75,13 @@ def _recover_again(observations: Sequence[Observation], rotation: Rotation) -> T
             return None
     first, last = (steps[step.index] for step in (rotation.steps[0], rotation.steps[-1]))
     return recover_maps(observations, first, last)
+
+
+def _are_distinct(maps: Tensor) -> bool:
+    """Check whether no two tokens are rotated alike: then a break begins the next row of patches, and is meant."""
+    flat = maps.flatten(1)
+    distances = torch.cdist(flat, flat, p=torch.inf)
+    return bool((distances[~torch.eye(len(flat), dtype=torch.bool)] > TOLERANCE).all())
 
 
 def _first_break(observation: Observation, rotation: Rotation, t: int) -> Step | None:

@@ -14,6 +14,7 @@ from heedful.conformance.calling.target import is_from_transformers
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.probes.rotations import is_near
 from heedful.conformance.recording.dataflow import ancestors
 from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.recording.source import SourceLine
@@ -22,6 +23,9 @@ from heedful.observation import Step
 
 FAR = 300  # tokens: bfloat16 rounds whole numbers above 256
 MIN_ERROR = 1e-3  # rad
+HALF_A_POSITION = (
+    0.5  # rad, by which the fastest angle grows from one position to the next but a half
+)
 HALF_PRECISION = (torch.bfloat16, torch.float16)
 
 
@@ -53,12 +57,15 @@ class _AngleError:
         rounds_positions: whether any step rounds positions.
         size: the largest error, in radians.
         position: the position that has it.
+        counts_tokens: whether positions are those of the tokens. Rows, columns and frames of patches stay small enough
+            for half precision.
     """
 
     step: Step
     rounds_positions: bool
     size: float
     position: int
+    counts_tokens: bool
 
 
 @probe("rotary-precision")
@@ -76,7 +83,7 @@ def precision(evidence: Evidence) -> Iterator[Finding | Fact]:
     if error.rounds_positions:
         T = min(subject.max_length or FAR, FAR)
         error = _angle_error(subject, cast, cosine, T) or error
-        if error.size > MIN_ERROR:
+        if error.size > (MIN_ERROR if error.counts_tokens else HALF_A_POSITION):
             yield _report(error, T, "bug", f"are computed in {error.step.dtype}")
     elif error.size > MIN_ERROR and not _is_cast_by_transformers(subject.module):
         yield _report(
@@ -99,13 +106,17 @@ def _angle_error(subject: Subject, cast: Subject, cosine: Step, T: int) -> _Angl
     exact, rounded = (_record_angles(it, cosine, T) for it in (subject, cast))
     if exact is None or rounded is None or exact.value.shape != rounded.value.shape:
         return None
-    multiples = torch.arange(T, dtype=torch.float64)[:, None] * rounded.value[1]
+    positions = torch.arange(T, dtype=torch.float64)[:, None]
+    multiples = positions * rounded.value[1]
     # A target that rounds positions even before the cast is no reference.
     expected = multiples if exact.rounding_steps else exact.value
     errors = (rounded.value - expected).abs().amax(1)
     position = int(errors.argmax())
     step = (rounded.rounding_steps or rounded.steps[-1:])[0]
-    return _AngleError(step, bool(rounded.rounding_steps), errors[position].item(), position)
+    turned = exact.value - exact.value[:1]
+    counts_tokens = bool(exact.rounding_steps) or is_near(turned, positions * turned[1])
+    size = errors[position].item()
+    return _AngleError(step, bool(rounded.rounding_steps), size, position, counts_tokens)
 
 
 def _record_angles(subject: Subject, cosine: Step, T: int) -> _Angles | None:

@@ -190,10 +190,10 @@ def find_rotation_along(evidence: Evidence, source: Source, D: int) -> Rotation 
         source: The queries or keys, as they are multiplied.
         D: The head size.
     """
-    spans = _spans(evidence.baseline, source, D) if D > 1 else []
     T = evidence.inputs.sizes[1]
     observations = [evidence.baseline]
-    for span in spans:
+    sizes = [size for size in _joined_sizes(evidence.baseline, source, D) if size > 1]
+    for span in (span for size in sizes for span in _spans(evidence.baseline, source, size)):
         for axis, size in enumerate(span.before.shape[:-1]):
             if size in (1, T):
                 continue
@@ -205,6 +205,39 @@ def find_rotation_along(evidence: Evidence, source: Source, D: int) -> Rotation 
             if maps is not None and not is_near(maps, maps[:1]):
                 return _rotation(maps, span)
     return None
+
+
+def _joined_sizes(observation: Observation, source: Source, D: int) -> list[int]:
+    """Return the head size, and the sizes of the parts that a head is joined from."""
+    steps = observation.trace.steps
+    parts = {
+        steps[part.step].shape[-1]
+        for step in steps_from_projection(observation, source)
+        if step.operation in JOINING and step.shape[-1] == D
+        for part in step.inputs
+        if part.step is not None and steps[part.step].shape
+    }
+    return [D, *sorted(parts - {D})]
+
+
+def find_wrong_part(evidence: Evidence, rotation: Rotation) -> Rotation:
+    """Return the rotation of the part of the features that changes norms, if parts are rotated apart and joined."""
+    joined = rotation.steps[-1]
+    for source in joined.inputs if joined.operation in JOINING else ():
+        D = 0 if source.step is None else evidence.baseline.trace[source.step].shape[-1]
+        spans = _spans(evidence.baseline, source, D) if D > 1 else []
+        observations = [evidence.baseline]
+        while (
+            spans
+            and len(observations) < MAX_RUNS
+            and _count_samples((spans,), observations) < D + 3
+        ):
+            inputs = evidence.subject.draw(*evidence.inputs.sizes, seed=len(observations))
+            observations.append(evidence.subject.record(inputs))
+        part = _find_rotation(observations, spans)
+        if part is not None and not part.preserves_norms:
+            return part
+    return rotation
 
 
 def _rows_by_position(

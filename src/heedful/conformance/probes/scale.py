@@ -15,6 +15,7 @@ from heedful.conformance.calling import names
 from heedful.conformance.calling.target import is_from_transformers
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.attention_search import find_attentions
+from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.designs import reads_trained_numbers
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.fused import FUSED, fused_arguments
@@ -105,13 +106,22 @@ def _total_scale(
     """Multiply a slope by the factors that queries and keys were multiplied by before their product."""
     steps, factors = [], []
     for source in (attention.query_source, attention.key_source):
-        for step in steps_from_projection(observation, source):
+        for step in _without_softmax(steps_from_projection(observation, source)):
             factor = _factor(observation, step) if step.operation in SCALINGS else None
             if factor is not None:
                 steps.append(step)
                 factors.append(factor)
     total = slope * math.prod(factors)
     return _Scale(total, _formula(total, attention, evidence), steps)
+
+
+def _without_softmax(path: list[Step]) -> list[Step]:
+    """Return the steps from which the end of a path is reached without a softmax, after which no factor is left."""
+    reached = {path[-1].index} if path else set[int]()
+    for step in reversed(path):
+        if step.index in reached and step.operation not in SOFTMAXES:
+            reached |= {source.step for source in step.inputs if source.step is not None}
+    return [step for step in path if step.index in reached]
 
 
 def _factor(observation: Observation, step: Step) -> float | None:

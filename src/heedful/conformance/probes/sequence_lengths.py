@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import combinations
@@ -27,6 +28,7 @@ from heedful.observation import Step
 # Sizes at which blocks of code or of memory end.
 LENGTHS: tuple[int, ...] = (1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65)
 WEIGHT_TOLERANCE = 1e-6
+BLOCK_SIZE: re.Pattern[str] = re.compile(r"(bucket|block|chunk|segment|window|group)\w*(size|len)")
 SMALLEST_FILL = 1e3  # a score this far below the largest one is masked, not only far away
 
 MEETS_ALL_KEYS = "the queries meet all keys"
@@ -326,13 +328,24 @@ def _compare_orders(
         sees_all = attentions and all(it.visible[:, -1].all() for it in attentions)
         return Finding(
             "length-dependent",
-            "bug" if sees_all else "suspicious",
+            "bug" if sees_all and not _is_in_blocks(evidence, length) else "suspicious",
             f"With {length} tokens the last output changes if the earlier tokens are shuffled; with "
             f"{evidence.inputs.sizes[1]} their order does not matter.",
             f"T = {length}",
             SourceLine.of(_first_step_changing_last_token(one, other, attentions)),
         )
     return None
+
+
+def _is_in_blocks(evidence: Evidence, length: int) -> bool:
+    """Check whether the target declares a size of blocks of tokens, and a sequence has several of them."""
+    module = evidence.subject.module
+    return any(
+        isinstance(size, int) and not isinstance(size, bool) and 1 < size < length
+        for part in (() if module is None else module.modules())
+        for name, size in vars(part).items()
+        if BLOCK_SIZE.search(name) is not None
+    )
 
 
 def _shuffle_earlier(inputs: Inputs) -> Inputs:

@@ -14,7 +14,14 @@ from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.designs import describe_weights, is_normalized_again
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import PRODUCTS, ancestors, is_discrete
+from heedful.conformance.probes.projection_names import own_name, role_of
+from heedful.conformance.recording.dataflow import (
+    PRODUCTS,
+    ancestors,
+    is_discrete,
+    parameter_names,
+    steps_from_projection,
+)
 from heedful.conformance.recording.definitions import layer_definition
 from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.recording.source import SourceLine, prose_about
@@ -63,7 +70,7 @@ def _pooled_wrongly(evidence: Evidence) -> Iterator[Finding]:
             continue
         of_tokens, size = T in step.shape, step.shape[dim]
         over_sequences = size == B > 1 and step.shape.index(B) == dim and (of_tokens or pooled)
-        over_one = size == 1 and of_tokens and pooled
+        over_one = size == 1 and of_tokens and (pooled or _sums_tokens(evidence, step))
         if over_sequences or over_one:
             entries = (
                 "the sequences of the batch" if over_sequences else "one entry, so that each is 1"
@@ -76,6 +83,19 @@ def _pooled_wrongly(evidence: Evidence) -> Iterator[Finding]:
                 _line(evidence, step),
             )
             return
+
+
+def _sums_tokens(evidence: Evidence, weights: Step) -> bool:
+    """Check whether weights, or their products, are summed over the tokens."""
+    steps, T = evidence.baseline.trace.steps, evidence.inputs.sizes[1]
+    reached = {weights.index}
+    for step in steps[weights.index + 1 :]:
+        if not any(source.step in reached for source in step.inputs):
+            continue
+        if T not in step.shape and step.operation in ("sum", *PRODUCTS):
+            return True
+        reached.add(step.index)
+    return False
 
 
 def _over_heads(evidence: Evidence) -> Iterator[Finding]:
@@ -171,6 +191,8 @@ def _wrong_softmax(evidence: Evidence, attention: RecordedAttention) -> Finding 
     case = f"{Tq} queries, {Tk} keys"
     step = attention.softmax_step
     dim = None if step is None else _normalised_dimension(step)
+    if step is not None and dim is not None and _weights_are_transposed(evidence, attention):
+        return _transposed(attention, step, dim, case)
     if step is not None and dim is not None:
         proof = (
             f"The weights sum to 1 along dimension {dim} of {times(step.shape)}, not over the keys: the first query's "
@@ -182,6 +204,27 @@ def _wrong_softmax(evidence: Evidence, attention: RecordedAttention) -> Finding 
     applied = [link for link in attention.chain if link.operation != "dropout"]
     last = applied[-1] if applied else attention.context_step
     return Finding("rows-not-normalised", "bug", proof, case, SourceLine.of(step or last))
+
+
+def _weights_are_transposed(evidence: Evidence, attention: RecordedAttention) -> bool:
+    """Check whether the names of both projections say that the product with the values sums over the queries."""
+    sources = (attention.query_source, attention.key_source)
+    paths = (steps_from_projection(evidence.baseline, source) for source in sources)
+    names = (next(iter(parameter_names(path[:1])), "") for path in paths)
+    return [role_of(own_name(name)) for name in names] == ["key", "query"]
+
+
+def _transposed(attention: RecordedAttention, softmax: Step, dim: int, case: str) -> Finding:
+    """Return the finding on weights that are right, and that meet the values along the axis of the queries."""
+    return Finding(
+        "softmax-wrong-dim",
+        "bug",
+        f"The weights {times(softmax.shape)} sum to 1 along dimension {dim}, over the keys, "
+        "but the product with the values sums over the queries.",
+        case,
+        SourceLine.of(attention.context_step),
+        "Transpose the weights in the product with the values.",
+    )
 
 
 def _line(evidence: Evidence, step: Step) -> SourceLine | None:

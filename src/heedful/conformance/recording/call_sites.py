@@ -44,6 +44,12 @@ def call_site(observation: Observation, step: Step) -> SourceLine | None:
     return None
 
 
+def call_line(observation: Observation, module: nn.Module | None, step: Step) -> SourceLine | None:
+    """Return the line that called the function in which a step was made, or the part of a module."""
+    calls = lines_calling(module, step.module) if module is not None and step.module else []
+    return call_site(observation, step) or next(iter(calls), None)
+
+
 def lines_calling(module: nn.Module, path: str) -> list[SourceLine]:
     """Return the statements that call a part of a module as `self.name(…)`, in the order of the lines.
 

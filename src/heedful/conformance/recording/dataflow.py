@@ -43,9 +43,16 @@ def steps_from_tokens(steps: Sequence[Step]) -> set[int]:
     """Return the indices of the steps whose results depend on the inputs of the run."""
     dependent: set[int] = set()
     for step in steps:
-        if any(source.kind == "input" or source.step in dependent for source in step.inputs):
+        if any(source.kind == "input" or source.step in dependent for source in _read_by(step)):
             dependent.add(step.index)
     return dependent
+
+
+def _read_by(step: Step) -> Sequence[Source]:
+    """Return the sources whose entries a step reads, without templates for the shape or dtype of its result."""
+    if step.operation.endswith("_like") or step.operation.startswith("new_"):
+        return ()
+    return step.inputs[:1] if step.operation in TEMPLATED else step.inputs
 
 
 def steps_from_projection(observation: Observation, source: Source) -> list[Step]:
@@ -62,17 +69,30 @@ def steps_from_projection(observation: Observation, source: Source) -> list[Step
         if index in path or index not in dependent:
             continue
         path.add(index)
-        if not is_projection(steps[index]):
+        if not (is_projection(steps[index]) or _multiplies_weights(steps, steps[index], dependent)):
             pending += _input_steps(steps[index])
     return [steps[index] for index in sorted(path)]
+
+
+def _multiplies_weights(steps: Sequence[Step], step: Step, from_tokens: set[int]) -> bool:
+    """Check whether a step is a product with a trained matrix that was rearranged before."""
+    return step.operation in PRODUCTS and any(
+        source.step is not None
+        and source.step not in from_tokens
+        and any(
+            read.kind == "parameter"
+            for index in ancestors(steps, steps[source.step])
+            for read in steps[index].inputs
+        )
+        for source in step.inputs
+    )
 
 
 def steps_to_next_projection(observation: Observation, start: Step) -> list[Step]:
     """Return a step and the steps after it that only rearrange its result, in the order of the trace."""
     path = {start.index}
     for step in observation.trace.steps[start.index + 1 :]:
-        rearranged = step.inputs[:1] if step.operation in TEMPLATED else step.inputs
-        reads_path = any(source.step in path for source in rearranged)
+        reads_path = any(source.step in path for source in _read_by(step))
         if reads_path and step.operation in VIEWS and not is_projection(step):
             path.add(step.index)
     return [observation.trace.steps[index] for index in sorted(path)]

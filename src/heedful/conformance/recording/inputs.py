@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+# The seed of the first token that `Inputs.changed` draws, far from those of whole inputs, which would repeat them.
+CHANGES = 1_000_003
+
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
@@ -42,7 +45,7 @@ class Inputs:
             if self.vocabulary:
                 tensor[b, t] = (tensor[b, t] + 1 + t) % self.vocabulary
             else:
-                generator = torch.Generator().manual_seed(7919 * b + t)
+                generator = torch.Generator().manual_seed(CHANGES + 7919 * b + t)
                 vector = torch.randn(tensor[b, t].shape, generator=generator, dtype=torch.float64)
                 tensor[b, t] = vector.to(tensor.dtype)
             return tensor

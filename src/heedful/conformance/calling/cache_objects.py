@@ -1,0 +1,101 @@
+"""Make the cache objects that a target takes: of the class that its code names, or of a usual kind."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args, get_type_hints
+
+import torch
+from torch import Tensor, nn
+
+from heedful.conformance.calling import names
+from heedful.conformance.calling.caller import Caller
+from heedful.conformance.calling.chunks import CacheMaker
+from heedful.conformance.calling.construction import build
+from heedful.conformance.calling.names import Names
+from heedful.conformance.calling.target import CASTS
+
+
+class GrowingCache:
+    """Keys and values of all layers, (B, H, T, D), as caches of transformers take and return them."""
+
+    def __init__(self) -> None:
+        self.layers: dict[object, tuple[Tensor, Tensor]] = {}
+
+    def update(
+        self, key: Tensor, value: Tensor, layer_idx: object = 0, *_: object, **__: object
+    ) -> tuple[Tensor, Tensor]:
+        """Append keys and values, and return all of them."""
+        if layer_idx in self.layers:
+            pairs = zip(self.layers[layer_idx], (key, value), strict=True)
+            key, value = (torch.cat(pair, dim=-2) for pair in pairs)
+        self.layers[layer_idx] = key, value
+        return key, value
+
+    def get_seq_length(self, layer_idx: object = 0) -> int:
+        """Return the number of tokens."""
+        return self.layers[layer_idx][0].shape[-2] if layer_idx in self.layers else 0
+
+    def get_usable_length(self, _: int, layer_idx: object = 0) -> int:
+        """Return the number of tokens, as older caches call it."""
+        return self.get_seq_length(layer_idx)
+
+
+def object_makers(caller: Caller, argument: str) -> Iterator[CacheMaker]:
+    """Yield functions that make the objects that an argument for a cache may take, the likeliest first."""
+    for cls in dict.fromkeys((*_annotated(caller, argument), *_neighbors(caller))):
+        yield lambda batch, capacity, cls=cls: _made(cls, caller, batch, capacity)
+    yield lambda batch, capacity: GrowingCache()
+
+
+def _annotated(caller: Caller, argument: str) -> Iterator[type]:
+    """Yield the classes that the annotation of an argument names."""
+    try:
+        hint = get_type_hints(caller.target.forward).get(argument)
+    except (NameError, TypeError, AttributeError):  # an annotation that cannot be evaluated
+        return
+    for cls in (hint, *get_args(hint)):
+        if inspect.isclass(cls) and cls.__module__ != "builtins" and not issubclass(cls, Tensor):
+            yield cls
+
+
+def _neighbors(caller: Caller) -> Iterator[type]:
+    """Yield the classes beside the target's own that are caches by their names."""
+    home = sys.modules.get(type(caller.target.callee).__module__)
+    for name, value in vars(home).items() if home is not None else ():
+        if inspect.isclass(value) and "cache" in name.lower():
+            yield value
+
+
+def _made(cls: type, caller: Caller, batch: int, capacity: int) -> Any:
+    """Return an empty cache of a class, with the sizes of the target."""
+    cache = build(cls, dict(_sizes(cls, caller.module, batch, capacity, caller.dtype)))
+    return CASTS[caller.dtype](cache) if isinstance(cache, nn.Module) else cache
+
+
+def _sizes(
+    cls: type, module: nn.Module | None, batch: int, capacity: int, dtype: torch.dtype
+) -> Iterator[tuple[str, Any]]:
+    """Yield the arguments of a cache's constructor that the target and the call decide."""
+    held = {} if module is None else vars(module)
+    heads = _declared(held, names.HEADS)
+    key_heads = _declared(held, names.KEY_HEADS) or heads
+    known: Mapping[Names, Any] = {
+        names.MAX_BATCHES: batch,
+        names.MAX_LENGTHS: capacity,
+        names.HEAD_SIZES: _declared(held, names.HEAD_SIZES),
+        names.HEADS: key_heads,
+        names.KEY_HEADS: key_heads,
+        ("dtype",): dtype,
+    }
+    for name in inspect.signature(cls).parameters:
+        value = next((value for role, value in known.items() if name in role), held.get(name))
+        if value is not None:
+            yield name, value
+
+
+def _declared(held: Mapping[str, Any], role: Names) -> int | None:
+    numbers = (held.get(name) for name in role)
+    return next((number for number in numbers if isinstance(number, int)), None)

@@ -1,0 +1,125 @@
+"""Probe: the weights of a linear attention, which forms none of them, sum to 1 if it divides by their sum."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+
+import torch
+from torch import Tensor, nn
+
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.probes.probe import probe
+from heedful.conformance.probes.projection_names import letters_of, own_name, role_of
+from heedful.conformance.recording.dataflow import PRODUCTS, steps_from_tokens
+from heedful.conformance.recording.differences import differing_entries
+from heedful.conformance.recording.observation import tensor_of
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.reporting.finding import Fact, Finding
+from heedful.observation import Step
+
+DIVISIONS: tuple[str, ...] = ("div", "div_", "truediv", "true_divide", "itruediv")
+SUMS: tuple[str, ...] = ("cumsum", "sum", *PRODUCTS)
+NORMALIZER: re.Pattern[str] = re.compile(r"inv|denom|normali[sz]er|recip", re.IGNORECASE)
+"""What the name of a factor says by which a context is normalized."""
+
+
+@probe("rows-not-normalised")
+def linear_normalizer(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Add one vector to all values: with weights that sum to 1, it is added to all rows of the context, too."""
+    module = evidence.subject.module
+    if evidence.attentions or module is None or evidence.subject.convention.pooled:
+        return
+    for name, layer in module.named_modules():
+        rows = _value_rows(name, layer)
+        added = {} if rows is None else _added_to_steps(evidence, name, rows)
+        normalized = _normalized_context(evidence, added)
+        if normalized is None:
+            continue
+        context, sums = normalized
+        if not _has_equal_rows(added[context.index], evidence.inputs.sizes[1]):
+            yield Finding(
+                "rows-not-normalised",
+                "bug",
+                "A vector that is added to all values is not added to all rows of the context, though a factor "
+                "without values normalizes them.",
+                "",
+                SourceLine.of(sums),
+                "Divide by the sum of the query's weights: the query times the sum of the keys that it sees.",
+            )
+            return
+
+
+def _value_rows(name: str, layer: nn.Module) -> slice | None:
+    """Return which of a layer's features are values; None if none are, or if it is no linear layer."""
+    letters = letters_of(own_name(name))
+    if not isinstance(layer, nn.Linear):
+        return None
+    if letters.endswith("v") and layer.out_features % len(letters) == 0:
+        return slice(-(layer.out_features // len(letters)), None)
+    return slice(None) if role_of(own_name(name)) == "value" else None
+
+
+def _added_to_steps(evidence: Evidence, name: str, rows: slice) -> dict[int, Tensor]:
+    """Add one vector to all values, and return what that adds to the results of steps, by their indices."""
+    subject = evidence.subject.fresh()
+    assert subject.module is not None
+    layer = subject.module.get_submodule(name)
+    assert isinstance(layer, nn.Linear)
+    bias = torch.zeros_like(layer.weight[:, 0]) if layer.bias is None else layer.bias
+    generator, moved = torch.Generator().manual_seed(1), bias.detach().clone()
+    moved[rows] += torch.randn(moved[rows].shape, generator=generator).to(bias)
+    layer.bias = nn.Parameter(moved)
+    before, after = evidence.baseline.trace.steps, subject.record(evidence.inputs).trace.steps
+    if len(before) != len(after):
+        return {}
+    results = ((step.index, tensor_of(step), tensor_of(after[step.index])) for step in before)
+    return {
+        index: new - old
+        for index, old, new in results
+        if old is not None and new is not None and old.shape == new.shape
+        if differing_entries(old, new).any()
+    }
+
+
+def _normalized_context(evidence: Evidence, of_values: Collection[int]) -> tuple[Step, Step] | None:
+    """Return the step that normalizes a context made of values, and the first sum that its normalizer is made by."""
+    steps = evidence.baseline.trace.steps
+    of_tokens = steps_from_tokens(steps)
+    for step in (steps[index] for index in of_values):
+        made_by = [source.step for source in step.inputs if source.step is not None]
+        others = [it for it in made_by if it in of_tokens and it not in of_values]
+        divides = step.operation in DIVISIONS and made_by[-1:] == others
+        factors = [it for it in others if NORMALIZER.search(steps[it].name)]
+        normalizer = others if divides else factors if step.operation in (*PRODUCTS, "mul") else []
+        if normalizer and (sums := _first_sum(evidence, normalizer[-1], of_tokens)) is not None:
+            return step, sums
+    return None
+
+
+def _first_sum(evidence: Evidence, normalizer: int, of_tokens: set[int]) -> Step | None:
+    """Return the first step that sums tokens up on the way to a normalizer."""
+    steps, pending, sums = evidence.baseline.trace.steps, [normalizer], list[Step]()
+    while pending:
+        step = steps[pending.pop()]
+        of_weights = any(it.kind in ("parameter", "buffer") for it in step.inputs)
+        if step.operation in SUMS and not of_weights:
+            sums.append(step)
+        if step.operation != "linear":
+            pending += [
+                it.step for it in step.inputs if it.step in of_tokens and it.step is not None
+            ]
+    return min(sums, key=lambda step: step.index, default=None)
+
+
+def _has_equal_rows(added: Tensor, T: int) -> bool:
+    """Check whether most rows of the tokens are equal; True also if no axis is clearly that of the tokens.
+
+    A token with no visible key, or with weights of 0, has a row of its own.
+    """
+    axes = [axis for axis, size in enumerate(added.shape) if size == T]
+    if len(axes) != 1:
+        return True
+    rows = added.movedim(axes[0], 0).flatten(1)
+    near = [int(torch.isclose(rows, row, rtol=1e-3, atol=1e-5).all(1).sum()) for row in rows]
+    return max(near) > T // 2

@@ -1,0 +1,83 @@
+"""Follow the tokens of a projection through the views after it, by labels in place of their features."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from heedful.conformance.recording.dataflow import VIEWS
+from heedful.observation import Source, Step
+
+CONVOLUTIONS: tuple[str, ...] = ("conv1d", "conv2d", "conv3d")
+REARRANGING: frozenset[str] = VIEWS - {
+    "cat",
+    "concat",
+    "stack",
+    "rearrange",
+    "to",
+    "view_as",
+    "expand_as",
+    "type_as",
+}
+
+
+def tearing_view(path: list[Step]) -> Step | None:
+    """Return the view that spreads the features of one token over rows that also hold those of others.
+
+    Along some axis of the operand, all entries must belong to one token, or those of a whole token must lie in a line.
+
+    Args:
+        path: The steps from a projection to an operand of a product.
+
+    Returns:
+        The first view after which no axis is such a one; None if the operand is right, or if it is not only rearranged.
+    """
+    if not path or path[0].operation not in (*CONVOLUTIONS, "linear"):
+        return None
+    labels = _labels(path[0])
+    values, torn = {path[0].index: labels}, None
+    for step in path[1:]:
+        rearranged = _replayed(step, values)
+        if rearranged is None:
+            return None
+        values[step.index] = rearranged
+        together = _holds_tokens_together(rearranged)
+        torn = None if together else torn or step
+    return torn
+
+
+def _labels(projection: Step) -> Tensor:
+    """Return a number for each token in place of its features."""
+    axis = 1 if projection.operation in CONVOLUTIONS else -1
+    shape = list(projection.shape)
+    features, shape[axis] = shape[axis], 1
+    count = torch.Size(shape).numel()
+    return torch.arange(count).reshape(shape).repeat_interleave(features, axis)
+
+
+def _replayed(step: Step, values: dict[int, Tensor]) -> Tensor | None:
+    """Return what a step makes of labels; None if it does anything but rearrange them."""
+    source = next(iter(step.arguments), None)
+    if not isinstance(source, Source) or source.step not in values:
+        return None
+    if step.operation not in REARRANGING or len(step.inputs) != 1:
+        return None
+    if step.operation in ("mT", "T"):
+        return getattr(values[source.step], step.operation)
+    operation = getattr(values[source.step], step.operation.replace("getitem", "__getitem__"), None)
+    if operation is None:
+        return None
+    result = operation(*step.arguments[1:], **step.keywords)
+    part = result if isinstance(result, Tensor) else result[step.index - step.call]
+    return part if tuple(part.shape) == step.shape else None
+
+
+def _holds_tokens_together(labels: Tensor) -> bool:
+    """Check whether some axis has entries of one token alone, or whole tokens."""
+    first = labels == labels.flatten()[0]
+    for axis in (axis for axis, size in enumerate(labels.shape) if size > 1):
+        if torch.equal(labels, labels.narrow(axis, 0, 1).expand_as(labels)):
+            return True
+        if first.sum(axis).max() == first.sum():
+            return True
+    return False

@@ -1,0 +1,101 @@
+"""Linear attention: a query's weights, which are never formed, sum to 1 if the code divides by their sum."""
+
+from __future__ import annotations
+
+import pytest
+from attentions_with_caches import written
+
+from heedful import check
+
+BIDIRECTIONAL = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, dim, heads=4):
+        super().__init__()
+        self.heads = heads
+        self.to_qkv = nn.Linear(dim, 3 * dim, bias=False)
+        self.to_out = nn.Linear(dim, dim)
+
+    def forward(self, x):
+        b, n, d = x.shape
+        q, k, v = (t.view(b, n, self.heads, -1).transpose(1, 2) for t in self.to_qkv(x).chunk(3, -1))
+        q, k = F.elu(q) + 1, F.elu(k) + 1
+        total = k.sum(dim=2)
+        kv = torch.einsum("bhnd,bhne->bhde", k, v)
+        z = torch.einsum("bhnd,bhd->bhn", q, total)
+        out = torch.einsum("bhnd,bhde->bhne", q, kv) / (z[..., None] + 1e-6)
+        return self.to_out(out.transpose(1, 2).reshape(b, n, d))
+"""
+
+CAUSAL = """
+import torch
+from torch import nn
+
+
+def features(t):
+    return torch.relu(t) + 1e-3
+
+
+def causal_product(q, k, v):
+    state = torch.zeros(*k.shape[:2], k.shape[-1], v.shape[-1], dtype=v.dtype)
+    mass = torch.zeros_like(k[:, :, 0])
+    rows = []
+    for i in range(q.shape[2]):
+        state = state + k[:, :, i, :, None] * v[:, :, i, None]
+        mass = mass + k[:, :, i]
+        rows.append((q[:, :, i, None] @ state).squeeze(2))
+    masses = k.cumsum(2)
+    normalizer = 1 / (q * masses).sum(-1, keepdim=True)
+    return torch.stack(rows, 2) * normalizer
+
+
+class Attention(nn.Module):
+    def __init__(self, width, num_heads):
+        super().__init__()
+        self.num_heads = num_heads
+        self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
+
+    def forward(self, x):
+        B, T, C = x.shape
+        q, k, v = (
+            layer(x).view(B, T, self.num_heads, -1).transpose(1, 2)
+            for layer in (self.query, self.key, self.value)
+        )
+        out = causal_product(features(q), features(k), v)
+        return out.transpose(1, 2).reshape(B, T, C)
+"""
+
+WRONG = [
+    (BIDIRECTIONAL, "k.sum(dim=2)", "k.sum(dim=2).softmax(-1)", "total = k.sum(dim=2)"),
+    (BIDIRECTIONAL, '"bhnd,bhd->bhn", q, total', '"bhnd,bhd->bhn", k, total', "total = k.sum"),
+    (CAUSAL, "k.cumsum(2)", "k.cumsum(1)", "masses = k.cumsum(1)"),
+    (CAUSAL, "1 / (q * masses).sum", "(q * masses).sum", "masses = k.cumsum(2)"),
+]
+
+
+@pytest.mark.parametrize(("source", "old", "new", "line"), WRONG)
+def test_a_wrong_normalizer_is_named(tmp_path, source, old, new, line):
+    with written(tmp_path, source.replace(old, new)) as target:
+        (bug,) = check(target).bugs
+    assert bug.name == "rows-not-normalised"
+    assert bug.place.source.startswith(line)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        BIDIRECTIONAL,
+        CAUSAL,
+        BIDIRECTIONAL.replace(" / (z[..., None] + 1e-6)", ""),
+        BIDIRECTIONAL.replace("z[..., None] + 1e-6", "n * d"),
+        CAUSAL.replace("torch.relu(t) + 1e-3", "torch.relu(t) + 1e-6"),
+    ],
+    ids=["right", "right, causal", "no normalizer", "a constant", "features near 0"],
+)
+def test_a_right_normalizer_or_none_is_no_bug(tmp_path, source):
+    with written(tmp_path, source) as target:
+        assert not check(target).bugs
