@@ -21,7 +21,8 @@ from heedful.conformance.calling.failures import (
 )
 from heedful.conformance.calling.globals import global_tensor_sizes
 from heedful.conformance.calling.isolation import within
-from heedful.conformance.calling.one_query import with_one_query
+from heedful.conformance.calling.layouts import likely_layouts
+from heedful.conformance.calling.one_query import mixes_sequences, with_one_query
 from heedful.conformance.calling.other_axes import with_axes_by_behavior
 from heedful.conformance.calling.second_sequence import with_second_sequence
 from heedful.conformance.calling.target import Target, TargetError
@@ -102,19 +103,29 @@ def _first_in(
     failures: list[FailedCall],
     until: float,
 ) -> tuple[Caller, Trace] | None:
-    """Return the first caller that works in a dtype, and the trace of its call; None once the time is up."""
-    callee = target.copied(dtype)
+    """Return the first caller that works in a dtype, and the trace of its call; None once the time is up.
+
+    Sequences that mix show that a guess is wrong: the last resort is the first one, in a layout that the target does
+    not contradict.
+    """
+    callee, resort = target.copied(dtype), None
+    layouts = likely_layouts(target.callee)
     for convention in conventions:
         caller = Caller(target, convention, dtype, callee)
         left = until - perf_counter()
         if left < 0 and failures:
-            return None
+            return resort
+        contradicted = layouts.declared and caller.layout == layouts.tokens[1]
         try:
             with within(min(max(left, 1.0), TRIAL_SECONDS)):
-                return _trial(caller)
+                found = _trial(caller)
+                sure = not (convention.guessed or contradicted) or not convention.batched
+                if sure or convention.fixed_sizes or not mixes_sequences(found[0], TRIAL_SIZES[0]):
+                    return found
+                resort = resort or (None if contradicted else found)
         except Exception as error:  # noqa: BLE001 - the next convention may work
             failures.append(FailedCall(caller, without_tensors(error)))
-    return None
+    return resort
 
 
 def _trial(caller: Caller) -> tuple[Caller, Trace]:
