@@ -55,7 +55,11 @@ def likely_layouts(target: Callable[..., Any]) -> Layouts:
     """
     own, inner = _declared_batch_first(target) if isinstance(target, nn.Module) else (True, None)
     shapes = [_axes(variables) for variables in _unpacked_shapes(target)]
-    unpacked = (axes.startswith("BT") for axes in shapes if axes.startswith(("BT", "TB")))
+    unpacked = (
+        axes.startswith("B")
+        for axes in shapes
+        if axes.startswith(("BT", "TB")) or (len(axes) == 3 and axes.startswith("B"))
+    )
     documented = (
         axes.startswith("BT") for axes in documented_axes(target) if axes[:2] in ("BT", "TB")
     )
