@@ -106,7 +106,7 @@ def documented_axes(target: Callable[..., Any], argument: str = "") -> Iterator[
     for line in docstring_lines(target):
         shapes = DOCUMENTED_SHAPE.findall(line)
         begins = re.match(rf"{argument}(?!\w)" if argument else "", entry_of(line)) is not None
-        if begins or goes_on:
+        if begins or (goes_on and line.strip()[:1] in ("(", "[")):
             yield from (_documented_shape(shape.split(",")) for shape in shapes)
         goes_on = begins and bool(argument) and not shapes and not line.rstrip().endswith(".")
 
