@@ -153,12 +153,15 @@ def _first_in(
 
 
 def _is_doubtful(caller: Caller) -> bool:
-    """Check whether a call that works mixes sequences, in a layout that is a guess or that the target contradicts."""
+    """Check whether a call that works mixes sequences, in a layout that is a guess or that the target contradicts.
+
+    It is not doubtful if the sequences no longer mix once the first argument has one vector for each.
+    """
     convention = caller.convention
     is_guess = convention.batched and (convention.guessed or _contradicts(caller))
     if not is_guess or convention.fixed_sizes:
         return False
-    return mixes_sequences(caller, TRIAL_SIZES[0]) is True
+    return mixes_sequences(caller, TRIAL_SIZES[0]) is True and with_one_query(caller) is caller
 
 
 def _contradicts(caller: Caller) -> bool:
