@@ -435,3 +435,27 @@ class OfDistances(Projected):
         if mask is not None:
             scores = scores.masked_fill(mask[:, None], -torch.inf)
         return (scores * q.shape[-1] ** -0.5).softmax(-1) @ v
+
+
+class Unset(Projected):
+    """Has a property that subclasses are to set."""
+
+    @property
+    def hidden_size(self):
+        raise NotImplementedError("not set")
+
+
+class AfterContext(Projected):
+    """Attends to a context and to earlier tokens; the mask hides the padding of the context alone."""
+
+    def forward(self, x, context, context_mask=None):  # pyright: ignore[reportIncompatibleMethodOverride]
+        q, k, v = (
+            torch.cat(both, dim=1) for both in zip(self.split(context), self.split(x), strict=True)
+        )
+        later = torch.ones(x.shape[1], k.shape[1], dtype=torch.bool)
+        hidden = later.triu(k.shape[1] - x.shape[1] + 1)
+        if context_mask is not None:
+            rest = k.shape[1] - context_mask.shape[1]
+            kept = nn.functional.pad(context_mask, (0, rest), value=True)
+            hidden = hidden | ~kept[:, None]
+        return attend(q[:, context.shape[1] :], k, v, hidden)

@@ -47,6 +47,8 @@ checking = sys.modules[
         foreign.Rows,
         foreign.HandedOn,
         foreign.OfDistances,
+        foreign.Unset,
+        foreign.AfterContext,
     ],
     ids=lambda it: getattr(it, "__name__", type(it).__name__),
 )

@@ -23,6 +23,12 @@ CLASSES = (
     ),
     *("litgpt", "linear_attention_transformer", "local_attention", "axial_attention"),
     "memory_efficient_attention_pytorch",
+    *("performer_pytorch", "linformer", "reformer_pytorch", "sinkhorn_transformer", "conformer"),
+    *("colt5_attention", "MEGABYTE_pytorch", "tab_transformer_pytorch", "kornia", "esm"),
+    *("perceiver_pytorch", "perceiver_ar_pytorch", "x_clip", "iTransformer", "slot_attention"),
+    *("taylor_series_linear_attention", "infini_transformer_pytorch", "x_metaformer"),
+    *("agent_attention_pytorch", "bottleneck_transformer_pytorch", "segmentation_models_pytorch"),
+    "recurrent_memory_transformer_pytorch",
 )
 """The packages whose attention modules are built alone, if no model runs them."""
 

@@ -268,9 +268,45 @@ class Tiny(Heads):
         return self.to_out(context.transpose(1, 2).flatten(2))
 
 
+class Noisy(Heads):
+    """Adds noise to its queries, which is drawn in every call, as slot attention does to its first slots."""
+
+    def forward(self, x):
+        query, key, value = self.split(x)
+        query = query + torch.randn_like(query)
+        context = self.scores(query, key).softmax(-1) @ value
+        return self.to_out(context.transpose(1, 2).flatten(2))
+
+
+class MaskedCausal(Heads):
+    """Attends with a prefix whose tokens see each other (El-Nouby et al. 2024)."""
+
+    def forward(self, x, mask=None):
+        query, key, value = self.split(x)
+        hidden = torch.zeros(1, dtype=torch.bool)
+        if mask is not None:
+            T = x.shape[1]
+            hidden = mask[:, None, None] & torch.ones(T, T, dtype=torch.bool).triu(1)
+        weights = self.scores(query, key).masked_fill(hidden, -torch.inf).softmax(-1)
+        return self.to_out((weights @ value).transpose(1, 2).flatten(2))
+
+
 @pytest.mark.parametrize(
     "design",
-    [InHalves, Steep, Slots, Kinked, Additive, Shared, Kernels, Rearranged, Buckets, Tiny],
+    [
+        InHalves,
+        Steep,
+        Slots,
+        Kinked,
+        Additive,
+        Shared,
+        Kernels,
+        Rearranged,
+        Buckets,
+        Tiny,
+        Noisy,
+        MaskedCausal,
+    ],
 )
 def test_a_design_raises_no_alarm(design):
     torch.manual_seed(0)

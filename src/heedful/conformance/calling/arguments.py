@@ -12,6 +12,7 @@ from torch import nn
 from heedful.conformance.calling import names
 from heedful.conformance.calling.construction import HEAD_SIZE
 from heedful.conformance.calling.convention import Constants
+from heedful.conformance.calling.declared import attribute_of
 from heedful.conformance.calling.mask_forms import ATTENTION_FORMS, PADDING_FORMS
 from heedful.conformance.calling.options import example_with, option
 from heedful.conformance.calling.roles import TOKENS, all_visible, likely_values
@@ -159,6 +160,6 @@ def head_size_of(module: nn.Module | None) -> int:
     """Return the head size that a module declares, or the usual one."""
     for part in () if module is None else module.modules():
         for name in names.HEAD_SIZES:
-            if isinstance(size := getattr(part, name, None), int):
+            if isinstance(size := attribute_of(part, name), int):
                 return size
     return HEAD_SIZE

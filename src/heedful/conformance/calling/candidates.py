@@ -19,6 +19,7 @@ from heedful.conformance.calling.arguments import (
 from heedful.conformance.calling.causality import causal_flag, mask_by_caller
 from heedful.conformance.calling.construction import HEAD_SIZE, HEADS, WIDTH
 from heedful.conformance.calling.convention import IMAGES, SIGNAL, CallingConvention
+from heedful.conformance.calling.declared import attribute_of
 from heedful.conformance.calling.layouts import Layouts, documented_axes, likely_layouts
 from heedful.conformance.calling.roles import FEATURE_MAP, feature_map, one_vector
 from heedful.conformance.calling.target import Target
@@ -160,7 +161,7 @@ def widths_of(module: nn.Module) -> list[int]:
     widths: list[int] = []
     for part in module.modules():
         for name in (*names.INPUT_WIDTHS, *names.MODEL_WIDTHS):
-            if isinstance(size := getattr(part, name, None), int) and not isinstance(size, bool):
+            if isinstance(size := attribute_of(part, name), int) and not isinstance(size, bool):
                 widths.append(size)
     for parameter in module.parameters():
         widths += list(parameter.shape)

@@ -73,6 +73,11 @@ class CallingConvention:
         return self.layout != "(T, C)"
 
     @property
+    def is_unsure(self) -> bool:
+        """True if an argument of an unknown role has a value of ours, which may mix what should not mix."""
+        return self.guessed and not self.from_example
+
+    @property
     def is_image(self) -> bool:
         """True if tokens are the pixels of a feature map."""
         return "X" in self._letters

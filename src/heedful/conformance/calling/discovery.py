@@ -25,7 +25,8 @@ from heedful.conformance.calling.failures import (
 )
 from heedful.conformance.calling.globals import global_tensor_sizes
 from heedful.conformance.calling.isolation import within
-from heedful.conformance.calling.one_query import with_one_query
+from heedful.conformance.calling.layouts import likely_layouts
+from heedful.conformance.calling.one_query import mixes_sequences, with_one_query
 from heedful.conformance.calling.other_axes import with_axes_by_behavior
 from heedful.conformance.calling.pixel_masks import with_pixel_masks
 from heedful.conformance.calling.second_sequence import with_second_sequence
@@ -125,21 +126,48 @@ def _first_in(
     failures: list[FailedCall],
     until: float,
 ) -> tuple[Caller, Trace] | None:
-    """Return the first caller that works in a dtype, and the trace of its call; None once the time is up."""
-    callee = target.copied(dtype)
+    """Return the first caller that works in a dtype, and the trace of its call; None once the time is up.
+
+    Sequences that mix show that a guess is wrong: the last resort is the first one, in a layout that the target does
+    not contradict.
+    """
+    callee, resort = target.copied(dtype), None
     waiting = deque(Caller(target, convention, dtype, callee) for convention in conventions)
     while waiting:
         left = until - perf_counter()
         if left < 0 and failures:
-            return None
+            return resort
         first = waiting[0]
         try:
             with within(min(max(left, 1.0), TRIAL_SECONDS)):
-                return _first_of(waiting, failures)
+                found = _first_of(waiting, failures)
+                if found is None or not _is_doubtful(found[0]):
+                    return found or resort
         except TimeoutError as error:
             if waiting and waiting[0] is first:  # any other one gets all of the time in its turn
                 failures.append(FailedCall(waiting.popleft(), without_tensors(error)))
-    return None
+            continue
+        resort = resort or (None if _contradicts(found[0]) else found)
+        waiting.popleft()
+    return resort
+
+
+def _is_doubtful(caller: Caller) -> bool:
+    """Check whether a call that works mixes sequences, in a layout that is a guess or that the target contradicts.
+
+    It is not doubtful if the sequences no longer mix once the first argument has one vector for each.
+    """
+    convention = caller.convention
+    is_guess = convention.batched and (convention.guessed or _contradicts(caller))
+    if not is_guess or convention.fixed_sizes:
+        return False
+    return mixes_sequences(caller, TRIAL_SIZES[0]) is True and with_one_query(caller) is caller
+
+
+def _contradicts(caller: Caller) -> bool:
+    """Check whether the target declares another layout."""
+    layouts = likely_layouts(caller.target.callee)
+    return layouts.declared and caller.layout == layouts.tokens[1]
 
 
 def _first_of(waiting: deque[Caller], failures: list[FailedCall]) -> tuple[Caller, Trace] | None:

@@ -55,7 +55,11 @@ def likely_layouts(target: Callable[..., Any]) -> Layouts:
     """
     own, inner = _declared_batch_first(target) if isinstance(target, nn.Module) else (True, None)
     shapes = [_axes(variables) for variables in _unpacked_shapes(target)]
-    unpacked = (axes.startswith("BT") for axes in shapes if axes.startswith(("BT", "TB")))
+    unpacked = (
+        axes.startswith("B")
+        for axes in shapes
+        if axes.startswith(("BT", "TB")) or (len(axes) == 3 and axes.startswith("B"))
+    )
     documented = (
         axes.startswith("BT") for axes in documented_axes(target) if axes[:2] in ("BT", "TB")
     )
@@ -102,7 +106,7 @@ def documented_axes(target: Callable[..., Any], argument: str = "") -> Iterator[
     for line in docstring_lines(target):
         shapes = DOCUMENTED_SHAPE.findall(line)
         begins = re.match(rf"{argument}(?!\w)" if argument else "", entry_of(line)) is not None
-        if begins or goes_on:
+        if begins or (goes_on and line.strip()[:1] in ("(", "[")):
             yield from (_documented_shape(shape.split(",")) for shape in shapes)
         goes_on = begins and bool(argument) and not shapes and not line.rstrip().endswith(".")
 

@@ -204,11 +204,13 @@ def _candidates(caller: Caller, known: Names, forms: Sequence[str]) -> Iterator[
     """Yield the mask arguments to try, the most likely first.
 
     A mask is not added to the scores if the docstring says what 1 means, and of no other kind if it says that it is
-    added. It has a shape that the docstring gives it.
+    added. It has a shape that the docstring gives it. The mask of a second sequence is none of the first one.
     """
     given = _given(caller)
     documented = documented_arguments(caller.target.callee)
-    for name in _among(caller, known):
+    constants = caller.convention.constants.items()
+    of_second = tuple(f"{name}_" for name, value in constants if value is MEMORY)
+    for name in (it for it in _among(caller, known) if not it.startswith(of_second)):
         said = documented_polarity(documented.get(name, ""))
         declared = names.TRUE_KEEPS.get(caller.convention.word_for(name)) if said is None else said
         dtypes = (torch.bool, torch.int64, *([caller.dtype] if said is None else []))

@@ -19,18 +19,18 @@ def with_one_query(caller: Caller) -> Caller:
     """
     convention = caller.convention
     several = len(convention.names) > 1 and convention.layout == "(B, T, C)"
-    if not several or convention.fixed_sizes or _mixes_sequences(caller) is not True:
+    if not several or convention.fixed_sizes or mixes_sequences(caller) is not True:
         return caller
     for base in of_one_query(caller.module, convention.names):
         constants = {**convention.constants, **base.constants}
         other = replace(base, constants=constants, visible_keys=convention.visible_keys)
         for pooled in (True, False):
             candidate = replace(caller, convention=replace(other, pooled=pooled))
-            if _mixes_sequences(candidate) is False:
+            if mixes_sequences(candidate) is False:
                 return candidate
     return caller
 
 
-def _mixes_sequences(caller: Caller) -> bool | None:
-    """Check whether a change of one sequence reaches another one; None if the call fails."""
-    return influences(caller, caller.draw(SEQUENCES, TOKENS), 0, rows=1)
+def mixes_sequences(caller: Caller, sequences: int = SEQUENCES) -> bool | None:
+    """Check whether a change of one of some sequences reaches another one; None if the call fails."""
+    return influences(caller, caller.draw(sequences, TOKENS), 0, rows=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,11 +12,15 @@ from heedful.conformance.calling import names
 from heedful.conformance.calling.declared import declared_number
 from heedful.conformance.calling.options import option
 from heedful.conformance.calling.subject import Subject
-from heedful.conformance.calling.target import is_from_transformers
+from heedful.conformance.calling.target import Target, is_from_transformers
 from heedful.conformance.evidence.fused import FUSED, fused_arguments
 from heedful.conformance.evidence.triangular import is_triangular
 from heedful.conformance.recording.observation import Observation, tensor_of
+from heedful.conformance.recording.source import prose_about
 from heedful.errors import ArgumentError
+
+PREFIX: re.Pattern[str] = re.compile(r"\bprefix|bidirectional attention")
+"""Words that announce that some tokens see all others, in lower case."""
 
 
 @dataclass(frozen=True)
@@ -100,9 +105,14 @@ def _causal(subject: Subject, expected: Expected, baseline: Observation) -> tupl
     mask_is_an_argument = is_from_transformers(subject.module)
     if not mask_is_an_argument and any(map(is_triangular, _possible_masks(baseline))):
         return True, "it builds a triangular mask"
-    if "causal" in subject.name.lower():
+    if "causal" in subject.name.lower() and not is_after_prefix(subject.target):
         return True, "its name says that it is"
     return None, ""
+
+
+def is_after_prefix(target: Target) -> bool:
+    """Check whether a target's code says in words that tokens before a certain one see each other, in any order."""
+    return PREFIX.search(prose_about(target.callee)) is not None
 
 
 def _possible_masks(baseline: Observation) -> Iterator[Tensor]:

@@ -30,7 +30,7 @@ def batch_independence(evidence: Evidence) -> Iterator[Finding | Fact]:
             i, j = influence.nonzero()[0].tolist()
             yield Finding(
                 "batch-mixed",
-                "bug",
+                "suspicious" if evidence.subject.convention.is_unsure else "bug",
                 f"Changing token {j} of sequence {c} changes output {i} of sequence {b}.",
                 f"B = {B}, T = {T}",
                 _line(evidence, _first_mixing_step(evidence, c, j)),

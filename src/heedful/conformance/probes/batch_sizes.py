@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from heedful.conformance.calling.exceptions import attempt, describe_exception, raising_line
 from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.evidence.noise import draws_noise
 from heedful.conformance.probes.divergence import first_divergent_step
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.differences import differing_entries
@@ -31,6 +32,8 @@ def batches(evidence: Evidence) -> Iterator[Finding | Fact]:
             return
         if not differing_entries(alone[0], batch[b]).any():
             continue
+        if draws_noise(evidence):
+            return  # other numbers of sequences get other random numbers
         distance = (alone[0] - batch[b]).abs().max()
         step = (
             first_divergent_step(subject.record(inputs.entry(b)), evidence.baseline)

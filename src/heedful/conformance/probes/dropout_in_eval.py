@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from heedful.conformance.evidence.dropout import dropout_probability, dropout_steps
 from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.evidence.noise import draws_noise
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.assignments import last_assignment
 from heedful.conformance.recording.differences import differing_entries
@@ -26,11 +27,13 @@ def dropout_in_eval(evidence: Evidence) -> Iterator[Finding | Fact]:
     step = next(iter(dropout_steps(first, second)), None)
     p = None if step is None else dropout_probability(step)
     difference = (outputs[0] - outputs[1]).abs().max()
+    noise = step is None and draws_noise(evidence)
+    why = "." if p is None else f": entries are dropped with p = {p:.3g}."
     yield Finding(
         "dropout-in-eval",
-        "bug",
+        "suspicious" if noise else "bug",
         f"In eval mode, two runs on the same tokens differ by {difference:.3g}"
-        + ("." if p is None else f": entries are dropped with p = {p:.3g}."),
+        + (", because it draws normal numbers." if noise else why),
         f"B = {inputs.sizes[0]}, T = {inputs.sizes[1]}",
         None if step is None else _line_of_probability(evidence, step),
     )

@@ -118,7 +118,9 @@ def _answer(
             f"Changing token {CHANGED} changes {_first_rows(rows)} of the {PLURALS[role]}: a view mixes the "
             "features of different tokens."
         )
-    return Finding(name, "bug", proof, f"B = {B}, T = {T}", SourceLine.of(step))
+    unsure = name == "batch-mixed" and evidence.subject.convention.is_unsure
+    level = "suspicious" if unsure else "bug"
+    return Finding(name, level, proof, f"B = {B}, T = {T}", SourceLine.of(step))
 
 
 def _mixes_sequences(evidence: Evidence) -> bool:

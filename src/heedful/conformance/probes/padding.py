@@ -16,6 +16,7 @@ from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.alignment import PartialRun
 from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.evidence.expectations import is_after_prefix
 from heedful.conformance.probes.padded_batch import (
     describe_sizes,
     line_applying_argument,
@@ -216,6 +217,7 @@ def _report(
         callee, known = subject.target.callee, (*names.PADDING_MASKS, subject.padding.name)
         line = call_omitting_beside(callee, subject.padding.name, known) or line
     unsure = name == "left-padding-positions" and not evidence.is_causal
+    unsure |= is_after_prefix(subject.target)  # the mask may tell which tokens belong to the prefix
     if name == "padding-leak" and _is_hidden_from_attentions(evidence, padded, keep):
         mixing = next((step for step in padded.trace if step.operation in CONVOLUTIONS), None)
         if mixing is not None:

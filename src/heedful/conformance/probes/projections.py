@@ -217,14 +217,19 @@ def _unused_part(evidence: Evidence, unused: set[int]) -> Finding | None:
 
 
 def _discarded_part(evidence: Evidence, unused: set[int]) -> Finding | None:
-    """Return a finding if a part that a projection's name promises, as the values of "kv", is split off for nothing."""
+    """Return a finding if a part that a projection's name promises, as the values of "kv", is split off for nothing.
+
+    A projection may be called several times, each time for another part.
+    """
     steps = evidence.baseline.trace.steps
     for step in (steps[index] for index in sorted(unused)):
         parts = [it for it in steps if it.call == step.call]
         made = steps_from_projection(evidence.baseline, Source("step", step.name, step.index))[:1]
         name = next(iter(parameter_names(made)), "")
         letters = letters_of(own_name(name))
-        if step.operation not in SPLITS or not letters or len(parts) != len(letters):
+        calls = sum(_reads(it, name) for it in steps)
+        is_split = step.operation in SPLITS and len(parts) == len(letters) > 0
+        if calls != 1 or not is_split:
             continue
         if all(part.index in unused for part in parts):
             continue

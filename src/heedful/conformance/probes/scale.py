@@ -12,6 +12,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from heedful.conformance.calling import names
+from heedful.conformance.calling.declared import attribute_of
 from heedful.conformance.calling.target import is_from_transformers
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.attention_search import find_attentions
@@ -224,7 +225,7 @@ def _is_default_of_constructor(module: nn.Module | None, factor: float) -> bool:
     for part in () if module is None else module.modules():
         for name, parameter in inspect.signature(type(part).__init__).parameters.items():
             number = parameter.default
-            kept = isinstance(number, float) and getattr(part, name, None) == number
+            kept = isinstance(number, float) and attribute_of(part, name) == number
             if (
                 kept
                 and number > 0
