@@ -39,7 +39,7 @@ struct ForwardTile {
         float *O;      // [Dv][LANES], Σ P V
         T *K;          // [BLOCK][padded(D) / PACK], the block's keys if they must be copied
         T *V;          // [BLOCK / PACK][padded(Dv)], the block's values likewise; write_output() puts W rows of O there
-        float *m, *l;  // [LANES], maximum of S · S_unit; Σ exp(scores − m) before dropout
+        float *m, *l;  // [LANES], maximum of S; Σ exp(scores − m) before dropout
 
         template <class Source>
         Buffers(const heedful_problem &p, Source &source) {
@@ -70,26 +70,24 @@ struct ForwardTile {
     const KeyVisibility<LANES> visibility;
     const Dropout<LANES> dropout;
     const int64_t D, Dv, D_words;
-    const bool finished;  // whether S becomes finished scores, one by one, before the softmax
-    const float S_unit;   // of S in units of m, which are those of finished scores, or else of exponents of 2
+    const bool finished;        // whether S becomes finished scores, one by one, before the softmax
+    const float missing_scale;  // the positive factor that S and m still lack; the exponential function includes it
     const Buffers buf;
     bool key_seen[BLOCK];  // whether any lane sees the key; set for partially visible blocks only
 
     ForwardTile(const heedful_problem &problem, int64_t b, int64_t kv_head, int64_t first, Scratch scratch)
         : p(problem), rows(p, b, kv_head, first), visibility(p, rows), dropout(p, rows), D(p.D), Dv(p.Dv),
-          D_words((D + PACK - 1) / PACK), finished(finishes_scores()), S_unit(finished ? 1.0f : fabsf(p.scale) * LOG2_E),
+          D_words((D + PACK - 1) / PACK), finished(finishes_scores()), missing_scale(finished ? 1.0f : fabsf(p.scale)),
           buf(p, scratch) {}
 
     // Whether S becomes finished scores, one by one, before the softmax. Otherwise it stays dot products.
     // - The soft-cap is no factor, and the bias is added to scaled dot products.
     // - A sink logit is a finished score. The running maximum starts with it, so the others must have the same unit.
-    // - A scale near 0 as a factor of the exponent would make NaN of 0 · −∞, and a large one could overflow.
-    bool finishes_scores() const {
-        return p.softcap != 0 || p.bias.data || p.sinks || fabsf(p.scale) < 1e-30f || fabsf(p.scale) > LN_2;
-    }
+    // - A scale near 0 as a factor of the exponent would make NaN of 0 · −∞.
+    bool finishes_scores() const { return p.softcap != 0 || p.bias.data || p.sinks || fabsf(p.scale) < 1e-30f; }
 
-    // Exponents of 2 from differences in units of m.
-    F exponents(F differences) const { return finished ? differences * LOG2_E : differences; }
+    // Exponents of 2 from differences of S. The difference comes first, so that the largest score has the weight 1 exactly.
+    F exponents(F differences) const { return differences * (missing_scale * LOG2_E); }
 
     // Start with empty sums, or with the sink logits in them.
     void begin(bool with_sinks) {
@@ -207,7 +205,7 @@ struct ForwardTile {
     // Raise m to the largest scores of a vector's span where it lags too far behind, and rescale the sums made with the
     // old m.
     void update_maximum(int lane, Span span) {
-        const float lag = finished ? LAG * LN_2 : LAG;
+        const float lag = LAG * LN_2 / missing_scale;
         const float *s = buf.S + span.first * LANES + lane;
         F a = splat(-INFINITY), b = a, c = a, d = a;
         int64_t r = span.first;
@@ -216,7 +214,7 @@ struct ForwardTile {
             c = maximum_of(c, load(s + 2 * LANES)), d = maximum_of(d, load(s + 3 * LANES));
         }
         for (; r < span.last; r++, s += LANES) a = maximum_of(a, load(s));
-        const F highest = maximum_of(maximum_of(a, b), maximum_of(c, d)) * S_unit, old = load(buf.m + lane);
+        const F highest = maximum_of(maximum_of(a, b), maximum_of(c, d)), old = load(buf.m + lane);
         if (!any(highest > old + lag)) return;
         const F raised = maximum_of(old, highest);
         const F correction = exp2<5>(exponents(old - raised));
@@ -240,7 +238,7 @@ struct ForwardTile {
                     pair[i] = F{};
                     continue;
                 }
-                pair[i] = exp2<DEGREE<N>>(exponents(load(buf.S + (r + i) * LANES + lane) * S_unit - m));
+                pair[i] = exp2<DEGREE<N>>(exponents(load(buf.S + (r + i) * LANES + lane) - m));
                 sums[i] += pair[i];
                 if (p.dropout_p > 0) pair[i] = dropout.keeps(block.first + r + i, lane) ? pair[i] : F{};
             }
@@ -313,7 +311,7 @@ struct ForwardTile {
             }
             for (int i = lane; i < lane + W && i < rows.count; i++)
                 write_row<N>(p, rows.b, rows.head(i), rows.query(i), row + (i - lane) * padded(Dv),
-                             finished ? buf.m[i] : buf.m[i] * LN_2, buf.l[i]);
+                             buf.m[i] * missing_scale, buf.l[i]);
         }
     }
 };
