@@ -174,6 +174,26 @@ def test_a_size_that_happens_to_be_that_of_the_batch_stays():
     assert subject.arguments(subject.draw(3, 5))["angles"].shape == (1, 5, 2)
 
 
+def test_a_cache_in_an_example_stays_empty_while_layouts_are_tried():
+    class Cache:
+        def __init__(self):
+            self.keys = None
+
+        def update(self, keys):
+            self.keys = keys if self.keys is None else torch.cat((self.keys, keys), dim=1)
+            return self.keys
+
+    def attend(x, mask, cache):
+        scores = x @ cache.update(x).mT / x.shape[-1] ** 0.5
+        weights = (scores + mask.expand_as(scores)).softmax(dim=-1)
+        return weights @ cache.keys
+
+    example = torch.randn(2, 9, 8), torch.zeros(2, 1, 9), Cache()
+    subject = find_subject(attend, example=example)
+    assert subject.layout == "(B, T, C)"
+    assert example[2].keys is None
+
+
 @pytest.mark.parametrize("columns", [False, True])
 def test_ids_may_be_words_first_if_each_column_gives_a_row(columns):
     embedding, score = nn.Embedding(11, 8).double(), nn.Linear(8, 1).double()

@@ -12,6 +12,7 @@ from heedful.conformance.calling.convention import output_candidates
 from heedful.conformance.calling.exceptions import exits_as_errors
 from heedful.conformance.calling.isolation import seeded
 from heedful.conformance.calling.layouts import likely_layouts
+from heedful.conformance.calling.resizing import copied
 from heedful.conformance.calling.target import CASTS, Target
 from heedful.conformance.recording.differences import differing_entries, indices_with_any
 
@@ -117,9 +118,9 @@ def _output(target: Target, arguments: Mapping[str, Any], shape: torch.Size) -> 
 
 
 def _result(target: Target, arguments: Mapping[str, Any]) -> object:
-    """Return what a call returns, in the arguments' own dtype."""
+    """Return what a call returns, in the arguments' own dtype; they stay as they are, also caches among them."""
     dtypes = (it.dtype for it in arguments.values() if isinstance(it, Tensor))
     callee = target.copied(next((it for it in dtypes if it in CASTS), torch.float32))
-    args, keywords = target.bound(arguments)
+    args, keywords = target.bound({name: copied(it) for name, it in arguments.items()})
     with torch.no_grad(), exits_as_errors(), seeded():
         return callee(*args, **keywords)

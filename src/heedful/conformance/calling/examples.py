@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +33,7 @@ from heedful.conformance.calling.exceptions import exits_as_errors
 from heedful.conformance.calling.isolation import seeded
 from heedful.conformance.calling.layouts import likely_layouts
 from heedful.conformance.calling.options import option
-from heedful.conformance.calling.resizing import Axes, Resized, axes_of, mapped, telling_sequence
+from heedful.conformance.calling.resizing import Axes, Resized, axes_of, copied, telling_sequence
 from heedful.conformance.calling.structures import names_within
 from heedful.conformance.calling.target import CASTS, LEAF, Target, TargetError
 from heedful.conformance.recording.dataflow import steps_from_tokens
@@ -81,8 +80,8 @@ class Example:
 
     def copied(self) -> Example:
         """Return a copy that shares no storage and no graph, on the CPU."""
-        args = tuple(map(_copied, self.args))
-        return Example(*args, **{name: _copied(value) for name, value in self.kwargs.items()})
+        args = tuple(map(copied, self.args))
+        return Example(*args, **{name: copied(value) for name, value in self.kwargs.items()})
 
 
 def as_example(target: Target, example: Any) -> Example:
@@ -475,20 +474,6 @@ def _trial_sizes(sizes: tuple[int, int], most_tokens: int | None) -> tuple[int, 
 
 def _or_endless(number: int | None) -> float:
     return float("inf") if number is None else number
-
-
-def _copied(value: Any) -> Any:
-    """Return a copy of an argument, on the CPU; what cannot be copied is returned itself."""
-
-    def copied(entry: Any) -> Any:
-        if isinstance(entry, Tensor):
-            return entry.detach().cpu().clone()
-        try:
-            return copy.deepcopy(entry)
-        except Exception:  # noqa: BLE001 - a foreign class may raise anything in __deepcopy__
-            return entry
-
-    return mapped(copied, value)
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -153,3 +153,17 @@ def mapped(function: Callable[[Any], Any], value: Any) -> Any:
 
 def _tensors(value: Any) -> list[Tensor]:
     return [leaf for _, leaf in leaves_of(value) if isinstance(leaf, Tensor)]
+
+
+def copied(value: Any) -> Any:
+    """Return a copy of an argument, on the CPU; what cannot be copied is returned itself."""
+
+    def copied_entry(entry: Any) -> Any:
+        if isinstance(entry, Tensor):
+            return entry.detach().cpu().clone()
+        try:
+            return copy.deepcopy(entry)
+        except Exception:  # noqa: BLE001 - a foreign class may raise anything in __deepcopy__
+            return entry
+
+    return mapped(copied_entry, value)
