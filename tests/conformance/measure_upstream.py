@@ -52,7 +52,9 @@ class UpstreamVerdict:
     @property
     def set_name(self) -> str:
         """The name of the set that lists the bug."""
-        return next(name for name, cases in SETS.items() if self.case in cases)
+        return next(
+            name for name, cases in SETS.items() for case in cases if case.name == self.case.name
+        )
 
     @property
     def named(self) -> bool:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,9 @@ def test_a_signal_that_ends_the_command_ends_the_process_of_the_target(number, t
     file, note = tmp_path / "endless.py", tmp_path / "process"
     file.write_text(ENDLESS_WITH_CHILD.format(note=str(note)))
     command = [sys.executable, "-m", "heedful", "check", f"{file}:Attention"]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    # A command that is started by nohup ignores SIGHUP, and these tests may be started so, too.
+    default = partial(signal.signal, number, signal.SIG_DFL)
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, preexec_fn=default)
     until = time.monotonic() + 60
     while not (note.exists() and note.read_text().count(" ") == 1) and time.monotonic() < until:
         time.sleep(0.05)
