@@ -60,6 +60,8 @@ def gradient(evidence: Evidence) -> Iterator[Finding | Fact]:
         return
     if _is_at_kink(evidence, name, derivatives[name]):
         return
+    if _is_right_for_float32(evidence, name, derivatives[name]):
+        return
     by_difference = _derivative_by_difference(evidence, [name], _precision(evidence).step)
     if by_difference == 0 and any(it.operation in CHOICES for it in evidence.baseline.trace):
         yield Fact("gradients", "straight through a choice, which has no derivative of its own")
@@ -76,6 +78,15 @@ def gradient(evidence: Evidence) -> Iterator[Finding | Fact]:
         f"{str(evidence.subject.dtype).removeprefix('torch.')}, B = {B}, T = {T}",
         find_gradient_line(evidence),
     )
+
+
+def _is_right_for_float32(evidence: Evidence, name: str, derivative: float) -> bool:
+    """Check whether a derivative is as right as the steps that the target computes in float32 allow."""
+    if not any(step.dtype == torch.float32 for step in evidence.baseline.trace):
+        return False
+    precision = PRECISIONS[torch.float32]
+    by_difference = _derivative_by_difference(evidence, [name], precision.step)
+    return _is_close(derivative, by_difference, abs(derivative), precision)
 
 
 def _is_right_but_for_maxima(evidence: Evidence, names: Sequence[str]) -> bool:
