@@ -22,7 +22,7 @@ class DetachedMaxima(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found = False
+        self.found: bool = False
         self._maxima: list[Tensor] = []
 
     def __torch_function__(
