@@ -8,6 +8,8 @@ import pytest
 
 from heedful.bench import judging
 from heedful.bench.cases import CASES
+from heedful.bench.report.rows import faults
+from heedful.bench.results import CaseResult
 from heedful.bench.targets import BenchTarget, BenchTargets
 from heedful.errors import ArgumentError
 
@@ -70,6 +72,7 @@ def test_every_target_belongs_to_a_case_that_measures_it():
         "[a]\nspede = { sdpa = 2 }",
         "[a]\nequal = false",
         "[a]\nmemory = true",
+        "[a]\nreason = 3\nmemory = 5",
     ],
 )
 def test_unusable_targets_are_refused(tmp_path, text):
@@ -100,6 +103,16 @@ def test_targets_that_are_no_regular_file_are_refused_at_once(tmp_path):
     os.mkfifo(path)
     with pytest.raises(ArgumentError, match="Not a regular file"):
         BenchTargets.read(path)
+
+
+def test_a_missed_target_is_reported_with_its_reason(tmp_path):
+    path = tmp_path / "targets.toml"
+    path.write_text("[memory-fp32]\nmemory = 1\nreason = 'The softmax waits for the products.'")
+    (target,) = BenchTargets.read(path).of("memory-fp32")
+    (case,) = [case for case in CASES if case.name == "memory-fp32"]
+    result = CaseResult(case, case.workload, "", judgements=(judging.judge_memory(target, 2**20),))
+    (fault,) = faults(result)
+    assert fault.endswith("; required: ≤ 0 MiB. Reason: The softmax waits for the products.")
 
 
 def test_judgements_compare_with_the_bound():

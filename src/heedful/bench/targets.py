@@ -26,11 +26,13 @@ class BenchTarget:
             "equal": the results do not depend on the number of threads.
         bound: The number.
         against: A peer or a peak.
+        reason: Why the target is missed where it is, as far as that was found out.
     """
 
     quantity: Quantity
     bound: float = 0.0
     against: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,17 +73,20 @@ class BenchTargets:
 def _parse(path: Path, pattern: str, table: Any) -> list[BenchTarget]:
     """Return the targets of one table of the file."""
     targets = []
+    reason = table.get("reason", "") if isinstance(table, dict) else ""
     for quantity, value in table.items() if isinstance(table, dict) else [(pattern, table)]:
         match quantity, value:
             case (("speed" | "small" | "share"), dict()):
                 for against, bound in value.items():
                     if type(bound) not in (int, float) or not abs(bound) <= sys.float_info.max:
                         raise _unusable(path, f"{quantity} = {{ {against} = {bound!r} }}")
-                    targets.append(BenchTarget(quantity, float(bound), against))
+                    targets.append(BenchTarget(quantity, float(bound), against, reason))
             case "memory", int() if value is not True:
-                targets.append(BenchTarget("memory", value))
+                targets.append(BenchTarget("memory", value, reason=reason))
             case "equal", True:
-                targets.append(BenchTarget("equal"))
+                targets.append(BenchTarget("equal", reason=reason))
+            case "reason", str():
+                pass
             case _:
                 raise _unusable(path, f"{quantity} = {value!r}")
     return targets
@@ -90,7 +95,7 @@ def _parse(path: Path, pattern: str, table: Any) -> list[BenchTarget]:
 def _unusable(path: Path, received: str) -> ArgumentError:
     return ArgumentError(
         "--targets",
-        expected=f"a TOML file of targets: {', '.join(get_args(Quantity))}",
+        expected=f"a TOML file of targets: {', '.join(get_args(Quantity))}; and a reason",
         received=f"{received} ({path})",
         remedy="benchmarks/targets.toml in heedful's repository describes the format.",
     )

@@ -85,9 +85,11 @@ def faults(result: CaseResult) -> list[str]:
             if not check.right
         ]
     return [
-        f"{name}: {_subject(judgement.target)} {judgement.measured}; required: {judgement.required}"
+        f"{name}: {_subject(target)} {judgement.measured}; required: {judgement.required}"
+        + (f". Reason: {target.reason}" if target.reason else "")
         for judgement in result.judgements
         if judgement.holds is False
+        for target in [judgement.target]
     ]
 
 
