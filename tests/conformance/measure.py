@@ -43,7 +43,7 @@ class Verdict:
         line: The line of the bug; None if the bug is not on one line.
         found: The names of the bugs that were reported, in order.
         found_line: The line that was reported for the bug.
-        seconds: The duration of the check.
+        seconds: The processor time of the check.
         proofs: The proofs of all bugs that were reported.
         fixed: Whether a fix of the bug was proved.
         difference: The largest difference of the outputs of the fixed mutant from those of its base; 0 without a fix.
@@ -102,10 +102,10 @@ def judge_mutant(number: int, fixes: bool = False) -> Verdict:
     mutant: Mutant = MUTANTS[number]
     with tempfile.TemporaryDirectory() as folder:
         definition = built(mutant, Path(folder))
-        start = time.perf_counter()
+        start = time.process_time()
         try:
             report = check(definition, **OPTIONS[mutant.base])
-            seconds = time.perf_counter() - start
+            seconds = time.process_time() - start
             if fixes:
                 report = check(definition, **OPTIONS[mutant.base], fix=True)
         except HeedfulError as error:
@@ -143,7 +143,7 @@ def judge_correct(name: str) -> Verdict:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     target, options = CORRECT[name]()
-    start = time.perf_counter()
+    start = time.process_time()
     try:
         report = check(target, **options)
     except HeedfulError as error:
@@ -155,7 +155,7 @@ def judge_correct(name: str) -> Verdict:
         line=None,
         found=tuple(bug.name for bug in report.bugs),
         found_line=None,
-        seconds=time.perf_counter() - start,
+        seconds=time.process_time() - start,
         proofs=_proofs(report),
     )
 
@@ -228,7 +228,9 @@ def page(verdicts: Sequence[Verdict], fixes: bool = False) -> str:
 def _figures(mutants: Sequence[Verdict], correct: Sequence[Verdict]) -> str:
     bugs = {verdict.expected for verdict in mutants}
     on_one_line = [verdict for verdict in mutants if verdict.line is not None]
-    seconds = [verdict.seconds for verdict in [*mutants, *correct]]
+    verdicts = [*mutants, *correct]
+    slowest = max(verdicts, key=lambda verdict: verdict.seconds)
+    middle = median(verdict.seconds for verdict in verdicts)
     rows = {
         "mutants": f"{len(mutants)}, of {len(bugs)} bugs, on {len(OPTIONS)} bases",
         "bug reported": _share([verdict.detected for verdict in mutants]),
@@ -236,7 +238,8 @@ def _figures(mutants: Sequence[Verdict], correct: Sequence[Verdict]) -> str:
         "right line, of bugs on one line": _share([verdict.line_right for verdict in on_one_line]),
         "correct attentions": len(correct),
         "false alarms": sum(bool(verdict.found) for verdict in correct),
-        "seconds per check, one thread": f"median {median(seconds):.2f}, maximum {max(seconds):.2f}",
+        "processor seconds per check": f"median {middle:.2f}, maximum {slowest.seconds:.2f}",
+        "the slowest": slowest.name,
     }
     return "\n".join(
         ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())]
