@@ -12,13 +12,12 @@ from torch import Tensor, nn
 
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.exceptions import attempt
-from heedful.conformance.calling.influence import influences
+from heedful.conformance.calling.influence import SEQUENCES, TOKENS, influences
 from heedful.conformance.calling.resizing import Axes
 from heedful.conformance.calling.target import Target
 
 LAYOUTS = ("(B, T, C)", "(T, B, C)")
 MAX_READINGS = 24  # ways to read the axes of all arguments that are tried
-SEQUENCES, TOKENS = 3, 5
 
 
 @dataclass(frozen=True)
@@ -108,12 +107,6 @@ def attends_to_keys(caller: Caller) -> bool:
     ):
         return False
     return any(influences(caller, inputs, token, rows=slice(None)) for token in (0, TOKENS - 1))
-
-
-def mixes_sequences(caller: Caller) -> bool:
-    """Check whether a change of one sequence reaches another one, which may be a bug, or a wrong reading."""
-    inputs = caller.draw(SEQUENCES, TOKENS)
-    return influences(caller, inputs, 0, rows=slice(1, None)) is not False
 
 
 def full_lengths(B: int, T: int, dtype: torch.dtype) -> Tensor:

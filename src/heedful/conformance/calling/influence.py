@@ -1,4 +1,4 @@
-"""Decide whether a token influences a row of the output."""
+"""Decide whether a token influences a row of the output, or another sequence."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.inputs import Inputs
+
+SEQUENCES, TOKENS = 3, 5
 
 
 def influences(caller: Caller, inputs: Inputs, token: int, rows: Any) -> bool | None:
@@ -29,3 +31,14 @@ def influences(caller: Caller, inputs: Inputs, token: int, rows: Any) -> bool | 
     if not isinstance(before, Tensor) or not isinstance(after, Tensor):
         return None
     return bool(differing_entries(before, after).any())
+
+
+def mixes_sequences(caller: Caller, inputs: Inputs | None = None) -> bool | None:
+    """Check whether a change of the first sequence reaches another one; None if a call fails.
+
+    Args:
+        caller: The caller.
+        inputs: The tokens (B, T, …); None to draw some.
+    """
+    drawn = inputs or caller.draw(SEQUENCES, TOKENS)
+    return influences(caller, drawn, 0, rows=slice(1, None))

@@ -6,9 +6,7 @@ from dataclasses import replace
 
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.candidates import of_one_query
-from heedful.conformance.calling.influence import influences
-
-SEQUENCES, TOKENS = 2, 5
+from heedful.conformance.calling.influence import mixes_sequences
 
 
 def with_one_query(caller: Caller) -> Caller:
@@ -29,8 +27,3 @@ def with_one_query(caller: Caller) -> Caller:
             if mixes_sequences(candidate) is False:
                 return candidate
     return caller
-
-
-def mixes_sequences(caller: Caller, sequences: int = SEQUENCES) -> bool | None:
-    """Check whether a change of one of some sequences reaches another one; None if the call fails."""
-    return influences(caller, caller.draw(sequences, TOKENS), 0, rows=1)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
 from torch import Tensor
 
+from heedful.conformance.calling.influence import mixes_sequences
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import CHANGED, Evidence
 from heedful.conformance.probes.probe import probe
@@ -96,7 +96,7 @@ def _answer(
             f"The features of one token are spread over several of the {length} rows that are compared, beside those "
             "of others: a view mixes tokens."
         )
-    elif length == B and length != T and _mixes_sequences(evidence):
+    elif length == B and length != T and mixes_sequences(evidence.subject, evidence.inputs):
         name = "batch-mixed"
         proof = f"The scores compare the {B} sequences of the batch with each other, not the {T} tokens."
     elif mixing is not None and _computes(mixing):
@@ -121,12 +121,6 @@ def _answer(
     unsure = name == "batch-mixed" and evidence.subject.convention.is_unsure
     level = "suspicious" if unsure else "bug"
     return Finding(name, level, proof, f"B = {B}, T = {T}", SourceLine.of(step))
-
-
-def _mixes_sequences(evidence: Evidence) -> bool:
-    """Check whether any output depends on a token of another sequence."""
-    influence = evidence.influence.any(3).any(1)  # (B, B)
-    return bool((influence & ~torch.eye(len(influence), dtype=torch.bool)).any())
 
 
 def _steps_from_tokens(evidence: Evidence, source: Source) -> list[Step]:

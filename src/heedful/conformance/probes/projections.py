@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -19,11 +18,7 @@ from heedful.conformance.probes.projection_names import (
     parent_of,
     role_of,
 )
-from heedful.conformance.recording.assignments import (
-    assignment_before,
-    last_return,
-    variables_read,
-)
+from heedful.conformance.recording.assignments import alias_before, last_return
 from heedful.conformance.recording.call_sites import call_site, lines_calling, returns_result
 from heedful.conformance.recording.dataflow import (
     ancestors,
@@ -326,18 +321,9 @@ def _line_taking(
     path = steps_from_projection(evidence.baseline, taken)
     own = next((step for step in path if step.index not in shared), product)
     called = own.function != product.function
-    alias = _alias(own, path[0].line) if path else None
+    line, first = own.line or 0, path[0].line if path else None
+    alias = alias_before(own.file or "", line, first or line)
     return alias or (call_site(evidence.baseline, own) if called else None) or SourceLine.of(own)
-
-
-def _alias(step: Step, first: int | None) -> SourceLine | None:
-    """Return the line `v = k` that gives a variable which a step's line reads; None if there is none after a line."""
-    file, line = step.file or "", step.line or 0
-    for variable in variables_read(file, line):
-        made = assignment_before(file, line, variable, first or line)
-        if made is not None and re.search(rf"\b{variable} = \w+$", made.source):
-            return made
-    return None
 
 
 def _projecting_step(evidence: Evidence, source: Source) -> int | None:

@@ -46,7 +46,7 @@ SCALINGS: tuple[str, ...] = (
 @probe("weights-wrong", "softmax-twice", "context-wrong")
 def recomputed_attention(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Compute the logits and weights again from the queries and keys, and find the first step that departs."""
-    others = _attentions_on_other_tokens(evidence)
+    others = find_attentions(evidence.on_other_tokens(1))
     for index, attention in enumerate(evidence.attentions):
         if attention.fused:
             finding = _scaled_values(evidence, attention)
@@ -61,11 +61,6 @@ def recomputed_attention(evidence: Evidence) -> Iterator[Finding | Fact]:
         if finding:
             yield finding
             return
-
-
-def _attentions_on_other_tokens(evidence: Evidence) -> list[RecordedAttention]:
-    inputs = evidence.subject.draw(*evidence.inputs.sizes, seed=1)
-    return find_attentions(evidence.subject.record(inputs))
 
 
 def _is_softmax_of_keys(attention: RecordedAttention) -> bool:
