@@ -19,6 +19,7 @@ from upstream.cases import KNOWN, Case, Version
 from upstream.held_out import HELD_OUT
 from upstream.known_drawn import KNOWN_DRAWN
 from upstream.known_later import KNOWN_LATER
+from upstream.new_held_out import NEW_HELD_OUT
 
 from heedful.conformance import Report, check
 from heedful.errors import HeedfulError
@@ -26,11 +27,12 @@ from heedful.errors import HeedfulError
 WORKERS = 2
 NEAR = 1
 """How many lines a reported line may be away from the lines of the fix."""
-SETS: dict[Literal["known", "held-out"], tuple[Case, ...]] = {
+SETS: dict[Literal["known", "held-out", "new-held-out"], tuple[Case, ...]] = {
     "known": (*KNOWN, *KNOWN_LATER, *KNOWN_DRAWN),
     "held-out": HELD_OUT,
+    "new-held-out": NEW_HELD_OUT,
 }
-"""The two sets of bugs: those that may guide a change of the check, and those that may not."""
+"""The sets of bugs: those that may guide a change of the check, and those that may not."""
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,16 @@ from pathlib import Path
 
 import pytest
 import upstream.later_proofs
-import upstream.latest_proofs  # noqa: F401 -- registers further proofs
+import upstream.latest_proofs
+import upstream.new_proofs  # noqa: F401 -- registers further proofs
 from upstream.cases import BUGS, KNOWN, Case
 from upstream.held_out import HELD_OUT
 from upstream.known_drawn import KNOWN_DRAWN
 from upstream.known_later import KNOWN_LATER
+from upstream.new_held_out import NEW_HELD_OUT
 from upstream.proofs import PROOFS, difference
 
-CASES = (*KNOWN, *KNOWN_LATER, *KNOWN_DRAWN, *HELD_OUT)
+CASES = (*KNOWN, *KNOWN_LATER, *KNOWN_DRAWN, *HELD_OUT, *NEW_HELD_OUT)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
