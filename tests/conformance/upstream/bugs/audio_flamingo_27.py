@@ -23,9 +23,9 @@ def rotate_half(x):
 
 def apply_rotary_pos_emb(t, freqs):
     rot_dim, seq_len = freqs.shape[-1], t.shape[-2]
-    freqs = freqs[-seq_len:, :].to(t.dtype)
+    freqs = freqs[-seq_len:, :]
     t, t_unrotated = t[..., :rot_dim], t[..., rot_dim:]
-    t = (t * freqs.cos()) + (rotate_half(t) * freqs.sin())
+    t = (t * freqs.cos().to(t.dtype)) + (rotate_half(t) * freqs.sin().to(t.dtype))
     return torch.cat((t, t_unrotated), dim=-1)
 
 

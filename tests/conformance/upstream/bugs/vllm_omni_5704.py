@@ -15,7 +15,7 @@ def subsequent_chunk_mask(size: int, chunk_size: int, device: torch.device) -> t
 def apply_rotary(x: torch.Tensor, freqs: torch.Tensor) -> torch.Tensor:
     x1, x2 = x.unflatten(-1, (-1, 2)).unbind(dim=-1)
     rotated = torch.stack((-x2, x1), dim=-1).flatten(-2)
-    return x * freqs.cos() + rotated * freqs.sin()
+    return x * freqs.cos().to(x.dtype) + rotated * freqs.sin().to(x.dtype)
 
 
 class DiTAttention(nn.Module):
@@ -61,7 +61,7 @@ class DiTAttention(nn.Module):
             for proj in (self.to_q, self.to_k, self.to_v)
         )
         freqs = torch.outer(torch.arange(seq_len, device=x.device).float(), self.inv_freq.float())
-        freqs = freqs.repeat_interleave(2, dim=-1).to(x.dtype)
+        freqs = freqs.repeat_interleave(2, dim=-1)
         query, key = apply_rotary(query, freqs), apply_rotary(key, freqs)
 
         attn_mask = None
