@@ -21,7 +21,8 @@ from fuzz import comparison, problems
 from heedful.kernels.native import library
 
 POSITION = Path("build/fuzz/position")
-SECONDS_PER_PROBLEM = 60  # a child that needs longer on one problem prints where it is and ends
+# A child that needs longer on one problem prints where it is and ends. On a busy machine it may wait for a processor.
+PROCESSOR_SECONDS, SECONDS = 60, 900
 FOREVER = 2**62
 
 
@@ -133,8 +134,10 @@ def _describe(status: int) -> str:
 
 def work(first: int, last: int, isas: list[str]) -> None:
     """Run seeds in this process, and print what happens in lines that `watch` understands."""
+    faulthandler.register(signal.SIGPROF, chain=True)
     for seed in range(first, last + 1):
-        faulthandler.dump_traceback_later(SECONDS_PER_PROBLEM, exit=True)
+        signal.setitimer(signal.ITIMER_PROF, PROCESSOR_SECONDS)
+        faulthandler.dump_traceback_later(SECONDS, exit=True)
         print("at", seed, isas[0], flush=True)
         problem = problems.draw(seed)
         expected = comparison.exact(problem)
