@@ -12,12 +12,13 @@ from torch import Tensor, nn
 
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.exceptions import attempt
-from heedful.conformance.calling.influence import SEQUENCES, TOKENS, influences
+from heedful.conformance.calling.influence import influences
 from heedful.conformance.calling.resizing import Axes
 from heedful.conformance.calling.target import Target
 
 LAYOUTS = ("(B, T, C)", "(T, B, C)")
 MAX_READINGS = 24  # ways to read the axes of all arguments that are tried
+SEQUENCES, TOKENS = 3, 5
 
 
 @dataclass(frozen=True)
