@@ -96,6 +96,7 @@ def _slope(attention: RecordedAttention, other: RecordedAttention) -> float | No
         return None
     visible = attention.visible & other.visible
     visible &= attention.logits.isfinite() & other.logits.isfinite()
+    visible &= attention.logits != other.logits  # a mask has filled those that are equal
     x = centred(attention.scores - other.scores, visible)
     y = centred(attention.logits - other.logits, visible)
     return slope_of(x, y)
