@@ -12,6 +12,7 @@ from heedful.conformance.evidence.evidence import CHANGED, Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.token_labels import tearing_view
 from heedful.conformance.recording.dataflow import (
+    JOINING,
     VIEWS,
     ancestors,
     steps_from_projection,
@@ -28,7 +29,6 @@ from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 
 REARRANGING: frozenset[str] = frozenset(("pad", "roll", "flip", "gather", "index_select"))
-JOINING: frozenset[str] = frozenset(("cat", "concat", "stack"))
 PLURALS: dict[str, str] = {"query": "queries", "key": "keys", "value": "values"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import combinations
 from typing import NamedTuple
 
 import torch
@@ -36,6 +37,8 @@ from heedful.observation import Source, Step
 SPLITS: tuple[str, ...] = (
     *("getitem", "split", "chunk", "unbind", "tensor_split", "unsafe_chunk", "select", "narrow"),
 )
+
+ROWS: tuple[str, ...] = ("queries", "keys", "values")
 
 
 @probe("projection-unused")
@@ -256,16 +259,20 @@ def _unused_rows(evidence: Evidence) -> Finding | None:
         sources = (attention.query_source, attention.key_source, attention.value_source)
         paths = [steps_from_projection(evidence.baseline, source) for source in sources]
         packed = {next(iter(parameter_names(path[:1])), "") for path in paths}
-        twice = torch.equal(attention.query, attention.key)
-        if not twice or len(packed) != 1 or "" in packed:
+        operands = zip(ROWS, (attention.query, attention.key, attention.value), paths, strict=True)
+        equal = (it for it in combinations(operands, 2) if torch.equal(it[0][1], it[1][1]))
+        twice = next(equal, None)
+        if twice is None or len(packed) != 1 or "" in packed:
             continue
+        (first, _, _), (second, _, path) = twice
         name = packed.pop()
         if _has_idle_third(evidence, name):
-            taking = [step for step in paths[1] if step.operation in SPLITS]
+            taking = [step for step in path if step.operation in SPLITS]
             return Finding(
                 "projection-unused",
                 "bug",
-                f"Queries and keys are the same part of {name}, and a third of it does not change the output.",
+                f"{first.capitalize()} and {second} are the same part of {name}, and a third of it does not change "
+                "the output.",
                 "",
                 SourceLine.of(taking[-1] if taking else attention.scores_step),
             )
