@@ -1,0 +1,114 @@
+"""The names of axes: which axis of each tensor counts tokens, keys, heads, features and sequences.
+
+The tokens of the input are known. A rule says where their axis goes: a product keeps the letters' axes, and a move
+keeps an axis if its coordinate still runs along one axis alone, whatever was viewed, split and transposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+BATCH, HEAD, TOKEN, KEY, FEATURE, UNKNOWN = "batch", "head", "token", "key", "feature", ""
+
+Axes = tuple[str, ...]
+
+
+def axes_of_input(shape: Sequence[int], tokens: int, *, ids: bool) -> Axes:
+    """Return the axes of an argument of a call: (…, T, d), or (…, T) if it holds ids.
+
+    Args:
+        shape: Its shape.
+        tokens: The number of tokens, T.
+        ids: Whether its entries are whole numbers.
+    """
+    names = [UNKNOWN] * len(shape)
+    last = len(shape) - (1 if ids else 2)
+    if last >= 0 and shape[last] == tokens:
+        names[last] = TOKEN
+        if not ids:
+            names[-1] = FEATURE
+        names[:last] = [BATCH] + [HEAD] * (last - 1) if last else []
+    return tuple(names)
+
+
+def axes_of_parameter(shape: Sequence[int]) -> Axes:
+    """Return the axes of a parameter: features."""
+    return (FEATURE,) * len(shape)
+
+
+def axes_of_product(left: Axes, right: Axes, letters: dict[str, str], *, linear: bool) -> Axes:
+    """Return the axes of a product. Tokens of the right operand become keys if the left one has tokens, too."""
+    names: list[str] = []
+    for letter in letters["result"]:
+        one = _named(left, letters["left"], letter)
+        other = _named(right, letters["right"], letter)
+        name = one or other
+        if not one and other == TOKEN and TOKEN in names:
+            name = KEY
+        names.append(FEATURE if linear and letter == letters["result"][-1] else name)
+    return tuple(names)
+
+
+def _named(axes: Axes, letters: str, letter: str) -> str:
+    return axes[letters.index(letter)] if letter in letters else UNKNOWN
+
+
+def axes_of_elementwise(operands: Sequence[Axes], rank: int) -> Axes:
+    """Return the axes of an operation entry by entry, whose operands are aligned at the end."""
+    names = [UNKNOWN] * rank
+    for axes in operands:
+        for i, name in enumerate(axes):
+            place = rank - len(axes) + i
+            names[place] = names[place] or name
+    return tuple(names)
+
+
+def axes_of_move(axes: Axes, shape: Sequence[int], origin: Tensor) -> Axes:
+    """Return the axes after a move, from where each entry came from."""
+    names = [UNKNOWN] * origin.dim()
+    coordinates = torch.unravel_index(origin, tuple(shape)) if origin.numel() else ()
+    for name, coordinate in zip(axes, coordinates, strict=False):
+        if name not in (UNKNOWN, FEATURE):
+            for place in range(origin.dim()):
+                if names[place] == UNKNOWN and _runs_along(coordinate, place):
+                    names[place] = name
+                    break
+    if FEATURE in axes:  # a split of the features makes heads; those within a head come last
+        unknown = [i for i, name in enumerate(names) if name == UNKNOWN and origin.shape[i] > 1]
+        if unknown:
+            names[unknown[-1]] = FEATURE
+        torn = TOKEN in axes and TOKEN not in names
+        for place in [] if torn else unknown[:-1]:
+            names[place] = HEAD
+    if names and names[0] == UNKNOWN and origin.shape[0] == 1:
+        names[0] = BATCH
+    return tuple(names)
+
+
+def _runs_along(coordinate: Tensor, place: int) -> bool:
+    """Return whether a coordinate increases along one axis by a constant start, and along no other."""
+    length = coordinate.shape[place]
+    first = coordinate.flatten()[0]
+    ramp = torch.arange(length) + first
+    view = [1] * coordinate.dim()
+    view[place] = length
+    return length > 1 and bool((coordinate == ramp.reshape(view)).all())
+
+
+def guessed_axes(shape: Sequence[int], tokens: int) -> Axes:
+    """Return the axes of a tensor without a rule, by the number of tokens."""
+    names = [UNKNOWN] * len(shape)
+    if len(shape) >= 2 and tokens > 1:
+        if shape[-1] == tokens and shape[-2] == tokens:
+            names[-2:] = [TOKEN, KEY]
+        elif shape[-2] == tokens:
+            names[-2:] = [TOKEN, FEATURE]
+        elif shape[-1] == tokens:
+            names[-1] = KEY
+        names[:-2] = [BATCH, HEAD][: len(shape) - 2] if len(shape) <= 4 else names[:-2]
+    elif len(shape) == 1 and shape[0] == tokens:
+        names[0] = KEY
+    return tuple(names)

@@ -1,0 +1,268 @@
+"""The nodes of a run: the tensors that a recorded call was given, and its steps, with rules, axes and roles."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heedful.observation import Source, Step, Summary
+from heedful.shapes import times
+from heedful.viewer.attentions import FoundAttention, find_attentions
+from heedful.viewer.axes import (
+    Axes,
+    axes_of_elementwise,
+    axes_of_input,
+    axes_of_move,
+    axes_of_parameter,
+    axes_of_product,
+    guessed_axes,
+)
+from heedful.viewer.recording import Recording
+from heedful.viewer.rules import Rule, is_transpose, rule_of
+
+LARGEST = 1 << 18
+"""The number of entries of one value in a page. A larger one is shown in part, or by means."""
+
+CELLS = 128  # rows or columns of a map of means
+PANELS = 16  # matrices of a large value
+
+PARTS = ("left", "right", "bias", "of", "mask")
+
+
+@dataclass(eq=False)
+class Node:
+    """A tensor of a run; the fields are those of `Node` in viewer/src/data.ts."""
+
+    name: str
+    kind: str
+    operation: str
+    shape: tuple[int, ...]
+    value: Tensor | None
+    axes: Axes
+    rule: Rule | None = None
+    role: str | None = None
+    place: tuple[str, int] | None = None
+    module: str = ""
+    notes: list[str] = field(default_factory=list)
+    unused: bool = False
+    shown: bool = True
+
+    @property
+    def kind_of_rule(self) -> str:
+        return "" if self.rule is None else self.rule["kind"]
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """The rule, whose parts are positions of nodes."""
+        return self.rule or {}
+
+
+def nodes_of(recording: Recording) -> tuple[list[Node], list[FoundAttention]]:
+    """Return the nodes of a recording in order, each given tensor before the step that reads it first."""
+    builder = _Builder(recording)
+    for step in recording.trace:
+        builder.add(step)
+    nodes = builder.nodes
+    attentions = find_attentions(nodes)
+    for node in nodes:
+        _reduce(node)
+    for node in nodes:
+        if node.rule is not None and any(_is_reduced(nodes[part]) for part in _parts_of(node.rule)):
+            node.rule = None
+    return nodes, attentions
+
+
+class _Builder:
+    def __init__(self, recording: Recording) -> None:
+        self.nodes: list[Node] = []
+        self._recording = recording
+        self._given: dict[tuple[str, str], int] = {}
+        self._steps: dict[int, int] = {}
+
+    def add(self, step: Step) -> None:
+        trace = self._recording.trace
+        rule = rule_of(step, self._value, trace.steps)
+        for source in step.inputs:
+            if source.step is None:
+                self._give(source)
+        hidden = "·" in step.name and (is_transpose(step) or (rule is not None and rule["kind"] == "move"))
+        resolved = None if rule is None else self._resolved(rule)
+        value = step.value if isinstance(step.value, Tensor) else None
+        node = Node(
+            name=step.name,
+            kind="step",
+            operation=step.operation,
+            shape=step.shape,
+            value=value,
+            axes=self._axes(step, resolved),
+            rule=resolved,
+            place=None if step.file is None or step.line is None else (step.file, step.line),
+            module=step.module or "",
+            unused=step.unused,
+            shown=not hidden and step.dtype is not None,
+            notes=list(self._recording.notes.get(step.name, ())),
+        )
+        if isinstance(step.value, Summary):
+            _summarize(node, step.value)
+        self._steps[step.index] = len(self.nodes)
+        self.nodes.append(node)
+
+    def _value(self, source: Source) -> Tensor | None:
+        if source.step is not None:
+            value = self._recording.trace[source.step].value
+            return value if isinstance(value, Tensor) else None
+        return self._recording.values.get((source.kind, source.name))
+
+    def _give(self, source: Source) -> None:
+        key = source.kind, source.name
+        value = self._recording.values.get(key)
+        if key in self._given or value is None or value.dim() == 0:
+            return
+        tokens = len(self._recording.labels)
+        if source.kind == "input":
+            axes = axes_of_input(value.shape, tokens, ids=not value.is_floating_point())
+        elif source.kind == "parameter":
+            axes = axes_of_parameter(value.shape)
+        else:
+            axes = guessed_axes(value.shape, tokens)
+        self._given[key] = len(self.nodes)
+        node = Node(source.name, source.kind, "", tuple(value.shape), value, axes)
+        node.shown = source.kind in ("input", "parameter")
+        self.nodes.append(node)
+
+    def _resolved(self, rule: Rule) -> Rule | None:
+        """Return a rule with positions of nodes in place of sources; moves through hidden moves become one."""
+        resolved = dict(rule)
+        for name in PARTS:
+            if isinstance(rule.get(name), Source):
+                resolved[name] = self._position(rule[name])
+        if "terms" in rule:
+            resolved["terms"] = [self._position(source) for source in rule["terms"]]
+        if None in _parts_of(resolved):
+            return None
+        if rule["kind"] == "move":
+            before = self.nodes[resolved["of"]]
+            if not before.shown and before.kind_of_rule == "move":
+                assert before.rule is not None
+                origin = before.rule["origin"].flatten()[rule["origin"].flatten()]
+                resolved["origin"] = origin.reshape(rule["origin"].shape)
+                resolved["of"] = before.rule["of"]
+        return resolved
+
+    def _position(self, source: Source) -> int | None:
+        if source.step is not None:
+            return self._steps.get(source.step)
+        return self._given.get((source.kind, source.name))
+
+    def _axes(self, step: Step, rule: Rule | None) -> Axes:
+        if rule is None:
+            return self._guessed(step)
+        if rule["kind"] == "product":
+            left, right = (self.nodes[rule[side]] for side in ("left", "right"))
+            linear = right.kind == "parameter"
+            return axes_of_product(left.axes, right.axes, rule["letters"], linear=linear)
+        if rule["kind"] == "move":
+            before = self.nodes[rule["of"]]
+            return axes_of_move(before.axes, before.shape, rule["origin"])
+        operands = [self.nodes[part].axes for part in _parts_of(rule)]
+        return axes_of_elementwise(operands, len(step.shape))
+
+    def _guessed(self, step: Step) -> Axes:
+        """Return the axes of an input of the same shape, or else a guess."""
+        for source in step.inputs:
+            position = self._position(source)
+            if position is not None and self.nodes[position].shape == step.shape:
+                return self.nodes[position].axes
+        return guessed_axes(step.shape, len(self._recording.labels))
+
+
+def _parts_of(rule: Rule) -> list[Any]:
+    named = [rule[name] for name in PARTS if name in rule and not (name == "bias" and rule[name] is None)]
+    return [*named, *rule.get("terms", ())]
+
+
+def _summarize(node: Node, summary: Summary) -> None:
+    if summary.sample is None:
+        node.notes.append("The entries of this tensor cannot be read.")
+        return
+    node.value = summary.sample
+    node.axes = tuple("" for _ in node.axes)
+    node.notes.append(
+        f"A sample of {times(summary.shape)} entries: every {times(summary.strides)}th. All lie between "
+        f"{summary.minimum:.4g} and {summary.maximum:.4g}."
+    )
+
+
+def _is_reduced(node: Node) -> bool:
+    return node.value is None or tuple(node.value.shape) != node.shape
+
+
+def _reduce(node: Node) -> None:
+    """Make a value fit into a page: as real numbers, in part, or by means of blocks."""
+    if node.value is None:
+        return
+    value = node.value.detach().cpu()
+    if value.is_complex():
+        value = value.abs()
+        node.notes.append("The magnitude of complex numbers is shown.")
+    if value.numel() > LARGEST and value.dim() > 2:
+        matrices = value.shape[-2] * value.shape[-1]
+        while value.numel() > max(LARGEST, matrices) and (axis := _longest(value.shape[:-2])) is not None:
+            keep = max(1, min(PANELS, LARGEST // matrices, value.shape[axis] - 1))
+            value = value.narrow(axis, 0, keep)
+        node.notes.append(f"The first {times(value.shape[:-2])} of {times(node.shape[:-2])} are shown.")
+    if value.numel() > LARGEST and value.dim() >= 2:
+        value = _means(value.reshape(-1, *value.shape[-2:])).reshape(*value.shape[:-2], *_cells(value.shape[-2:]))
+        rows, columns = value.shape[-2:]
+        node.notes.append(f"{times(node.shape[-2:])} entries by {rows} × {columns} cells, each the mean of its finite ones.")
+    elif value.numel() > LARGEST:
+        value = value[:LARGEST]
+        node.notes.append(f"The first {LARGEST} of {node.shape[0]} entries are shown.")
+    if tuple(value.shape) != node.shape:
+        node.rule = None
+    node.value = value
+
+
+def _longest(shape: Sequence[int]) -> int | None:
+    longest = max(range(len(shape)), key=lambda axis: shape[axis], default=None)
+    return None if longest is None or shape[longest] < 2 else longest
+
+
+def _cells(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(min(CELLS, length) for length in shape)
+
+
+def _means(matrices: Tensor) -> Tensor:
+    """Return the means of the finite entries of blocks; a block that has none is −∞, and one with a NaN is NaN."""
+    rows, columns = (
+        torch.arange(length) * cells // length
+        for length, cells in zip(matrices.shape[1:], _cells(matrices.shape[1:]), strict=True)
+    )
+    height, width = _cells(matrices.shape[1:])
+    blocks = (rows[:, None] * width + columns).flatten()
+    flat = matrices.double().flatten(1)
+    finite = flat.isfinite()
+
+    def sums(values: Tensor) -> Tensor:
+        return torch.zeros(len(matrices), height * width, dtype=torch.float64).index_add_(1, blocks, values)
+
+    count = sums(finite.double())
+    means = sums(torch.where(finite, flat, 0.0)) / count.clamp(min=1)
+    means = torch.where(count == 0, -torch.inf, means)
+    means = torch.where(sums(flat.isnan().double()) > 0, torch.nan, means)
+    return means.reshape(-1, height, width).float()
+
+
+def label_text(label: object) -> str:
+    """Return a label as a page contains it: at most 1000 characters, without halves of pairs.
+
+    >>> label_text("a" * 2000) == "a" * 1000 + "…"
+    True
+    """
+    text = re.sub(r"[\ud800-\udfff]", "\ufffd", str(label))
+    return text if len(text) <= 1000 else f"{text[:1000]}…"

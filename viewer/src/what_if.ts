@@ -1,0 +1,1 @@
+export class WhatIfView { constructor(root: HTMLElement) { root.textContent = ""; } }
