@@ -13,6 +13,7 @@ export class Card {
   private matrix: Matrix | null = null;
   private readonly scale = make("p", { class: "scale soft" });
   private readonly place = make("div");
+  private readonly formula = make("code");
 
   constructor(
     private readonly view: { point(card: Card, index: readonly number[], chosen: boolean): void },
@@ -23,11 +24,10 @@ export class Card {
     const it = run.nodes[node]!;
     const id = uniqueId("card");
     const reason = reasonOf(it.role);
-    const formula = formulaOf(run, it);
     const title = it.module === "" ? it.name : `${it.module} ${it.name}`;
     this.element = make("article", { class: "card", "aria-labelledby": id, "data-line": it.line },
       make("h4", { id }, make("code", {}, title), " ", make("small", {}, it.shape.join(" × ") || "a number")),
-      formula === "" ? null : make("p", { class: "formula" }, make("code", {}, formula)),
+      make("p", { class: "formula" }, this.formula),
       reason === "" ? null : make("p", {}, reason),
       ...it.notes.map((note) => make("p", { class: "soft" }, note)),
       it.unused ? make("p", { class: "warning" }, "Nothing uses this result.") : null,
@@ -43,8 +43,8 @@ export class Card {
   update(run: Run, places: Places): void {
     const before = this.panel;
     this.run = run;
-    const { panel, data } = this;
-    void panel;
+    const { data } = this;
+    this.formula.textContent = formulaOf(run, data);
     this.panel = panelOf(data, places);
     if (this.panel === null) return;
     const values = valuesOf(run, data, this.panel);

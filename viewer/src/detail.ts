@@ -44,7 +44,7 @@ export function detailOf(
     make("code", {}, entryName(run, node, index)), " = ", make("strong", {}, exactText(value)));
   return explanation === null
     ? [heading, make("p", {}, origin(node))]
-    : [heading, ...explained(run, node, value, explanation)];
+    : [heading, ...explained(run, value, explanation)];
 }
 
 function origin(node: Node): string {
@@ -56,7 +56,7 @@ function origin(node: Node): string {
   return kinds[node.kind] ?? (node.operation === "" ? "" : `The operation ${node.operation} made it.`);
 }
 
-function explained(run: Run, node: Node, value: number, explanation: Explanation): HTMLElement[] {
+function explained(run: Run, value: number, explanation: Explanation): HTMLElement[] {
   const name = (part: Operand) => entryName(run, run.nodes[part.node]!, part.index);
   switch (explanation.kind) {
     case "product":

@@ -37,7 +37,7 @@ export class Follow {
       make("h4", {}, `The query of “${name}”, followed`), ...(choice === null ? [] : [choice]),
       this.table(run, attention, query, places, keys),
       chartOf(run, attention, query, places, keys, name),
-      ...sentences(run, attention, query, places, name, keys.length < weights.columns ? weights.columns : 0),
+      ...sentences(run, attention, query, places, keys.length < weights.columns ? weights.columns : 0),
     );
   }
 
@@ -105,7 +105,7 @@ function finite(value: number): number {
 }
 
 function sentences(
-  run: Run, attention: Attention, query: number, places: Places, name: string, left: number,
+  run: Run, attention: Attention, query: number, places: Places, left: number,
 ): HTMLElement[] {
   const used: Node = run.nodes[attention.dropped ?? attention.weights]!;
   const panel = panelOf(used, places)!;
@@ -117,6 +117,5 @@ function sentences(
     ? ""
     : ` Its ${run.nodes[attention.context!]!.name} is the sum of the ${run.nodes[attention.values]!.name}, each multiplied by its weight: ` +
       `[${Array.from({ length: Math.min(context.columns, 8) }, (_, j) => exactText(context.value(query, j))).join(", ")}${context.columns > 8 ? ", …" : ""}].`;
-  void name;
   return [make("p", {}, `${total}${more}${gathered}`)];
 }

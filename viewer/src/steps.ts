@@ -1,9 +1,9 @@
 /** The view "steps": the nodes of a run as cards, beside the code that made them; or two runs side by side. */
 
 import { Card } from "./card.js";
-import { type Attention, type Node, type Run, entry, sizeOf } from "./data.js";
+import { type Node, type Run, entry, sizeOf } from "./data.js";
 import { detailOf, entryName, operandsOf } from "./detail.js";
-import { label, labelText, make, uniqueId } from "./elements.js";
+import { labelText, make, uniqueId } from "./elements.js";
 import { explain } from "./explain.js";
 import { Follow } from "./follow.js";
 import { exactText } from "./numbers.js";
@@ -13,6 +13,7 @@ export class StepsView {
   private cards: Card[][] = [];
   private readonly follows: Follow[];
   private readonly detail = make("section", { class: "detail", "aria-label": "How a number is made" });
+  private readonly listings = make("div", { class: "listings" });
   private readonly controls = make("div", { class: "controls" });
   private readonly main = make("div", { class: "main" });
   private readonly places = { batch: 0, head: 0 };
@@ -26,15 +27,15 @@ export class StepsView {
   constructor(private readonly root: HTMLElement, runs: readonly Run[]) {
     this.runs = runs;
     this.query = Math.min(1, runs[0]!.labels.length - 1);
-    const listings = make("div", { class: "listings" }, ...root.querySelectorAll(":scope > .listing"));
+    this.listings.append(...root.querySelectorAll(":scope > .listing"));
     this.follows = runs.map((run) => new Follow(run.title, (node, index, chosen) => {
       this.explainEntry(node, index, this.runs.indexOf(this.currentOf(run.title)), chosen);
     }));
     root.classList.toggle("two", runs.length > 1);
-    root.replaceChildren(this.controls, make("div", { class: "side" }, listings, this.detail), this.main);
-    listings.hidden = listings.childElementCount === 0;
+    root.replaceChildren(this.controls, make("div", { class: "side" }, this.listings, this.detail), this.main);
+    this.listings.hidden = this.listings.childElementCount === 0;
     this.build();
-    this.linkLines(listings);
+    this.linkLines();
   }
 
   /** Show other values of the same nodes; if the nodes are others, build the cards anew. */
@@ -43,6 +44,7 @@ export class StepsView {
     this.runs = runs;
     if (same) this.refresh();
     else this.build();
+    this.linkLines();
   }
 
   private currentOf(title: string): Run {
@@ -52,6 +54,12 @@ export class StepsView {
   private build(): void {
     this.cards = this.runs.map((run) => run.nodes.flatMap((node, i) =>
       node.shown && node.tensor !== null ? [new Card(this, run, i, this.places)] : []));
+    for (const card of this.cards.flat()) {
+      for (const event of ["mouseenter", "focusin"]) {
+        card.element.addEventListener(event, () => { this.light(card.data.line); });
+      }
+    }
+    this.last = null;
     this.buildControls();
     const hint = make("p", { class: "soft hint" },
       "Point at a number, or reach it with Tab and the arrow keys: here you see what made it.");
@@ -164,14 +172,9 @@ export class StepsView {
   }
 
   /** Light the line of a card, and the cards of a line, whether the reader points or moves the focus. */
-  private linkLines(listings: HTMLElement): void {
-    for (const card of this.cards.flat()) {
-      for (const event of ["mouseenter", "focusin"]) {
-        card.element.addEventListener(event, () => { this.light(card.data.line); });
-      }
-    }
+  private linkLines(): void {
     const lines = new Set(this.cards.flat().map((card) => card.data.line));
-    for (const line of listings.querySelectorAll<HTMLElement>("[data-line]")) {
+    for (const line of this.listings.querySelectorAll<HTMLElement>("[data-line]")) {
       if (!lines.has(line.id)) continue;
       const cards = this.cards.flat().filter((card) => card.data.line === line.id);
       line.tabIndex = 0;
@@ -219,12 +222,8 @@ function sameNodes(one: Run, other: Run): boolean {
     one.nodes.every((node, i) => {
       const it = other.nodes[i]!;
       return node.name === it.name && node.shape.join() === it.shape.join() && node.shown === it.shown &&
-        JSON.stringify(node.rule, withoutValues) === JSON.stringify(it.rule, withoutValues) && node.notes.join() === it.notes.join();
+        node.rule?.kind === it.rule?.kind && node.axes.join() === it.axes.join();
     });
-}
-
-function withoutValues(name: string, value: unknown): unknown {
-  return name === "origin" ? null : value;
 }
 
 function differenceText(one: Node, other: Node): string {
@@ -239,6 +238,3 @@ function differenceText(one: Node, other: Node): string {
   }
   return largest === 0 ? "Equal to the left one, bit for bit." : `Differs from the left one by up to ${largest.toExponential(1).replace("-", "−")}.`;
 }
-
-export type { Attention };
-export { label };
