@@ -117,12 +117,17 @@ export function sees(settings: Settings, query: number, key: number): boolean {
   }
 }
 
+function maskOf(settings: Settings): Tensor {
+  const T = settings.tokens.length;
+  const kept = filled([T, T], ([i, j]) => Number(sees(settings, i!, j!)));
+  return { shape: kept.shape, values: Uint8Array.from(kept.values) };
+}
+
 export function attend(settings: Settings): Run {
   const build = new Builder();
   const { heads } = settings;
   const line = (name: string) => `code-${name}`;
   const x = build.add("x", matrix(settings.tokens), ["token", "feature"], "tokens", null, null, "input");
-  const T = settings.tokens.length;
 
   const projected = (name: "queries" | "keys" | "values", weights: string, role: Role, numbers: readonly (readonly number[])[]) => {
     const W = build.add(weights, matrix(numbers), ["feature", "feature"], role, null, null, "parameter");
@@ -147,7 +152,7 @@ export function attend(settings: Settings): Run {
   const after = settings.mask === "after softmax";
   const mask = settings.mask === "none"
     ? null
-    : build.add("mask", filled([T, T], ([i, j]) => Number(sees(settings, i!, j!))), ["token", "key"], "mask", null, line("mask"));
+    : build.add("mask", maskOf(settings), ["token", "key"], "mask", null, line("mask"));
   const masked = mask === null || after ? null : addMasked(build, "masked_scores", scaled, mask, -Infinity, map, "masked", line("masked_scores"));
   const weights = addSoftmax(build, masked ?? scaled, settings.softmaxOver, map, line("weights"));
   const keptWeights = mask !== null && after ? addMasked(build, "kept_weights", weights, mask, 0, map, null, line("kept_weights")) : weights;

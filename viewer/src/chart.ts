@@ -45,13 +45,12 @@ export function curveChart(caption: string, xLabel: string, curves: readonly Cur
     width: 420,
     height: 190,
     marginLeft: 36,
-    marginRight: 76,
     x: { type: "log", label: xLabel, tickFormat: "~g", ticks: 4 },
     y: { grid: true, label: null, zero: true, ticks: 4 },
     marks: [
       Plot.ruleX([now], { stroke: "var(--negative)", strokeWidth: 2 }),
       Plot.line(curves, { x: "x", y: "y", z: "series", stroke: "var(--accent)", strokeWidth: 1.5 }),
-      Plot.text(curves, Plot.selectLast({ x: "x", y: "y", z: "series", text: "series", textAnchor: "start", dx: 5, fill: "currentColor" })),
+      Plot.text(curves, Plot.selectFirst({ x: "x", y: "y", z: "series", text: "series", textAnchor: "start", dy: -8, fill: "currentColor" })),
     ],
   });
   return figure(caption, [], drawn);

@@ -37,7 +37,7 @@ function visible(letter: string): string {
 
 /** A label in an element that keeps its direction from its neighbors. */
 export function label(text: string): HTMLElement {
-  return make("bdi", { title: text.length > LONGEST ? `${text.slice(0, 200)}` : null }, labelText(text));
+  return make("bdi", { title: text.length > LONGEST ? text.slice(0, 200) : null }, labelText(text));
 }
 
 let made = 0;

@@ -91,7 +91,7 @@ function chartOf(run: Run, attention: Attention, query: number, places: Places, 
   const drops = after !== null && keys.some((key) => after.value(query, key) !== before.value(query, key));
   const bars = keys.map((key) => ({
     label: labels[key]!,
-    value: finite((drops ? after! : before).value(query, key)),
+    value: finite((drops ? after : before).value(query, key)),
     before: drops ? finite(before.value(query, key)) : null,
   }));
   const caption = drops

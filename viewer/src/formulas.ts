@@ -32,7 +32,7 @@ export function formulaOf(run: Run, node: Node): string {
       );
     }
     case "softmax": {
-      const over = rule.axis === node.shape.length - 1 ? columns! : rows!;
+      const over = rule.axis === node.shape.length - 1 ? columns : rows;
       const of = `exp(${nameOf(rule.of)}[${whole}])`;
       return `${node.name}[${whole}] = ${of} / Σ${SUBSCRIPTS[over]!} ${of}`;
     }

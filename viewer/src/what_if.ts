@@ -60,7 +60,7 @@ export class WhatIfView {
   // --- settings ---
 
   private buildKnobs(): void {
-    const menu = <K extends keyof Settings>(name: K, text: string, choices: Choices) => {
+    const menu = (name: keyof Settings, text: string, choices: Choices) => {
       const id = uniqueId("knob");
       const select = make("select", { id }, ...choices.map(([value, shown]) => make("option", { value }, shown)));
       const draw = () => { select.value = String(this.settings[name]); };
