@@ -23,7 +23,7 @@ export class Card {
   ) {
     const it = run.nodes[node]!;
     const id = uniqueId("card");
-    const reason = reasonOf(it.role);
+    const reason = reasonOf(it.role) || it.about;
     const title = it.module === "" ? it.name : `${it.module} ${it.name}`;
     this.element = make("article", { class: "card", "aria-labelledby": id, "data-line": it.line },
       make("h4", { id }, make("code", {}, title), " ", make("small", {}, it.shape.join(" × ") || "a number")),

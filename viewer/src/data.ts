@@ -32,7 +32,7 @@ export type Role =
  * How an entry of a node follows from entries of other nodes, which are named by their positions in the run.
  *
  * A product's letters name the axes of its operands, as in einsum. A move's `origin` has, for each entry, the position
- * of the entry that it came from.
+ * of the entry that it came from; it is null if the node's tensor is reduced.
  */
 export type Rule =
   | {
@@ -53,7 +53,7 @@ export type Rule =
   | { readonly kind: "softmax"; readonly of: number; readonly axis: number }
   | { readonly kind: "dropout"; readonly of: number; readonly p: number }
   | { readonly kind: "sum"; readonly terms: readonly number[] }
-  | { readonly kind: "move"; readonly of: number; readonly origin: Tensor };
+  | { readonly kind: "move"; readonly of: number; readonly origin: Tensor | null };
 
 export interface Node {
   readonly name: string;
@@ -68,6 +68,8 @@ export interface Node {
   /** The identifier of the line of code that made it, in the listings of its run; null if none is shown. */
   readonly line: string | null;
   readonly module: string;
+  /** What it is, for a node without a role. */
+  readonly about: string;
   /** Sentences about what is shown, such as how a large value was reduced. */
   readonly notes: readonly string[];
   readonly unused: boolean;
@@ -127,6 +129,11 @@ export function indexOf(shape: readonly number[], position: number): number[] {
 export function broadcastIndex(shape: readonly number[], index: readonly number[]): number[] {
   const aligned = index.slice(index.length - shape.length);
   return shape.map((length, axis) => (length === 1 ? 0 : aligned[axis]!));
+}
+
+/** Whether a node's tensor has every entry of the recorded value. */
+export function isWholeValue(node: Node): boolean {
+  return node.tensor !== null && node.tensor.shape.join() === node.shape.join();
 }
 
 export function entry(tensor: Tensor, index: readonly number[]): number {

@@ -1,6 +1,6 @@
 /** How one entry of a node was made, in numbers. */
 
-import { broadcastEntry, entry, indexOf, numberOf, positionOf, type Rule, type Run, type Tensor } from "./data.js";
+import { broadcastEntry, entry, indexOf, isWholeValue, numberOf, type Rule, type Run, type Tensor } from "./data.js";
 
 /** A number that takes part in an explanation, and where it stands. */
 export interface Operand {
@@ -34,10 +34,10 @@ export type Explanation =
   | { readonly kind: "sum"; readonly terms: readonly Operand[] }
   | { readonly kind: "move"; readonly of: Operand };
 
-/** Explain an entry; null if the node has no rule, or a tensor that the rule needs is not in the page. */
+/** Explain an entry; null if the node has no rule, or a tensor that the rule needs is not whole in the page. */
 export function explain(run: Run, node: number, index: readonly number[]): Explanation | null {
-  const rule = run.nodes[node]!.rule;
-  if (rule === null || partsOf(rule).some((part) => run.nodes[part]!.tensor === null)) return null;
+  const { rule } = run.nodes[node]!;
+  if (rule === null || ![node, ...partsOf(rule)].every((part) => isWholeValue(run.nodes[part]!))) return null;
   switch (rule.kind) {
     case "product":
       return product(run, rule, index);
@@ -57,7 +57,7 @@ export function explain(run: Run, node: number, index: readonly number[]): Expla
     case "sum":
       return { kind: "sum", terms: rule.terms.map((term) => broadcastOperand(run, term, index)) };
     case "move": {
-      const position = entry(rule.origin, index);
+      const position = entry(rule.origin!, index);
       return { kind: "move", of: operand(run, rule.of, indexOf(run.nodes[rule.of]!.tensor!.shape, position)) };
     }
   }
@@ -117,9 +117,4 @@ function softmax(run: Run, of: number, axis: number, index: readonly number[]): 
   const entries = operands.map((it) => ({ of: it, exponential: Math.exp(it.value - largest) }));
   const total = entries.reduce((sum, it) => sum + it.exponential, 0);
   return { kind: "softmax", entries, at: index[axis]!, largest, total };
-}
-
-/** The position of an operand among the entries of its tensor. */
-export function positionOfOperand(run: Run, part: Operand): number {
-  return positionOf(run.nodes[part.node]!.tensor!.shape, part.index);
 }

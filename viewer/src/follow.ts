@@ -26,7 +26,7 @@ export class Follow {
     if (attentions.length === 0) return;
     const attention = attentions[Math.min(this.chosen, attentions.length - 1)]!;
     const weights = panelOf(run.nodes[attention.weights]!, places);
-    if (weights === null || weights.rowAxis !== "token" || query >= weights.rows) {
+    if (weights === null || weights.rowAxis !== "token" || query >= weights.rows || weights.rows < run.labels.length) {
       this.element.hidden = true;
       return;
     }

@@ -83,6 +83,9 @@ export function isWhole(tensor: Tensor): boolean {
 
 /** The labels of an axis: the tokens, or numbers. */
 export function labelsOf(axis: Axis, length: number, tokens: readonly string[]): readonly string[] {
-  if ((axis === "token" || axis === "key") && length === tokens.length) return tokens;
+  const counted = axis === "token" || axis === "key";
+  if (counted && length === tokens.length) return tokens;
+  // Of a map of means, a cell is named by its first token.
+  if (counted && length < tokens.length) return Array.from({ length }, (_, i) => `${tokens[Math.ceil((i * tokens.length) / length)]!} …`);
   return Array.from({ length }, (_, i) => String(i));
 }

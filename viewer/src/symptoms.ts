@@ -1,6 +1,6 @@
 /** What shows that an attention is right or wrong: measured, not deduced from its settings. */
 
-import { attend, outputOf, sees, type Settings } from "./attention.js";
+import { attend, outputOf, type Settings } from "./attention.js";
 import { entry, sizeOf, type Run, type Tensor } from "./data.js";
 
 export interface Outcome {
@@ -110,7 +110,7 @@ function differenceOf(one: Tensor, other: Tensor): number {
 function tornRowsOf(run: Run): number {
   const split = run.nodes.find((node) => node.role === "split");
   if (split?.rule?.kind !== "move") return 0;
-  const { origin } = split.rule;
+  const origin = split.rule.origin!;
   const width = run.nodes[split.rule.of]!.shape[1]!;
   const [heads, T, size] = origin.shape as [number, number, number];
   let torn = 0;
@@ -136,5 +136,3 @@ export function sharpnessCurve(settings: Settings): { readonly x: number; readon
     });
   }).filter((it) => Number.isFinite(it.y));
 }
-
-export { sees };

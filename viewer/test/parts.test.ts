@@ -10,7 +10,7 @@ import { panelOf } from "../src/panel.js";
 
 const NODE: Node = {
   name: "scores", kind: "step", operation: "", shape: [1, 2, 3, 3], tensor: { shape: [1, 2, 3, 3], values: Array.from({ length: 18 }, (_, i) => i) },
-  axes: ["batch", "head", "token", "key"], role: null, rule: null, line: null, module: "", notes: [], unused: false, shown: true,
+  axes: ["batch", "head", "token", "key"], role: null, rule: null, line: null, module: "", about: "", notes: [], unused: false, shown: true,
 };
 
 test("positions and indices are inverse", () => {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,11 +26,8 @@ from heedful.viewer.axes import (
 from heedful.viewer.recording import Recording
 from heedful.viewer.rules import Rule, is_transpose, rule_of
 
-LARGEST = 1 << 18
-"""The number of entries of one value in a page. A larger one is shown in part, or by means."""
-
-CELLS = 128  # rows or columns of a map of means
-PANELS = 16  # matrices of a large value
+CELLS = 128  # rows or columns of a map of means, at most
+FEWEST_CELLS = 32  # and at least, if the value has that many
 
 PARTS = ("left", "right", "bias", "of", "mask")
 
@@ -48,6 +46,7 @@ class Node:
     role: str | None = None
     place: tuple[str, int] | None = None
     module: str = ""
+    about: str = ""
     notes: list[str] = field(default_factory=list)
     unused: bool = False
     shown: bool = True
@@ -62,18 +61,20 @@ class Node:
         return self.rule or {}
 
 
-def nodes_of(recording: Recording) -> tuple[list[Node], list[FoundAttention]]:
-    """Return the nodes of a recording in order, each given tensor before the step that reads it first."""
+def nodes_of(recording: Recording, largest: int) -> tuple[list[Node], list[FoundAttention]]:
+    """Return the nodes of a recording in order, each given tensor before the step that reads it first.
+
+    Args:
+        recording: The recording.
+        largest: The number of entries of one value that a page has room for. A larger one is shown by means.
+    """
     builder = _Builder(recording)
     for step in recording.trace:
         builder.add(step)
     nodes = builder.nodes
     attentions = find_attentions(nodes)
     for node in nodes:
-        _reduce(node)
-    for node in nodes:
-        if node.rule is not None and any(_is_reduced(nodes[part]) for part in _parts_of(node.rule)):
-            node.rule = None
+        _reduce(node, largest)
     return nodes, attentions
 
 
@@ -105,7 +106,7 @@ class _Builder:
             module=step.module or "",
             unused=step.unused,
             shown=not hidden and step.dtype is not None,
-            notes=list(self._recording.notes.get(step.name, ())),
+            about=self._recording.descriptions.get(step.name, ""),
         )
         if isinstance(step.value, Summary):
             _summarize(node, step.value)
@@ -198,64 +199,62 @@ def _summarize(node: Node, summary: Summary) -> None:
     )
 
 
-def _is_reduced(node: Node) -> bool:
-    return node.value is None or tuple(node.value.shape) != node.shape
-
-
-def _reduce(node: Node) -> None:
-    """Make a value fit into a page: as real numbers, in part, or by means of blocks."""
+def _reduce(node: Node, largest: int) -> None:
+    """Make a value fit into a page: as real numbers, by means of blocks, or in part."""
     if node.value is None:
         return
     value = node.value.detach().cpu()
     if value.is_complex():
         value = value.abs()
         node.notes.append("The magnitude of complex numbers is shown.")
-    if value.numel() > LARGEST and value.dim() > 2:
-        matrices = value.shape[-2] * value.shape[-1]
-        while value.numel() > max(LARGEST, matrices) and (axis := _longest(value.shape[:-2])) is not None:
-            keep = max(1, min(PANELS, LARGEST // matrices, value.shape[axis] - 1))
-            value = value.narrow(axis, 0, keep)
-        node.notes.append(f"The first {times(value.shape[:-2])} of {times(node.shape[:-2])} are shown.")
-    if value.numel() > LARGEST and value.dim() >= 2:
-        value = _means(value.reshape(-1, *value.shape[-2:])).reshape(*value.shape[:-2], *_cells(value.shape[-2:]))
-        rows, columns = value.shape[-2:]
-        node.notes.append(f"{times(node.shape[-2:])} entries by {rows} × {columns} cells, each the mean of its finite ones.")
-    elif value.numel() > LARGEST:
-        value = value[:LARGEST]
-        node.notes.append(f"The first {LARGEST} of {node.shape[0]} entries are shown.")
-    if tuple(value.shape) != node.shape:
-        node.rule = None
+    if value.numel() > largest:
+        value = _means(value, largest) if value.dim() >= 2 else value
+        if value.numel() > largest:
+            value = _first(value, largest)
+        node.notes.append(_note_on(node.shape, tuple(value.shape)))
     node.value = value
 
 
-def _longest(shape: Sequence[int]) -> int | None:
-    longest = max(range(len(shape)), key=lambda axis: shape[axis], default=None)
-    return None if longest is None or shape[longest] < 2 else longest
+def _first(value: Tensor, largest: int) -> Tensor:
+    """Return the first entries along the leading axes, as many as there is room for."""
+    for axis in range(max(value.dim() - 2, 1)):
+        others = value.numel() // value.shape[axis]
+        value = value.narrow(axis, 0, min(value.shape[axis], max(1, largest // others)))
+    return value
 
 
-def _cells(shape: Sequence[int]) -> tuple[int, ...]:
-    return tuple(min(CELLS, length) for length in shape)
+def _note_on(shape: Sequence[int], shown: Sequence[int]) -> str:
+    if len(shape) < 2:
+        return f"The first {times(shown)} of {times(shape)} entries are shown."
+    part = "" if shown[:-2] == tuple(shape[:-2]) else f"The first {times(shown[:-2])} of {times(shape[:-2])} matrices are shown. "
+    return f"{part}{times(shape[-2:])} entries by {times(shown[-2:])} cells, each the mean of its finite ones."
 
 
-def _means(matrices: Tensor) -> Tensor:
-    """Return the means of the finite entries of blocks; a block that has none is −∞, and one with a NaN is NaN."""
+def _means(value: Tensor, largest: int) -> Tensor:
+    """Return matrices of fewer cells: the means of the finite entries of blocks.
+
+    A block without any is −∞, because its entries are usually masked. One with a NaN is NaN, which is usually a bug.
+    """
+    matrices = value.flatten(0, -3) if value.dim() > 2 else value.unsqueeze(0)
+    side = max(FEWEST_CELLS, min(CELLS, math.isqrt(largest // max(len(matrices), 1))))
+    height, width = (min(side, length) for length in value.shape[-2:])
     rows, columns = (
         torch.arange(length) * cells // length
-        for length, cells in zip(matrices.shape[1:], _cells(matrices.shape[1:]), strict=True)
+        for length, cells in zip(value.shape[-2:], (height, width), strict=True)
     )
-    height, width = _cells(matrices.shape[1:])
     blocks = (rows[:, None] * width + columns).flatten()
     flat = matrices.double().flatten(1)
     finite = flat.isfinite()
 
-    def sums(values: Tensor) -> Tensor:
-        return torch.zeros(len(matrices), height * width, dtype=torch.float64).index_add_(1, blocks, values)
+    def sums(entries: Tensor) -> Tensor:
+        empty = torch.zeros(len(matrices), height * width, dtype=torch.float64)
+        return empty.index_add_(1, blocks, entries)
 
     count = sums(finite.double())
     means = sums(torch.where(finite, flat, 0.0)) / count.clamp(min=1)
     means = torch.where(count == 0, -torch.inf, means)
     means = torch.where(sums(flat.isnan().double()) > 0, torch.nan, means)
-    return means.reshape(-1, height, width).float()
+    return means.reshape(*value.shape[:-2], height, width).float()
 
 
 def label_text(label: object) -> str:

@@ -22,6 +22,8 @@ from heedful.writing import reserved
 TEMPLATE = "page.html.j2"
 WHAT_IF = "what if"
 FRAME_HEIGHT = "min(85vh, 780px)"
+LARGEST = 1 << 18  # entries of one value in a page
+ROOM = 1 << 21  # entries of all values of a page, which take about 10 MB
 FORMATS = (".html", ".svg", ".png")
 
 
@@ -57,11 +59,13 @@ def embedded(views: Sequence[View]) -> Embedded:
     """Return the parts of a page for its views. All of the page's views go into one call."""
     arrays = Arrays()
     content, elements = [], []
+    nodes = sum(2 * len(it.trace) for view in views for it in view.recordings)
+    largest = min(LARGEST, ROOM // max(nodes, 1))
     for i, view in enumerate(views):
         runs, listings = [], ""
         for r, recording in enumerate(view.recordings):
             prefix = f"line-{i}-{r}"
-            run, listed = run_of(recording, arrays, prefix)
+            run, listed = run_of(recording, arrays, prefix, largest)
             runs.append(run)
             listings += _listings_as_html(listed, prefix)
         kind = "steps" if runs else WHAT_IF

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -48,7 +47,7 @@ def _dtype_of(tensor: Tensor) -> tuple[str, torch.dtype]:
 
 
 def run_of(
-    recording: Recording, arrays: Arrays, prefix: str
+    recording: Recording, arrays: Arrays, prefix: str, largest: int
 ) -> tuple[dict[str, Any], tuple[Listing, ...]]:
     """Return a recording as the script reads it, and the listings of its code.
 
@@ -56,8 +55,9 @@ def run_of(
         recording: The recording.
         arrays: Receives its arrays.
         prefix: What the identifiers of its lines begin with.
+        largest: The number of entries of one value that the page has room for.
     """
-    nodes, attentions = nodes_of(recording)
+    nodes, attentions = nodes_of(recording, largest)
     places = [node.place for node in nodes if node.place is not None and node.shown]
     listings = listings_of(places)
     listed = {(it.file, number) for it in listings for number, _ in it.lines}
@@ -91,20 +91,22 @@ def _node_as_json(
         "tensor": None if node.value is None else arrays.add(node.value),
         "axes": list(node.axes),
         "role": node.role,
-        "rule": None if node.rule is None else _rule_as_json(node.rule, arrays),
+        "rule": None if node.rule is None else _rule_as_json(node, arrays),
         "line": line_id(prefix, listings, *node.place) if node.place in listed else None,
         "module": node.module,
+        "about": label_text(node.about),
         "notes": node.notes,
         "unused": node.unused,
         "shown": node.shown,
     }
 
 
-def _rule_as_json(rule: Mapping[str, Any], arrays: Arrays) -> dict[str, Any]:
+def _rule_as_json(node: Node, arrays: Arrays) -> dict[str, Any]:
     written = {}
-    for name, value in rule.items():
+    for name, value in node.parts.items():
         if isinstance(value, Tensor):
-            written[name] = arrays.add(value)
+            whole = node.value is not None and tuple(node.value.shape) == node.shape
+            written[name] = arrays.add(value) if whole else None
         elif isinstance(value, float) and not math.isfinite(value):
             written[name] = str(value).replace("inf", "Infinity").replace("nan", "NaN")
         else:

@@ -18,6 +18,7 @@ from heedful.viewer.recording import Recording
 
 EXTRA = "train"
 MAPS = ("scores", "masked", "weights")
+LARGEST = 1 << 20  # entries of a value
 MOST_ROWS = 8
 NUMBERED = 8  # rows or columns of a map whose cells have room for numbers
 INCHES = 3.2
@@ -66,7 +67,7 @@ def picture_of(recordings: Sequence[Recording], form: str) -> bytes:
 
 def _rows(recording: Recording) -> list[tuple[str, list[tuple[str, Tensor]], tuple[str, ...]]]:
     """Return the title, the named maps and the labels of each head of each attention."""
-    nodes, attentions = nodes_of(recording)
+    nodes, attentions = nodes_of(recording, LARGEST)
     rows = []
     for attention in attentions:
         positions = [position for name in MAPS if (position := getattr(attention, name)) is not None]

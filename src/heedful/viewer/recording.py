@@ -24,14 +24,14 @@ class Recording:
         trace: Its steps.
         values: The tensors that no step made, by the kind and name of their `Source`: inputs, parameters and buffers.
         labels: The labels of the tokens.
-        notes: Sentences about steps, by their names.
+        descriptions: What steps are, by their names.
     """
 
     title: str
     trace: Trace
     values: Mapping[tuple[str, str], Tensor]
     labels: tuple[str, ...]
-    notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    descriptions: Mapping[str, str] = field(default_factory=dict)
 
 
 def recording_of(
@@ -42,14 +42,21 @@ def recording_of(
     labels: Sequence[str] | None,
 ) -> Recording:
     """Run a callable, and keep what it was given and every step that it made."""
+    values = given_tensors(callable, arguments, keywords)
+    trace = record(callable, *arguments, **keywords)
+    return Recording(title, trace, values, labels_for((*arguments, *keywords.values()), labels))
+
+
+def given_tensors(
+    callable: Callable[..., Any], arguments: Sequence[Any], keywords: Mapping[str, Any]
+) -> dict[tuple[str, str], Tensor]:
+    """Return copies of the tensors that a call can read, by the kind and name of their sources, before it runs."""
     tensors = reversed(ReachableTensors(callable, tuple(arguments), dict(keywords)).tensors)
-    values = {
+    return {
         (source.kind, source.name): tensor.detach().clone()
         for tensor, source in tensors
         if tensor.layout == torch.strided and not tensor.is_meta and tensor.numel() <= LARGEST_GIVEN
     }
-    trace = record(callable, *arguments, **keywords)
-    return Recording(title, trace, values, labels_for((*arguments, *keywords.values()), labels))
 
 
 def labels_for(inputs: Sequence[Any], labels: Sequence[str] | None) -> tuple[str, ...]:
