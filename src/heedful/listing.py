@@ -14,7 +14,8 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 STYLE: str = """
-.k, .kn, .kc, .ow { color: var(--py-keyword, #8839b0); } .nf, .nc, .fm { color: var(--py-name, #1f5fa8); font-weight: 600; }
+.k, .kn, .kc, .ow { color: var(--py-keyword, #8839b0); }
+.nf, .nc, .fm { color: var(--py-name, #1f5fa8); font-weight: 600; }
 .s1, .s2, .sd, .sa { color: var(--py-string, #2c7a4b); } .mi, .mf { color: var(--py-number, #a1480c); }
 .c1 { color: var(--py-comment, #667080); font-style: italic; }
 """
@@ -49,6 +50,7 @@ def highlighted(source: str, first: int = 1) -> tuple[tuple[int, Markup], ...]:
     """
     lexer = PythonLexer(stripnl=False, ensurenl=False)
     lines = highlight(source, lexer, HtmlFormatter(nowrap=True)).split("\n")
+    lines = lines[: source.count("\n") + 1]  # the formatter ends with a line break of its own
     return tuple((first + i, Markup(line)) for i, line in enumerate(lines))
 
 
@@ -84,7 +86,12 @@ def _function_around(source: str, line: int) -> tuple[str, int, int, Sequence[in
     """Return the name, the first and last line, and the docstring's lines of the innermost function around a line."""
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # such as a file that has changed
+    except (
+        SyntaxError,
+        ValueError,
+        RecursionError,
+        MemoryError,
+    ):  # such as a file that has changed
         return "", line, line, ()
     found = ("", line, line, ())
     for name, definition in _definitions(tree, ""):

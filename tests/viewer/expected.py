@@ -1,6 +1,6 @@
 """What PyTorch gives for the settings of the view "what if", for the tests of viewer/, which run without Python.
 
-    python tests/viewer/expected.py   # writes viewer/test/expected.json
+python tests/viewer/expected.py   # writes viewer/test/expected.json
 """
 
 import json
@@ -50,7 +50,7 @@ def output(
     scale: str = "root",
     temperature: float = 1.0,
     mask: str = "causal",
-    softmaxOver: str = "keys",  # noqa: N803 - the name in the page
+    softmaxOver: str = "keys",
     dropout: float = 0.0,
     seed: int = 123,
     split: str = "transpose",

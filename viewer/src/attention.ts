@@ -59,7 +59,7 @@ class Builder {
   add(name: string, tensor: Tensor, axes: readonly Axis[], role: Role | null, rule: Rule | null, line: string | null, kind: Node["kind"] = "step"): number {
     this.nodes.push({
       name, kind, operation: rule?.kind ?? "", shape: tensor.shape, tensor, axes, role, rule, line,
-      module: "", about: "", notes: [], unused: false, shown: true,
+      module: "", about: "", source: "", notes: [], unused: false, shown: true,
     });
     return this.nodes.length - 1;
   }

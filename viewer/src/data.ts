@@ -52,7 +52,9 @@ export type Rule =
     }
   | { readonly kind: "softmax"; readonly of: number; readonly axis: number }
   | { readonly kind: "dropout"; readonly of: number; readonly p: number }
-  | { readonly kind: "sum"; readonly terms: readonly number[] }
+  | { readonly kind: "combine"; readonly terms: readonly number[]; readonly operator: "+" | "−" | "·" | "/" }
+  | { readonly kind: "exp"; readonly of: number }
+  | { readonly kind: "reduce"; readonly of: number; readonly axis: number; readonly operator: "sum" | "max" }
   | { readonly kind: "move"; readonly of: number; readonly origin: Tensor | null };
 
 export interface Node {
@@ -70,6 +72,8 @@ export interface Node {
   readonly module: string;
   /** What it is, for a node without a role. */
   readonly about: string;
+  /** The statement that made it; "" if it is not known, or too long to stand for a formula. */
+  readonly source: string;
   /** Sentences about what is shown, such as how a large value was reduced. */
   readonly notes: readonly string[];
   readonly unused: boolean;

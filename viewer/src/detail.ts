@@ -30,8 +30,10 @@ export function operandsOf(explanation: Explanation): Operand[] {
       return explanation.entries.map((it) => it.of);
     case "mask":
       return [explanation.of, explanation.mask];
-    case "sum":
+    case "combine":
       return [...explanation.terms];
+    case "reduce":
+      return [...explanation.entries];
     default:
       return [explanation.of];
   }
@@ -83,8 +85,19 @@ function explained(run: Run, value: number, explanation: Explanation): HTMLEleme
         ? [line(`${name(of)} / (1 − ${shortText(p)})`, `${exactText(of.value)} / ${shortText(1 - p)} = ${exactText(value)}`)]
         : [make("p", {}, `Dropped: ${name(of)} was ${exactText(of.value)}.`)];
     }
-    case "sum":
-      return [table(["", "value"], explanation.terms.map((term) => [name(term), exactText(term.value)]), ["sum", exactText(value)])];
+    case "combine": {
+      const { terms, operator } = explanation;
+      const join = (texts: readonly string[]) => texts.join(` ${operator} `);
+      return [line(join(terms.map(name)), `${join(terms.map((term) => exactText(term.value)))} = ${exactText(value)}`)];
+    }
+    case "exp":
+      return [line(`exp(${name(explanation.of)})`, `exp(${exactText(explanation.of.value)}) = ${exactText(value)}`)];
+    case "reduce": {
+      const rows = explanation.entries.slice(0, LISTED).map((it) => [name(it), exactText(it.value)]);
+      const more = explanation.entries.length - rows.length;
+      if (more > 0) rows.push([`and ${more} more`, ""]);
+      return [table(["", "value"], rows, [explanation.operator === "sum" ? "sum" : "largest", exactText(value)])];
+    }
     case "move":
       return [line(name(explanation.of), "the same number, in its new place")];
   }

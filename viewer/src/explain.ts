@@ -31,7 +31,9 @@ export type Explanation =
       readonly total: number;
     }
   | { readonly kind: "dropout"; readonly of: Operand; readonly p: number; readonly kept: boolean }
-  | { readonly kind: "sum"; readonly terms: readonly Operand[] }
+  | { readonly kind: "combine"; readonly terms: readonly Operand[]; readonly operator: "+" | "−" | "·" | "/" }
+  | { readonly kind: "exp"; readonly of: Operand }
+  | { readonly kind: "reduce"; readonly entries: readonly Operand[]; readonly operator: "sum" | "max" }
   | { readonly kind: "move"; readonly of: Operand };
 
 /** Explain an entry; null if the node has no rule, or a tensor that the rule needs is not whole in the page. */
@@ -54,8 +56,12 @@ export function explain(run: Run, node: number, index: readonly number[]): Expla
       const kept = entry(run.nodes[node]!.tensor!, index) !== 0;
       return { kind: "dropout", of: operand(run, rule.of, index), p: rule.p, kept };
     }
-    case "sum":
-      return { kind: "sum", terms: rule.terms.map((term) => broadcastOperand(run, term, index)) };
+    case "combine":
+      return { ...rule, terms: rule.terms.map((term) => broadcastOperand(run, term, index)) };
+    case "exp":
+      return { kind: "exp", of: operand(run, rule.of, index) };
+    case "reduce":
+      return { kind: "reduce", entries: reduced(run, rule, index), operator: rule.operator };
     case "move": {
       const position = entry(rule.origin!, index);
       return { kind: "move", of: operand(run, rule.of, indexOf(run.nodes[rule.of]!.tensor!.shape, position)) };
@@ -70,7 +76,7 @@ export function partsOf(rule: Rule): number[] {
       return [rule.left, rule.right, ...(rule.bias === null ? [] : [rule.bias])];
     case "mask":
       return [rule.of, rule.mask];
-    case "sum":
+    case "combine":
       return [...rule.terms];
     default:
       return [rule.of];
@@ -106,6 +112,14 @@ function product(run: Run, rule: Rule & { kind: "product" }, index: readonly num
 
 function lettersIndex(tensor: Tensor, letters: string, at: ReadonlyMap<string, number>): number[] {
   return [...letters].map((letter, axis) => (tensor.shape[axis] === 1 ? 0 : at.get(letter)!));
+}
+
+/** The entries along an axis, which the result of a reduction may have kept or not. */
+function reduced(run: Run, rule: Rule & { kind: "reduce" }, index: readonly number[]): Operand[] {
+  const { shape } = run.nodes[rule.of]!.tensor!;
+  const rest = index.length < shape.length ? [...index] : index.filter((_, axis) => axis !== rule.axis);
+  return Array.from({ length: shape[rule.axis]! }, (_, k) =>
+    operand(run, rule.of, [...rest.slice(0, rule.axis), k, ...rest.slice(rule.axis)]));
 }
 
 function softmax(run: Run, of: number, axis: number, index: readonly number[]): Explanation {

@@ -40,10 +40,14 @@ export function formulaOf(run: Run, node: Node): string {
       return rule.p === 0
         ? `${node.name} = ${nameOf(rule.of)}: nothing is dropped`
         : `${node.name}[${whole}] = 0 with probability ${shortText(rule.p)}, else ${nameOf(rule.of)}[${whole}] / ${shortText(1 - rule.p)}`;
-    case "sum":
-      return `${node.name} = ${rule.terms.map(nameOf).join(" + ")}`;
+    case "combine":
+      return `${node.name} = ${rule.terms.map(nameOf).join(` ${rule.operator} `)}`;
+    case "exp":
+      return `${node.name} = exp(${nameOf(rule.of)})`;
+    case "reduce":
+      return `${node.name} = ${rule.operator === "sum" ? "the sum" : "the largest"} of each row of ${nameOf(rule.of)}`;
     case "move":
-      return `${node.name}: the entries of ${nameOf(rule.of)}, in another order or a part of them`;
+      return node.source === "" ? `${node.name}: the entries of ${nameOf(rule.of)}, in another order or a part of them` : node.source;
   }
 }
 

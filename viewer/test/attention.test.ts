@@ -80,9 +80,8 @@ test("every entry of every node is explained by numbers that make it", () => {
 /** The value of an entry, computed from its explanation alone. */
 function remade(run: Run, node: number, index: readonly number[]): number | null {
   const explanation = explain(run, node, index);
-  switch (explanation?.kind) {
-    case undefined:
-      return null;
+  if (explanation === null) return null;
+  switch (explanation.kind) {
     case "product":
       return explanation.terms.reduce((sum, term) => sum + term.left.value * term.right.value, 0);
     case "scale":
@@ -93,10 +92,10 @@ function remade(run: Run, node: number, index: readonly number[]): number | null
       return explanation.entries[explanation.at]!.exponential / explanation.total;
     case "dropout":
       return explanation.kept ? explanation.of.value / (1 - explanation.p) : 0;
-    case "sum":
-      return explanation.terms.reduce((sum, term) => sum + term.value, 0);
     case "move":
       return explanation.of.value;
+    default:
+      throw new Error(explanation.kind);
   }
 }
 

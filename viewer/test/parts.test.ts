@@ -10,7 +10,7 @@ import { panelOf } from "../src/panel.js";
 
 const NODE: Node = {
   name: "scores", kind: "step", operation: "", shape: [1, 2, 3, 3], tensor: { shape: [1, 2, 3, 3], values: Array.from({ length: 18 }, (_, i) => i) },
-  axes: ["batch", "head", "token", "key"], role: null, rule: null, line: null, module: "", about: "", notes: [], unused: false, shown: true,
+  axes: ["batch", "head", "token", "key"], role: null, rule: null, line: null, module: "", about: "", source: "", notes: [], unused: false, shown: true,
 };
 
 test("positions and indices are inverse", () => {
@@ -114,4 +114,31 @@ test("labels show what cannot be seen, and end", () => {
   assert.equal(labelText(""), "␠");
   assert.equal(labelText("👩‍👩‍👧"), "👩‍👩‍👧");
   assert.equal(labelText("x".repeat(1_000_000)), `${"x".repeat(24)}…`);
+});
+
+test("combinations, exponentials and reductions are explained", () => {
+  const tensor = (name: string, shape: number[], values: number[], rule: Node["rule"] = null): Node =>
+    ({ ...NODE, name, shape, tensor: { shape, values }, axes: shape.map(() => ""), rule });
+  const nodes = [
+    tensor("a", [2, 2], [1, 2, 3, 4]),
+    tensor("largest", [2, 1], [2, 4], { kind: "reduce", of: 0, axis: 1, operator: "max" }),
+    tensor("difference", [2, 2], [-1, 0, -1, 0], { kind: "combine", terms: [0, 1], operator: "−" }),
+    tensor("power", [2, 2], [Math.exp(-1), 1, Math.exp(-1), 1], { kind: "exp", of: 2 }),
+    tensor("total", [2], [3, 7], { kind: "reduce", of: 0, axis: 1, operator: "sum" }),
+  ];
+  const run = { title: "", labels: [], nodes, attentions: [] };
+  const values = (node: number, index: number[]) => {
+    const found = explain(run, node, index)!;
+    return found.kind === "reduce" ? found.entries.map((it) => it.value) : found.kind === "combine" ? found.terms.map((it) => it.value) : [];
+  };
+  assert.deepEqual(values(1, [1, 0]), [3, 4]);
+  assert.deepEqual(values(4, [1]), [3, 4]);
+  assert.deepEqual(values(2, [1, 0]), [3, 4]);
+  assert.equal(formulaOf(run, nodes[2]!), "difference = a − largest");
+});
+
+test("a reduced value is not explained", () => {
+  const whole: Node = { ...NODE, shape: [2, 2], tensor: { shape: [2, 2], values: [1, 2, 3, 4] }, axes: ["", ""] };
+  const half: Node = { ...whole, shape: [4, 4], rule: { kind: "exp", of: 0 } };
+  assert.equal(explain({ title: "", labels: [], nodes: [whole, half], attentions: [] }, 1, [0, 0]), null);
 });

@@ -1,8 +1,8 @@
 """See attention: pages of a module's steps beside its code, and of a small attention whose parts the reader changes.
 
-    page = heedful.show(CausalAttention(3, 2, context_length=6), x, labels=words)
-    page                      # in a notebook, or
-    page.save("page.html")    # one file; .svg and .png are pictures of its maps
+page = heedful.show(CausalAttention(3, 2, context_length=6), x, labels=words)
+page                      # in a notebook, or
+page.save("page.html")    # one file; .svg and .png are pictures of its maps
 """
 
 from __future__ import annotations
@@ -91,7 +91,9 @@ def _recorded(
         raise ArgumentError(
             "subject",
             expected="a module, a function, a trace or a report",
-            received=f"the class {subject.__name__}" if isinstance(subject, type) else type(subject).__name__,
+            received=f"the class {subject.__name__}"
+            if isinstance(subject, type)
+            else type(subject).__name__,
             remedy="Build the module first, or let `heedful show my.py:Class --out page.html` build it.",
         )
     if not inputs and not keywords and isinstance(subject, nn.Module):

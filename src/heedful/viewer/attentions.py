@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from heedful.viewer.axes import KEY
-
-if TYPE_CHECKING:
-    from heedful.viewer.nodes import Node
+from heedful.viewer.node import Node
 
 
 @dataclass(frozen=True)
@@ -55,13 +53,13 @@ def find_attentions(nodes: list[Node]) -> list[FoundAttention]:
 def _attention_around(nodes: list[Node], softmax: int) -> FoundAttention | None:
     scaled = mask = masked = None
     at = nodes[softmax].parts["of"]
-    while (kind := nodes[at].kind_of_rule) in ("scale", "mask", "sum", "move"):
+    while (kind := nodes[at].kind_of_rule) in ("scale", "mask", "combine", "move"):
         if kind == "scale":
             scaled = at
-        elif kind in ("mask", "sum"):
+        elif kind in ("mask", "combine"):
             masked = at
             mask = nodes[at].parts["mask"] if kind == "mask" else nodes[at].parts["terms"][1]
-        at = nodes[at].parts["terms"][0] if kind == "sum" else nodes[at].parts["of"]
+        at = nodes[at].parts["terms"][0] if kind == "combine" else nodes[at].parts["of"]
     scores = nodes[at]
     if scores.kind_of_rule != "product" or KEY not in scores.axes:
         return None
@@ -102,7 +100,12 @@ def _note_roles(nodes: list[Node], attention: FoundAttention) -> None:
             nodes[position].role = "split"
             position = nodes[position].parts["of"]
         if position is not None:
-            _note_projection(nodes, position, role, f"{role.removesuffix('s').replace('querie', 'query')} weights")
+            _note_projection(
+                nodes,
+                position,
+                role,
+                f"{role.removesuffix('s').replace('querie', 'query')} weights",
+            )
     at = attention.context
     while at is not None and (after := _reader(nodes, at, "move", "of")) is not None:
         nodes[after].role = "merged"

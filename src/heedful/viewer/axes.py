@@ -16,10 +16,11 @@ BATCH, HEAD, TOKEN, KEY, FEATURE, UNKNOWN = "batch", "head", "token", "key", "fe
 Axes = tuple[str, ...]
 
 
-def axes_of_input(shape: Sequence[int], tokens: int, *, ids: bool) -> Axes:
-    """Return the axes of an argument of a call: (…, T, d), or (…, T) if it holds ids.
+def axes_of_input(name: str, shape: Sequence[int], tokens: int, *, ids: bool) -> Axes:
+    """Return the axes of an argument of a call: (…, T, d), or (…, T) if it holds ids, or (…, T, T) if it holds scores.
 
     Args:
+        name: Its name, which says whether a square matrix holds scores.
         shape: Its shape.
         tokens: The number of tokens, T.
         ids: Whether its entries are whole numbers.
@@ -29,7 +30,10 @@ def axes_of_input(shape: Sequence[int], tokens: int, *, ids: bool) -> Axes:
     if last >= 0 and shape[last] == tokens:
         names[last] = TOKEN
         if not ids:
-            names[-1] = FEATURE
+            scores = shape[-1] == tokens and any(
+                word in name for word in ("score", "weight", "attn", "mask")
+            )
+            names[-1] = KEY if scores else FEATURE
         names[:last] = [BATCH] + [HEAD] * (last - 1) if last else []
     return tuple(names)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,42 +22,14 @@ from heedful.viewer.axes import (
     axes_of_product,
     guessed_axes,
 )
+from heedful.viewer.node import Node
 from heedful.viewer.recording import Recording
-from heedful.viewer.rules import Rule, is_transpose, rule_of
+from heedful.viewer.rules import Rule, rule_of
 
 CELLS = 128  # rows or columns of a map of means, at most
 FEWEST_CELLS = 32  # and at least, if the value has that many
 
 PARTS = ("left", "right", "bias", "of", "mask")
-
-
-@dataclass(eq=False)
-class Node:
-    """A tensor of a run; the fields are those of `Node` in viewer/src/data.ts."""
-
-    name: str
-    kind: str
-    operation: str
-    shape: tuple[int, ...]
-    value: Tensor | None
-    axes: Axes
-    rule: Rule | None = None
-    role: str | None = None
-    place: tuple[str, int] | None = None
-    module: str = ""
-    about: str = ""
-    notes: list[str] = field(default_factory=list)
-    unused: bool = False
-    shown: bool = True
-
-    @property
-    def kind_of_rule(self) -> str:
-        return "" if self.rule is None else self.rule["kind"]
-
-    @property
-    def parts(self) -> dict[str, Any]:
-        """The rule, whose parts are positions of nodes."""
-        return self.rule or {}
 
 
 def nodes_of(recording: Recording, largest: int) -> tuple[list[Node], list[FoundAttention]]:
@@ -91,7 +62,6 @@ class _Builder:
         for source in step.inputs:
             if source.step is None:
                 self._give(source)
-        hidden = "·" in step.name and (is_transpose(step) or (rule is not None and rule["kind"] == "move"))
         resolved = None if rule is None else self._resolved(rule)
         value = step.value if isinstance(step.value, Tensor) else None
         node = Node(
@@ -105,7 +75,9 @@ class _Builder:
             place=None if step.file is None or step.line is None else (step.file, step.line),
             module=step.module or "",
             unused=step.unused,
-            shown=not hidden and step.dtype is not None,
+            # An intermediate result without a name is worth a card if it is a step of attention.
+            shown="·" not in step.name or (rule is not None and rule["kind"] != "move"),
+            source=" ".join(re.sub(r"\s#.*", "", step.source).split()),
             about=self._recording.descriptions.get(step.name, ""),
         )
         if isinstance(step.value, Summary):
@@ -126,7 +98,9 @@ class _Builder:
             return
         tokens = len(self._recording.labels)
         if source.kind == "input":
-            axes = axes_of_input(value.shape, tokens, ids=not value.is_floating_point())
+            axes = axes_of_input(
+                source.name, value.shape, tokens, ids=not value.is_floating_point()
+            )
         elif source.kind == "parameter":
             axes = axes_of_parameter(value.shape)
         else:
@@ -153,6 +127,8 @@ class _Builder:
                 origin = before.rule["origin"].flatten()[rule["origin"].flatten()]
                 resolved["origin"] = origin.reshape(rule["origin"].shape)
                 resolved["of"] = before.rule["of"]
+            elif not before.shown and _is_identity(resolved["origin"], before.shape):
+                return None
         return resolved
 
     def _position(self, source: Source) -> int | None:
@@ -167,9 +143,11 @@ class _Builder:
             left, right = (self.nodes[rule[side]] for side in ("left", "right"))
             linear = right.kind == "parameter"
             return axes_of_product(left.axes, right.axes, rule["letters"], linear=linear)
+        before = self.nodes[_parts_of(rule)[0]]
         if rule["kind"] == "move":
-            before = self.nodes[rule["of"]]
             return axes_of_move(before.axes, before.shape, rule["origin"])
+        if rule["kind"] == "reduce" and len(step.shape) < len(before.shape):
+            return before.axes[: rule["axis"]] + before.axes[rule["axis"] + 1 :]
         operands = [self.nodes[part].axes for part in _parts_of(rule)]
         return axes_of_elementwise(operands, len(step.shape))
 
@@ -182,8 +160,16 @@ class _Builder:
         return guessed_axes(step.shape, len(self._recording.labels))
 
 
+def _is_identity(origin: Tensor, shape: Sequence[int]) -> bool:
+    return tuple(origin.shape) == tuple(shape) and bool(
+        (origin.flatten() == torch.arange(origin.numel())).all()
+    )
+
+
 def _parts_of(rule: Rule) -> list[Any]:
-    named = [rule[name] for name in PARTS if name in rule and not (name == "bias" and rule[name] is None)]
+    named = [
+        rule[name] for name in PARTS if name in rule and not (name == "bias" and rule[name] is None)
+    ]
     return [*named, *rule.get("terms", ())]
 
 
@@ -226,7 +212,11 @@ def _first(value: Tensor, largest: int) -> Tensor:
 def _note_on(shape: Sequence[int], shown: Sequence[int]) -> str:
     if len(shape) < 2:
         return f"The first {times(shown)} of {times(shape)} entries are shown."
-    part = "" if shown[:-2] == tuple(shape[:-2]) else f"The first {times(shown[:-2])} of {times(shape[:-2])} matrices are shown. "
+    part = (
+        ""
+        if shown[:-2] == tuple(shape[:-2])
+        else f"The first {times(shown[:-2])} of {times(shape[:-2])} matrices are shown. "
+    )
     return f"{part}{times(shape[-2:])} entries by {times(shown[-2:])} cells, each the mean of its finite ones."
 
 

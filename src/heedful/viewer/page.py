@@ -137,7 +137,7 @@ class Page:
         )
 
     def _repr_html_(self) -> str:
-        """Return the page in a frame that can read nothing of the notebook, as Jupyter, VS Code and nbconvert show it."""
+        """Return the page in a frame that can read nothing of the notebook that shows it."""
         return (
             f'<iframe sandbox="allow-scripts" title="{html.escape(self.title)}" srcdoc="{html.escape(self.html())}" '
             f'style="width:100%;height:{FRAME_HEIGHT};border:0;color-scheme:light dark"></iframe>'

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from heedful.listing import Listing, listings_of
-from heedful.viewer.nodes import Node, label_text, nodes_of
+from heedful.viewer.node import Node
+from heedful.viewer.nodes import label_text, nodes_of
 from heedful.viewer.recording import Recording
 
 ALIGNMENT = 8
+LONGEST_STATEMENT = 160  # characters of a statement that stands for a formula
 
 
 class Arrays:
@@ -95,6 +97,7 @@ def _node_as_json(
         "line": line_id(prefix, listings, *node.place) if node.place in listed else None,
         "module": node.module,
         "about": label_text(node.about),
+        "source": label_text(node.source) if len(node.source) <= LONGEST_STATEMENT else "",
         "notes": node.notes,
         "unused": node.unused,
         "shown": node.shown,

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from heedful.errors import ArgumentError, MissingExtraError
 from heedful.viewer.axes import HEAD, KEY, TOKEN
-from heedful.viewer.nodes import Node, nodes_of
+from heedful.viewer.node import Node
+from heedful.viewer.nodes import nodes_of
 from heedful.viewer.recording import Recording
 
 EXTRA = "train"
@@ -70,7 +71,9 @@ def _rows(recording: Recording) -> list[tuple[str, list[tuple[str, Tensor]], tup
     nodes, attentions = nodes_of(recording, LARGEST)
     rows = []
     for attention in attentions:
-        positions = [position for name in MAPS if (position := getattr(attention, name)) is not None]
+        positions = [
+            position for name in MAPS if (position := getattr(attention, name)) is not None
+        ]
         heads = [_heads(nodes[position]) for position in positions]
         for head in range(min(map(len, heads))):
             maps = [(nodes[at].name, heads[i][head]) for i, at in enumerate(positions)]
@@ -98,17 +101,37 @@ def _draw(ax: Any, matrix: Tensor, labels: tuple[str, ...]) -> None:
     colors = LinearSegmentedColormap.from_list("heedful", COLORS)
     ax.set_facecolor("#d5d8dd")
     shown = torch.where(matrix.isfinite(), matrix, torch.nan)
-    ax.imshow(shown.numpy(), cmap=colors, vmin=-largest or -1, vmax=largest or 1, interpolation="nearest")
+    ax.imshow(
+        shown.numpy(), cmap=colors, vmin=-largest or -1, vmax=largest or 1, interpolation="nearest"
+    )
     if max(matrix.shape) <= NUMBERED:
         for i, j in torch.cartesian_prod(*map(torch.arange, matrix.shape)).tolist():
             value = matrix[i, j].item()
             text = f"{value:.2f}".replace("-", "−").replace("inf", "∞")
             strong = abs(value) > 0.6 * largest and abs(value) < float("inf")
-            ax.text(j, i, text, ha="center", va="center", fontsize=7, color="white" if strong else "black")
+            ax.text(
+                j,
+                i,
+                text,
+                ha="center",
+                va="center",
+                fontsize=7,
+                color="white" if strong else "black",
+            )
     if len(labels) == matrix.shape[0] and len(labels) <= 24:
         # Matplotlib reads $…$ as a formula.
-        texts = ["".join(it if it.isprintable() else "\N{REPLACEMENT CHARACTER}" for it in label[:16]).replace("$", r"\$") for label in labels]
+        texts = [
+            "".join(
+                it if it.isprintable() else "\N{REPLACEMENT CHARACTER}" for it in label[:16]
+            ).replace("$", r"\$")
+            for label in labels
+        ]
         ax.set_yticks(range(len(labels)), texts, fontsize=7)
-        ax.set_xticks(range(matrix.shape[1]), texts if matrix.shape[1] == len(texts) else None, fontsize=7, rotation=45)
+        ax.set_xticks(
+            range(matrix.shape[1]),
+            texts if matrix.shape[1] == len(texts) else None,
+            fontsize=7,
+            rotation=45,
+        )
     else:
         ax.tick_params(labelsize=7)

@@ -126,7 +126,9 @@ def _matmul(call: _Call) -> _Found:
     of_right = _last(leading, ranks[1] - 2) + ("kj" if ranks[1] > 1 else "k")
     result = leading + ("i" if ranks[0] > 1 else "") + ("j" if ranks[1] > 1 else "")
     value = left.value.double() @ right.value.double()
-    return _product(call, (call.at(0, "input"), of_left), (call.at(1, "other"), of_right), result), value
+    return _product(
+        call, (call.at(0, "input"), of_left), (call.at(1, "other"), of_right), result
+    ), value
 
 
 def _last(text: str, count: int) -> str:
@@ -194,6 +196,9 @@ def _einsum(call: _Call) -> _Found:
 
 
 def _scale(call: _Call) -> _Found:
+    combined = _combine(call)
+    if combined is not None:
+        return combined
     divides = "div" in call.step.operation
     one, other = call.at(0, "input"), call.at(1, "other")
     if not divides and isinstance(one, int | float):
@@ -254,17 +259,46 @@ def _dropout(call: _Call) -> _Found:
     p = float(p) if training else 0.0
     recorded = call.step.value
     # What was dropped is random, and known from the value; what was kept must have grown.
-    grown = of.value.double() / (1 - p) if p < 1 else torch.zeros_like(of.value, dtype=torch.float64)
+    grown = (
+        of.value.double() / (1 - p) if p < 1 else torch.zeros_like(of.value, dtype=torch.float64)
+    )
     kept = grown if p == 0 else torch.where(recorded == 0, 0.0, grown)
     return {"kind": "dropout", "of": of.source, "p": p}, kept
 
 
-def _sum(call: _Call) -> _Found:
+def _combine(call: _Call) -> _Found:
+    """Return the rule of two tensors that are combined entry by entry."""
+    symbol, compute = _COMBINATIONS[call.step.operation.strip("_")]
     terms = [call.part(call.at(i, name)) for i, name in enumerate(("input", "other"))]
-    if None in terms or call.step.keywords.get("alpha", 1) != 1:
+    if (
+        any(term is None or term.value.dim() == 0 for term in terms)
+        or "alpha" in call.step.keywords
+    ):
         return None
     one, other = (term for term in terms if term is not None)
-    return {"kind": "sum", "terms": [one.source, other.source]}, one.value.double() + other.value.double()
+    rule = {"kind": "combine", "terms": [one.source, other.source], "operator": symbol}
+    return rule, compute(one.value.double(), other.value.double())
+
+
+def _apply(call: _Call) -> _Found:
+    of = call.part(call.at(0, "input"))
+    return None if of is None else ({"kind": "exp", "of": of.source}, of.value.double().exp())
+
+
+def _reduce(call: _Call) -> _Found:
+    of, axis, keep = (call.at(i, name) for i, name in enumerate(("input", "dim", "keepdim")))
+    part = call.part(of)
+    if isinstance(axis, tuple | list) and len(axis) == 1:
+        axis = axis[0]
+    if part is None or not isinstance(axis, int) or part.value.dim() == 0:
+        return None
+    adds = call.step.operation == "sum"
+    numbers = part.value.double()
+    value = (
+        numbers.sum(axis, keepdim=bool(keep)) if adds else numbers.amax(axis, keepdim=bool(keep))
+    )
+    rule = {"kind": "reduce", "of": part.source, "axis": axis % part.value.dim()}
+    return {**rule, "operator": "sum" if adds else "max"}, value
 
 
 def _move(call: _Call) -> _Found:
@@ -287,13 +321,25 @@ def _applied(step: Step, positions: Tensor) -> Any:
     """Return what a step's operation makes of other entries."""
     name = step.operation
     if name in ("getitem", "__getitem__"):
-        return operator.getitem(positions, step.arguments[1])  # pyright: ignore[reportArgumentType]
+        place: Any = step.arguments[1]
+        return positions[place]
     if name in ("to", "float", "double"):
         return positions
     found = getattr(positions, name)
     rest = step.arguments[1:]
     return found(*rest, **step.keywords) if callable(found) else found
 
+
+_COMBINATIONS: Mapping[str, tuple[str, Callable[[Tensor, Tensor], Tensor]]] = {
+    "add": ("+", operator.add),
+    "sub": ("−", operator.sub),
+    "mul": ("·", operator.mul),
+    "multiply": ("·", operator.mul),
+    "div": ("/", operator.truediv),
+    "truediv": ("/", operator.truediv),
+    "true_divide": ("/", operator.truediv),
+}
+"""The operations entry by entry, by name, each with its sign."""
 
 _FINDERS: Mapping[str, Callable[[_Call], _Found]] = {
     "matmul": _matmul,
@@ -311,11 +357,20 @@ _FINDERS: Mapping[str, Callable[[_Call], _Found]] = {
     "where": _where,
     "masked_fill": _masked_fill,
     "dropout": _dropout,
-    "add": _sum,
+    "add": _combine,
+    "sub": _combine,
+    "exp": _apply,
+    "sum": _reduce,
+    "amax": _reduce,
+    "max": _reduce,
 }
 """The functions that find a rule, by the operation's name without underscores."""
 
-TOLERANCES: Mapping[torch.dtype, float] = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float64: 1e-9}
+TOLERANCES: Mapping[torch.dtype, float] = {
+    torch.bfloat16: 2e-2,
+    torch.float16: 3e-3,
+    torch.float64: 1e-9,
+}
 
 
 def _equal(computed: Tensor, recorded: Tensor) -> bool:
@@ -325,4 +380,6 @@ def _equal(computed: Tensor, recorded: Tensor) -> bool:
     expected = recorded.double()
     finite = expected[expected.isfinite()].abs()
     size = finite.max().item() if finite.numel() else 0.0
-    return torch.allclose(computed.double(), expected, rtol=tolerance, atol=tolerance * size, equal_nan=True)
+    return torch.allclose(
+        computed.double(), expected, rtol=tolerance, atol=tolerance * size, equal_nan=True
+    )
