@@ -4,7 +4,7 @@ import type { Node, Run } from "./data.js";
 import { make, uniqueId } from "./elements.js";
 import { formulaOf, reasonOf } from "./formulas.js";
 import { cellText } from "./numbers.js";
-import { matrixOf, type Matrix, type Values } from "./matrix.js";
+import { matrixOf, type Matrix, TABLE_LIMIT, type Values } from "./matrix.js";
 import { isWhole, labelsOf, largestOf, panelOf, type Panel, type Places } from "./panel.js";
 
 export class Card {
@@ -47,6 +47,7 @@ export class Card {
     this.formula.textContent = formulaOf(run, data);
     this.panel = panelOf(data, places);
     if (this.panel === null) return;
+    this.element.style.setProperty("--columns", String(Math.min(this.panel.columns, TABLE_LIMIT)));
     const values = valuesOf(run, data, this.panel);
     const fits = this.matrix !== null && before !== null &&
       before.rows === this.panel.rows && before.columns === this.panel.columns;

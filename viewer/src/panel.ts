@@ -83,6 +83,7 @@ export function isWhole(tensor: Tensor): boolean {
 
 /** The labels of an axis: the tokens, or numbers. */
 export function labelsOf(axis: Axis, length: number, tokens: readonly string[]): readonly string[] {
+  if (length === 1 && tokens.length > 1) return [""];
   const counted = axis === "token" || axis === "key";
   if (counted && length === tokens.length) return tokens;
   // Of a map of means, a cell is named by its first token.

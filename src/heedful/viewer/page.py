@@ -143,25 +143,20 @@ class Page:
             f'style="width:100%;height:{FRAME_HEIGHT};border:0;color-scheme:light dark"></iframe>'
         )
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, option: str = "path") -> None:
         """Write the page, or a picture of its attention maps; the suffix of the name decides.
 
         Args:
             path: A file: .html for the page, .svg or .png for a picture of the scores and weights.
+            option: What errors call the path.
 
         Raises:
             ArgumentError: The suffix is another one, the page has no attention map, or the file cannot be written.
             MissingExtraError: A picture needs Matplotlib, which is not installed.
         """
         file = Path(path)
+        check_name(file, option)
         suffix = file.suffix.lower()
-        if suffix not in FORMATS:
-            raise ArgumentError(
-                "path",
-                expected=f"a name that ends in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}",
-                received=str(file),
-                remedy="The suffix decides what is written.",
-            )
         if suffix == ".html":
             content: str | bytes = self.html()
         else:
@@ -169,5 +164,16 @@ class Page:
 
             recordings = [it for view in self.views for it in view.recordings]
             content = picture_of(recordings, suffix.removeprefix("."))
-        with reserved(file, "path") as write:
+        with reserved(file, option) as write:
             write(content)
+
+
+def check_name(path: Path, option: str) -> None:
+    """Raise `ArgumentError` unless the suffix of a file's name is one that a page can be saved as."""
+    if path.suffix.lower() not in FORMATS:
+        raise ArgumentError(
+            option,
+            expected=f"a name that ends in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}",
+            received=str(path),
+            remedy="The suffix decides what is written.",
+        )
