@@ -89,6 +89,13 @@ def _reader(nodes: list[Node], position: int, kind: str, part: str) -> int | Non
     return None
 
 
+def _moves_of(nodes: list[Node], position: int) -> list[int]:
+    """Return the nodes that hold the entries of a node in another order."""
+    return [
+        i for i, it in enumerate(nodes) if it.kind_of_rule == "move" and it.parts["of"] == position
+    ]
+
+
 def _note_roles(nodes: list[Node], attention: FoundAttention) -> None:
     for role in ("scores", "scaled", "mask", "masked", "weights", "dropped", "context"):
         position = getattr(attention, role)
@@ -107,9 +114,10 @@ def _note_roles(nodes: list[Node], attention: FoundAttention) -> None:
                 f"{role.removesuffix('s').replace('querie', 'query')} weights",
             )
     at = attention.context
-    while at is not None and (after := _reader(nodes, at, "move", "of")) is not None:
-        nodes[after].role = "merged"
-        at = after
+    while at is not None and (moves := _moves_of(nodes, at)):
+        for position in moves:
+            nodes[position].role = "merged"
+        at = moves[-1]
     output = None if at is None else _reader(nodes, at, "product", "left")
     if output is not None and nodes[nodes[output].parts["right"]].kind == "parameter":
         _note_projection(nodes, output, "output", "output weights")

@@ -103,16 +103,20 @@ def _runs_along(coordinate: Tensor, place: int) -> bool:
 
 
 def guessed_axes(shape: Sequence[int], tokens: int) -> Axes:
-    """Return the axes of a tensor without a rule, by the number of tokens."""
+    """Return the axes of a tensor without a rule, by which of them are as long as there are tokens."""
     names = [UNKNOWN] * len(shape)
-    if len(shape) >= 2 and tokens > 1:
-        if shape[-1] == tokens and shape[-2] == tokens:
-            names[-2:] = [TOKEN, KEY]
-        elif shape[-2] == tokens:
-            names[-2:] = [TOKEN, FEATURE]
-        elif shape[-1] == tokens:
-            names[-1] = KEY
-        names[:-2] = [BATCH, HEAD][: len(shape) - 2] if len(shape) <= 4 else names[:-2]
-    elif len(shape) == 1 and shape[0] == tokens:
-        names[0] = KEY
+    places = [i for i, length in enumerate(shape) if length == tokens] if tokens > 1 else []
+    if not places:
+        return tuple(names)
+    if len(shape) == 1:
+        return (KEY,)
+    if len(places) > 1 and places[-1] == len(shape) - 1:
+        names[places[-2]], names[-1] = TOKEN, KEY
+    else:
+        names[places[-1]] = TOKEN
+        if names[-1] == UNKNOWN:
+            names[-1] = FEATURE
+    rest = [i for i, name in enumerate(names) if name == UNKNOWN]
+    for i, name in zip(rest, (BATCH, HEAD) if len(shape) > 2 else (), strict=False):
+        names[i] = name
     return tuple(names)

@@ -62,7 +62,7 @@ def picture_of(recordings: Sequence[Recording], form: str) -> bytes:
             _draw(ax, matrix, labels)
             ax.set_title(f"{title} {name}".strip(), fontsize=9)
     content = io.BytesIO()
-    figure.savefig(content, format=form, dpi=160)
+    figure.savefig(content, format=form, dpi=160, bbox_inches="tight")
     return content.getvalue()
 
 

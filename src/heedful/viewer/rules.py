@@ -25,9 +25,10 @@ MOVES: frozenset[str] = frozenset(
         "mT", "T", "t", "transpose", "permute", "view", "reshape", "unflatten", "flatten", "contiguous", "getitem",
         "__getitem__", "squeeze", "unsqueeze", "expand", "chunk", "split", "unbind", "movedim", "moveaxis",
         "swapaxes", "swapdims", "narrow", "select", "clone", "repeat_interleave", "repeat", "roll", "flip",
-        "tril", "triu", "to", "float", "double",
+        "tril", "triu", "to", "float", "double", "type_as",
     }
 )  # fmt: skip
+CASTS: frozenset[str] = frozenset({"to", "float", "double", "type_as"})
 """Operations whose results hold entries of their argument, in another order. `tril` and `triu` also have zeros,
 which the proof refuses."""
 
@@ -303,7 +304,7 @@ def _reduce(call: _Call) -> _Found:
 
 def _move(call: _Call) -> _Found:
     of = call.part(call.at(0, "input"))
-    if of is None or len(call.step.inputs) != 1:
+    if of is None or (len(call.step.inputs) != 1 and call.step.operation not in CASTS):
         return None
     positions = torch.arange(of.value.numel()).reshape(of.value.shape)
     if of.value.dim() > 1 and not of.value.is_contiguous():
@@ -323,7 +324,7 @@ def _applied(step: Step, positions: Tensor) -> Any:
     if name in ("getitem", "__getitem__"):
         place: Any = step.arguments[1]
         return positions[place]
-    if name in ("to", "float", "double"):
+    if name in CASTS:
         return positions
     found = getattr(positions, name)
     rest = step.arguments[1:]
