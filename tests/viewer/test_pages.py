@@ -97,7 +97,9 @@ def ready(page) -> bool:
 
 
 def card(page, name: str):
-    return page.locator(".card", has=page.locator("h4 code", has_text=re.compile(f"^{name}$"))).first
+    return page.locator(
+        ".card", has=page.locator(".title code", has_text=re.compile(f"^{name}$"))
+    ).first
 
 
 def cell(page, name: str, row: int, column: int):
@@ -135,7 +137,9 @@ def test_axe_finds_no_violation(opened, name, dark):
     page = opened(name, dark=dark).page
     if name != "report":
         page.locator(".card .cell, .card canvas").first.focus()
-    page.evaluate(resources.files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8"))
+    page.evaluate(
+        resources.files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8")
+    )
     found = page.evaluate("axe.run().then(result => result.violations)")
     told = [(it["id"], [node["html"][:200] for node in it["nodes"][:3]]) for it in found]
     assert told == []
@@ -197,13 +201,20 @@ def test_one_query_is_followed(opened):
     follow = page.locator(".follow")
     page.get_by_label("Follow the query of").select_option(label="with")
     names = follow.locator("tbody th").all_inner_texts()
-    assert names == ["scores", "scaled_scores", "mask", "masked_scores", "weights", "dropped_weights"]
+    assert names == [
+        "scores",
+        "scaled_scores",
+        "mask",
+        "masked_scores",
+        "weights",
+        "dropped_weights",
+    ]
     shown = follow.locator("tbody tr").nth(4).locator("td").all_inner_texts()
     assert shown == card(page, "weights").locator("tbody tr").nth(3).locator("td").all_inner_texts()
-    assert "“with”" in follow.locator("h4").inner_text()
+    assert "“with”" in follow.locator(".title").inner_text()
     assert "add up to 1.0000" in follow.inner_text()
     cell(page, "weights", 5, 0).click()  # choosing a number follows its query
-    assert "“step”" in follow.locator("h4").inner_text()
+    assert "“step”" in follow.locator(".title").inner_text()
 
 
 def test_the_keyboard_alone_reads_every_number(opened):
@@ -221,7 +232,7 @@ def test_the_keyboard_alone_reads_every_number(opened):
     page.keyboard.press("End")
     assert "scores[journey, step]" in detail(page)
     page.keyboard.press("Enter")
-    assert "“journey”" in page.locator(".follow h4").inner_text()
+    assert "“journey”" in page.locator(".follow .title").inner_text()
 
 
 def test_focus_lights_the_line_of_a_card_and_the_cards_of_a_line(opened):
@@ -230,7 +241,7 @@ def test_focus_lights_the_line_of_a_card_and_the_cards_of_a_line(opened):
     assert "torch.softmax" in page.locator(".listing .lit").inner_text()
     line = page.locator(".listing [role=button]", has_text="queries @ keys.mT")
     line.focus()
-    assert page.locator(".card.lit h4 code").all_inner_texts() == ["scores"]
+    assert page.locator(".card.lit .title code").all_inner_texts() == ["scores"]
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.closest('.card').textContent").startswith("scores")
 
@@ -243,7 +254,9 @@ def test_lines_of_code_are_not_clipped(opened):
 
 def test_a_head_is_chosen_for_all_maps(opened):
     page = opened("heads").page
-    before = {name: card(page, name).locator("td").all_inner_texts() for name in ("scores", "weights")}
+    before = {
+        name: card(page, name).locator("td").all_inner_texts() for name in ("scores", "weights")
+    }
     page.locator(".controls select").nth(1).select_option("1")
     for name, texts in before.items():
         assert card(page, name).locator("td").all_inner_texts() != texts
@@ -253,7 +266,10 @@ def test_a_head_is_chosen_for_all_maps(opened):
 
 def test_two_modules_side_by_side_show_their_difference(opened):
     page = opened("beside").page
-    assert page.locator(".pairs > h4").all_inner_texts() == ["MultiHeadAttention", "EinsumMultiHeadAttention"]
+    assert page.locator(".pairs > .title").all_inner_texts() == [
+        "MultiHeadAttention",
+        "EinsumMultiHeadAttention",
+    ]
     differences = page.locator(".difference").all_inner_texts()
     assert "Equal to the left one, bit for bit." in differences  # the tokens and the mask
     assert any(text.startswith("Differs from the left one by up to") for text in differences)
@@ -306,7 +322,11 @@ def test_a_changed_token_changes_every_step(opened):
     page = opened("what if").page
     before = card(page, "context").locator("td").all_inner_texts()
     page.get_by_label("Feature 1 of journey").fill("-2")
-    assert card(page, "x").locator("tbody tr").nth(1).locator("td").all_inner_texts() == ["0.55", "−2.00", "0.66"]
+    assert card(page, "x").locator("tbody tr").nth(1).locator("td").all_inner_texts() == [
+        "0.55",
+        "−2.00",
+        "0.66",
+    ]
     assert card(page, "context").locator("td").all_inner_texts() != before
     assert fact(page, "Largest difference from the right output") == "0.0000"
 
@@ -381,7 +401,9 @@ def test_the_reader_predicts_first(opened):
 def test_the_tour_shows_every_named_step(opened, files):
     page = opened("tour").page
     content = json.loads(
-        re.search(r'id="heedful-data">(.*?)</script>', files["tour"].read_text("utf-8"), re.DOTALL)[1]
+        re.search(r'id="heedful-data">(.*?)</script>', files["tour"].read_text("utf-8"), re.DOTALL)[
+            1
+        ]
     )
     shown = sum(
         node["shown"] and node["tensor"] is not None

@@ -1,7 +1,7 @@
 /** A card: one node of a run, with its formula, why it is there, and its map. */
 
 import type { Node, Run } from "./data.js";
-import { make, uniqueId } from "./elements.js";
+import { heading, make, uniqueId } from "./elements.js";
 import { formulaOf, reasonOf } from "./formulas.js";
 import { cellText } from "./numbers.js";
 import { matrixOf, type Matrix, TABLE_LIMIT, type Values } from "./matrix.js";
@@ -20,13 +20,14 @@ export class Card {
     public run: Run,
     readonly node: number,
     places: Places,
+    level: number,
   ) {
     const it = run.nodes[node]!;
     const id = uniqueId("card");
     const reason = reasonOf(it.role) || it.about;
     const title = it.module === "" ? it.name : `${it.module} ${it.name}`;
     this.element = make("article", { class: "card", "aria-labelledby": id, "data-line": it.line },
-      make("h4", { id }, make("code", {}, title), " ", make("small", {}, it.shape.join(" × ") || "a number")),
+      heading(level, { id }, make("code", {}, title), " ", make("small", {}, it.shape.join(" × ") || "a number")),
       make("p", { class: "formula" }, this.formula),
       reason === "" ? null : make("p", {}, reason),
       ...it.notes.map((note) => make("p", { class: "soft" }, note)),

@@ -57,6 +57,8 @@ export function curveChart(caption: string, xLabel: string, curves: readonly Cur
 }
 
 function figure(caption: string, values: readonly string[], drawn: Element): HTMLElement {
+  // The chart is one picture with one label; Plot's labels of its parts may not stand on plain groups.
+  for (const part of drawn.querySelectorAll("[aria-label]")) part.removeAttribute("aria-label");
   drawn.setAttribute("role", "img");
   drawn.setAttribute("aria-label", [caption, ...values].join("; "));
   return make("figure", { class: "chart" }, drawn, make("figcaption", {}, caption));

@@ -47,3 +47,14 @@ export function uniqueId(name: string): string {
   made += 1;
   return `${name}-${made}`;
 }
+
+/** The level of headings in a view: one below the last heading before it. */
+export function levelWithin(root: HTMLElement): number {
+  const before = [...document.querySelectorAll("h1, h2, h3, h4, h5")].filter(
+    (it) => !root.contains(it) && (it.compareDocumentPosition(root) & Node.DOCUMENT_POSITION_FOLLOWING) !== 0);
+  return Math.min(6, Number(before.at(-1)?.tagName.slice(1) ?? 1) + 1);
+}
+
+export function heading(level: number, attributes: Record<string, string>, ...content: readonly Content[]): HTMLElement {
+  return make(`h${Math.min(level, 6)}` as "h2", { ...attributes, class: "title" }, ...content);
+}

@@ -3,7 +3,7 @@
 import { classOf } from "./colors.js";
 import { weightChart } from "./chart.js";
 import type { Attention, Node, Run } from "./data.js";
-import { label, labelText, make } from "./elements.js";
+import { heading, label, labelText, make } from "./elements.js";
 import { cellText, exactText } from "./numbers.js";
 import { isWhole, labelsOf, largestOf, panelOf, type Panel, type Places } from "./panel.js";
 
@@ -16,8 +16,8 @@ export class Follow {
   readonly element: HTMLElement;
   private chosen = 0;
 
-  constructor(name: string, private readonly onPoint: OnPoint) {
-    this.element = make("section", { class: "follow", "aria-label": `One query, followed: ${name}` });
+  constructor(name: string, private readonly level: number, private readonly onPoint: OnPoint) {
+    this.element = make("div", { class: "follow", role: "group", "aria-label": `One query, followed: ${name}` });
   }
 
   update(run: Run, query: number, places: Places): void {
@@ -34,7 +34,7 @@ export class Follow {
     const name = labelText(labelsOf("token", weights.rows, run.labels)[query]!);
     const keys = shownKeys(weights, query);
     this.element.replaceChildren(
-      make("h4", {}, `The query of “${name}”, followed`), ...(choice === null ? [] : [choice]),
+      heading(this.level, {}, `The query of “${name}”, followed`), ...(choice === null ? [] : [choice]),
       this.table(run, attention, query, places, keys),
       chartOf(run, attention, query, places, keys, name),
       ...sentences(run, attention, query, places, keys.length < weights.columns ? weights.columns : 0),

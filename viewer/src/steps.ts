@@ -3,7 +3,7 @@
 import { Card } from "./card.js";
 import { type Node, type Run, entry, sizeOf } from "./data.js";
 import { detailOf, entryName, operandsOf } from "./detail.js";
-import { labelText, make, uniqueId } from "./elements.js";
+import { heading, labelText, levelWithin, make, uniqueId } from "./elements.js";
 import { explain } from "./explain.js";
 import { Follow } from "./follow.js";
 import { exactText } from "./numbers.js";
@@ -12,11 +12,12 @@ export class StepsView {
   private runs: readonly Run[];
   private cards: Card[][] = [];
   private readonly follows: Follow[];
-  private readonly detail = make("section", { class: "detail", "aria-label": "How a number is made" });
+  private readonly detail = make("div", { class: "detail", role: "group", "aria-label": "How a number is made" });
   private readonly listings = make("div", { class: "listings" });
   private readonly controls = make("div", { class: "controls" });
   private readonly main = make("div", { class: "main" });
   private readonly places = { batch: 0, head: 0 };
+  private readonly level: number;
   private query = 0;
   private last: { node: number; index: readonly number[] } | null = null;
 
@@ -26,9 +27,10 @@ export class StepsView {
    */
   constructor(private readonly root: HTMLElement, runs: readonly Run[]) {
     this.runs = runs;
+    this.level = levelWithin(root);
     this.query = Math.min(1, runs[0]!.labels.length - 1);
     this.listings.append(...root.querySelectorAll(":scope > .listing"));
-    this.follows = runs.map((run) => new Follow(run.title, (node, index, chosen) => {
+    this.follows = runs.map((run) => new Follow(run.title, this.level, (node, index, chosen) => {
       this.explainEntry(node, index, this.runs.indexOf(this.currentOf(run.title)), chosen);
     }));
     root.classList.toggle("two", runs.length > 1);
@@ -53,7 +55,7 @@ export class StepsView {
 
   private build(): void {
     this.cards = this.runs.map((run) => run.nodes.flatMap((node, i) =>
-      node.shown && node.tensor !== null ? [new Card(this, run, i, this.places)] : []));
+      node.shown && node.tensor !== null ? [new Card(this, run, i, this.places, this.level)] : []));
     for (const card of this.cards.flat()) {
       for (const event of ["mouseenter", "focusin"]) {
         card.element.addEventListener(event, () => { this.light(card.data.line); });
@@ -63,7 +65,7 @@ export class StepsView {
     this.buildControls();
     const hint = make("p", { class: "soft hint" },
       "Point at a number, or reach it with Tab and the arrow keys: here you see what made it.");
-    this.detail.replaceChildren(make("h4", {}, "How a number is made"), hint);
+    this.detail.replaceChildren(heading(this.level, {}, "How a number is made"), hint);
     if (this.runs.length === 1) {
       this.main.replaceChildren(this.follows[0]!.element, make("div", { class: "cards" }, ...this.cards[0]!.map((card) => card.element)));
     } else {
@@ -77,7 +79,7 @@ export class StepsView {
     const [left, right] = this.cards as [Card[], Card[]];
     const waiting = [...right];
     const grid = make("div", { class: "pairs" },
-      ...this.runs.map((run) => make("h4", {}, run.title)), ...this.follows.map((it) => it.element));
+      ...this.runs.map((run) => heading(this.level, {}, run.title)), ...this.follows.map((it) => it.element));
     for (const card of left) {
       const at = waiting.findIndex((other) => keyOf(other.data) === keyOf(card.data));
       const partner = at < 0 ? null : waiting[at]!;
@@ -150,7 +152,7 @@ export class StepsView {
     if (chosen || runAt === 0) this.last = this.runs.length === 1 ? { node: nodeAt, index } : null;
     const value = entry(node.tensor!, index);
     const explanation = explain(run, nodeAt, index);
-    this.detail.replaceChildren(make("h4", {}, "How a number is made"), ...detailOf(run, node, index, value, explanation),
+    this.detail.replaceChildren(heading(this.level, {}, "How a number is made"), ...detailOf(run, node, index, value, explanation),
       ...this.others(node, index, runAt));
     const operands = explanation === null ? [] : operandsOf(explanation);
     for (const [r, cards] of this.cards.entries()) {

@@ -3,7 +3,7 @@
 import { type Settings, sees } from "./attention.js";
 import { curveChart } from "./chart.js";
 import { entry } from "./data.js";
-import { labelText, make, uniqueId } from "./elements.js";
+import { heading, labelText, levelWithin, make, uniqueId } from "./elements.js";
 import { codeOf, RIGHT } from "./example.js";
 import { matrixOf } from "./matrix.js";
 import { exactText, shortText } from "./numbers.js";
@@ -19,11 +19,13 @@ export class WhatIfView {
   private outcome: Outcome = outcomeOf(RIGHT);
   private readonly knobs = make("section", { class: "knobs", "aria-label": "Settings" });
   private readonly symptoms = make("section", { class: "symptoms", "aria-label": "Symptoms" });
-  private readonly listing = make("section", { class: "listing", "aria-label": "The code that these settings amount to" });
+  private readonly listing = make("div", { class: "listing", role: "group", "aria-label": "The code that these settings amount to" });
+  private readonly level: number;
   private readonly steps: StepsView;
   private readonly redraw: (() => void)[] = [];
 
   constructor(root: HTMLElement) {
+    this.level = levelWithin(root);
     const stepsRoot = make("div", { class: "view steps" }, this.listing);
     root.replaceChildren(
       make("div", { class: "bench" },
@@ -49,7 +51,7 @@ export class WhatIfView {
   private drawCode(): void {
     const right = new Map(codeOf(RIGHT).map((line) => [line.name, line.text]));
     this.listing.replaceChildren(
-      make("h4", {}, "The code that these settings amount to; T = 6 tokens, H = 2 heads, D = 2"),
+      make("p", { class: "file" }, "The code that these settings amount to; T = 6 tokens, H = 2 heads, D = 2"),
       make("pre", {}, ...codeOf(this.settings).map(({ name, text }, i) =>
         make("span", {
           id: `code-${name}`, "data-line": i + 1, class: right.get(name) === text ? null : "changed",
@@ -70,7 +72,7 @@ export class WhatIfView {
       return make("p", {}, make("label", { for: id }, text), select);
     };
     this.knobs.append(
-      make("h3", {}, "Change it"),
+      heading(this.level, {}, "Change it"),
       menu("scale", "The scores are divided by", [["root", "√d (right)"], ["none", "nothing"], ["whole", "d"], ["all heads", "√(H · d)"]]),
       menu("mask", "The mask", [["causal", "hides later keys (right)"], ["none", "is left out"], ["later", "hides the wrong side"], ["after softmax", "comes after softmax"], ["own", "is mine: see below"]]),
       menu("softmaxOver", "Softmax runs over", [["keys", "the keys (right)"], ["queries", "the queries"]]),
@@ -188,8 +190,8 @@ export class WhatIfView {
       rows: labels, columns: labels, value: (i, j) => entry(reach, [i, j]), largest: largestOf(reach) || 1, whole: false,
     }, () => undefined);
     this.symptoms.replaceChildren(
-      make("h3", {}, "What shows it"), list,
-      make("h4", {}, "Who reaches whom"),
+      heading(this.level, {}, "What shows it"), list,
+      heading(this.level + 1, {}, "Who reaches whom"),
       make("p", { class: "soft" }, "By how much the output of a row changes if the numbers of the token above change by 0.25. Right of the diagonal there should be nothing but 0."),
       map.element,
       curveChart("Keys that share the weight, by temperature; the line is now", "temperature", sharpnessCurve(this.settings), this.settings.temperature));
@@ -203,7 +205,7 @@ export class WhatIfView {
     const show = () => {
       const question = QUESTIONS[at]!;
       section.replaceChildren(
-        make("h3", {}, "Predict first, then look ", make("small", { class: "soft" }, `${at + 1} of ${QUESTIONS.length}`)),
+        heading(this.level, {}, "Predict first, then look ", make("small", { class: "soft" }, `${at + 1} of ${QUESTIONS.length}`)),
         this.ask(question, () => {
           at = (at + 1) % QUESTIONS.length;
           show();

@@ -82,12 +82,12 @@ def embedded(views: Sequence[View]) -> Embedded:
 
 def _listings_as_html(listings: tuple[Listing, ...], prefix: str) -> str:
     return "".join(
-        f'<section class="listing" aria-label="{html.escape(it.title)}"><h4>{html.escape(it.title)}</h4><pre>'
+        f'<div class="listing" role="group" aria-label="{html.escape(it.title)}"><p class="file">{html.escape(it.title)}</p><pre>'
         + "".join(
             f'<span id="{line_id(prefix, listings, it.file, number)}" data-line="{number}">{code}</span>'
             for number, code in it.lines
         )
-        + "</pre></section>"
+        + "</pre></div>"
         for it in listings
     )
 
