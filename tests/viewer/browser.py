@@ -22,7 +22,7 @@ CHROMIUM = next(
 
 @contextmanager
 def chromium() -> Iterator:
-    """Start Chromium, or skip and say what installs it. It is closed at the end, because its event loop is in the way."""
+    """Start Chromium, or skip and say what installs it; its event loop must not outlive the module."""
     if CHROMIUM is None:
         pytest.skip("no Chromium: apt-get install --no-install-recommends chromium")
     playwright = pytest.importorskip("playwright.sync_api", reason="pip install 'heedful[test]'")

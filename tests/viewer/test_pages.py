@@ -7,7 +7,6 @@ from importlib import resources
 
 import pytest
 import torch
-from viewer.browser import Opened, chromium
 
 import heedful
 from heedful.textbook import CausalAttention, EinsumMultiHeadAttention, MultiHeadAttention
@@ -15,6 +14,7 @@ from heedful.tour import inputs, ladder
 from heedful.tour.report.html import as_html
 from heedful.tour.run import run_tour
 from heedful.viewer import Page, what_if
+from viewer.browser import Opened, chromium
 
 TOKENS = inputs.sentence()
 HOSTILE = (

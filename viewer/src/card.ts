@@ -28,7 +28,7 @@ export class Card {
     const title = it.module === "" ? it.name : `${it.module} ${it.name}`;
     this.element = make("article", { class: "card", "aria-labelledby": id, "data-line": it.line },
       heading(level, { id }, make("code", {}, title), " ", make("small", {}, it.shape.join(" × ") || "a number")),
-      make("p", { class: "formula" }, this.formula),
+      formulaOf(run, it) === "" ? null : make("p", { class: "formula" }, this.formula),
       reason === "" ? null : make("p", {}, reason),
       ...it.notes.map((note) => make("p", { class: "soft" }, note)),
       it.unused ? make("p", { class: "warning" }, "Nothing uses this result.") : null,

@@ -157,7 +157,7 @@ function softmax(run: Run, explanation: Explanation & { kind: "softmax" }, value
 
 function table(head: readonly string[], rows: readonly (readonly string[])[], foot: readonly string[], marked = -1): HTMLElement {
   const cells = (tag: "th" | "td", row: readonly string[]) =>
-    row.map((text, i) => make(i === 0 ? "th" : tag, i === 0 ? { scope: "row" } : {}, label(text)));
+    row.map((text, i) => make(i === 0 ? "th" : tag, i === 0 ? { scope: "row" } : {}, text === "" ? "" : label(text)));
   return make("div", { class: "terms" }, make("table", {},
     make("thead", {}, make("tr", {}, ...head.map((text, i) => i === 0 && text === "" ? make("td") : make("th", { scope: "col" }, label(text))))),
     make("tbody", {}, ...rows.map((row, i) => make("tr", { class: i === marked ? "here" : null }, ...cells("td", row)))),

@@ -5,10 +5,10 @@ import { shortText } from "./numbers.js";
 
 const SUBSCRIPTS: Readonly<Record<string, string>> = { i: "ᵢ", j: "ⱼ", k: "ₖ" };
 
-/** The formula of a step, with the names of the recorded variables; "" if it has no rule. */
+/** The formula of a step, with the names of the recorded variables; without a rule, its statement. */
 export function formulaOf(run: Run, node: Node): string {
   const { rule } = node;
-  if (rule === null) return "";
+  if (rule === null) return node.source;
   const nameOf = (position: number) => run.nodes[position]!.name;
   const [rows, columns] = ["i", "j"];
   const whole = node.shape.length < 2 ? "j" : `${rows}, ${columns}`;

@@ -238,5 +238,5 @@ function differenceText(one: Node, other: Node): string {
     largest = Math.max(largest, Math.abs(a - b));
     if (Number.isNaN(a - b)) largest = Infinity;
   }
-  return largest === 0 ? "Equal to the left one, bit for bit." : `Differs from the left one by up to ${largest.toExponential(1).replace("-", "−")}.`;
+  return largest === 0 ? "Equal to the left one, bit for bit." : `Differs from the left one by up to ${largest < 1e-3 ? largest.toExponential(1).replace("-", "−") : exactText(largest)}.`;
 }

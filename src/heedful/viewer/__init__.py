@@ -61,10 +61,10 @@ def show(
         return Page(title or f"The check of {subject.target}", body=subject._repr_html_())
     first = _recorded(subject, inputs, keywords, labels)
     recordings = (first,)
-    if beside is not None:
-        # A callable whose call was found out runs on the inputs that were drawn for it.
-        given = inputs or tuple(first.values[key] for key in first.values if key[0] == "input")
-        recordings = (first, _recorded(beside, given, keywords, first.labels))
+    if (
+        beside is not None
+    ):  # without inputs, both calls are found out, and the same tokens are drawn
+        recordings = (first, _recorded(beside, inputs, keywords, first.labels))
     names = " beside ".join(it.title for it in recordings)
     return Page(title or names, (View(recordings),))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from heedful.viewer.axes import KEY
 from heedful.viewer.node import Node
 
 
@@ -61,7 +60,7 @@ def _attention_around(nodes: list[Node], softmax: int) -> FoundAttention | None:
             mask = nodes[at].parts["mask"] if kind == "mask" else nodes[at].parts["terms"][1]
         at = nodes[at].parts["terms"][0] if kind == "combine" else nodes[at].parts["of"]
     scores = nodes[at]
-    if scores.kind_of_rule != "product" or KEY not in scores.axes:
+    if scores.kind_of_rule != "product" or nodes[scores.parts["right"]].kind == "parameter":
         return None
     dropped = _reader(nodes, softmax, "dropout", "of")
     gathered = softmax if dropped is None else dropped

@@ -6,6 +6,7 @@ keeps an axis if its coordinate still runs along one axis alone, whatever was vi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -90,6 +91,26 @@ def axes_of_move(axes: Axes, shape: Sequence[int], origin: Tensor) -> Axes:
     if names and names[0] == UNKNOWN and origin.shape[0] == 1:
         names[0] = BATCH
     return tuple(names)
+
+
+def is_torn(before: Axes, after: Axes, shape: Sequence[int], moved: Sequence[int]) -> bool:
+    """Return whether a move has put other things where tokens seem to be: an axis as long, which does not count them.
+
+    Args:
+        before: The axes before the move.
+        after: The axes after it.
+        shape: The shape before the move.
+        moved: The shape after it.
+    """
+    if (
+        TOKEN not in before
+        or TOKEN in after
+        or KEY in after
+        or math.prod(shape) != math.prod(moved)
+    ):
+        return False
+    tokens = shape[before.index(TOKEN)]
+    return tokens > 1 and tokens in moved[:-1]
 
 
 def _runs_along(coordinate: Tensor, place: int) -> bool:

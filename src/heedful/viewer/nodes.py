@@ -21,6 +21,7 @@ from heedful.viewer.axes import (
     axes_of_parameter,
     axes_of_product,
     guessed_axes,
+    is_torn,
 )
 from heedful.viewer.node import Node
 from heedful.viewer.recording import Recording
@@ -28,6 +29,11 @@ from heedful.viewer.rules import Rule, rule_of
 
 CELLS = 128  # rows or columns of a map of means, at most
 FEWEST_CELLS = 32  # and at least, if the value has that many
+
+TORN = (
+    "Tokens are torn: the axis that is as long as there are tokens does not count them. "
+    "A view was used where a transpose is needed, or the other way round."
+)
 
 PARTS = ("left", "right", "bias", "of", "mask")
 
@@ -80,6 +86,10 @@ class _Builder:
             source=" ".join(re.sub(r"\s#.*", "", step.source).split()),
             about=self._recording.descriptions.get(step.name, ""),
         )
+        if resolved is not None and resolved["kind"] == "move":
+            before = self.nodes[resolved["of"]]
+            if is_torn(before.axes, node.axes, before.shape, node.shape):
+                node.notes.append(TORN)
         if isinstance(step.value, Summary):
             _summarize(node, step.value)
         self._steps[step.index] = len(self.nodes)

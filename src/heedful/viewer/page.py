@@ -81,14 +81,18 @@ def embedded(views: Sequence[View]) -> Embedded:
 
 
 def _listings_as_html(listings: tuple[Listing, ...], prefix: str) -> str:
-    return "".join(
-        f'<div class="listing" role="group" aria-label="{html.escape(it.title)}"><p class="file">{html.escape(it.title)}</p><pre>'
-        + "".join(
-            f'<span id="{line_id(prefix, listings, it.file, number)}" data-line="{number}">{code}</span>'
-            for number, code in it.lines
-        )
-        + "</pre></div>"
-        for it in listings
+    return "".join(_listing_as_html(it, listings, prefix) for it in listings)
+
+
+def _listing_as_html(listing: Listing, listings: tuple[Listing, ...], prefix: str) -> str:
+    title = html.escape(listing.title)
+    lines = (
+        f'<span id="{line_id(prefix, listings, listing.file, number)}" data-line="{number}">{code}</span>'
+        for number, code in listing.lines
+    )
+    return (
+        f'<div class="listing" role="group" aria-label="{title}"><p class="file">{title}</p>'
+        f"<pre>{''.join(lines)}</pre></div>"
     )
 
 

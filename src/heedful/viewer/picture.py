@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -62,7 +63,11 @@ def picture_of(recordings: Sequence[Recording], form: str) -> bytes:
             _draw(ax, matrix, labels)
             ax.set_title(f"{title} {name}".strip(), fontsize=9)
     content = io.BytesIO()
-    figure.savefig(content, format=form, dpi=160, bbox_inches="tight")
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", "Glyph"
+        )  # a label that the font cannot draw becomes a box
+        figure.savefig(content, format=form, dpi=160, bbox_inches="tight")
     return content.getvalue()
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from heedful.observation import ReachableTensors, Trace, record
 
-LARGEST_GIVEN = 1 << 22
-"""The number of entries up to which a given tensor is copied. A rule needs the whole of its tensors."""
+LARGEST = 1 << 22
+"""The number of entries up to which a tensor is kept whole. Rules and means need the whole of their tensors."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ def recording_of(
 ) -> Recording:
     """Run a callable, and keep what it was given and every step that it made."""
     values = given_tensors(callable, arguments, keywords)
-    trace = record(callable, *arguments, **keywords)
+    trace = record(callable, *arguments, largest=LARGEST, **keywords)
     return Recording(title, trace, values, labels_for((*arguments, *keywords.values()), labels))
 
 
@@ -55,7 +55,7 @@ def given_tensors(
     return {
         (source.kind, source.name): tensor.detach().clone()
         for tensor, source in tensors
-        if tensor.layout == torch.strided and not tensor.is_meta and tensor.numel() <= LARGEST_GIVEN
+        if tensor.layout == torch.strided and not tensor.is_meta and tensor.numel() <= LARGEST
     }
 
 
