@@ -1,6 +1,6 @@
 /** A map of values: a table of numbers if there is room for them, and otherwise a picture on a canvas. */
 
-import { classOf, colorOf, css, levelOf, type Theme } from "./colors.js";
+import { classOf, colorOf, css, LEVELS, levelOf, type Theme } from "./colors.js";
 import { label, labelText, make } from "./elements.js";
 import { cellText, exactText } from "./numbers.js";
 
@@ -125,6 +125,8 @@ const LARGEST_PICTURE = 480;
 class CanvasMatrix implements Matrix {
   readonly element: HTMLElement;
   private readonly canvas: HTMLCanvasElement;
+  /** One pixel for each cell. */
+  private readonly painted = make("canvas");
   private readonly reading: HTMLElement;
   private readonly cellSize: number;
   private marked: readonly (readonly [number, number])[] = [];
@@ -147,7 +149,7 @@ class CanvasMatrix implements Matrix {
       this.point(next ?? this.at, next === null);
     });
     const dark = matchMedia("screen and (prefers-color-scheme: dark)");
-    dark.addEventListener("change", () => { this.draw(); });
+    dark.addEventListener("change", () => { this.paint(); });
     this.update(values);
   }
 
@@ -156,12 +158,13 @@ class CanvasMatrix implements Matrix {
     const { rows, columns } = values;
     this.canvas.setAttribute("aria-label", `${this.caption}: a map of ${rows.length} × ${columns.length} values, ` +
       `up to ${cellText(values.largest, values.largest)} in size. The arrow keys read it cell by cell.`);
-    this.draw();
+    this.paint();
   }
 
   mark(cells: readonly (readonly [number, number])[]): void {
+    if (cells.length === 0 && this.marked.length === 0) return;
     this.marked = cells;
-    this.draw();
+    this.drawMarked();
   }
 
   private point(cell: readonly [number, number], chosen: boolean): void {
@@ -181,30 +184,45 @@ class CanvasMatrix implements Matrix {
     ];
   }
 
-  private draw(): void {
+  /** Paint all cells, which takes long, where they are kept for the next marks. */
+  private paint(): void {
     const { rows, columns, value, largest } = this.values;
-    const theme: Theme = matchMedia("screen and (prefers-color-scheme: dark)").matches ? "dark" : "light";
+    const theme = themeNow();
+    const colors = Array.from({ length: 2 * LEVELS + 1 }, (_, i) => css(colorOf(i - LEVELS, theme)));
+    const special = theme === "dark" ? { hidden: "#3a4250", nan: "#8a6d1a" } : { hidden: "#d5d8dd", nan: "#ecd08a" };
+    this.painted.width = columns.length;
+    this.painted.height = rows.length;
+    const context = this.painted.getContext("2d")!;
+    for (let i = 0; i < rows.length; i++) {
+      for (let j = 0; j < columns.length; j++) {
+        const number = value(i, j);
+        context.fillStyle = Number.isFinite(number)
+          ? colors[levelOf(number, largest) + LEVELS]!
+          : Number.isNaN(number) ? special.nan : special.hidden;
+        context.fillRect(j, i, 1, 1);
+      }
+    }
+    this.drawMarked();
+  }
+
+  private drawMarked(): void {
+    const { rows, columns } = this.values;
     const density = Math.ceil(window.devicePixelRatio || 1);
     const size = this.cellSize * density;
     this.canvas.width = columns.length * size;
     this.canvas.height = rows.length * size;
     this.canvas.style.width = `${columns.length * this.cellSize}px`;
     const context = this.canvas.getContext("2d")!;
-    const special = theme === "dark" ? { hidden: "#3a4250", nan: "#8a6d1a" } : { hidden: "#d5d8dd", nan: "#ecd08a" };
-    for (let i = 0; i < rows.length; i++) {
-      for (let j = 0; j < columns.length; j++) {
-        const number = value(i, j);
-        const finite = Number.isFinite(number);
-        context.fillStyle = finite
-          ? css(colorOf(levelOf(number, largest), theme))
-          : Number.isNaN(number) ? special.nan : special.hidden;
-        context.fillRect(j * size, i * size, size, size);
-      }
-    }
-    context.strokeStyle = theme === "dark" ? "#ffd76a" : "#b00060";
+    context.imageSmoothingEnabled = false;
+    context.drawImage(this.painted, 0, 0, this.canvas.width, this.canvas.height);
+    context.strokeStyle = themeNow() === "dark" ? "#ffd76a" : "#b00060";
     context.lineWidth = 2 * density;
     if (this.marked.length <= rows.length + columns.length) {
       for (const [row, column] of this.marked) context.strokeRect(column * size, row * size, size, size);
     }
   }
+}
+
+function themeNow(): Theme {
+  return matchMedia("screen and (prefers-color-scheme: dark)").matches ? "dark" : "light";
 }

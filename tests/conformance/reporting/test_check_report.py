@@ -196,7 +196,9 @@ def test_junit_is_valid_xml_for_any_message_of_an_exception():
 
 def test_html_marks_the_line_among_its_neighbours(softmax):
     html = report_on(softmax)._repr_html_()
-    lines = re.findall(r'<(mark|span) data-line="(\d+)">(.*?)</\1>(?=<(?:span|mark) data|</pre>)', html)
+    lines = re.findall(
+        r'<(mark|span) data-line="(\d+)">(.*?)</\1>(?=<(?:span|mark) data|</pre>)', html
+    )
     assert [tag for tag, _, _ in lines] == ["span", "span", "mark", "span"]
     assert [number for _, number, _ in lines] == ["3", "4", "5", "6"]
     assert re.sub("<.*?>", "", lines[2][2]) == "    weights = scores.softmax(1)"
