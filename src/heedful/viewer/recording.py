@@ -51,12 +51,12 @@ def given_tensors(
     callable: Callable[..., Any], arguments: Sequence[Any], keywords: Mapping[str, Any]
 ) -> dict[tuple[str, str], Tensor]:
     """Return copies of the tensors that a call can read, by the kind and name of their sources, before it runs."""
-    tensors = reversed(ReachableTensors(callable, tuple(arguments), dict(keywords)).tensors)
-    return {
-        (source.kind, source.name): tensor.detach().clone()
-        for tensor, source in tensors
-        if tensor.layout == torch.strided and not tensor.is_meta and tensor.numel() <= LARGEST
-    }
+    found: dict[tuple[str, str], Tensor] = {}
+    for tensor, source in ReachableTensors(callable, tuple(arguments), dict(keywords)).tensors:
+        small = tensor.layout == torch.strided and not tensor.is_meta and tensor.numel() <= LARGEST
+        if small and (source.kind, source.name) not in found:
+            found[source.kind, source.name] = tensor.detach().clone()
+    return found
 
 
 def labels_for(inputs: Sequence[Any], labels: Sequence[str] | None) -> tuple[str, ...]:
