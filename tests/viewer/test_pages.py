@@ -401,6 +401,9 @@ def test_the_reader_predicts_first(opened):
     page.get_by_role("button", name="Look").click()
     assert page.locator(".verdict").inner_text().startswith("Right.")
     assert page.get_by_label("Heads are split by").input_value() == "view only"
+    assert "Tokens are torn" in card(page, "queries_by_head").inner_text()
+    cell(page, "queries_by_head", 1, 0).hover()
+    assert "queries[Your, 2]" in detail(page)  # not one of “journey”
 
 
 def test_the_tour_shows_every_named_step(opened, files):

@@ -27,6 +27,18 @@ export interface Settings {
   readonly merge: "transpose" | "view only";
 }
 
+/** The expressions that split and merge heads. */
+export const SPLITS: Readonly<Record<Settings["split"], string>> = {
+  transpose: "view(T, H, D).transpose(0, 1)",
+  "view only": "view(H, T, D)",
+};
+export const MERGES: Readonly<Record<Settings["merge"], string>> = {
+  transpose: "transpose(0, 1).reshape(T, H * D)",
+  "view only": "reshape(T, H * D)",
+};
+
+const TORN = "Tokens are torn: the axis that is as long as there are tokens does not count them. Point at a number to see whose it is.";
+
 /** What a split by `view` and `transpose`, or a merge back, does to (T, heads · d) numbers. */
 function headsOf(tensor: Tensor, heads: number, how: Settings["split"]): Tensor {
   const [tokens, width] = tensor.shape as [number, number];
@@ -89,10 +101,13 @@ class Builder {
     return this.add(name, tensor, axes, role, rule, line);
   }
 
-  move(name: string, of: number, origin: Tensor, axes: readonly Axis[], role: Role, line: string): number {
+  move(name: string, of: number, origin: Tensor, axes: readonly Axis[], role: Role, line: string, expression: string): number {
     const { values } = this.tensor(of);
     const tensor = filled(origin.shape, (index) => values[entry(origin, index)]!);
-    return this.add(name, tensor, axes, role, { kind: "move", of, origin }, line);
+    const at = this.add(name, tensor, axes, role, { kind: "move", of, origin }, line);
+    const source = `${name} = ${this.nodes[of]!.name}.${expression}`;
+    this.nodes[at] = { ...this.nodes[at]!, source, notes: axes.includes("token") ? [] : [TORN] };
+    return at;
   }
 }
 
@@ -136,7 +151,7 @@ export function attend(settings: Settings): Run {
     const shape = build.tensor(flat);
     const origin = headsOf(shape, heads, settings.split);
     const axes: Axis[] = settings.split === "transpose" ? ["head", "token", "feature"] : ["head", "", "feature"];
-    return build.move(`${name}_by_head`, flat, origin, axes, "split", line(`${name}_by_head`));
+    return build.move(`${name}_by_head`, flat, origin, axes, "split", line(`${name}_by_head`), SPLITS[settings.split]);
   };
   const queries = projected("queries", "W_query", "query weights", settings.queryWeights);
   const keys = projected("keys", "W_key", "key weights", settings.keyWeights);
@@ -170,7 +185,7 @@ export function attend(settings: Settings): Run {
   const context = build.product(heads === 1 ? "context" : "context_by_head", used, values, [`${two}ik`, `${two}kj`, `${two}ij`], axes, "context", line("context_by_head"));
   if (heads > 1) {
     const origin = mergedOf(build.tensor(context), settings.merge);
-    build.move("context", context, origin, settings.merge === "transpose" ? ["token", "feature"] : ["", "feature"], "merged", line("context"));
+    build.move("context", context, origin, settings.merge === "transpose" ? ["token", "feature"] : ["", "feature"], "merged", line("context"), MERGES[settings.merge]);
   }
   const attention: Attention = {
     title: "", queries, keys, values, scores, scaled, mask, masked, weights,

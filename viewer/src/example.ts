@@ -1,6 +1,6 @@
 /** The small example: a sentence of six tokens and two heads, with weights that one can multiply by hand. */
 
-import type { Settings } from "./attention.js";
+import { MERGES, type Settings, SPLITS } from "./attention.js";
 
 export const RIGHT: Settings = {
   tokens: [
@@ -29,8 +29,7 @@ export const RIGHT: Settings = {
 
 /** The statements that the settings amount to, each with the name that its line has in the page. */
 export function codeOf(settings: Settings): readonly { readonly name: string; readonly text: string }[] {
-  const split = settings.split === "transpose" ? "view(T, H, D).transpose(0, 1)" : "view(H, T, D)";
-  const merge = settings.merge === "transpose" ? "transpose(0, 1).reshape(T, H * D)" : "reshape(T, H * D)";
+  const [split, merge] = [SPLITS[settings.split], MERGES[settings.merge]];
   const divisor = { root: "D**0.5", none: "1", whole: "D", "all heads": "(H * D)**0.5" }[settings.scale];
   const temperature = settings.temperature === 1 ? "" : ` / ${Number(settings.temperature.toPrecision(2))}`;
   const mask = {

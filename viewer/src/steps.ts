@@ -224,7 +224,7 @@ function sameNodes(one: Run, other: Run): boolean {
     one.nodes.every((node, i) => {
       const it = other.nodes[i]!;
       return node.name === it.name && node.shape.join() === it.shape.join() && node.shown === it.shown &&
-        node.rule?.kind === it.rule?.kind && node.axes.join() === it.axes.join();
+        node.rule?.kind === it.rule?.kind && node.axes.join() === it.axes.join() && node.notes.join() === it.notes.join();
     });
 }
 
