@@ -112,7 +112,7 @@ class Page:
         body: Further HTML before the views, which is the caller's own and trusted.
 
     Examples:
-        >>> import heedful
+        >>> import torch, heedful
         >>> page = heedful.show(heedful.record(torch.softmax, torch.zeros(2, 3), -1))
         >>> page
         Page('Recorded steps', 1 view)
