@@ -30,8 +30,8 @@ export class StepsView {
     this.level = levelWithin(root);
     this.query = Math.min(1, runs[0]!.labels.length - 1);
     this.listings.append(...root.querySelectorAll(":scope > .listing"));
-    this.follows = runs.map((run) => new Follow(run.title, this.level, (node, index, chosen) => {
-      this.explainEntry(node, index, this.runs.indexOf(this.currentOf(run.title)), chosen);
+    this.follows = runs.map((run, r) => new Follow(run.title, this.level, (node, index, chosen) => {
+      this.explainEntry(node, index, r, chosen);
     }));
     root.classList.toggle("two", runs.length > 1);
     root.replaceChildren(this.controls, make("div", { class: "side" }, this.listings, this.detail), this.main);
@@ -47,10 +47,6 @@ export class StepsView {
     if (same) this.refresh();
     else this.build();
     this.linkLines();
-  }
-
-  private currentOf(title: string): Run {
-    return this.runs.find((run) => run.title === title) ?? this.runs[0]!;
   }
 
   private build(): void {
@@ -147,7 +143,7 @@ export class StepsView {
   }
 
   private explainEntry(nodeAt: number, index: readonly number[], runAt: number, chosen: boolean): void {
-    const run = this.runs[Math.max(runAt, 0)]!;
+    const run = this.runs[runAt]!;
     const node = run.nodes[nodeAt]!;
     if (chosen || runAt === 0) this.last = this.runs.length === 1 ? { node: nodeAt, index } : null;
     const value = entry(node.tensor!, index);
