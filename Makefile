@@ -11,6 +11,7 @@
 # make test-pytorch run PyTorch's own tests of attention with heedful in its place; PYTORCH is a source tree of PyTorch
 # make fuzz-files   damage files of every format that heedful reads, for 30 minutes (MINUTES=…): each is read or refused;
 #                   it goes on where the last run stopped
+# make viewer       check the types, the style and the tests of the pages' script in viewer/, and build it; needs npm
 # make bench        time attention beside PyTorch's and other libraries', judge it by benchmarks/targets.toml,
 #                   and rewrite docs/benchmarks.md
 # make conformance  check the mutants, the correct attentions and the bugs of public projects, and rewrite docs/conformance.md
@@ -29,7 +30,7 @@ ARM := CXX=aarch64-linux-gnu-g++ SANITIZERS='-fsanitize=undefined -fsanitize-und
 QEMU := qemu-aarch64-static -L /usr/aarch64-linux-gnu
 
 .PHONY: tour bench conformance conformance-packages test test-slow test-native test-native-arm test-pytorch fuzz fuzz-files
-.PHONY: wheels check lint format clean
+.PHONY: wheels viewer check lint format clean
 
 tour: .venv/installed
 	$(BIN)/heedful tour
@@ -82,6 +83,14 @@ test-pytorch: .venv/installed-test
 fuzz-files: .venv/installed-test
 	PYTHONPATH=tests $(BIN)/python -m fuzz_files.run --minutes $(or $(MINUTES),30)
 
+viewer: viewer/node_modules/.package-lock.json
+	npm --prefix viewer run --silent check
+	@git diff --stat --exit-code -- src/heedful/viewer/viewer.js src/heedful/viewer/viewer.css || \
+		{ echo "the script in the package was stale; commit the built one"; exit 1; }
+
+viewer/node_modules/.package-lock.json: viewer/package-lock.json
+	npm --prefix viewer ci --no-audit --no-fund --silent
+
 check: lint test
 
 lint: .venv/installed-test
@@ -125,4 +134,4 @@ format: .venv/installed-test
 	@touch $@
 
 clean:
-	rm -rf .venv build dist src/*.egg-info
+	rm -rf .venv build dist src/*.egg-info viewer/node_modules viewer/build

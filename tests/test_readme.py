@@ -12,7 +12,8 @@ from heedful.cli import app
 README = Path(__file__).parents[1] / "README.md"
 
 
-def test_the_readmes_python_runs(capsys):
+def test_the_readmes_python_runs(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # an example writes a page
     pytest.importorskip(
         "transformers",
         reason="transformers is missing; install it with: pip install -e '.[transformers]'",
@@ -29,6 +30,7 @@ def test_the_readmes_python_runs(capsys):
     printed = capsys.readouterr().out
     assert "kernel" in printed
     assert "weights" in printed
+    assert (tmp_path / "page.html").exists()
 
 
 def test_the_readmes_links_exist():

@@ -1,5 +1,6 @@
 """heedful: attention for PyTorch that you can read, check, see and run fast."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from heedful.acceleration import accelerate
@@ -24,15 +25,15 @@ from heedful.result import AttentionResult, merge
 
 if TYPE_CHECKING:
     from heedful.conformance import check
+    from heedful.viewer import show
 else:
 
     def __getattr__(name: str) -> object:
-        """Import `check` on first use, because that takes longer than everything else."""
-        if name != "check":
+        """Import `check` and `show` on first use, because that takes longer than everything else."""
+        packages = {"check": "heedful.conformance", "show": "heedful.viewer"}
+        if name not in packages:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from heedful.conformance import check
-
-        return check
+        return getattr(import_module(packages[name]), name)
 
 
 __version__ = "0.1.0"
@@ -64,4 +65,5 @@ __all__ = [
     "merge",
     "record",
     "scaled_dot_product_attention",
+    "show",
 ]

@@ -143,6 +143,68 @@ def tour(
 
 
 @app.command()
+def show(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[TARGET]",
+            help="path/to/file.py:Name or package.module:Name, as in heedful check.",
+            show_default=False,
+        ),
+    ] = None,
+    what_if: Annotated[
+        bool,
+        typer.Option(
+            "--what-if", help="Show a small attention instead, whose parts you change in the page."
+        ),
+    ] = False,
+    beside: Annotated[
+        str | None,
+        typer.Option(metavar="TARGET", help="Show another target side by side, built alike."),
+    ] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--with", metavar="NAME=VALUE", help="As in heedful check. Repeatable."),
+    ] = None,
+    example: Annotated[
+        str | None, typer.Option(metavar="ARGUMENTS", help="As in heedful check.")
+    ] = None,
+    causal: Annotated[
+        bool | None, typer.Option("--causal/--bidirectional", help="As in heedful check.")
+    ] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WORDS", help="A word for each token, which also says how many there are."
+        ),
+    ] = None,
+    out: Annotated[
+        Path,
+        typer.Option(
+            metavar="OUT", help="The page (.html), or a picture of its maps (.svg, .png)."
+        ),
+    ] = Path("page.html"),
+) -> None:
+    """Show what an attention computes: its code beside every step, and how each number is made.
+
+    The target is built and called on random tokens, as heedful check does. Exits with 2 if it cannot be imported,
+    built or called, or an argument cannot be used.
+    """
+    from heedful.viewer.command import show
+
+    show(
+        target,
+        what_if=what_if,
+        beside=beside,
+        assignments=assignments or [],
+        example=example,
+        causal=causal,
+        labels=labels,
+        out=out,
+    )
+
+
+@app.command()
 def info(json: Json = False) -> None:
     """Describe this installation: versions, threads, instruction set, and why our kernel is missing if it is."""
     from dataclasses import asdict

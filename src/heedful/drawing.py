@@ -56,6 +56,7 @@ STYLE: str = """
 .heat-map .panel > p { margin: 0 0 0.2em; opacity: 0.85; }
 .heat-map table { font: inherit; border-collapse: separate; border-spacing: 1px;
   width: auto; margin: 0; background: none; }
+.heat-map td, .heat-map .scale { print-color-adjust: exact; }
 .heat-map td { padding: 0.25em 0.4em; min-width: 2.4em; text-align: right; border: 0;
   font-variant-numeric: tabular-nums; }
 .heat-map th { padding: 0.1em 0.4em; font-weight: 500; text-align: right; border: 0; background: none; }
@@ -109,9 +110,11 @@ def heat_map(
     if not numbers.size:
         return _figure([], [caption, f"{times(tensor.shape)}: no entries"])
 
-    scale = _ColorScale.of(numbers, whole=not (tensor.is_floating_point() or tensor.is_complex()))
-    labels = _Labels(row_labels, column_labels)
     leading = list(numpy.ndindex(numbers.shape[:-2]))
+    # A single large entry would leave the means of blocks without color.
+    drawn = numpy.stack([_pooled(numbers[index]) for index in leading[:PANEL_LIMIT]])
+    scale = _ColorScale.of(drawn, whole=not (tensor.is_floating_point() or tensor.is_complex()))
+    labels = _Labels(row_labels, column_labels)
     panels = [
         _panel(numbers[index], ", ".join(map(str, index)), labels, scale)
         for index in leading[:PANEL_LIMIT]

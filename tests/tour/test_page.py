@@ -1,5 +1,7 @@
-"""The page is self-contained and well-formed, with a heat map and a line of code for every step."""
+"""The page is self-contained and well-formed, and has a view with the code of every run. tests/viewer/ drives it."""
 
+import json
+import re
 from html.parser import HTMLParser
 
 import pytest
@@ -33,19 +35,22 @@ class Page(HTMLParser):
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
-    def having(self, css_class: str) -> list[dict[str, str | None]]:
-        return [
-            attributes
-            for _, attributes in self.elements
-            if css_class in (attributes.get("class") or "").split()
-        ]
+    @property
+    def ids(self) -> list[str | None]:
+        return [attributes["id"] for _, attributes in self.elements if "id" in attributes]
+
+
+def data_of(text: str) -> dict:
+    found = re.search(r'id="heedful-data">(.*?)</script>', text, re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])
 
 
 @pytest.fixture(scope="module", params=["sentence", "larger", "hostile"])
 def drawn(request):
     tokens = {
         "sentence": inputs.sentence(),
-        "larger": inputs.Tokens(torch.randn(40, 64), tuple(map(str, range(40))), "a matrix"),
+        "larger": inputs.Tokens(torch.randn(300, 64), tuple(map(str, range(300))), "a matrix"),
         "hostile": inputs.Tokens(
             torch.eye(2), ("<script>alert(1)</script>", '"&'), "<img src=http://x>"
         ),
@@ -62,31 +67,50 @@ def test_well_formed(drawn):
     assert Page(text).open == []
 
 
-def test_a_heat_map_for_every_step(drawn):
+def test_every_named_step_of_every_run_is_shown(drawn):
     report, text = drawn
-    steps = [step for _, result in report.results for run in result.runs for step in run.steps]
-    parsed = Page(text)
-    assert len(steps) > 80
-    assert len(parsed.having("step")) == len(steps)
-    assert len(parsed.having("heat-map")) == len(steps) + 1  # including that of the tokens
+    runs = [run for view in data_of(text)["views"] for run in view.get("runs", ())]
+    recorded = [run for _, result in report.results for run in result.runs]
+    assert [run["title"] for run in runs] == [run.title for run in recorded]
+    for shown, run in zip(runs, recorded, strict=True):
+        names = [node["name"] for node in shown["nodes"] if node["shown"]]
+        assert {step.name for step in run.steps} <= set(names)
+
+
+def test_the_weights_are_shown(drawn):
+    _, text = drawn
+    runs = [run for view in data_of(text)["views"] for run in view.get("runs", ())]
+    shown = {node["name"] for run in runs for node in run["nodes"] if node["kind"] == "parameter"}
+    for name in ("query", "key", "value"):
+        assert {f"W_{name}", f"W_{name}.weight", f"heads.1.W_{name}.weight"} <= shown
+    assert "out_proj.bias" in shown
+
+
+def test_two_routes_stand_side_by_side(drawn):
+    _, text = drawn
+    pairs = [view for view in data_of(text)["views"] if len(view.get("runs", ())) == 2]
+    assert len(pairs) == 1
+    assert "renormalise" in pairs[0]["runs"][0]["title"]
 
 
 def test_the_line_of_every_step_is_shown(drawn):
     _, text = drawn
-    parsed = Page(text)
-    ids = [attributes["id"] for _, attributes in parsed.elements if "id" in attributes]
+    ids = Page(text).ids
     assert len(ids) == len(set(ids))
-    for step in parsed.having("step"):
-        assert step["data-line"] in ids
+    runs = [run for view in data_of(text)["views"] for run in view.get("runs", ())]
+    named = [
+        node for run in runs for node in run["nodes"] if node["shown"] and node["kind"] == "step"
+    ]
+    assert len(named) > 80
+    assert all(node["line"] in ids for node in named)
 
 
 def test_links_lead_somewhere(drawn):
     _, text = drawn
     parsed = Page(text)
-    ids = {attributes.get("id") for _, attributes in parsed.elements}
     links = [attributes["href"] for tag, attributes in parsed.elements if tag == "a"]
     assert len(links) > len(ladder.LADDER)
-    assert all(link.startswith("#") and link[1:] in ids for link in links)
+    assert all(link.startswith("#") and link[1:] in parsed.ids for link in links)
 
 
 def test_nothing_is_loaded_from_other_files(drawn):
@@ -95,16 +119,20 @@ def test_nothing_is_loaded_from_other_files(drawn):
         assert tag not in {"img", "iframe", "object", "embed"}
         assert "src" not in attributes
         assert tag != "link" or attributes["href"] == "data:,"
-    assert "@import" not in text
-    assert "url(" not in text
+    assert "default-src 'none'" in text
 
 
 def test_every_comparison_is_shown(drawn):
     report, text = drawn
     assert text.count("✓ agrees") == len(report.comparisons)
-    assert "✗" not in text
+    assert "✗ differs" not in text
 
 
 def test_labels_are_escaped(drawn):
     _, text = drawn
     assert "<script>alert" not in text
+
+
+def test_a_page_of_many_tokens_stays_small(drawn):
+    _, text = drawn
+    assert len(text) < 15_000_000

@@ -1,6 +1,6 @@
 """Recorded runs of the textbook, and the result of a rung."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -9,6 +9,7 @@ from heedful.observation import Step, Trace, record
 from heedful.tour.comparison import Comparison
 from heedful.tour.descriptions import DESCRIPTIONS, StepDescription
 from heedful.tour.inputs import MAX_FEATURES, MAX_TOKENS
+from heedful.viewer.recording import given_tensors
 
 SEED: int = 123  # of the documents that the textbook follows
 HEADS: int = 2  # enough to see that heads differ
@@ -34,12 +35,19 @@ class RecordedRun:
         code: The functions and classes whose lines made the steps.
         trace: The recording.
         descriptions: The descriptions of the steps, by their names.
+        given: The tensors that the call was given, by the kind and name of their sources: tokens and weights.
     """
 
     title: str
     code: tuple[Callable[..., object], ...]
     trace: Trace
     descriptions: dict[str, StepDescription]
+    given: Mapping[tuple[str, str], Tensor]
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """The parameters of the module, by name."""
+        return {name: value for (kind, name), value in self.given.items() if kind == "parameter"}
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -55,11 +63,13 @@ class RungResult:
         runs: Its recorded runs.
         comparisons: The comparisons of its routes.
         findings: Other measurements, in sentences.
+        beside: Whether its runs are routes to the same result, which a page shows side by side.
     """
 
     runs: tuple[RecordedRun, ...]
     comparisons: tuple[Comparison, ...]
     findings: tuple[str, ...] = ()
+    beside: bool = False
 
 
 def record_run(
@@ -80,9 +90,10 @@ def record_run(
     """
     if code is None:
         code = (type(callable) if isinstance(callable, nn.Module) else callable,)
+    given = given_tensors(callable, inputs, {})
     # These limits keep every step whole, whatever the input is.
     trace = record(callable, *inputs, largest=MAX_TOKENS * MAX_FEATURES, memory=2**40)
-    return RecordedRun(title, code, trace, descriptions)
+    return RecordedRun(title, code, trace, descriptions, given)
 
 
 def last_value(trace: Trace, name: str) -> Tensor:

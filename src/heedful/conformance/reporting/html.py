@@ -7,12 +7,14 @@ from functools import cache
 from importlib import resources
 
 from jinja2 import Environment, StrictUndefined, Template
+from markupsafe import Markup
 
 from heedful.conformance.recording.location import location_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.catalogue import remedy_of
 from heedful.conformance.reporting.result import CheckResult
 from heedful.conformance.reporting.text import not_exercised
+from heedful.listing import highlighted
 
 TEMPLATE = "report.html.j2"
 CONTEXT_LINES = 2
@@ -44,20 +46,21 @@ class ExcerptLine:
     """A line of an excerpt of source code.
 
     Attributes:
-        number: The line number, padded to the width of the largest one in the excerpt.
-        source: The text of the line.
+        number: The line number.
+        code: The text of the line, highlighted.
         marked: True for the line of the finding.
     """
 
-    number: str
-    source: str
+    number: int
+    code: Markup
     marked: bool
 
 
 def excerpt_of(place: SourceLine) -> list[ExcerptLine]:
     """Return a line with its neighbours, or the line alone if the file cannot be read."""
     lines = place.surrounding(CONTEXT_LINES)
-    width = len(str(lines[-1][0]))
+    source = "\n".join(text for _, text in lines)
     return [
-        ExcerptLine(f"{number:>{width}}", source, number == place.line) for number, source in lines
+        ExcerptLine(number, code, number == place.line)
+        for number, code in highlighted(source, lines[0][0])
     ]

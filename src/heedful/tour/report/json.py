@@ -51,7 +51,11 @@ def as_json(report: TourReport) -> str:
 def _rung_result(result: RungResult) -> dict[str, Any]:
     return {
         "walks": [
-            {"title": run.title, "steps": [_step(step, run) for step in run.steps]}
+            {
+                "title": run.title,
+                "weights": {name: _tensor(value) for name, value in run.weights.items()},
+                "steps": [_step(step, run) for step in run.steps],
+            }
             for run in result.runs
         ],
         "comparisons": [_comparison(comparison) for comparison in result.comparisons],

@@ -89,6 +89,7 @@ def _run(run: RecordedRun, tokens: Tokens) -> RenderableType:
     """Return the steps of a run, each with its description, line and numbers."""
     files = ", ".join(sorted({short_path(step.file) for step in run.steps if step.file}))
     parts: list[RenderableType] = [Text.assemble((f"\n{run.title}", "bold"), (f"  {files}", "dim"))]
+    parts += [_weight(name, value) for name, value in run.weights.items()]
     previous: Tensor | None = None
     for step in run.steps:
         description = run.descriptions[step.name]
@@ -103,6 +104,17 @@ def _run(run: RecordedRun, tokens: Tokens) -> RenderableType:
         parts.append(Padding(Group(head, _indented(numbers)), (1, 0, 0, 2)))
         previous = matrix.tensor
     return Group(*parts)
+
+
+def _weight(name: str, value: Tensor) -> RenderableType:
+    """Return a parameter and its numbers, from which the steps can be recomputed."""
+    head = Text.assemble(
+        (name, "bold cyan"), f"  {times(value.shape)}  learned; here a random draw"
+    )
+    rows, columns = (tuple(map(str, range(size))) for size in torch.atleast_2d(value).shape)
+    labels = rows if value.dim() > 1 else ("",)
+    matrix = LabelledMatrix(torch.atleast_2d(value), labels, columns)
+    return Padding(Group(head, _indented(_matrices(matrix))), (1, 0, 0, 2))
 
 
 def _indented(content: RenderableType) -> Padding:

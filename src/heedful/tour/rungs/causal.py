@@ -62,7 +62,7 @@ def causal_weights(tokens: Tokens) -> RungResult:
         f"{int((~accurate).sum())} of {len(row_sums)} rows the sum is too small to divide by. The second route has no "
         "such rows."
     )
-    return RungResult((renormalised, infinite), tuple(comparisons), (finding,))
+    return RungResult((renormalised, infinite), tuple(comparisons), (finding,), beside=True)
 
 
 def dropout(tokens: Tokens) -> RungResult:

@@ -1,0 +1,114 @@
+"""The command `heedful show`: from a target's name to a page."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from heedful.conformance.calling.command_examples import evaluated_example
+from heedful.conformance.calling.exceptions import described_with_line
+from heedful.conformance.calling.loading import loaded
+from heedful.conformance.calling.options import in_command
+from heedful.conformance.command import pairs
+from heedful.errors import ArgumentError, HeedfulError
+from heedful.screen import print_out, visible
+from heedful.viewer import what_if as what_if_page
+from heedful.viewer.discovery import recording_of_target
+from heedful.viewer.page import Page, View, check_name
+from heedful.viewer.recording import Recording
+
+SEED = 123
+"""The seed of weights and tokens: targets that are built alike get the same ones."""
+
+
+def show(
+    target: str | None,
+    *,
+    what_if: bool,
+    beside: str | None,
+    assignments: Sequence[str],
+    example: str | None,
+    causal: bool | None,
+    labels: str | None,
+    out: Path,
+) -> None:
+    """Write a page, or a picture, of what a target computes.
+
+    Args:
+        target: The target as "path/to/file.py:Name" or "package.module:Name".
+        what_if: Write the page on which the reader changes a small attention instead.
+        beside: Another target, to be shown side by side.
+        assignments: Arguments of the constructor as "name=value". Each value is a Python literal, or else text.
+        example: The arguments of a call as a Python expression.
+        causal: Whether the call should be causal, if an argument decides that.
+        labels: The tokens' labels, separated by spaces; they also say how many tokens there are.
+        out: The file: .html, .svg or .png.
+
+    Raises:
+        ArgumentError: An option cannot be used, or the target cannot be imported, built or called.
+        MissingExtraError: A picture needs Matplotlib, which is not installed.
+    """
+    check_name(out, "--out")
+    if what_if == (target is not None):
+        raise ArgumentError(
+            "TARGET",
+            expected="a target, or --what-if",
+            received="both" if what_if else "neither",
+            remedy="Write heedful show my.py:Attention, or heedful show --what-if.",
+        )
+    if target is None:
+        page = what_if_page()
+    else:
+        names = [target] if beside is None else [target, beside]
+        words = None if labels is None else labels.split()
+        values = {name: _literal(text) for name, text in pairs(assignments, "--with")}
+        recordings = tuple(_recorded(name, words, values, example, causal) for name in names)
+        title = " beside ".join(it.title for it in recordings)
+        note = "" if example else "Its weights and tokens are random numbers."
+        page = Page(title, (View(recordings),), introduction=note)
+    page.save(out, "--out")
+    print_out(f"Wrote {visible(str(out))}.")
+
+
+def _recorded(
+    target: str,
+    labels: Sequence[str] | None,
+    arguments: dict[str, Any],
+    example: str | None,
+    causal: bool | None,
+) -> Recording:
+    try:
+        with (
+            in_command(),
+            contextlib.redirect_stdout(sys.stderr),
+            torch.random.fork_rng(devices=[]),
+            loaded(target) as definition,
+        ):
+            torch.manual_seed(SEED)
+            given = None if example is None else evaluated_example(example, target)
+            return recording_of_target(
+                definition, labels, arguments=arguments, example=given, causal=causal
+            )
+    except HeedfulError:
+        raise
+    except Exception as error:  # the target's code runs and may raise anything
+        raise ArgumentError(
+            "TARGET",
+            expected="a module that can be imported, built and called",
+            received=f"{target}, which raises {described_with_line(error)}",
+            remedy="Import it and call it in Python to see where that happens.",
+        ) from error
+
+
+def _literal(text: str) -> Any:
+    """Return the Python literal that a text stands for, or else the text itself."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return text
