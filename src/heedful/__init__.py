@@ -20,7 +20,8 @@ from heedful.masks import (
     Window,
 )
 from heedful.observation import Trace, record
-from heedful.result import AttentionResult, merge
+from heedful.result import AttentionResult, AttentionResultWithMass, merge
+from heedful.summaries import Summary, summarize
 
 if TYPE_CHECKING:
     from heedful.conformance import check
@@ -40,6 +41,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ArgumentError",
     "AttentionResult",
+    "AttentionResultWithMass",
     "Band",
     "Causal",
     "Certificate",
@@ -54,6 +56,7 @@ __all__ = [
     "Plan",
     "Prefix",
     "Sinks",
+    "Summary",
     "Trace",
     "Window",
     "accelerate",
@@ -64,4 +67,5 @@ __all__ = [
     "merge",
     "record",
     "scaled_dot_product_attention",
+    "summarize",
 ]

@@ -16,8 +16,9 @@ from heedful.kernels.torch_sdpa import pytorch_sdpa
 from heedful.masks import Causal, Dense, Mask
 from heedful.modes import is_causal_bias
 from heedful.problem import DTYPES, AttentionProblem
-from heedful.result import AttentionResult
+from heedful.result import AttentionResult, AttentionResultWithMass
 from heedful.shapes import broadcasts, sizes_of
+from heedful.summaries import received_mass
 
 _NUMBERS = (float, int, torch.SymFloat, torch.SymInt)
 
@@ -35,7 +36,8 @@ def attention(
     dropout_p: float = 0.0,
     kernel: str = AUTO,
     return_lse: bool = False,
-) -> Float[Tensor, "B Hq Tq Dv"] | AttentionResult:
+    return_received_mass: bool = False,
+) -> Float[Tensor, "B Hq Tq Dv"] | AttentionResult | AttentionResultWithMass:
     """Compute softmax(scale · Q Kᵀ) V over the keys that the mask shows (Vaswani et al. 2017, arXiv 1706.03762, eq. 1).
 
     Under `torch.autocast`, the tensors are cast as PyTorch casts those of its own attention.
@@ -55,10 +57,14 @@ def attention(
             training mode: pass 0.0 in evaluation.
         kernel: "auto", or the name of a kernel, which then runs or raises. `explain` says what "auto" chooses.
         return_lse: whether to return the log of the softmax's normaliser, too.
+        return_received_mass: whether to return that and the sum of each key's weights over the queries, before
+            dropout, which no kernel computes: a second pass does, as `summarize` does it.
 
     Returns:
         The output (B, Hq, Tq, Dv) in the query's dtype; with `return_lse`, `AttentionResult(output, lse)`, where lse
         is (B, Hq, Tq) in float32 or better. A query that sees no key gets output 0, lse −∞ and gradients of 0.
+        With `return_received_mass`, `AttentionResultWithMass(output, lse, received_mass)`, where the mass is
+        (B, Hq, Tk) in float32 or better, without gradients.
 
     Raises:
         ArgumentError: the arguments do not fit together; the message says what would fit.
@@ -73,6 +79,7 @@ def attention(
     """
     autocast = _autocasts(query)
     call = None
+    return_lse = return_lse or return_received_mass
     plain = bias is softcap is sinks is None and dropout_p == 0 and not return_lse
     if plain and kernel == AUTO and not autocast:
         call = repeated.signature(query, key, value, mask, scale, "attention")
@@ -83,7 +90,10 @@ def attention(
     problem = AttentionProblem(
         query, key, value, mask, bias, scale, softcap, sinks, dropout_p, return_lse=return_lse
     )
-    return _run(problem, kernel, autocast, call)
+    result = _run(problem, kernel, autocast, call)
+    if return_received_mass and isinstance(result, AttentionResult):
+        return AttentionResultWithMass(*result, received_mass(problem, result.lse.detach()))
+    return result
 
 
 def scaled_dot_product_attention(
