@@ -20,7 +20,11 @@ def weights_of(call: dict[str, Any], lse: Tensor | None = None) -> tuple[Tensor,
         shown = mask.dense(Tq, Tk, batch=B).expand(B, Hq, Tq, Tk)
     key = key.repeat_interleave(Hq // key.shape[1], dim=1)
     unseen = ~shown.flatten(1, 2).any(dim=1)
-    scores = query @ key.masked_fill(unseen[:, None, :, None], 0).mT * call.get("scale", 1 / math.sqrt(D))
+    scores = (
+        query
+        @ key.masked_fill(unseen[:, None, :, None], 0).mT
+        * call.get("scale", 1 / math.sqrt(D))
+    )
     scores = scores if cap is None else cap * torch.tanh(scores / cap)
     if call.get("bias") is not None:
         scores = scores + call["bias"].double()
@@ -41,7 +45,8 @@ def pooled(weights: Tensor, cell: tuple[int, int]) -> tuple[Tensor, Tensor]:
         for row in weights.split(cell[0], dim=2)
     ]
     return tuple(
-        torch.stack([torch.stack([cell[i] for cell in row], -1) for row in rows], -2) for i in (0, 1)
+        torch.stack([torch.stack([cell[i] for cell in row], -1) for row in rows], -2)
+        for i in (0, 1)
     )
 
 
@@ -50,7 +55,7 @@ def assert_summary(call: dict[str, Any], atol: float, shift: int = 0, **options:
     call = {name: value for name, value in call.items() if name != "value"}
     summary = summarize(**call, **options)
     weights, lse = weights_of(call, options.get("lse"))
-    B, Hq, Tq, Tk = weights.shape
+    B, _, Tq, Tk = weights.shape
 
     def same(actual: Tensor | None, expected: Tensor, scale: float = 1) -> None:
         assert actual is not None

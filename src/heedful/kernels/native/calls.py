@@ -180,13 +180,13 @@ def summarize(
         KernelError: memory ran out, or the library refuses a size.
     """
     query, key = contiguous_rows(query), contiguous_rows(key)
+    lse, sinks = (None if tensor is None else tensor.contiguous() for tensor in (lse, sinks))
     arguments = (for_each_query, for_each_key, top_k, region_start, cell)
     statistics = Statistics(*empty_statistics(query, key, *arguments))
     for sums in (statistics.cell_sums, statistics.cell_maxima):
         sums.zero_()
     problem = structs.pack_problem(
-        *(query, key, key, query, statistics.lse, start, stop, mask, bias),
-        None if sinks is None else sinks.contiguous(),
+        *(query, key, key, query, statistics.lse, start, stop, mask, bias, sinks),
         *(scale, softcap, 0.0, 0),
         library.parallel_for,
     )
@@ -196,7 +196,7 @@ def summarize(
         regions = region_start, region_stop, statistics.region_mass
     summary = structs.pack_summary(
         problem,
-        None if lse is None else lse.contiguous(),
+        lse,
         shift,
         (*queries, statistics.received if for_each_key else None),
         (top_k, statistics.top_weights, statistics.top_keys),
