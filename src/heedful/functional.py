@@ -1,6 +1,7 @@
 """Attention as a function, and a drop-in replacement for PyTorch's."""
 
 import math
+from dataclasses import replace
 from types import NoneType
 from typing import Any
 
@@ -58,7 +59,7 @@ def attention(
         kernel: "auto", or the name of a kernel, which then runs or raises. `explain` says what "auto" chooses.
         return_lse: whether to return the log of the softmax's normaliser, too.
         return_received_mass: whether to return that and the sum of each key's weights over the queries, before
-            dropout, which no kernel computes: a second pass does, as `summarize` does it.
+            dropout. No kernel computes it: a second pass does, in the way of `summarize`.
 
     Returns:
         The output (B, Hq, Tq, Dv) in the query's dtype; with `return_lse`, `AttentionResult(output, lse)`, where lse
@@ -79,8 +80,8 @@ def attention(
     """
     autocast = _autocasts(query)
     call = None
-    return_lse = return_lse or return_received_mass
-    plain = bias is softcap is sinks is None and dropout_p == 0 and not return_lse
+    plain = bias is softcap is sinks is None and dropout_p == 0
+    plain = plain and not return_lse and not return_received_mass
     if plain and kernel == AUTO and not autocast:
         call = repeated.signature(query, key, value, mask, scale, "attention")
         if call and (output := repeated.repeat(call, query, key, value)) is not None:
@@ -90,10 +91,9 @@ def attention(
     problem = AttentionProblem(
         query, key, value, mask, bias, scale, softcap, sinks, dropout_p, return_lse=return_lse
     )
-    result = _run(problem, kernel, autocast, call)
-    if return_received_mass and isinstance(result, AttentionResult):
-        return AttentionResultWithMass(*result, received_mass(problem, result.lse.detach()))
-    return result
+    if return_received_mass:
+        return _run_with_received_mass(problem, kernel, autocast)
+    return _run(problem, kernel, autocast, call)
 
 
 def scaled_dot_product_attention(
@@ -294,3 +294,16 @@ def _run(
         with torch.autocast(problem.query.device.type, enabled=False):
             output, lse = chosen.run(problem)
     return AttentionResult(output, lse) if problem.return_lse and lse is not None else output
+
+
+def _run_with_received_mass(
+    problem: AttentionProblem, kernel: str, autocast: bool
+) -> AttentionResultWithMass:
+    """Run a kernel, then a second pass over the weights, which also computes the log-sum-exp if the kernel has none."""
+    wants_lse = replace(problem, return_lse=True)
+    if problem.needs_grad or not choose(problem, kernel).refusal(wants_lse):
+        problem = wants_lse
+    result = _run(problem, kernel, autocast)
+    output, lse = result if isinstance(result, AttentionResult) else (result, None)
+    computed, mass = received_mass(problem, lse)
+    return AttentionResultWithMass(output, computed if lse is None else lse, mass)

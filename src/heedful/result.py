@@ -38,7 +38,7 @@ class AttentionResultWithMass(NamedTuple):
 
     Attributes:
         output: (B, Hq, Tq, Dv), the weighted mean of the values.
-        lse: (B, Hq, Tq), the natural logarithm of the softmax's normaliser.
+        lse: (B, Hq, Tq), the natural logarithm of the softmax's normaliser. It has gradients if the output has.
         received_mass: (B, Hq, Tk), the sum of each key's weights over the queries of one query head, before dropout.
 
     Examples:

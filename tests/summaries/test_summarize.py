@@ -278,8 +278,19 @@ def test_the_received_mass_comes_before_dropout_and_under_autocast():
     torch.testing.assert_close(cast.received_mass, expected, atol=0.05, rtol=0.05)
 
 
-def test_a_kernel_without_a_log_sum_exp_refuses_the_received_mass():
-    query = torch.randn(1, 1, 6, 8)
+@pytest.mark.parametrize("kernel", ["auto", "native", "torch_sdpa", "online", "reference"])
+def test_every_kernel_gives_the_received_mass(kernel):
+    query, key = torch.randn(1, 4, 30, 8), torch.randn(1, 2, 30, 8)
+    result = heedful.attention(query, key, key, Causal(), kernel=kernel, return_received_mass=True)
+    weights, lse = weights_of({"query": query, "key": key, "mask": Causal()})
+    torch.testing.assert_close(result.received_mass.double(), weights.sum(2), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(result.lse.double(), lse, atol=1e-5, rtol=1e-5)
+    expected = heedful.attention(query, key, key, Causal(), kernel=kernel)
+    torch.testing.assert_close(result.output, expected)
+
+
+def test_a_kernel_without_a_log_sum_exp_refuses_gradients_with_the_received_mass():
+    query = torch.randn(1, 1, 6, 8, requires_grad=True)
     with pytest.raises(heedful.KernelError, match="does not return the log-sum-exp"):
         heedful.attention(query, query, query, kernel="torch_sdpa", return_received_mass=True)
 

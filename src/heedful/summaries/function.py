@@ -107,16 +107,16 @@ def summarize(
 
 
 def received_mass(
-    problem: AttentionProblem, lse: Float[Tensor, "B Hq Tq"]
-) -> Float[Tensor, "B Hq Tk"]:
-    """Return the received mass of a problem's keys, from the log-sum-exp of its attention."""
+    problem: AttentionProblem, lse: Float[Tensor, "B Hq Tq"] | None
+) -> tuple[Float[Tensor, "B Hq Tq"], Float[Tensor, "B Hq Tk"]]:
+    """Return the log-sum-exp of a problem's attention, which may be given, and the received mass of its keys."""
     _, _, _, Tq, Tk, _, _ = problem.sizes
-    whole = Part(0, Tq, Tq), Part(0, Tk, Tk)
     request = SummaryRequest(
         problem,
-        lse,
-        *whole,
-        0,
+        None if lse is None else lse.detach(),
+        queries=Part(0, Tq, Tq),
+        keys=Part(0, Tk, Tk),
+        shift=0,
         for_each_query=False,
         for_each_key=True,
         top_k=0,
@@ -125,7 +125,8 @@ def received_mass(
         ranges=None,
     )
     with torch.no_grad(), torch.autocast(problem.query.device.type, enabled=False):
-        return _compute(request).received
+        statistics = _compute(request)
+    return statistics.lse, statistics.received
 
 
 def _compute(request: SummaryRequest) -> Statistics[Tensor]:
