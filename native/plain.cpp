@@ -191,8 +191,9 @@ static void summarize_row(const heedful_summary &s, const Row &row) {
         mass += weight, entropy -= weight * std::log(weight), largest = std::fmax(largest, weight);
         distance += weight * std::fabs((double)(row.q + s.shift - k));
         if (s.received) s.received[(row.b * p.Hq + row.h) * p.Tk + k] += (float)weight;
-        if (s.cell_sums) s.cell_sums[cell_index(s, row, k)] += (float)weight;
-        if (s.cell_maxima) s.cell_maxima[cell_index(s, row, k)] = std::fmax(s.cell_maxima[cell_index(s, row, k)], (float)weight);
+        const int64_t cell = s.cell_sums || s.cell_maxima ? cell_index(s, row, k) : 0;
+        if (s.cell_sums) s.cell_sums[cell] += (float)weight;
+        if (s.cell_maxima) s.cell_maxima[cell] = std::fmax(s.cell_maxima[cell], (float)weight);
         for (int64_t r = 0; r < s.regions; r++) {
             const int64_t range = row.b * s.region_batch + row.q * s.regions + r;
             if (s.region_start[range] <= k && k < s.region_stop[range]) mass_of[r] += weight;
