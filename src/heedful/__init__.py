@@ -19,8 +19,9 @@ from heedful.masks import (
     Sinks,
     Window,
 )
+from heedful.model_attention import attention_of
 from heedful.observation import Trace, record
-from heedful.result import AttentionResult, AttentionResultWithMass, merge
+from heedful.result import AttentionResult, merge
 from heedful.summaries import Summary, summarize
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ __version__ = "0.1.0"
 __all__ = [
     "ArgumentError",
     "AttentionResult",
-    "AttentionResultWithMass",
     "Band",
     "Causal",
     "Certificate",
@@ -61,6 +61,7 @@ __all__ = [
     "Window",
     "accelerate",
     "attention",
+    "attention_of",
     "check",
     "convert",
     "explain",

@@ -1,6 +1,7 @@
 """Attention as a function, and a drop-in replacement for PyTorch's."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from types import NoneType
 from typing import Any
@@ -21,6 +22,8 @@ from heedful.result import AttentionResult, AttentionResultWithMass
 from heedful.shapes import broadcasts, sizes_of
 from heedful.summaries import received_mass
 
+# Called with each problem before it runs, in every thread.
+observers: list[Callable[[AttentionProblem], None]] = []
 _NUMBERS = (float, int, torch.SymFloat, torch.SymInt)
 
 
@@ -81,7 +84,7 @@ def attention(
     autocast = _autocasts(query)
     call = None
     plain = bias is softcap is sinks is None and dropout_p == 0
-    plain = plain and not return_lse and not return_received_mass
+    plain = plain and not return_lse and not return_received_mass and not observers
     if plain and kernel == AUTO and not autocast:
         call = repeated.signature(query, key, value, mask, scale, "attention")
         if call and (output := repeated.repeat(call, query, key, value)) is not None:
@@ -144,7 +147,7 @@ def scaled_dot_product_attention(
         attn_mask, is_causal = _read_causal_bias(attn_mask, query)
     autocast, call = _autocasts(query), None
     flags = isinstance(is_causal, bool) and isinstance(enable_gqa, bool)
-    if attn_mask is None and dropout_p == 0 and flags and not autocast:
+    if attn_mask is None and dropout_p == 0 and flags and not autocast and not observers:
         mask = Causal(align="start") if is_causal else None
         call = repeated.signature(query, key, value, mask, scale, "sdpa", enable_gqa)
         if call and (output := repeated.repeat(call, query, key, value)) is not None:
@@ -285,6 +288,8 @@ def _run(
     problem: AttentionProblem, kernel: str, autocast: bool, call: repeated.Signature | None = None
 ) -> Tensor | AttentionResult:
     """Run a kernel in the dtypes of the problem, with autocast switched off."""
+    if observers:
+        return _run_observed(problem, kernel, autocast)
     chosen = choose(problem, kernel)
     if call and chosen.NAME == native.NAME:
         repeated.remember(call, problem)
@@ -294,6 +299,20 @@ def _run(
         with torch.autocast(problem.query.device.type, enabled=False):
             output, lse = chosen.run(problem)
     return AttentionResult(output, lse) if problem.return_lse and lse is not None else output
+
+
+def _run_observed(
+    problem: AttentionProblem, kernel: str, autocast: bool
+) -> Tensor | AttentionResult:
+    """Show the problem to the observers, and run it without them, hidden from PyTorch's function modes."""
+    seeing, observers[:] = observers[:], []
+    try:
+        for observe in seeing:
+            observe(problem)
+        with torch._C.DisableTorchFunction():
+            return _run(problem, kernel, autocast)
+    finally:
+        observers[:] = seeing
 
 
 def _run_with_received_mass(
