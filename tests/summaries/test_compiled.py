@@ -86,10 +86,11 @@ def test_the_library_refuses_what_it_cannot_count(changes):
 def test_a_summary_is_part_of_a_compiled_graph(dtype, backend):
     def function(query, key):
         regions = {"sinks": Sinks(1), "recent": Window(3), "span": (1, 4)}
-        summary = summarize(query, key, Causal(), top_k=2, pool=3, regions=regions)
+        summary = summarize(query, key, Causal(), top_k=2, pool=3, regions=regions, rows=[0, 8])
         return (
             *(summary.entropy, summary.received_mass, summary.top_keys, summary.pooled_mean),
             *summary.region_mass.values(),
+            summary.weights,
         )
 
     query, key = torch.randn(1, 4, 9, 8, dtype=dtype), torch.randn(1, 2, 9, 8, dtype=dtype)

@@ -11,6 +11,7 @@ from torch import Tensor
 from heedful.errors import ArgumentError
 from heedful.kernels import native
 from heedful.masks import Mask
+from heedful.modes import any_set
 from heedful.problem import AttentionProblem
 from heedful.statistics import Statistics
 from heedful.summaries import chunked
@@ -151,16 +152,21 @@ def _check_rows(rows: Sequence[int] | Tensor | None, request: SummaryRequest) ->
     if rows is None:
         return None
     Tq, device = request.problem.sizes.Tq, request.problem.query.device
-    indices = rows if isinstance(rows, Tensor) else torch.tensor(list(rows), dtype=torch.int64)
-    integral = indices.dtype in (torch.int64, torch.int32) and indices.dim() == 1
-    if not integral or (indices.numel() and not 0 <= int(indices.min()) <= int(indices.max()) < Tq):
+    if isinstance(rows, Tensor):
+        integral = rows.dtype in (torch.int64, torch.int32) and rows.dim() == 1
+        outside = integral and any_set((rows < 0) | (rows >= Tq), when_tracing=False)
+    else:
+        rows = list(rows)
+        integral = all(isinstance(row, int) and not isinstance(row, bool) for row in rows)
+        outside = integral and any(not 0 <= row < Tq for row in rows)
+    if not integral or outside:
         raise ArgumentError(
             "rows",
             expected=f"indices of queries from 0 to {Tq - 1}",
             received=f"{rows}",
             remedy="Pass range(first, last) for neighbouring queries.",
         )
-    return indices.to(device, torch.int64)
+    return torch.as_tensor(rows, dtype=torch.int64, device=device)
 
 
 def _check_columns(

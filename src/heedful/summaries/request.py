@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -232,7 +232,7 @@ def _ranges_of(name: str, region: Region, grid: Grid) -> Intervals:
         if ranges is not None:
             return ranges
         problem = f"{region!r}, which has no key ranges"
-    elif isinstance(region, Sequence) and len(region) == 2:
+    elif isinstance(region, tuple) and len(region) == 2 and all(isinstance(x, int) for x in region):
         edges = torch.tensor(region, device=grid.device).view(2, 1, 1).expand(2, 1, grid.Tq)
         return Intervals.single(edges[0], edges[1], grid.Tk)
     else:
