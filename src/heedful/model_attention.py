@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -141,7 +143,7 @@ class _Watcher(TorchFunctionMode):
         same = sum(other == name or other.startswith(f"{name} (") for other in self.summaries)
         name = f"{name} ({same + 1})" if same else name
         with torch._C.DisableTorchFunction():
-            self.summaries[name] = _summarize(problem, self.heads, self.statistics)
+            self.summaries[name] = _apart(_summarize(problem, self.heads, self.statistics))
 
     def check_layers(self) -> None:
         """Raise ArgumentError unless all that was requested has run."""
@@ -191,6 +193,26 @@ def _summarize(
         sinks=problem.sinks,
         **statistics,
     )
+
+
+def _apart(summary: Summary) -> Summary:
+    """Return the summary in memory of its own.
+
+    In the heap, the tensors that stay would lie between those of each layer that are freed, and the model's next large
+    tensors would find no place there: its peak would double.
+    """
+    tensors = {
+        name: _copied(value) for name, value in vars(summary).items() if isinstance(value, Tensor)
+    }
+    masses = {name: _copied(mass) for name, mass in summary.region_mass.items()}
+    return replace(summary, **tensors, region_mass=masses)
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    if not tensor.is_cpu or not tensor.numel():
+        return tensor
+    memory = mmap.mmap(-1, tensor.numel() * tensor.element_size())
+    return torch.frombuffer(memory, dtype=tensor.dtype).view(tensor.shape).copy_(tensor)
 
 
 def _with_heads(problem: AttentionProblem, heads: Sequence[int]) -> AttentionProblem:
