@@ -14,7 +14,7 @@ extern "C" {
 #endif
 
 /* The version of this interface. It changes whenever a struct, a code or a function's meaning changes. */
-#define HEEDFUL_ABI 3
+#define HEEDFUL_ABI 4
 
 /* The maximum number of key ranges of one query. The kernels' buffers have this size, and callers must not exceed it:
  * heedful_max_key_ranges() lets them compare their own limit. */
@@ -34,6 +34,7 @@ enum heedful_status {
     HEEDFUL_BAD_STRIDE = 6,          /* a stride is negative, spans more than 2^48 numbers, or lets results overlap */
     HEEDFUL_MISSING_TENSOR = 7,      /* a pointer that the pass needs is NULL */
     HEEDFUL_BAD_DROPOUT = 8,         /* dropout_p is not from 0 to 1 */
+    HEEDFUL_BAD_SUMMARY = 9,         /* a count or a place of heedful_summary is out of range */
 };
 
 /* Runs work(begin, end, context) on parts of [begin, end), in any order, on any number of threads. */
@@ -101,12 +102,50 @@ int32_t heedful_backward(const heedful_gradient *gradient);
 /* Compute the same in plain passes, from float32 tensors only. */
 int32_t heedful_backward_plain(const heedful_gradient *gradient);
 
+/* Statistics of the attention weights exp(score - lse), before dropout. NULL results are not computed. */
+typedef struct {
+    heedful_problem attention;   /* its value, output, dropout_p and seed are not used; its lse is a result, or NULL */
+    const float *lse;            /* (B, Hq, Tq) contiguous, the logarithms of the normalizers; NULL: those of these keys */
+    int64_t shift;               /* query i stands at key i + shift */
+
+    /* For each query, (B, Hq, Tq) contiguous: the sum of its weights, their entropy (-sum of w ln w), the largest, and the
+     * sum of w |query's place - key|. */
+    float *mass, *entropy, *largest, *distance;
+
+    float *received;             /* (B, Hq, Tk) contiguous: the sum over the queries of each key's weights */
+
+    /* The largest weights of each query in descending order, the earlier key first of equal ones: (B, Hq, Tq, top_k)
+     * contiguous. If there are fewer keys, the last weights are 0 and their keys -1. */
+    int64_t top_k;
+    float *top_weights;
+    int64_t *top_keys;
+
+    /* The mass of each query in regions, which are key ranges: (B or 1, Tq, regions) contiguous, like those of the problem;
+     * the result is (B, Hq, Tq, regions) contiguous. */
+    int64_t regions, region_batch;
+    const int32_t *region_start, *region_stop;
+    float *region_mass;
+
+    /* The sums and the largest weights of cells of cell_queries x cell_keys weights, (B, Hq, rows, columns) contiguous and
+     * zeroed by the caller. Query i is in row (query_offset + i) / cell_queries, and keys likewise; the offsets are less
+     * than a cell. */
+    int64_t cell_queries, cell_keys, query_offset, key_offset;
+    float *cell_sums, *cell_maxima;
+} heedful_summary;
+
+/* Compute the statistics that are not NULL. Returns a heedful_status. */
+int32_t heedful_summarize(const heedful_summary *summary);
+
+/* Compute the same in plain passes, from float32 tensors only. */
+int32_t heedful_summarize_plain(const heedful_summary *summary);
+
 /* The values that the library was compiled with, which a caller compares with its own: the version of the interface, the
  * maximum number of key ranges, and the sizes of the structs in bytes. */
 int32_t heedful_abi(void);
 int32_t heedful_max_key_ranges(void);
 int64_t heedful_problem_size(void);
 int64_t heedful_gradient_size(void);
+int64_t heedful_summary_size(void);
 
 /* Return the instruction set in use: "generic", "avx2", "avx512", "avx512bf16", "neon" or "neon_bf16". */
 const char *heedful_isa(void);

@@ -12,6 +12,7 @@ struct Kernels {
     int32_t (*forward)(const heedful_problem *);    // returns a heedful_status
     int32_t (*backward)(const heedful_gradient *);  // likewise
     int64_t (*forward_scratch)(const heedful_problem *, int64_t threads);
+    int32_t (*summarize)(const heedful_summary *);  // returns a heedful_status
 };
 
 // The busiest loops of an instruction set, which peaks.cpp times. Each runs on the calling thread.

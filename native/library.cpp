@@ -11,6 +11,7 @@ EXPORT int32_t heedful_abi(void) { return HEEDFUL_ABI; }
 EXPORT int32_t heedful_max_key_ranges(void) { return HEEDFUL_MAX_KEY_RANGES; }
 EXPORT int64_t heedful_problem_size(void) { return sizeof(heedful_problem); }
 EXPORT int64_t heedful_gradient_size(void) { return sizeof(heedful_gradient); }
+EXPORT int64_t heedful_summary_size(void) { return sizeof(heedful_summary); }
 
 EXPORT const char *heedful_isa(void) { return heedful::isa_in_use.load()->name; }
 
@@ -34,5 +35,10 @@ EXPORT int64_t heedful_forward_scratch(const heedful_problem *problem, int64_t t
 EXPORT int32_t heedful_backward(const heedful_gradient *gradient) {
     if (const int32_t status = heedful::check(gradient)) return status;
     return heedful::isa_in_use.load()->kernels->backward(gradient);
+}
+
+EXPORT int32_t heedful_summarize(const heedful_summary *summary) {
+    if (const int32_t status = heedful::check(summary)) return status;
+    return heedful::isa_in_use.load()->kernels->summarize(summary);
 }
 }

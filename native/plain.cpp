@@ -167,6 +167,53 @@ static void backward_head(const heedful_gradient &g, int64_t b, int64_t kv_head)
     }
 }
 
+static int64_t cell_index(const heedful_summary &s, const Row &row, int64_t k) {
+    const heedful_problem &p = s.attention;
+    const int64_t rows = (s.query_offset + p.Tq + s.cell_queries - 1) / s.cell_queries;
+    const int64_t columns = (s.key_offset + p.Tk + s.cell_keys - 1) / s.cell_keys;
+    const int64_t i = (s.query_offset + row.q) / s.cell_queries, j = (s.key_offset + k) / s.cell_keys;
+    return ((row.b * p.Hq + row.h) * rows + i) * columns + j;
+}
+
+static void summarize_row(const heedful_summary &s, const Row &row) {
+    const heedful_problem &p = s.attention;
+    const int64_t at = (row.b * p.Hq + row.h) * p.Tq + row.q;
+    std::vector<double> weights(p.Tk), mass_of(s.regions);
+    const double own_lse = compute_weights(p, row, weights.data()), lse = s.lse ? s.lse[at] : own_lse;
+    if (p.lse) p.lse[at] = (float)lse;
+    for (double &weight : weights)
+        if (weight != 0) weight = lse == -INFINITY ? 0 : weight * std::exp(own_lse - lse);
+
+    double mass = 0, entropy = 0, largest = 0, distance = 0;
+    for (int64_t k = 0; k < p.Tk; k++) {
+        const double weight = weights[k];
+        if (weight == 0) continue;
+        mass += weight, entropy -= weight * std::log(weight), largest = std::fmax(largest, weight);
+        distance += weight * std::fabs((double)(row.q + s.shift - k));
+        if (s.received) s.received[(row.b * p.Hq + row.h) * p.Tk + k] += (float)weight;
+        const int64_t cell = s.cell_sums || s.cell_maxima ? cell_index(s, row, k) : 0;
+        if (s.cell_sums) s.cell_sums[cell] += (float)weight;
+        if (s.cell_maxima) s.cell_maxima[cell] = std::fmax(s.cell_maxima[cell], (float)weight);
+        for (int64_t r = 0; r < s.regions; r++) {
+            const int64_t range = row.b * s.region_batch + row.q * s.regions + r;
+            if (s.region_start[range] <= k && k < s.region_stop[range]) mass_of[r] += weight;
+        }
+    }
+    if (s.mass) s.mass[at] = (float)mass;
+    if (s.entropy) s.entropy[at] = (float)entropy;
+    if (s.largest) s.largest[at] = (float)largest;
+    if (s.distance) s.distance[at] = (float)distance;
+    store(mass_of.data(), s.regions, s.region_mass + at * s.regions);
+    for (int64_t i = 0; i < s.top_k; i++) {
+        int64_t best = -1;
+        for (int64_t k = 0; k < p.Tk; k++)
+            if (weights[k] > 0 && (best < 0 || weights[k] > weights[best])) best = k;
+        s.top_keys[at * s.top_k + i] = best;
+        s.top_weights[at * s.top_k + i] = best < 0 ? 0 : (float)weights[best];
+        if (best >= 0) weights[best] = 0;
+    }
+}
+
 }  // namespace heedful::plain
 
 extern "C" {
@@ -187,6 +234,17 @@ EXPORT int32_t heedful_backward_plain(const heedful_gradient *gradient) {
     for (int64_t h = 0; gradient->grad_sinks && h < p.Hq; h++) gradient->grad_sinks[h] = 0;
     for (int64_t b = 0; b < p.B; b++)
         for (int64_t kv_head = 0; kv_head < p.Hkv; kv_head++) heedful::plain::backward_head(*gradient, b, kv_head);
+    return HEEDFUL_OK;
+}
+
+EXPORT int32_t heedful_summarize_plain(const heedful_summary *summary) {
+    if (summary && summary->attention.dtype != HEEDFUL_F32) return HEEDFUL_UNKNOWN_DTYPE;
+    if (const int32_t status = heedful::check(summary)) return status;
+    const heedful_problem &p = summary->attention;
+    for (int64_t i = 0; summary->received && i < p.B * p.Hq * p.Tk; i++) summary->received[i] = 0;
+    for (int64_t b = 0; b < p.B; b++)
+        for (int64_t h = 0; h < p.Hq; h++)
+            for (int64_t q = 0; q < p.Tq; q++) heedful::plain::summarize_row(*summary, {b, h, h / (p.Hq / p.Hkv), q});
     return HEEDFUL_OK;
 }
 }

@@ -27,14 +27,15 @@ enum Feature : uint32_t {
     AVX512VL = 64,
     AVX512BF16 = 128,
     NEON_BF16 = 256,
+    AMX_BF16 = 512,
 };
 
 #if defined(__x86_64__)
 
 // The answers of the instructions cpuid and xgetbv.
 struct CpuId {
-    uint32_t leaf1_ecx, leaf7_ebx, leaf7_1_eax;
-    uint32_t saved;  // the registers that the operating system saves: bits 1 and 2 are AVX's, 5 to 7 AVX-512's
+    uint32_t leaf1_ecx, leaf7_ebx, leaf7_edx, leaf7_1_eax;
+    uint32_t saved;  // the registers that the system saves: bits 1 and 2 are AVX's, 5 to 7 AVX-512's, 17 and 18 AMX's
 };
 
 inline uint32_t features_of(const CpuId &id) {
@@ -46,6 +47,7 @@ inline uint32_t features_of(const CpuId &id) {
         features |= has(id.leaf7_ebx, 16, AVX512F) | has(id.leaf7_ebx, 30, AVX512BW) |
                     has(id.leaf7_ebx, 17, AVX512DQ) | has(id.leaf7_ebx, 31, AVX512VL) |
                     has(id.leaf7_1_eax, 5, AVX512BF16);
+    if ((id.saved & 0x60000) == 0x60000 && (id.leaf7_edx >> 24 & 1)) features |= has(id.leaf7_edx, 22, AMX_BF16);
     return features;
 }
 
@@ -54,7 +56,7 @@ inline CpuId read_cpuid() {
     uint32_t eax, ebx, ecx, edx;
     if (__get_cpuid(1, &eax, &ebx, &ecx, &edx)) id.leaf1_ecx = ecx;
     if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) {
-        id.leaf7_ebx = ebx;
+        id.leaf7_ebx = ebx, id.leaf7_edx = edx;
         const uint32_t last_subleaf = eax;
         if (last_subleaf >= 1 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx)) id.leaf7_1_eax = eax;
     }

@@ -117,4 +117,39 @@ inline int32_t check(const heedful_gradient *gradient) {
     return HEEDFUL_OK;
 }
 
+// Check the counts and places of a summary: none is negative, and its results span at most MAX_NUMBERS.
+inline int32_t check_counts(const heedful_summary &s) {
+    const heedful_problem &p = s.attention;
+    for (int64_t count : {s.top_k, s.regions})
+        if (count < 0 || count > INT32_MAX || !fits({p.B, p.Hq, p.Tq, count})) return HEEDFUL_BAD_SUMMARY;
+    if (s.shift < -INT32_MAX || s.shift > INT32_MAX || s.shift + p.Tq > INT32_MAX || s.shift - p.Tk < -INT32_MAX)
+        return HEEDFUL_BAD_SUMMARY;
+    if (!s.cell_sums && !s.cell_maxima) return HEEDFUL_OK;
+    const auto is_cell = [](int64_t size, int64_t offset) {
+        return 1 <= size && size <= INT32_MAX && 0 <= offset && offset < size;
+    };
+    if (!is_cell(s.cell_queries, s.query_offset) || !is_cell(s.cell_keys, s.key_offset)) return HEEDFUL_BAD_SUMMARY;
+    const int64_t rows = s.query_offset + p.Tq, columns = s.key_offset + p.Tk;
+    return fits({p.B, p.Hq, rows / s.cell_queries + 1, columns / s.cell_keys + 1}) ? HEEDFUL_OK : HEEDFUL_BAD_SUMMARY;
+}
+
+// Return the heedful_status of a summary's arguments.
+inline int32_t check(const heedful_summary *summary) {
+    if (!summary) return HEEDFUL_MISSING_TENSOR;
+    const heedful_summary &s = *summary;
+    const heedful_problem &p = s.attention;
+    if (const int32_t status = check_dtype(p)) return status;
+    if (const int32_t status = check_sizes(p)) return status;
+    if (const int32_t status = check_key_ranges(p)) return status;
+    if (const int32_t status = check_counts(s)) return status;
+    for (int32_t status : {check_tensor(p.query, p.B, p.Hq, p.Tq, p.D), check_tensor(p.key, p.B, p.Hkv, p.Tk, p.D),
+                           check_plane(p.mask, p), check_plane(p.bias, p)})
+        if (status) return status;
+    if (!p.B || !p.Hq || !p.Tq) return HEEDFUL_OK;
+    if (s.top_k && (!s.top_weights || !s.top_keys)) return HEEDFUL_MISSING_TENSOR;
+    if (!s.regions) return HEEDFUL_OK;
+    if (!s.region_start || !s.region_stop || !s.region_mass) return HEEDFUL_MISSING_TENSOR;
+    return check_strides({{p.B, s.region_batch}, {p.Tq, s.regions}, {s.regions, 1}});
+}
+
 }  // namespace heedful

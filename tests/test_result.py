@@ -65,3 +65,10 @@ def test_results_that_cannot_be_merged_raise_an_error():
     parts = [AttentionResult(torch.randn(1, 1, T, 3), torch.randn(1, 1, T)) for T in (2, 3)]
     with pytest.raises(ArgumentError, match="same shapes"):
         merge(*parts)
+
+
+def test_results_with_the_received_mass_are_not_merged():
+    query = torch.randn(1, 1, 4, 8)
+    result = attention(query, query, query, return_received_mass=True)
+    with pytest.raises(ArgumentError, match="received mass, which cannot be merged"):
+        merge(result)

@@ -9,6 +9,7 @@ static void limits() {
     check(heedful_max_key_ranges() == HEEDFUL_MAX_KEY_RANGES, "maximum number of key ranges", "");
     check(heedful_problem_size() == sizeof(heedful_problem), "size of heedful_problem", "");
     check(heedful_gradient_size() == sizeof(heedful_gradient), "size of heedful_gradient", "");
+    check(heedful_summary_size() == sizeof(heedful_summary), "size of heedful_summary", "");
 }
 
 static void unknown_isa() {

@@ -37,13 +37,17 @@ static void choices() {
 
 // Registers that the operating system does not save cannot be used.
 static void registers_of_the_system() {
-    const CpuId everything{~0u, ~0u, ~0u, ~0u};
+    const CpuId everything{~0u, ~0u, ~0u, ~0u, ~0u};
     CpuId id = everything;
     check_best(features_of(id), "avx512bf16");
     id.saved = 0x07;
     check_best(features_of(id), "avx2");
     id.saved = 0x03;
     check_best(features_of(id), "generic");
+    check(features_of(everything) & AMX_BF16, "AMX is found", "");
+    check(!(features_of(id) & AMX_BF16), "AMX needs its registers to be saved", "");
+    id = everything, id.leaf7_edx &= ~(1u << 24);
+    check(!(features_of(id) & AMX_BF16), "AMX needs tiles", "");
     id = everything, id.leaf7_1_eax = 0;
     check_best(features_of(id), "avx512");
     id = everything, id.leaf1_ecx &= ~(1u << 12);

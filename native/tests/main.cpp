@@ -12,6 +12,7 @@ int main(int count, char **arguments) {
         test_number();
         test_forward();
         test_backward();
+        test_summary();
     }
     printf("%lld passed, %lld failed\n", (long long)tally.passed, (long long)tally.failed);
     return tally.failed != 0;

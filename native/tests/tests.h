@@ -37,3 +37,4 @@ void test_interface();
 void test_number();
 void test_forward();
 void test_backward();
+void test_summary();

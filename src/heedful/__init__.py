@@ -20,8 +20,10 @@ from heedful.masks import (
     Sinks,
     Window,
 )
+from heedful.model_attention import attention_of
 from heedful.observation import Trace, record
 from heedful.result import AttentionResult, merge
+from heedful.summaries import Summary, summarize
 
 if TYPE_CHECKING:
     from heedful.conformance import check
@@ -55,10 +57,12 @@ __all__ = [
     "Plan",
     "Prefix",
     "Sinks",
+    "Summary",
     "Trace",
     "Window",
     "accelerate",
     "attention",
+    "attention_of",
     "check",
     "convert",
     "explain",
@@ -66,4 +70,5 @@ __all__ = [
     "record",
     "scaled_dot_product_attention",
     "show",
+    "summarize",
 ]

@@ -1,6 +1,8 @@
 """Attention as a function, and a drop-in replacement for PyTorch's."""
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from types import NoneType
 from typing import Any
 
@@ -16,9 +18,12 @@ from heedful.kernels.torch_sdpa import pytorch_sdpa
 from heedful.masks import Causal, Dense, Mask
 from heedful.modes import is_causal_bias
 from heedful.problem import DTYPES, AttentionProblem
-from heedful.result import AttentionResult
+from heedful.result import AttentionResult, AttentionResultWithMass
 from heedful.shapes import broadcasts, sizes_of
+from heedful.summaries import received_mass
 
+# Called with each problem before it runs, in every thread.
+observers: list[Callable[[AttentionProblem], None]] = []
 _NUMBERS = (float, int, torch.SymFloat, torch.SymInt)
 
 
@@ -35,7 +40,8 @@ def attention(
     dropout_p: float = 0.0,
     kernel: str = AUTO,
     return_lse: bool = False,
-) -> Float[Tensor, "B Hq Tq Dv"] | AttentionResult:
+    return_received_mass: bool = False,
+) -> Float[Tensor, "B Hq Tq Dv"] | AttentionResult | AttentionResultWithMass:
     """Compute softmax(scale · Q Kᵀ) V over the keys that the mask shows (Vaswani et al. 2017, arXiv 1706.03762, eq. 1).
 
     Under `torch.autocast`, the tensors are cast as PyTorch casts those of its own attention.
@@ -55,10 +61,14 @@ def attention(
             training mode: pass 0.0 in evaluation.
         kernel: "auto", or the name of a kernel, which then runs or raises. `explain` says what "auto" chooses.
         return_lse: whether to return the log of the softmax's normaliser, too.
+        return_received_mass: whether to return that and the sum of each key's weights over the queries, before
+            dropout. No kernel computes it: a second pass does, in the way of `summarize`.
 
     Returns:
         The output (B, Hq, Tq, Dv) in the query's dtype; with `return_lse`, `AttentionResult(output, lse)`, where lse
         is (B, Hq, Tq) in float32 or better. A query that sees no key gets output 0, lse −∞ and gradients of 0.
+        With `return_received_mass`, `AttentionResultWithMass(output, lse, received_mass)`, where the mass is
+        (B, Hq, Tk) in float32 or better, without gradients.
 
     Raises:
         ArgumentError: the arguments do not fit together; the message says what would fit.
@@ -73,7 +83,8 @@ def attention(
     """
     autocast = _autocasts(query)
     call = None
-    plain = bias is softcap is sinks is None and dropout_p == 0 and not return_lse
+    plain = bias is softcap is sinks is None and dropout_p == 0
+    plain = plain and not return_lse and not return_received_mass and not observers
     if plain and kernel == AUTO and not autocast:
         call = repeated.signature(query, key, value, mask, scale, "attention")
         if call and (output := repeated.repeat(call, query, key, value)) is not None:
@@ -83,6 +94,8 @@ def attention(
     problem = AttentionProblem(
         query, key, value, mask, bias, scale, softcap, sinks, dropout_p, return_lse=return_lse
     )
+    if return_received_mass:
+        return _run_with_received_mass(problem, kernel, autocast)
     return _run(problem, kernel, autocast, call)
 
 
@@ -134,7 +147,7 @@ def scaled_dot_product_attention(
         attn_mask, is_causal = _read_causal_bias(attn_mask, query)
     autocast, call = _autocasts(query), None
     flags = isinstance(is_causal, bool) and isinstance(enable_gqa, bool)
-    if attn_mask is None and dropout_p == 0 and flags and not autocast:
+    if attn_mask is None and dropout_p == 0 and flags and not autocast and not observers:
         mask = Causal(align="start") if is_causal else None
         call = repeated.signature(query, key, value, mask, scale, "sdpa", enable_gqa)
         if call and (output := repeated.repeat(call, query, key, value)) is not None:
@@ -275,6 +288,8 @@ def _run(
     problem: AttentionProblem, kernel: str, autocast: bool, call: repeated.Signature | None = None
 ) -> Tensor | AttentionResult:
     """Run a kernel in the dtypes of the problem, with autocast switched off."""
+    if observers:
+        return _run_observed(problem, kernel, autocast)
     chosen = choose(problem, kernel)
     if call and chosen.NAME == native.NAME:
         repeated.remember(call, problem)
@@ -284,3 +299,30 @@ def _run(
         with torch.autocast(problem.query.device.type, enabled=False):
             output, lse = chosen.run(problem)
     return AttentionResult(output, lse) if problem.return_lse and lse is not None else output
+
+
+def _run_observed(
+    problem: AttentionProblem, kernel: str, autocast: bool
+) -> Tensor | AttentionResult:
+    """Show the problem to the observers, and run it without them, hidden from PyTorch's function modes."""
+    seeing, observers[:] = observers[:], []
+    try:
+        for observe in seeing:
+            observe(problem)
+        with torch._C.DisableTorchFunction():
+            return _run(problem, kernel, autocast)
+    finally:
+        observers[:] = seeing
+
+
+def _run_with_received_mass(
+    problem: AttentionProblem, kernel: str, autocast: bool
+) -> AttentionResultWithMass:
+    """Run a kernel, then a second pass over the weights, which also computes the log-sum-exp if the kernel has none."""
+    wants_lse = replace(problem, return_lse=True)
+    if problem.needs_grad or not choose(problem, kernel).refusal(wants_lse):
+        problem = wants_lse
+    result = _run(problem, kernel, autocast)
+    output, lse = result if isinstance(result, AttentionResult) else (result, None)
+    computed, mass = received_mass(problem, lse)
+    return AttentionResultWithMass(output, computed if lse is None else lse, mass)

@@ -60,6 +60,17 @@ class Intervals:
         """Return the same ranges in tensors of their own."""
         return Intervals(self.start.clone(), self.stop.clone(), self.Tk)
 
+    def part(self, first_query: int, queries: int, first_key: int, keys: int) -> Intervals:
+        """Return the ranges of some of the queries on some of the keys, which are counted from `first_key`."""
+        rows = slice(first_query, first_query + queries)
+        start = (self.start[:, rows] - first_key).clamp(0, keys)
+        stop = (self.stop[:, rows] - first_key).clamp(0, keys)
+        return Intervals(start, torch.maximum(start, stop), keys)._normalised()
+
+    def rows(self, queries: Tensor) -> Intervals:
+        """Return the ranges of some of the queries, whose indices are int64 (rows,)."""
+        return Intervals(self.start[:, queries], self.stop[:, queries], self.Tk)
+
     @property
     def ranges(self) -> int:
         """R, the maximum number of key ranges per query."""

@@ -30,6 +30,29 @@ class AttentionResult(NamedTuple):
     lse: Float[Tensor, "B Hq Tq"]
 
 
+class AttentionResultWithMass(NamedTuple):
+    """What `attention(…, return_received_mass=True)` returns. It has a type of its own, so that two fields stay two.
+
+    `merge` does not take it, because the masses of parts cannot be merged: compute them afterwards, by
+    ``summarize(query, part, lse=merged.lse, keys=…)``.
+
+    Attributes:
+        output: (B, Hq, Tq, Dv), the weighted mean of the values.
+        lse: (B, Hq, Tq), the natural logarithm of the softmax's normaliser. It has gradients if the output has.
+        received_mass: (B, Hq, Tk), the sum of each key's weights over the queries of one query head, before dropout.
+
+    Examples:
+        >>> from heedful import Causal, attention
+        >>> query = torch.zeros(1, 1, 2, 4)
+        >>> attention(query, query, query, Causal(), return_received_mass=True).received_mass
+        tensor([[[1.5000, 0.5000]]])
+    """
+
+    output: Float[Tensor, "B Hq Tq Dv"]
+    lse: Float[Tensor, "B Hq Tq"]
+    received_mass: Float[Tensor, "B Hq Tk"]
+
+
 def merge(*results: AttentionResult) -> AttentionResult:
     """Merge attention over disjoint sets of keys into attention over their union.
 
@@ -58,6 +81,13 @@ def merge(*results: AttentionResult) -> AttentionResult:
             expected="at least one",
             received="none",
             remedy="Pass one result for each set of keys.",
+        )
+    if any(isinstance(result, AttentionResultWithMass) for result in results):
+        raise ArgumentError(
+            "results",
+            expected="AttentionResult(output, lse)",
+            received="a result with the received mass, which cannot be merged",
+            remedy="Pass AttentionResult(r.output, r.lse), then summarize(query, part, lse=merged.lse, keys=…).",
         )
     shapes = {(tuple(result.output.shape), tuple(result.lse.shape)) for result in results}
     if len(shapes) > 1:

@@ -20,10 +20,12 @@ from heedful.bench.workload import DTYPES, SEED, WorkloadInputs
 from heedful.dropout import draw_seed
 from heedful.functional import attention
 from heedful.problem import AttentionProblem
+from heedful.summaries import summarize
 
 ERROR_FACTOR: float = 1.5
 # How far a head may be from the baseline, which itself has an error, in units of that error.
 HEAD_ERROR_FACTOR: float = 4.0
+CHECKED_TOKENS: int = 64  # of a summary
 MAX_SCORES: int = 2**25  # compared with the reference: 256 MiB in float64
 NAMES: tuple[str, ...] = ("output", "grad query", "grad key", "grad value")
 
@@ -86,6 +88,30 @@ def check_heads(
             )
         )
     return tuple(checks)
+
+
+def check_summary(inputs: WorkloadInputs, ours: Sequence[Tensor]) -> tuple[AccuracyCheck, ...]:
+    """Check what the last keys of a causal workload receive, and the entropies of the last queries if they are there.
+
+    Only the last queries see the last keys, so that they alone are computed in float64.
+    """
+    T = inputs.workload.Tq
+    checked = min(T, CHECKED_TOKENS)
+    query, key = inputs.query[:, :, -checked:].double(), inputs.key.double()
+    right = summarize(query, key, inputs.mask, queries=(T - checked, T))
+    floor = _error_floor(inputs.workload.dtype)
+    return tuple(
+        AccuracyCheck(
+            name,
+            relative_error(mine[..., -checked:], exact[..., -checked:]),
+            baseline=0.0,
+            allowed=floor,
+        )
+        for name, mine, exact in zip(
+            ("received mass", "entropy"), ours, (right.received_mass, right.entropy), strict=False
+        )
+        if exact is not None
+    )
 
 
 def check_whole(

@@ -104,6 +104,7 @@ def _all_cases() -> Iterator[BenchCase]:
         peers=("nn.MultiheadAttention",),
         ours="heedful module",
     )
+    yield from _summaries()
     yield from _memory()
     yield from _threads()
     for name, workload in MODELS.items():
@@ -199,6 +200,17 @@ def _avx2() -> Iterator[BenchCase]:
                 AttentionWorkload(1, 12, 1024, 64, mask=mask, dtype=dtype),
                 isa="avx2",
             )
+
+
+def _summaries() -> Iterator[BenchCase]:
+    for name, ours in (("summary", "summary"), ("received", "received mass")):
+        yield BenchCase(
+            f"{name}-bf16",
+            "statistics of the weights, beside one attention",
+            AttentionWorkload(1, 8, 32768, 64, mask="causal", dtype="bf16"),
+            peers=("attention",),
+            ours=ours,
+        )
 
 
 def _memory() -> Iterator[BenchCase]:

@@ -11,6 +11,7 @@ from heedful.bench.peers.contender import Contender
 from heedful.bench.workload import WorkloadInputs
 from heedful.functional import attention
 from heedful.kernels.torch_sdpa import pytorch_sdpa
+from heedful.summaries import summarize
 
 
 def heedful(inputs: WorkloadInputs) -> Contender:
@@ -23,6 +24,22 @@ def heedful(inputs: WorkloadInputs) -> Contender:
         return output
 
     return _with_gradients(ours, inputs)
+
+
+def summary(inputs: WorkloadInputs) -> Contender:
+    """Prepare `heedful.summarize` with a map, the top keys and all that it computes unasked."""
+    return Contender(
+        lambda: summarize(inputs.query, inputs.key, inputs.mask, top_k=8, pool=512),
+        lambda raw: (raw.received_mass, raw.entropy),
+    )
+
+
+def received(inputs: WorkloadInputs) -> Contender:
+    """Prepare `heedful.summarize` for the received mass alone."""
+    return Contender(
+        lambda: summarize(inputs.query, inputs.key, inputs.mask, for_each_query=False),
+        lambda raw: (raw.received_mass,),
+    )
 
 
 def sdpa(inputs: WorkloadInputs) -> Contender:

@@ -46,12 +46,15 @@ OURS: dict[str, Peer] = {
     for peer in (
         Peer("heedful", pytorch.heedful),
         Peer("heedful module", modules.heedful_module),
+        Peer("summary", pytorch.summary),
+        Peer("received mass", pytorch.received),
     )
 }
 PEERS: dict[str, Peer] = {
     peer.name: peer
     for peer in (
         Peer("sdpa", pytorch.sdpa),
+        Peer("attention", pytorch.heedful),
         Peer("nn.MultiheadAttention", modules.torch_module),
         Peer("flex", pytorch.flex, _forward_only, separate_process=True),
         Peer("textbook", pytorch.textbook),

@@ -8,6 +8,7 @@ from heedful.kernels.native import calls, library, operators, structs
 from heedful.metering import peak_bytes
 from heedful.modes import eager, transforming
 from heedful.problem import AttentionProblem
+from heedful.statistics import Statistics
 
 NAME = "native"
 _Maybe = Tensor | None
@@ -41,6 +42,28 @@ def run(problem: AttentionProblem) -> tuple[Tensor, Tensor | None]:
     if problem.needs_grad or not eager(*tensors):
         return operators.attention_forward(*tensors, *numbers)
     return calls.forward(*tensors, *numbers, wants_lse=problem.return_lse)
+
+
+def summarize(
+    problem: AttentionProblem,
+    lse: _Maybe,
+    regions: tuple[Tensor, Tensor] | None,
+    shift: int,
+    for_each_query: bool,
+    for_each_key: bool,
+    top_k: int,
+    cell: list[int],
+) -> Statistics[Tensor]:
+    """Compute statistics of the weights of a problem that it does not refuse; `calls` describes the arguments."""
+    query, key, _, *masks, bias, sinks, _ = _lowered_tensors(problem)
+    bias, sinks = (None if tensor is None else tensor.detach() for tensor in (bias, sinks))
+    return Statistics(
+        *operators.attention_summary(
+            *(query.detach(), key.detach(), lse, *masks, bias, sinks, *(regions or (None, None))),
+            *(problem.factor, problem.softcap or 0.0, shift),
+            *(for_each_query, for_each_key, top_k, cell),
+        )
+    )
 
 
 def _lowered_tensors(

@@ -8,6 +8,7 @@ from torch import Tensor
 from heedful.errors import ArgumentError
 from heedful.kernels.native import library, structs
 from heedful.shapes import broadcasts, read_sizes
+from heedful.statistics import Statistics
 
 
 def forward(
@@ -132,6 +133,142 @@ def backward(
     )
     library.check(library.library.heedful_backward(gradient))
     return gradients
+
+
+def summarize(
+    query: Tensor,
+    key: Tensor,
+    lse: Tensor | None,
+    start: Tensor | None,
+    stop: Tensor | None,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    sinks: Tensor | None,
+    region_start: Tensor | None,
+    region_stop: Tensor | None,
+    scale: float,
+    softcap: float,
+    shift: int,
+    for_each_query: bool,
+    for_each_key: bool,
+    top_k: int,
+    cell: list[int],
+) -> tuple[Tensor, ...]:
+    """Compute statistics of the weights.
+
+    Args:
+        query: (B, Hq, Tq, D), float32, bfloat16 or float16, of any strides.
+        key: (B, Hkv, Tk, D), likewise.
+        lse: float32 (B, Hq, Tq), the logarithms of the normalizers; None: those of these keys.
+        start: as in `forward`, like all arguments up to sinks.
+        region_start: int32 (B or 1, Tq, R), the first key of each region; None: there are none.
+        region_stop: int32 (B or 1, Tq, R), one past its last key.
+        scale: as in `forward`, like softcap.
+        shift: the place of query 0 among the keys.
+        for_each_query: whether to compute mass, entropy, largest and distance.
+        for_each_key: whether to compute what each key receives.
+        top_k: how many of the largest weights of each query to find.
+        cell: how many queries and keys a cell of the map has, and the place of the first query and key in theirs.
+            Empty: there is no map.
+
+    Returns:
+        The tensors of `Statistics`, in its order. Those that are not wanted have no numbers.
+
+    The shapes, dtypes and devices of the tensors must fit together, as in `forward`.
+
+    Raises:
+        KernelError: memory ran out, or the library refuses a size.
+    """
+    query, key = contiguous_rows(query), contiguous_rows(key)
+    lse, sinks = (None if tensor is None else tensor.contiguous() for tensor in (lse, sinks))
+    arguments = (for_each_query, for_each_key, top_k, region_start, cell)
+    statistics = Statistics(*empty_statistics(query, key, *arguments))
+    for sums in (statistics.cell_sums, statistics.cell_maxima):
+        sums.zero_()
+    problem = structs.pack_problem(
+        *(query, key, key, query, statistics.lse, start, stop, mask, bias, sinks),
+        *(scale, softcap, 0.0, 0),
+        library.parallel_for,
+    )
+    queries = statistics[1:5] if for_each_query else (None, None, None, None)
+    regions = None
+    if region_start is not None and region_stop is not None:
+        regions = region_start, region_stop, statistics.region_mass
+    summary = structs.pack_summary(
+        problem,
+        lse,
+        shift,
+        (*queries, statistics.received if for_each_key else None),
+        (top_k, statistics.top_weights, statistics.top_keys),
+        regions,
+        cell,
+        (statistics.cell_sums, statistics.cell_maxima),
+    )
+    library.check(library.library.heedful_summarize(summary))
+    return tuple(statistics)
+
+
+def empty_statistics(
+    query: Tensor,
+    key: Tensor,
+    for_each_query: bool,
+    for_each_key: bool,
+    top_k: int,
+    regions: Tensor | None,
+    cell: list[int],
+) -> tuple[Tensor, ...]:
+    """Allocate the tensors of `Statistics`. Those that are not wanted have no numbers."""
+    B, Hq, Tq, _ = query.shape
+    Tk = key.shape[2]
+    rows = columns = 0
+    if cell:
+        cell_queries, cell_keys, first_query, first_key = cell
+        rows, columns = -(-(first_query + Tq) // cell_queries), -(-(first_key + Tk) // cell_keys)
+    queries = (B, Hq, Tq) if for_each_query else (0,)
+    shapes: Statistics[tuple[int, ...]] = Statistics(
+        *((B, Hq, Tq), queries, queries, queries, queries),
+        received=(B, Hq, Tk) if for_each_key else (0,),
+        top_weights=(B, Hq, Tq, top_k),
+        top_keys=(B, Hq, Tq, top_k),
+        region_mass=(B, Hq, Tq, 0 if regions is None else regions.shape[2]),
+        cell_sums=(B, Hq, rows, columns),
+        cell_maxima=(B, Hq, rows, columns),
+    )
+    return tuple(
+        query.new_empty(shape, dtype=torch.int64 if name == "top_keys" else torch.float32)
+        for name, shape in shapes._asdict().items()
+    )
+
+
+def check_summary(
+    query: Tensor,
+    key: Tensor,
+    lse: Tensor | None,
+    start: Tensor | None,
+    stop: Tensor | None,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    sinks: Tensor | None,
+    region_start: Tensor | None,
+    region_stop: Tensor | None,
+    scale: float,
+    softcap: float,
+    cell: list[int],
+) -> None:
+    """Check what the library cannot see of a summary's arguments."""
+    check_inputs(query, key, key, start, stop, mask, bias, sinks)
+    check_numbers(None, scale, softcap, 0.0)
+    if lse is not None:
+        _check_tensor("lse", lse, torch.float32, tuple(query.shape[:3]))
+    # The ranges of regions and of a mask have the same form, except for their number.
+    check_inputs(query, key, key, region_start, region_stop, None, None, None)
+    if len(cell) not in (0, 4) or (cell and min(cell[:2]) < 1):
+        raise ArgumentError(
+            "cell",
+            expected="no numbers, or 4: queries and keys of a cell, at least 1, and the places of the first ones",
+            received=str(cell),
+            remedy="heedful.summarize() prepares the arguments of this operator.",
+        )
 
 
 def check_inputs(

@@ -14,12 +14,14 @@ from heedful.kernels.native import structs
 from heedful.masks import MAX_KEY_RANGES
 
 FILE = "libheedful.dll" if sys.platform == "win32" else "libheedful.so"
-ABI = 3  # HEEDFUL_ABI of heedful.h, whose structs structs.py packs
+ABI = 4  # HEEDFUL_ABI of heedful.h, whose structs structs.py packs
 FUNCTIONS: tuple[str, ...] = (  # of the library, which this package calls
-    *("heedful_abi", "heedful_max_key_ranges", "heedful_problem_size", "heedful_gradient_size"),
+    *("heedful_abi", "heedful_max_key_ranges"),
+    *("heedful_problem_size", "heedful_gradient_size", "heedful_summary_size"),
     *(
         "heedful_forward",
         "heedful_backward",
+        "heedful_summarize",
         "heedful_forward_scratch",
         "heedful_isa",
         "heedful_use_isa",
@@ -39,6 +41,7 @@ _STATUS_MESSAGES = {  # heedful_status of heedful.h
     6: "expects strides that are not negative, within 2**48 numbers, and results that do not overlap",
     7: "misses a tensor that it needs",
     8: "expects a dropout probability from 0 to 1",
+    9: "expects counts, cells and places of a summary within int32",
 }
 
 
@@ -125,6 +128,7 @@ def _check_interface(library: ctypes.CDLL, path: Path) -> None:
         ("heedful_max_key_ranges", MAX_KEY_RANGES, "maximum number of key ranges"),
         ("heedful_problem_size", structs.PROBLEM.size, "size of heedful_problem"),
         ("heedful_gradient_size", structs.GRADIENT.size, "size of heedful_gradient"),
+        ("heedful_summary_size", structs.SUMMARY.size, "size of heedful_summary"),
     ):
         received = library[function]()
         if received != expected:

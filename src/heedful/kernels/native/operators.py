@@ -15,6 +15,11 @@ _FORWARD = f"""attention_forward(Tensor query, Tensor key, Tensor value, {_OPTIO
 _BACKWARD = f"""attention_backward(Tensor grad_output, Tensor? grad_lse,
     Tensor query, Tensor key, Tensor value, Tensor output, Tensor lse, {_OPTIONS}, bool wants_bias, bool wants_sinks
     ) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value, Tensor grad_bias, Tensor grad_sinks)"""
+_SUMMARIZE = """attention_summary(Tensor query, Tensor key, Tensor? lse, Tensor? start, Tensor? stop, Tensor? mask,
+    Tensor? bias, Tensor? sinks, Tensor? region_start, Tensor? region_stop, float scale, float softcap, SymInt shift,
+    bool for_each_query, bool for_each_key, SymInt top_k, SymInt[] cell) -> (Tensor lse, Tensor mass, Tensor entropy,
+    Tensor largest, Tensor distance, Tensor received, Tensor top_weights, Tensor top_keys, Tensor region_mass,
+    Tensor cell_sums, Tensor cell_maxima)"""
 
 
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor | None]:
@@ -57,6 +62,21 @@ def _fake_backward(
     return calls.empty_gradients(query, key, value, bias, sinks, wants_bias, wants_sinks)
 
 
+def _summarize(*arguments: Any) -> tuple[Tensor, ...]:
+    *checked, _shift, _for_each_query, _for_each_key, _top_k, cell = arguments
+    check: Callable[..., None] = calls.check_summary
+    check(*checked, cell)
+    return calls.summarize(*arguments)
+
+
+def _fake_summarize(query: Tensor, key: Tensor, *options: Any) -> tuple[Tensor, ...]:
+    calls.check_devices(query, key, *options)
+    *_, region_start, _region_stop, _scale, _softcap, _shift, for_queries, for_keys, top_k, cell = (
+        options
+    )
+    return calls.empty_statistics(query, key, for_queries, for_keys, top_k, region_start, cell)
+
+
 def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     *tensors, ctx.scale, ctx.softcap, ctx.dropout_p = inputs
     ctx.save_for_backward(*tensors, *output)
@@ -94,21 +114,26 @@ def _register(
     schema: str,
     kernel: Callable[..., Any],
     fake: Callable[..., Any],
-    derivative: Callable[..., Any],
+    derivative: Callable[..., Any] | None = None,
     setup: Callable[..., None] | None = None,
 ) -> None:
     """Define an operator of `torch.ops.heedful`."""
     name = _library.define(schema, tags=torch.Tag.pt2_compliant_tag)
     _library.impl(name, kernel, "CPU")
     torch.library.register_fake(f"heedful::{name}", fake, lib=_library)
-    torch.library.register_autograd(
-        f"heedful::{name}", derivative, setup_context=setup, lib=_library
-    )
+    if derivative:
+        torch.library.register_autograd(
+            f"heedful::{name}", derivative, setup_context=setup, lib=_library
+        )
 
 
 _library = torch.library.Library("heedful", "DEF")
 _register(_FORWARD, _forward, _fake_forward, _differentiate_forward, _save_for_backward)
 _register(_BACKWARD, _backward, _fake_backward, _refuse_double_backward)
+_register(
+    _SUMMARIZE, _summarize, _fake_summarize
+)  # without a derivative: statistics are to be read
 
 attention_forward: torch._ops.OpOverload = torch.ops.heedful.attention_forward.default
 attention_backward: torch._ops.OpOverload = torch.ops.heedful.attention_backward.default
+attention_summary: torch._ops.OpOverload = torch.ops.heedful.attention_summary.default

@@ -29,10 +29,19 @@ _GRADIENT = (
     + _PLANE  # grad_bias
     + "P"  # grad_sinks
 )
+_SUMMARY = (
+    _PROBLEM  # attention
+    + "Pq"  # lse, shift
+    + "5P"  # mass, entropy, largest, distance, received
+    + "qPP"  # top_k, top_weights, top_keys
+    + "qqPPP"  # regions, region_batch, region_start, region_stop, region_mass
+    + "4qPP"  # cell_queries, cell_keys, query_offset, key_offset, cell_sums, cell_maxima
+)
 PROBLEM = Struct(_PROBLEM)
 _ROWS = Struct(4 * "P24s")  # query, key, value, output: the address and the packed strides of each
 _ROWS_AT = Struct("7qiff0P").size  # where they are in a heedful_problem
 GRADIENT = Struct(_GRADIENT)
+SUMMARY = Struct(_SUMMARY)
 
 DTYPES: dict[torch.dtype, int] = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 _NO_PLANE = (0, 0, 0, 0, 0)
@@ -132,6 +141,51 @@ def pack_gradient(
     )
 
 
+def pack_summary(
+    problem: bytes,
+    lse: Tensor | None,
+    shift: int,
+    results: tuple[Tensor | None, ...],
+    top: tuple[int, Tensor, Tensor],
+    regions: tuple[Tensor, Tensor, Tensor] | None,
+    cell: list[int],
+    cells: tuple[Tensor, Tensor],
+) -> bytes:
+    """Pack a heedful_summary around a packed heedful_problem. The caller keeps the tensors alive.
+
+    Args:
+        problem: the packed heedful_problem.
+        lse: the given normalizers.
+        shift: the place of query 0 among the keys.
+        results: mass, entropy, largest, distance and received; None: not computed.
+        top: top_k, top_weights, top_keys.
+        regions: start and stop (B or 1, Tq, R), and the tensor for their masses.
+        cell: the queries and keys of a cell, and their offsets; empty: there is no map.
+        cells: the tensors for sums and maxima.
+    """
+    top_k, *top_tensors = top
+    start, stop, masses = regions or (None, None, None)
+    return SUMMARY.pack(
+        *PROBLEM.unpack(problem),
+        *(_address_or_null(lse), shift),
+        *map(_address_or_null, results),
+        *(top_k, *map(_address_or_null, top_tensors)),
+        *(0 if start is None else start.shape[2], _batch_stride(start)),
+        *map(_address_or_null, (start, stop, masses)),
+        *(cell or (0, 0, 0, 0)),
+        *(map(_address_or_null, cells) if cell else (0, 0)),
+    )
+
+
+def _address_or_null(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else _address(tensor)
+
+
+def _batch_stride(ranges: Tensor | None) -> int:
+    """Return the stride of the batch entries of contiguous ranges (B or 1, Tq, R); 0 if they share them."""
+    return 0 if ranges is None or ranges.shape[0] == 1 else ranges.stride(0)
+
+
 def _pack_rows(tensor: Tensor) -> tuple[int, int, int, int]:
     """Return the fields of a heedful_tensor: a tensor (B, H, T, size) whose last dimension is contiguous."""
     batch, head, token, _ = tensor.stride()
@@ -146,5 +200,4 @@ def _pack_plane(tensor: Tensor, shape: tuple[int, int, int, int]) -> tuple[int, 
 
 def _pack_key_ranges(start: Tensor, stop: Tensor) -> tuple[int, int, int, int]:
     """Return range_start, range_stop, range_batch and key_ranges of contiguous tensors (B or 1, Tq, key_ranges)."""
-    batch = start.stride(0) if start.shape[0] > 1 else 0
-    return _address(start), _address(stop), batch, start.shape[2]
+    return _address(start), _address(stop), _batch_stride(start), start.shape[2]

@@ -1,0 +1,249 @@
+"""The attention of a whole model, summarized while one unchanged forward pass runs."""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from heedful.errors import ArgumentError
+from heedful.functional import as_problem, observers
+from heedful.masks import Dense, KeyRanges, Mask
+from heedful.problem import AttentionProblem
+from heedful.summaries import Summary, summarize
+
+
+class AttentionOfModel(NamedTuple):
+    """What `attention_of` returns.
+
+    Attributes:
+        output: what the model returned.
+        layers: the summary of each attention, in the order in which they ran. The key is the name of the module that
+            computed it; a second attention of the same module has " (2)" after its name.
+    """
+
+    output: Any
+    layers: dict[str, Summary]
+
+
+def attention_of(
+    model: nn.Module,
+    inputs: Any,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    **statistics: Any,
+) -> AttentionOfModel:
+    """Summarize every attention of a model in one forward pass, layer by layer.
+
+    Each attention is summarized when it runs, from the queries and keys that it really has; then they are let go. The
+    model computes what it always computes, so that its output is the same to the last bit. It sees the attention of
+    `torch.nn.functional.scaled_dot_product_attention`, also where `accelerate` computes it, and of `heedful.attention`:
+    so models of transformers under "sdpa" and "heedful", our GPT, and any module that calls one of these. It does not
+    see attention in compiled graphs, in the fused inference path of `nn.MultiheadAttention`, or written out in steps.
+
+    Args:
+        model: the model. It runs without gradients, in its present mode.
+        inputs: what to call it with: a dictionary of keyword arguments, a tuple of arguments, or one argument.
+        layers: the indices of the attentions to summarize, in the order in which they run; None: all.
+        heads: the indices of the query heads to summarize; None: all.
+        **statistics: what to compute of each, as `summarize` takes it: for_each_query, for_each_key, top_k, pool,
+            regions, rows and columns.
+
+    Returns:
+        The model's output, and the summary of each attention.
+
+    Raises:
+        ArgumentError: the model ran no attention that can be seen, or lacks a layer or head.
+
+    Examples:
+        >>> from heedful.nn import MultiHeadAttention
+        >>> model = nn.Sequential(MultiHeadAttention(8, 2), MultiHeadAttention(8, 2))
+        >>> output, layers = attention_of(model, torch.randn(1, 5, 8), pool=2)
+        >>> {name: tuple(summary.pooled_mean.shape) for name, summary in layers.items()}
+        {'0': (1, 2, 2, 2), '1': (1, 2, 2, 2)}
+    """
+    watcher = _Watcher(layers, heads, statistics)
+    with torch.no_grad(), _watched_modules(model, watcher.modules), watcher.watching():
+        if isinstance(inputs, Mapping):
+            output = model(**inputs)
+        else:
+            output = model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+    watcher.check_layers()
+    return AttentionOfModel(output, watcher.summaries)
+
+
+@contextmanager
+def _watched_modules(model: nn.Module, running: list[str]) -> Iterator[None]:
+    """Keep the names of the modules that are running, the innermost last."""
+
+    def entering(name: str) -> Callable[..., None]:
+        return lambda *_: running.append(name)
+
+    def leaving(*_: Any) -> None:
+        running.pop()
+
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            before = module.register_forward_pre_hook(entering(name or type(model).__name__))
+            after = module.register_forward_hook(leaving, always_call=True)
+            hooks.callback(before.remove)
+            hooks.callback(after.remove)
+        yield
+
+
+class _Watcher(TorchFunctionMode):
+    """Summarizes the attentions that run in this thread, and lets them run as they are."""
+
+    def __init__(
+        self, layers: Sequence[int] | None, heads: Sequence[int] | None, statistics: dict[str, Any]
+    ) -> None:
+        super().__init__()
+        self.layers: set[int] | None = None if layers is None else set(layers)
+        self.heads: Sequence[int] | None = heads
+        self.statistics: dict[str, Any] = statistics
+        self.thread: int = threading.get_ident()
+        self.modules: list[str] = []
+        self.count: int = 0
+        self.summaries: dict[str, Summary] = {}
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """See every attention until the block ends."""
+        observers.append(self.see)
+        try:
+            with self:
+                yield
+        finally:
+            observers.remove(self.see)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Let a function of PyTorch run, and look at its arguments before if it is attention."""
+        if func is F.scaled_dot_product_attention:
+            problem = _as_problem(*args, **(kwargs or {}))
+            if problem is not None:
+                self.see(problem)
+        return func(*args, **(kwargs or {}))
+
+    def see(self, problem: AttentionProblem) -> None:
+        """Summarize an attention, unless it is not wanted."""
+        if threading.get_ident() != self.thread:
+            return
+        index, self.count = self.count, self.count + 1
+        if self.layers is not None and index not in self.layers:
+            return
+        name = self.modules[-1] if self.modules else "model"
+        same = sum(other == name or other.startswith(f"{name} (") for other in self.summaries)
+        name = f"{name} ({same + 1})" if same else name
+        with torch._C.DisableTorchFunction():
+            self.summaries[name] = _apart(_summarize(problem, self.heads, self.statistics))
+
+    def check_layers(self) -> None:
+        """Raise ArgumentError unless all that was requested has run."""
+        if not self.count:
+            raise ArgumentError(
+                "model",
+                expected="a model that calls scaled_dot_product_attention or heedful.attention",
+                received="one that calls neither where it can be seen",
+                remedy='In transformers, use model.set_attn_implementation("sdpa"); leave out torch.compile.',
+            )
+        missing = sorted(i for i in self.layers or () if not 0 <= i < self.count)
+        if missing:
+            raise ArgumentError(
+                "layers",
+                expected=f"indices from 0 to {self.count - 1}, because the model ran {self.count} attentions",
+                received=str(missing),
+                remedy="Leave it out to see all.",
+            )
+
+
+def _as_problem(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> AttentionProblem | None:
+    """Return the problem that arguments of PyTorch's function stand for; None if ours do not take it."""
+    return as_problem(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+def _summarize(
+    problem: AttentionProblem, heads: Sequence[int] | None, statistics: dict[str, Any]
+) -> Summary:
+    if heads is not None:
+        problem = _with_heads(problem, heads)
+    return summarize(
+        problem.query,
+        problem.key,
+        problem.mask,
+        bias=problem.bias,
+        scale=problem.scale,
+        softcap=problem.softcap,
+        sinks=problem.sinks,
+        **statistics,
+    )
+
+
+def _apart(summary: Summary) -> Summary:
+    """Return the summary in memory of its own.
+
+    In the heap, the tensors that stay would lie between those of each layer that are freed, and the model's next large
+    tensors would find no place there: its peak would double.
+    """
+    tensors = {
+        name: _copied(value) for name, value in vars(summary).items() if isinstance(value, Tensor)
+    }
+    masses = {name: _copied(mass) for name, mass in summary.region_mass.items()}
+    return replace(summary, **tensors, region_mass=masses)
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    if not tensor.is_cpu or not tensor.numel():
+        return tensor
+    memory = mmap.mmap(-1, tensor.numel() * tensor.element_size())
+    return torch.frombuffer(memory, dtype=tensor.dtype).view(tensor.shape).copy_(tensor)
+
+
+def _with_heads(problem: AttentionProblem, heads: Sequence[int]) -> AttentionProblem:
+    """Return the attention of some query heads, each with a key head of its own."""
+    _, Hq, Hkv, *_ = problem.sizes
+    if not heads or any(not 0 <= head < Hq for head in heads):
+        raise ArgumentError(
+            "heads",
+            expected=f"indices of query heads from 0 to {Hq - 1}",
+            received=repr(heads),
+            remedy="Leave it out to see all.",
+        )
+    chosen = torch.tensor(heads, device=problem.query.device)
+    mask, bias, sinks = problem.mask, problem.bias, problem.sinks
+    if isinstance(mask, Mask) and problem.intervals is not None:
+        mask = KeyRanges(problem.intervals)
+    elif problem.dense_mask is not None:
+        mask = Dense(_of_heads(problem.dense_mask, chosen))
+    key = problem.key.index_select(1, chosen // (Hq // Hkv))
+    return AttentionProblem(
+        problem.query.index_select(1, chosen),
+        key,
+        key,
+        mask,
+        None if bias is None else _of_heads(bias, chosen),
+        problem.scale,
+        problem.softcap,
+        None if sinks is None else sinks.index_select(0, chosen),
+    )
+
+
+def _of_heads(plane: Tensor, heads: Tensor) -> Tensor:
+    """Return the entries of some heads, in a tensor (…, Hq or 1, Tq, Tk) that may be broadcast."""
+    return plane.index_select(-3, heads) if plane.dim() > 2 and plane.shape[-3] > 1 else plane

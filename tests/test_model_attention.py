@@ -1,0 +1,231 @@
+"""attention_of() summarizes every attention of a model in one forward pass, and changes nothing of its output."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import heedful
+from heedful import ArgumentError, Causal, Sinks, accelerate, attention_of, summarize
+from heedful.functional import observers
+from heedful.gpt import GPT, GPTConfig
+from heedful.integrations.transformers import register
+from heedful.kernels import native
+from heedful.nn import MultiHeadAttention
+
+STATISTICS = {"top_k": 2, "pool": 4, "regions": {"first": Sinks(1)}}
+
+
+class Sdpa(nn.Module):
+    """Attention as models write it, with a record of its queries and keys."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.project = nn.Linear(16, 48)
+        self.options = options
+        self.seen: list = []
+
+    def forward(self, x):
+        query, key, value = self.project(x).unflatten(-1, (3, 2, 8)).movedim(2, 0).transpose(2, 3)
+        self.seen.append((query, key))
+        return (
+            F.scaled_dot_product_attention(query, key, value, **self.options)
+            .transpose(1, 2)
+            .flatten(2)
+        )
+
+
+def assert_same(actual, expected):
+    for name in ("entropy", "received_mass", "top_weights", "pooled_mean", "mean_distance"):
+        torch.testing.assert_close(
+            getattr(actual, name), getattr(expected, name), atol=1e-5, rtol=1e-5
+        )
+    torch.testing.assert_close(actual.region_mass["first"], expected.region_mass["first"])
+
+
+def test_every_layer_is_summarized_and_the_output_is_the_same():
+    mask = torch.rand(1, 1, 9, 9) > 0.3
+    model = nn.Sequential(
+        Sdpa(is_causal=True),
+        Sdpa(scale=0.5),
+        Sdpa(attn_mask=mask),
+        Sdpa(attn_mask=torch.randn(9, 9)),
+    )
+    x = torch.randn(1, 9, 16)
+    expected = model(x)
+    output, layers = attention_of(model, x, **STATISTICS)
+    assert torch.equal(output, expected)
+    assert not output.requires_grad
+    assert list(layers) == ["0", "1", "2", "3"]
+    options = (
+        {"mask": Causal()},
+        {"scale": 0.5},
+        {"mask": mask},
+        {"bias": model[3].options["attn_mask"]},
+    )
+    for layer, summary, option in zip(model, layers.values(), options, strict=True):
+        assert_same(summary, summarize(*layer.seen[0], **option, **STATISTICS))
+
+
+@pytest.mark.skipif(native.library.missing is not None, reason="the native library is missing")
+def test_attention_that_accelerate_computes_is_summarized():
+    model, x = nn.Sequential(Sdpa(is_causal=True)), torch.randn(1, 80, 16)
+    with accelerate() as acceleration:
+        expected = model(x)
+        output, layers = attention_of(model, x, **STATISTICS)
+    assert acceleration.report().served == 2
+    assert torch.equal(output, expected)
+    assert_same(layers["0"], summarize(*model[0].seen[0], Causal(), **STATISTICS))
+
+
+@pytest.mark.parametrize("kernel", ["native", "torch_sdpa", "reference"])
+def test_attention_of_heedful_is_seen_once_on_every_kernel(kernel, monkeypatch):
+    query = torch.randn(1, 2, 5, 8)
+
+    class Model(nn.Module):
+        def forward(self, x):
+            return heedful.attention(x, x, x, Causal(), kernel=kernel)
+
+    output, layers = attention_of(Model(), query, **STATISTICS)
+    assert torch.equal(output, heedful.attention(query, query, query, Causal(), kernel=kernel))
+    assert list(layers) == ["Model"]
+    assert_same(layers["Model"], summarize(query, query, Causal(), **STATISTICS))
+
+
+def test_small_calls_that_are_repeated_are_seen():
+    class Model(nn.Module):
+        def forward(self, x):
+            for _ in range(3):
+                x = heedful.attention(x, x, x)
+                x = heedful.scaled_dot_product_attention(x, x, x)
+            return x
+
+    query = torch.randn(1, 2, 5, 8)
+    Model()(query)
+    output, layers = attention_of(Model(), query)
+    assert torch.equal(output, Model()(query))
+    assert list(layers) == ["Model", *(f"Model ({n})" for n in range(2, 7))]
+
+
+def test_our_gpt_and_its_modules():
+    torch.manual_seed(1)
+    config = GPTConfig(vocab_size=30, context_length=20, num_layers=3, num_heads=2, d_model=16)
+    model = GPT(config).eval()
+    ids = torch.randint(30, (1, 12))
+    with torch.no_grad():
+        expected = model(ids)
+    output, layers = attention_of(model, ids, **STATISTICS)
+    assert torch.equal(output, expected)
+    assert len(layers) == 3
+    for summary in layers.values():
+        assert summary.entropy.shape == (1, 2, 12)
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "heedful"])
+def test_a_model_of_transformers(implementation):
+    transformers = pytest.importorskip(
+        "transformers", reason="install it with: pip install -e '.[models]'"
+    )
+    register()
+    config = transformers.LlamaConfig(
+        hidden_size=48,
+        intermediate_size=64,
+        num_hidden_layers=3,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        vocab_size=50,
+        attn_implementation="eager",
+    )
+    model = transformers.LlamaForCausalLM(config).eval()
+    ids = torch.randint(50, (2, 14))
+    real = (torch.arange(14) >= torch.tensor([[0], [4]])).long()
+    inputs = {"input_ids": ids, "attention_mask": real}
+    with torch.no_grad():
+        weights = model(**inputs, output_attentions=True).attentions
+    model.set_attn_implementation(implementation)
+    with torch.no_grad():
+        expected = model(**inputs).logits
+    output, layers = attention_of(model, inputs, layers=[0, 2], heads=[1, 5])
+    assert torch.equal(output.logits, expected)
+    assert list(layers) == [f"model.layers.{i}.self_attn" for i in (0, 2)]
+    for i, summary in zip((0, 2), layers.values(), strict=True):
+        entropy = torch.special.entr(weights[i][:, [1, 5]]).sum(-1)
+        seen = real[:, None].bool().expand_as(entropy)
+        torch.testing.assert_close(summary.entropy[seen], entropy[seen], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "mask", [None, Causal(), torch.rand(2, 4, 7, 7) > 0.4], ids=["none", "causal", "dense"]
+)
+def test_some_heads_of_grouped_attention(mask):
+    query, key = torch.randn(2, 4, 7, 8), torch.randn(2, 2, 7, 8)
+    options = {"mask": mask, "bias": torch.randn(4, 7, 7), "sinks": torch.randn(4), "softcap": 3.0}
+
+    class Model(nn.Module):
+        def forward(self, x):
+            return heedful.attention(x, key, key, **options)
+
+    _, layers = attention_of(Model(), query, heads=[3, 0], **STATISTICS)
+    whole = summarize(query, key, **options, **STATISTICS)
+    torch.testing.assert_close(layers["Model"].entropy, whole.entropy[:, [3, 0]])
+    torch.testing.assert_close(layers["Model"].pooled_max, whole.pooled_max[:, [3, 0]])
+
+
+def test_queries_and_keys_are_let_go():
+    """No layer's query is alive when the next one runs."""
+    alive: list = []
+
+    class Layer(nn.Module):
+        def forward(self, x):
+            gc.collect()
+            assert not any(reference() is not None for reference in alive)
+            query = (x + 1).view(1, 5, 2, 8).transpose(1, 2)
+            alive.append(weakref.ref(query))
+            return F.scaled_dot_product_attention(query, query, query).transpose(1, 2).flatten(2)
+
+    attention_of(nn.Sequential(Layer(), Layer(), Layer()), torch.randn(1, 5, 16), pool=2)
+    assert len(alive) == 3
+
+
+def test_modules_and_inputs_of_any_kind():
+    model = MultiHeadAttention(8, 2)
+    x = torch.randn(1, 5, 8)
+    for inputs in (x, (x,), {"x": x}):
+        _, layers = attention_of(model, inputs)
+        assert list(layers) == ["MultiHeadAttention"]
+
+
+def test_nothing_stays_behind_after_an_error():
+    class Model(nn.Module):
+        def forward(self, x):
+            heedful.attention(x, x, x)
+            raise RuntimeError("in the model")
+
+    with pytest.raises(RuntimeError, match="in the model"):
+        attention_of(Model(), torch.randn(1, 2, 5, 8))
+    assert not observers
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"layers": [0, 3]},
+            r"layers: expected indices from 0 to 0, because the model ran 1 .* received \[3\]",
+        ),
+        ({"heads": [2]}, "heads: expected indices of query heads from 0 to 1"),
+        ({"heads": []}, "heads: expected"),
+        ({"top_k": -1}, "top_k: expected"),
+    ],
+)
+def test_errors_say_what_there_is(arguments, message):
+    with pytest.raises(ArgumentError, match=message):
+        attention_of(Sdpa(), torch.randn(1, 5, 16), **arguments)
+
+
+def test_a_model_without_visible_attention_is_an_error():
+    with pytest.raises(ArgumentError, match="model: expected a model that calls"):
+        attention_of(nn.Linear(3, 3), torch.randn(2, 3))
