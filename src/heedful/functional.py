@@ -22,7 +22,7 @@ from heedful.result import AttentionResult, AttentionResultWithMass
 from heedful.shapes import broadcasts, sizes_of
 from heedful.summaries import received_mass
 
-# Called with each problem before it runs, in every thread. Repeated small calls are seen only while a function mode is on.
+# Called with each problem before it runs, in every thread. Small calls that repeat are only seen under a function mode.
 observers: list[Callable[[AttentionProblem], None]] = []
 _NUMBERS = (float, int, torch.SymFloat, torch.SymInt)
 
