@@ -22,7 +22,7 @@ from heedful.result import AttentionResult, AttentionResultWithMass
 from heedful.shapes import broadcasts, sizes_of
 from heedful.summaries import received_mass
 
-# Called with each problem before it runs, in every thread.
+# Called with each problem before it runs, in every thread. Small calls that repeat are only seen under a function mode.
 observers: list[Callable[[AttentionProblem], None]] = []
 _NUMBERS = (float, int, torch.SymFloat, torch.SymInt)
 
@@ -84,7 +84,7 @@ def attention(
     autocast = _autocasts(query)
     call = None
     plain = bias is softcap is sinks is None and dropout_p == 0
-    plain = plain and not return_lse and not return_received_mass and not observers
+    plain = plain and not return_lse and not return_received_mass
     if plain and kernel == AUTO and not autocast:
         call = repeated.signature(query, key, value, mask, scale, "attention")
         if call and (output := repeated.repeat(call, query, key, value)) is not None:
@@ -147,7 +147,7 @@ def scaled_dot_product_attention(
         attn_mask, is_causal = _read_causal_bias(attn_mask, query)
     autocast, call = _autocasts(query), None
     flags = isinstance(is_causal, bool) and isinstance(enable_gqa, bool)
-    if attn_mask is None and dropout_p == 0 and flags and not autocast and not observers:
+    if attn_mask is None and dropout_p == 0 and flags and not autocast:
         mask = Causal(align="start") if is_causal else None
         call = repeated.signature(query, key, value, mask, scale, "sdpa", enable_gqa)
         if call and (output := repeated.repeat(call, query, key, value)) is not None:
