@@ -17,6 +17,11 @@ def _word_and_states() -> tuple[Any, ...]:
     return torch.tensor([[3], [7]]), states, torch.randn(2, 5, 16)
 
 
+def _tall_image() -> tuple[Any, ...]:
+    """Return two feature maps of 6 × 4 pixels."""
+    return (torch.randn(2, 16, 6, 4),)
+
+
 CASES = (
     Case(
         "olmo_521",
@@ -73,6 +78,23 @@ CASES = (
         known_as=("crashes",),
         options=sizes(dim=32, sparse_topk=2),
     ),
+    Case(
+        "linear_attention_mechanism_2",
+        "PositionLinearAttention",
+        "lironui/Linear-Attention-Mechanism#2",
+        "crashes",
+        known_as=("length-dependent",),
+        options=sizes(in_places=16),
+        example=_tall_image,
+    ),
+    Case(
+        "tiny_universe_21",
+        "Qwen2Attention",
+        "datawhalechina/tiny-universe#21",
+        "crashes",
+        known_as=("group-order", "heads-mixed-split"),
+        options={"causal": True},
+    ),
 )
 
 
@@ -127,3 +149,23 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     kept = torch.zeros_like(scores).scatter(-1, scores.topk(2).indices, 1.0) > 0
     weights = (scores / 5**0.5).masked_fill(~kept, -torch.inf).softmax(-1)
     return m(x), m.to_out(merged(weights @ heads(m.to_v(x))))
+
+
+@proves("linear_attention_mechanism_2")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image = made(module.PositionLinearAttention, C), tokens(B, C, 3, 4)
+    with torch.no_grad():
+        m.gamma += 1.0  # as after some steps of training
+    q, k = (F.normalize(conv(image).flatten(2).mT, dim=-1) for conv in (m.query_conv, m.key_conv))
+    weights = 1 + q @ k.mT
+    weights = weights / (weights.sum(-1, keepdim=True) + 1e-6 * q.sum(-1, keepdim=True))
+    context = weights @ m.value_conv(image).flatten(2).mT
+    return m(image), image + context.mT.reshape(B, C, 3, 4)
+
+
+@proves("tiny_universe_21")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Qwen2Attention, module.Qwen2Config(C)), tokens()
+    q, k = rotated(heads(m.q_proj(x))), rotated(heads(m.k_proj(x), 2))
+    k, v = (part.repeat_interleave(2, 1) for part in (k, heads(m.v_proj(x), 2)))
+    return m(x), m.o_proj(merged(F.scaled_dot_product_attention(q, k, v, is_causal=True)))

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from upstream.cases import Case, image, sizes
-from upstream.proofs import REAL, B, C, H, attended, heads, made, merged, proves, tokens
+from upstream.proofs import REAL, B, C, H, T, attended, heads, made, merged, proves, tokens
 
 
 def _video() -> tuple[Any, ...]:
@@ -19,6 +19,11 @@ def _video() -> tuple[Any, ...]:
 def _rows() -> tuple[Any, ...]:
     """Return two tables of 3 rows of 5 fields."""
     return (torch.randint(0, 20, (2, 3, 5)),)
+
+
+def _sentences() -> tuple[Any, ...]:
+    """Return two sentences of 6 words."""
+    return (torch.randint(1, 20, (2, 6)),)
 
 
 CASES = (
@@ -103,6 +108,23 @@ CASES = (
         known_as=("heads-mixed-split", "heads-mixed-merge", "batch-mixed"),
         options=sizes(dim=16, window_size=2, num_heads=4),
         example=image,
+    ),
+    Case(
+        "pytorch_networks_45",
+        "NonLocalBlock",
+        "shanglianlm0525/PyTorch-Networks#45",
+        "heads-mixed-split",
+        known_as=("heads-mixed-merge", "context-wrong", "weights-wrong"),
+        options=sizes(channel=16),
+        example=image,
+    ),
+    Case(
+        "molecule_generator_22",
+        "TransformerVAE",
+        "DaoyuanLi2816/Molecule-Generator#22",
+        "batch-mixed",
+        options=sizes(vocab_size=20),
+        example=_sentences,
     ),
 )
 
@@ -204,3 +226,17 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
         out = m.proj(attended(*m.qkv(x).chunk(3, -1)))
         expected[:, :, i : i + 2, j : j + 2] += out.mT.reshape(B, C, 2, 2)
     return m(image), expected
+
+
+@proves("pytorch_networks_45")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image = made(module.NonLocalBlock, C), tokens(B, C, 3, 4)
+    q, k, v = (conv(image).flatten(2).mT for conv in (m.conv_theta, m.conv_phi, m.conv_g))
+    context = F.scaled_dot_product_attention(q, k, v, scale=1.0)
+    return m(image), image + m.conv_mask(context.mT.reshape(B, C // 2, 3, 4))
+
+
+@proves("molecule_generator_22")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, ids = made(module.TransformerVAE, 20, C, H), torch.randint(20, (B, T))
+    return m(ids)[0], torch.cat([m(row[None])[0] for row in ids])

@@ -34,6 +34,11 @@ def _feature_map() -> tuple[Any, ...]:
     return (torch.randn(2, 16, 8, 8),)
 
 
+def _channels_last() -> tuple[Any, ...]:
+    """Return two feature maps of 8 × 8 pixels, channels last."""
+    return (torch.randn(2, 8, 8, 16),)
+
+
 CASES = (
     Case(
         "flamingo_10",
@@ -156,6 +161,23 @@ CASES = (
         "self-hidden",
         known_as=("output-not-finite", "nan-on-masked-rows"),
         options={"causal": True, **sizes(k=8, heads=2, mask=True)},
+    ),
+    Case(
+        "vllm_omni_5704",
+        "DiTAttention",
+        "vllm-project/vllm-omni#5704",
+        "mask-unused",
+        known_as=("padding-leak",),
+        options=sizes(dim=32, heads=4, dim_head=8),
+    ),
+    Case(
+        "srformer_14",
+        "PSA_Block",
+        "HVision-NKU/SRFormer#14",
+        "mask-broadcast",
+        known_as=("self-hidden", "weights-wrong"),
+        options=sizes(dim=16, num_heads=2),
+        example=_channels_last,
     ),
 )
 
@@ -320,3 +342,27 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     m, x = made(module.SelfAttention, C, 2, mask=True), tokens()
     context = attended(m.toqueries(x), m.tokeys(x), m.tovalues(x), CAUSAL, count=2)
     return m(x), m.unifyheads(context)
+
+
+@proves("vllm_omni_5704")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.DiTAttention, C, H, 4), tokens()
+    alone = [m(row[None, real])[0] for row, real in zip(x, REAL, strict=True)]
+    return m(x, REAL)[REAL], torch.cat(alone)
+
+
+@proves("srformer_14")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image = made(module.PSA_Block, C, 2), tokens(B, 8, 12, C)
+    x = m.norm1(image).roll((-2, -2), (1, 2))
+    expected = torch.zeros_like(x)
+    for i, j in ((i, j) for i in (0, 4) for j in (0, 4, 8)):
+        window = x[:, i : i + 4, j : j + 4]
+        cells = m.attn.kv(window).view(B, 2, 2, 2, 2, 2, 4).permute(5, 0, 1, 3, 2, 4, 6)
+        k, v = cells.reshape(2, B, 4, C)
+        from_top, from_left = torch.arange(i, i + 4) >= 6, torch.arange(j, j + 4) >= 10
+        region = from_top[:, None] * 2 + from_left
+        keep = region.flatten()[:, None] == region[::2, ::2].flatten()
+        context = attended(m.attn.q(window.flatten(1, 2)), k, v, keep, count=2)
+        expected[:, i : i + 4, j : j + 4] = m.attn.proj(context).view(B, 4, 4, C)
+    return m(image), image + expected.roll((2, 2), (1, 2))

@@ -5,14 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from upstream.cases import Case, sizes
-from upstream.proofs import REAL, B, C, H, T, made, proves, tokens
+from upstream.proofs import REAL, B, C, H, T, attended, made, proves, tokens
 
 
 def _distances() -> tuple[Any, ...]:
     """Return two graphs of up to 5 nodes, with the distances of the nodes of each."""
     return torch.randn(2, 5, 16), torch.randint(-1, 4, (2, 5, 5)), torch.tensor([5, 3])
+
+
+def _agents_and_roads() -> tuple[Any, ...]:
+    """Return 5 steps of two agents, and 4 roads of 3 points around the first; the second has no road near it."""
+    roads = torch.randn(2, 4, 3, 3)
+    roads[..., 2] = 1.0
+    roads[0, 3] = roads[1] = 0.0
+    return torch.randn(2, 5, 16), roads
 
 
 CASES = (
@@ -45,6 +54,15 @@ CASES = (
         "huggingface/transformers#48028",
         "left-padding-positions",
         options={"causal": True},
+    ),
+    Case(
+        "unitraj_6",
+        "MapAwareDecoderLayer",
+        "vita-epfl/UniTraj#6",
+        "nan-on-masked-rows",
+        known_as=("output-not-finite",),
+        options=sizes(d_k=16),
+        example=_agents_and_roads,
     ),
 )
 
@@ -79,3 +97,16 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     m, x, real = made(module.WhisperDecoder, C, H), tokens(), REAL.flip(1)
     alone = [m(row[None, keep])[0] for row, keep in zip(x, real, strict=True)]
     return m(x, real.long())[real], torch.cat(alone)
+
+
+@proves("unitraj_6")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, agents, roads = made(module.MapAwareDecoderLayer, C), tokens(), tokens(B, 4, 5, 3)
+    roads[..., 2] = 1.0
+    roads[0, 2] = roads[1] = 0.0
+    keep = torch.tensor([[1, 1, 0, 1], [1, 0, 0, 0], [1, 1, 1, 1]]).bool()
+    segments = m.map_encoder(roads)[0].transpose(0, 1)
+    a = m.map_attn_layer
+    weights, biases = a.in_proj_weight.chunk(3), a.in_proj_bias.chunk(3)
+    q, k, v = map(F.linear, (agents, segments, segments), weights, biases)
+    return m(agents, roads), m.norm(agents + a.out_proj(attended(q, k, v, keep, count=2)))

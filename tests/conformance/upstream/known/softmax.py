@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from upstream.cases import Case, edges, sizes
+from upstream.cases import Case, edges, image, sizes
 from upstream.proofs import REAL, B, C, H, T, attended, heads, made, merged, proves, tokens
 
 
@@ -121,6 +121,24 @@ CASES = (
         "lucidrains/performer-pytorch#40",
         "rows-not-normalised",
         options={"causal": True, **sizes(dim=32, heads=4, dim_head=8)},
+    ),
+    Case(
+        "external_attention_18",
+        "SKAttention",
+        "xmu-xiaoma666/External-Attention-pytorch#18",
+        "softmax-wrong-dim",
+        known_as=("batch-mixed", "rows-not-normalised"),
+        options=sizes(channel=16, kernels=(1, 3), reduction=4),
+        example=image,
+    ),
+    Case(
+        "dgl_3267",
+        "DotGatConv",
+        "dmlc/dgl#3267",
+        "rows-not-normalised",
+        known_as=("scale-missing", "scale-wrong"),
+        options=sizes(in_feats=16, out_feats=8, num_heads=2),
+        example=edges,
     ),
 )
 
@@ -257,3 +275,20 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     weights = (q @ k.mT).tril()
     context = weights / weights.sum(-1, keepdim=True) @ heads(m.to_v(x))
     return m(x), m.to_out(merged(context))
+
+
+@proves("external_attention_18")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image = made(module.SKAttention, C, (1, 3), 4), tokens(B, C, 3, 4)
+    maps = torch.stack([conv(image) for conv in m.convs])
+    summary = m.fc(maps.sum(0).mean((2, 3)))
+    weights = torch.stack([choose(summary) for choose in m.fcs]).softmax(0)
+    return m(image), torch.einsum("kbc,kbchw->bchw", weights, maps)
+
+
+@proves("dgl_3267")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.DotGatConv, C, 5, 2), tokens(3, C)
+    edges = torch.cartesian_prod(torch.arange(3), torch.arange(3)).T
+    nodes = m.fc(x).view(3, 2, 5).transpose(0, 1)
+    return m(x, edges), F.scaled_dot_product_attention(nodes, nodes, nodes).transpose(0, 1)
