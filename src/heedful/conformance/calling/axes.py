@@ -64,11 +64,11 @@ def _axis_of_features(target: Target, shape: tuple[int, ...]) -> int | None:
     parts = [] if target.module is None else list(target.module.modules())
     if shape[1] in {part.in_channels for part in parts if isinstance(part, nn.Conv2d | nn.Conv3d)}:
         return 1
-    sizes = {size for part in parts for it in part.parameters(recurse=False) for size in it.shape}
-    if shape[-1] in sizes:
-        return len(shape) - 1
     widths = {part.in_features for part in parts if isinstance(part, nn.Linear)}
-    return 1 if shape[1] in widths else None
+    if shape[1] in widths and shape[-1] not in widths:
+        return 1
+    sizes = {size for part in parts for it in part.parameters(recurse=False) for size in it.shape}
+    return len(shape) - 1 if shape[-1] in sizes else None
 
 
 def has_rows_of_columns(

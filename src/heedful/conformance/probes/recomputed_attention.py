@@ -37,6 +37,7 @@ from heedful.observation import Source, Step
 
 TOLERANCE = 1e-5
 """The largest difference of two weights that rounding, or an ε in a denominator, may cause."""
+HALVES: tuple[torch.dtype, ...] = (torch.float16, torch.bfloat16)
 CAPS: tuple[str, ...] = ("tanh", "tanh_")
 SCALINGS: tuple[str, ...] = (
     *("mul", "mul_", "div", "div_", "truediv", "true_divide", "imul", "itruediv", "multiply"),
@@ -48,19 +49,26 @@ def recomputed_attention(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Compute the logits and weights again from the queries and keys, and find the first step that departs."""
     others = find_attentions(evidence.on_other_tokens(1))
     for index, attention in enumerate(evidence.attentions):
-        if attention.fused:
-            finding = _scaled_values(evidence, attention)
-        elif not _is_softmax_of_keys(attention):
-            continue
-        else:
-            finding = (
-                (index < len(others) and _wrong_logits(evidence, attention, others[index]))
-                or _wrong_weights(evidence, attention)
-                or _scaled_values(evidence, attention)
-            )
+        other = others[index] if index < len(others) else None
+        finding = _rounded_scores(evidence, attention) or _departure(evidence, attention, other)
         if finding:
             yield finding
             return
+
+
+def _departure(
+    evidence: Evidence, attention: RecordedAttention, other: RecordedAttention | None
+) -> Finding | None:
+    """Return a finding on the first step that departs; `other` is the same attention of other tokens."""
+    if attention.fused:
+        return _scaled_values(evidence, attention)
+    if not _is_softmax_of_keys(attention):
+        return None
+    return (
+        (other and _wrong_logits(evidence, attention, other))
+        or _wrong_weights(evidence, attention)
+        or _scaled_values(evidence, attention)
+    )
 
 
 def _is_softmax_of_keys(attention: RecordedAttention) -> bool:
@@ -73,6 +81,28 @@ def _is_softmax_of_keys(attention: RecordedAttention) -> bool:
     sums = attention.weights.sum(-1) + attention.empty_slot_weight
     sums = sums[sums.isfinite() & (sums != 0)]
     return bool((sums - 1).abs().le(TOLERANCE).all())
+
+
+# --- from projections to scores ----------------------------------------------------------------------
+
+
+def _rounded_scores(evidence: Evidence, attention: RecordedAttention) -> Finding | None:
+    """Return a finding if queries or keys have half the digits of the values.
+
+    All three may be cast together, for a kernel that takes nothing else.
+    """
+    if attention.value.dtype in HALVES:
+        return None
+    for source, what in ((attention.query_source, "queries"), (attention.key_source, "keys")):
+        path = steps_from_projection(evidence.baseline, source)
+        step = next((step for step in path if step.dtype in HALVES), None)
+        if step is not None:
+            rounded, given = (
+                str(it).removeprefix("torch.") for it in (step.dtype, attention.value.dtype)
+            )
+            proof = f"The {what} are rounded to {rounded}, whatever the dtype of the tokens; the values stay {given}."
+            return Finding("weights-wrong", "bug", proof, f"{given} tokens", SourceLine.of(step))
+    return None
 
 
 # --- from scores to logits ---------------------------------------------------------------------------
