@@ -15,7 +15,7 @@ from torch import Tensor
 
 from heedful.conformance.evidence.attention import FAINT, RecordedAttention
 from heedful.conformance.evidence.attention_search import find_attentions
-from heedful.conformance.evidence.chain import SOFTMAXES
+from heedful.conformance.evidence.chain import DIVISIONS, SOFTMAXES
 from heedful.conformance.evidence.designs import (
     describe_weights,
     is_named,
@@ -27,6 +27,7 @@ from heedful.conformance.evidence.regression import centred, slope_of
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import (
     PRODUCTS,
+    ancestors,
     is_projection,
     steps_from_projection,
 )
@@ -34,6 +35,7 @@ from heedful.conformance.recording.observation import tensor_of, value_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
+from heedful.shapes import times
 
 TOLERANCE = 1e-5
 """The largest difference of two weights that rounding, or an ε in a denominator, may cause."""
@@ -65,7 +67,8 @@ def _departure(
     if not _is_softmax_of_keys(attention):
         return None
     return (
-        (other and _wrong_logits(evidence, attention, other))
+        _own_key_in_every_score(evidence, attention)
+        or (other and _wrong_logits(evidence, attention, other))
         or _wrong_weights(evidence, attention)
         or _scaled_values(evidence, attention)
     )
@@ -134,6 +137,36 @@ def _wrong_logits(
     )
     case = f"{attention.scores.shape[1]} queries, {attention.scores.shape[2]} keys"
     return Finding("weights-wrong", "bug", proof, case, SourceLine.of(step))
+
+
+def _own_key_in_every_score(evidence: Evidence, attention: RecordedAttention) -> Finding | None:
+    """Return a finding if scores are divided by lengths of keys that lie along the axis of the queries."""
+    steps = evidence.baseline.trace.steps
+    if attention.query_source.step is None or attention.key_source.step is None:
+        return None
+    operands = {attention.query_source.step, attention.key_source.step}
+    chain = {step.index for step in attention.chain}
+    for step in attention.chain[1:]:
+        divisor = next((it.step for it in step.inputs if it.step not in chain), None)
+        if step.index > _softmax_index(attention) or step.operation not in DIVISIONS:
+            continue
+        if divisor is None or not operands <= ancestors(steps, steps[divisor]):
+            continue
+        shape = steps[divisor].shape
+        if len(shape) < 2 or shape[-1] != 1 or shape[-2] != attention.scores.shape[1]:
+            continue
+        made = sorted(ancestors(steps, steps[divisor]) - operands)
+        joining = next(it for it in made if operands <= ancestors(steps, steps[it]))
+        proof = (
+            f"Each score of query i is divided by {times(shape)} numbers that are computed from queries and keys: "
+            "the key of token i takes part in all of them, and the key that is compared in none."
+        )
+        remedy = (
+            "Transpose what is computed from the keys, so that it lies along the axis of the keys."
+        )
+        case = f"{attention.scores.shape[1]} queries, {attention.scores.shape[2]} keys"
+        return Finding("weights-wrong", "bug", proof, case, SourceLine.of(steps[joining]), remedy)
+    return None
 
 
 def _softmax_index(attention: RecordedAttention) -> int:
