@@ -12,6 +12,7 @@ from heedful.conformance.evidence.evidence import CHANGED, Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.token_labels import tearing_view
 from heedful.conformance.recording.dataflow import (
+    PRODUCTS,
     VIEWS,
     ancestors,
     steps_from_projection,
@@ -26,6 +27,7 @@ from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
+from heedful.shapes import times
 
 REARRANGING: frozenset[str] = frozenset(("pad", "roll", "flip", "gather", "index_select"))
 JOINING: frozenset[str] = frozenset(("cat", "concat", "stack"))
@@ -56,6 +58,24 @@ def head_split(evidence: Evidence) -> Iterator[Finding | Fact]:
             if answer is not None:
                 yield answer
             if isinstance(answer, Finding):
+                return
+    if not evidence.attentions:
+        yield from _torn_operands(evidence)
+
+
+def _torn_operands(evidence: Evidence) -> Iterator[Finding]:
+    """Report an operand of a product that does not compare tokens, because a view has torn them."""
+    B, T = evidence.inputs.sizes
+    for step in evidence.baseline.trace:
+        for source in step.inputs if step.operation in PRODUCTS else ():
+            torn = tearing_view(steps_from_projection(evidence.baseline, source))
+            if torn is not None:
+                proof = (
+                    f"The features of one token are spread over several of the rows {times(torn.shape)}, beside those "
+                    "of others: a view mixes tokens."
+                )
+                case = f"B = {B}, T = {T}"
+                yield Finding("heads-mixed-split", "bug", proof, case, SourceLine.of(torn))
                 return
 
 

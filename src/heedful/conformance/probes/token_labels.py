@@ -41,7 +41,7 @@ def tearing_view(path: list[Step]) -> Step | None:
         if rearranged is None:
             return None
         values[step.index] = rearranged
-        together = _holds_tokens_together(rearranged)
+        together = _holds_tokens_together(rearranged, labels)
         torn = None if together else torn or step
     return torn
 
@@ -72,12 +72,21 @@ def _replayed(step: Step, values: dict[int, Tensor]) -> Tensor | None:
     return part if tuple(part.shape) == step.shape else None
 
 
-def _holds_tokens_together(labels: Tensor) -> bool:
-    """Check whether some axis has entries of one token alone, or whole tokens."""
+def _holds_tokens_together(labels: Tensor, projected: Tensor) -> bool:
+    """Check whether some axis has entries of one token alone, or whole tokens, which are neighbors in the projection."""
     first = labels == labels.flatten()[0]
     for axis in (axis for axis, size in enumerate(labels.shape) if size > 1):
         if torch.equal(labels, labels.narrow(axis, 0, 1).expand_as(labels)):
             return True
         if first.sum(axis).max() == first.sum():
-            return True
+            lines = labels.movedim(axis, -1).flatten(0, -2)
+            if _are_neighbors(lines[(lines == labels.flatten()[0]).any(-1)].unique(), projected):
+                return True
     return False
+
+
+def _are_neighbors(tokens: Tensor, projected: Tensor) -> bool:
+    """Check whether tokens fill a box, such as a patch of an image, in the projection that labels were made for."""
+    places = torch.isin(projected, tokens).nonzero()
+    sizes = places.amax(0) - places.amin(0) + 1
+    return int(sizes.prod()) == len(places)
