@@ -24,7 +24,12 @@ from heedful.conformance.recording.assignments import (
     last_return,
     variables_read,
 )
-from heedful.conformance.recording.call_sites import call_site, lines_calling, returns_result
+from heedful.conformance.recording.call_sites import (
+    call_site,
+    line_reading_relative,
+    lines_calling,
+    returns_result,
+)
 from heedful.conformance.recording.dataflow import (
     ancestors,
     is_projection,
@@ -180,7 +185,12 @@ def _line_without_projection(evidence: Evidence, name: str, unused: set[int]) ->
     if computed is None and role == "output":
         assert module is not None
         return last_return(module.get_submodule(parent_of(name)).forward)
-    return SourceLine.of(computed) or attribute_definition(module, name.removesuffix(".weight"))
+    defined = name.removesuffix(".weight")
+    parent, _, attribute = defined.rpartition(".")
+    beside = None
+    if computed is None and module is not None:
+        beside = line_reading_relative(module.get_submodule(parent), attribute)
+    return SourceLine.of(computed) or beside or attribute_definition(module, defined)
 
 
 def _readers_of_siblings(steps: tuple[Step, ...], name: str) -> Iterator[list[Step]]:
