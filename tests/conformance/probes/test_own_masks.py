@@ -72,7 +72,9 @@ def found(tmp_path, source, **options):
     return [(bug.name, bug.place and bug.place.source) for bug in report.bugs]
 
 
-@pytest.mark.parametrize("edited", ["~src_tokens.eq(self.padding_idx)", "src_tokens.ne(self.padding_idx)"])
+@pytest.mark.parametrize(
+    "edited", ["~src_tokens.eq(self.padding_idx)", "src_tokens.ne(self.padding_idx)"]
+)
 def test_a_mask_of_ids_hides_the_padding(tmp_path, edited):
     assert found(tmp_path, FROM_IDS) == []
     source = FROM_IDS.replace("src_tokens.eq(self.padding_idx)", edited)

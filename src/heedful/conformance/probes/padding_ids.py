@@ -34,7 +34,9 @@ def padding_ids(evidence: Evidence) -> Iterator[Finding | Fact]:
         return
     ids[ids == padding] = (padding + 1) % inputs.vocabulary
     ids[:, T - PADDED :] = padding
-    padded = replace(inputs, arguments={**inputs.arguments, evidence.subject.convention.names[0]: ids})
+    padded = replace(
+        inputs, arguments={**inputs.arguments, evidence.subject.convention.names[0]: ids}
+    )
     observation = attempt(lambda: evidence.subject.record(padded))
     if isinstance(observation, Exception):
         return

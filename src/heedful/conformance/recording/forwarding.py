@@ -88,9 +88,7 @@ def call_of_omitting(
     return None
 
 
-def functions_given(
-    target: Callable[..., Any], step: Step
-) -> Iterator[tuple[FunctionType, str]]:
+def functions_given(target: Callable[..., Any], step: Step) -> Iterator[tuple[FunctionType, str]]:
     """Yield the functions that a target calls with the variable of a step, each with the parameter that gets it.
 
     Args:

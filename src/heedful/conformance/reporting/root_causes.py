@@ -54,7 +54,10 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "mask-inverted": (
         *(*_LEAKS, *_OTHER_RUNS),
         *("self-hidden", "window-missing", "mask-broadcast", "output-not-finite"),
-        *("attention-ignored", "gradient-wrong"),  # filled with the lowest number, all scores are equal
+        *(
+            "attention-ignored",
+            "gradient-wrong",
+        ),  # filled with the lowest number, all scores are equal
     ),
     "mask-fill-too-small": (*_LEAKS, *_OTHER_RUNS, "window-missing"),
     "mask-fill-positive": (
