@@ -10,7 +10,7 @@ from heedful.conformance.calling.influence import mixes_sequences
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import CHANGED, Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.probes.token_labels import tearing_view
+from heedful.conformance.probes.token_labels import scattering_view, tearing_view
 from heedful.conformance.recording.dataflow import (
     PRODUCTS,
     VIEWS,
@@ -109,8 +109,16 @@ def _answer(
     mixing = _first_mixing_step(evidence.baseline, evidence.after(0, CHANGED), path)
     step = mixing or _last_view(path) or attention.scores_step
     name = "heads-mixed-split"
-    torn = tearing_view(steps_from_projection(evidence.baseline, source))
-    if torn is not None:
+    projected = steps_from_projection(evidence.baseline, source)
+    torn = tearing_view(projected)
+    scattered = scattering_view(projected, evidence.subject.convention.grid_of(T), length)
+    if scattered is not None:
+        step = scattered
+        proof = (
+            f"The {length} rows that are compared hold pixels from all over the image, no lines or columns of it: a "
+            "view takes another axis for theirs."
+        )
+    elif torn is not None:
         step = torn
         proof = (
             f"The features of one token are spread over several of the {length} rows that are compared, beside those "

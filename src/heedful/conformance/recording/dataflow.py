@@ -48,6 +48,16 @@ def steps_from_tokens(steps: Sequence[Step]) -> set[int]:
     return dependent
 
 
+def steps_from_argument(steps: Sequence[Step], name: str) -> set[int]:
+    """Return the indices of the steps whose results depend on an argument of the run."""
+    dependent: set[int] = set()
+    for step in steps:
+        given = any(source.kind == "input" and source.name == name for source in step.inputs)
+        if given or any(source.step in dependent for source in step.inputs):
+            dependent.add(step.index)
+    return dependent
+
+
 def _read_by(step: Step) -> Sequence[Source]:
     """Return the sources whose entries a step reads, without templates for the shape or dtype of its result."""
     if step.operation.endswith("_like") or step.operation.startswith("new_"):
