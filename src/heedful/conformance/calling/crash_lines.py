@@ -54,7 +54,7 @@ def _swapped_unpacking(frame: FrameType, raised: SourceLine) -> SourceLine | Non
 
 
 def _assignment_of_unknown_size(frame: FrameType, raised: SourceLine) -> SourceLine | None:
-    """Return the line that assigns the only tensor, of those that are combined, with a size that the code does not know.
+    """Return the line that assigns the only tensor, of those combined, with a size that the code does not know.
 
     The code knows numbers in its variables and in attributes of its module.
     """
@@ -74,7 +74,7 @@ def _assignment_of_unknown_size(frame: FrameType, raised: SourceLine) -> SourceL
 
 
 def _numbers(frame: FrameType) -> Iterator[int]:
-    """Yield the integers among the variables of a frame and the attributes of its module, and the sizes of arguments."""
+    """Yield the integers in the variables of a frame and in its module, and the sizes of arguments."""
     yield 1
     module = frame.f_locals.get("self")
     attributes = vars(module).values() if isinstance(module, nn.Module) else ()

@@ -25,7 +25,7 @@ VIEWS: frozenset[str] = frozenset(
 """Operations that rearrange or copy entries without computing new ones."""
 
 
-TEMPLATED: frozenset[str] = frozenset({"view_as", "expand_as", "type_as"})
+TEMPLATED: frozenset[str] = frozenset({"view_as", "expand_as", "type_as", "to"})
 """The rearrangements that take only a shape or a dtype from their second operand."""
 
 CHOICES: frozenset[str] = frozenset({"argmax", "one_hot", "scatter", "scatter_", "round", "sign"})

@@ -66,6 +66,7 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     ),
     "mask-broadcast": ("padding-leak", *_OTHER_RUNS, "output-not-finite"),
     "self-hidden": (
+        *("mask-unused", "gradient-wrong"),  # a row without keys weights hidden ones
         *("future-leak", "padding-leak", "mask-fill-too-small"),
         *("nan-on-masked-rows", "window-off-by-one", "window-missing", "output-not-finite"),
     ),
