@@ -126,7 +126,7 @@ def _is_divided(observation: Observation, product: Product) -> bool:
 # --- over the edges of a graph -----------------------------------------------------------------------
 
 
-class _Grouping(NamedTuple):
+class Grouping(NamedTuple):
     """A step that sums up what has the same index.
 
     Attributes:
@@ -143,14 +143,14 @@ class _Grouping(NamedTuple):
 def _over_groups(evidence: Evidence) -> Finding | None:
     """Return a finding if exponentials are divided by the sums of other groups than those in which values are summed."""
     observation = evidence.baseline
-    groupings = list(_groupings(observation))
+    groupings = list(groupings_of(observation))
     for gathering in groupings:
         weights = _weights(observation, gathering)
-        if weights is None or _sum_to_1(weights, gathering.index):
+        if weights is None or sum_to_1(weights, gathering.index):
             continue
         exponentials = ancestors(observation.trace.steps, weights)
         sums = [it for it in groupings if it.step.index in exponentials]
-        if not any(_sum_to_1(weights, it.index) for it in sums):
+        if not any(sum_to_1(weights, it.index) for it in sums):
             continue
         inner = weights.function != gathering.step.function
         line = call_line(observation, evidence.subject.module, weights) if inner else None
@@ -166,7 +166,7 @@ def _over_groups(evidence: Evidence) -> Finding | None:
     return None
 
 
-def _groupings(observation: Observation) -> Iterator[_Grouping]:
+def groupings_of(observation: Observation) -> Iterator[Grouping]:
     """Yield the steps of a run that sum up what has the same index."""
     for step in observation.trace:
         if step.operation not in GROUPING:
@@ -178,10 +178,10 @@ def _groupings(observation: Observation) -> Iterator[_Grouping]:
         indices = [it for it in values if it is not None and it.dtype == torch.int64]
         added = sources[-1]
         if len(indices) == 1 and value_of(observation, added) is not indices[0]:
-            yield _Grouping(step, indices[0].reshape(len(indices[0]), -1)[:, 0], added)
+            yield Grouping(step, indices[0].reshape(len(indices[0]), -1)[:, 0], added)
 
 
-def _weights(observation: Observation, gathering: _Grouping) -> Step | None:
+def _weights(observation: Observation, gathering: Grouping) -> Step | None:
     """Return the quotient of exponentials by which the entries of a grouping are multiplied; None if there is none."""
     steps = observation.trace.steps
     if gathering.source.step is None:
@@ -198,7 +198,7 @@ def _weights(observation: Observation, gathering: _Grouping) -> Step | None:
     return None
 
 
-def _sum_to_1(weights: Step, index: Tensor) -> bool:
+def sum_to_1(weights: Step, index: Tensor) -> bool:
     """Check whether weights sum to 1 over the entries that have the same index."""
     value = tensor_of(weights)
     if value is None or len(value) != len(index):
