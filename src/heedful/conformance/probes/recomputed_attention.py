@@ -7,14 +7,14 @@ were projected.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from heedful.conformance.evidence.attention import FAINT, RecordedAttention
-from heedful.conformance.evidence.attention_search import find_attentions
+from heedful.conformance.evidence.attention_search import TRANSPOSING, find_attentions
 from heedful.conformance.evidence.chain import DIVISIONS, SOFTMAXES
 from heedful.conformance.evidence.designs import (
     describe_weights,
@@ -142,9 +142,10 @@ def _wrong_logits(
 def _own_key_in_every_score(evidence: Evidence, attention: RecordedAttention) -> Finding | None:
     """Return a finding if scores are divided by lengths of keys that lie along the axis of the queries."""
     steps = evidence.baseline.trace.steps
-    if attention.query_source.step is None or attention.key_source.step is None:
+    sources = (attention.query_source, attention.key_source)
+    operands = {it for source in sources if (it := _before_turns(steps, source.step)) is not None}
+    if len(operands) != len(sources):
         return None
-    operands = {attention.query_source.step, attention.key_source.step}
     chain = {step.index for step in attention.chain}
     for step in attention.chain[1:]:
         divisor = next((it.step for it in step.inputs if it.step not in chain), None)
@@ -167,6 +168,13 @@ def _own_key_in_every_score(evidence: Evidence, attention: RecordedAttention) ->
         case = f"{attention.scores.shape[1]} queries, {attention.scores.shape[2]} keys"
         return Finding("weights-wrong", "bug", proof, case, SourceLine.of(steps[joining]), remedy)
     return None
+
+
+def _before_turns(steps: Sequence[Step], index: int | None) -> int | None:
+    """Return the step that an operand of a product only transposes."""
+    while index is not None and steps[index].operation in TRANSPOSING:
+        index = steps[index].inputs[0].step
+    return index
 
 
 def _softmax_index(attention: RecordedAttention) -> int:
