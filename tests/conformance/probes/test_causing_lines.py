@@ -118,7 +118,13 @@ class Attention(nn.Module):
         return context
 """
 WRONG = [
-    (UNEQUAL, "with_copies(k, n)", "with_copies(k.transpose(1, 2), n)", "crashes", "keys ="),
+    (
+        UNEQUAL,
+        "with_copies(k, n)",
+        "with_copies(k.transpose(1, 2), n).transpose(1, 2)",
+        "crashes",
+        "keys =",
+    ),
     (PIXELS, "n, c, h, w = ", "n, c, w, h = ", "crashes", "pixels.size()"),
     (BACKWARD, "above @ values.mT", "above @ values.mT * 2", "gradient-wrong", "values.mT * 2"),
     (BACKWARD, " * weights).sum", ").sum", "gradient-wrong", "inner ="),
