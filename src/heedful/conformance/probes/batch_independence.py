@@ -10,7 +10,7 @@ from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.assignments import assignment_before, variables_read
-from heedful.conformance.recording.dataflow import parameter_names
+from heedful.conformance.recording.dataflow import VIEWS, parameter_names
 from heedful.conformance.recording.definitions import attribute_definition, layer_definition
 from heedful.conformance.recording.differences import changed_entries, indices_with_any
 from heedful.conformance.recording.source import SourceLine
@@ -55,8 +55,17 @@ def _line(evidence: Evidence, step: Step | None) -> SourceLine | None:
     module = evidence.subject.module
     kinds = (nn.Softmax,) if step.operation in SOFTMAXES else TOKENS_FIRST
     return (
-        layer_definition(module, step, *kinds) or _copied_layer(module, step) or SourceLine.of(step)
+        layer_definition(module, step, *kinds)
+        or (None if _is_rearranged(evidence, step) else _copied_layer(module, step))
+        or SourceLine.of(step)
     )
+
+
+def _is_rearranged(evidence: Evidence, step: Step) -> bool:
+    """Check whether the tokens are rearranged for a layer, where its axes could be put in order, too."""
+    source = next(iter(step.inputs), None)
+    before = None if source is None or source.step is None else evidence.baseline.trace[source.step]
+    return before is not None and before.operation in VIEWS
 
 
 def _copied_layer(module: nn.Module | None, step: Step) -> SourceLine | None:
