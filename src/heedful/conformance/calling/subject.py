@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from heedful.conformance.calling.construction import (
     chooses_width,
     guessed_parameters,
     instantiate,
+    key_heads_parameter,
 )
 from heedful.conformance.calling.convention import CallingConvention
 from heedful.conformance.calling.discovery import find_convention
@@ -82,7 +84,12 @@ def find_subject(
 def _made(target: Any, arguments: Mapping[str, Any]) -> Target:
     """Return what is to be called: an instance of a class, or anything else that can be called."""
     guessed = tuple(guessed_parameters(target, arguments))
-    return replace(make_target(instantiate(target, arguments)), guessed=guessed)
+    role = key_heads_parameter(target, arguments)
+    return replace(
+        make_target(instantiate(target, arguments)),
+        guessed=guessed,
+        with_one_key_head=role and partial(instantiate, target, {**arguments, role: 1}),
+    )
 
 
 def _called_conventionally(
