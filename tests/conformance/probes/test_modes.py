@@ -54,6 +54,8 @@ def test_what_a_call_leaves_behind(tmp_path, old, new, bugs):
 
 def test_a_tensor_that_is_made_again_on_another_device(tmp_path):
     source = SOURCE.replace("self.bias.to(x)", "self.bias")
-    source = source.replace("self.bias is None or", "self.bias is None or self.bias.device != x.device or")
+    source = source.replace(
+        "self.bias is None or", "self.bias is None or self.bias.device != x.device or"
+    )
     with written(tmp_path, source) as target:
         assert check(target).bugs == ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -88,7 +87,7 @@ def _made(target: Any, arguments: Mapping[str, Any]) -> Target:
     return replace(
         make_target(instantiate(target, arguments)),
         guessed=guessed,
-        with_one_key_head=role and partial(instantiate, target, {**arguments, role: 1}),
+        with_key_heads=role and (lambda count: instantiate(target, {**arguments, role: count})),
     )
 
 

@@ -1,9 +1,10 @@
-"""Probe: the target also runs with one head of keys and values for all heads of queries."""
+"""Probe: the target also runs with one head of keys and values, and with as many as of queries."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from torch import nn
 
@@ -24,28 +25,31 @@ from heedful.conformance.reporting.finding import Fact, Finding
 
 @probe("crashes")
 def key_heads(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Build the target anew with one head of keys, if it has several groups of heads, and run the same call.
+    """Build the target with one head of keys, and with as many as of queries, and run the same call.
 
     Sizes that should be multiplied may be equal by chance to what they are divided by, but not for every number.
     """
     subject, inputs = evidence.subject, evidence.inputs
-    make = subject.target.with_one_key_head
+    make, heads = subject.target.with_key_heads, evidence.expected.num_heads
     if subject.module is None or make is None or subject.convention.guessed:
         return
-    made = attempt(make)
-    if not isinstance(made, nn.Module) or _shapes(made) == _shapes(subject.module):
-        return
-    target = replace(subject.target, callee=made)
-    other = replace(subject, target=target, callee=CASTS[subject.dtype](made.eval()))
-    error = attempt(lambda: other.run(inputs))
-    if isinstance(error, Exception) and not is_refusal(error) and raising_line(error) is not None:
-        yield Finding(
-            "crashes",
-            "bug",
-            f"With one head of keys and values, the target raises {describe_exception(error)}",
-            "B = {}, T = {}".format(*inputs.sizes),
-            _line_creating(made, error) or raising_line(error),
-        )
+    for count in (1, heads):
+        made = None if count is None else attempt(partial(make, count))
+        if not isinstance(made, nn.Module) or _shapes(made) == _shapes(subject.module):
+            continue
+        target = replace(subject.target, callee=made)
+        other = replace(subject, target=target, callee=CASTS[subject.dtype](made.eval()))
+        error = attempt(partial(other.run, inputs))
+        line = raising_line(error) if isinstance(error, Exception) else None
+        if isinstance(error, Exception) and not is_refusal(error) and line is not None:
+            yield Finding(
+                "crashes",
+                "bug",
+                f"With {count} heads of keys and values, the target raises {describe_exception(error)}",
+                "B = {}, T = {}".format(*inputs.sizes),
+                _line_creating(made, error) or line,
+            )
+            return
 
 
 def _shapes(module: nn.Module) -> list[tuple[int, ...]]:
