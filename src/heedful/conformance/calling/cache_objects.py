@@ -20,7 +20,6 @@ from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.names import Names
 from heedful.conformance.calling.target import CASTS
 
-
 MAKES: re.Pattern[str] = re.compile(
     r"^_?(init|new|make|empty|create|allocate|alloc|build|get|setup).*(cache|kv|state|memory)"
 )

@@ -165,7 +165,7 @@ def _has_sibling_in_two_roles(evidence: Evidence, name: str, shape: torch.Size) 
 
 
 def _counterpart_meeting_itself(evidence: Evidence, name: str) -> Step | None:
-    """Return the step that reads a parameter's counterpart, such as att_l for att_r, for both sides of a sum or product.
+    """Return the step that reads a parameter's counterpart for both sides of a sum or product, as att_l for att_r.
 
     The counterpart has the same shape and a name that differs in one word.
     """
