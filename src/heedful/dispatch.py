@@ -14,7 +14,7 @@ from torch import Tensor
 from heedful.errors import ArgumentError, KernelError
 from heedful.kernels import Kernel, flex, native, online, reference, torch_sdpa
 from heedful.masks import MAX_KEY_RANGES, Mask
-from heedful.problem import AttentionProblem
+from heedful.problem import FEW_QUERIES, AttentionProblem
 from heedful.screen import aligned
 
 KERNELS: dict[str, Kernel] = {
@@ -23,7 +23,6 @@ KERNELS: dict[str, Kernel] = {
 }
 AUTO: str = "auto"
 AMX: bool = torch.cpu._is_amx_tile_supported()
-MAX_DECODED: int = 8  # queries; up to here, reading keys and values takes most of the time
 MAX_REFERENCE_BYTES: int = 2**30  # of scores and weights; beyond, block by block
 
 
@@ -50,7 +49,7 @@ def _fast_kernels(problem: AttentionProblem) -> tuple[str, ...]:
 def _why_torch_is_faster(problem: AttentionProblem) -> str | None:
     """Return why PyTorch's kernel is faster than ours on this CPU, if it skips as much; None if ours is faster."""
     bf16, isa = problem.query.dtype == torch.bfloat16, native.library.isa
-    many_queries = problem.sizes.Tq > MAX_DECODED
+    many_queries = problem.sizes.Tq > FEW_QUERIES
     if AMX and bf16:
         reason = "it multiplies bfloat16 on this machine's AMX tiles"
     elif isa == "generic" and many_queries:

@@ -18,6 +18,8 @@ from heedful.modes import any_set, is_causal_bias, values_known
 from heedful.shapes import Sizes, broadcasts, read_sizes
 
 DTYPES: tuple[torch.dtype, ...] = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+# A call of up to so many decodes: reading keys and values, and the call itself, take most of the time.
+FEW_QUERIES: int = 8
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from upstream.cases import KNOWN, Case, Version
+from upstream.cases import Case, Version
 from upstream.held_out import HELD_OUT
-from upstream.known_drawn import KNOWN_DRAWN
-from upstream.known_later import KNOWN_LATER
+from upstream.known import KNOWN
 
 from heedful.conformance import Report, check
 from heedful.errors import HeedfulError
@@ -27,7 +26,7 @@ WORKERS = 2
 NEAR = 1
 """How many lines a reported line may be away from the lines of the fix."""
 SETS: dict[Literal["known", "held-out"], tuple[Case, ...]] = {
-    "known": (*KNOWN, *KNOWN_LATER, *KNOWN_DRAWN),
+    "known": KNOWN,
     "held-out": HELD_OUT,
 }
 """The two sets of bugs: those that may guide a change of the check, and those that may not."""

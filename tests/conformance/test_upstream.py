@@ -3,15 +3,12 @@
 from pathlib import Path
 
 import pytest
-import upstream.later_proofs
-import upstream.latest_proofs  # noqa: F401 -- registers further proofs
-from upstream.cases import BUGS, KNOWN, Case
+from upstream.cases import BUGS, Case
 from upstream.held_out import HELD_OUT
-from upstream.known_drawn import KNOWN_DRAWN
-from upstream.known_later import KNOWN_LATER
+from upstream.known import FAMILIES, KNOWN
 from upstream.proofs import PROOFS, difference
 
-CASES = (*KNOWN, *KNOWN_LATER, *KNOWN_DRAWN, *HELD_OUT)
+CASES = (*KNOWN, *HELD_OUT)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -40,3 +37,8 @@ def test_every_bug_has_a_file_a_case_and_a_proof() -> None:
 
 def test_no_bug_is_in_two_sets() -> None:
     assert len({case.reference for case in CASES}) == len(CASES)
+
+
+def test_all_known_bugs_of_a_finding_are_in_one_family() -> None:
+    families = {(case.bug, family) for family, cases in FAMILIES.items() for case in cases}
+    assert len(families) == len({case.bug for case in KNOWN})

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from heedful import dispatch
+from heedful.problem import FEW_QUERIES
 from heedful.screen import aligned
 
 
@@ -71,8 +71,8 @@ def count_call(
 ) -> None:
     """Count a call. Query and key have their tokens in dimension −2; the rest is as in `CallKind`."""
     Tq, Tk = query.shape[-2:-1], key.shape[-2:-1]  # there are none in a tensor of one dimension
-    few = dispatch.MAX_DECODED
-    tokens = f"Tq ≤ {few}" if Tq <= (few,) else "Tq = Tk" if Tq == Tk else "Tq ≠ Tk"
+    few = Tq <= (FEW_QUERIES,)
+    tokens = f"Tq ≤ {FEW_QUERIES}" if few else "Tq = Tk" if Tq == Tk else "Tq ≠ Tk"
     dtype = str(query.dtype).removeprefix("torch.")
     with _lock:
         _tally[CallKind(direction, dtype, tokens, mask, passed_on or "")] += 1

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from importlib.util import module_from_spec, spec_from_file_location
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
+
+from heedful import check
+from heedful.conformance.calling.loading import loaded
 
 
 @pytest.fixture
-def edited(tmp_path: Path) -> Callable[[ModuleType, str, str, str], type]:
-    """Return a function that returns a class of a file in which one text of that class is replaced."""
+def bugs_of(tmp_path: Path) -> Iterator[Callable[[ModuleType, str, str, str], list[str]]]:
+    """Return a function that names the bugs of a class of a file in which one text of that class is replaced."""
+    with ExitStack() as stack:
 
-    def edit(file: ModuleType, name: str, right: str, wrong: str) -> type:
-        source = Path(file.__file__ or "").read_text()
-        start = source.index(f"class {name}(")
-        assert right in source[start:]
-        path = tmp_path / "edited.py"
-        path.write_text(source[:start] + source[start:].replace(right, wrong, 1))
-        spec = spec_from_file_location("edited", path)
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules["edited"] = made = module_from_spec(spec)
-        spec.loader.exec_module(made)
-        return getattr(made, name)
+        def named(file: ModuleType, name: str, right: str, wrong: str) -> list[str]:
+            source = Path(file.__file__ or "").read_text()
+            start = source.index(f"class {name}(")
+            assert right in source[start:]
+            path = tmp_path / "edited.py"
+            path.write_text(source[:start] + source[start:].replace(right, wrong, 1))
+            torch.manual_seed(0)
+            target = stack.enter_context(loaded(f"{path}:{name}"))
+            return [bug.name for bug in check(target()).bugs]
 
-    return edit
+        yield named

@@ -42,9 +42,8 @@ def test_the_values_within_an_argument_are_found(module, tokens, mask):
         ("OfList", " / q.shape[-1] ** 0.5", "", "scale-missing"),
     ],
 )
-def test_the_bug_is_named(module, right, wrong, name, edited):
-    torch.manual_seed(0)
-    assert [bug.name for bug in check(edited(batches, module, right, wrong)()).bugs] == [name]
+def test_the_bug_is_named(module, right, wrong, name, bugs_of):
+    assert bugs_of(batches, module, right, wrong) == [name]
 
 
 def test_the_command_that_is_proposed_holds_the_values():

@@ -87,10 +87,8 @@ def test_the_tokens_of_the_encoder_are_the_keys(module, example, expected, given
         ("HiddenStep", "outputs.permute(1, 0, 2)", "outputs.view(-1, src_len, 24)", "batch-mixed"),
     ],
 )
-def test_the_bug_of_a_step_is_named(module, right, wrong, name, edited):
-    torch.manual_seed(0)
-    bugs = check(edited(decoders, module, right, wrong)()).bugs
-    assert [bug.name for bug in bugs] == [name]
+def test_the_bug_of_a_step_is_named(module, right, wrong, name, bugs_of):
+    assert bugs_of(decoders, module, right, wrong) == [name]
 
 
 @pytest.mark.parametrize("module", [it[0] for it in STEPS], ids=IDS)

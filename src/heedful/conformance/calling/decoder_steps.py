@@ -8,11 +8,12 @@ from itertools import islice, product
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.influence import influences
+from heedful.conformance.calling.recurrent import recurrent_layers, state_sizes
 from heedful.conformance.calling.resizing import Axes
 from heedful.conformance.calling.target import Target
 
@@ -58,12 +59,9 @@ def readings(target: Target, leaves: Mapping[str, Any], first: str | None) -> It
 
 def _is_state(target: Target, tensor: Tensor) -> bool:
     """Check whether a tensor has the shape of the state of a recurrent layer within the target."""
-    parts = [] if target.module is None else list(target.module.modules())
-    layers = [it for it in parts if isinstance(it, nn.RNNBase)]
-    cells = [it for it in parts if isinstance(it, nn.RNNCellBase)]
+    sizes = list(map(state_sizes, recurrent_layers(target.module)))
     if tensor.dim() == 2:
-        return tensor.shape[-1] in {it.hidden_size for it in (*layers, *cells)}
-    sizes = {(it.num_layers * (1 + it.bidirectional), it.hidden_size) for it in layers}
+        return tensor.shape[-1] in {size for _, size in sizes}
     return tensor.dim() == 3 and (tensor.shape[0], tensor.shape[2]) in sizes
 
 
@@ -108,12 +106,6 @@ def attends_to_keys(caller: Caller) -> bool:
     ):
         return False
     return any(influences(caller, inputs, token, rows=slice(None)) for token in (0, TOKENS - 1))
-
-
-def mixes_sequences(caller: Caller) -> bool:
-    """Check whether a change of one sequence reaches another one, which may be a bug, or a wrong reading."""
-    inputs = caller.draw(SEQUENCES, TOKENS)
-    return influences(caller, inputs, 0, rows=slice(1, None)) is not False
 
 
 def full_lengths(B: int, T: int, dtype: torch.dtype) -> Tensor:

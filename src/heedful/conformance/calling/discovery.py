@@ -24,9 +24,10 @@ from heedful.conformance.calling.failures import (
     proof_of_bug,
 )
 from heedful.conformance.calling.globals import global_tensor_sizes
+from heedful.conformance.calling.influence import mixes_sequences
 from heedful.conformance.calling.isolation import within
 from heedful.conformance.calling.layouts import likely_layouts
-from heedful.conformance.calling.one_query import mixes_sequences, with_one_query
+from heedful.conformance.calling.one_query import with_one_query
 from heedful.conformance.calling.other_axes import with_axes_by_behavior
 from heedful.conformance.calling.pixel_masks import with_pixel_masks
 from heedful.conformance.calling.second_sequence import with_second_sequence
@@ -161,7 +162,8 @@ def _is_doubtful(caller: Caller) -> bool:
     is_guess = convention.batched and (convention.guessed or _contradicts(caller))
     if not is_guess or convention.fixed_sizes:
         return False
-    return mixes_sequences(caller, TRIAL_SIZES[0]) is True and with_one_query(caller) is caller
+    mixed = mixes_sequences(caller, caller.draw(*TRIAL_SIZES))
+    return mixed is True and with_one_query(caller) is caller
 
 
 def _contradicts(caller: Caller) -> bool:

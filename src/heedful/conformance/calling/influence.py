@@ -1,4 +1,4 @@
-"""Decide whether a token influences a row of the output."""
+"""Decide whether a token influences a row of the output, or another sequence."""
 
 from __future__ import annotations
 
@@ -29,3 +29,8 @@ def influences(caller: Caller, inputs: Inputs, token: int, rows: Any) -> bool | 
     if not isinstance(before, Tensor) or not isinstance(after, Tensor):
         return None
     return bool(differing_entries(before, after).any())
+
+
+def mixes_sequences(caller: Caller, inputs: Inputs) -> bool | None:
+    """Check whether a change of the first sequence reaches another one; None if a call fails."""
+    return influences(caller, inputs, 0, rows=slice(1, None))

@@ -43,6 +43,7 @@ class Evidence:
         self.subject: Subject = subject
         self.stated: Expected = expected
         self.after: Callable[[int, int], Observation] = cache(self._after)
+        self.on_other_tokens: Callable[[int], Observation] = cache(self._on_other_tokens)
         self.attentions_after: Callable[[int, int], list[RecordedAttention]] = cache(
             self._attentions_after
         )
@@ -76,6 +77,10 @@ class Evidence:
     def _after(self, b: int, t: int) -> Observation:
         """Return the run on the sample with token t of batch entry b changed."""
         return self.subject.record(self.inputs.changed(b, t))
+
+    def _on_other_tokens(self, seed: int) -> Observation:
+        """Return the run on other tokens, of the sizes of the sample; those of the sample have the seed 0."""
+        return self.subject.record(self.subject.draw(*self.inputs.sizes, seed=seed))
 
     @cached_property
     def expected(self) -> Expectations:

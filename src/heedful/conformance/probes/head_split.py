@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
 from torch import Tensor
 
+from heedful.conformance.calling.influence import mixes_sequences
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import CHANGED, Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.token_labels import scattering_view, tearing_view
 from heedful.conformance.recording.dataflow import (
+    JOINING,
     VIEWS,
     ancestors,
     steps_from_projection,
@@ -28,7 +29,6 @@ from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 
 REARRANGING: frozenset[str] = frozenset(("pad", "roll", "flip", "gather", "index_select"))
-JOINING: frozenset[str] = frozenset(("cat", "concat", "stack"))
 PLURALS: dict[str, str] = {"query": "queries", "key": "keys", "value": "values"}
 
 
@@ -104,7 +104,7 @@ def _answer(
             f"The features of one token are spread over several of the {length} rows that are compared, beside those "
             "of others: a view mixes tokens."
         )
-    elif length == B and length != T and _mixes_sequences(evidence):
+    elif length == B and length != T and mixes_sequences(evidence.subject, evidence.inputs):
         name = "batch-mixed"
         proof = f"The scores compare the {B} sequences of the batch with each other, not the {T} tokens."
     elif mixing is not None and _computes(mixing):
@@ -129,12 +129,6 @@ def _answer(
     unsure = name == "batch-mixed" and evidence.subject.convention.is_unsure
     level = "suspicious" if unsure else "bug"
     return Finding(name, level, proof, f"B = {B}, T = {T}", SourceLine.of(step))
-
-
-def _mixes_sequences(evidence: Evidence) -> bool:
-    """Check whether any output depends on a token of another sequence."""
-    influence = evidence.influence.any(3).any(1)  # (B, B)
-    return bool((influence & ~torch.eye(len(influence), dtype=torch.bool)).any())
 
 
 def _steps_from_tokens(evidence: Evidence, source: Source) -> list[Step]:

@@ -19,8 +19,8 @@ from heedful.conformance.reporting.finding import Fact, Finding
 @probe("mask-inverted")
 def outside_keys(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Search for queries that see only keys which are the same for all tokens, as those around an image are."""
-    (B, T), inputs = evidence.inputs.sizes, evidence.subject.draw(*evidence.inputs.sizes, seed=9)
-    other = attempt(lambda: find_attentions(evidence.subject.record(inputs)))
+    B, T = evidence.inputs.sizes
+    other = attempt(lambda: find_attentions(evidence.on_other_tokens(1)))
     if isinstance(other, Exception):
         return
     for attention, again in zip(evidence.attentions, other, strict=False):

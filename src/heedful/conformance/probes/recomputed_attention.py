@@ -27,6 +27,7 @@ from heedful.conformance.evidence.regression import centred, slope_of
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import (
     PRODUCTS,
+    SCALINGS,
     is_projection,
     steps_from_projection,
 )
@@ -38,15 +39,12 @@ from heedful.observation import Source, Step
 TOLERANCE = 1e-5
 """The largest difference of two weights that rounding, or an ε in a denominator, may cause."""
 CAPS: tuple[str, ...] = ("tanh", "tanh_")
-SCALINGS: tuple[str, ...] = (
-    *("mul", "mul_", "div", "div_", "truediv", "true_divide", "imul", "itruediv", "multiply"),
-)
 
 
 @probe("weights-wrong", "softmax-twice", "context-wrong")
 def recomputed_attention(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Compute the logits and weights again from the queries and keys, and find the first step that departs."""
-    others = _attentions_on_other_tokens(evidence)
+    others = find_attentions(evidence.on_other_tokens(1))
     for index, attention in enumerate(evidence.attentions):
         if attention.fused:
             finding = _scaled_values(evidence, attention)
@@ -61,11 +59,6 @@ def recomputed_attention(evidence: Evidence) -> Iterator[Finding | Fact]:
         if finding:
             yield finding
             return
-
-
-def _attentions_on_other_tokens(evidence: Evidence) -> list[RecordedAttention]:
-    inputs = evidence.subject.draw(*evidence.inputs.sizes, seed=1)
-    return find_attentions(evidence.subject.record(inputs))
 
 
 def _is_softmax_of_keys(attention: RecordedAttention) -> bool:

@@ -12,13 +12,17 @@ from torch import Tensor
 
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
-from heedful.conformance.recording.dataflow import VIEWS, is_projection, steps_from_projection
+from heedful.conformance.recording.dataflow import (
+    JOINING,
+    VIEWS,
+    is_projection,
+    steps_from_projection,
+)
 from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.observation import Source, Step
 
 MAX_RUNS = 24
 TOLERANCE = 1e-5  # tables of angles are often in float32
-JOINING: tuple[str, ...] = ("cat", "concat", "stack")
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,16 +78,15 @@ def find_rotations(
     D = attention.query.shape[-1]
     if D < 2 or attention.key.shape[-1] != D:
         return None, None
-    observations = [evidence.baseline]
     query, key = (
         _spans(evidence.baseline, source, D)
         for source in (attention.query_source, attention.key_source)
     )
     if not query and not key:
         return None, None
-    while len(observations) < MAX_RUNS and _count_samples((query, key), observations) < D + 3:
-        inputs = evidence.subject.draw(*evidence.inputs.sizes, seed=len(observations))
-        observations.append(evidence.subject.record(inputs))
+    T = evidence.inputs.sizes[1]
+    rows = min(_rows_at_each(T, spans[0].before) for spans in (query, key) if spans)
+    observations = _enough_runs(evidence, rows, D)
     sides = _find_rotation(observations, query), _find_rotation(observations, key)
     unknown = any(
         side is None and not _is_unrotated(observations, source, spans)
@@ -116,11 +119,21 @@ def _spans(observation: Observation, source: Source, D: int) -> list[_Span]:
     ]
 
 
-def _count_samples(sides: Sequence[list[_Span]], observations: Sequence[Observation]) -> int:
-    """Return the number of recorded rows for each position, for the side with fewer."""
-    T = observations[0].inputs.sizes[1]
-    shapes = [torch.Size(spans[0].before.shape) for spans in sides if spans]
-    return len(observations) * min(shape.numel() // (T * shape[-1]) for shape in shapes)
+def _enough_runs(evidence: Evidence, rows: int, D: int) -> list[Observation]:
+    """Return the baseline and so many runs on other tokens that they determine a matrix (D, D), or `MAX_RUNS`.
+
+    Args:
+        evidence: The runs.
+        rows: The number of rows that the matrix maps in one run.
+        D: The head size.
+    """
+    count = min(math.ceil((D + 3) / rows), MAX_RUNS)
+    return [evidence.baseline, *map(evidence.on_other_tokens, range(1, count))]
+
+
+def _rows_at_each(size: int, step: Step) -> int:
+    """Return the number of rows of a step at each index of an axis of this size."""
+    return math.prod(step.shape[:-1]) // size
 
 
 def _find_rotation(observations: Sequence[Observation], spans: Sequence[_Span]) -> Rotation | None:
@@ -191,16 +204,12 @@ def find_rotation_along(evidence: Evidence, source: Source, D: int) -> Rotation 
         D: The head size.
     """
     T = evidence.inputs.sizes[1]
-    observations = [evidence.baseline]
     sizes = [size for size in _joined_sizes(evidence.baseline, source, D) if size > 1]
     for span in (span for size in sizes for span in _spans(evidence.baseline, source, size)):
         for axis, size in enumerate(span.before.shape[:-1]):
             if size in (1, T):
                 continue
-            rows = math.prod(span.before.shape[:-1]) // size
-            while len(observations) * rows < D + 3 and len(observations) < MAX_RUNS:
-                inputs = evidence.subject.draw(*evidence.inputs.sizes, seed=len(observations))
-                observations.append(evidence.subject.record(inputs))
+            observations = _enough_runs(evidence, _rows_at_each(size, span.before), D)
             maps = recover_maps(observations, span.before, span.after, axis)
             if maps is not None and not is_near(maps, maps[:1]):
                 return _rotation(maps, span)
@@ -226,15 +235,10 @@ def find_wrong_part(evidence: Evidence, rotation: Rotation) -> Rotation:
     for source in joined.inputs if joined.operation in JOINING else ():
         D = 0 if source.step is None else evidence.baseline.trace[source.step].shape[-1]
         spans = _spans(evidence.baseline, source, D) if D > 1 else []
-        observations = [evidence.baseline]
-        while (
-            spans
-            and len(observations) < MAX_RUNS
-            and _count_samples((spans,), observations) < D + 3
-        ):
-            inputs = evidence.subject.draw(*evidence.inputs.sizes, seed=len(observations))
-            observations.append(evidence.subject.record(inputs))
-        part = _find_rotation(observations, spans)
+        if not spans:
+            continue
+        rows = _rows_at_each(evidence.inputs.sizes[1], spans[0].before)
+        part = _find_rotation(_enough_runs(evidence, rows, D), spans)
         if part is not None and not part.preserves_norms:
             return part
     return rotation

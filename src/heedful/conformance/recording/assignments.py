@@ -50,13 +50,26 @@ def variables_read(file: str, line: int) -> list[str]:
 def assignment_before(file: str, line: int, variable: str, first: int) -> SourceLine | None:
     """Return the last line that assigns a variable between the first line of its function and a later line."""
     source = parsed_file(file)
-    made = [
-        statement
-        for statement in (() if source is None else source.statements())
-        if first <= statement.lineno < line and assigns(statement, variable)
-    ]
-    last = max(made, key=lambda statement: statement.lineno, default=None)
-    return None if last is None or source is None else source.line_of(last)
+    made = None if source is None else _last_between(source, first, line, variable)
+    return None if made is None or source is None else source.line_of(made)
+
+
+def alias_before(file: str, line: int, first: int) -> SourceLine | None:
+    """Return the line `v = k` between two lines that gives a variable which the later one reads; None without one."""
+    source = parsed_file(file)
+    if source is None:
+        return None
+    for variable in variables_read(file, line):
+        made = _last_between(source, first, line, variable)
+        if isinstance(made, ast.Assign) and isinstance(made.value, ast.Name):
+            return source.line_of(made)
+    return None
+
+
+def _last_between(source: ParsedSource, first: int, line: int, variable: str) -> ast.stmt | None:
+    """Return the last statement from one line to before another that assigns a variable."""
+    made = (it for it in source.statements() if first <= it.lineno < line and assigns(it, variable))
+    return max(made, key=lambda it: it.lineno, default=None)
 
 
 def _innermost_at(source: ParsedSource, line: int) -> ast.stmt | None:

@@ -12,9 +12,8 @@ from torch import Tensor
 from heedful.kernels.native import calls, library, structs
 from heedful.masks import Mask
 from heedful.modes import eager
-from heedful.problem import AttentionProblem
+from heedful.problem import FEW_QUERIES, AttentionProblem
 
-MAX_QUERIES = 8
 # At so many calls, all are forgotten; each holds about 1 KB, and the key ranges of its queries.
 MAX_REMEMBERED = 256
 
@@ -39,7 +38,7 @@ def signature(
     if not (scale is None or type(scale) is float):
         return None
     try:
-        if query.dim() != 4 or query.shape[2] > MAX_QUERIES:
+        if query.dim() != 4 or query.shape[2] > FEW_QUERIES:
             return None
         return (
             *(query.shape, query.stride(), query.dtype, query.is_cpu),

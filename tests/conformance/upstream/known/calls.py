@@ -1,0 +1,129 @@
+"""Known bugs of calls that fail or depend on how the inputs are laid out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from upstream.cases import Case, sizes
+from upstream.proofs import CAUSAL, B, C, H, attended, heads, made, merged, proves, rotated, tokens
+
+
+def _word_and_states() -> tuple[Any, ...]:
+    """Return the last words of 2 translations, the states of the decoder, and the outputs of the encoder."""
+    states = torch.randn(1, 2, 16), torch.randn(1, 2, 16)
+    return torch.tensor([[3], [7]]), states, torch.randn(2, 5, 16)
+
+
+CASES = (
+    Case(
+        "olmo_521",
+        "OLMoSequentialBlock",
+        "allenai/OLMo#521",
+        "crashes",
+        options={"causal": True},
+    ),
+    Case(
+        "llama_899",
+        "Attention",
+        "meta-llama/llama#899",
+        "crashes",
+        known_as=("cache-mismatch", "causal-alignment"),
+        options={"causal": True},
+    ),
+    Case(
+        "attention_seq2seq_6",
+        "BahdanauDecoder",
+        "gabrielloye/Attention_Seq2seq-Translation#6",
+        "crashes",
+        known_as=("batch-mixed",),
+        options=sizes(hidden_size=16, output_size=20),
+        example=_word_and_states,
+    ),
+    Case(
+        "paddlenlp_7882",
+        "LlamaAttention",
+        "PaddlePaddle/PaddleNLP#7882",
+        "crashes",
+        known_as=("length-dependent", "rotary-mismatch"),
+        options={"causal": True},
+    ),
+    Case(
+        "xformers_66",
+        "ScaledDotProduct",
+        "facebookresearch/xformers#66",
+        "length-dependent",
+        known_as=("crashes",),
+        options={"causal": True},
+    ),
+    Case(
+        "pytorch_nlp_90",
+        "Attention",
+        "PetrochukM/PyTorch-NLP#90",
+        "stride-dependent",
+        known_as=("crashes",),
+    ),
+    Case(
+        "x_transformers_165",
+        "Attention",
+        "lucidrains/x-transformers#165",
+        "undefined-or-global-name",
+        known_as=("crashes",),
+        options=sizes(dim=32, sparse_topk=2),
+    ),
+)
+
+
+@proves("olmo_521")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.OLMoSequentialBlock, module.ModelConfig(C, H)), tokens()
+    q, k, v = m.att_proj(m.attn_norm(x)).chunk(3, -1)
+    return m(x), x + m.attn_out(attended(m.q_norm(q), m.k_norm(k), v, CAUSAL))
+
+
+@proves("llama_899")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Attention, C, H), tokens()
+    expected = m.wo(attended(m.wq(x), m.wk(x), m.wv(x), CAUSAL))
+    return torch.cat([m(x[:, :4]), m(x[:, 4:], 4)], 1), expected
+
+
+@proves("attention_seq2seq_6")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, words = made(module.BahdanauDecoder, C, 20), torch.randint(0, 20, (B, 1))
+    hidden, encoded = (tokens(1, B, C), tokens(1, B, C)), tokens(B, B, C)
+    alone = [
+        m(words[[i]], (hidden[0][:, [i]], hidden[1][:, [i]]), encoded[[i]])[0] for i in range(B)
+    ]
+    return m(words, hidden, encoded)[0], torch.cat(alone)
+
+
+@proves("paddlenlp_7882")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.LlamaAttention, C, H), tokens()
+    q, k = rotated(heads(m.q_proj(x))), rotated(heads(m.k_proj(x)))
+    context = F.scaled_dot_product_attention(q, k, heads(m.v_proj(x)), is_causal=True)
+    return m(x), m.o_proj(merged(context))
+
+
+@proves("xformers_66")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, q, k, v = made(module.ScaledDotProduct, seq_len=9), tokens(), tokens(), tokens()
+    return m(q, k, v), F.scaled_dot_product_attention(q, k, v, CAUSAL)
+
+
+@proves("pytorch_nlp_90")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, y = made(module.Attention, C), tokens(4, B, C).transpose(0, 1), tokens()
+    return m(x, y)[0], m(x.contiguous(), y)[0]
+
+
+@proves("x_transformers_165")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Attention, C, 5, H, sparse_topk=2), tokens()
+    scores = heads(m.to_q(x)) @ heads(m.to_k(x)).mT
+    kept = torch.zeros_like(scores).scatter(-1, scores.topk(2).indices, 1.0) > 0
+    weights = (scores / 5**0.5).masked_fill(~kept, -torch.inf).softmax(-1)
+    return m(x), m.to_out(merged(weights @ heads(m.to_v(x))))

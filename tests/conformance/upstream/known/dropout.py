@@ -1,0 +1,161 @@
+"""Known bugs of dropout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from upstream.cases import Case, sizes
+from upstream.proofs import CAUSAL, B, C, H, T, attended, heads, made, merged, proves, tokens
+
+
+def _channels_last() -> tuple[Any, ...]:
+    """Return two feature maps of 4 × 4 pixels, channels last."""
+    return (torch.randn(2, 4, 4, 16),)
+
+
+CASES = (
+    Case(
+        "timm_1978",
+        "Attention",
+        "huggingface/pytorch-image-models#1978",
+        "dropout-in-eval",
+        options=sizes(dim=32, num_heads=4, attn_drop=0.1),
+    ),
+    Case(
+        "nanogpt_240",
+        "CausalSelfAttention",
+        "karpathy/nanoGPT#240",
+        "dropout-in-eval",
+        options={"causal": True},
+    ),
+    Case(
+        "pytorch_fm_21",
+        "AttentionalFactorizationMachine",
+        "rixwew/pytorch-fm#21",
+        "dropout-in-eval",
+        options=sizes(embed_dim=16, attn_size=8),
+    ),
+    Case(
+        "torchtune_1803",
+        "MultiHeadAttention",
+        "meta-pytorch/torchtune#1803",
+        "dropout-in-eval",
+        options={
+            "causal": True,
+            **sizes(embed_dim=32, num_heads=4, num_kv_heads=2, head_dim=8, attn_dropout=0.1),
+        },
+    ),
+    Case(
+        "torchvision_7103",
+        "WindowAttention",
+        "pytorch/vision#7103",
+        "dropout-in-eval",
+        options=sizes(dim=16, window_size=2, num_heads=4, attention_dropout=0.1, dropout=0.1),
+        example=_channels_last,
+    ),
+    Case(
+        "decision_transformer_2",
+        "MaskedCausalAttention",
+        "nikhilbarhate99/min-decision-transformer#2",
+        "dropout-misplaced",
+        options={"causal": True},
+    ),
+    Case(
+        "informer_97",
+        "AttentionLayer",
+        "zhouhaoyi/Informer2020#97",
+        "dropout-unused",
+        options={"causal": True},
+    ),
+    Case(
+        "saint_12",
+        "Transformer",
+        "somepago/saint#12",
+        "dropout-unused",
+        options=sizes(dim=16, depth=1, heads=4, dim_head=8, attn_dropout=0.1),
+    ),
+)
+
+
+@proves("timm_1978")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Attention, C, H, attn_drop=0.5), tokens()
+    q, k, v = m.qkv(x).chunk(3, -1)
+    return m(x), m.proj(attended(q, k, v))
+
+
+@proves("nanogpt_240")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.CausalSelfAttention, module.GPTConfig(dropout=0.5)), tokens(B, T, 32)
+    q, k, v = m.c_attn(x).chunk(3, -1)
+    return m(x), m.c_proj(attended(q, k, v, CAUSAL))
+
+
+@proves("pytorch_fm_21")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.AttentionalFactorizationMachine, C, 5), tokens()
+    return m(x), m(x)
+
+
+@proves("torchtune_1803")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    definition = module.MultiHeadAttention
+    m = made(definition, embed_dim=C, num_heads=H, num_kv_heads=2, head_dim=5, attn_dropout=0.5)
+    x = tokens()
+    q, k, v = heads(m.q_proj(x)), heads(m.k_proj(x), 2), heads(m.v_proj(x), 2)
+    context = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    return m(x), m.output_proj(merged(context))
+
+
+@proves("torchvision_7103")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.WindowAttention, C, 2, H, attention_dropout=0.5, dropout=0.5)
+    image = tokens(B, 4, 6, C)
+    corners = [(i, j) for i in (0, 2) for j in (0, 2, 4)]
+    expected = torch.zeros_like(image)
+    bias = m.relative_position_bias_table[m.relative_position_index].permute(2, 0, 1)
+    for i, j in corners:
+        window = image[:, i : i + 2, j : j + 2]
+        q, k, v = (heads(part) for part in m.qkv(window.flatten(1, 2)).chunk(3, -1))
+        context = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        expected[:, i : i + 2, j : j + 2] = m.proj(merged(context)).view_as(window)
+    return m(image), expected
+
+
+@proves("decision_transformer_2")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MaskedCausalAttention, C, 8, H, 0.5).train(), tokens()
+    m.proj_drop.p = 0.0
+    q, k, v = (heads(net(x)) for net in (m.q_net, m.k_net, m.v_net))
+    torch.manual_seed(1)
+    actual = m(x)
+    torch.manual_seed(1)
+    scores = (q @ k.mT / 2.0).masked_fill(~CAUSAL, -torch.inf)
+    return actual, m.proj_net(merged(F.dropout(scores.softmax(-1), 0.5) @ v))
+
+
+@proves("informer_97")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.AttentionLayer, C, H, attention_dropout=0.5).train(), tokens()
+    q, k, v = (heads(p(x)) for p in (m.query_projection, m.key_projection, m.value_projection))
+    torch.manual_seed(1)
+    actual = m(x)
+    torch.manual_seed(1)
+    weights = (q @ k.mT / 2.0).masked_fill(~CAUSAL, -torch.inf).softmax(-1)
+    return actual, m.out_projection(merged(F.dropout(weights, 0.5) @ v))
+
+
+@proves("saint_12")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Transformer, C, 1, H, 5, attn_dropout=0.5).train(), tokens()
+    attention = m.layers[0].fn.fn
+    q, k, v = (heads(t) for t in attention.to_qkv(m.layers[0].norm(x)).chunk(3, -1))
+    torch.manual_seed(1)
+    actual = m(x)
+    torch.manual_seed(1)
+    context = F.dropout((q @ k.mT / 5**0.5).softmax(-1), 0.5) @ v
+    # The residual connection is inside the norm.
+    return actual, attention.to_out(merged(context)) + m.layers[0].norm(x)

@@ -1,0 +1,206 @@
+"""Known bugs that mix heads, channels or batch entries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from upstream.cases import Case, image, sizes
+from upstream.proofs import REAL, B, C, H, attended, heads, made, merged, proves, tokens
+
+
+def _video() -> tuple[Any, ...]:
+    """Return a video of 3 frames of 4 × 4 pixels."""
+    return (torch.randn(2, 16, 3, 4, 4),)
+
+
+def _rows() -> tuple[Any, ...]:
+    """Return two tables of 3 rows of 5 fields."""
+    return (torch.randint(0, 20, (2, 3, 5)),)
+
+
+CASES = (
+    Case("fuxictr_30", "MultiHeadSelfAttention", "reczoo/FuxiCTR#30", "heads-mixed-split"),
+    Case(
+        "chinese_text_classification_10",
+        "Multi_Head_Attention",
+        "649453932/Chinese-Text-Classification-Pytorch#10",
+        "heads-mixed-split",
+        known_as=("heads-mixed-merge",),
+    ),
+    Case(
+        "open_sora_plan_171",
+        "AttnBlock3D",
+        "PKU-YuanGroup/Open-Sora-Plan#171",
+        "heads-mixed-split",
+        known_as=("heads-mixed-merge",),
+        options=sizes(in_channels=16),
+        example=_video,
+    ),
+    Case(
+        "transformer_from_scratch_6",
+        "MultiHeadAttention",
+        "jsbaan/transformer-from-scratch#6",
+        "heads-mixed-merge",
+    ),
+    Case(
+        "opacus_825",
+        "DPMultiheadAttention",
+        "meta-pytorch/opacus#825",
+        "heads-mixed-merge",
+        options=sizes(embed_dim=24, num_heads=4, batch_first=True),
+    ),
+    Case(
+        "positional_encodings_1",
+        "MultiHeadAttention",
+        "gazelle93/Transformer-Various-Positional-Encoding#1",
+        "heads-mixed-merge",
+        known_as=("batch-mixed",),
+    ),
+    Case(
+        "transformer_neural_network_4",
+        "MultiheadAttention",
+        "ajhalthor/Transformer-Neural-Network#4",
+        "heads-mixed-merge",
+    ),
+    Case(
+        "llm_interview_note_10",
+        "MutiQueryAttention",
+        "wdndev/llm_interview_note#10",
+        "heads-mixed-merge",
+        options=sizes(hidden_size=32, num_heads=4),
+    ),
+    Case(
+        "onnx_7274",
+        "GroupedQueryAttention",
+        "onnx/onnx#7274",
+        "group-order",
+        options={"causal": True},
+    ),
+    Case("omdet_19", "TransformerLayer", "om-ai-lab/OmDet#19", "batch-mixed"),
+    Case(
+        "tabformer_14",
+        "TabFormerEmbeddings",
+        "IBM/TabFormer#14",
+        "batch-mixed",
+        options=sizes(vocab_size=20, ncols=5),
+        example=_rows,
+    ),
+    Case(
+        "megavit_17",
+        "Attention",
+        "kyegomez/MegaVIT#17",
+        "context-wrong",
+        options=sizes(dim=32, heads=4, dim_head=8),
+    ),
+    Case(
+        "cmos_4",
+        "WindowAttention",
+        "ByChelsea/CMOS#4",
+        "context-wrong",
+        known_as=("heads-mixed-split", "heads-mixed-merge", "batch-mixed"),
+        options=sizes(dim=16, window_size=2, num_heads=4),
+        example=image,
+    ),
+)
+
+
+@proves("fuxictr_30")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MultiHeadSelfAttention, C, C, H), tokens()
+    return m(x), attended(m.W_q(x), m.W_k(x), m.W_v(x))
+
+
+@proves("chinese_text_classification_10")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Multi_Head_Attention, C, H), tokens()
+    return m(x), m.layer_norm(m.fc(attended(m.fc_Q(x), m.fc_K(x), m.fc_V(x))) + x)
+
+
+@proves("open_sora_plan_171")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, video = made(module.AttnBlock3D, C), tokens(B, C, 2, 3, 4)
+    x = m.norm(video)
+    q, k, v = (
+        conv(x).permute(0, 2, 3, 4, 1).flatten(2, 3).flatten(0, 1) for conv in (m.q, m.k, m.v)
+    )
+    context = F.scaled_dot_product_attention(q, k, v)
+    context = context.view(B, 2, 3, 4, C).permute(0, 4, 1, 2, 3)
+    return m(video), video + m.proj_out(context)
+
+
+@proves("transformer_from_scratch_6")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MultiHeadAttention, C, H), tokens()
+    q, k, v = (part.flatten(2) for part in m.qkv_proj(x).unflatten(-1, (H, -1)).chunk(3, -1))
+    return m(x, REAL), m.o_proj(attended(q, k, v, REAL))
+
+
+@proves("opacus_825")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, y = made(module.DPMultiheadAttention, C, H, batch_first=True), tokens(), tokens()
+    return m(x, y, y), m.out_proj(attended(m.qlinear(x), m.klinear(y), m.vlinear(y)))
+
+
+@proves("positional_encodings_1")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, y = made(module.MultiHeadAttention, C, H), tokens(), tokens()
+    expected = m.out_proj(attended(m.query_proj(x), m.key_proj(y), m.value_proj(y)))
+    return m(x, y, y), expected
+
+
+@proves("transformer_neural_network_4")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MultiheadAttention, C, H), tokens()
+    q, k, v = (part.flatten(2) for part in m.qkv_layer(x).unflatten(-1, (H, -1)).chunk(3, -1))
+    return m(x), m.linear_layer(attended(q, k, v))
+
+
+@proves("llm_interview_note_10")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MutiQueryAttention, C, H), tokens()
+    k, v = (linear(x).repeat(1, 1, H) for linear in (m.k_linear, m.v_linear))
+    mask = REAL[:, None, None].long()
+    return m(x, mask), m.o_linear(attended(m.q_linear(x), k, v, REAL))
+
+
+@proves("onnx_7274")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.GroupedQueryAttention, C, 4, 2), tokens()
+    q, k, v = heads(m.q_proj(x), 4), heads(m.k_proj(x), 2), heads(m.v_proj(x), 2)
+    context = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    return m(x), m.o_proj(merged(context))
+
+
+@proves("omdet_19")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.TransformerLayer, C, H), tokens()
+    return m(x), torch.cat([m(row[None]) for row in x])
+
+
+@proves("tabformer_14")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, ids = made(module.TabFormerEmbeddings, 20, 5), torch.randint(0, 20, (B, 4, 5))
+    alone = [torch.cat([m(row.view(1, 1, 5)) for row in table], 1) for table in ids]
+    return m(ids), torch.cat(alone)
+
+
+@proves("megavit_17")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Attention, C, H, 5), tokens()
+    q, k, v = (heads(part) for part in m.to_qkv(m.norm(x)).chunk(3, -1))
+    context = F.scaled_dot_product_attention(m.norm_a(q), m.norm_b(k), v)
+    return m(x), m.to_out(merged(context))
+
+
+@proves("cmos_4")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image = made(module.WindowAttention, C, 2, H), tokens(B, C, 4, 6)
+    expected = image.clone()
+    for i, j in ((i, j) for i in (0, 2) for j in (0, 2, 4)):
+        x = m.norm(image[:, :, i : i + 2, j : j + 2].flatten(2).mT)
+        out = m.proj(attended(*m.qkv(x).chunk(3, -1)))
+        expected[:, :, i : i + 2, j : j + 2] += out.mT.reshape(B, C, 2, 2)
+    return m(image), expected

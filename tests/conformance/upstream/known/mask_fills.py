@@ -1,0 +1,200 @@
+"""Known bugs of the number that hidden scores are set to."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from upstream.cases import Case, sizes
+from upstream.proofs import CAUSAL, REAL, B, C, H, T, attended, heads, made, proves, tokens
+
+
+def _graphs() -> tuple[Any, ...]:
+    """Return two graphs, of 4 and 5 nodes, with the spatial encodings of all pairs of nodes."""
+    return torch.randn(9, 16), torch.randn(9, 9), torch.tensor([0, 4, 9])
+
+
+CASES = (
+    Case(
+        "ribonanza_5",
+        "MultiHeadAttention",
+        "Shujun-He/RibonanzaNet#5",
+        "mask-fill-too-small",
+    ),
+    Case("gluonts_1401", "SelfAttention", "awslabs/gluonts#1401", "mask-fill-too-small"),
+    Case(
+        "transformer_10", "MultiHeadAttention", "hyunwoongko/transformer#10", "mask-fill-too-small"
+    ),
+    Case(
+        "good_features_1",
+        "AttentionMIL",
+        "georg-wolflein/good-features#1",
+        "mask-fill-too-small",
+        options=sizes(feature_size=16),
+    ),
+    Case(
+        "transformer_lens_366",
+        "Attention",
+        "TransformerLensOrg/TransformerLens#366",
+        "mask-fill-too-small",
+        options={"causal": True},
+    ),
+    Case(
+        "s3prl_579",
+        "AttentivePooling",
+        "s3prl/s3prl#579",
+        "mask-fill-too-small",
+        known_as=("padding-leak",),
+        options=sizes(input_dim=16, output_dim=8),
+    ),
+    Case(
+        "graphormer_pyg_14",
+        "GraphormerMultiHeadAttention",
+        "leffff/graphormer-pyg#14",
+        "mask-fill-too-small",
+        known_as=("batch-mixed",),
+        options=sizes(num_heads=2, dim_in=16, dim_q=8, dim_k=8),
+        example=_graphs,
+    ),
+    Case(
+        "matchzoo_163",
+        "MatchModule",
+        "NTMC-Community/MatchZoo-py#163",
+        "mask-fill-too-small",
+        known_as=("padding-leak",),
+    ),
+    Case(
+        "memory_compressed_attention_2",
+        "MemoryCompressedAttention",
+        "lucidrains/memory-compressed-attention#2",
+        "mask-fill-positive",
+        known_as=("output-not-finite", "mask-inverted"),
+        options={"causal": True},
+    ),
+    Case(
+        "apex_1105",
+        "SelfAttention",
+        "NVIDIA/apex#1105",
+        "mask-fill-overflow",
+        known_as=("crashes",),
+    ),
+    Case(
+        "fairseq_3575",
+        "TransformerEncoderLayer",
+        "facebookresearch/fairseq#3575",
+        "mask-fill-overflow",
+        known_as=("crashes",),
+    ),
+    Case(
+        "pytorch_benchmark_794",
+        "MultiHeadedAttention",
+        "pytorch/benchmark#794",
+        "mask-fill-overflow",
+        known_as=("crashes",),
+        options=sizes(h=4, d_model=32),
+    ),
+)
+
+
+@proves("ribonanza_5")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MultiHeadAttention, C, H, 4, 4), tokens()
+    context = attended(m.w_qs(x), m.w_ks(x), m.w_vs(x), REAL)
+    expected = m.layer_norm(m.fc(context) + x)
+    return m(x, x, x, src_mask=REAL)[0][REAL], expected[REAL]
+
+
+@proves("gluonts_1401")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.SelfAttention, C, H), tokens()
+    q, k, v = heads(m.q_proj(x)), heads(m.k_proj(x)), m.v_proj(x)[:, None].expand(-1, H, -1, -1)
+    context = F.scaled_dot_product_attention(q, k, v, attn_mask=REAL[:, None, None]).mean(1)
+    return m(x, REAL.long()), m.out_proj(context)
+
+
+@proves("transformer_10")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, y = made(module.MultiHeadAttention, C, H), tokens(), tokens()
+    expected = m.w_concat(attended(m.w_q(x), m.w_k(y), m.w_v(y), REAL))
+    return m(x, y, y, REAL[:, None, None]), expected
+
+
+@proves("good_features_1")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.AttentionMIL, C), tokens()
+    alone = torch.cat(
+        [m(row[None, real], real[None, real]) for row, real in zip(x, REAL, strict=True)]
+    )
+    return m(x, REAL), alone
+
+
+@proves("transformer_lens_366")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Attention, C, H, 4), tokens()
+    with torch.no_grad():
+        m.W_Q *= 1e6  # scores below −1e5, as in pythia-70m
+    q, k, v = (torch.einsum("bpm,hmd->bhpd", x, w) for w in (m.W_Q, m.W_K, m.W_V))
+    context = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return m(x), torch.einsum("bhqd,hdm->bqm", context, m.W_O) + m.b_O
+
+
+@proves("s3prl_579")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.AttentivePooling, C, 5), tokens()
+    lengths = REAL.sum(-1)
+    alone = [m(row[None, :n], n[None]) for row, n in zip(x, lengths, strict=True)]
+    return m(x, lengths), torch.cat(alone)
+
+
+@proves("graphormer_pyg_14")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.GraphormerMultiHeadAttention, 2, C, 8, 8), tokens(9, C)
+    bias = tokens(9, 9)
+    alone = [m(x[s], bias[s, s], torch.tensor([0, len(x[s])])) for s in (slice(4), slice(4, 9))]
+    return m(x, bias, torch.tensor([0, 4, 9])), torch.cat(alone)
+
+
+@proves("matchzoo_163")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, y = made(module.MatchModule, C), tokens(), tokens()
+    alone = [
+        m(row[None], other[None, real], torch.zeros(1, int(real.sum())))
+        for row, other, real in zip(x, y, REAL, strict=True)
+    ]
+    return m(x, y, ~REAL), torch.cat(alone)
+
+
+@proves("memory_compressed_attention_2")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MemoryCompressedAttention, C, H), tokens()
+    q, k, v = m.to_qkv(x).chunk(3, -1)
+    return m(x), m.to_out(attended(q, k, v, CAUSAL))
+
+
+@proves("apex_1105")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.SelfAttention, C, H), tokens()
+    expected = m.output(attended(m.query(x), m.key(x), m.value(x), REAL))
+    actual = copy.deepcopy(m).half()(x.half(), REAL).double()
+    return torch.where((actual - expected).abs() < 1e-2, expected, actual), expected
+
+
+@proves("fairseq_3575")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.TransformerEncoderLayer, C, H), tokens(T, B, C)
+    expected = m(x, attn_mask=~CAUSAL)
+    actual = copy.deepcopy(m).half()(x.half(), attn_mask=~CAUSAL).double()
+    return torch.where((actual - expected).abs() < 1e-2, expected, actual), expected
+
+
+@proves("pytorch_benchmark_794")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MultiHeadedAttention, H, C), tokens()
+    q, k, v = (linear(x) for linear in m.linear_layers)
+    expected = m.output_linear(attended(q, k, v, REAL))
+    x, mask = x.half(), REAL[:, None, None].long()
+    actual = m.half()(x, x, x, mask).double()
+    return torch.where((actual - expected).abs() < 1e-2, expected, actual), expected

@@ -1,0 +1,322 @@
+"""Known bugs of what a mask hides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from upstream.cases import Case, image, sizes
+from upstream.proofs import CAUSAL, REAL, B, C, H, T, attended, heads, made, merged, proves, tokens
+
+
+def _text_and_images() -> tuple[Any, ...]:
+    """Return texts of 9 tokens and 2 images of 3 patches, the first image after 2 tokens in the first text only."""
+    locations = torch.zeros(2, 9, dtype=torch.bool)
+    locations[0, 2] = locations[0, 6] = locations[1, 0] = locations[1, 4] = True
+    return torch.randn(2, 9, 16), torch.randn(2, 2, 3, 16), locations
+
+
+def _signals() -> tuple[Any, ...]:
+    """Return two signals with their windows, and the number of windows of the second one."""
+    return torch.randn(2, 5, 12), torch.randn(2, 7, 16), torch.tensor([7, 4])
+
+
+def _nodes_and_edges() -> tuple[Any, ...]:
+    """Return two graphs of up to 6 nodes, with the features of all pairs of nodes."""
+    real = torch.arange(6) < torch.tensor([[6], [4]])
+    return torch.randn(2, 6, 16), torch.randn(2, 6, 6, 16), real
+
+
+def _feature_map() -> tuple[Any, ...]:
+    """Return two feature maps of 8 × 8 pixels."""
+    return (torch.randn(2, 16, 8, 8),)
+
+
+CASES = (
+    Case(
+        "flamingo_10",
+        "MaskedCrossAttention",
+        "lucidrains/flamingo-pytorch#10",
+        "mask-unused",
+        options=sizes(dim=16, dim_head=8, heads=2),
+        example=_text_and_images,
+    ),
+    Case(
+        "transformers_35162",
+        "DebertaSelfAttention",
+        "huggingface/transformers#35162",
+        "mask-unused",
+    ),
+    Case(
+        "qwen_933",
+        "QWenAttention",
+        "QwenLM/Qwen#933",
+        "mask-unused",
+        known_as=("future-leak",),
+        options={"causal": True},
+    ),
+    Case(
+        "diffusers_12294",
+        "QwenDoubleStreamAttention",
+        "huggingface/diffusers#12294",
+        "mask-unused",
+        known_as=("padding-leak",),
+    ),
+    Case(
+        "mead_baseline_679",
+        "BahdanauAttention",
+        "mead-ml/mead-baseline#679",
+        "mask-unused",
+        known_as=("padding-leak",),
+    ),
+    Case(
+        "halonet_4",
+        "HaloAttention",
+        "lucidrains/halonet-pytorch#4",
+        "mask-inverted",
+        options=sizes(dim=16, block_size=2, halo_size=1),
+        example=image,
+    ),
+    Case(
+        "text_classifiers_92",
+        "LabelAttentionClassifier",
+        "InseeFrLab/torchTextClassifiers#92",
+        "mask-inverted",
+    ),
+    Case("torch_brain_74", "RotaryCrossAttention", "neuro-galaxy/torch_brain#74", "mask-inverted"),
+    Case(
+        "transformers_38094",
+        "Llama4TextAttention",
+        "huggingface/transformers#38094",
+        "mask-inverted",
+    ),
+    Case(
+        "llms_from_scratch_1061",
+        "MHAPyTorchSDPAWithoutFlash",
+        "rasbt/LLMs-from-scratch#1061",
+        "mask-inverted",
+        known_as=("future-leak",),
+        options={"causal": True, **sizes(d_in=24, d_out=32, num_heads=4, context_length=16)},
+    ),
+    Case(
+        "timm_2236",
+        "EvaAttention",
+        "huggingface/pytorch-image-models#2236",
+        "mask-after-softmax",
+        known_as=("output-not-finite",),
+    ),
+    Case(
+        "nisqa_17",
+        "Alignment",
+        "gabrielmittag/NISQA#17",
+        "mask-after-softmax",
+        known_as=("output-not-finite",),
+        options=sizes(query_dim=12, y_dim=16),
+        example=_signals,
+    ),
+    Case("transformer_40", "EncoderSelfAttention", "hyunwoongko/transformer#40", "mask-broadcast"),
+    Case("clip4clip_22", "ResidualAttentionBlock", "ArrowLuo/CLIP4Clip#22", "mask-broadcast"),
+    Case(
+        "attention_keras_36",
+        "MultiHeadAttention",
+        "lsdefine/attention-is-all-you-need-keras#36",
+        "mask-broadcast",
+    ),
+    Case(
+        "graph_transformer_2",
+        "Attention",
+        "lucidrains/graph-transformer-pytorch#2",
+        "mask-broadcast",
+        known_as=("crashes",),
+        options=sizes(dim=16, dim_head=4, heads=4),
+        example=_nodes_and_edges,
+    ),
+    Case(
+        "resshift_81",
+        "SwinTransformerBlock",
+        "zsyOAOA/ResShift#81",
+        "mask-broadcast",
+        options=sizes(dim=16, num_heads=2, window_size=4, shift_size=2),
+        example=_feature_map,
+    ),
+    Case(
+        "xformers_103",
+        "ScaledDotProduct",
+        "facebookresearch/xformers#103",
+        "future-leak",
+        known_as=("mask-unused",),
+        options={"causal": True, **sizes(causal=True)},
+    ),
+    Case(
+        "former_10",
+        "SelfAttention",
+        "pbloem/former#10",
+        "self-hidden",
+        known_as=("output-not-finite", "nan-on-masked-rows"),
+        options={"causal": True, **sizes(k=8, heads=2, mask=True)},
+    ),
+)
+
+
+@proves("flamingo_10")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, media = (
+        made(module.MaskedCrossAttention, dim=C, dim_head=4, heads=H),
+        tokens(),
+        tokens(B, 2, 3, C),
+    )
+    here = torch.zeros(B, T, dtype=torch.bool)
+    here[0, 2] = here[1, 0] = here[1, 3] = True
+    seen = here.cumsum(-1)
+    keep = seen[..., None] == torch.tensor([1, 1, 1, 2, 2, 2])
+    k, v = m.to_kv(media.flatten(1, 2)).chunk(2, -1)
+    weights = heads(m.to_q(m.norm(x))) @ heads(k).mT / 2.0
+    weights = weights.masked_fill(~keep[:, None], -1e300).softmax(-1) * keep[:, None]
+    return m(x, media, here), m.to_out(merged(weights @ heads(v)))
+
+
+@proves("transformers_35162")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.DebertaSelfAttention, C, H), tokens()
+    expected = attended(m.query_proj(x), m.key_proj(x), m.value_proj(x), REAL)
+    return m(x, REAL), expected * REAL[..., None]
+
+
+@proves("qwen_933")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.QWenAttention, C, H), tokens()
+    keep = (CAUSAL & REAL[:, None])[:, None]
+    q, k, v = (heads(part) for part in m.c_attn(x).chunk(3, -1))
+    return m(x, REAL), m.c_proj(merged(F.scaled_dot_product_attention(q, k, v, attn_mask=keep)))
+
+
+@proves("diffusers_12294")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image, text = made(module.QwenDoubleStreamAttention, C, H), tokens(B, 5, C), tokens()
+    alone = [
+        m(pixels[None], row[None, real])[0]
+        for pixels, row, real in zip(image, text, REAL, strict=True)
+    ]
+    return m(image, text, REAL.long())[0], torch.cat(alone)
+
+
+@proves("mead_baseline_679")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, query, y = made(module.BahdanauAttention, C), tokens(B, C), tokens()
+    alone = [
+        m(state[None], row[None, real], row[None, real])
+        for state, row, real in zip(query, y, REAL, strict=True)
+    ]
+    return m(query, y, y, REAL.long()), torch.cat(alone)
+
+
+@proves("halonet_4")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.HaloAttention, dim=C, block_size=2, halo_size=1, dim_head=4, heads=H)
+    image, corner = tokens(B, C, 4, 4), []
+    near = image[:, :, :3, :3].flatten(2).transpose(1, 2)  # what the block in the corner sees
+    block = image[:, :, :2, :2].flatten(2).transpose(1, 2)
+    corner = m.to_out(attended(m.to_q(block), *m.to_kv(near).chunk(2, -1)))
+    return m(image)[:, :, :2, :2].flatten(2).transpose(1, 2), corner
+
+
+@proves("text_classifiers_92")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.LabelAttentionClassifier, C, 5, H), tokens()
+    labels = m.label_embeds.weight.expand(B, -1, -1)
+    return m(x, REAL.long()), m.c_proj(attended(m.c_q(labels), m.c_k(x), m.c_v(x), REAL))
+
+
+@proves("torch_brain_74")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, y = made(module.RotaryCrossAttention, dim=C, heads=H, dim_head=4), tokens(), tokens()
+    k, v = m.to_kv(m.norm_context(y)).chunk(2, -1)
+    return m(x, y, REAL), m.to_out(attended(m.to_q(m.norm(x)), k, v, REAL))
+
+
+@proves("transformers_38094")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Llama4TextAttention, C, H, 2), tokens()
+    keep = (CAUSAL & REAL[:, None])[:, None]
+    mask = torch.zeros(B, 1, T, T).double().masked_fill(~keep, torch.finfo(torch.float64).min)
+    q, k, v = heads(m.q_proj(x)), heads(m.k_proj(x), 2), heads(m.v_proj(x), 2)
+    context = F.scaled_dot_product_attention(q, k, v, attn_mask=keep, enable_gqa=True)
+    return m(x, mask), m.o_proj(merged(context))
+
+
+@proves("llms_from_scratch_1061")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MHAPyTorchSDPAWithoutFlash, C, 24, H, 9), tokens()
+    q, k, v = m.qkv(x).chunk(3, -1)
+    return m(x), m.proj(attended(q, k, v, CAUSAL))
+
+
+@proves("timm_2236")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.EvaAttention, C, H), tokens()
+    return m(x, REAL), m.proj(attended(m.q_proj(x), m.k_proj(x), m.v_proj(x), REAL))
+
+
+@proves("nisqa_17")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, query, y = made(module.Alignment, 12, C), tokens(B, 5, 12), tokens()
+    keep = REAL[:, None].expand(-1, 5, -1)
+    return m(query, y, REAL.sum(-1))[0], F.scaled_dot_product_attention(m.linear(query), y, y, keep)
+
+
+@proves("transformer_40")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.EncoderSelfAttention, C, H), tokens()
+    return m(x, REAL), m.w_concat(attended(m.w_q(x), m.w_k(x), m.w_v(x), REAL))
+
+
+@proves("clip4clip_22")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.ResidualAttentionBlock, C, H), tokens()
+    alone = torch.cat([m(row[None], real[None]) for row, real in zip(x, REAL, strict=True)])
+    return m(x, REAL.long()), alone
+
+
+@proves("attention_keras_36")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MultiHeadAttention, H, C), tokens()
+    expected = m.w_o(attended(m.qs_layer(x), m.ks_layer(x), m.vs_layer(x), REAL))
+    return m(x, x, x, REAL[:, None].expand(-1, T, -1)), expected
+
+
+@proves("graph_transformer_2")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, edges = made(module.Attention, C, 4, H), tokens(), tokens(B, T, T, C)
+    alone = [
+        m(row[None, real], pairs[None, real][:, :, real])[0]
+        for row, pairs, real in zip(x, edges, REAL, strict=True)
+    ]
+    return m(x, edges, REAL)[REAL], torch.cat(alone)
+
+
+@proves("resshift_81")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image = made(module.SwinTransformerBlock, C, 2), tokens(B, C, 8, 8)
+    # Pixels see each other if they share a shifted window, and the shift did not carry one of them around the border.
+    line = torch.arange(8)
+    window = (line - 2) % 8 // 4
+    near = (window[:, None] == window) & ((line[:, None] < 2) == (line < 2))
+    keep = (near[:, None, :, None] & near[None, :, None, :]).reshape(64, 64)
+    q, k, v = m.attn.qkv(m.norm1(image.flatten(2).transpose(1, 2))).chunk(3, -1)
+    out = m.attn.proj(attended(q, k, v, keep, count=2))
+    return m(image), image + out.transpose(1, 2).view_as(image)
+
+
+@proves("xformers_103")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, q, k, v = made(module.ScaledDotProduct, causal=True), tokens(), tokens(), tokens()
+    return m(q, k, v), F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+@proves("former_10")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.SelfAttention, C, 2, mask=True), tokens()
+    context = attended(m.toqueries(x), m.tokeys(x), m.tovalues(x), CAUSAL, count=2)
+    return m(x), m.unifyheads(context)

@@ -1,0 +1,202 @@
+"""Known bugs of rotary and relative positions."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from upstream.cases import Case, sizes
+from upstream.proofs import CAUSAL, B, C, H, T, heads, made, merged, proves, rotated, tokens
+
+CASES = (
+    Case(
+        "executorch_2010",
+        "Attention",
+        "pytorch/executorch#2010",
+        "rotary-offset",
+        known_as=("cache-mismatch",),
+        options={"causal": True},
+    ),
+    Case(
+        "transformer_engine_536",
+        "MultiheadAttention",
+        "NVIDIA/TransformerEngine#536",
+        "rotary-offset",
+        known_as=("cache-mismatch", "stale-state"),
+        options={"causal": True},
+    ),
+    Case(
+        "train_your_gpt_6",
+        "MultiHeadAttention",
+        "raiyanyahya/how-to-train-your-gpt#6",
+        "rotary-mismatch",
+        options={"causal": True},
+    ),
+    Case("ark_nlp_47", "RoPEAttention", "xiangking/ark-nlp#47", "rotary-mismatch"),
+    Case(
+        "open_lm_4",
+        "CustomAttn",
+        "mlfoundations/open_lm#4",
+        "rotary-mismatch",
+        known_as=("rotary-offset",),
+        options={"causal": True},
+    ),
+    Case(
+        "vjepa2_15",
+        "RoPEAttention",
+        "facebookresearch/vjepa2#15",
+        "rotary-mismatch",
+        options=sizes(dim=48, num_heads=2, grid_size=2),
+    ),
+    Case(
+        "tpa_4",
+        "MLA",
+        "tensorgi/TPA#4",
+        "rotary-mismatch",
+        options={"causal": True, **sizes(n_embd=32, n_head=4)},
+    ),
+    Case(
+        "gpt_neox_1003",
+        "ParallelSelfAttention",
+        "EleutherAI/gpt-neox#1003",
+        "rotary-precision",
+        options={"causal": True},
+    ),
+    Case(
+        "modalities_462",
+        "CausalSelfAttention",
+        "Modalities/modalities#462",
+        "rotary-precision",
+        options={"causal": True, **sizes(n_head_q=4, n_head_kv=2, n_embd=32)},
+    ),
+    Case(
+        "open_transformer_25",
+        "MultiHeadedSelfAttentionWithRelPos",
+        "ZhengkunTian/OpenTransformer#25",
+        "relative-shift-wrong",
+    ),
+    Case(
+        "conformer_55",
+        "MultiHeadedSelfAttentionModule",
+        "sooftware/conformer#55",
+        "relative-shift-wrong",
+    ),
+)
+
+
+@proves("executorch_2010")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Attention, C, H), tokens()
+    steps = torch.cat([m(x[:, :3], 0), m(x[:, 3:5], 3), m(x[:, 5:], 5)], 1)
+    return steps, copy.deepcopy(m)(x, 0)
+
+
+@proves("transformer_engine_536")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MultiheadAttention, C, H), tokens()
+    params, steps = module.InferenceParams(B, T), []
+    for tokens_of_step in x.split([4, 1, 1], dim=1):
+        rows = []
+        for start, micro_batch in zip((0, 2), tokens_of_step.split([2, 1]), strict=True):
+            params.batch_size_offset = start
+            rows.append(m(micro_batch, params))
+        params.sequence_len_offset += tokens_of_step.shape[1]
+        steps.append(torch.cat(rows))
+    return torch.cat(steps, 1), m(x)
+
+
+def _rotary(m: nn.Module, x: Tensor, names: str, keep: Tensor | None) -> Tensor:
+    """Return the context of attention with interleaved rotary embeddings."""
+    q, k, v = (heads(getattr(m, name)(x)) for name in names.split())
+    q, k = rotated(q, interleaved=True), rotated(k, interleaved=True)
+    return merged(F.scaled_dot_product_attention(q, k, v, attn_mask=keep))
+
+
+@proves("train_your_gpt_6")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MultiHeadAttention, 24, H), tokens(B, T, 24)
+    return m(x), m.W_o(_rotary(m, x, "W_q W_k W_v", CAUSAL))
+
+
+@proves("ark_nlp_47")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.RoPEAttention, 24, H), tokens(B, T, 24)
+    return m(x), m.o_dense(_rotary(m, x, "q_dense k_dense v_dense", None))
+
+
+@proves("open_lm_4")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.CustomAttn, C, H), tokens()
+    q, k, v = (heads(part) for part in m.in_proj(x).chunk(3, -1))
+    context = F.scaled_dot_product_attention(rotated(q), rotated(k), v, is_causal=True)
+    return m(x), m.out_proj(merged(context))
+
+
+@proves("vjepa2_15")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.RoPEAttention, 28, 2, grid_size=2), tokens(B, 8, 28)
+    axes = (torch.arange(8) // 4, torch.arange(8) // 2 % 2, torch.arange(8) % 2)
+    angles = [torch.outer(a.double(), 10000.0 ** -(torch.arange(2) / 2).double()) for a in axes]
+    turns = torch.polar(torch.ones(8, 6).double(), torch.cat(angles, -1))
+    turns = torch.cat([turns, torch.ones(8, 1)], -1)
+    q, k, v = (heads(part, 2) for part in m.qkv(x).chunk(3, -1))
+    q, k = (
+        torch.view_as_real(torch.view_as_complex(t.unflatten(-1, (-1, 2))) * turns).flatten(-2)
+        for t in (q, k)
+    )
+    return m(x), m.proj(merged(F.scaled_dot_product_attention(q, k, v)))
+
+
+@proves("tpa_4")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MLA, C, H), tokens()
+    q, q_rope = heads(m.c_q(x)).split([4, 4], -1)
+    k, v = (heads(linear(m.compress_kv(x))) for linear in (m.c_k, m.c_v))
+    k_rope = rotated(m.k_rope(x))[:, None].expand(-1, H, -1, -1)
+    q, k = torch.cat([q, rotated(q_rope)], -1), torch.cat([k, k_rope], -1)
+    return m(x), m.c_proj(merged(F.scaled_dot_product_attention(q, k, v, is_causal=True)))
+
+
+@proves("gpt_neox_1003")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = module.RotaryEmbedding(8).to(torch.bfloat16), tokens(1).bfloat16()
+    angles = torch.outer(torch.arange(600.0), m.inv_freq.float())
+    return m(x, 600)[0].float().round(decimals=1), torch.cat(
+        [angles, angles], -1
+    ).cos().bfloat16().float().round(decimals=1)
+
+
+@proves("modalities_462")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = module.RotaryTransform(32, 4).to(torch.bfloat16), tokens(1, 1, 600, 8).bfloat16()
+    angles = torch.outer(torch.arange(600.0), m.inv_freq.float())
+    expected = torch.cat([angles, angles], -1).cos().bfloat16().float()
+    return m.cos_sin_tables(x)[0][0, 0].float(), expected
+
+
+@proves("open_transformer_25")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MultiHeadedSelfAttentionWithRelPos, H, C), tokens()
+    q, v, k = m.qvk_proj(x).chunk(3, -1)
+    q = q.unflatten(-1, (H, -1))
+    distances = torch.arange(T)[:, None] - torch.arange(T)
+    sinusoids = m.positions(x, distances.flatten().float())
+    pos = m.pos_proj(sinusoids).view(T, T, H, -1)
+    scores = (q + m.posu).transpose(1, 2) @ heads(k).mT
+    scores = scores + torch.einsum("bihd,ijhd->bhij", q + m.posv, pos)
+    return m(x), m.output_proj(merged((scores / 2.0).softmax(-1) @ heads(v)))
+
+
+@proves("conformer_55")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, frames = made(module.MultiHeadedSelfAttentionModule, C, H), tokens()
+    x, a = m.layer_norm(frames), m.attention
+    q = a.query_proj(x).unflatten(-1, (H, -1))
+    distances = torch.arange(T)[:, None] - torch.arange(T)
+    pos = a.pos_proj(m.positional_encoding(distances.flatten()).double()).view(T, T, H, -1)
+    scores = (q + a.u_bias).transpose(1, 2) @ heads(a.key_proj(x)).mT
+    scores = scores + torch.einsum("bihd,ijhd->bhij", q + a.v_bias, pos)
+    return m(frames), a.out_proj(merged((scores / 2.0).softmax(-1) @ heads(a.value_proj(x))))

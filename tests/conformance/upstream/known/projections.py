@@ -1,0 +1,153 @@
+"""Known bugs of learned parts that are not used, or that learn nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from upstream.cases import Case, sizes
+from upstream.proofs import CAUSAL, REAL, B, C, H, T, attended, heads, made, merged, proves, tokens
+
+
+def _patches() -> tuple[Any, ...]:
+    """Return the class tokens and patches of two videos of 3 frames of 4 patches, and these sizes."""
+    return torch.randn(2, 13, 16), 4, 3
+
+
+def _history() -> tuple[Any, ...]:
+    """Return the neighbors of two entities at their time steps, the entities, their relations and all embeddings."""
+    neighbors = [[[1, 2, 4], [0, 3]], [[2, 0], [1], [3, 4]]]
+    return (
+        neighbors,
+        torch.tensor([3, 1]),
+        torch.tensor([0, 2]),
+        torch.randn(5, 8),
+        torch.randn(3, 8),
+    )
+
+
+CASES = (
+    Case("lanmt_11", "TransformerCrossEncoderLayer", "zomux/lanmt#11", "projection-unused"),
+    Case(
+        "audiolm_265",
+        "TransformerBlock",
+        "lucidrains/audiolm-pytorch#265",
+        "projection-unused",
+        options={"causal": True},
+    ),
+    Case(
+        "motionformer_6",
+        "TrajectoryAttention",
+        "facebookresearch/Motionformer#6",
+        "projection-unused",
+        options=sizes(dim=16, num_heads=4),
+        example=_patches,
+    ),
+    Case(
+        "torchtune_21",
+        "LlamaSelfAttention",
+        "meta-pytorch/torchtune#21",
+        "projection-unused",
+        known_as=("context-wrong",),
+        options={"causal": True, **sizes(embed_dim=32, num_heads=4, num_kv_heads=2)},
+    ),
+    Case(
+        "x_transformers_352",
+        "Attention",
+        "lucidrains/x-transformers#352",
+        "projection-unused",
+        options=sizes(dim=32, dim_head=8, heads=4),
+    ),
+    Case(
+        "re_net_6",
+        "AttnAggregator",
+        "INK-USC/RE-Net#6",
+        "attention-ignored",
+        known_as=("projection-unused",),
+        options=sizes(h_dim=8, dropout=0.1, seq_len=4),
+        example=_history,
+    ),
+    Case("a_gcn_4", "AttentionGraphConvolution", "queenie88/A-GCN#4", "gradient-wrong"),
+)
+
+
+@proves("lanmt_11")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, y = made(module.TransformerCrossEncoderLayer, C, H), tokens(), tokens(B, 4, C)
+    ones = torch.ones(B, 4)
+    h1 = m.attention(*[m.layer_norm1(x)] * 3, mask=REAL) + x
+    h2 = h1 + m.cross_attention(m.layer_norm2(h1), y, y, mask=ones)
+    return m(x, REAL, y, ones), m.ff_layer(m.layer_norm3(h2)) + h2
+
+
+@proves("audiolm_265")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.TransformerBlock, C), tokens()
+    y = m.attn(x) + x
+    return m(x), m.ff(y) + y
+
+
+@proves("motionformer_6")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.TrajectoryAttention, C, H), tokens(B, 7, C)
+    q, k, v = (heads(part) for part in m.qkv(x).chunk(3, -1))
+    first = F.scaled_dot_product_attention(q[:, :, :1], k, v)
+    frames = [
+        merged(F.scaled_dot_product_attention(q[:, :, 1:], k[:, :, s], v[:, :, s]))
+        for s in (slice(1, 4), slice(4, 7))
+    ]
+    own = torch.cat([frames[0][:, :3], frames[1][:, 3:]], 1)
+    k2, v2 = m.proj_kv(torch.stack(frames, 2)).flatten(0, 1).chunk(2, -1)
+    context = attended(m.proj_q(own).reshape(-1, 1, C), k2, v2).view(B, 6, C)
+    return m(x, 3, 2), m.proj(torch.cat([merged(first), context], 1))
+
+
+@proves("torchtune_21")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.LlamaSelfAttention, C, H, 2), tokens()
+    q, k, v = m.qkv_proj(x).view(B, T, 2, 4, 4).transpose(1, 2).split([2, 1, 1], 3)
+    scores = torch.einsum("bgqnd,bgkd->bgnqk", q, k.squeeze(3)) / 2.0
+    weights = scores.masked_fill(~CAUSAL, -torch.inf).softmax(-1)
+    context = torch.einsum("bgnqk,bgkd->bqgnd", weights, v.squeeze(3))
+    return m(x), m.output_proj(context.flatten(2))
+
+
+@proves("x_transformers_352")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Attention, C, dim_head=5, heads=H), tokens()
+    with torch.no_grad():
+        m.qk_norm_q_scale += tokens(H, 1, 5) / 4  # as after some steps of training
+        m.qk_norm_k_scale += tokens(H, 1, 5) / 4
+    q = F.normalize(heads(m.to_q(x)), dim=-1) * m.qk_norm_q_scale
+    k = F.normalize(heads(m.to_k(x)), dim=-1) * m.qk_norm_k_scale
+    context = F.scaled_dot_product_attention(q, k, heads(m.to_v(x)), scale=10.0)
+    return m(x), m.to_out(merged(context))
+
+
+@proves("re_net_6")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, entities, relations = made(module.AttnAggregator, C, 0.1, 2), tokens(5, C), tokens(3, C)
+    pair, neighbors = torch.cat([entities[3], relations[0]]), [[1, 2, 4], [0, 3]]
+    steps = []
+    for chosen in neighbors:
+        asked = torch.cat([entities[chosen], pair.expand(len(chosen), -1)], -1)
+        weights = (m.attn_s(asked).tanh() @ m.v_s).softmax(0)
+        steps.append(torch.cat([weights.T @ entities[chosen], pair[None]], -1))
+    actual = m([neighbors], torch.tensor([3]), torch.tensor([0]), entities, relations)
+    return actual[0], torch.cat(steps)
+
+
+@proves("a_gcn_4")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.AttentionGraphConvolution, C, C), tokens()
+    direction, step = torch.randn_like(m.w_phi.weight), 1e-6
+    loss = m(x).sum()
+    gradient = torch.autograd.grad(loss, m.w_phi.weight, allow_unused=True)[0]
+    with torch.no_grad():
+        m.w_phi.weight += step * direction
+        slope = (m(x).sum() - loss) / step
+    actual = torch.zeros(()) if gradient is None else (gradient * direction).sum()
+    close = (actual - slope).abs() < 1e-4 * (1 + slope.abs())
+    return torch.where(close, slope, actual), slope

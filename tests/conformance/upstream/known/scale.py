@@ -1,0 +1,122 @@
+"""Known bugs of the scale of the scores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from upstream.cases import Case, sizes
+from upstream.proofs import CAUSAL, REAL, B, C, H, T, attended, made, proves, tokens
+
+CASES = (
+    Case(
+        "machine_learning_13",
+        "MultiHeadAttention",
+        "ethen8181/machine-learning#13",
+        "scale-missing",
+    ),
+    Case(
+        "timm_2388",
+        "MultiQueryAttentionV2",
+        "huggingface/pytorch-image-models#2388",
+        "scale-missing",
+        options=sizes(dim=16, num_heads=4, key_dim=8, value_dim=8),
+    ),
+    Case(
+        "vit_pytorch_65",
+        "Attention",
+        "lucidrains/vit-pytorch#65",
+        "scale-wrong",
+        options=sizes(dim=32, heads=4, dim_head=16),
+    ),
+    Case(
+        "ng_video_lecture_6",
+        "MultiHeadAttention",
+        "karpathy/ng-video-lecture#6",
+        "scale-wrong",
+        options={"causal": True, **sizes(num_heads=4, head_size=8)},
+    ),
+    Case("vit_1", "MultiHeadAttention", "FrancescoSaverioZuppichini/ViT#1", "scale-wrong"),
+    Case(
+        "perceiver_io_9",
+        "MultiHeadAttention",
+        "esceptico/perceiver-io#9",
+        "scale-wrong",
+        options=sizes(kv_dim=20, q_dim=32),
+    ),
+    Case(
+        "machine_learning_collection_159",
+        "SelfAttention",
+        "aladdinpersson/Machine-Learning-Collection#159",
+        "scale-wrong",
+    ),
+    Case(
+        "transformers_38290",
+        "OPTAttention",
+        "huggingface/transformers#38290",
+        "scale-wrong",
+        options={"causal": True},
+    ),
+)
+
+
+@proves("machine_learning_13")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, y = made(module.MultiHeadAttention, C, H), tokens(), tokens()
+    expected = m.output(attended(m.query(x), m.key(y), m.value(y), REAL))
+    return m(x, y, y, REAL[:, None, None]), expected
+
+
+@proves("timm_2388")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image = made(module.MultiQueryAttentionV2, C, num_heads=H, key_dim=9), tokens(B, C, 3, 4)
+    x = image.flatten(2).transpose(1, 2)
+    q = torch.einsum("bnd,hkd->bhnk", x, m.query_proj)
+    k, v = ((x @ weight)[:, None] for weight in (m.key_proj, m.value_proj))
+    context = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    return m(image), torch.einsum("bhnv,dhv->bdn", context, m.out_proj).view_as(image)
+
+
+@proves("vit_pytorch_65")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Attention, C, heads=H, dim_head=9), tokens()
+    return m(x), m.to_out(attended(*m.to_qkv(x).chunk(3, -1)))
+
+
+@proves("ng_video_lecture_6")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MultiHeadAttention, H, 8), tokens(B, T, 32)
+    each = [
+        F.scaled_dot_product_attention(h.query(x), h.key(x), h.value(x), CAUSAL) for h in m.heads
+    ]
+    return m(x), m.proj(torch.cat(each, -1))
+
+
+@proves("vit_1")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MultiHeadAttention, C, H), tokens()
+    q, k, v = m.qkv(x).unflatten(-1, (-1, 3)).unbind(-1)
+    return m(x), m.projection(attended(q, k, v))
+
+
+@proves("perceiver_io_9")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, y = made(module.MultiHeadAttention, 20, C), tokens(), tokens(B, T, 20)
+    return m(y, x, REAL), m.projection(attended(m.q(x), m.k(y), m.v(y), REAL))
+
+
+@proves("machine_learning_collection_159")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, y = made(module.SelfAttention, C, H), tokens(), tokens()
+    expected = m.fc_out(attended(m.queries(x), m.keys(y), m.values(y), REAL))
+    return m(y, y, x, REAL[:, None, None]), expected
+
+
+@proves("transformers_38290")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.OPTAttention, module.OPTConfig(hidden_size=C)), tokens()
+    context = attended(m.q_proj(x), m.k_proj(x), m.v_proj(x), REAL)
+    mask = torch.zeros(B, 1, 1, T).double().masked_fill(~REAL[:, None, None], -torch.inf)
+    return m(x, mask), m.out_proj(context)

@@ -1,0 +1,259 @@
+"""Known bugs of the softmax and the normalization of the weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from upstream.cases import Case, edges, sizes
+from upstream.proofs import REAL, B, C, H, T, attended, heads, made, merged, proves, tokens
+
+
+def _words() -> tuple[Any, ...]:
+    """Return the embedded words of two questions, words first."""
+    return (torch.randn(6, 2, 12),)
+
+
+def _faces() -> tuple[Any, ...]:
+    """Return the features of two pairs of faces and the colors of the second face of each pair."""
+    return torch.randn(2, 16, 4, 4), torch.randn(2, 16, 4, 4), torch.randn(2, 3, 4, 4)
+
+
+def _sentences() -> tuple[Any, ...]:
+    """Return 3 sentences of 6 words, words first."""
+    return (torch.randint(0, 20, (6, 3)),)
+
+
+def _items() -> tuple[Any, ...]:
+    """Return the next items of two users, their histories, and the lengths of these."""
+    return torch.randn(2, 16), torch.randn(2, 5, 16), torch.tensor([5, 3])
+
+
+CASES = (
+    Case(
+        "labml_146",
+        "AttentionBlock",
+        "labmlai/annotated_deep_learning_paper_implementations#146",
+        "softmax-wrong-dim",
+        options=sizes(n_channels=16, n_heads=2, d_k=8),
+    ),
+    Case("fastnlp_254", "MultiHeadAttention", "FudanNLP/fastNLP#254", "softmax-wrong-dim"),
+    Case("pytorch_nlp_2", "Attention", "PetrochukM/PyTorch-NLP#2", "softmax-wrong-dim"),
+    Case("rendezvous_3", "MHMA", "CAMMA-public/rendezvous-in-time#3", "softmax-wrong-dim"),
+    Case("detr_247", "MHAttentionMap", "facebookresearch/detr#247", "softmax-wrong-dim"),
+    Case(
+        "catalyst_285",
+        "LamaPooling",
+        "catalyst-team/catalyst#285",
+        "softmax-wrong-dim",
+        known_as=("rows-not-normalised",),
+        options=sizes(features_in=16),
+    ),
+    Case(
+        "self_attention_gan_11",
+        "Self_Attn",
+        "heykeetae/Self-Attention-GAN#11",
+        "softmax-wrong-dim",
+        options=sizes(in_dim=16, activation="relu"),
+    ),
+    Case(
+        "keqa_2",
+        "EmbedVector",
+        "DEEP-PolyU/KEQA_WSDM19#2",
+        "softmax-wrong-dim",
+        known_as=("rows-not-normalised",),
+        options=sizes(words_dim=12, hidden_size=8, output_size=10),
+        example=_words,
+    ),
+    Case(
+        "pytorch_geometric_224",
+        "GATConv",
+        "pyg-team/pytorch_geometric#224",
+        "softmax-wrong-dim",
+        options=sizes(in_channels=16, out_channels=8, heads=2),
+        example=edges,
+    ),
+    Case(
+        "swiftformer_4",
+        "EfficientAdditiveAttnetion",
+        "Amshaker/SwiftFormer#4",
+        "softmax-wrong-dim",
+        known_as=("rows-not-normalised",),
+        options=sizes(in_dims=16, token_dim=8, num_heads=2),
+    ),
+    Case(
+        "ssat_5",
+        "SymmetryAttention",
+        "Snowfallingplum/SSAT#5",
+        "softmax-wrong-dim",
+        options=sizes(dim=16, key_dim=8),
+        example=_faces,
+    ),
+    Case(
+        "hierarchical_attention_network_5",
+        "WordRNN",
+        "pandeykartikey/Hierarchical-Attention-Network#5",
+        "softmax-wrong-dim",
+        known_as=("batch-mixed", "rows-not-normalised"),
+        options=sizes(vocab_size=20, embedsize=12, hid_size=8),
+        example=_sentences,
+    ),
+    Case(
+        "recbole_1483",
+        "InterestEvolvingLayer",
+        "RUCAIBox/RecBole#1483",
+        "rows-not-normalised",
+        options=sizes(input_size=16, rnn_hidden_size=8),
+        example=_items,
+    ),
+    Case(
+        "flash_linear_attention_594",
+        "LinearAttention",
+        "fla-org/flash-linear-attention#594",
+        "rows-not-normalised",
+        options={"causal": True},
+    ),
+    Case(
+        "performer_pytorch_40",
+        "SelfAttention",
+        "lucidrains/performer-pytorch#40",
+        "rows-not-normalised",
+        options={"causal": True, **sizes(dim=32, heads=4, dim_head=8)},
+    ),
+)
+
+
+@proves("labml_146")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image = made(module.AttentionBlock, C, 2, 5), tokens(B, C, 3, 4)
+    x = image.flatten(2).transpose(1, 2)
+    q, k, v = (part.flatten(2) for part in m.projection(x).unflatten(-1, (2, -1)).chunk(3, -1))
+    y = m.output(attended(q, k, v, count=2)) + x
+    return m(image), y.transpose(1, 2).unflatten(-1, (3, 4))
+
+
+@proves("fastnlp_254")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, y = made(module.MultiHeadAttention, C, 5, 7, H), tokens(), tokens()
+    return m(x, y, y, ~REAL), m.out(attended(m.q_in(x), m.k_in(y), m.v_in(y), REAL))
+
+
+@proves("pytorch_nlp_2")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, y = made(module.Attention, C), tokens(B, 4, C), tokens()
+    query = m.linear_in(x)
+    mix = F.scaled_dot_product_attention(query, y, y, scale=1.0)
+    return m(x, y)[0], m.linear_out(torch.cat([mix, query], -1)).tanh()
+
+
+@proves("rendezvous_3")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MHMA, C, H), tokens()
+    return m(x), m.concat(attended(m.to_query(x), m.to_key(x), m.to_value(x)))
+
+
+@proves("detr_247")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, q, image = made(module.MHAttentionMap, C, C, H), tokens(), tokens(B, C, 3, 4)
+    key = heads(m.k_linear(image.flatten(2).transpose(1, 2)))
+    weights = (heads(m.q_linear(q)) @ key.mT / 2.0).softmax(-1)
+    return m(q, image), weights.transpose(1, 2).unflatten(-1, (3, 4))
+
+
+@proves("catalyst_285")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.LamaPooling, C), tokens()
+    conv = m.groups[-1].attention_pooling[0]
+    weights = (x @ conv.weight[0] + conv.bias).softmax(1)
+    pooled = (x[:, -1], x.mean(1), x.amax(1), (weights * x).sum(1))
+    return m(x), torch.cat(pooled, -1)
+
+
+@proves("self_attention_gan_11")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image = made(module.Self_Attn, C, "relu"), tokens(B, C, 3, 4)
+    with torch.no_grad():
+        m.gamma += 1.0  # as after some steps of training
+    q, k, v = (conv(image).flatten(2) for conv in (m.query_conv, m.key_conv, m.value_conv))
+    context = v @ (q.mT @ k).softmax(-1).mT
+    return m(image)[0], context.view_as(image) + image
+
+
+@proves("keqa_2")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.EmbedVector, C, 5, 9), tokens(T, B, C)
+    states = m.lstm(x)[0]
+    weights = m.attn(torch.cat([x, states], -1)).softmax(0)
+    return m(x), m.hidden2tag((weights * states).sum(0))
+
+
+@proves("pytorch_geometric_224")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.GATConv, C, 5, heads=2), tokens(4, C)
+    edges = torch.tensor([[0, 1, 2, 3, 0, 3], [1, 2, 0, 0, 2, 1]])
+    linked = torch.zeros(4, 4, dtype=torch.bool)
+    linked[edges[1], edges[0]] = True
+    linked[3, 3] = True  # the node without neighbors receives nothing
+    values = (x @ m.weight).view(4, 2, 5)
+    ours, theirs = m.att[0].chunk(2, -1)
+    scores = (values * ours).sum(-1)[:, None] + (values * theirs).sum(-1)
+    scores = F.leaky_relu(scores, 0.2).masked_fill(~linked[..., None], -torch.inf)
+    out = torch.einsum("ijh,jhd->ihd", scores.softmax(1), values).flatten(1)
+    out[3] = 0.0
+    return m(x, edges), out + m.bias
+
+
+@proves("swiftformer_4")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.EfficientAdditiveAttnetion, C, 5, 2), tokens()
+    q, k = F.normalize(m.to_query(x), dim=-1), F.normalize(m.to_key(x), dim=-1)
+    weights = ((q @ m.w_g).squeeze(-1) / 5**0.5).softmax(-1)
+    pooled = torch.einsum("bn,bnd->bd", weights, q)[:, None]
+    return m(x), m.final(m.Proj(pooled * k) + q)
+
+
+@proves("ssat_5")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.SymmetryAttention, C, 9)
+    a, b, raw = tokens(B, C, 3, 4), tokens(B, C, 3, 4), tokens(B, 3, 3, 4)
+    fa, fb = (
+        F.normalize(f - f.mean(-1, keepdim=True), dim=-1)
+        for f in (m.fa_conv(a).flatten(2).mT, m.fb_conv(b).flatten(2).mT)
+    )
+    warped = F.scaled_dot_product_attention(fa, fb, raw.flatten(2).mT, scale=10.0)
+    return m(a, b, raw), warped.mT.reshape(B, 3, 3, 4)
+
+
+@proves("hierarchical_attention_network_5")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, words = made(module.WordRNN, 20, 9, 5), torch.randint(0, 20, (T, B))
+    states = m.wordRNN(m.embed(words))[0]
+    weights = m.attn_combine(m.wordattn(states).tanh()).softmax(0)
+    return m(words)[0], (weights * states).sum(0)
+
+
+@proves("recbole_1483")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, query, x = made(module.InterestEvolvingLayer, C, 5), tokens(B, C), tokens()
+    weights = m.attention_layer(query, x, REAL.sum(-1))
+    return weights.sum(-1), torch.ones(B)
+
+
+@proves("flash_linear_attention_594")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.LinearAttention, C, H), tokens()
+    q, k = F.elu(heads(m.q_proj(x))) + 1, F.elu(heads(m.k_proj(x))) + 1
+    weights = (q @ k.mT).tril()
+    context = weights / weights.sum(-1, keepdim=True) @ heads(m.v_proj(x))
+    return m(x), m.o_proj(merged(context))
+
+
+@proves("performer_pytorch_40")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.SelfAttention, C, H, 4, 7), tokens()
+    q, k = (F.relu(heads(linear(x)) @ m.projection_matrix.mT) + 1e-3 for linear in (m.to_q, m.to_k))
+    weights = (q @ k.mT).tril()
+    context = weights / weights.sum(-1, keepdim=True) @ heads(m.to_v(x))
+    return m(x), m.to_out(merged(context))
