@@ -14,6 +14,17 @@ from several import SEVERAL, Base, Bug
 from heedful import check
 
 PAIRS = [(base, pair) for base in SEVERAL for pair in base.sample(3)]
+HIDDEN = {
+    # Beside a bias that is learned, a scale is a convention, even alone.
+    ("window", "scale-wrong", "softmax-wrong-dim"): "scale-wrong",
+    # What is never applied hides nothing, not even too much.
+    ("tokens_first", "self-hidden", "mask-unused"): "self-hidden",
+    # All rows, chunks or keys are mixed already by the other bug.
+    ("tokens_first", "mask-broadcast", "heads-mixed-merge"): "mask-broadcast",
+    ("cached", "causal-alignment", "heads-mixed-split"): "causal-alignment",
+    ("cached", "softmax-wrong-dim", "mask-fill-too-small"): "mask-fill-too-small",
+}
+"""The pairs of which one bug cannot be seen, and which one that is."""
 
 
 def found(base: Base, bugs: tuple[Bug, ...], folder: Path) -> list[tuple[str, int | None]]:
@@ -33,11 +44,13 @@ def test_a_base_has_no_bug(base: Base, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("base", "bugs"), PAIRS, ids=[f"{base.name}-{a.name}-{b.name}" for base, (a, b) in PAIRS]
 )
-def test_of_two_bugs_one_at_least_is_named(
+def test_of_two_bugs_both_are_named_if_they_can_be_seen(
     base: Base, bugs: tuple[Bug, Bug], tmp_path: Path
 ) -> None:
     names = {name for name, _ in found(base, bugs, tmp_path)}
-    assert any(names & {*bug.names} for bug in bugs), names
+    first, second = bugs
+    hidden = HIDDEN.get((base.name, first.name, second.name), "")
+    assert [bug.name for bug in bugs if not names & {*bug.names}] == [hidden] * bool(hidden)
 
 
 def _judge(job: tuple[int, tuple[int, ...]]) -> tuple[int, int, int]:

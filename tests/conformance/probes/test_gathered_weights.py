@@ -52,7 +52,7 @@ class Attention(nn.Module):
 def found(tmp_path, source, example=None):
     with written(tmp_path, source) as target:
         report = check(target, example=example)
-    return [(bug.name, bug.place and bug.place.source) for bug in report.bugs]
+    return [(bug.name, bug.place.source if bug.place else "") for bug in report.bugs]
 
 
 def test_a_softmax_over_features_weights_no_tokens(tmp_path):

@@ -71,7 +71,7 @@ class Attention(nn.Module):
 def found(tmp_path, source, example):
     with written(tmp_path, source) as target:
         report = check(target, example=example)
-    return [(bug.name, bug.place and bug.place.source) for bug in report.bugs]
+    return [(bug.name, bug.place.source if bug.place else "") for bug in report.bugs]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,10 @@ def found(tmp_path, source, example):
             COLUMNS,
             [(2, 4, 4, 16)],
             ("heads-mixed-split", "context-wrong"),
-            {"transpose(1, 2).reshape(B * W, H, C)": "reshape(B * W, H, C)", "y.reshape(B, W, H, C).transpose(1, 2)": "y.reshape(B, H, W, C)"},
+            {
+                "transpose(1, 2).reshape(B * W, H, C)": "reshape(B * W, H, C)",
+                "y.reshape(B, W, H, C).transpose(1, 2)": "y.reshape(B, H, W, C)",
+            },
         ),
         (
             WINDOWS,

@@ -33,14 +33,22 @@ class Attention(nn.Module):
         return (w @ v).transpose(1, 2).reshape(B, T, C)
 """
 RATE = "        rate = self.rate if self.training else 0.0\n"
+LOST = """        if not self.training:
+            self.rate = 0.0
+        rate = self.rate
+"""
+KEPT = """        if self.training:
+            self.active_rate = self.rate
+        rate = self.active_rate
+"""
 
 
 @pytest.mark.parametrize(
     ("old", "new", "bugs"),
     [
         ("", "", []),
-        (RATE, "        if not self.training:\n            self.rate = 0.0\n        rate = self.rate\n", ["dropout-unused"]),
-        (RATE, "        if self.training:\n            self.active_rate = self.rate\n        rate = self.active_rate\n", ["dropout-in-eval"]),
+        (RATE, LOST, ["dropout-unused"]),
+        (RATE, KEPT, ["dropout-in-eval"]),
         ("self.bias.to(x)", "self.bias", ["table-not-a-buffer"]),
     ],
 )  # fmt: skip
@@ -54,6 +62,8 @@ def test_what_a_call_leaves_behind(tmp_path, old, new, bugs):
 
 def test_a_tensor_that_is_made_again_on_another_device(tmp_path):
     source = SOURCE.replace("self.bias.to(x)", "self.bias")
-    source = source.replace("self.bias is None or", "self.bias is None or self.bias.device != x.device or")
+    source = source.replace(
+        "self.bias is None or", "self.bias is None or self.bias.device != x.device or"
+    )
     with written(tmp_path, source) as target:
         assert check(target).bugs == ()

@@ -69,7 +69,7 @@ class Attention(nn.Module):
 def found(tmp_path, source, **options):
     with written(tmp_path, source) as target:
         report = check(target, **options)
-    return [(bug.name, bug.place and bug.place.source) for bug in report.bugs]
+    return [(bug.name, bug.place.source if bug.place else "") for bug in report.bugs]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_mask_of_an_example_has_an_effect(tmp_path):
     example = (torch.randn(2, 6, 24), torch.randn(2, 5, 24), pad.long())
     assert found(tmp_path, GIVEN, example=example) == []
     source = GIVEN.replace("unsqueeze(1) * -1e9", "amax(-1)[:, None, None] * -100")
-    ((name, line),) = found(tmp_path, source, example=example)
+    ((name, _),) = found(tmp_path, source, example=example)
     assert name == "mask-unused"
     source = GIVEN.replace("word_pad.to(scores.dtype)", "(word_pad.to(scores.dtype) * 0)")
     assert found(tmp_path, source, example=example) != []

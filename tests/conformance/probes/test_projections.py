@@ -6,9 +6,12 @@ from edited_attention import (
     CONTEXT,
     CORRECT,
     MASK_BUFFER,
+    SIZES,
     SPLIT_VALUE,
     assert_bug,
     assert_no_finding,
+    edited,
+    findings_of,
 )
 
 from heedful.conformance import check
@@ -51,6 +54,25 @@ def test_an_unused_part_of_a_packed_projection_is_found(tmp_path, old, new, line
     assert_no_finding(tmp_path, source=PACKED)
     (tmp_path / "wrong").mkdir()
     assert_bug(tmp_path / "wrong", "projection-unused", old, new, line, PACKED)
+
+
+INDEXED = PACKED.replace(
+    "(self.split(part) for part in self.packed(x).chunk(3, -1))",
+    "self.packed(x).view(*x.shape[:2], 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)",
+)
+
+
+@pytest.mark.parametrize(
+    ("parts", "twice"), [("002", "Queries and keys"), ("022", "Keys and values")]
+)
+def test_a_part_that_nothing_takes_is_found(tmp_path, parts, twice):
+    assert_no_finding(tmp_path, source=INDEXED)
+    wrong = INDEXED.replace(
+        "permute(2, 0, 3, 1, 4)", f"permute(2, 0, 3, 1, 4)[{[*map(int, parts)]}]"
+    )
+    with edited(tmp_path, source=wrong) as attention:
+        (finding,) = findings_of(attention(*SIZES))
+    assert finding.proof.startswith(twice)
 
 
 @pytest.mark.parametrize(

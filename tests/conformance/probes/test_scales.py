@@ -86,3 +86,15 @@ def test_a_scale_that_a_call_passes_on_is_blamed_where_it_comes_from(tmp_path, q
     (bug,) = (bug for bug in bugs if bug.name == "scale-wrong")
     assert bug.place is not None
     assert line in bug.place.source
+
+
+@pytest.mark.parametrize(
+    ("fill", "diagonal", "bug"),
+    [("-8.0", 1, "mask-fill-too-small"), ("torch.finfo(x.dtype).min", 0, "self-hidden")],
+)
+def test_a_wrong_scale_is_found_beside_a_wrong_mask(tmp_path, fill, diagonal, bug):
+    source = CORRECT.replace("key.shape[-1] ** 0.5", "x.shape[-1] ** 0.5")
+    source = source.replace('float("-inf")', fill).replace("triu(1)", f"triu({diagonal})")
+    with edited(tmp_path, source=source) as attention:
+        bugs = check(attention, causal=True).bugs
+    assert {it.name for it in bugs} == {bug, "scale-wrong"}

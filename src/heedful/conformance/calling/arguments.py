@@ -23,10 +23,8 @@ from heedful.errors import ArgumentError
 OF_TOKENS = (*names.QUERIES, *names.KEYS, *names.VALUES, *names.CONTEXTS, *names.MEMORIES)
 # Stands for a value that has to be found by trial.
 UNKNOWN = object()
-MAX_UNKNOWN, MAX_GUESSES = (
-    3,
-    40,
-)  # arguments of unknown roles, and combinations of their values that are tried
+# Arguments of unknown roles, and combinations of their values, that are tried.
+MAX_UNKNOWN, MAX_GUESSES = 3, 40
 
 
 def token_arguments(

@@ -176,9 +176,10 @@ def _extends(caller: Caller, use: CacheUse, inputs: Inputs) -> bool:
     same: list[bool] = []
     for step in parts[1].trace:
         ours, theirs = tensor_of(step), projected.get((step.line, step.name))
-        if is_projection(step) and ours is not None and theirs is not None:
-            if ours.shape == theirs.shape:
-                same.append(not differing_entries(ours, theirs).any())
+        if not is_projection(step) or ours is None or theirs is None:
+            continue
+        if ours.shape == theirs.shape:
+            same.append(not differing_entries(ours, theirs).any())
     return bool(same) and all(same)
 
 

@@ -154,9 +154,8 @@ class CallingConvention:
         axes = sum(letter in TOKEN_AXES for letter in self._letters)
         if math.prod(self.grid) == T and len(self.grid) == axes:
             return self.grid
-        if (
-            axes == 3 and T % 2 == 0
-        ):  # two frames, because one alone would not show what is mixed between them
+        if axes == 3 and T % 2 == 0:
+            # Two frames, because one alone would not show what is mixed between them.
             return 2, *grid_of(T // 2)
         return (T,) if axes < 2 else (*(1,) * (axes - 2), *grid_of(T))
 

@@ -8,16 +8,18 @@ from itertools import islice, product
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.exceptions import attempt
-from heedful.conformance.calling.influence import SEQUENCES, TOKENS, influences
+from heedful.conformance.calling.influence import influences
+from heedful.conformance.calling.recurrent import recurrent_layers, state_sizes
 from heedful.conformance.calling.resizing import Axes
 from heedful.conformance.calling.target import Target
 
 LAYOUTS = ("(B, T, C)", "(T, B, C)")
 MAX_READINGS = 24  # ways to read the axes of all arguments that are tried
+SEQUENCES, TOKENS = 3, 5
 
 
 @dataclass(frozen=True)
@@ -57,12 +59,9 @@ def readings(target: Target, leaves: Mapping[str, Any], first: str | None) -> It
 
 def _is_state(target: Target, tensor: Tensor) -> bool:
     """Check whether a tensor has the shape of the state of a recurrent layer within the target."""
-    parts = [] if target.module is None else list(target.module.modules())
-    layers = [it for it in parts if isinstance(it, nn.RNNBase)]
-    cells = [it for it in parts if isinstance(it, nn.RNNCellBase)]
+    sizes = list(map(state_sizes, recurrent_layers(target.module)))
     if tensor.dim() == 2:
-        return tensor.shape[-1] in {it.hidden_size for it in (*layers, *cells)}
-    sizes = {(it.num_layers * (1 + it.bidirectional), it.hidden_size) for it in layers}
+        return tensor.shape[-1] in {size for _, size in sizes}
     return tensor.dim() == 3 and (tensor.shape[0], tensor.shape[2]) in sizes
 
 

@@ -162,7 +162,8 @@ def _is_doubtful(caller: Caller) -> bool:
     is_guess = convention.batched and (convention.guessed or _contradicts(caller))
     if not is_guess or convention.fixed_sizes:
         return False
-    return mixes_sequences(caller) is True and with_one_query(caller) is caller
+    mixed = mixes_sequences(caller, caller.draw(*TRIAL_SIZES))
+    return mixed is True and with_one_query(caller) is caller
 
 
 def _contradicts(caller: Caller) -> bool:

@@ -23,7 +23,7 @@ from heedful.conformance.calling.causality import causal_flag, mask_by_caller
 from heedful.conformance.calling.convention import TOKEN_AXES, CallingConvention, Constants
 from heedful.conformance.calling.declared import declared_number
 from heedful.conformance.calling.decoder_steps import attends_to_keys, full_lengths, readings
-from heedful.conformance.calling.discovery import IMAGE_LENGTHS, LESS_EXACT
+from heedful.conformance.calling.discovery import IMAGE_LENGTHS, LESS_EXACT, TRIAL_SIZES
 from heedful.conformance.calling.exceptions import exits_as_errors
 from heedful.conformance.calling.influence import mixes_sequences
 from heedful.conformance.calling.isolation import seeded
@@ -296,7 +296,7 @@ def _of_decoder_steps(
         caller = Caller(target, convention, torch.float64, target.copied(torch.float64))
         if attends_to_keys(caller):
             found = convention, _trial_sizes(sizes, most)
-            if mixes_sequences(caller) is False:
+            if mixes_sequences(caller, caller.draw(*TRIAL_SIZES)) is False:
                 yield found
                 return
             mixed.append(found)

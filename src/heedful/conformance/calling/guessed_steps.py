@@ -12,6 +12,7 @@ from torch import nn
 
 from heedful.conformance.calling.candidates import widths_of
 from heedful.conformance.calling.exceptions import attempt, exits_as_errors
+from heedful.conformance.calling.recurrent import Layer, recurrent_layers, state_sizes
 from heedful.conformance.calling.target import Target
 
 SECONDS = 2.0  # the time limit of all trials
@@ -77,26 +78,14 @@ def guessed_steps(target: Target) -> Iterator[tuple[dict[str, Any], str]]:
             yield arguments, keys[0]
 
 
-def recurrent_layers(module: nn.Module | None) -> list[nn.RNNBase | nn.RNNCellBase]:
-    """Return the recurrent layers and cells of PyTorch within a module."""
-    parts = [] if module is None else list(module.modules())
-    return [it for it in parts if isinstance(it, nn.RNNBase | nn.RNNCellBase)]
-
-
 def _roles(name: str) -> tuple[str, ...]:
     by_word = next((roles for word, roles in WORDS.items() if word in name.lower()), ROLES)
     return LETTERS.get(name, LETTERS.get(name.lower(), by_word))
 
 
-def _sizes(target: Target, layers: Sequence[nn.RNNBase | nn.RNNCellBase]) -> _Sizes:
+def _sizes(target: Target, layers: Sequence[Layer]) -> _Sizes:
     assert target.module is not None
-    states = [
-        (
-            it.num_layers * (1 + it.bidirectional) if isinstance(it, nn.RNNBase) else 0,
-            it.hidden_size,
-        )
-        for it in layers
-    ]
+    states = list(map(state_sizes, layers))
     known = widths_of(target.module)
     rest = [it.input_size - width for it in layers for width in known]
     hidden, inputs = [it.hidden_size for it in layers], [it.input_size for it in layers]

@@ -12,8 +12,6 @@ from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.inputs import Inputs
 
-SEQUENCES, TOKENS = 3, 5
-
 
 def influences(caller: Caller, inputs: Inputs, token: int, rows: Any) -> bool | None:
     """Check whether another token at one place of the first sequence changes some rows; None if a call fails.
@@ -33,12 +31,6 @@ def influences(caller: Caller, inputs: Inputs, token: int, rows: Any) -> bool | 
     return bool(differing_entries(before, after).any())
 
 
-def mixes_sequences(caller: Caller, inputs: Inputs | None = None) -> bool | None:
-    """Check whether a change of the first sequence reaches another one; None if a call fails.
-
-    Args:
-        caller: The caller.
-        inputs: The tokens (B, T, …); None to draw some.
-    """
-    drawn = inputs or caller.draw(SEQUENCES, TOKENS)
-    return influences(caller, drawn, 0, rows=slice(1, None))
+def mixes_sequences(caller: Caller, inputs: Inputs) -> bool | None:
+    """Check whether a change of the first sequence reaches another one; None if a call fails."""
+    return influences(caller, inputs, 0, rows=slice(1, None))

@@ -32,12 +32,8 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "start": ("numbers",), "offset": ("numbers",), "height": ("heights", "sizes"), "width": ("widths", "sizes"),
 }  # fmt: skip
 LETTERS: Mapping[str, tuple[str, ...]] = {"h": ("heights",), "w": ("widths",)}  # whole names
-COUNTS = (
-    "sizes",
-    "grids",
-    "heights",
-    "widths",
-)  # roles of numbers that follow from the number of tokens
+# Roles of numbers that follow from the number of tokens.
+COUNTS = ("sizes", "grids", "heights", "widths")
 ROLES = ("tokens", "none", "masks", "biases", "lengths", "positions", "rotary", "numbers")
 ROLES_OF_TYPES: Mapping[Any, tuple[str, ...]] = {
     int: ("numbers", "sizes"), bool: ("numbers",), "int": ("numbers", "sizes"), "bool": ("numbers",),
@@ -55,7 +51,7 @@ def likely_values(target: Target, name: str, head_size: int) -> Iterator[Value]:
     shape = next(documented_axes(target.callee, name), None)
     documented = None if shape is None else len(shape)
     if shape is not None and shape.count(DISTANCE_AXIS) == 1:
-        for width in widths_of(target.module):
+        for width in _input_widths(target.module):
             yield _distances(shape, width)
     by_word = next((roles for word, roles in WORDS.items() if word in name.lower()), ())
     suggested = LETTERS.get(name.lower(), by_word)
@@ -63,7 +59,7 @@ def likely_values(target: Target, name: str, head_size: int) -> Iterator[Value]:
         counts = (role for role in suggested if role in COUNTS)
         suggested = (*counts, *ROLES_OF_TYPES[annotation])
     if "positions" in suggested and documented == 3:
-        yield from map(_embeddings, widths_of(target.module))
+        yield from map(_embeddings, _input_widths(target.module))
     for role in dict.fromkeys((*suggested, *ROLES)):
         for value, axes in _values_in(role, head_size):
             pixels = value is TOKENS and documented == FEATURE_MAP
@@ -71,7 +67,7 @@ def likely_values(target: Target, name: str, head_size: int) -> Iterator[Value]:
                 yield value
 
 
-def widths_of(module: nn.Module | None) -> list[int]:
+def _input_widths(module: nn.Module | None) -> list[int]:
     """Return the widths of what the linear layers of a module take, or the usual one."""
     parts = () if module is None else module.modules()
     found = dict.fromkeys(part.in_features for part in parts if isinstance(part, nn.Linear))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from heedful.conformance.recording.dataflow import ancestors
+from heedful.conformance.recording.dataflow import DIVISIONS, EXPONENTIALS, ancestors
 from heedful.conformance.recording.observation import Observation, value_of
 from heedful.observation import Source, Step
 
 SOFTMAXES: tuple[str, ...] = ("softmax", "_safe_softmax", "_softmax", "softmin")
-EXPONENTIALS: tuple[str, ...] = ("exp", "exp_", "exp2")
-DIVISIONS: tuple[str, ...] = ("div", "div_", "truediv", "true_divide", "itruediv")
 
 
 def chain_between(observation: Observation, scores: Step, weights: Source) -> tuple[Step, ...]:

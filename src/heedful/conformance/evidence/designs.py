@@ -14,9 +14,15 @@ from torch import Tensor
 
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.attention_search import find_attentions
-from heedful.conformance.evidence.chain import EXPONENTIALS, SOFTMAXES
+from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
-from heedful.conformance.recording.dataflow import PRODUCTS, VIEWS, ancestors, steps_from_tokens
+from heedful.conformance.recording.dataflow import (
+    EXPONENTIALS,
+    PRODUCTS,
+    VIEWS,
+    ancestors,
+    steps_from_tokens,
+)
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.recording.source import prose_about

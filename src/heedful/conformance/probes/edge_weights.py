@@ -41,7 +41,7 @@ def edge_weights(evidence: Evidence) -> Iterator[Finding | Fact]:
             "bug",
             f"All weights are multiplied by {(after.norm() / before.norm()).item():.3g} after the softmax, so those of "
             "a node's edges do not sum to 1.",
-            f"{len(gathering.index)} edges",
+            f"{len(gathering.indices)} edges",
             SourceLine.of(step),
             "Scale the scores before the softmax, not the weights.",
         )
@@ -56,7 +56,7 @@ def _quotient(observation: Observation, gathering: Grouping) -> Step | None:
         step = steps[index]
         behind = ancestors(steps, step) if step.operation in DIVISIONS else set[int]()
         of_exponentials = any(steps[it].operation in EXPONENTIALS for it in behind)
-        if of_exponentials and sum_to_1(step, gathering.index):
+        if of_exponentials and sum_to_1(step, gathering.indices):
             return step
     return None
 
@@ -122,7 +122,7 @@ def _of_softmax_by_hand(evidence: Evidence) -> Step | None:
             numerator = steps[numerator].inputs[0].step
         if numerator is None or steps[numerator].operation not in EXPONENTIALS:
             continue
-        grouped = (sum_to_1(step, it.index) for it in groupings_of(observation))
+        grouped = (sum_to_1(step, it.indices) for it in groupings_of(observation))
         if _sums_to_1(step) or any(grouped):
             return steps[numerator]
     return None

@@ -131,26 +131,26 @@ class Grouping(NamedTuple):
 
     Attributes:
         step: The step.
-        index: The index of each entry.
+        indices: The index of each entry.
         source: Where the entries come from.
     """
 
     step: Step
-    index: Tensor
+    indices: Tensor
     source: Source
 
 
 def _over_groups(evidence: Evidence) -> Finding | None:
-    """Return a finding if exponentials are divided by the sums of other groups than those in which values are summed."""
+    """Return a finding if exponentials are divided by the sums of other groups than those of the values."""
     observation = evidence.baseline
     groupings = list(groupings_of(observation))
     for gathering in groupings:
         weights = _weights(observation, gathering)
-        if weights is None or sum_to_1(weights, gathering.index):
+        if weights is None or sum_to_1(weights, gathering.indices):
             continue
         exponentials = ancestors(observation.trace.steps, weights)
         sums = [it for it in groupings if it.step.index in exponentials]
-        if not any(sum_to_1(weights, it.index) for it in sums):
+        if not any(sum_to_1(weights, it.indices) for it in sums):
             continue
         inner = weights.function != gathering.step.function
         line = call_line(observation, evidence.subject.module, weights) if inner else None
@@ -159,7 +159,7 @@ def _over_groups(evidence: Evidence) -> Finding | None:
             "bug",
             "The weights sum to 1 over other groups than those in which the values are summed: the softmax and the sum "
             "take different indices.",
-            f"{len(gathering.index)} edges",
+            f"{len(gathering.indices)} edges",
             line or SourceLine.of(weights),
             "Group the softmax by the index to which the values are added.",
         )
@@ -188,13 +188,11 @@ def _weights(observation: Observation, gathering: Grouping) -> Step | None:
         return None
     behind = sorted(ancestors(steps, steps[gathering.source.step]), reverse=True)
     for step in (steps[index] for index in behind):
-        if (
-            step.operation in DIVISIONS
-            and len(step.shape)
-            and step.shape[0] == len(gathering.index)
-        ):
-            if any(steps[it].operation in EXPONENTIALS for it in ancestors(steps, step)):
-                return step
+        of_entries = step.shape[:1] == (len(gathering.indices),)
+        if not of_entries or step.operation not in DIVISIONS:
+            continue
+        if any(steps[it].operation in EXPONENTIALS for it in ancestors(steps, step)):
+            return step
     return None
 
 

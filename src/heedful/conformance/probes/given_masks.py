@@ -60,9 +60,10 @@ def _masks(evidence: Evidence, given: Mapping[str, Any]) -> Iterator[str]:
     documented = documented_arguments(evidence.subject.target.callee)
     for name, value in given.items():
         said = f"{name} {documented.get(name, '')}".lower()
-        if isinstance(value, Tensor) and any(word in said for word in MASK_WORDS):
-            if value.dtype == torch.bool or bool(((value == 0) | (value == 1)).all()):
-                yield name
+        if not isinstance(value, Tensor) or not any(word in said for word in MASK_WORDS):
+            continue
+        if value.dtype == torch.bool or bool(((value == 0) | (value == 1)).all()):
+            yield name
 
 
 def _exchanged(mask: Tensor) -> Iterator[Tensor]:

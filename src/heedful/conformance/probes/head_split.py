@@ -12,6 +12,7 @@ from heedful.conformance.evidence.evidence import CHANGED, Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.token_labels import scattering_view, tearing_view
 from heedful.conformance.recording.dataflow import (
+    JOINING,
     PRODUCTS,
     VIEWS,
     ancestors,
@@ -30,7 +31,6 @@ from heedful.observation import Source, Step
 from heedful.shapes import times
 
 REARRANGING: frozenset[str] = frozenset(("pad", "roll", "flip", "gather", "index_select"))
-JOINING: frozenset[str] = frozenset(("cat", "concat", "stack"))
 PLURALS: dict[str, str] = {"query": "queries", "key": "keys", "value": "values"}
 
 

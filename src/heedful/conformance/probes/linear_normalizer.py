@@ -11,14 +11,13 @@ from torch import Tensor, nn
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.projection_names import letters_of, own_name, role_of
-from heedful.conformance.recording.dataflow import PRODUCTS, steps_from_tokens
+from heedful.conformance.recording.dataflow import DIVISIONS, PRODUCTS, steps_from_tokens
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.observation import tensor_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step
 
-DIVISIONS: tuple[str, ...] = ("div", "div_", "truediv", "true_divide", "itruediv")
 SUMS: tuple[str, ...] = ("cumsum", "sum", *PRODUCTS)
 NORMALIZER: re.Pattern[str] = re.compile(r"inv|denom|normali[sz]er|recip", re.IGNORECASE)
 """What the name of a factor says by which a context is normalized."""

@@ -33,7 +33,7 @@ def mode_changes(evidence: Evidence) -> Iterator[Finding | Fact]:
         used.run(evidence.inputs)
         changed = [name for name, it in _settings(used.module) if before.get(name, it) != it]
         used.module.train(train)
-        if _is_noisy(used, evidence) == train:
+        if _is_noisy(replace(used, keep_state=False), evidence) == train:
             continue
         proof = (
             f"After a call in {MODES[not train]} mode, "

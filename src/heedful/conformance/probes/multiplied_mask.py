@@ -10,14 +10,12 @@ from heedful.conformance.evidence.attention import FAINT
 from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import ancestors
+from heedful.conformance.recording.dataflow import MULTIPLICATIONS, ancestors
 from heedful.conformance.recording.observation import Observation, tensor_of, value_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 from heedful.shapes import times
-
-MULTIPLICATIONS: tuple[str, ...] = ("mul", "mul_", "imul", "multiply")
 
 
 @probe("mask-fill-too-small")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import combinations
 from typing import NamedTuple
 
 import torch
@@ -18,10 +19,7 @@ from heedful.conformance.probes.projection_names import (
     parent_of,
     role_of,
 )
-from heedful.conformance.recording.assignments import (
-    alias_before,
-    last_return,
-)
+from heedful.conformance.recording.assignments import alias_before, last_return
 from heedful.conformance.recording.call_sites import (
     call_site,
     line_reading_relative,
@@ -46,8 +44,8 @@ SPLITS: tuple[str, ...] = (
     *("getitem", "split", "chunk", "unbind", "tensor_split", "unsafe_chunk", "select", "narrow"),
 )
 
-
-JOINING: tuple[str, ...] = ("add", "add_", "iadd", "mul", "mul_", "imul", "sub")
+ROWS: tuple[str, ...] = ("queries", "keys", "values")
+COMBINING: tuple[str, ...] = ("add", "add_", "iadd", "mul", "mul_", "imul", "sub")
 
 
 @probe("projection-unused")
@@ -163,7 +161,7 @@ def _has_sibling_in_two_roles(evidence: Evidence, name: str, shape: torch.Size) 
 
 
 def _counterpart_meeting_itself(evidence: Evidence, name: str) -> Step | None:
-    """Return the step that reads a parameter's counterpart, such as att_l for att_r, for both sides of a sum or product.
+    """Return the step that reads a parameter's counterpart for both sides of a sum or product, as att_l for att_r.
 
     The counterpart has the same shape and a name that differs in one word.
     """
@@ -177,7 +175,7 @@ def _counterpart_meeting_itself(evidence: Evidence, name: str) -> Step | None:
         readers = [step for step in steps if _reads(step, other)]
         for step in readers and steps[readers[0].index :]:
             origins = [_unrearranged(steps, source) for source in step.inputs]
-            if step.operation not in JOINING or len(origins) != 2 or None in origins:
+            if step.operation not in COMBINING or len(origins) != 2 or None in origins:
                 continue
             same = origins[0] == origins[1] and _is_from(steps, origins[0], readers)
             if same or all(_reads(steps[it], other) for it in origins if it is not None):
@@ -317,16 +315,20 @@ def _unused_rows(evidence: Evidence) -> Finding | None:
         sources = (attention.query_source, attention.key_source, attention.value_source)
         paths = [steps_from_projection(evidence.baseline, source) for source in sources]
         packed = {next(iter(parameter_names(path[:1])), "") for path in paths}
-        twice = torch.equal(attention.query, attention.key)
-        if not twice or len(packed) != 1 or "" in packed:
+        operands = zip(ROWS, (attention.query, attention.key, attention.value), paths, strict=True)
+        equal = (it for it in combinations(operands, 2) if torch.equal(it[0][1], it[1][1]))
+        twice = next(equal, None)
+        if twice is None or len(packed) != 1 or "" in packed:
             continue
+        (first, _, _), (second, _, path) = twice
         name = packed.pop()
         if _has_idle_third(evidence, name):
-            taking = [step for step in paths[1] if step.operation in SPLITS]
+            taking = [step for step in path if step.operation in SPLITS]
             return Finding(
                 "projection-unused",
                 "bug",
-                f"Queries and keys are the same part of {name}, and a third of it does not change the output.",
+                f"{first.capitalize()} and {second} are the same part of {name}, and a third of it does not change "
+                "the output.",
                 "",
                 SourceLine.of(taking[-1] if taking else attention.scores_step),
             )

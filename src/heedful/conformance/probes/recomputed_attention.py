@@ -27,6 +27,7 @@ from heedful.conformance.evidence.regression import centred, slope_of
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import (
     PRODUCTS,
+    SCALINGS,
     ancestors,
     is_projection,
     steps_from_projection,
@@ -41,9 +42,6 @@ TOLERANCE = 1e-5
 """The largest difference of two weights that rounding, or an ε in a denominator, may cause."""
 HALVES: tuple[torch.dtype, ...] = (torch.float16, torch.bfloat16)
 CAPS: tuple[str, ...] = ("tanh", "tanh_")
-SCALINGS: tuple[str, ...] = (
-    *("mul", "mul_", "div", "div_", "truediv", "true_divide", "imul", "itruediv", "multiply"),
-)
 
 
 @probe("weights-wrong", "softmax-twice", "context-wrong")

@@ -12,13 +12,17 @@ from torch import Tensor
 
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
-from heedful.conformance.recording.dataflow import VIEWS, is_projection, steps_from_projection
+from heedful.conformance.recording.dataflow import (
+    JOINING,
+    VIEWS,
+    is_projection,
+    steps_from_projection,
+)
 from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.observation import Source, Step
 
 MAX_RUNS = 24
 TOLERANCE = 1e-5  # tables of angles are often in float32
-JOINING: tuple[str, ...] = ("cat", "concat", "stack")
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,6 +25,8 @@ from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.softmax import has_sink
 from heedful.conformance.recording.call_sites import call_relying_on_default, value_handed_to
 from heedful.conformance.recording.dataflow import (
+    CONVOLUTIONS,
+    SCALINGS,
     is_projection,
     parameter_names,
     steps_from_projection,
@@ -37,10 +39,6 @@ from heedful.observation import Source, Step
 
 SHORT = 1e-2  # tokens this short keep soft-caps in their linear part
 TOLERANCE = 1e-3
-SCALINGS: tuple[str, ...] = (
-    *("mul", "mul_", "div", "div_", "truediv", "true_divide", "imul", "itruediv", "multiply"),
-)
-CONVOLUTIONS: tuple[str, ...] = ("conv1d", "conv2d", "conv3d")
 FREE: re.Pattern[str] = re.compile(
     r"\bt5|luong|\b[mμµ]up\b|unscaled|\b(no|not|without)( a| any)? scal"
 )
@@ -96,6 +94,7 @@ def _slope(attention: RecordedAttention, other: RecordedAttention) -> float | No
         return None
     visible = attention.visible & other.visible
     visible &= attention.logits.isfinite() & other.logits.isfinite()
+    visible &= attention.logits != other.logits  # a mask has filled those that are equal
     x = centred(attention.scores - other.scores, visible)
     y = centred(attention.logits - other.logits, visible)
     return slope_of(x, y)

@@ -16,6 +16,8 @@ from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.projection_names import own_name, role_of
 from heedful.conformance.recording.dataflow import (
+    DIVISIONS,
+    EXPONENTIALS,
     PRODUCTS,
     ancestors,
     is_discrete,
@@ -33,9 +35,7 @@ from heedful.shapes import times
 TOLERANCE = 1e-4
 # What code says in words if the queries compete for the keys.
 SLOT_ATTENTION: tuple[str, ...] = ("slot attention", "slotattention", "slot softmax")
-EXPONENTIALS: tuple[str, ...] = ("exp", "exp_", "exp2")
 MERGING: tuple[str, ...] = ("flatten", "reshape", "view")
-DIVISIONS: tuple[str, ...] = ("div", "div_", "truediv", "true_divide", "itruediv")
 
 
 @probe("softmax-wrong-dim", "rows-not-normalised", "mask-after-softmax")

@@ -5,20 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from heedful.conformance.recording.dataflow import VIEWS
+from heedful.conformance.recording.dataflow import CONVOLUTIONS, JOINING, TEMPLATED, VIEWS
 from heedful.observation import Source, Step
 
-CONVOLUTIONS: tuple[str, ...] = ("conv1d", "conv2d", "conv3d")
-REARRANGING: frozenset[str] = VIEWS - {
-    "cat",
-    "concat",
-    "stack",
-    "rearrange",
-    "to",
-    "view_as",
-    "expand_as",
-    "type_as",
-}
+REPLAYED: frozenset[str] = VIEWS - JOINING - TEMPLATED - {"rearrange", "to"}
+"""The views that can be repeated by their names and arguments."""
 
 
 def tearing_view(path: list[Step]) -> Step | None:
@@ -100,7 +91,7 @@ def _replayed(step: Step, values: dict[int, Tensor]) -> Tensor | None:
     source = next(iter(step.arguments), None)
     if not isinstance(source, Source) or source.step not in values:
         return None
-    if step.operation not in REARRANGING or len(step.inputs) != 1:
+    if step.operation not in REPLAYED or len(step.inputs) != 1:
         return None
     if step.operation in ("mT", "T"):
         return getattr(values[source.step], step.operation)

@@ -8,8 +8,9 @@ from heedful.conformance.recording.observation import Observation
 from heedful.observation import Source, Step
 
 PRODUCTS: tuple[str, ...] = ("matmul", "bmm", "mm", "einsum", "baddbmm", "addbmm")
+CONVOLUTIONS: tuple[str, ...] = ("conv1d", "conv2d", "conv3d")
 PROJECTIONS: tuple[str, ...] = (
-    *("linear", "embedding", "layer_norm", "rms_norm", "addmm", "conv1d", "conv2d", "conv3d"),
+    *("linear", "embedding", "layer_norm", "rms_norm", "addmm", *CONVOLUTIONS),
 )
 """Operations that mix features with trained weights. They end the search for the scores behind a context."""
 
@@ -23,7 +24,12 @@ VIEWS: frozenset[str] = frozenset(
     }
 )
 """Operations that rearrange or copy entries without computing new ones."""
+JOINING: frozenset[str] = frozenset({"cat", "concat", "stack"})
 
+MULTIPLICATIONS: tuple[str, ...] = ("mul", "mul_", "imul", "multiply")
+DIVISIONS: tuple[str, ...] = ("div", "div_", "truediv", "true_divide", "itruediv")
+SCALINGS: tuple[str, ...] = (*MULTIPLICATIONS, *DIVISIONS)
+EXPONENTIALS: tuple[str, ...] = ("exp", "exp_", "exp2")
 
 TEMPLATED: frozenset[str] = frozenset({"view_as", "expand_as", "type_as", "to"})
 """The rearrangements that take only a shape or a dtype from their second operand."""

@@ -96,17 +96,16 @@ def functions_given(target: Callable[..., Any], step: Step) -> Iterator[tuple[Fu
         step: A step of its own function, or of a method of one of its parts.
     """
     variable = step.name.partition("·")[0]
-    parts = list(target.modules()) if isinstance(target, nn.Module) else [target]
-    for part in parts:
-        module = part if isinstance(part, nn.Module) else None
-        for function in functions_of(part) if module is None else methods_of(part):
-            source = parsed(function) if function.__qualname__ == step.function else None
-            for call in () if source is None else _resolved_calls(source.tree, module, function):
-                parameter = call.parameter_of({variable})
-                callee = getattr(call.callee, "forward", call.callee)
-                callee = getattr(callee, "__func__", callee)
-                if parameter is not None and inspect.isfunction(callee):
-                    yield callee, parameter
+    modules = target.modules() if isinstance(target, nn.Module) else ()
+    methods = [(part, function) for part in modules for function in methods_of(part)]
+    for module, function in methods or [(None, it) for it in functions_of(target)]:
+        source = parsed(function) if function.__qualname__ == step.function else None
+        for call in () if source is None else _resolved_calls(source.tree, module, function):
+            parameter = call.parameter_of({variable})
+            callee = getattr(call.callee, "forward", call.callee)
+            callee = getattr(callee, "__func__", callee)
+            if parameter is not None and inspect.isfunction(callee):
+                yield callee, parameter
 
 
 def parameter_is_read(function: FunctionType, parameter: str) -> bool:
