@@ -137,9 +137,9 @@ _MASKS = (
         "self-hidden",
         "bug",
         "The mask also hides the diagonal, so that no query sees its own key, or it hides every key from some queries.",
-        "The weight of each query on its own key is 0, or a mask that depends on no input lowers all scores of a query.",
-        "Start the hidden triangle above the diagonal: torch.triu(ones, diagonal=1). Number the regions of keys as those "
-        "of queries.",
+        "The weight of each query on its own key is 0, or a mask that depends on no input lowers all of its scores.",
+        "Start the hidden triangle above the diagonal: torch.triu(ones, diagonal=1). Number the regions of the keys as "
+        "those of the queries.",
     ),
     CatalogueEntry(
         "window-off-by-one",
