@@ -13,7 +13,6 @@ class Pixels(nn.Module):
     def __init__(self, channels: int = 16, heads: int = 4) -> None:
         super().__init__()
         self.heads = heads
-        self.sharpness = nn.Parameter(torch.full((heads, 1, 1), 60.0))
         self.places = nn.Parameter(torch.randn(heads, 16, 16))
         self.qkv, self.out = nn.Linear(channels, 3 * channels), nn.Linear(channels, channels)
 
@@ -22,7 +21,7 @@ class Pixels(nn.Module):
         tokens = maps.flatten(2).mT
         q, k, v = self.qkv(tokens).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         q, k = (nn.functional.normalize(it, dim=-1) for it in (q, k))
-        scores = q @ k.mT * self.sharpness + self.places
+        scores = 60 * q @ k.mT + self.places
         context = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
         return self.out(context).mT.view(n, c, h, w)
 

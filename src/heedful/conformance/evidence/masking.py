@@ -10,7 +10,7 @@ from torch import Tensor
 from heedful.conformance.evidence.attention import FAINT, RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.recording.definitions import attribute_definition
-from heedful.conformance.recording.observation import Observation, tensor_of
+from heedful.conformance.recording.observation import Observation, tensor_of, value_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.observation import Source, Step
 
@@ -110,6 +110,9 @@ def _building(
     inputs = () if applied is None else applied.inputs
     pending = [source for source in inputs if source.step not in chain]
     for source in _sources_behind(evidence.baseline, pending):
+        value = value_of(evidence.baseline, source)
+        if value is not None and value.numel() == 1:
+            continue  # the number that hides scores
         if source.kind in ("buffer", "attribute"):
             return attribute_definition(evidence.subject.module, source.name)
         if source.step is not None and _builds(evidence.baseline, source):
