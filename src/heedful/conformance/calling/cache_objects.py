@@ -21,7 +21,7 @@ from heedful.conformance.calling.names import Names
 from heedful.conformance.calling.target import CASTS
 
 MAKES: re.Pattern[str] = re.compile(
-    r"^_?(init|new|make|empty|create|allocate|alloc|build|get|setup).*(cache|kv|state|memory)"
+    r"^_?(init|new|make|empty|create|allocate|alloc|build).*(cache|kv|state|memory)"
 )
 LENGTH: re.Pattern[str] = re.compile(r"len|max_s|capacity|tokens|size|slots|max_t")
 COUNTERS: re.Pattern[str] = re.compile(
@@ -88,7 +88,8 @@ def method_makers(caller: Caller) -> Iterator[CacheMaker]:
             cache = method(**given)
             return pytree.tree_map_only(Tensor, lambda it: it.to(caller.dtype), cache)
 
-        made = attempt(lambda make=make: make(1, 2))
+        with caller.isolated():  # it may change the module instead
+            made = attempt(lambda make=make: make(1, 2))
         if any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(made)):
             yield make
 

@@ -91,6 +91,14 @@ CASES = (
         "rotary-mismatch",
         known_as=("length-dependent", "crashes"),
     ),
+    Case(
+        "x_transformers_103",
+        "Attention",
+        "lucidrains/x-transformers#103",
+        "relative-shift-wrong",
+        known_as=("cache-mismatch", "causal-alignment"),
+        options={"causal": True, **sizes(dim=32, dim_head=8, heads=4)},
+    ),
 )
 
 
@@ -216,3 +224,9 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     q, k = (rotated(heads(project(x)), interleaved=True) for project in (a.w_qs, a.w_ks))
     context = merged(F.scaled_dot_product_attention(q, k, heads(a.w_vs(x))))
     return m(x), m.layer_norm(x + a.fc(context))
+
+
+@proves("x_transformers_103")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Attention, C, 5, H), tokens()
+    return m(x[:, 4:], mem=x[:, :4]), m(x)[:, 4:]

@@ -31,6 +31,11 @@ def _items() -> tuple[Any, ...]:
     return torch.randn(2, 16), torch.randn(2, 5, 16), torch.tensor([5, 3])
 
 
+def _passages() -> tuple[Any, ...]:
+    """Return two passages of 7 words, and a summary of the question to each."""
+    return torch.randn(2, 7, 16), torch.randn(2, 16)
+
+
 CASES = (
     Case(
         "labml_146",
@@ -139,6 +144,23 @@ CASES = (
         known_as=("scale-missing", "scale-wrong"),
         options=sizes(in_feats=16, out_feats=8, num_heads=2),
         example=edges,
+    ),
+    Case(
+        "double_attention_net_3",
+        "DoubleAtten",
+        "gjylt/DoubleAttentionNet#3",
+        "softmax-wrong-dim",
+        options=sizes(in_c=16),
+        example=image,
+    ),
+    Case(
+        "r_net_8",
+        "PointerNet",
+        "localminimum/R-net#8",
+        "softmax-wrong-dim",
+        known_as=("rows-not-normalised",),
+        options=sizes(size=16, attn_size=8),
+        example=_passages,
     ),
 )
 
@@ -292,3 +314,20 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     edges = torch.cartesian_prod(torch.arange(3), torch.arange(3)).T
     nodes = m.fc(x).view(3, 2, 5).transpose(0, 1)
     return m(x, edges), F.scaled_dot_product_attention(nodes, nodes, nodes).transpose(0, 1)
+
+
+@proves("double_attention_net_3")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image = made(module.DoubleAtten, C, 5, 6), tokens(B, C, 3, 4)
+    gathering = m.convB(image).flatten(2).softmax(2)
+    gathered = gathering @ m.convA(image).flatten(2).mT
+    given = m.convV(image).flatten(2).softmax(1).mT @ gathered
+    return m(image), image + m.conv_reconstruct(given.mT.reshape(B, 5, 3, 4))
+
+
+@proves("r_net_8")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, state = made(module.PointerNet, C, 5), tokens(), tokens(B, C)
+    first = m.attention(x, state)
+    pooled = torch.einsum("bt,btc->bc", first.softmax(-1), x)
+    return m(x, state), torch.stack([first, m.attention(x, m.cell(pooled, state))], 1)
