@@ -138,8 +138,8 @@ def upstream_section(verdicts: Sequence[UpstreamVerdict]) -> str:
         "Each is a bug of a public project, known from an issue or a fix and re-created in\n"
         "`tests/conformance/upstream/`. The check is given the class before and after the fix, and what its user\n"
         "would state. A line is right if the fix changes it or a line next to it. The known bugs may guide changes of\n"
-        "the checker. The held-out ones were found and re-created after it was written, without running it, and no\n"
-        "change may be guided by them.",
+        "the checker. Held-out ones, if any, were found and re-created after it was written, without running it, and\n"
+        "no change may be guided by them.",
         _figures(verdicts),
         "### Failures",
         "\n".join(failures or ["None."]),
@@ -151,7 +151,9 @@ def upstream_section(verdicts: Sequence[UpstreamVerdict]) -> str:
 
 def _figures(verdicts: Sequence[UpstreamVerdict]) -> str:
     parts = {"all": list(verdicts)} | {
-        name: [verdict for verdict in verdicts if verdict.set_name == name] for name in SETS
+        name: [verdict for verdict in verdicts if verdict.set_name == name]
+        for name, cases in SETS.items()
+        if cases
     }
     rows = ["| | " + " | ".join(parts) + " |", "|---|" + "---|" * len(parts)]
     questions = {

@@ -14,6 +14,7 @@ from torch import nn
 
 from heedful.conformance.calling.capture import captured_from_model
 from heedful.conformance.calling.construction import instantiate, unstated_parameters
+from heedful.conformance.calling.crash_lines import causing_line
 from heedful.conformance.calling.examples import Example
 from heedful.conformance.calling.exceptions import (
     describe_exception,
@@ -302,4 +303,4 @@ def _crash(error: BaseException, place: SourceLine | None) -> Finding:
         proof = f"The mask {mask.name} ({times(mask.shape)}) does not fit the scores. It raises {description}"
         return Finding("mask-broadcast", "bug", proof, place=mask.place)
     name = "undefined-or-global-name" if isinstance(error, NameError) else "crashes"
-    return Finding(name, "bug", f"It raises {description}", place=place)
+    return Finding(name, "bug", f"It raises {description}", place=causing_line(error) or place)

@@ -124,3 +124,34 @@ class Packed(nn.Module):
 def test_whole_tokens_side_by_side_are_not_torn():
     bugs = check(Packed, example=(torch.randn(2, 6, 8),)).bugs
     assert "heads-mixed-split" not in [it.name for it in bugs]
+
+
+class Map(nn.Module):
+    """Every pixel of a feature map attends to every other one."""
+
+    def __init__(self, channels: int = 8) -> None:
+        super().__init__()
+        self.ask, self.key, self.tell = (nn.Conv2d(channels, channels, 1) for _ in range(3))
+
+    def pixels(self, t):
+        return t.reshape(len(t), t.shape[1], -1)
+
+    def forward(self, x):
+        """x: (B, C, H, W)"""
+        q, k, v = (self.pixels(project(x)) for project in (self.ask, self.key, self.tell))
+        weights = (q.mT @ k / q.shape[1] ** 0.5).softmax(dim=-1)
+        return x + (v @ weights.mT).reshape(x.shape)
+
+
+class MapTorn(Map):
+    def pixels(self, t):
+        return t.reshape(len(t), 2 * t.shape[1], -1)
+
+
+def test_a_view_that_joins_far_pixels_is_found():
+    image = torch.randn(2, 8, 4, 4)
+    assert not check(Map, example=image).bugs
+    (bug,) = check(MapTorn, example=image).bugs
+    assert bug.name == "heads-mixed-split"
+    assert bug.place is not None
+    assert "2 * t.shape[1]" in bug.place.source

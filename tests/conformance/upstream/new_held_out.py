@@ -13,16 +13,6 @@ def _points() -> tuple[Any, ...]:
     return torch.randn(2, 6, 16), torch.randn(2, 6, 3)
 
 
-def _image() -> tuple[Any, ...]:
-    """Return two feature maps of 4 × 4 pixels."""
-    return (torch.randn(2, 16, 4, 4),)
-
-
-def _tall_image() -> tuple[Any, ...]:
-    """Return two feature maps of 6 × 4 pixels."""
-    return (torch.randn(2, 16, 6, 4),)
-
-
 def _globe() -> tuple[Any, ...]:
     """Return two signals on a grid of 4 latitudes and 6 longitudes."""
     return (torch.randn(2, 16, 4, 6),)
@@ -32,11 +22,6 @@ def _edges() -> tuple[Any, ...]:
     """Return the features of 5 nodes and the sources and targets of 8 edges."""
     edges = torch.tensor([[0, 1, 2, 3, 4, 0, 2, 4], [1, 2, 3, 4, 0, 2, 4, 1]])
     return torch.randn(5, 16), edges
-
-
-def _edges_with_attributes() -> tuple[Any, ...]:
-    """Return the features of 5 nodes, the sources and targets of 8 edges, and 3 attributes of each edge."""
-    return *_edges(), torch.randn(8, 3)
 
 
 def _residues() -> tuple[Any, ...]:
@@ -55,19 +40,6 @@ def _people() -> tuple[Any, ...]:
     return torch.rand(2, 6, 4), torch.tensor([3, 7]), torch.randn(2, 16), torch.tensor([6, 4])
 
 
-def _channels_last() -> tuple[Any, ...]:
-    """Return two feature maps of 8 × 8 pixels, channels last."""
-    return (torch.randn(2, 8, 8, 16),)
-
-
-def _agents_and_roads() -> tuple[Any, ...]:
-    """Return 5 steps of two agents, and 4 roads of 3 points around the first; the second has no road near it."""
-    roads = torch.randn(2, 4, 3, 3)
-    roads[..., 2] = 1.0
-    roads[0, 3] = roads[1] = 0.0
-    return torch.randn(2, 5, 16), roads
-
-
 def _clips() -> tuple[Any, ...]:
     """Return the frames of two clips, one after the other, and how many there are of each."""
     return torch.randn(17, 32), torch.tensor([10, 7])
@@ -81,11 +53,6 @@ def _sentences() -> tuple[Any, ...]:
 def _places_and_prompt() -> tuple[Any, ...]:
     """Return 6 places of two images, and 5 tokens of the image prompt with 4 of a face."""
     return torch.randn(2, 6, 16), torch.randn(2, 9, 12)
-
-
-def _windows() -> tuple[Any, ...]:
-    """Return the tokens of two windows of 2 × 2 × 2, from the skip connection and from below."""
-    return torch.randn(2, 8, 16), torch.randn(2, 8, 16)
 
 
 def _episodes() -> tuple[Any, ...]:
@@ -120,24 +87,6 @@ NEW_HELD_OUT = (
         example=_points,
     ),
     Case(
-        "external_attention_18",
-        "SKAttention",
-        "xmu-xiaoma666/External-Attention-pytorch#18",
-        "softmax-wrong-dim",
-        known_as=("batch-mixed", "rows-not-normalised"),
-        options=sizes(channel=16, kernels=(1, 3), reduction=4),
-        example=_image,
-    ),
-    Case(
-        "dgl_3267",
-        "DotGatConv",
-        "dmlc/dgl#3267",
-        "rows-not-normalised",
-        known_as=("scale-missing", "scale-wrong"),
-        options=sizes(in_feats=16, out_feats=8, num_heads=2),
-        example=_edges,
-    ),
-    Case(
         "invariant_point_attention_1",
         "InvariantPointAttention",
         "lucidrains/invariant-point-attention#1",
@@ -152,23 +101,6 @@ NEW_HELD_OUT = (
         "juho-lee/set_transformer#18",
         "scale-wrong",
         options=sizes(dim_in=32, dim_out=32, num_heads=4),
-    ),
-    Case(
-        "swin_transformer_v2_1",
-        "WindowMultiHeadAttention",
-        "ChristophReich1996/Swin-Transformer-V2#1",
-        "weights-wrong",
-        known_as=("scale-wrong",),
-        options=sizes(in_features=16, window_size=4, number_of_heads=4),
-        example=_image,
-    ),
-    Case(
-        "vllm_omni_5704",
-        "DiTAttention",
-        "vllm-project/vllm-omni#5704",
-        "mask-unused",
-        known_as=("padding-leak",),
-        options=sizes(dim=32, heads=4, dim_head=8),
     ),
     Case(
         "recnet_13",
@@ -196,41 +128,6 @@ NEW_HELD_OUT = (
         example=_people,
     ),
     Case(
-        "mist_17",
-        "MultiheadAttention",
-        "samgoldman97/mist#17",
-        "mask-fill-too-small",
-        known_as=("padding-leak",),
-        options=sizes(embed_dim=32, num_heads=4),
-    ),
-    Case(
-        "srformer_14",
-        "PSA_Block",
-        "HVision-NKU/SRFormer#14",
-        "mask-broadcast",
-        known_as=("self-hidden", "weights-wrong"),
-        options=sizes(dim=16, num_heads=2),
-        example=_channels_last,
-    ),
-    Case(
-        "unitraj_6",
-        "MapAwareDecoderLayer",
-        "vita-epfl/UniTraj#6",
-        "nan-on-masked-rows",
-        known_as=("output-not-finite",),
-        options=sizes(d_k=16),
-        example=_agents_and_roads,
-    ),
-    Case(
-        "e3tools_3",
-        "MultiheadAttention",
-        "prescient-design/e3tools#3",
-        "output-not-finite",
-        known_as=("weights-wrong",),
-        options=sizes(dim_in=16, dim_out=16, dim_key=8, edge_attr_dim=3, num_heads=2),
-        example=_edges_with_attributes,
-    ),
-    Case(
         "qwen3_asr_103",
         "AudioEncoder",
         "QwenLM/Qwen3-ASR#103",
@@ -240,15 +137,6 @@ NEW_HELD_OUT = (
         example=_clips,
     ),
     Case(
-        "pytorch_networks_45",
-        "NonLocalBlock",
-        "shanglianlm0525/PyTorch-Networks#45",
-        "heads-mixed-split",
-        known_as=("heads-mixed-merge", "context-wrong", "weights-wrong"),
-        options=sizes(channel=16),
-        example=_image,
-    ),
-    Case(
         "bilstm_attn_3",
         "bilstm_attn",
         "u784799i/biLSTM_attn#3",
@@ -256,22 +144,6 @@ NEW_HELD_OUT = (
         known_as=("softmax-wrong-dim", "heads-mixed-split"),
         options=sizes(output_size=3, hidden_size=8, vocab_size=20, embed_dim=12),
         example=_sentences,
-    ),
-    Case(
-        "molecule_generator_22",
-        "TransformerVAE",
-        "DaoyuanLi2816/Molecule-Generator#22",
-        "batch-mixed",
-        options=sizes(vocab_size=20),
-        example=_sentences,
-    ),
-    Case(
-        "vqgan_23",
-        "NonLocalBlock",
-        "dome272/VQGAN-pytorch#23",
-        "projection-unused",
-        options=sizes(channels=16),
-        example=_image,
     ),
     Case(
         "stableanimator_111",
@@ -298,30 +170,6 @@ NEW_HELD_OUT = (
         example=_globe,
     ),
     Case(
-        "audio_flamingo_27",
-        "TransformerEncoder",
-        "NVIDIA/audio-flamingo#27",
-        "rotary-mismatch",
-        known_as=("length-dependent", "crashes"),
-    ),
-    Case(
-        "nnformer_88",
-        "WindowAttention_kv",
-        "282857341/nnFormer#88",
-        "weights-wrong",
-        known_as=("relative-shift-wrong", "projection-unused"),
-        options=sizes(dim=16, window_size=(2, 2, 2), num_heads=4),
-        example=_windows,
-    ),
-    Case(
-        "attention_gym_86",
-        "AlibiAttention",
-        "meta-pytorch/attention-gym#86",
-        "weights-wrong",
-        known_as=("relative-shift-wrong",),
-        options={"causal": True, **sizes(dim=32, num_heads=4)},
-    ),
-    Case(
         "transformers_rl_7",
         "StableTransformerXL",
         "dhruvramani/Transformers-RL#7",
@@ -337,23 +185,6 @@ NEW_HELD_OUT = (
         known_as=("weights-wrong",),
         options=sizes(d_model=16, n_levels=2, n_heads=2, n_points=2),
         example=_pyramid,
-    ),
-    Case(
-        "linear_attention_mechanism_2",
-        "PositionLinearAttention",
-        "lironui/Linear-Attention-Mechanism#2",
-        "crashes",
-        known_as=("length-dependent",),
-        options=sizes(in_places=16),
-        example=_tall_image,
-    ),
-    Case(
-        "tiny_universe_21",
-        "Qwen2Attention",
-        "datawhalechina/tiny-universe#21",
-        "crashes",
-        known_as=("group-order", "heads-mixed-split"),
-        options={"causal": True},
     ),
     Case(
         "lalamo_200",
@@ -385,21 +216,5 @@ NEW_HELD_OUT = (
             vocab_size=20, num_hiddens=16, ffn_num_hiddens=24, num_heads=4, num_blks=1, dropout=0.1
         ),
         example=_pairs_of_sentences,
-    ),
-    Case(
-        "apex_816",
-        "SelfMultiheadAttn",
-        "NVIDIA/apex#816",
-        "gradient-wrong",
-        known_as=("dropout-rescale",),
-        options=sizes(embed_dim=32, num_heads=4, dropout=0.1),
-    ),
-    Case(
-        "hunyuandit_247",
-        "CrossAttention",
-        "Tencent-Hunyuan/HunyuanDiT#247",
-        "weights-wrong",
-        known_as=("gradient-wrong", "rotary-precision"),
-        options=sizes(qdim=32, kdim=24, num_heads=4),
     ),
 )

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from heedful.conformance.calling.convention import output_candidates
 from heedful.conformance.calling.exceptions import exits_as_errors
 from heedful.conformance.calling.isolation import seeded
-from heedful.conformance.calling.layouts import likely_layouts
+from heedful.conformance.calling.layouts import likely_layouts, takes_feature_maps
 from heedful.conformance.calling.resizing import copied
 from heedful.conformance.calling.target import CASTS, Target
 from heedful.conformance.recording.differences import differing_entries, indices_with_any
@@ -41,6 +41,8 @@ def layouts_by_behavior(
         else mixing_axes(target, arguments, taking, range(1, len(shape)))
     )
     tokens = sorted(mixing - {features})
+    if len(tokens) < 2 and len(shape) == 4 and features and takes_feature_maps(target.callee):
+        tokens = sorted({1, 2, 3} - {features})  # even if the pixels of a row alone are mixed
     if features is not None and 0 < len(tokens) <= len(TOKENS):
         yield _layout(len(shape), tokens, features)
     elif len(shape) == 4:
@@ -64,11 +66,11 @@ def _axis_of_features(target: Target, shape: tuple[int, ...]) -> int | None:
     parts = [] if target.module is None else list(target.module.modules())
     if shape[1] in {part.in_channels for part in parts if isinstance(part, nn.Conv2d | nn.Conv3d)}:
         return 1
-    sizes = {size for part in parts for it in part.parameters(recurse=False) for size in it.shape}
-    if shape[-1] in sizes:
-        return len(shape) - 1
     widths = {part.in_features for part in parts if isinstance(part, nn.Linear)}
-    return 1 if shape[1] in widths else None
+    if shape[1] in widths and shape[-1] not in widths:
+        return 1
+    sizes = {size for part in parts for it in part.parameters(recurse=False) for size in it.shape}
+    return len(shape) - 1 if shape[-1] in sizes else None
 
 
 def has_rows_of_columns(
@@ -92,7 +94,8 @@ def mixing_axes(
     mixing: set[int] = set()
     for axis in (axis for axis in axes if shape[axis] > 1):
         for index in (0, shape[axis] - 1):
-            changed = {name: _changed(arguments[name], axis, index) for name in taking}
+            of_axis = (it for it in taking if arguments[it].shape[axis] == shape[axis])
+            changed = {name: _changed(arguments[name], axis, index) for name in of_axis}
             after = _output(target, {**arguments, **changed}, shape)
             if after is None or after.shape != before.shape:
                 continue

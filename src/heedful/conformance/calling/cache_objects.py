@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args, get_type_hints
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from heedful.conformance.calling import names
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.chunks import CacheMaker
 from heedful.conformance.calling.construction import build
+from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.names import Names
 from heedful.conformance.calling.target import CASTS
+
+MAKES: re.Pattern[str] = re.compile(
+    r"^_?(init|new|make|empty|create|allocate|alloc|build).*(cache|kv|state|memory)"
+)
+LENGTH: re.Pattern[str] = re.compile(r"len|max_s|capacity|tokens|size|slots|max_t")
+COUNTERS: re.Pattern[str] = re.compile(
+    r"(seq|len|token|pos|step|time).*(offset|start|pos|seen|idx|count)|^(offset|pos|position|seen|step)$|(seen|past|current|cur)_(len|tok|pos|seq)"
+)
+"""Names, in lower case, of methods that make a cache, of their numbers of tokens, and of counters of tokens."""
 
 
 class GrowingCache:
@@ -48,6 +60,59 @@ def object_makers(caller: Caller, argument: str) -> Iterator[CacheMaker]:
     for cls in dict.fromkeys((*_annotated(caller, argument), *_neighbors(caller))):
         yield lambda batch, capacity, cls=cls: _made(cls, caller, batch, capacity)
     yield lambda batch, capacity: GrowingCache()
+
+
+def method_makers(caller: Caller) -> Iterator[CacheMaker]:
+    """Yield the target's own methods that make an empty cache of a batch size and a number of tokens."""
+    module = caller.module
+    for name in () if module is None else dir(type(module)):
+        if not MAKES.search(name.lower()) or hasattr(nn.Module, name):
+            continue
+
+        def make(batch: int, capacity: int, name: str = name) -> Any:
+            method = getattr(module, name)
+            known = {
+                names.MAX_LENGTHS: capacity,
+                names.MAX_BATCHES: batch,
+                ("dtype",): caller.dtype,
+            }
+            given: dict[str, Any] = {}
+            for parameter, it in inspect.signature(method).parameters.items():
+                value = next((value for role, value in known.items() if parameter in role), None)
+                if value is None and LENGTH.search(parameter):
+                    value = capacity
+                if value is None and "b" in parameter[:1]:
+                    value = batch
+                if value is not None and it.kind is not it.VAR_KEYWORD:
+                    given[parameter] = value
+            cache = method(**given)
+            return pytree.tree_map_only(Tensor, lambda it: it.to(caller.dtype), cache)
+
+        with caller.isolated():  # it may change the module instead
+            made = attempt(lambda make=make: make(1, 2))
+        if any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(made)):
+            yield make
+
+
+def state_makers(caller: Caller, argument: str) -> Iterator[CacheMaker]:
+    """Yield functions that make objects of the class beside the target's own that an argument is called after."""
+    home = sys.modules.get(type(caller.target.callee).__module__)
+    called = argument.replace("_", "").lower()
+    for name, cls in vars(home).items() if home is not None else ():
+        if inspect.isclass(cls) and name.replace("_", "").lower() == called:
+
+            def make(batch: int, capacity: int, cls: type = cls) -> Any:
+                return _made(cls, caller, batch, capacity)
+
+            if not isinstance(attempt(lambda make=make: make(1, 2)), Exception):
+                yield make
+
+
+def counters_of(cache: Any) -> tuple[str, ...]:
+    """Return the attributes of an object in which the caller counts the tokens that have been passed so far."""
+    held = vars(cache) if hasattr(cache, "__dict__") else {}
+    zeros = (name for name, value in held.items() if type(value) is int and value == 0)
+    return tuple(name for name in zeros if COUNTERS.search(name.lower()))
 
 
 def _annotated(caller: Caller, argument: str) -> Iterator[type]:

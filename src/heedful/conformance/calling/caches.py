@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import nn
 
 from heedful.conformance.calling import names
-from heedful.conformance.calling.cache_objects import object_makers
+from heedful.conformance.calling.cache_objects import (
+    counters_of,
+    method_makers,
+    object_makers,
+    state_makers,
+)
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.causality import is_causal
 from heedful.conformance.calling.chunks import CacheMaker, CacheUse, cache_tensors, run_chunks
+from heedful.conformance.calling.documentation import documented_arguments
 from heedful.conformance.calling.exceptions import attempt
+from heedful.conformance.calling.resizing import Resized
 from heedful.conformance.calling.target import is_from_transformers
+from heedful.conformance.recording.dataflow import is_projection
+from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.inputs import Inputs
+from heedful.conformance.recording.observation import tensor_of
 from heedful.nn import KVCache, MultiHeadAttention
 
 TOKENS = 4
+COUNTS: re.Pattern[str] = re.compile(
+    r"^(?!\w*(layer|head|block)).*(pos|start|offset|past|cached?|tokens|step|_s\b|so far)"
+)
+"""Names and texts, in lower case, of arguments that may count the tokens in a cache."""
+EARLIER: re.Pattern[str] = re.compile(r"^(x_?)?(mems?|past|prev|previous|history|earlier)(_|$)")
+BEFORE: re.Pattern[str] = re.compile(r"(before|previous|earlier|past|last) |of the (past|last)")
+"""Names and texts of arguments that may take the tokens before those of the call."""
 
 CacheWithMaker = tuple[CacheUse, CacheMaker | None]
 
@@ -36,7 +55,7 @@ def find_cache(caller: Caller, make_cache: CacheMaker | None) -> CacheWithMaker 
         return None
     broken: CacheWithMaker | None = None
     inputs = caller.draw(2 if caller.batched else 1, TOKENS)
-    for use, make in _candidates(caller, make_cache):
+    for use, make in _with_masks(caller, _candidates(caller, make_cache)):
         with torch.no_grad():
             first_chunk_runs = _runs(caller, use, make, inputs, (2,))
             all_chunks_run = _runs(caller, use, make, inputs, (2, 1, 1))
@@ -48,6 +67,11 @@ def find_cache(caller: Caller, make_cache: CacheMaker | None) -> CacheWithMaker 
         with torch.no_grad():
             if _runs(caller, use, make, inputs, (2, 1, 1)):
                 return use, make
+    earlier = next(
+        (use for use in _of_earlier_tokens(caller) if _extends(caller, use, inputs)), None
+    )
+    if earlier is not None:
+        return earlier, None
     return None if is_from_transformers(caller.module) else broken
 
 
@@ -68,6 +92,9 @@ def _candidates(caller: Caller, make_cache: CacheMaker | None) -> Iterator[Cache
     parameters, module = caller.parameters, caller.module
     argument = next((name for name in names.CACHES if name in parameters), None)
     if argument is not None:
+        for made in () if make_cache else method_makers(caller):
+            for position in (*_counts_of_cached(caller), ""):
+                yield CacheUse("object", argument, capacity=True, position=position), made
         maker = make_cache or _known_maker(module, caller.dtype)
         if maker is not None:
             yield CacheUse("object", argument, capacity=True), maker
@@ -85,11 +112,75 @@ def _candidates(caller: Caller, make_cache: CacheMaker | None) -> Iterator[Cache
             yield CacheUse("buffers", name, capacity=True), None
 
 
+def _with_masks(caller: Caller, candidates: Iterator[CacheWithMaker]) -> Iterator[CacheWithMaker]:
+    """Yield ways to take a cache, first with the masks of an example for all tokens so far, as keys have them."""
+    constants = caller.convention.constants.items()
+    masks = tuple(name for name, it in constants if isinstance(it, Resized) and it.is_mask_of_keys)
+    for use, make in candidates:
+        if masks:
+            yield replace(use, whole=masks), make
+        yield use, make
+
+
+def _counts_of_cached(caller: Caller) -> Iterator[str]:
+    """Yield the arguments of unknown names that are 0 by default and say that they count the tokens in a cache."""
+    documented = documented_arguments(caller.target.callee)
+    for name, parameter in caller.target.parameters.items():
+        said = f"{name} {documented.get(name, '')}".lower()
+        is_zero = type(parameter.default) is int and parameter.default == 0
+        if is_zero and name not in names.OF_KNOWN_ROLES and COUNTS.search(said):
+            yield name
+
+
 def _objects(caller: Caller) -> Iterator[CacheWithMaker]:
-    """Yield caches that are objects with methods of their own."""
+    """Yield caches that are objects with methods of their own, or whose fields the caller sets."""
+    optional = [name for name, it in caller.target.parameters.items() if it.default is None]
+    unknown = (it for it in optional if it not in names.OF_KNOWN_ROLES)
     for name in (name for name in names.CACHES if name in caller.parameters):
         for maker in object_makers(caller, name):
             yield CacheUse("object", name, capacity=True), maker
+    for name in unknown:
+        for maker in state_makers(caller, name):
+            counters = counters_of(maker(1, 1))
+            yield CacheUse("object", name, capacity=True, counters=counters), maker
+
+
+# --- earlier tokens ----------------------------------------------------------------------------------
+
+
+def _of_earlier_tokens(caller: Caller) -> Iterator[CacheUse]:
+    """Yield the arguments that may take the earlier tokens themselves, as a memory of the segment before."""
+    if len(caller.convention.names) != 1 or caller.convention.vocabulary:
+        return
+    documented = documented_arguments(caller.target.callee)
+    for name, parameter in caller.target.parameters.items():
+        said = BEFORE.search(documented.get(name, "").lower()) is not None
+        if parameter.default is None and (EARLIER.search(name) or said):
+            yield CacheUse("tokens", name)
+
+
+def _extends(caller: Caller, use: CacheUse, inputs: Inputs) -> bool:
+    """Check whether a call with earlier tokens projects them to what one call on all tokens has as keys and values.
+
+    If they are, whatever else differs is wrong: a position, a bias or a mask.
+    """
+    T, half = inputs.sizes[1], inputs.sizes[1] // 2
+    with torch.no_grad(), caller.isolated():
+        whole = attempt(lambda: caller.record(inputs))
+        parts = attempt(lambda: run_chunks(caller, use, None, inputs, (half, T - half)))
+    if isinstance(whole, Exception) or isinstance(parts, Exception):
+        return False
+    projected = {
+        (step.line, step.name): tensor_of(step) for step in whole.trace if is_projection(step)
+    }
+    same: list[bool] = []
+    for step in parts[1].trace:
+        ours, theirs = tensor_of(step), projected.get((step.line, step.name))
+        if not is_projection(step) or ours is None or theirs is None:
+            continue
+        if ours.shape == theirs.shape:
+            same.append(not differing_entries(ours, theirs).any())
+    return bool(same) and all(same)
 
 
 def _known_maker(module: nn.Module | None, dtype: torch.dtype) -> CacheMaker | None:

@@ -30,14 +30,21 @@ class CacheUse:
 
     Attributes:
         kind: "object" if the caller makes it and the target returns it or changes it in place; "grown" if it is None at
-            first and the target returns it; "buffers" if the module keeps it and takes a position or a flag.
+            first and the target returns it; "buffers" if the module keeps it and takes a position or a flag; "tokens"
+            if it is the earlier tokens themselves.
         argument: The name of the argument for the cache, the position or the flag.
         capacity: Whether it has slots beyond those in use.
+        position: The name of an argument that takes the number of tokens in the cache; "" if none does.
+        counters: The attributes of the cache in which the caller counts the tokens.
+        whole: The arguments of an example that each call gets for all tokens so far, not for its own alone.
     """
 
     kind: str
     argument: str
     capacity: bool = False
+    position: str = ""
+    counters: tuple[str, ...] = ()
+    whole: tuple[str, ...] = ()
 
 
 def run_chunks(
@@ -76,15 +83,22 @@ def run_chunks(
     empty = _fingerprint(cache)
     for size in sizes:
         chunk = inputs.tokens(start, start + size)
-        arguments = _chunk_arguments(caller, chunk, start)
+        arguments = _chunk_arguments(caller, use, chunk, start)
+        if use.position:
+            arguments[use.position] = start
         if keep is not None:
             arguments |= caller.masks.chunk_arguments(keep[:, : start + size], size, caller.dtype)
-        if use.kind != "buffers":
+        if use.kind == "tokens":
+            cache = caller.convention.arguments(inputs.tokens(0, start)) if start else {}
+            arguments[use.argument] = cache.get(caller.convention.names[0])
+        elif use.kind != "buffers":
             arguments |= _cache_arguments(use, cache)
         with restored(caller.module) if forget else nullcontext():
             trace = caller.trace(arguments)
-        if use.kind != "buffers":
+        if use.kind in ("object", "grown"):
             cache = _cache_after(use, trace.result, cache)
+            for counter in use.counters:
+                setattr(cache, counter, start + size)
             if start == 0 and _fingerprint(cache) == empty:
                 raise TypeError("nothing was written to the cache")
         observations.append(caller.observation(chunk, arguments, trace, before=start))
@@ -102,7 +116,7 @@ def cache_tensors(module: nn.Module | None) -> Mapping[str, Tensor | None]:
     }
 
 
-def _chunk_arguments(caller: Caller, chunk: Inputs, start: int) -> dict[str, Any]:
+def _chunk_arguments(caller: Caller, use: CacheUse, chunk: Inputs, start: int) -> dict[str, Any]:
     """Return the arguments of a call on the tokens from `start` on, without the cache."""
     (B, T), dtype, convention = chunk.sizes, caller.dtype, caller.convention
     arguments = convention.arguments(chunk)
@@ -110,6 +124,8 @@ def _chunk_arguments(caller: Caller, chunk: Inputs, start: int) -> dict[str, Any
         if name in names.ROTARY_TABLES and callable(constant):
             table = constant(B, start + T, dtype)
             arguments[name] = pytree.tree_map(lambda tensor: tensor[..., start:, :], table)
+        elif start and isinstance(constant, Resized) and name in use.whole:
+            arguments[name] = constant(B, start + T, dtype)
         elif start and isinstance(constant, Resized):
             arguments[name] = constant.part(B, start, start + T, dtype)
     mask = caller.attention_mask

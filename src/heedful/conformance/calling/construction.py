@@ -220,6 +220,21 @@ def chooses_width(target: Any, arguments: Mapping[str, Any]) -> bool:
     return any(name in names.WIDTHS for name in widths)
 
 
+def key_heads_parameter(target: Any, arguments: Mapping[str, Any]) -> str | None:
+    """Return what a class calls its number of key heads, in its constructor or configuration, if it is ours to choose.
+
+    It is not, if the user states a number of heads or of key heads.
+    """
+    stated = any(it in (*names.HEADS, *names.KEY_HEADS) for it in arguments)
+    if not inspect.isclass(target) or stated:
+        return None
+    configured = (field for fields in fields_read(target).values() for field in fields)
+    hints = (it for it in _type_hints(target).values() if dataclasses.is_dataclass(it))
+    declared = (field.name for hint in hints for field in dataclasses.fields(hint))
+    called = (*inspect.signature(target).parameters, *configured, *declared)
+    return next((name for name in called if name in names.KEY_HEADS), None)
+
+
 def _values(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values with which a constructor is called; the width may be given under the name ""."""
     parameters = inspect.signature(cls).parameters
@@ -378,7 +393,11 @@ def _configuration(hint: Any, conventional: Mapping[str, Any], settings: Mapping
     if not inspect.isclass(hint) or hint in (dict, object, SimpleNamespace):
         return Configuration({**conventional, **settings})
     if dataclasses.is_dataclass(hint):
-        fields = {field.name for field in dataclasses.fields(hint) if field.init}
+        fields = {
+            field.name
+            for field in dataclasses.fields(hint)
+            if field.init and not isinstance(field.default, bool)  # what is on or off by default
+        }
         values = {name: value for name, value in conventional.items() if name in fields}
         return build(hint, {**values, **settings})
     values = {**conventional, "attn_implementation": "eager", **settings}  # of transformers

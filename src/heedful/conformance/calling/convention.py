@@ -184,7 +184,7 @@ class CallingConvention:
     def _as_rows(self, tensor: Tensor, B: int, T: int) -> Tensor | None:
         """Return a tensor in the target's layout as (B, T, …); None if it has other axes."""
         if not self.batched:
-            return tensor[None]
+            return tensor.reshape(1, 1, -1).expand(1, T, -1) if self.pooled else tensor[None]
         if self.pooled:
             if tensor.dim() > 2 and (self._order[:2] == [1, 0] or len(tensor) != B):
                 tensor = tensor.transpose(0, 1)

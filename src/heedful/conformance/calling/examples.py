@@ -27,7 +27,7 @@ from heedful.conformance.calling.discovery import IMAGE_LENGTHS, LESS_EXACT, TRI
 from heedful.conformance.calling.exceptions import exits_as_errors
 from heedful.conformance.calling.influence import mixes_sequences
 from heedful.conformance.calling.isolation import seeded
-from heedful.conformance.calling.layouts import likely_layouts
+from heedful.conformance.calling.layouts import likely_layouts, takes_feature_maps
 from heedful.conformance.calling.options import option
 from heedful.conformance.calling.resizing import Axes, Resized, axes_of, copied, telling_sequence
 from heedful.conformance.calling.structures import names_within
@@ -226,7 +226,7 @@ def _conventions(
     if first is None:
         return
     arguments = {**arguments, **_leaves_beside(first, arguments)}
-    tokens = _token_names(first, arguments)
+    tokens = _token_names(target, first, arguments)
     others = {name: value for name, value in arguments.items() if name not in tokens}
     others = {
         name: _without(tokens, name, value)
@@ -244,7 +244,7 @@ def _conventions(
                 from_example=True,
                 guessed=bool(others),
                 other_features={
-                    name: (*base.features[:-1], arguments[name].shape[-1]) for name in tokens[1:]
+                    name: _features(base.layout, arguments[name].shape) for name in tokens[1:]
                 },
                 leaf_names=names_within(target),
             ),
@@ -399,11 +399,12 @@ def _may_be_tokens(value: Any, embeds: bool) -> bool:
     return value.dim() == 2 or (value.dim() == 3 and embeds)
 
 
-def _token_names(first: str, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+def _token_names(target: Target, first: str, arguments: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the arguments that take tokens: those of the first one's shape and dtype, if no name says otherwise.
 
-    Keys and values may be of another width.
+    Keys and values may be of another width, and feature maps of one size may have other channels.
     """
+    maps = takes_feature_maps(target.callee)
     tokens = arguments[first]
     if not tokens.is_floating_point():
         return (first,)
@@ -413,7 +414,10 @@ def _token_names(first: str, arguments: Mapping[str, Any]) -> tuple[str, ...]:
             return False
         if name in (*names.KEYS, *names.VALUES):
             return value.shape[:-1] == tokens.shape[:-1]
-        return value.shape == tokens.shape and not any(part in name for part in NO_TOKENS)
+        is_map = value.dim() == tokens.dim() == 4 and maps  # with channels of its own
+        channels_apart = value.shape[:1] + value.shape[2:] == tokens.shape[:1] + tokens.shape[2:]
+        same_places = value.shape == tokens.shape or (is_map and channels_apart)
+        return same_places and not any(part in name for part in NO_TOKENS)
 
     return tuple(
         name for name, value in arguments.items() if name == first or is_like_tokens(name, value)
@@ -454,10 +458,16 @@ def _of_layout(
 ) -> tuple[CallingConvention, tuple[int, int]]:
     """Return a convention whose tokens have a shape in a layout, with the batch size and the number of tokens."""
     sizes = dict(zip(layout.strip("()").split(", "), shape, strict=True))
-    B = sizes.pop("B")
     grid = tuple(size for letter, size in sizes.items() if letter in TOKEN_AXES)
-    features = tuple(size for letter, size in sizes.items() if letter not in TOKEN_AXES)
-    return CallingConvention(layout, taking, features, grid=grid), (B, math.prod(grid))
+    convention = CallingConvention(layout, taking, _features(layout, shape), grid=grid)
+    return convention, (sizes["B"], math.prod(grid))
+
+
+def _features(layout: str, shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape of one token of tokens that have a shape in a layout."""
+    letters = layout.partition(")")[0].strip("(").split(", ")
+    others = (*TOKEN_AXES, "B")
+    return tuple(size for letter, size in zip(letters, shape, strict=False) if letter not in others)
 
 
 def _trial_sizes(sizes: tuple[int, int], most_tokens: int | None) -> tuple[int, int]:

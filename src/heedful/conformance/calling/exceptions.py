@@ -74,7 +74,7 @@ def raising_frame(error: BaseException) -> FrameType | None:
 
 def _own_frames(error: BaseException) -> list[tuple[FrameType, int]]:
     frames = traceback.walk_tb(error.__traceback__)
-    return [(frame, line) for frame, line in frames if not _is_runner(frame.f_globals)]
+    return [(frame, line) for frame, line in frames if line and not _is_runner(frame.f_globals)]
 
 
 def without_tensors(error: BaseException) -> BaseException:

@@ -66,7 +66,7 @@ def flattened(target: Target) -> Target:
     every = [*plain, *(name for it in found.values() for name in it.names)]
     if not found or len({*every}) < len(every):
         return target
-    return FlatTarget(target.name, target.callee, target.guessed, found)
+    return FlatTarget(target.name, target.callee, target.guessed, structures=found)
 
 
 def find_guessed_convention(

@@ -79,6 +79,15 @@ def likely_layouts(target: Callable[..., Any]) -> Layouts:
     )
 
 
+def takes_feature_maps(target: Callable[..., Any]) -> bool:
+    """Check whether a target's source calls two of four axes a height and a width."""
+    return any(
+        {"h", "w"} <= {name.lower()[:1] for name in variables[1:]}
+        for variables in _unpacked_shapes(target)
+        if len(variables) == 4
+    )
+
+
 def _batch_axis(target: Callable[..., Any]) -> int | None:
     """Return which of four axes a target's source calls the batch; 0 if two of them are a height and a width."""
     for variables in (it for it in _unpacked_shapes(target) if len(it) == 4):

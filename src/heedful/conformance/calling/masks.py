@@ -64,7 +64,8 @@ def _find_padding(caller: Caller) -> MaskArgument | None:
     padding = _first_fitting(caller, _candidates(caller, names.PADDING_MASKS, PADDING_FORMS))
     if padding is not None and padding.effective:
         return padding
-    unknown = _first_hiding(caller, _candidates(caller, _unknown(caller), PADDING_FORMS))
+    others = (*_unknown(caller), *_given_masks(caller))
+    unknown = _first_hiding(caller, _candidates(caller, others, PADDING_FORMS))
     if unknown is not None:
         return unknown
     lengths = map(_as_lengths, _called_lengths(caller))
@@ -152,6 +153,18 @@ def _given_lengths(caller: Caller) -> Iterator[str]:
             of_sequences = given.axes.of(value.shape) == "B"
             if of_sequences and int(value.min()) > 0 and int(value.max()) == given.axes.T:
                 yield name
+
+
+def _given_masks(caller: Caller) -> Names:
+    """Return the arguments of an example, of unknown names, that hold 1 and 0 for tokens and are called masks."""
+    documented = documented_arguments(caller.target.callee)
+    return tuple(
+        name
+        for name, given in caller.convention.constants.items()
+        if isinstance(given, Resized) and given.is_mask_of_keys
+        if name not in names.OF_KNOWN_ROLES and name in caller.target.parameters
+        if any(word in f"{name} {documented.get(name, '')}".lower() for word in MASK_WORDS)
+    )
 
 
 def said_to_be_masks(caller: Caller) -> Names:

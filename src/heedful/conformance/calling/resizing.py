@@ -133,6 +133,14 @@ class Resized:
         return with_changed_leaves(whole, lambda path, leaf: cut(originals.get(path), leaf))
 
     @property
+    def is_mask_of_keys(self) -> bool:
+        """True if it is Boolean, or 1 and 0, with one axis of tokens."""
+        if not isinstance(self.value, Tensor) or self.axes.of(self.value.shape).count("T") != 1:
+            return False
+        values = self.value
+        return values.dtype == torch.bool or bool(((values == 0) | (values == 1)).all())
+
+    @property
     def most_tokens(self) -> int | None:
         """The number of tokens for which the example has entries; None if they are all equal, or none vary."""
         if self.axes.T is None:

@@ -17,6 +17,7 @@ from heedful.conformance.calling.construction import (
     chooses_width,
     guessed_parameters,
     instantiate,
+    key_heads_parameter,
 )
 from heedful.conformance.calling.convention import CallingConvention
 from heedful.conformance.calling.discovery import find_convention
@@ -82,7 +83,12 @@ def find_subject(
 def _made(target: Any, arguments: Mapping[str, Any]) -> Target:
     """Return what is to be called: an instance of a class, or anything else that can be called."""
     guessed = tuple(guessed_parameters(target, arguments))
-    return replace(make_target(instantiate(target, arguments)), guessed=guessed)
+    role = key_heads_parameter(target, arguments)
+    return replace(
+        make_target(instantiate(target, arguments)),
+        guessed=guessed,
+        with_key_heads=role and (lambda count: instantiate(target, {**arguments, role: count})),
+    )
 
 
 def _called_conventionally(

@@ -49,11 +49,14 @@ class Target:
         name: The name of the class or function.
         callee: A function, or a module that is copied and never run itself.
         guessed: The arguments of its constructor that were guessed, so that its sizes may not fit one another.
+        with_key_heads: Returns the module built with a number of heads of keys and values, if the check may choose it;
+            None if it may not.
     """
 
     name: str
     callee: Callable[..., Any]
     guessed: tuple[str, ...] = ()
+    with_key_heads: Callable[[int], Any] | None = None
 
     @property
     def module(self) -> nn.Module | None:

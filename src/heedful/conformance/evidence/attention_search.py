@@ -65,6 +65,13 @@ def describe_other_designs(observation: Observation) -> list[str]:
     return list(dict.fromkeys(designs))
 
 
+def products_over_tokens(observation: Observation) -> list[Product]:
+    """Return the products of two tensors that sum over the tokens and compare none, as Kᵀ V does, in order."""
+    finder, T = _Finder(observation), observation.inputs.sizes[1]
+    products = (finder.product(step) for step in observation.trace)
+    return [it for it in products if it is not None and sums_over_tokens(it, T)]
+
+
 class _Finder:
     """Pairs the products in a trace: queries with keys, and the resulting weights with values."""
 

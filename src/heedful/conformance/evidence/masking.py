@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from torch import Tensor
@@ -9,7 +10,7 @@ from torch import Tensor
 from heedful.conformance.evidence.attention import FAINT, RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.recording.definitions import attribute_definition
-from heedful.conformance.recording.observation import Observation, tensor_of
+from heedful.conformance.recording.observation import Observation, tensor_of, value_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.observation import Source, Step
 
@@ -105,17 +106,36 @@ def _building(
     evidence: Evidence, applied: Step | None, attention: RecordedAttention
 ) -> Step | SourceLine | None:
     """Search backwards from a mask's use for the comparison, triangle or attribute that it comes from."""
-    steps = evidence.baseline.trace.steps
     chain = {step.index for step in attention.chain}
     inputs = () if applied is None else applied.inputs
-    pending: list[Source] = [source for source in inputs if source.step not in chain]
-    while pending:
-        source = pending.pop()
+    pending = [source for source in inputs if source.step not in chain]
+    for source in _sources_behind(evidence.baseline, pending):
+        value = value_of(evidence.baseline, source)
+        if value is not None and value.numel() == 1:
+            continue  # the number that hides scores
         if source.kind in ("buffer", "attribute"):
             return attribute_definition(evidence.subject.module, source.name)
-        if source.step is not None:
-            step = steps[source.step]
-            if step.operation in BUILDING_OPERATIONS:
-                return step
-            pending += step.inputs
+        if source.step is not None and _builds(evidence.baseline, source):
+            return evidence.baseline.trace[source.step]
     return None
+
+
+def building_step(observation: Observation, mask: Iterable[Source]) -> Step | None:
+    """Return the comparison or the triangle that a mask was computed from; None if there is none."""
+    built = (it for it in _sources_behind(observation, mask) if _builds(observation, it))
+    return next((observation.trace[it.step] for it in built if it.step is not None), None)
+
+
+def _builds(observation: Observation, source: Source) -> bool:
+    step = None if source.step is None else observation.trace[source.step]
+    return step is not None and step.operation in BUILDING_OPERATIONS
+
+
+def _sources_behind(observation: Observation, start: Iterable[Source]) -> Iterator[Source]:
+    """Yield some sources, and those that the steps behind them read, the last ones first."""
+    pending = [*start]
+    while pending:
+        source = pending.pop()
+        yield source
+        if source.step is not None:
+            pending += observation.trace[source.step].inputs

@@ -6,16 +6,23 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
+from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.definitions import layer_definition
+from heedful.conformance.recording.assignments import assignment_before, variables_read
+from heedful.conformance.recording.dataflow import VIEWS, parameter_names
+from heedful.conformance.recording.definitions import attribute_definition, layer_definition
 from heedful.conformance.recording.differences import changed_entries, indices_with_any
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step
 
 # The layers from torch that take tokens first by default.
-TOKENS_FIRST = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+TOKENS_FIRST = (
+    *(nn.MultiheadAttention, nn.Transformer),
+    *(nn.TransformerEncoderLayer, nn.TransformerDecoderLayer),
+)
+STACKS = (nn.TransformerEncoder, nn.TransformerDecoder, nn.ModuleList, nn.Sequential)
 
 
 @probe("batch-mixed")
@@ -41,12 +48,44 @@ def batch_independence(evidence: Evidence) -> Iterator[Finding | Fact]:
 def _line(evidence: Evidence, step: Step | None) -> SourceLine | None:
     """Return the line that creates a layer from torch which attends over the batch, or else the step's line.
 
-    Such a layer takes tokens first unless it is created with batch_first=True.
+    Such a layer takes tokens first unless it is created with batch_first=True. A softmax may be over the batch.
     """
     if step is None:
         return None
-    layer = layer_definition(evidence.subject.module, step, *TOKENS_FIRST)
-    return layer or SourceLine.of(step)
+    module = evidence.subject.module
+    kinds = (nn.Softmax,) if step.operation in SOFTMAXES else TOKENS_FIRST
+    return (
+        layer_definition(module, step, *kinds)
+        or (None if _is_rearranged(evidence, step) else _copied_layer(module, step))
+        or SourceLine.of(step)
+    )
+
+
+def _is_rearranged(evidence: Evidence, step: Step) -> bool:
+    """Check whether the tokens are rearranged for a layer, where its axes could be put in order, too."""
+    source = next(iter(step.inputs), None)
+    before = None if source is None or source.step is None else evidence.baseline.trace[source.step]
+    return before is not None and before.operation in VIEWS
+
+
+def _copied_layer(module: nn.Module | None, step: Step) -> SourceLine | None:
+    """Return the line that creates the layer whose copies a stack of torch's layers consists of."""
+    names = parameter_names([step])
+    if module is None or not names or step.operation != "multi_head_attention_forward":
+        return None
+    parts = names[0].split(".")
+    paths = (".".join(parts[:count]) for count in range(1, len(parts)))
+    path = next((it for it in paths if isinstance(module.get_submodule(it), STACKS)), None)
+    stack = None if path is None else attribute_definition(module, path)
+    if stack is None:
+        return None
+    layers = {type(it).__name__ for it in module.modules() if isinstance(it, TOKENS_FIRST)}
+    made = (
+        assignment_before(stack.file, stack.line, name, first=1)
+        for name in variables_read(stack.file, stack.line)
+    )
+    is_layer = (it for it in made if it is not None and any(name in it.source for name in layers))
+    return next(is_layer, stack)
 
 
 def _first_mixing_step(evidence: Evidence, c: int, j: int) -> Step | None:

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
+from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.triangular import is_triangular
 from heedful.conformance.probes.probe import probe
@@ -49,6 +51,38 @@ def buffers(evidence: Evidence) -> Iterator[Finding | Fact]:
         )
     if all(tensor.is_meta for name, tensor in moved.items() if name in in_use):
         yield from _lost_when_saved(evidence)
+        yield from _kept_from_a_call(evidence)
+
+
+def _kept_from_a_call(evidence: Evidence) -> Iterator[Finding]:
+    """Report tensors that one call makes, that the next ones read, and that stay behind when the module is moved."""
+    used = evidence.subject.fresh(keep_state=True)
+    assert used.module is not None
+    held = {name for name, _ in _tensor_attributes(used.module)}
+    used.run(evidence.inputs)
+    made = {name: it for name, it in _tensor_attributes(used.module) if name not in held}
+    steps = used.record(evidence.inputs).trace.steps if made else ()
+    kept = dict(_tensor_attributes(used.module))
+    used.module.to("meta")
+    arguments = pytree.tree_map_only(
+        Tensor, lambda tensor: tensor.to("meta"), used.arguments(evidence.inputs)
+    )
+    args, keywords = used.target.bound(arguments)
+    if made:  # code may look at the device of its tokens
+        attempt(lambda: used.callee(*args, **keywords))
+    moved = dict(_tensor_attributes(used.module))
+    for name, tensor in made.items():
+        stays = kept.get(name) is tensor is moved.get(name)
+        if not stays or tensor.dim() == 0 or not _is_read_in_place(steps, name):
+            continue
+        yield Finding(
+            "mask-not-a-buffer" if _is_mask(tensor) else "table-not-a-buffer",
+            "bug",
+            f"A call makes {name!r} ({times(tensor.shape)}), and later ones read it. After .to('meta') it is still on "
+            f"{tensor.device}.",
+            "",
+            attribute_definition(used.module, name, follow_locals=False),
+        )
 
 
 def _lost_when_saved(evidence: Evidence) -> Iterator[Finding]:

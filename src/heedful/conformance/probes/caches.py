@@ -21,6 +21,7 @@ CACHE_KINDS: dict[str, str] = {
     "object": "{argument}: made first, passed in each call",
     "grown": "{argument}: None at first, then what the last call returned",
     "buffers": "kept in the module, controlled by {argument}",
+    "tokens": "{argument}: the earlier tokens themselves",
 }
 
 

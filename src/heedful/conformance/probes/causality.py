@@ -13,6 +13,7 @@ from heedful.conformance.evidence.fills import fill_line
 from heedful.conformance.evidence.fused import fused_arguments
 from heedful.conformance.evidence.masking import (
     MaskDefect,
+    building_step,
     mask_applying_line,
     mask_building_line,
     unused_masking,
@@ -94,9 +95,24 @@ def _diagnose_by_influence(evidence: Evidence) -> MaskDefect:
         None,
     )
     if not influence[:-1].tril(-1).any():
-        return MaskDefect("mask-inverted", INVERTED, SourceLine.of(call))
+        place = None if call is None else _triangle_of_additive_mask(evidence.baseline, call)
+        return MaskDefect("mask-inverted", INVERTED, place or SourceLine.of(call))
     leak = MaskDefect("future-leak", "", SourceLine.of(call))
     return unused_masking(evidence.baseline) or leak
+
+
+def _triangle_of_additive_mask(observation: Observation, call: Step) -> SourceLine | None:
+    """Return the line that builds the triangle of a mask that is added to the scores, and shows each token itself.
+
+    Such a mask hides the wrong side. A Boolean one may be right, and mean the opposite of what the call takes.
+    """
+    mask = call.keywords.get("attn_mask")
+    value = value_of(observation, mask) if isinstance(mask, Source) else None
+    if value is None or not value.is_floating_point() or not isinstance(mask, Source):
+        return None
+    if value.dim() < 2 or not (value.diagonal(dim1=-2, dim2=-1) == 0).all():
+        return None
+    return SourceLine.of(building_step(observation, [mask]))
 
 
 def _diagnose_mask(

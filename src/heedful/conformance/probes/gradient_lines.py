@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.probes.backward_lines import departing_line
 from heedful.conformance.probes.differentiation import DifferentiationPoint
 from heedful.conformance.recording.assignments import last_return
 from heedful.conformance.recording.source import SourceLine
@@ -34,10 +35,19 @@ def find_gradient_line(evidence: Evidence) -> SourceLine | None:
         loss = attempt(point.loss)
     functions = () if isinstance(loss, Exception) else _custom_functions(loss.grad_fn)
     explicit = [line for name, line in watch.cuts if name in EXPLICIT_CUTS]
-    backwards = [last_return(function.backward) for function in functions]
+    backwards = [
+        _departing_line(evidence, function) or last_return(function.backward)
+        for function in functions
+    ]
     by_hand = [line for line in backwards if line is not None]
     others = [line for _, line in watch.cuts]
     return next(iter([*explicit, *by_hand, *others, *watch.writes]), None)
+
+
+def _departing_line(evidence: Evidence, function: Any) -> SourceLine | None:
+    """Return the line of a backward pass that departs; None if it does not tell, or cannot be run by itself."""
+    line = attempt(lambda: departing_line(function, DifferentiationPoint.of(evidence).loss))
+    return None if isinstance(line, Exception) else line
 
 
 class _GradientWatch(TorchFunctionMode):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import combinations
 
@@ -15,6 +16,7 @@ from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.observation import tensor_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
+from heedful.observation import Step
 
 
 @probe("heads-mixed-merge")
@@ -23,15 +25,8 @@ def head_merge(evidence: Evidence) -> Iterator[Finding | Fact]:
     B, T = evidence.inputs.sizes
     if T < 3:
         return
-    for index, attention in enumerate(evidence.attentions):
-        if attention.applied_weights.shape[1] != T or len(attention.context) % B:
-            continue
-        entries = evidence.rows_of_entries(index)
-        if entries is None:
-            continue
-        context = attention.context  # (B·H, T, D) in any order of B and H
-        expected = torch.stack([context[rows].transpose(0, 1).reshape(T, -1) for rows in entries])
-        for step in steps_to_next_projection(evidence.baseline, attention.context_step)[1:]:
+    for expected, context_step in (*_of_each_attention(evidence), *_of_heads_apart(evidence)):
+        for step in steps_to_next_projection(evidence.baseline, context_step)[1:]:
             value = tensor_of(step)
             if value is None or value.numel() != expected.numel() or not value.is_floating_point():
                 continue
@@ -43,10 +38,35 @@ def head_merge(evidence: Evidence) -> Iterator[Finding | Fact]:
                     "heads-mixed-merge",
                     "bug",
                     "After the heads are merged, a token's row holds contexts of other tokens.",
-                    f"B = {B}, T = {T}, {len(context) // B} heads",
+                    f"B = {B}, T = {T}",
                     SourceLine.of(step),
                 )
                 return
+
+
+def _of_each_attention(evidence: Evidence) -> Iterator[tuple[Tensor, Step]]:
+    """Yield the contexts of all heads of each token, (B, T, H·D), with the step that computes them."""
+    B, T = evidence.inputs.sizes
+    for index, attention in enumerate(evidence.attentions):
+        if attention.applied_weights.shape[1] != T or len(attention.context) % B:
+            continue
+        entries = evidence.rows_of_entries(index)
+        if entries is None:
+            continue
+        context = attention.context  # (B·H, T, D) in any order of B and H
+        rows = [context[rows].transpose(0, 1).reshape(T, -1) for rows in entries]
+        yield torch.stack(rows), attention.context_step
+
+
+def _of_heads_apart(evidence: Evidence) -> Iterator[tuple[Tensor, Step]]:
+    """Yield the contexts of heads that are computed one by one, (B, T, H·D), with the step that computes the last."""
+    contexts = [
+        (expected, step)
+        for expected, step in _of_each_attention(evidence)
+        if len(expected) * len(expected[0]) == math.prod(step.shape[:-1])
+    ]
+    if len({it.shape for it, _ in contexts}) == 1 < len(contexts):
+        yield torch.cat([it for it, _ in contexts], -1), contexts[-1][1]
 
 
 def _mixes_tokens(forms: list[Tensor], expected: Tensor) -> bool:

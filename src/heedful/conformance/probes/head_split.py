@@ -10,9 +10,10 @@ from heedful.conformance.calling.influence import mixes_sequences
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import CHANGED, Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.probes.token_labels import tearing_view
+from heedful.conformance.probes.token_labels import scattering_view, tearing_view
 from heedful.conformance.recording.dataflow import (
     JOINING,
+    PRODUCTS,
     VIEWS,
     ancestors,
     steps_from_projection,
@@ -27,6 +28,7 @@ from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
+from heedful.shapes import times
 
 REARRANGING: frozenset[str] = frozenset(("pad", "roll", "flip", "gather", "index_select"))
 PLURALS: dict[str, str] = {"query": "queries", "key": "keys", "value": "values"}
@@ -56,6 +58,24 @@ def head_split(evidence: Evidence) -> Iterator[Finding | Fact]:
             if answer is not None:
                 yield answer
             if isinstance(answer, Finding):
+                return
+    if not evidence.attentions:
+        yield from _torn_operands(evidence)
+
+
+def _torn_operands(evidence: Evidence) -> Iterator[Finding]:
+    """Report an operand of a product that does not compare tokens, because a view has torn them."""
+    B, T = evidence.inputs.sizes
+    for step in evidence.baseline.trace:
+        for source in step.inputs if step.operation in PRODUCTS else ():
+            torn = tearing_view(steps_from_projection(evidence.baseline, source))
+            if torn is not None:
+                proof = (
+                    f"The features of one token are spread over several of the rows {times(torn.shape)}, beside those "
+                    "of others: a view mixes tokens."
+                )
+                case = f"B = {B}, T = {T}"
+                yield Finding("heads-mixed-split", "bug", proof, case, SourceLine.of(torn))
                 return
 
 
@@ -89,8 +109,16 @@ def _answer(
     mixing = _first_mixing_step(evidence.baseline, evidence.after(0, CHANGED), path)
     step = mixing or _last_view(path) or attention.scores_step
     name = "heads-mixed-split"
-    torn = tearing_view(steps_from_projection(evidence.baseline, source))
-    if torn is not None:
+    projected = steps_from_projection(evidence.baseline, source)
+    torn = tearing_view(projected)
+    scattered = scattering_view(projected, evidence.subject.convention.grid_of(T), length)
+    if scattered is not None:
+        step = scattered
+        proof = (
+            f"The {length} rows that are compared hold pixels from all over the image, no lines or columns of it: a "
+            "view takes another axis for theirs."
+        )
+    elif torn is not None:
         step = torn
         proof = (
             f"The features of one token are spread over several of the {length} rows that are compared, beside those "

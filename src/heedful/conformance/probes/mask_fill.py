@@ -21,6 +21,8 @@ from heedful.conformance.reporting.finding import Fact, Finding
 # No score outweighs a fill below this. −65504, the lowest float16, does not suffice.
 SUFFICIENT_FILL = -1e5
 CLOSE = 1e-4  # the relative error of a scaled score in float32
+# Above this, a weight on a key like all others was not hidden.
+SLIGHT = 1e-6
 EXCESS = 16  # how many times as large as the fill the scaled scores are
 
 
@@ -61,6 +63,9 @@ def find_weak_fill(
         # Without a softmax, a fill need not be low, and a weight may be 0 or negative because its score is.
         if attention.softmax_step is None or not hidden.any():
             continue
+        hidden &= _hidden_among_equals(hidden, record(observation.inputs.alike()))
+        if not hidden.any():
+            continue
         fill = attention.logits[hidden].max().item()
         if fill < SUFFICIENT_FILL:
             continue
@@ -80,6 +85,14 @@ def _as_computed(attention: RecordedAttention) -> Tensor:
     if scores.shape != logits.shape or not seen.any():
         return logits.new_zeros(logits.shape, dtype=torch.bool)
     return torch.isclose(logits, (logits / scores)[seen].median() * scores, rtol=CLOSE)
+
+
+def _hidden_among_equals(hidden: Tensor, alike: Observation) -> Tensor:
+    """Return which keys (L, Tq, Tk) have no weight among keys that are all alike, so that a mask must hide them."""
+    for attention in find_attentions(alike):
+        if attention.applied_weights.shape == hidden.shape:
+            return attention.applied_weights.abs() < SLIGHT
+    return torch.ones_like(hidden)
 
 
 def _proof_of_weak_fill(hidden: Tensor, fill: float, scaled: Observation) -> str:

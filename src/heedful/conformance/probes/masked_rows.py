@@ -40,7 +40,7 @@ def masked_rows(evidence: Evidence) -> Iterator[Finding | Fact]:
             "bug",
             "Padded queries see no key and become NaN, which reaches the outputs of real tokens.",
             describe_sizes(evidence),
-            _line_masking_whole_row(padded),
+            line_masking_whole_row(padded),
         )
         return
     causal = evidence.is_causal
@@ -62,7 +62,7 @@ def masked_rows(evidence: Evidence) -> Iterator[Finding | Fact]:
         "bug" if causal else "suspicious",
         f"Queries that see no key produce NaN in the {where}{consequence}.",
         "padding on the left" if causal else "one sequence is all padding",
-        _line_masking_whole_row(subject.record(evidence.inputs, keep=keep)),
+        line_masking_whole_row(subject.record(evidence.inputs, keep=keep)),
     )
 
 
@@ -75,7 +75,7 @@ def _parameter_gradients(evidence: Evidence, loss: Tensor) -> list[Tensor]:
     return [gradient for gradient in gradients if gradient is not None]
 
 
-def _line_masking_whole_row(observation: Observation) -> SourceLine | None:
+def line_masking_whole_row(observation: Observation) -> SourceLine | None:
     """Return the line that leaves a whole row of scores at −∞, or else the first that produces NaN."""
     for attention in find_attentions(observation):
         for step in attention.chain:

@@ -57,6 +57,7 @@ def find_padding_cause(
             _check_fill(padded, attention, without, rows[b], keep[b])
             or _check_masked_after_softmax(attention, rows[b], keep[b])
             or _check_broadcast(padded, attention, without, rows, keep, b, line)
+            or _check_given_no_mask(padded, attention, rows[b], keep[b])
         )
         if cause is not None:
             return cause
@@ -158,6 +159,25 @@ def _check_masked_after_softmax(
         if is_hidden_weight(padded_keys(value.reshape(shape))):
             return MaskDefect("mask-after-softmax", AFTERWARDS, SourceLine.of(step))
     return None
+
+
+def _check_given_no_mask(
+    padded: Observation, attention: RecordedAttention, rows: Tensor, keep: Tensor
+) -> MaskDefect | None:
+    """Check whether PyTorch's fused attention gets no mask, so that real queries see padded keys."""
+    if not attention.fused or isinstance(
+        fused_arguments(attention.context_step)["attn_mask"], Source
+    ):
+        return None
+    real = _real_queries(attention, keep)
+    if not attention.applied_weights[rows][:, real][:, :, ~keep].any():
+        return None
+    reason = f"{attention.context_step.operation} gets no mask."
+    made = [step for step in padded.trace if step.unused and step.operation in RESHAPING]
+    name = "mask-unused" if made else "padding-leak"
+    if made:
+        reason = f"Nothing uses {made[-1].name.partition('·')[0]!r}: {reason}"
+    return MaskDefect(name, reason, SourceLine.of(attention.context_step))
 
 
 def _check_broadcast(

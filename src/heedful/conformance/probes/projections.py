@@ -20,8 +20,14 @@ from heedful.conformance.probes.projection_names import (
     role_of,
 )
 from heedful.conformance.recording.assignments import alias_before, last_return
-from heedful.conformance.recording.call_sites import call_site, lines_calling, returns_result
+from heedful.conformance.recording.call_sites import (
+    call_site,
+    line_reading_relative,
+    lines_calling,
+    returns_result,
+)
 from heedful.conformance.recording.dataflow import (
+    VIEWS,
     ancestors,
     is_projection,
     parameter_names,
@@ -39,6 +45,7 @@ SPLITS: tuple[str, ...] = (
 )
 
 ROWS: tuple[str, ...] = ("queries", "keys", "values")
+COMBINING: tuple[str, ...] = ("add", "add_", "iadd", "mul", "mul_", "imul", "sub")
 
 
 @probe("projection-unused")
@@ -110,7 +117,8 @@ def _candidates(evidence: Evidence, read: set[str]) -> Iterator[str]:
         role = role_of(own_name(name))
         vacant = role is not None and (parent_of(name), role, shape) not in filled_roles
         twice = _has_sibling_read_twice(evidence, name, shape)
-        if vacant or twice or _has_sibling_in_two_roles(evidence, name, shape):
+        in_two_roles = _has_sibling_in_two_roles(evidence, name, shape)
+        if vacant or twice or in_two_roles or _counterpart_meeting_itself(evidence, name):
             yield name
 
 
@@ -152,6 +160,49 @@ def _has_sibling_in_two_roles(evidence: Evidence, name: str, shape: torch.Size) 
     return False
 
 
+def _counterpart_meeting_itself(evidence: Evidence, name: str) -> Step | None:
+    """Return the step that reads a parameter's counterpart for both sides of a sum or product, as att_l for att_r.
+
+    The counterpart has the same shape and a name that differs in one word.
+    """
+    module, steps = evidence.subject.module, evidence.baseline.trace.steps
+    assert module is not None
+    for other, parameter in module.named_parameters():
+        if parent_of(other) != parent_of(name) or parameter.shape != _shape(module, name):
+            continue
+        if not _differ_in_one_word(own_name(name), own_name(other)):
+            continue
+        readers = [step for step in steps if _reads(step, other)]
+        for step in readers and steps[readers[0].index :]:
+            origins = [_unrearranged(steps, source) for source in step.inputs]
+            if step.operation not in COMBINING or len(origins) != 2 or None in origins:
+                continue
+            same = origins[0] == origins[1] and _is_from(steps, origins[0], readers)
+            if same or all(_reads(steps[it], other) for it in origins if it is not None):
+                return readers[-1]
+    return None
+
+
+def _differ_in_one_word(name: str, other: str) -> bool:
+    words, others = name.split("_"), other.split("_")
+    differing = sum(a != b for a, b in zip(words, others, strict=False))
+    return len(words) == len(others) > 1 and differing == 1
+
+
+def _unrearranged(steps: tuple[Step, ...], source: Source) -> int | None:
+    """Return the index of the step from which a source was taken by views and indices; None if there is none."""
+    index = source.step
+    while index is not None and steps[index].operation in (*VIEWS, "index_select", "gather"):
+        index = next((it.step for it in steps[index].inputs), None)
+    return index
+
+
+def _is_from(steps: tuple[Step, ...], index: int | None, readers: list[Step]) -> bool:
+    """Check whether a step sums up, or is, the result of a step that reads a parameter."""
+    behind = set[int]() if index is None else ancestors(steps, steps[index])
+    return any(reader.index in behind for reader in readers)
+
+
 def _shape(module: nn.Module, parameter: str) -> torch.Size | None:
     return dict(module.named_parameters())[parameter].shape if parameter else None
 
@@ -178,7 +229,12 @@ def _line_without_projection(evidence: Evidence, name: str, unused: set[int]) ->
     if computed is None and role == "output":
         assert module is not None
         return last_return(module.get_submodule(parent_of(name)).forward)
-    return SourceLine.of(computed) or attribute_definition(module, name.removesuffix(".weight"))
+    defined = name.removesuffix(".weight")
+    parent, _, attribute = defined.rpartition(".")
+    beside = SourceLine.of(None if module is None else _counterpart_meeting_itself(evidence, name))
+    if computed is None and module is not None and beside is None:
+        beside = line_reading_relative(module.get_submodule(parent), attribute)
+    return SourceLine.of(computed) or beside or attribute_definition(module, defined)
 
 
 def _readers_of_siblings(steps: tuple[Step, ...], name: str) -> Iterator[list[Step]]:

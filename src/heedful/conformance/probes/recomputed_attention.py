@@ -7,15 +7,15 @@ were projected.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from heedful.conformance.evidence.attention import FAINT, RecordedAttention
-from heedful.conformance.evidence.attention_search import find_attentions
-from heedful.conformance.evidence.chain import SOFTMAXES
+from heedful.conformance.evidence.attention_search import TRANSPOSING, find_attentions
+from heedful.conformance.evidence.chain import DIVISIONS, SOFTMAXES
 from heedful.conformance.evidence.designs import (
     describe_weights,
     is_named,
@@ -28,6 +28,7 @@ from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import (
     PRODUCTS,
     SCALINGS,
+    ancestors,
     is_projection,
     steps_from_projection,
 )
@@ -35,9 +36,11 @@ from heedful.conformance.recording.observation import tensor_of, value_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
+from heedful.shapes import times
 
 TOLERANCE = 1e-5
 """The largest difference of two weights that rounding, or an ε in a denominator, may cause."""
+HALVES: tuple[torch.dtype, ...] = (torch.float16, torch.bfloat16)
 CAPS: tuple[str, ...] = ("tanh", "tanh_")
 
 
@@ -46,19 +49,27 @@ def recomputed_attention(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Compute the logits and weights again from the queries and keys, and find the first step that departs."""
     others = find_attentions(evidence.on_other_tokens(1))
     for index, attention in enumerate(evidence.attentions):
-        if attention.fused:
-            finding = _scaled_values(evidence, attention)
-        elif not _is_softmax_of_keys(attention):
-            continue
-        else:
-            finding = (
-                (index < len(others) and _wrong_logits(evidence, attention, others[index]))
-                or _wrong_weights(evidence, attention)
-                or _scaled_values(evidence, attention)
-            )
+        other = others[index] if index < len(others) else None
+        finding = _rounded_scores(evidence, attention) or _departure(evidence, attention, other)
         if finding:
             yield finding
             return
+
+
+def _departure(
+    evidence: Evidence, attention: RecordedAttention, other: RecordedAttention | None
+) -> Finding | None:
+    """Return a finding on the first step that departs; `other` is the same attention of other tokens."""
+    if attention.fused:
+        return _scaled_values(evidence, attention)
+    if not _is_softmax_of_keys(attention):
+        return None
+    return (
+        _own_key_in_every_score(evidence, attention)
+        or (other and _wrong_logits(evidence, attention, other))
+        or _wrong_weights(evidence, attention)
+        or _scaled_values(evidence, attention)
+    )
 
 
 def _is_softmax_of_keys(attention: RecordedAttention) -> bool:
@@ -71,6 +82,28 @@ def _is_softmax_of_keys(attention: RecordedAttention) -> bool:
     sums = attention.weights.sum(-1) + attention.empty_slot_weight
     sums = sums[sums.isfinite() & (sums != 0)]
     return bool((sums - 1).abs().le(TOLERANCE).all())
+
+
+# --- from projections to scores ----------------------------------------------------------------------
+
+
+def _rounded_scores(evidence: Evidence, attention: RecordedAttention) -> Finding | None:
+    """Return a finding if queries or keys have half the digits of the values.
+
+    All three may be cast together, for a kernel that takes nothing else.
+    """
+    if attention.value.dtype in HALVES:
+        return None
+    for source, what in ((attention.query_source, "queries"), (attention.key_source, "keys")):
+        path = steps_from_projection(evidence.baseline, source)
+        step = next((step for step in path if step.dtype in HALVES), None)
+        if step is not None:
+            rounded, given = (
+                str(it).removeprefix("torch.") for it in (step.dtype, attention.value.dtype)
+            )
+            proof = f"The {what} are rounded to {rounded}, whatever the dtype of the tokens; the values stay {given}."
+            return Finding("weights-wrong", "bug", proof, f"{given} tokens", SourceLine.of(step))
+    return None
 
 
 # --- from scores to logits ---------------------------------------------------------------------------
@@ -102,6 +135,44 @@ def _wrong_logits(
     )
     case = f"{attention.scores.shape[1]} queries, {attention.scores.shape[2]} keys"
     return Finding("weights-wrong", "bug", proof, case, SourceLine.of(step))
+
+
+def _own_key_in_every_score(evidence: Evidence, attention: RecordedAttention) -> Finding | None:
+    """Return a finding if scores are divided by lengths of keys that lie along the axis of the queries."""
+    steps = evidence.baseline.trace.steps
+    sources = (attention.query_source, attention.key_source)
+    operands = {it for source in sources if (it := _before_turns(steps, source.step)) is not None}
+    if len(operands) != len(sources):
+        return None
+    chain = {step.index for step in attention.chain}
+    for step in attention.chain[1:]:
+        divisor = next((it.step for it in step.inputs if it.step not in chain), None)
+        if step.index > _softmax_index(attention) or step.operation not in DIVISIONS:
+            continue
+        if divisor is None or not operands <= ancestors(steps, steps[divisor]):
+            continue
+        shape = steps[divisor].shape
+        if len(shape) < 2 or shape[-1] != 1 or shape[-2] != attention.scores.shape[1]:
+            continue
+        made = sorted(ancestors(steps, steps[divisor]) - operands)
+        joining = next(it for it in made if operands <= ancestors(steps, steps[it]))
+        proof = (
+            f"Each score of query i is divided by {times(shape)} numbers that are computed from queries and keys: "
+            "the key of token i takes part in all of them, and the key that is compared in none."
+        )
+        remedy = (
+            "Transpose what is computed from the keys, so that it lies along the axis of the keys."
+        )
+        case = f"{attention.scores.shape[1]} queries, {attention.scores.shape[2]} keys"
+        return Finding("weights-wrong", "bug", proof, case, SourceLine.of(steps[joining]), remedy)
+    return None
+
+
+def _before_turns(steps: Sequence[Step], index: int | None) -> int | None:
+    """Return the step that an operand of a product only transposes."""
+    while index is not None and steps[index].operation in TRANSPOSING:
+        index = steps[index].inputs[0].step
+    return index
 
 
 def _softmax_index(attention: RecordedAttention) -> int:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from heedful.conformance.calling import names
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
@@ -23,7 +25,7 @@ from heedful.conformance.recording.dataflow import VIEWS, ancestors
 from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
-from heedful.observation import Step
+from heedful.observation import Source, Step
 
 PAIRS: dict[str, str] = {"half": "(i, i + D/2)", "interleaved": "(2i, 2i + 1)"}
 USERS: dict[str, str] = {
@@ -43,7 +45,9 @@ def rotary(evidence: Evidence) -> Iterator[Finding | Fact]:
         if query is None and key is None:
             continue
         if query is None or key is None:
-            yield _report_one_sided(evidence.baseline, attention, query, key)
+            finding = _report_one_sided(evidence.baseline, attention, query, key)
+            meant = _compares_two_sequences(evidence, attention)
+            yield replace(finding, level="suspicious") if meant else finding
             return
         finding = _compare(evidence, query, key) or check_continuation(evidence, query, key)
         if finding is not None and is_no_rotation(evidence.baseline):
@@ -85,6 +89,26 @@ def _report_one_sided(
     line = call_site(observation, last) if is_called else None
     proof = f"The {rotated} are rotated by position, and the {other} are not."
     return _report_mismatch(proof, rotation, line or SourceLine.of(last))
+
+
+def _compares_two_sequences(evidence: Evidence, attention: RecordedAttention) -> bool:
+    """Check whether the keys are of a second sequence, so that they may have no positions that fit the queries'."""
+    convention = evidence.subject.convention
+    queries, keys = (
+        _inputs_read(evidence.baseline, source)
+        for source in (attention.query_source, attention.key_source)
+    )
+    named = {convention.word_for(name) for name in keys}
+    return bool(queries and keys) and queries.isdisjoint(keys) and named.isdisjoint(names.KEYS)
+
+
+def _inputs_read(observation: Observation, source: Source) -> set[str]:
+    """Return the names of the arguments that a tensor was computed from."""
+    if source.step is None:
+        return {source.name} if source.kind == "input" else set()
+    steps = observation.trace.steps
+    read = (it for index in ancestors(steps, steps[source.step]) for it in steps[index].inputs)
+    return {it.name for it in read if it.kind == "input"}
 
 
 def _compare(evidence: Evidence, query: Rotation, key: Rotation) -> Finding | None:

@@ -23,7 +23,7 @@ from heedful.conformance.evidence.fused import FUSED, fused_arguments
 from heedful.conformance.evidence.regression import centred, slope_of
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.softmax import has_sink
-from heedful.conformance.recording.call_sites import value_handed_to
+from heedful.conformance.recording.call_sites import call_relying_on_default, value_handed_to
 from heedful.conformance.recording.dataflow import (
     CONVOLUTIONS,
     SCALINGS,
@@ -245,12 +245,12 @@ def _finding(
         "convention" if _is_free(evidence, observation, attention, scale) else "bug",
         f"The logits grow by {scale.factor:.4g}{formula} per unit of query · key; 1/√head_dim is {D**-0.5:.4g}.",
         f"head size {D}, {attention.query.shape[1]} tokens",
-        _scaling_line(evidence, attention, scale.steps),
+        _scaling_line(evidence, observation, attention, scale.steps),
     )
 
 
 def _scaling_line(
-    evidence: Evidence, attention: RecordedAttention, steps: list[Step]
+    evidence: Evidence, observation: Observation, attention: RecordedAttention, steps: list[Step]
 ) -> SourceLine | None:
     """Return the line that scales queries, keys or scores, or the one that defines the number.
 
@@ -277,11 +277,20 @@ def _scaling_line(
         right = not handed.attribute or _is_right(evidence, handed.attribute, head_size)
         defined = None if right else attribute_definition(module, handed.attribute)
         return defined or handed.place
-    return _definition_of_factor(evidence, step, head_size) or SourceLine.of(step)
+    return (
+        _definition_of_factor(evidence, observation, step, head_size)
+        or call_relying_on_default(step, SCALES)
+        or SourceLine.of(step)
+    )
 
 
-def _definition_of_factor(evidence: Evidence, step: Step, head_size: int) -> SourceLine | None:
-    """Return the line that defines the scale, `self.…scal…`, or the wrong `self.head_dim` that a step reads."""
+def _definition_of_factor(
+    evidence: Evidence, observation: Observation, step: Step, head_size: int
+) -> SourceLine | None:
+    """Return the line that defines the scale, or the wrong `self.head_dim`, that a step reads.
+
+    The scale is called `self.…scal…`, or it is the number that the step multiplies or divides by.
+    """
     if step.operation == FUSED and fused_arguments(step)["scale"] is None:
         return None
     try:
@@ -293,7 +302,7 @@ def _definition_of_factor(evidence: Evidence, step: Step, head_size: int) -> Sou
             case ast.Attribute(value=ast.Name(id="self"), attr=name):
                 path = f"{step.module}.{name}" if step.module else name
                 stale = name in names.HEAD_SIZES and _attribute(evidence, path) != head_size
-                kept = SCALES.search(name.lower())
+                kept = SCALES.search(name.lower()) or _scales_by(evidence, observation, step, path)
                 if stale or (kept and not _is_right(evidence, path, head_size)):
                     return attribute_definition(evidence.subject.module, path)
     return None
@@ -304,6 +313,15 @@ def _is_right(evidence: Evidence, path: str, head_size: int) -> bool:
     value, usual = _attribute(evidence, path), head_size**0.5
     usual = 1 / usual if "scal" in path.rpartition(".")[2].lower() else usual
     return isinstance(value, float) and math.isclose(value, usual)
+
+
+def _scales_by(evidence: Evidence, observation: Observation, step: Step, path: str) -> bool:
+    """Check whether an attribute is the number that a step multiplies or divides its tensor by."""
+    value = _attribute(evidence, path)
+    factor = _factor(observation, step) if step.operation in SCALINGS else None
+    if factor is None or not isinstance(value, float) or value <= 0:
+        return False
+    return any(math.isclose(factor, it, rel_tol=TOLERANCE) for it in (value, 1 / value))
 
 
 def _attribute(evidence: Evidence, path: str) -> object:

@@ -25,6 +25,7 @@ from heedful.conformance.recording.dataflow import (
     steps_from_projection,
 )
 from heedful.conformance.recording.definitions import layer_definition
+from heedful.conformance.recording.differences import TOLERANCES
 from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.recording.source import SourceLine, prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -252,9 +253,10 @@ def _are_ones(sums: Tensor) -> bool:
 def _changed_after_softmax(attention: RecordedAttention) -> Finding | None:
     """Return a finding if the softmax's weights are right, but those that meet the values are not."""
     softmax, outside = attention.softmax_step, attention.empty_slot_weight
+    rounded = TOLERANCES.get(attention.weights.dtype, TOLERANCE)  # before they are cast back
     if (
         softmax is None
-        or _is_normalised(attention.applied_weights, outside)
+        or _is_normalised(attention.applied_weights, outside, max(TOLERANCE, rounded))
         or not _is_normalised(attention.weights, outside)
     ):
         return None
@@ -285,17 +287,20 @@ def _breaks_sums(step: Step, attention: RecordedAttention) -> bool:
     return not _is_normalised(weights.reshape(shape))
 
 
-def _is_normalised(weights: Tensor, outside: Tensor | float = 0.0) -> bool:
+def _is_normalised(
+    weights: Tensor, outside: Tensor | float = 0.0, tolerance: float = TOLERANCE
+) -> bool:
     """Check whether all weights are positive, and each row sums to 1; rows without a weight, or with NaN, are skipped.
 
     Args:
         weights: (…, Tq, Tk).
         outside: (…, Tq), the weight on slots that hold no token; it counts in the sum.
+        tolerance: The difference from 1 that rounding may cause.
     """
     sums = weights.sum(-1) + outside
     sums = sums[(weights != 0).any(-1) & sums.isfinite()]
     positive = (weights >= -TOLERANCE)[weights.isfinite()].all()
-    return bool((sums - 1).abs().le(TOLERANCE).all() and positive)
+    return bool((sums - 1).abs().le(tolerance).all() and positive)
 
 
 def _worst_sum(weights: Tensor) -> float:

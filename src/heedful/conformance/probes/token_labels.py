@@ -32,9 +32,49 @@ def tearing_view(path: list[Step]) -> Step | None:
         if rearranged is None:
             return None
         values[step.index] = rearranged
-        together = _holds_tokens_together(rearranged)
+        together = _holds_tokens_together(rearranged, labels)
         torn = None if together else torn or step
     return torn
+
+
+def scattering_view(path: list[Step], grid: tuple[int, ...], rows: int) -> Step | None:
+    """Return the view after which rows that are compared hold pixels that make up no lines of the image.
+
+    Attention along one axis of an image folds the other one into the features, so that each row is a line of pixels.
+
+    Args:
+        path: The steps from a projection of the image to an operand of a product.
+        grid: The height and width of the image.
+        rows: The number of rows that are compared.
+
+    Returns:
+        The last view; None if each row is a rectangle of pixels, or if the operand is not only rearranged.
+    """
+    if len(path) < 2 or len(grid) != 2 or path[0].operation not in (*CONVOLUTIONS, "linear"):
+        return None
+    shape = path[0].shape
+    if (shape[2:] if path[0].operation in CONVOLUTIONS else shape[1:-1]) != grid:
+        return None
+    values, views = {path[0].index: _labels(path[0])}, list[Step]()
+    for step in path[1:]:
+        rearranged = _replayed(step, values)
+        if rearranged is None:
+            return None
+        values[step.index] = rearranged
+        if step.operation in ("view", "reshape", "flatten", "unflatten"):
+            views.append(step)
+    labels = values[path[-1].index]
+    axes = [axis for axis, size in enumerate(labels.shape) if axis and size == rows]
+    apart = [axis for axis in axes if all(_is_rectangle(row, grid) for row in labels.unbind(axis))]
+    return views[-1] if views and axes and not apart else None
+
+
+def _is_rectangle(labels: Tensor, grid: tuple[int, ...]) -> bool:
+    """Check whether some pixels of the first image are all those in some of its lines and columns."""
+    pixels = labels.unique()
+    pixels = pixels[pixels < grid[0] * grid[1]]
+    lines, columns = (pixels // grid[1]).unique(), (pixels % grid[1]).unique()
+    return len(pixels) == len(lines) * len(columns)
 
 
 def _labels(projection: Step) -> Tensor:
@@ -63,12 +103,21 @@ def _replayed(step: Step, values: dict[int, Tensor]) -> Tensor | None:
     return part if tuple(part.shape) == step.shape else None
 
 
-def _holds_tokens_together(labels: Tensor) -> bool:
-    """Check whether some axis has entries of one token alone, or whole tokens."""
+def _holds_tokens_together(labels: Tensor, projected: Tensor) -> bool:
+    """Check whether some axis has entries of one token alone, or of whole tokens that are neighbors."""
     first = labels == labels.flatten()[0]
     for axis in (axis for axis, size in enumerate(labels.shape) if size > 1):
         if torch.equal(labels, labels.narrow(axis, 0, 1).expand_as(labels)):
             return True
         if first.sum(axis).max() == first.sum():
-            return True
+            lines = labels.movedim(axis, -1).flatten(0, -2)
+            if _are_neighbors(lines[(lines == labels.flatten()[0]).any(-1)].unique(), projected):
+                return True
     return False
+
+
+def _are_neighbors(tokens: Tensor, projected: Tensor) -> bool:
+    """Check whether tokens fill a box, such as a patch of an image, in the projection that labels were made for."""
+    places = torch.isin(projected, tokens).nonzero()
+    sizes = places.amax(0) - places.amin(0) + 1
+    return int(sizes.prod()) == len(places)

@@ -10,7 +10,7 @@ from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.assignments import last_return
-from heedful.conformance.recording.dataflow import unused_steps
+from heedful.conformance.recording.dataflow import ancestors, unused_steps
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.observation import tensor_of
 from heedful.conformance.recording.source import SourceLine
@@ -40,16 +40,27 @@ def token_mixing(evidence: Evidence) -> Iterator[Finding | Fact]:
         proof = "Nothing uses the context of the attention, and no output depends on another token."
     else:
         return
-    place = last_return(evidence.subject.target.forward)
+    place = _dropped(evidence, unused) or last_return(evidence.subject.target.forward)
     if ignored and ignored[-1].context_step.name.startswith("output"):
         place = SourceLine.of(ignored[-1].context_step)
     yield Finding("attention-ignored", "bug", proof, f"T = {T}", place)
 
 
 def _has_single_key(evidence: Evidence) -> bool:
-    """Check whether a softmax returns weights of 1 alone, as in a call with one key."""
-    softmaxes = (tensor_of(it) for it in evidence.baseline.trace if it.operation in SOFTMAXES)
-    return any(weights is not None and bool((weights == 1).all()) for weights in softmaxes)
+    """Check whether every softmax returns weights of 1 alone, as in a call with one key."""
+    softmaxes = [tensor_of(it) for it in evidence.baseline.trace if it.operation in SOFTMAXES]
+    return bool(softmaxes) and all(it is not None and bool((it == 1).all()) for it in softmaxes)
+
+
+def _dropped(evidence: Evidence, unused: set[int]) -> SourceLine | None:
+    """Return the line of the last step that is computed from weights and that nothing uses.
+
+    None if an attention of queries and keys is found: its context would be returned.
+    """
+    steps = evidence.baseline.trace.steps
+    weights = {step.index for step in steps if step.operation in SOFTMAXES}
+    last = max((it for it in unused if ancestors(steps, steps[it]) & weights), default=None)
+    return None if last is None or evidence.attentions else SourceLine.of(steps[last])
 
 
 def _returns_tokens(evidence: Evidence) -> bool:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
+from types import FunctionType
 
 import torch
 
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.mask_forms import PADDING_FORMS, MaskArgument, mask_tensor
 from heedful.conformance.calling.masks import said_to_be_masks
+from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.evidence.fused import FUSED
 from heedful.conformance.probes.padded_batch import padded_subject, real_tokens
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.dataflow import steps_from_tokens, unused_steps
+from heedful.conformance.recording.forwarding import functions_given, parameter_is_read
 from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
+from heedful.observation import Step
 
+MASK_NAME: re.Pattern[str] = re.compile(r"mask|pad|valid|hidden|visible")
 MASKING: tuple[str, ...] = ("masked_fill", "where", "masked_scatter")
 
 
@@ -36,6 +44,37 @@ def unused_mask(evidence: Evidence) -> Iterator[Finding | Fact]:
             f"{step.operation} returns a new tensor: use it{in_place}.",
         )
         return
+    yield from _handed_to_nobody(evidence)
+
+
+def _handed_to_nobody(evidence: Evidence) -> Iterator[Finding]:
+    """Report a mask that the target computes from its inputs and passes to a function that does not read it."""
+    steps = evidence.baseline.trace.steps
+    unused, from_tokens = unused_steps(steps), steps_from_tokens(steps)
+    for step in (steps[index] for index in sorted(unused & from_tokens)):
+        if step.dtype != torch.bool or not MASK_NAME.search(step.name.lower()):
+            continue
+        for function, parameter in functions_given(evidence.subject.callee, step):
+            place = _weighting_line(steps, function)
+            if parameter_is_read(function, parameter) or place is None:
+                continue
+            yield Finding(
+                "mask-unused",
+                "bug",
+                f"{step.name.partition('·')[0]} is computed and passed on as {parameter}, which "
+                f"{function.__qualname__} does not read.",
+                f"step {step.index} of the recording",
+                place,
+                f"Hide the scores where {parameter} says so, before their softmax.",
+            )
+            return
+
+
+def _weighting_line(steps: Sequence[Step], function: FunctionType) -> SourceLine | None:
+    """Return the line of a function on which scores become weights; None if there is none."""
+    names = (function.__name__, function.__qualname__)
+    weighting = (it for it in steps if it.operation in (*SOFTMAXES, FUSED) and it.function in names)
+    return SourceLine.of(next(weighting, None))
 
 
 def _observations(evidence: Evidence) -> Iterator[Observation]:

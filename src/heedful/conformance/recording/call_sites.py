@@ -87,6 +87,25 @@ def line_reading(module: nn.Module, attribute: str) -> SourceLine | None:
     return max(lines, key=lambda line: line.line, default=None)
 
 
+def line_reading_relative(module: nn.Module, attribute: str) -> SourceLine | None:
+    """Return the last statement of a module's methods that reads an attribute with a name like another one's.
+
+    The names begin with the same two words or more, as `qk_norm_groups` and `qk_norm_scale` do.
+
+    Args:
+        module: The module.
+        attribute: The name of the other attribute, which is not read.
+    """
+    words = attribute.split("_")
+    others = {
+        name
+        for name in (*vars(module), *(it for it, _ in module.named_children()))
+        if name != attribute and len(words) > 2 and name.split("_")[:2] == words[:2]
+    }
+    found = (line_reading(module, name) for name in others)
+    return max((it for it in found if it is not None), key=lambda line: line.line, default=None)
+
+
 def returns_result(step: Step) -> bool:
     """Check whether the function of a step returns its result, by its own statement or by the name it is given."""
     source = parsed_file(step.file or "")
@@ -150,6 +169,35 @@ def value_handed_to(
                 if found is not None:
                     return found
     return None
+
+
+def call_relying_on_default(step: Step, pattern: re.Pattern[str]) -> SourceLine | None:
+    """Return the only call, in a step's file, of the step's function that leaves a parameter at its default.
+
+    Args:
+        step: The step.
+        pattern: What the name of the parameter contains.
+    """
+    source = parsed_file(step.file or "")
+    nodes = [] if source is None else [*ast.walk(source.tree)]
+    named = (it for it in nodes if isinstance(it, ast.FunctionDef) and it.name == step.function)
+    definition = next(named, None)
+    if definition is None:
+        return None
+    taken = [it.arg for it in (*definition.args.args, *definition.args.kwonlyargs)]
+    wanted = next((name for name in taken if pattern.search(name)), None)
+    calls = [
+        node
+        for node in nodes
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == step.function
+        and not any(isinstance(it, ast.Starred) for it in node.args)
+    ]
+    if source is None or wanted is None or len(calls) != 1:
+        return None
+    given = {it.arg for it in calls[0].keywords} | set(taken[: len(calls[0].args)])
+    return None if {wanted, None} & given else SourceLine.at(source.file, calls[0].lineno)
 
 
 def _value_in(

@@ -31,7 +31,7 @@ DIVISIONS: tuple[str, ...] = ("div", "div_", "truediv", "true_divide", "itruediv
 SCALINGS: tuple[str, ...] = (*MULTIPLICATIONS, *DIVISIONS)
 EXPONENTIALS: tuple[str, ...] = ("exp", "exp_", "exp2")
 
-TEMPLATED: frozenset[str] = frozenset({"view_as", "expand_as", "type_as"})
+TEMPLATED: frozenset[str] = frozenset({"view_as", "expand_as", "type_as", "to"})
 """The rearrangements that take only a shape or a dtype from their second operand."""
 
 CHOICES: frozenset[str] = frozenset({"argmax", "one_hot", "scatter", "scatter_", "round", "sign"})
@@ -50,6 +50,16 @@ def steps_from_tokens(steps: Sequence[Step]) -> set[int]:
     dependent: set[int] = set()
     for step in steps:
         if any(source.kind == "input" or source.step in dependent for source in _read_by(step)):
+            dependent.add(step.index)
+    return dependent
+
+
+def steps_from_argument(steps: Sequence[Step], name: str) -> set[int]:
+    """Return the indices of the steps whose results depend on an argument of the run."""
+    dependent: set[int] = set()
+    for step in steps:
+        given = any(source.kind == "input" and source.name == name for source in step.inputs)
+        if given or any(source.step in dependent for source in step.inputs):
             dependent.add(step.index)
     return dependent
 

@@ -32,6 +32,12 @@ def differing_entries(a: Tensor, b: Tensor) -> Tensor:
     return ~torch.isclose(a, b, rtol=tolerance, atol=absolute_tolerance, equal_nan=True)
 
 
+def coarsest_dtype(observation: Observation) -> torch.dtype:
+    """Return the floating-point dtype of the steps of a run that rounds most."""
+    dtypes = {step.dtype for step in observation.trace} & TOLERANCES.keys()
+    return max(dtypes, key=lambda dtype: TOLERANCES[dtype], default=torch.float64)
+
+
 def same_steps(a: Observation, b: Observation) -> bool:
     """Check whether two runs took the same steps: the same operations, with results of the same shapes."""
     return [(step.operation, step.shape) for step in a.trace] == [

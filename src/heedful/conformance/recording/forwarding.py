@@ -6,11 +6,19 @@ import ast
 import inspect
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 from torch import nn
 
-from heedful.conformance.recording.source import SourceLine, functions_of, names_in, parsed
+from heedful.conformance.recording.source import (
+    SourceLine,
+    functions_of,
+    methods_of,
+    names_in,
+    parsed,
+)
+from heedful.observation import Step
 
 
 def _is_none(node: ast.expr) -> bool:
@@ -78,6 +86,36 @@ def call_of_omitting(
             if source and names_in([call.node.func]) == {function} and call.omits(names):
                 return SourceLine.at(source.file, call.node.lineno)
     return None
+
+
+def functions_given(target: Callable[..., Any], step: Step) -> Iterator[tuple[FunctionType, str]]:
+    """Yield the functions that a target calls with the variable of a step, each with the parameter that gets it.
+
+    Args:
+        target: A module or a function.
+        step: A step of its own function, or of a method of one of its parts.
+    """
+    variable = step.name.partition("·")[0]
+    modules = target.modules() if isinstance(target, nn.Module) else ()
+    methods = [(part, function) for part in modules for function in methods_of(part)]
+    for module, function in methods or [(None, it) for it in functions_of(target)]:
+        source = parsed(function) if function.__qualname__ == step.function else None
+        for call in () if source is None else _resolved_calls(source.tree, module, function):
+            parameter = call.parameter_of({variable})
+            callee = getattr(call.callee, "forward", call.callee)
+            callee = getattr(callee, "__func__", callee)
+            if parameter is not None and inspect.isfunction(callee):
+                yield callee, parameter
+
+
+def parameter_is_read(function: FunctionType, parameter: str) -> bool:
+    """Check whether a function's source reads a parameter; True if there is no source."""
+    source = parsed(function)
+    nodes = None if source is None else ast.walk(source.tree)
+    return nodes is None or any(
+        isinstance(it, ast.Name) and it.id == parameter and isinstance(it.ctx, ast.Load)
+        for it in nodes
+    )
 
 
 def _call_omitting(

@@ -71,5 +71,11 @@ class Inputs:
             return self
         return self._with({name: tensor * factor for name, tensor in self.arguments.items()})
 
+    def alike(self) -> Inputs:
+        """Return inputs in which each sequence repeats its first token."""
+        return self._with(
+            {name: it[:, :1].expand_as(it).clone() for name, it in self.arguments.items()}
+        )
+
     def _with(self, arguments: Mapping[str, Tensor]) -> Inputs:
         return replace(self, arguments={**self.arguments, **arguments})

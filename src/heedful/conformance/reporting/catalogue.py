@@ -136,9 +136,10 @@ _MASKS = (
     CatalogueEntry(
         "self-hidden",
         "bug",
-        "The mask also hides the diagonal. No query sees its own key, and the first query sees no key at all.",
-        "The weight of each query on its own key is 0.",
-        "Start the hidden triangle above the diagonal: torch.triu(ones, diagonal=1).",
+        "The mask also hides the diagonal, so that no query sees its own key, or it hides every key from some queries.",
+        "The weight of each query on its own key is 0, or a mask that depends on no input lowers all of its scores.",
+        "Start the hidden triangle above the diagonal: torch.triu(ones, diagonal=1). Number the regions of the keys as "
+        "those of the queries.",
     ),
     CatalogueEntry(
         "window-off-by-one",
@@ -211,7 +212,7 @@ _WEIGHTS = (
         "bug",
         "The weights are not the softmax of scaled, masked scores, and no other finding explains the difference.",
         "Logits and weights are computed again from the recorded queries and keys. The report names the first step "
-        "that departs.",
+        "that departs. Biases of positions must tell distances apart, and must not grow with them.",
         "Between the scores and the values, only scale the scores, add a mask or a bias, apply the softmax, and drop "
         "weights.",
     ),

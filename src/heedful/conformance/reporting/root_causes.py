@@ -57,7 +57,10 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "mask-inverted": (
         *(*_LEAKS, *_OTHER_RUNS),
         *("self-hidden", "window-missing", "mask-broadcast", "output-not-finite"),
-        "attention-ignored",
+        *(
+            "attention-ignored",
+            "gradient-wrong",
+        ),  # filled with the lowest number, all scores are equal
     ),
     "mask-fill-too-small": (*_LEAKS, *_OTHER_RUNS, "window-missing"),
     "mask-fill-positive": (
@@ -66,6 +69,7 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     ),
     "mask-broadcast": ("padding-leak", *_OTHER_RUNS, "output-not-finite"),
     "self-hidden": (
+        *("mask-unused", "gradient-wrong"),  # a row without keys weights hidden ones
         *("future-leak", "padding-leak", "mask-fill-too-small"),
         *("nan-on-masked-rows", "window-off-by-one", "window-missing", "output-not-finite"),
     ),
@@ -121,6 +125,9 @@ def root_causes(findings: Iterable[Finding]) -> list[Finding]:
     if "undefined-or-global-name" in bugs and _is_assigned(by_name.get("mask-unused")):
         # The masked scores have a name, but the code after them reads the wrong one.
         explained.add("mask-unused")
+    merged, mixed = by_name.get("heads-mixed-merge"), by_name.get("batch-mixed")
+    if merged is not None and mixed is not None and merged.place == mixed.place is not None:
+        explained = explained - {"heads-mixed-merge"} | {"batch-mixed"}
     causes = [finding for name, finding in by_name.items() if name not in explained]
     return sorted(causes, key=lambda finding: _ORDER.get(finding.name, len(_ORDER)))
 

@@ -12,10 +12,12 @@ from upstream.known import (
     heads,
     mask_fills,
     masks,
+    numbers,
     padding,
     positions,
     projections,
     scale,
+    scores,
     softmax,
     windows,
 )
@@ -24,6 +26,7 @@ FAMILIES = {
     family.__name__: family.CASES
     for family in (
         scale,
+        scores,
         softmax,
         heads,
         projections,
@@ -36,6 +39,7 @@ FAMILIES = {
         caches,
         buffers,
         calls,
+        numbers,
     )
 }
 KNOWN = tuple(case for cases in FAMILIES.values() for case in cases)

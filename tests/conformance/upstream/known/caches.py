@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from upstream.cases import Case
-from upstream.proofs import C, H, in_steps, made, proves, tokens
+from upstream.proofs import B, C, H, T, in_steps, made, proves, tokens
 
 CASES = (
     Case(
@@ -57,6 +57,13 @@ CASES = (
         known_as=("rotary-offset", "cache-mismatch"),
         options={"causal": True},
     ),
+    Case(
+        "infinigen_5",
+        "SelfAttention",
+        "snu-comparch/InfiniGen#5",
+        "cache-mismatch",
+        options={"causal": True},
+    ),
 )
 
 
@@ -100,3 +107,13 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
         out, cache = m(row[:, None], cache)
         rows.append(out)
     return torch.cat(rows, 1), m(x)[0]
+
+
+@proves("infinigen_5")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.SelfAttention, C, H), tokens()
+    with torch.no_grad():
+        cache = m.init_cache(B, T)
+        starts, parts = (0, 4, 5), x.split([4, 1, 1], dim=1)
+        steps = [m(part, cache, start) for start, part in zip(starts, parts, strict=True)]
+        return torch.cat(steps, 1), m(x)

@@ -8,13 +8,47 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from upstream.cases import Case, sizes
-from upstream.proofs import CAUSAL, B, C, H, attended, heads, made, merged, proves, rotated, tokens
+from upstream.proofs import (
+    CAUSAL,
+    REAL,
+    B,
+    C,
+    H,
+    attended,
+    heads,
+    made,
+    merged,
+    proves,
+    rotated,
+    tokens,
+)
 
 
 def _word_and_states() -> tuple[Any, ...]:
     """Return the last words of 2 translations, the states of the decoder, and the outputs of the encoder."""
     states = torch.randn(1, 2, 16), torch.randn(1, 2, 16)
     return torch.tensor([[3], [7]]), states, torch.randn(2, 5, 16)
+
+
+def _tall_image() -> tuple[Any, ...]:
+    """Return two feature maps of 6 × 4 pixels."""
+    return (torch.randn(2, 16, 6, 4),)
+
+
+def _clicks() -> tuple[Any, ...]:
+    """Return the clicks of two users, where there is none, and which ones are in the future."""
+    x = torch.randn(2, 6, 16)
+    return (
+        x,
+        x,
+        torch.arange(6) < torch.tensor([[0], [2]]),
+        ~torch.ones(6, 6, dtype=torch.bool).tril(),
+    )
+
+
+def _tall() -> tuple[Any, ...]:
+    """Return two feature maps of 6 × 4 pixels, channels last."""
+    return (torch.randn(2, 6, 4, 16),)
 
 
 CASES = (
@@ -73,6 +107,41 @@ CASES = (
         known_as=("crashes",),
         options=sizes(dim=32, sparse_topk=2),
     ),
+    Case(
+        "linear_attention_mechanism_2",
+        "PositionLinearAttention",
+        "lironui/Linear-Attention-Mechanism#2",
+        "crashes",
+        known_as=("length-dependent",),
+        options=sizes(in_places=16),
+        example=_tall_image,
+    ),
+    Case(
+        "tiny_universe_21",
+        "Qwen2Attention",
+        "datawhalechina/tiny-universe#21",
+        "crashes",
+        known_as=("group-order", "heads-mixed-split"),
+        options={"causal": True},
+    ),
+    Case(
+        "tisasrec_2",
+        "TimeAwareMultiHeadAttention",
+        "pmixer/TiSASRec.pytorch#2",
+        "crashes",
+        known_as=("mask-broadcast",),
+        options=sizes(hidden_size=16, head_num=2),
+        example=_clicks,
+    ),
+    Case(
+        "rf_detr_148",
+        "WindowedSelfAttention",
+        "roboflow/rf-detr#148",
+        "crashes",
+        known_as=("length-dependent",),
+        options=sizes(hidden_size=16, num_heads=4),
+        example=_tall,
+    ),
 )
 
 
@@ -127,3 +196,41 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     kept = torch.zeros_like(scores).scatter(-1, scores.topk(2).indices, 1.0) > 0
     weights = (scores / 5**0.5).masked_fill(~kept, -torch.inf).softmax(-1)
     return m(x), m.to_out(merged(weights @ heads(m.to_v(x))))
+
+
+@proves("linear_attention_mechanism_2")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image = made(module.PositionLinearAttention, C), tokens(B, C, 3, 4)
+    with torch.no_grad():
+        m.gamma += 1.0  # as after some steps of training
+    q, k = (F.normalize(conv(image).flatten(2).mT, dim=-1) for conv in (m.query_conv, m.key_conv))
+    weights = 1 + q @ k.mT
+    weights = weights / (weights.sum(-1, keepdim=True) + 1e-6 * q.sum(-1, keepdim=True))
+    context = weights @ m.value_conv(image).flatten(2).mT
+    return m(image), image + context.mT.reshape(B, C, 3, 4)
+
+
+@proves("tiny_universe_21")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Qwen2Attention, module.Qwen2Config(C)), tokens()
+    q, k = rotated(heads(m.q_proj(x))), rotated(heads(m.k_proj(x), 2))
+    k, v = (part.repeat_interleave(2, 1) for part in (k, heads(m.v_proj(x), 2)))
+    return m(x), m.o_proj(merged(F.scaled_dot_product_attention(q, k, v, is_causal=True)))
+
+
+@proves("tisasrec_2")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, real = made(module.TimeAwareMultiHeadAttention, C, H), tokens(), REAL.flip(1)
+    context = attended(m.Q_w(x), m.K_w(x), m.V_w(x), CAUSAL)
+    return m(x, x, ~real, ~CAUSAL)[real], context[real]
+
+
+@proves("rf_detr_148")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image = made(module.WindowedSelfAttention, C, H), tokens(B, 6, 4, C)
+    expected = torch.zeros_like(image)
+    for i, j in ((i, j) for i in (0, 3) for j in (0, 2)):
+        x = image[:, i : i + 3, j : j + 2].flatten(1, 2)
+        out = m.dense(attended(m.query(x), m.key(x), m.value(x)))
+        expected[:, i : i + 3, j : j + 2] = out.view(B, 3, 2, C)
+    return m(image), expected

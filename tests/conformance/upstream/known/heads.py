@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from upstream.cases import Case, image, sizes
-from upstream.proofs import REAL, B, C, H, attended, heads, made, merged, proves, tokens
+from upstream.proofs import REAL, B, C, H, T, attended, heads, made, merged, proves, tokens
 
 
 def _video() -> tuple[Any, ...]:
@@ -19,6 +19,11 @@ def _video() -> tuple[Any, ...]:
 def _rows() -> tuple[Any, ...]:
     """Return two tables of 3 rows of 5 fields."""
     return (torch.randint(0, 20, (2, 3, 5)),)
+
+
+def _sentences() -> tuple[Any, ...]:
+    """Return two sentences of 6 words."""
+    return (torch.randint(1, 20, (2, 6)),)
 
 
 CASES = (
@@ -102,6 +107,57 @@ CASES = (
         "context-wrong",
         known_as=("heads-mixed-split", "heads-mixed-merge", "batch-mixed"),
         options=sizes(dim=16, window_size=2, num_heads=4),
+        example=image,
+    ),
+    Case(
+        "pytorch_networks_45",
+        "NonLocalBlock",
+        "shanglianlm0525/PyTorch-Networks#45",
+        "heads-mixed-split",
+        known_as=("heads-mixed-merge", "context-wrong", "weights-wrong"),
+        options=sizes(channel=16),
+        example=image,
+    ),
+    Case(
+        "molecule_generator_22",
+        "TransformerVAE",
+        "DaoyuanLi2816/Molecule-Generator#22",
+        "batch-mixed",
+        options=sizes(vocab_size=20),
+        example=_sentences,
+    ),
+    Case("qanet_pytorch_2", "SelfAttention", "hackiey/QAnet-pytorch#2", "heads-mixed-merge"),
+    Case(
+        "attention_augmented_conv2d_21",
+        "AugmentedConv",
+        "leaderj1001/Attention-Augmented-Conv2d#21",
+        "heads-mixed-merge",
+        known_as=("heads-mixed-split",),
+        options=sizes(in_channels=16, out_channels=16, kernel_size=3, dk=8, dv=8, Nh=2),
+        example=image,
+    ),
+    Case(
+        "caranet_11",
+        "self_attn",
+        "AngeLouCN/CaraNet#11",
+        "heads-mixed-split",
+        known_as=("heads-mixed-merge", "context-wrong"),
+        options=sizes(in_channels=16, mode="h"),
+        example=image,
+    ),
+    Case(
+        "pytorch_67651",
+        "MultiheadAttention",
+        "pytorch/pytorch#67651",
+        "heads-mixed-merge",
+        options=sizes(embed_dim=32, num_heads=4, batch_first=True),
+    ),
+    Case(
+        "aematter_3",
+        "AEALblock",
+        "aipixel/AEMatter#3",
+        "batch-mixed",
+        options=sizes(d_model=16, nhead=4),
         example=image,
     ),
 )
@@ -204,3 +260,58 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
         out = m.proj(attended(*m.qkv(x).chunk(3, -1)))
         expected[:, :, i : i + 2, j : j + 2] += out.mT.reshape(B, C, 2, 2)
     return m(image), expected
+
+
+@proves("pytorch_networks_45")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image = made(module.NonLocalBlock, C), tokens(B, C, 3, 4)
+    q, k, v = (conv(image).flatten(2).mT for conv in (m.conv_theta, m.conv_phi, m.conv_g))
+    context = F.scaled_dot_product_attention(q, k, v, scale=1.0)
+    return m(image), image + m.conv_mask(context.mT.reshape(B, C // 2, 3, 4))
+
+
+@proves("molecule_generator_22")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, ids = made(module.TransformerVAE, 20, C, H), torch.randint(20, (B, T))
+    return m(ids)[0], torch.cat([m(row[None])[0] for row in ids])
+
+
+@proves("qanet_pytorch_2")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.SelfAttention, C, H), tokens()
+    q, k, v = (x[:, None] @ weight for weight in (m.W_q, m.W_k, m.W_v))
+    keep = REAL[:, None, None]
+    return m(x, REAL), m.W_o(merged(F.scaled_dot_product_attention(q, k, v, attn_mask=keep)))
+
+
+@proves("attention_augmented_conv2d_21")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image = made(module.AugmentedConv, C, C, 3, dk=8, dv=12, Nh=2), tokens(B, C, 3, 4)
+    q, k, v = m.qkv_conv(image).flatten(2).mT.split([8, 8, 12], -1)
+    context = attended(q, k, v, count=2).mT.reshape(B, 12, 3, 4)
+    return m(image), torch.cat([m.conv_out(image), m.attn_out(context)], 1)
+
+
+@proves("caranet_11")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image = made(module.self_attn, C, "h"), tokens(B, C, 3, 4)
+    with torch.no_grad():
+        m.gamma += 1.0  # as after some steps of training
+    q, k, v = (
+        conv(image).permute(0, 2, 1, 3).flatten(2)
+        for conv in (m.query_conv, m.key_conv, m.value_conv)
+    )
+    context = F.scaled_dot_product_attention(q, k, v).view(B, 3, C, 4)
+    return m(image), image + context.permute(0, 2, 1, 3)
+
+
+@proves("pytorch_67651")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, y = made(module.MultiheadAttention, C, H, batch_first=True), tokens(), tokens()
+    return m(x, y, y), m.out_proj(attended(m.linear_Q(x), m.linear_K(y), m.linear_V(y)))
+
+
+@proves("aematter_3")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image = made(module.AEALblock, C, 4), tokens(B, C, 4, 6)
+    return m(image), torch.cat([m(one[None]) for one in image])

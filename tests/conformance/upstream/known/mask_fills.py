@@ -96,6 +96,14 @@ CASES = (
         known_as=("crashes",),
         options=sizes(h=4, d_model=32),
     ),
+    Case(
+        "mist_17",
+        "MultiheadAttention",
+        "samgoldman97/mist#17",
+        "mask-fill-too-small",
+        known_as=("padding-leak",),
+        options=sizes(embed_dim=32, num_heads=4),
+    ),
 )
 
 
@@ -198,3 +206,10 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     x, mask = x.half(), REAL[:, None, None].long()
     actual = m.half()(x, x, x, mask).double()
     return torch.where((actual - expected).abs() < 1e-2, expected, actual), expected
+
+
+@proves("mist_17")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MultiheadAttention, C, H), tokens()
+    q, k, v = F.linear(x, m.in_proj_weight, m.in_proj_bias).chunk(3, -1)
+    return m(x, x, x, ~REAL)[0], m.out_proj(attended(q, k, v, REAL))

@@ -34,6 +34,27 @@ def _feature_map() -> tuple[Any, ...]:
     return (torch.randn(2, 16, 8, 8),)
 
 
+def _channels_last() -> tuple[Any, ...]:
+    """Return two feature maps of 8 × 8 pixels, channels last."""
+    return (torch.randn(2, 8, 8, 16),)
+
+
+def _image_and_text() -> tuple[Any, ...]:
+    """Return images of 6 places, texts of 5 words, and which words are real."""
+    return (
+        torch.randn(2, 6, 16),
+        torch.randn(2, 5, 12),
+        torch.arange(5) < torch.tensor([[5], [3]]),
+    )
+
+
+def _ids() -> tuple[Any, ...]:
+    """Return the ids of the tokens of two sentences, the second padded with zeros."""
+    ids = torch.randint(1, 20, (2, 7))
+    ids[1, 4:] = 0
+    return (ids,)
+
+
 CASES = (
     Case(
         "flamingo_10",
@@ -156,6 +177,59 @@ CASES = (
         "self-hidden",
         known_as=("output-not-finite", "nan-on-masked-rows"),
         options={"causal": True, **sizes(k=8, heads=2, mask=True)},
+    ),
+    Case(
+        "vllm_omni_5704",
+        "DiTAttention",
+        "vllm-project/vllm-omni#5704",
+        "mask-unused",
+        known_as=("padding-leak",),
+        options=sizes(dim=32, heads=4, dim_head=8),
+    ),
+    Case(
+        "srformer_14",
+        "PSA_Block",
+        "HVision-NKU/SRFormer#14",
+        "mask-broadcast",
+        known_as=("self-hidden", "weights-wrong"),
+        options=sizes(dim=16, num_heads=2),
+        example=_channels_last,
+    ),
+    Case(
+        "mmdetection_11803",
+        "BiMultiHeadAttention",
+        "open-mmlab/mmdetection#11803",
+        "mask-unused",
+        known_as=("padding-leak", "mask-fill-too-small"),
+        options=sizes(v_dim=16, l_dim=12, embed_dim=16, num_heads=4),
+        example=_image_and_text,
+    ),
+    Case(
+        "di_engine_333",
+        "Attention",
+        "opendilab/DI-engine#333",
+        "mask-unused",
+        known_as=("padding-leak",),
+        options=sizes(
+            input_dim=32, head_dim=8, output_dim=32, head_num=4, dropout=torch.nn.Dropout(0.0)
+        ),
+    ),
+    Case(
+        "jiant_465",
+        "BertEmbedderModule",
+        "nyu-mll/jiant#465",
+        "mask-inverted",
+        known_as=("padding-leak",),
+        options=sizes(vocab_size=20),
+        example=_ids,
+    ),
+    Case(
+        "pytorch_examples_649",
+        "TransformerModel",
+        "pytorch/examples#649",
+        "mask-inverted",
+        known_as=("future-leak",),
+        options={"causal": True, **sizes(ninp=32, nhead=4)},
     ),
 )
 
@@ -320,3 +394,60 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     m, x = made(module.SelfAttention, C, 2, mask=True), tokens()
     context = attended(m.toqueries(x), m.tokeys(x), m.tovalues(x), CAUSAL, count=2)
     return m(x), m.unifyheads(context)
+
+
+@proves("vllm_omni_5704")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.DiTAttention, C, H, 4), tokens()
+    alone = [m(row[None, real])[0] for row, real in zip(x, REAL, strict=True)]
+    return m(x, REAL)[REAL], torch.cat(alone)
+
+
+@proves("srformer_14")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image = made(module.PSA_Block, C, 2), tokens(B, 8, 12, C)
+    x = m.norm1(image).roll((-2, -2), (1, 2))
+    expected = torch.zeros_like(x)
+    for i, j in ((i, j) for i in (0, 4) for j in (0, 4, 8)):
+        window = x[:, i : i + 4, j : j + 4]
+        cells = m.attn.kv(window).view(B, 2, 2, 2, 2, 2, 4).permute(5, 0, 1, 3, 2, 4, 6)
+        k, v = cells.reshape(2, B, 4, C)
+        from_top, from_left = torch.arange(i, i + 4) >= 6, torch.arange(j, j + 4) >= 10
+        region = from_top[:, None] * 2 + from_left
+        keep = region.flatten()[:, None] == region[::2, ::2].flatten()
+        context = attended(m.attn.q(window.flatten(1, 2)), k, v, keep, count=2)
+        expected[:, i : i + 4, j : j + 4] = m.attn.proj(context).view(B, 4, 4, C)
+    return m(image), image + expected.roll((2, 2), (1, 2))
+
+
+@proves("mmdetection_11803")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.BiMultiHeadAttention, C, 12, 20, H)
+    image, text = tokens(B, 5, C), tokens(B, T, 12)
+    alone = [
+        m(places[None], row[None, real])[0]
+        for places, row, real in zip(image, text, REAL, strict=True)
+    ]
+    return m(image, text, REAL)[0], torch.cat(alone)
+
+
+@proves("di_engine_333")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Attention, C, 5, C, H, torch.nn.Dropout(0.0)), tokens()
+    q, k, v = m.attention_pre(x).chunk(3, -1)
+    return m(x, REAL), m.project(attended(q, k, v, REAL))
+
+
+@proves("jiant_465")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, ids = made(module.BertEmbedderModule, 20), torch.randint(1, 20, (B, T)) * REAL
+    alone = [m(row[None, real])[0] for row, real in zip(ids, REAL, strict=True)]
+    return m(ids)[REAL], torch.cat(alone)
+
+
+@proves("pytorch_examples_649")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.TransformerModel, C, H), tokens()
+    a = m.self_attn
+    q, k, v = F.linear(x, a.in_proj_weight, a.in_proj_bias).chunk(3, -1)
+    return m(x), m.norm(x + a.out_proj(attended(q, k, v, CAUSAL)))

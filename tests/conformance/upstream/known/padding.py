@@ -5,14 +5,35 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from upstream.cases import Case, sizes
-from upstream.proofs import REAL, B, C, H, T, made, proves, tokens
+from upstream.proofs import REAL, B, C, H, T, attended, made, proves, tokens
 
 
 def _distances() -> tuple[Any, ...]:
     """Return two graphs of up to 5 nodes, with the distances of the nodes of each."""
     return torch.randn(2, 5, 16), torch.randint(-1, 4, (2, 5, 5)), torch.tensor([5, 3])
+
+
+def _agents_and_roads() -> tuple[Any, ...]:
+    """Return 5 steps of two agents, and 4 roads of 3 points around the first; the second has no road near it."""
+    roads = torch.randn(2, 4, 3, 3)
+    roads[..., 2] = 1.0
+    roads[0, 3] = roads[1] = 0.0
+    return torch.randn(2, 5, 16), roads
+
+
+def _memories() -> tuple[Any, ...]:
+    """Return 4 memories of 3 words for each of two questions; the second question has two memories only."""
+    memories = torch.randint(1, 20, (2, 4, 3))
+    memories[1, 2:] = 0
+    return memories, torch.randint(1, 20, (2, 5))
+
+
+def _padded_prompts() -> tuple[Any, ...]:
+    """Return two prompts of 6 tokens, and where the second is padded, on the left."""
+    return torch.randn(2, 6, 16), torch.arange(6) < torch.tensor([[0], [2]])
 
 
 CASES = (
@@ -45,6 +66,41 @@ CASES = (
         "huggingface/transformers#48028",
         "left-padding-positions",
         options={"causal": True},
+    ),
+    Case(
+        "unitraj_6",
+        "MapAwareDecoderLayer",
+        "vita-epfl/UniTraj#6",
+        "nan-on-masked-rows",
+        known_as=("output-not-finite",),
+        options=sizes(d_k=16),
+        example=_agents_and_roads,
+    ),
+    Case(
+        "parlai_1649",
+        "MemNN",
+        "facebookresearch/ParlAI#1649",
+        "padding-leak",
+        known_as=("mask-unused",),
+        options=sizes(num_features=20, embedding_size=16),
+        example=_memories,
+    ),
+    Case(
+        "opennmt_2532",
+        "MultiHeadedAttention",
+        "OpenNMT/OpenNMT-py#2532",
+        "padding-leak",
+        known_as=("cache-mismatch", "mask-unused"),
+        options={"causal": True, **sizes(head_count=4, model_dim=16)},
+        example=_padded_prompts,
+    ),
+    Case(
+        "mosaicml_examples_257",
+        "GPTAttention",
+        "mosaicml/examples#257",
+        "left-padding-positions",
+        known_as=("cache-mismatch",),
+        options={"causal": True, **sizes(d_model=32, n_heads=4)},
     ),
 )
 
@@ -79,3 +135,48 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     m, x, real = made(module.WhisperDecoder, C, H), tokens(), REAL.flip(1)
     alone = [m(row[None, keep])[0] for row, keep in zip(x, real, strict=True)]
     return m(x, real.long())[real], torch.cat(alone)
+
+
+@proves("unitraj_6")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, agents, roads = made(module.MapAwareDecoderLayer, C), tokens(), tokens(B, 4, 5, 3)
+    roads[..., 2] = 1.0
+    roads[0, 2] = roads[1] = 0.0
+    keep = torch.tensor([[1, 1, 0, 1], [1, 0, 0, 0], [1, 1, 1, 1]]).bool()
+    segments = m.map_encoder(roads)[0].transpose(0, 1)
+    a = m.map_attn_layer
+    weights, biases = a.in_proj_weight.chunk(3), a.in_proj_bias.chunk(3)
+    q, k, v = map(F.linear, (agents, segments, segments), weights, biases)
+    return m(agents, roads), m.norm(agents + a.out_proj(attended(q, k, v, keep, count=2)))
+
+
+@proves("parlai_1649")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, queries = made(module.MemNN, 20, C, hops=2), torch.randint(1, 20, (B, 5))
+    memories = torch.randint(1, 20, (B, T, 3)) * REAL[..., None]
+    alone = [
+        m(row[None, real], query[None])
+        for row, real, query in zip(memories, REAL, queries, strict=True)
+    ]
+    return m(memories, queries), torch.cat(alone)
+
+
+@proves("opennmt_2532")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, real = made(module.MultiHeadedAttention, H, C), tokens(), REAL.flip(1)
+    first, cache = m(x[:, :5], ~real[:, :5])
+    outputs = torch.cat([first, m(x[:, 5:], ~real, cache)[0]], 1)
+    alone = [
+        m(row[None, keep], torch.zeros(1, int(keep.sum()), dtype=torch.bool))[0][0]
+        for row, keep in zip(x, real, strict=True)
+    ]
+    return outputs[real], torch.cat(alone)
+
+
+@proves("mosaicml_examples_257")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, real = made(module.GPTAttention, C, H), tokens(), REAL.flip(1)
+    first, cache = m(x[:, :5], real[:, :5])
+    outputs = torch.cat([first, m(x[:, 5:], real, cache)[0]], 1)
+    alone = [m(row[None, keep])[0][0] for row, keep in zip(x, real, strict=True)]
+    return outputs[real], torch.cat(alone)

@@ -84,6 +84,21 @@ CASES = (
         "sooftware/conformer#55",
         "relative-shift-wrong",
     ),
+    Case(
+        "audio_flamingo_27",
+        "TransformerEncoder",
+        "NVIDIA/audio-flamingo#27",
+        "rotary-mismatch",
+        known_as=("length-dependent", "crashes"),
+    ),
+    Case(
+        "x_transformers_103",
+        "Attention",
+        "lucidrains/x-transformers#103",
+        "relative-shift-wrong",
+        known_as=("cache-mismatch", "causal-alignment"),
+        options={"causal": True, **sizes(dim=32, dim_head=8, heads=4)},
+    ),
 )
 
 
@@ -200,3 +215,18 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     scores = (q + a.u_bias).transpose(1, 2) @ heads(a.key_proj(x)).mT
     scores = scores + torch.einsum("bihd,ijhd->bhij", q + a.v_bias, pos)
     return m(frames), a.out_proj(merged((scores / 2.0).softmax(-1) @ heads(a.value_proj(x))))
+
+
+@proves("audio_flamingo_27")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.TransformerEncoder, C, H, 4, 4), tokens()
+    a = m.slf_attn
+    q, k = (rotated(heads(project(x)), interleaved=True) for project in (a.w_qs, a.w_ks))
+    context = merged(F.scaled_dot_product_attention(q, k, heads(a.w_vs(x))))
+    return m(x), m.layer_norm(x + a.fc(context))
+
+
+@proves("x_transformers_103")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Attention, C, 5, H), tokens()
+    return m(x[:, 4:], mem=x[:, :4]), m(x)[:, 4:]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from upstream.cases import Case, sizes
+from upstream.cases import Case, edges, image, sizes
 from upstream.proofs import CAUSAL, REAL, B, C, H, T, attended, heads, made, merged, proves, tokens
 
 
@@ -70,6 +70,36 @@ CASES = (
         example=_history,
     ),
     Case("a_gcn_4", "AttentionGraphConvolution", "queenie88/A-GCN#4", "gradient-wrong"),
+    Case(
+        "vqgan_23",
+        "NonLocalBlock",
+        "dome272/VQGAN-pytorch#23",
+        "projection-unused",
+        options=sizes(channels=16),
+        example=image,
+    ),
+    Case(
+        "apex_816",
+        "SelfMultiheadAttn",
+        "NVIDIA/apex#816",
+        "gradient-wrong",
+        known_as=("dropout-rescale",),
+        options=sizes(embed_dim=32, num_heads=4, dropout=0.1),
+    ),
+    Case(
+        "pytorch_geometric_1642",
+        "GATConv",
+        "pyg-team/pytorch_geometric#1642",
+        "projection-unused",
+        options=sizes(in_channels=16, out_channels=8, heads=2),
+        example=edges,
+    ),
+    Case(
+        "transformer_from_scratch_1",
+        "MultiHeadAttention",
+        "Khaliladib11/Transformer-from-scratch#1",
+        "projection-unused",
+    ),
 )
 
 
@@ -151,3 +181,38 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     actual = torch.zeros(()) if gradient is None else (gradient * direction).sum()
     close = (actual - slope).abs() < 1e-4 * (1 + slope.abs())
     return torch.where(close, slope, actual), slope
+
+
+@proves("vqgan_23")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image = made(module.NonLocalBlock, C), tokens(B, C, 3, 4)
+    normed = m.gn(image)
+    q, k, v = (conv(normed).flatten(2).mT for conv in (m.q, m.k, m.v))
+    context = F.scaled_dot_product_attention(q, k, v).mT.reshape(B, C, 3, 4)
+    return m(image), image + m.proj_out(context)
+
+
+@proves("apex_816")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.SelfMultiheadAttn, C, H), tokens().requires_grad_()
+    q, k, v = m.in_proj(x).unflatten(-1, (3, C)).unbind(-2)
+    expected = m.out_proj(attended(q, k, v, REAL))
+    grads = [torch.autograd.grad(y.square().sum(), x)[0] for y in (m(x, ~REAL), expected)]
+    return grads[0], grads[1]
+
+
+@proves("pytorch_geometric_1642")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.GATConv, C, 5, heads=2), tokens(3, C)
+    edges = torch.tensor([[0, 1, 2, 0, 1, 2, 0, 1, 2], [0, 0, 0, 1, 1, 1, 2, 2, 2]])
+    values = m.lin_l(x).view(3, 2, 5)
+    scores = (values * m.att_r).sum(-1)[:, None] + (values * m.att_l).sum(-1)
+    weights = F.leaky_relu(scores, 0.2).softmax(1)
+    return m(x, edges), torch.einsum("ijh,jhd->ihd", weights, values).flatten(1) + m.bias
+
+
+@proves("transformer_from_scratch_1")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, y, z = made(module.MultiHeadAttention, C, H), tokens(), tokens(), tokens()
+    q, k, v = m.query(heads(x)), m.key(heads(y)), m.value(heads(z))
+    return m(y, x, z), m.fc_out(merged(F.scaled_dot_product_attention(q, k, v)))

@@ -59,6 +59,20 @@ CASES = (
         "scale-wrong",
         options={"causal": True},
     ),
+    Case(
+        "vit_cifar_11",
+        "MultiHeadSelfAttention",
+        "omihub777/ViT-CIFAR#11",
+        "scale-wrong",
+        options=sizes(feats=32, head=4),
+    ),
+    Case(
+        "mlc_llm_3426",
+        "BertSelfAttention",
+        "mlc-ai/mlc-llm#3426",
+        "scale-missing",
+        known_as=("scale-wrong",),
+    ),
 )
 
 
@@ -120,3 +134,17 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     context = attended(m.q_proj(x), m.k_proj(x), m.v_proj(x), REAL)
     mask = torch.zeros(B, 1, 1, T).double().masked_fill(~REAL[:, None, None], -torch.inf)
     return m(x, mask), m.out_proj(context)
+
+
+@proves("vit_cifar_11")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MultiHeadSelfAttention, C, H), tokens()
+    return m(x), m.o(attended(m.q(x), m.k(x), m.v(x)))
+
+
+@proves("mlc_llm_3426")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.BertSelfAttention, C, H), tokens()
+    mask = torch.zeros(B, 1, 1, T).double().masked_fill(~REAL[:, None, None], -torch.inf)
+    q, k, v = m.qkv(x).chunk(3, -1)
+    return m(x, mask), attended(q, k, v, REAL)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from upstream.cases import Case, edges, sizes
+from upstream.cases import Case, edges, image, sizes
 from upstream.proofs import REAL, B, C, H, T, attended, heads, made, merged, proves, tokens
 
 
@@ -29,6 +29,11 @@ def _sentences() -> tuple[Any, ...]:
 def _items() -> tuple[Any, ...]:
     """Return the next items of two users, their histories, and the lengths of these."""
     return torch.randn(2, 16), torch.randn(2, 5, 16), torch.tensor([5, 3])
+
+
+def _passages() -> tuple[Any, ...]:
+    """Return two passages of 7 words, and a summary of the question to each."""
+    return torch.randn(2, 7, 16), torch.randn(2, 16)
 
 
 CASES = (
@@ -121,6 +126,41 @@ CASES = (
         "lucidrains/performer-pytorch#40",
         "rows-not-normalised",
         options={"causal": True, **sizes(dim=32, heads=4, dim_head=8)},
+    ),
+    Case(
+        "external_attention_18",
+        "SKAttention",
+        "xmu-xiaoma666/External-Attention-pytorch#18",
+        "softmax-wrong-dim",
+        known_as=("batch-mixed", "rows-not-normalised"),
+        options=sizes(channel=16, kernels=(1, 3), reduction=4),
+        example=image,
+    ),
+    Case(
+        "dgl_3267",
+        "DotGatConv",
+        "dmlc/dgl#3267",
+        "rows-not-normalised",
+        known_as=("scale-missing", "scale-wrong"),
+        options=sizes(in_feats=16, out_feats=8, num_heads=2),
+        example=edges,
+    ),
+    Case(
+        "double_attention_net_3",
+        "DoubleAtten",
+        "gjylt/DoubleAttentionNet#3",
+        "softmax-wrong-dim",
+        options=sizes(in_c=16),
+        example=image,
+    ),
+    Case(
+        "r_net_8",
+        "PointerNet",
+        "localminimum/R-net#8",
+        "softmax-wrong-dim",
+        known_as=("rows-not-normalised",),
+        options=sizes(size=16, attn_size=8),
+        example=_passages,
     ),
 )
 
@@ -257,3 +297,37 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     weights = (q @ k.mT).tril()
     context = weights / weights.sum(-1, keepdim=True) @ heads(m.to_v(x))
     return m(x), m.to_out(merged(context))
+
+
+@proves("external_attention_18")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image = made(module.SKAttention, C, (1, 3), 4), tokens(B, C, 3, 4)
+    maps = torch.stack([conv(image) for conv in m.convs])
+    summary = m.fc(maps.sum(0).mean((2, 3)))
+    weights = torch.stack([choose(summary) for choose in m.fcs]).softmax(0)
+    return m(image), torch.einsum("kbc,kbchw->bchw", weights, maps)
+
+
+@proves("dgl_3267")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.DotGatConv, C, 5, 2), tokens(3, C)
+    edges = torch.cartesian_prod(torch.arange(3), torch.arange(3)).T
+    nodes = m.fc(x).view(3, 2, 5).transpose(0, 1)
+    return m(x, edges), F.scaled_dot_product_attention(nodes, nodes, nodes).transpose(0, 1)
+
+
+@proves("double_attention_net_3")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image = made(module.DoubleAtten, C, 5, 6), tokens(B, C, 3, 4)
+    gathering = m.convB(image).flatten(2).softmax(2)
+    gathered = gathering @ m.convA(image).flatten(2).mT
+    given = m.convV(image).flatten(2).softmax(1).mT @ gathered
+    return m(image), image + m.conv_reconstruct(given.mT.reshape(B, 5, 3, 4))
+
+
+@proves("r_net_8")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, state = made(module.PointerNet, C, 5), tokens(), tokens(B, C)
+    first = m.attention(x, state)
+    pooled = torch.einsum("bt,btc->bc", first.softmax(-1), x)
+    return m(x, state), torch.stack([first, m.attention(x, m.cell(pooled, state))], 1)

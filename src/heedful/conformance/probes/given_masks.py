@@ -1,0 +1,111 @@
+"""Probe: a mask that an example gives has an effect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heedful.conformance.calling.documentation import documented_arguments
+from heedful.conformance.calling.exceptions import attempt
+from heedful.conformance.calling.masks import MASK_WORDS
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.dataflow import steps_from_argument
+from heedful.conformance.recording.differences import differing_entries
+from heedful.conformance.recording.observation import tensor_of
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.reporting.finding import Fact, Finding
+from heedful.observation import Step, Trace
+from heedful.observation.leaves import leaves_of
+
+
+@probe("mask-unused")
+def given_masks(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Exchange 1 and 0 in the masks of an example, all and one by one. Some result must change, if code reads them."""
+    subject = evidence.subject
+    if not subject.convention.from_example:
+        return
+    given = subject.arguments(evidence.inputs)
+    found = {it.name for it in (subject.padding, subject.attention_mask) if it is not None}
+    for name in _masks(evidence, given):
+        if name in found:
+            continue
+        plain = _trace(evidence, given)
+        others = [_trace(evidence, {**given, name: it}) for it in _exchanged(given[name])]
+        if plain is None or None in others:
+            continue
+        read = steps_from_argument(plain.steps, name)
+        runs = [plain, *(it for it in others if it is not None)]
+        if not read or any(_results_differ(plain, it) for it in runs[1:]):
+            continue
+        losing = _step_losing(runs, read)
+        if losing is None or any(it.kind == "parameter" for it in losing.inputs):
+            continue  # a trained factor may start at 0
+        yield Finding(
+            "mask-unused",
+            "bug",
+            f"Other entries of {name} change no result: from this line on, all masks are the same.",
+            f"{name} {tuple(given[name].shape)}",
+            SourceLine.of(losing),
+            "Make the mask a tensor of numbers before they are filled in, or a Boolean that masked_fill() takes.",
+        )
+        return
+
+
+def _masks(evidence: Evidence, given: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the arguments that hold 1 and 0 and are called masks by their names or their documentation."""
+    documented = documented_arguments(evidence.subject.target.callee)
+    for name, value in given.items():
+        said = f"{name} {documented.get(name, '')}".lower()
+        if not isinstance(value, Tensor) or not any(word in said for word in MASK_WORDS):
+            continue
+        if value.dtype == torch.bool or bool(((value == 0) | (value == 1)).all()):
+            yield name
+
+
+def _exchanged(mask: Tensor) -> Iterator[Tensor]:
+    """Yield a mask with all its entries exchanged, and with every second one."""
+    second = torch.arange(mask.numel()).reshape(mask.shape) % 2 == 0
+    for chosen in (torch.ones_like(second), second, ~second):
+        yield torch.where(chosen, (1 - mask.to(torch.float64)).to(mask.dtype), mask)
+
+
+def _trace(evidence: Evidence, given: Mapping[str, Any]) -> Trace | None:
+    """Return the recording of a call; None if the target does not take the arguments."""
+    with torch.no_grad(), evidence.subject.isolated():
+        trace = attempt(lambda: evidence.subject.trace(given))
+    return None if isinstance(trace, Exception) else trace
+
+
+def _results_differ(a: Trace, b: Trace) -> bool:
+    """Check whether any tensor in the results of two calls differs."""
+    ours, theirs = (
+        [leaf for _, leaf in leaves_of(it.result) if isinstance(leaf, Tensor)] for it in (a, b)
+    )
+    return any(
+        x.shape != y.shape or bool(differing_entries(x, y).any())
+        for x, y in zip(ours, theirs, strict=False)
+    )
+
+
+def _step_losing(runs: list[Trace], read: set[int]) -> Step | None:
+    """Return the first step whose result is the same in all runs, though it was computed from different masks."""
+    differing: set[int] = set()
+    for index in sorted(read):
+        steps = [it.steps[index] for it in runs if index < len(it.steps)]
+        values = [tensor_of(step) for step in steps]
+        first = values[0]
+        same = first is not None and all(
+            it is not None and it.shape == first.shape and not differing_entries(it, first).any()
+            for it in values
+        )
+        behind = {source.step for source in steps[0].inputs}
+        from_masks = any(source.kind == "input" for source in steps[0].inputs)
+        if same and (behind & differing or from_masks):
+            return steps[0]
+        if not same:
+            differing.add(index)
+    return None

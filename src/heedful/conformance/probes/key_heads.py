@@ -1,0 +1,65 @@
+"""Probe: the target also runs with one head of keys and values, and with as many as of queries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+from torch import nn
+
+from heedful.conformance.calling.exceptions import (
+    attempt,
+    describe_exception,
+    raising_frame,
+    raising_line,
+)
+from heedful.conformance.calling.failures import is_refusal
+from heedful.conformance.calling.target import CASTS
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.definitions import attribute_definition
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.reporting.finding import Fact, Finding
+
+
+@probe("crashes")
+def key_heads(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Build the target with one head of keys, and with as many as of queries, and run the same call.
+
+    Sizes that should be multiplied may be equal by chance to what they are divided by, but not for every number.
+    """
+    subject, inputs = evidence.subject, evidence.inputs
+    make, heads = subject.target.with_key_heads, evidence.expected.num_heads
+    if subject.module is None or make is None or subject.convention.guessed:
+        return
+    for count in (1, heads):
+        made = None if count is None else attempt(partial(make, count))
+        if not isinstance(made, nn.Module) or _shapes(made) == _shapes(subject.module):
+            continue
+        target = replace(subject.target, callee=made)
+        other = replace(subject, target=target, callee=CASTS[subject.dtype](made.eval()))
+        error = attempt(partial(other.run, inputs))
+        line = raising_line(error) if isinstance(error, Exception) else None
+        if isinstance(error, Exception) and not is_refusal(error) and line is not None:
+            yield Finding(
+                "crashes",
+                "bug",
+                f"With {count} heads of keys and values, the target raises {describe_exception(error)}",
+                "B = {}, T = {}".format(*inputs.sizes),
+                _line_creating(made, error) or line,
+            )
+            return
+
+
+def _shapes(module: nn.Module) -> list[tuple[int, ...]]:
+    return [tuple(it.shape) for it in module.parameters()]
+
+
+def _line_creating(module: nn.Module, error: Exception) -> SourceLine | None:
+    """Return the line that creates the part which raises, if it is not the only one of its class."""
+    frame = raising_frame(error)
+    part = None if frame is None else frame.f_locals.get("self")
+    paths = [path for path, it in module.named_modules() if type(it) is type(part)]
+    own = next((path for path, it in module.named_modules() if it is part), "")
+    return attribute_definition(module, own) if own and len(paths) > 1 else None

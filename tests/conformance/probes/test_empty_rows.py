@@ -1,0 +1,43 @@
+"""A mask of the target's own must leave every query a key."""
+
+from attentions_with_caches import written
+
+from heedful import check
+
+SECTIONS = """import torch
+from torch import nn
+
+
+def section(count, size):
+    return torch.arange(count) // size
+
+
+class Attention(nn.Module):
+    '''Tokens see the summaries of pairs of tokens, each within its own section.'''
+
+    def __init__(self, width=24, size=4):
+        super().__init__()
+        self.size = size
+        self.ask, self.key, self.tell = (nn.Linear(width, width) for _ in range(3))
+
+    def forward(self, x):
+        B, T, C = x.shape
+        pairs = nn.functional.pad(x, (0, 0, 0, T % 2)).reshape(B, -1, 2, C).mean(2)
+        own = section(T, self.size)[:, None]
+        theirs = section(pairs.shape[1], self.size // 2)[None]
+        apart = (own != theirs).to(x) * -1e9
+        scores = self.ask(x) @ self.key(pairs).mT / C**0.5 + apart
+        return scores.softmax(-1) @ self.tell(pairs)
+"""
+
+
+def bugs_of(folder, source):
+    with written(folder, source) as attention:
+        bugs = check(attention).bugs
+    return {bug.name: bug.place.source if bug.place else "" for bug in bugs}
+
+
+def test_queries_that_see_no_key_are_found_on_the_line_that_numbers_the_keys(tmp_path):
+    assert bugs_of(tmp_path, SECTIONS) == {}
+    bugs = bugs_of(tmp_path, SECTIONS.replace("self.size // 2", "self.size"))
+    assert "theirs =" in bugs["self-hidden"]

@@ -1,0 +1,91 @@
+"""Attention along the edges of a graph, and masks that the data makes: weights, overflow and empty neighborhoods."""
+
+import pytest
+import torch
+from attentions_with_caches import written
+
+from heedful import check
+from heedful.conformance import Example
+
+EDGES = """import torch
+from torch import nn
+
+
+def sum_at(nodes, where, what):
+    return torch.zeros(nodes, *what.shape[1:], dtype=what.dtype).index_add(0, where, what)
+
+
+class Attention(nn.Module):
+    '''Each atom gathers messages along the bonds that end in it.'''
+
+    def __init__(self, width=12):
+        super().__init__()
+        self.ask, self.key, self.tell = (nn.Linear(width, width) for _ in range(3))
+
+    def forward(self, atoms, bonds):
+        start, end = bonds
+        energy = (self.ask(atoms)[end] * self.key(atoms)[start]).sum(-1) / atoms.shape[-1] ** 0.5
+        energy = energy - energy.detach().max()
+        energy = energy.exp()
+        share = energy / sum_at(len(atoms), end, energy)[end]
+        message = share[:, None] * self.tell(atoms)[start]
+        return sum_at(len(atoms), end, message)
+"""
+BONDS = torch.tensor([[0, 1, 2, 3, 4, 0, 2, 4], [1, 2, 3, 4, 0, 2, 4, 1]])
+SHIFT = "        energy = energy - energy.detach().max()\n"
+GATHER = "share[:, None] * self.tell"
+
+MARKS = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    '''Visitors look at the exhibits of their room; a row of zeros is no exhibit.'''
+
+    def __init__(self, width=16):
+        super().__init__()
+        self.q, self.k, self.v = nn.Linear(width, width), nn.Linear(5, width), nn.Linear(5, width)
+
+    def forward(self, visitors, exhibits):
+        none = (exhibits == 0).all(-1)
+        none = none & ~none.all(-1, keepdim=True)
+        scores = self.q(visitors) @ self.k(exhibits).mT / visitors.shape[-1] ** 0.5
+        scores = scores.masked_fill(none[:, None], -torch.inf)
+        return scores.softmax(-1) @ self.v(exhibits)
+"""
+KEPT = "        none = none & ~none.all(-1, keepdim=True)\n"
+
+
+def bugs_of(folder, source, example):
+    with written(folder, source) as attention:
+        bugs = check(attention, example=example).bugs
+    return {bug.name: bug.place.source if bug.place else "" for bug in bugs}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "name", "line"),
+    [
+        (GATHER, "(share / 12**0.5)[:, None] * self.tell", "rows-not-normalised", "share / 12"),
+        (SHIFT, "", "output-not-finite", "energy.exp()"),
+    ],
+)
+def test_wrong_weights_of_edges_are_named(tmp_path, old, new, name, line):
+    assert EDGES.count(old) == 1
+    bugs = bugs_of(tmp_path, EDGES.replace(old, new), Example(torch.randn(5, 12), BONDS))
+    assert line in bugs[name]
+
+
+def test_right_weights_of_edges_are_left_alone(tmp_path):
+    assert bugs_of(tmp_path, EDGES, Example(torch.randn(5, 12), BONDS)) == {}
+
+
+def exhibits():
+    rooms = torch.randn(2, 4, 5)
+    rooms[0, 2:] = rooms[1] = 0.0
+    return Example(torch.randn(2, 6, 16), rooms)
+
+
+def test_a_sequence_of_the_example_that_hides_all_its_keys_is_named(tmp_path):
+    assert bugs_of(tmp_path, MARKS, exhibits()) == {}
+    bugs = bugs_of(tmp_path, MARKS.replace(KEPT, ""), exhibits())
+    assert "masked_fill" in bugs["nan-on-masked-rows"]

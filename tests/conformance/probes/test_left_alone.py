@@ -1,0 +1,85 @@
+"""Right modules that were taken for wrong ones: pixels that no mask hides, float32 angles, rotated queries alone."""
+
+import pytest
+import torch
+from torch import nn
+
+from heedful import check
+
+
+class Pixels(nn.Module):
+    """Sharp cosines between all pixels of a map, whose channels come first; as many heads as rows."""
+
+    def __init__(self, channels: int = 16, heads: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.places = nn.Parameter(torch.randn(heads, 16, 16))
+        self.qkv, self.out = nn.Linear(channels, 3 * channels), nn.Linear(channels, channels)
+
+    def forward(self, maps):
+        n, c, h, w = maps.shape
+        tokens = maps.flatten(2).mT
+        q, k, v = self.qkv(tokens).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        q, k = (nn.functional.normalize(it, dim=-1) for it in (q, k))
+        scores = 60 * q @ k.mT + self.places
+        context = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+        return self.out(context).mT.view(n, c, h, w)
+
+
+def turned(x):
+    """Rotate (..., T, D) by angles that are always float32."""
+    half = x.shape[-1] // 2
+    angles = torch.outer(torch.arange(x.shape[-2]).float(), 100.0 ** -(torch.arange(half) / half))
+    a, b = x.chunk(2, -1)
+    cos, sin = angles.cos().to(x), angles.sin().to(x)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+
+
+class Rotated(nn.Module):
+    """Causal attention with rotary positions and padding on either side."""
+
+    def __init__(self, dim: int = 32, heads: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+
+    def forward(self, x, attention_mask=None):
+        """attention_mask: 1 at tokens and 0 at padding, (batch, tokens)"""
+        T = x.shape[1]
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        scores = turned(q) @ turned(k).mT / q.shape[-1] ** 0.5
+        seen = torch.ones(T, T, dtype=torch.bool, device=x.device).tril()
+        if attention_mask is not None:
+            seen = seen & attention_mask.bool()[:, None, None]
+        scores = scores.masked_fill(~seen, torch.finfo(scores.dtype).min)
+        return self.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+class Reading(nn.Module):
+    """Places look up a prompt, which has no positions that would fit theirs."""
+
+    def __init__(self, dim: int = 32, prompt_dim: int = 24, heads: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.q, self.kv = nn.Linear(dim, dim), nn.Linear(prompt_dim, 2 * dim)
+        self.out = nn.Linear(dim, dim)
+
+    def forward(self, x, prompt):
+        """x: (batch, places, dim). prompt: (batch, words, prompt_dim)"""
+        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        k, v = self.kv(prompt).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        scores = turned(q) @ k.mT / q.shape[-1] ** 0.5
+        return self.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize(
+    ("target", "example"), [(Pixels, torch.randn(2, 16, 4, 4)), (Rotated, None), (Reading, None)]
+)
+def test_no_bug_is_found(target, example):
+    bugs = check(target, example=example).bugs
+    assert [bug.name for bug in bugs] == []
+
+
+def test_rotated_queries_alone_are_a_suspicion_in_cross_attention():
+    names = {it.name: it.level for it in check(Reading).findings}
+    assert names["rotary-mismatch"] == "suspicious"

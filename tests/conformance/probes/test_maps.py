@@ -1,0 +1,106 @@
+"""Attention along one axis of an image, within windows of it, and between two images."""
+
+import pytest
+import torch
+from attentions_with_caches import written
+
+from heedful import check
+
+COLUMNS = """import torch.nn.functional as F
+from torch import nn
+
+
+class Attention(nn.Module):
+    '''The pixels of each column of an image attend to each other.'''
+
+    def __init__(self, channels=16):
+        super().__init__()
+        self.qkv = nn.Linear(channels, 3 * channels)
+        self.out = nn.Linear(channels, channels)
+
+    def forward(self, img):
+        B, H, W, C = img.shape
+        q, k, v = self.qkv(img).chunk(3, -1)
+        q, k, v = (t.transpose(1, 2).reshape(B * W, H, C) for t in (q, k, v))
+        y = F.scaled_dot_product_attention(q, k, v)
+        y = y.reshape(B, W, H, C).transpose(1, 2)
+        return self.out(y)
+"""
+WINDOWS = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    '''Attention within windows of 2 x 2 pixels.'''
+
+    def __init__(self, channels=24, window_size=2):
+        super().__init__()
+        self.window_size = window_size
+        self.to_qkv = nn.Linear(channels, 3 * channels)
+        self.to_out = nn.Linear(channels, channels)
+
+    def forward(self, x):
+        b, c, height, width = x.shape
+        s = self.window_size
+        t = x.movedim(1, -1).reshape(b, height // s, s, width // s, s, c)
+        t = t.transpose(2, 3).reshape(-1, s * s, c)
+        q, k, v = self.to_qkv(t).chunk(3, dim=-1)
+        t = self.to_out((q @ k.mT * c**-0.5).softmax(-1) @ v)
+        t = t.reshape(b, height // s, width // s, s, s, c).transpose(2, 3)
+        return t.reshape(b, height, width, c).movedim(-1, 1)
+"""
+WARP = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, channels=16, key_channels=8):
+        super().__init__()
+        self.to_query = nn.Conv2d(channels, key_channels, 1)
+        self.to_key = nn.Conv2d(channels, key_channels, 1)
+
+    def forward(self, target, reference, colors):
+        '''target, reference: (n, channels, h, w). colors: those of the reference, (n, 3, h, w).'''
+        n, c, h, w = colors.shape
+        q, k = self.to_query(target).flatten(2).mT, self.to_key(reference).flatten(2)
+        attn = torch.softmax(q @ k * k.shape[1] ** -0.5, dim=-1)
+        return torch.einsum('nij,ncj->nci', attn, colors.flatten(2)).view(n, c, h, w)
+"""
+
+
+def found(tmp_path, source, example):
+    with written(tmp_path, source) as target:
+        report = check(target, example=example)
+    return [(bug.name, bug.place.source if bug.place else "") for bug in report.bugs]
+
+
+@pytest.mark.parametrize(
+    ("source", "sizes", "names", "edits"),
+    [
+        (
+            COLUMNS,
+            [(2, 4, 4, 16)],
+            ("heads-mixed-split", "context-wrong"),
+            {
+                "transpose(1, 2).reshape(B * W, H, C)": "reshape(B * W, H, C)",
+                "y.reshape(B, W, H, C).transpose(1, 2)": "y.reshape(B, H, W, C)",
+            },
+        ),
+        (
+            WINDOWS,
+            [(2, 24, 4, 4)],
+            ("context-wrong",),
+            {"t.transpose(2, 3).reshape(-1": "t.reshape(-1", "s, s, c).transpose(2, 3)": "s, s, c)"},
+        ),
+        (WARP, [(2, 16, 4, 4), (2, 16, 4, 4), (2, 3, 4, 4)], ("softmax-wrong-dim",), {"dim=-1)": "dim=1)"}),
+    ],
+)  # fmt: skip
+def test_the_axes_of_an_image(tmp_path, source, sizes, names, edits):
+    example = tuple(map(torch.randn, sizes))
+    assert found(tmp_path, source, example) == []
+    for old, new in edits.items():
+        assert source.count(old) == 1
+        source = source.replace(old, new)
+    ((name, line),) = found(tmp_path, source, example)
+    assert name in names
+    assert next(iter(edits.values())) in line

@@ -1,0 +1,94 @@
+"""Caches of a target's own kind: made by its method, counted by the caller, or the earlier tokens themselves."""
+
+import pytest
+from attentions_with_caches import written
+
+from heedful import check
+
+HEAD = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, d_model=24, n_heads=4):
+        super().__init__()
+        self.n_heads = n_heads
+        self.wq, self.wk, self.wv, self.wo = (nn.Linear(d_model, d_model) for _ in range(4))
+
+    def heads(self, t):
+        return t.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+
+    def attend(self, q, k, v, past):
+        Tq, Tk = q.shape[2], k.shape[2]
+        scores = q @ k.mT * q.shape[-1] ** -0.5
+        distance = (torch.arange(Tk) - torch.arange(OFFSET, OFFSET + Tq)[:, None]).abs()
+        scores = scores - self.slopes() * distance
+        seen = torch.ones(Tq, Tk, dtype=torch.bool).tril(past)
+        weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
+        return self.wo((weights @ v).transpose(1, 2).flatten(2))
+
+    def slopes(self):
+        return 2.0 ** -torch.arange(1, self.n_heads + 1)[:, None, None]
+"""
+MADE = """
+    def empty_cache(self, batch_size, max_len):
+        size = self.wk.out_features
+        return [torch.zeros(batch_size, max_len, size) for _ in range(2)]
+
+    def forward(self, x, cache=None, n_past=0):
+        '''n_past: the number of tokens that the cache holds'''
+        q, k, v = self.wq(x), self.wk(x), self.wv(x)
+        past = n_past
+        if cache is not None:
+            end = past + x.shape[1]
+            cache[0][:, past:end], cache[1][:, past:end] = k, v
+            k, v = cache[0][:, :end], cache[1][:, :end]
+        return self.attend(self.heads(q), self.heads(k), self.heads(v), past)
+"""
+COUNTED = """
+    def forward(self, x, decoding_state=None):
+        q, k, v = self.heads(self.wq(x)), self.heads(self.wk(x)), self.heads(self.wv(x))
+        past = 0
+        if decoding_state is not None:
+            past = decoding_state.seen_tokens
+            if past:
+                k = torch.cat((decoding_state.kept[0], k), 2)
+                v = torch.cat((decoding_state.kept[1], v), 2)
+            decoding_state.kept = (k, v)
+        return self.attend(q, k, v, past)
+
+
+class DecodingState:
+    def __init__(self):
+        self.seen_tokens = 0
+        self.kept = None
+"""
+EARLIER = """
+    def forward(self, x, prev_segment=None):
+        whole = x if prev_segment is None else torch.cat((prev_segment, x), 1)
+        past = whole.shape[1] - x.shape[1]
+        k, v = self.heads(self.wk(whole)), self.heads(self.wv(whole))
+        return self.attend(self.heads(self.wq(x)), k, v, past)
+"""
+
+
+@pytest.mark.parametrize("forward", [MADE, COUNTED, EARLIER])
+@pytest.mark.parametrize(("offset", "line"), [("past", None), ("0", "torch.arange(0, 0 + Tq)")])
+def test_positions_are_counted_from_the_first_token(tmp_path, forward, offset, line):
+    source = HEAD.replace("OFFSET", offset) + forward
+    with written(tmp_path, source) as target:
+        report = check(target, causal=True)
+    found = [bug.place.source if bug.place else "" for bug in report.bugs]
+    assert "cache" in {fact.name for fact in report.facts}
+    assert len(found) == (line is not None)
+    assert all(line in source for source in found)
+
+
+def test_a_number_that_counts_no_tokens_is_no_position(tmp_path):
+    """The number of a layer is 0 by default, too."""
+    source = (HEAD + MADE).replace("OFFSET", "past").replace("n_past=0", "layer_pos=0")
+    source = source.replace("n_past: the number of tokens that the cache holds", "the layer")
+    source = source.replace("past = n_past", "past = 0 * layer_pos")
+    with written(tmp_path, source) as target:
+        report = check(target, causal=True)
+    assert "mask-unused" not in {bug.name for bug in report.bugs}

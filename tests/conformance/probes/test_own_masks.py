@@ -1,0 +1,103 @@
+"""Masks that the target computes itself from ids of padding, that it hands on, and that an example gives."""
+
+import pytest
+import torch
+from attentions_with_caches import written
+
+from heedful import check
+
+FROM_IDS = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    '''An encoder of sentences, whose padding has the id 1.'''
+
+    def __init__(self, vocab_size=30, d_model=24, n_heads=4):
+        super().__init__()
+        self.padding_idx = 1
+        self.embed_tokens = nn.Embedding(vocab_size, d_model, self.padding_idx)
+        self.q, self.k, self.v, self.o = (nn.Linear(d_model, d_model) for _ in range(4))
+        self.n_heads = n_heads
+
+    def forward(self, src_tokens):
+        encoder_padding_mask = src_tokens.eq(self.padding_idx)
+        x = self.embed_tokens(src_tokens)
+        q, k, v = (f(x).unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        scores = q @ k.mT / q.shape[-1] ** 0.5
+        scores = scores.masked_fill(encoder_padding_mask[:, None, None], -1e9)
+        return self.o((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+"""
+HANDED_ON = """import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+def pooled(values, energies, hidden):
+    energies = energies.masked_fill(hidden, -torch.inf)
+    weights = F.softmax(energies, dim=-1)
+    return torch.einsum("bt,btc->bc", weights, values)
+
+
+class Attention(nn.Module):
+    def __init__(self, d_model=24):
+        super().__init__()
+        self.score = nn.Linear(d_model, 1)
+
+    def forward(self, x, n_real):
+        '''n_real: the number of real tokens of each sequence, of shape (batch,)'''
+        hidden_steps = torch.arange(x.shape[1], device=x.device) >= n_real[:, None]
+        return pooled(x, self.score(x).squeeze(-1), hidden_steps)
+"""
+GIVEN = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, d_model=24):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(d_model, d_model) for _ in range(3))
+
+    def forward(self, x, words, word_pad):
+        '''word_pad: 1 at padding and 0 at words, of shape (batch, words)'''
+        scores = self.q(x) @ self.k(words).mT * x.shape[-1] ** -0.5
+        scores = scores + word_pad.to(scores.dtype).unsqueeze(1) * -1e9
+        return x + scores.softmax(-1) @ self.v(words)
+"""
+
+
+def found(tmp_path, source, **options):
+    with written(tmp_path, source) as target:
+        report = check(target, **options)
+    return [(bug.name, bug.place.source if bug.place else "") for bug in report.bugs]
+
+
+@pytest.mark.parametrize(
+    "edited", ["~src_tokens.eq(self.padding_idx)", "src_tokens.ne(self.padding_idx)"]
+)
+def test_a_mask_of_ids_hides_the_padding(tmp_path, edited):
+    assert found(tmp_path, FROM_IDS) == []
+    source = FROM_IDS.replace("src_tokens.eq(self.padding_idx)", edited)
+    ((name, line),) = found(tmp_path, source)
+    assert name == "mask-inverted"
+    assert edited in line
+
+
+def test_a_mask_that_is_handed_on_is_read(tmp_path):
+    example = {"x": torch.randn(2, 6, 24), "n_real": torch.tensor([6, 4])}
+    assert found(tmp_path, HANDED_ON, example=example) == []
+    source = HANDED_ON.replace("    energies = energies.masked_fill(hidden, -torch.inf)\n", "")
+    ((name, line),) = found(tmp_path, source, example=example)
+    assert name in ("mask-unused", "padding-leak")
+    assert "softmax" in line
+
+
+def test_a_mask_of_an_example_has_an_effect(tmp_path):
+    pad = torch.arange(5) >= torch.tensor([[5], [3]])
+    example = (torch.randn(2, 6, 24), torch.randn(2, 5, 24), pad.long())
+    assert found(tmp_path, GIVEN, example=example) == []
+    source = GIVEN.replace("unsqueeze(1) * -1e9", "amax(-1)[:, None, None] * -100")
+    ((name, _),) = found(tmp_path, source, example=example)
+    assert name == "mask-unused"
+    source = GIVEN.replace("word_pad.to(scores.dtype)", "(word_pad.to(scores.dtype) * 0)")
+    assert found(tmp_path, source, example=example) != []
