@@ -1,6 +1,7 @@
 """attention_of() summarizes every attention of a model in one forward pass, and changes nothing of its output."""
 
 import gc
+import threading
 import weakref
 
 import pytest
@@ -229,3 +230,46 @@ def test_errors_say_what_there_is(arguments, message):
 def test_a_model_without_visible_attention_is_an_error():
     with pytest.raises(ArgumentError, match="model: expected a model that calls"):
         attention_of(nn.Linear(3, 3), torch.randn(2, 3))
+
+
+def test_the_attention_of_another_thread_hides_none_of_the_models():
+    entered, release = threading.Event(), threading.Event()
+    x = torch.randn(1, 2, 4, 8)
+
+    def wait_in_the_other_thread(_):
+        if threading.current_thread() is other:
+            entered.set()
+            release.wait(60)
+
+    class Model(nn.Module):
+        def forward(self, x):
+            other.start()
+            assert entered.wait(60)  # the other thread is within an attention
+            return heedful.attention(x, x, x)
+
+    other = threading.Thread(target=heedful.attention, args=(x, x, x))
+    observers.append(wait_in_the_other_thread)
+    try:
+        assert len(attention_of(Model(), x).layers) == 1
+    finally:
+        release.set()
+        observers.remove(wait_in_the_other_thread)
+        other.join()
+
+
+def test_an_attention_that_cannot_be_summarized_is_no_silent_gap():
+    class Broadcast(nn.Module):
+        def forward(self, x):
+            return F.scaled_dot_product_attention(x, x[:1], x[:1])
+
+    with pytest.raises(ArgumentError, match="one batch size"):
+        attention_of(Broadcast(), torch.randn(3, 2, 4, 8))
+
+
+def test_pytorchs_own_error_comes_first():
+    class Wrong(nn.Module):
+        def forward(self, x):
+            return F.scaled_dot_product_attention(x, x[..., :4], x)
+
+    with pytest.raises(RuntimeError, match="size"):
+        attention_of(Wrong(), torch.randn(3, 2, 4, 8))

@@ -61,7 +61,8 @@ def attention_of(
         The model's output, and the summary of each attention.
 
     Raises:
-        ArgumentError: the model ran no attention that can be seen, or lacks a layer or head.
+        ArgumentError: the model ran no attention that can be seen, or one that heedful cannot compute, or lacks a layer
+            or head.
 
     Examples:
         >>> from heedful.nn import MultiHeadAttention
@@ -126,11 +127,22 @@ class _Watcher(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Let a function of PyTorch run, and look at its arguments before if it is attention."""
-        if func is F.scaled_dot_product_attention:
-            problem = _as_problem(*args, **(kwargs or {}))
-            if problem is not None:
-                self.see(problem)
-        return func(*args, **(kwargs or {}))
+        if func is not F.scaled_dot_product_attention:
+            return func(*args, **(kwargs or {}))
+        problem = _as_problem(*args, **(kwargs or {}))
+        if problem is not None:
+            self.see(problem)
+        result = func(
+            *args, **(kwargs or {})
+        )  # which raises PyTorch's error if the arguments are wrong
+        if problem is None:
+            raise ArgumentError(
+                "model",
+                expected="attentions that heedful can compute, of dense tensors with one batch size",
+                received=f"another one in {self.modules[-1] if self.modules else 'model'}",
+                remedy="Pad nested tensors, and expand a batch that is broadcast.",
+            )
+        return result
 
     def see(self, problem: AttentionProblem) -> None:
         """Summarize an attention, unless it is not wanted."""
