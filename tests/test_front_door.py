@@ -19,7 +19,7 @@ def test_everything_exported_exists_and_is_documented():
 
 def test_the_front_door_is_one_screen_of_re_exports():
     source = inspect.getsource(heedful)
-    assert len(source.splitlines()) <= 72
+    assert len(source.splitlines()) <= 76
     allowed = (ast.Expr, ast.ImportFrom, ast.Assign)
     others = [node for node in ast.parse(source).body if not isinstance(node, allowed)]
     # Only the import for type checkers, whose run-time twin is delayed.

@@ -56,27 +56,33 @@ class Attention(nn.Module):
 KEPT = "        none = none & ~none.all(-1, keepdim=True)\n"
 
 
-def bugs_of(folder, source, example):
+def found_in(folder, source, example, level="bug"):
     with written(folder, source) as attention:
-        bugs = check(attention, example=example).bugs
-    return {bug.name: bug.place.source if bug.place else "" for bug in bugs}
+        findings = check(attention, example=example).findings
+    return {it.name: it.place.source if it.place else "" for it in findings if it.level == level}
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "name", "line"),
+    ("old", "new", "name", "level", "line"),
     [
-        (GATHER, "(share / 12**0.5)[:, None] * self.tell", "rows-not-normalised", "share / 12"),
-        (SHIFT, "", "output-not-finite", "energy.exp()"),
+        (
+            GATHER,
+            "(share / 12**0.5)[:, None] * self.tell",
+            "rows-not-normalised",
+            "bug",
+            "share / 12",
+        ),
+        (SHIFT, "", "output-not-finite", "suspicious", "energy.exp()"),
     ],
 )
-def test_wrong_weights_of_edges_are_named(tmp_path, old, new, name, line):
+def test_wrong_weights_of_edges_are_named(tmp_path, old, new, name, level, line):
     assert EDGES.count(old) == 1
-    bugs = bugs_of(tmp_path, EDGES.replace(old, new), Example(torch.randn(5, 12), BONDS))
-    assert line in bugs[name]
+    example = Example(torch.randn(5, 12), BONDS)
+    assert line in found_in(tmp_path, EDGES.replace(old, new), example, level)[name]
 
 
 def test_right_weights_of_edges_are_left_alone(tmp_path):
-    assert bugs_of(tmp_path, EDGES, Example(torch.randn(5, 12), BONDS)) == {}
+    assert found_in(tmp_path, EDGES, Example(torch.randn(5, 12), BONDS)) == {}
 
 
 def exhibits():
@@ -86,6 +92,6 @@ def exhibits():
 
 
 def test_a_sequence_of_the_example_that_hides_all_its_keys_is_named(tmp_path):
-    assert bugs_of(tmp_path, MARKS, exhibits()) == {}
-    bugs = bugs_of(tmp_path, MARKS.replace(KEPT, ""), exhibits())
+    assert found_in(tmp_path, MARKS, exhibits()) == {}
+    bugs = found_in(tmp_path, MARKS.replace(KEPT, ""), exhibits())
     assert "masked_fill" in bugs["nan-on-masked-rows"]

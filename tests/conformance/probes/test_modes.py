@@ -44,20 +44,21 @@ KEPT = """        if self.training:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "bugs"),
+    ("old", "new", "findings"),
     [
         ("", "", []),
-        (RATE, LOST, ["dropout-unused"]),
-        (RATE, KEPT, ["dropout-in-eval"]),
-        ("self.bias.to(x)", "self.bias", ["table-not-a-buffer"]),
+        (RATE, LOST, [("dropout-unused", "bug")]),
+        (RATE, KEPT, [("dropout-in-eval", "bug")]),
+        ("self.bias.to(x)", "self.bias", [("table-not-a-buffer", "suspicious")]),
     ],
 )  # fmt: skip
-def test_what_a_call_leaves_behind(tmp_path, old, new, bugs):
+def test_what_a_call_leaves_behind(tmp_path, old, new, findings):
     assert old in SOURCE
     with written(tmp_path, SOURCE.replace(old, new) if old else SOURCE) as target:
         report = check(target)
-    assert [bug.name for bug in report.bugs] == bugs
-    assert all(bug.place is not None for bug in report.bugs)
+    found = [it for it in report.findings if it.level in ("bug", "suspicious")]
+    assert [(it.name, it.level) for it in found] == findings
+    assert all(it.place is not None for it in found)
 
 
 def test_a_tensor_that_is_made_again_on_another_device(tmp_path):

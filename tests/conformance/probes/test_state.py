@@ -83,9 +83,10 @@ def test_wrong_state_is_found(tmp_path, bug):
 
 
 CORRECT_STATES = {
-    "a mask kept for one length": (
+    "a mask kept for one length and device": (
         APPLY_MASK,
-        "        if getattr(self, 'size', 0) != T:\n            self.size, self.hidden = T, self.mask[:T, :T]\n"
+        "        if getattr(self, 'kept', None) != (T, x.device):\n"
+        "            self.kept, self.hidden = (T, x.device), self.mask[:T, :T]\n"
         + APPLY_MASK.replace("self.mask[:T, :T]", "self.hidden"),
     ),
     "the last weights kept": (DROPOUT, DROPOUT + "        self.last_weights = weights.detach()\n"),

@@ -77,7 +77,7 @@ def _kept_from_a_call(evidence: Evidence) -> Iterator[Finding]:
             continue
         yield Finding(
             "mask-not-a-buffer" if _is_mask(tensor) else "table-not-a-buffer",
-            "bug",
+            "suspicious",  # only a module that is moved after a call meets it
             f"A call makes {name!r} ({times(tensor.shape)}), and later ones read it. After .to('meta') it is still on "
             f"{tensor.device}.",
             "",

@@ -100,7 +100,7 @@ def softmax_overflow(evidence: Evidence) -> Iterator[Finding | Fact]:
         if scores.isfinite().all() and value.isinf().any() and run.output.isnan().any():
             yield Finding(
                 "output-not-finite",
-                "bug",
+                "suspicious",
                 f"With tokens {factor} times as large, the exponential of scores up to {scores.max():.3g} is infinite, "
                 "and the output NaN. In float32, scores of 89 suffice.",
                 "B = {}, T = {}".format(*inputs.sizes),

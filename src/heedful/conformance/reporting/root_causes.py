@@ -26,7 +26,7 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "stale-state": (
         *(*_LEAKS, "window-off-by-one", "window-missing", *_OTHER_RUNS),
         *("rows-not-normalised", "heads-mixed-split", "gradient-wrong", "crashes"),
-        "output-not-finite",
+        *("output-not-finite", "mask-not-a-buffer", "table-not-a-buffer"),
     ),
     "attention-ignored": ("projection-unused", "gradient-wrong", "mask-unused"),
     "softmax-twice": (
