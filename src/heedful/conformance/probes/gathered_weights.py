@@ -89,12 +89,12 @@ def _sums_to_1_elsewhere(product: Product, side: int) -> bool:
     operand, letters = (product.left, product.right)[side], product.letters[side]
     kept = [axis for axis, letter in enumerate(letters) if letter in product.own(side)]
     summed = [axis for axis, letter in enumerate(letters) if letter in product.summed]
-    return any(_are_ones(operand.sum(axis)) for axis in kept if operand.shape[axis] > 1) and not (
-        _are_ones(operand.sum(summed))
+    return any(are_ones(operand.sum(axis)) for axis in kept if operand.shape[axis] > 1) and not (
+        are_ones(operand.sum(summed))
     )
 
 
-def _are_ones(sums: Tensor) -> bool:
+def are_ones(sums: Tensor) -> bool:
     return torch.allclose(sums, torch.ones_like(sums), atol=TOLERANCE)
 
 
@@ -203,4 +203,4 @@ def sum_to_1(weights: Step, index: Tensor) -> bool:
         return False
     flat = value.reshape(len(value), -1)
     sums = flat.new_zeros(int(index.max()) + 1, flat.shape[1]).index_add(0, index, flat)
-    return _are_ones(sums[index.unique()])
+    return are_ones(sums[index.unique()])

@@ -1,4 +1,4 @@
-"""Probe: tokens that the target itself takes for padding, by their ids, are hidden from real ones."""
+"""Probe: where the target tells padding by the tokens' ids, real tokens do not see the padding alone."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ PADDED = 2
 """The number of tokens at the end of each sequence that are padding."""
 
 
-@probe("mask-inverted", "padding-leak")
+@probe("mask-inverted")
 def padding_ids(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """End each sequence with the id of padding, if the target compares ids with it: no real token may see these."""
+    """End each sequence with the id of padding, if the target compares ids with it: whom do real tokens see?"""
     inputs, padding = evidence.inputs, _padding_id(evidence)
     B, T = inputs.sizes
     if padding is None or T <= PADDED + 2:
