@@ -6,7 +6,6 @@ import re
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from time import perf_counter  # bound here, because a target may replace it
 from typing import Any
 
 import torch
@@ -32,6 +31,7 @@ from heedful.conformance.calling.other_axes import with_axes_by_behavior
 from heedful.conformance.calling.pixel_masks import with_pixel_masks
 from heedful.conformance.calling.second_sequence import with_second_sequence
 from heedful.conformance.calling.target import Target, TargetError
+from heedful.conformance.calling.time_limit import TimeLimit
 from heedful.conformance.recording.dataflow import steps_from_tokens
 from heedful.observation import Trace
 
@@ -58,16 +58,16 @@ def find_convention(target: Target, causal: bool | None) -> tuple[CallingConvent
         ArgumentError: No convention works, which may be because of our guesses.
     """
     failures: list[FailedCall] = []
-    until = perf_counter() + SEARCH_SECONDS
+    limit = TimeLimit(SEARCH_SECONDS)
     candidates = list(candidate_conventions(target, causal))
     for sizes in _sizes(target, failures):
         conventions = [replace(convention, fixed_sizes=sizes) for convention in candidates]
-        caller = _first_that_works(target, conventions, failures, until)
+        caller = _first_that_works(target, conventions, failures, limit)
         if caller is not None:
             caller = with_one_query(with_axes_by_behavior(caller))
             caller = with_pixel_masks(with_second_sequence(caller))
             return caller.convention, caller.dtype
-    if perf_counter() > until:  # what was not tried might have worked
+    if limit.left() < 0:  # what was not tried might have worked
         raise not_callable(target, failures)
     bug = proof_of_bug(failures)
     if bug is not None:
@@ -94,10 +94,10 @@ def _first_that_works(
     target: Target,
     conventions: Sequence[CallingConvention],
     failures: list[FailedCall],
-    until: float,
+    limit: TimeLimit,
 ) -> Caller | None:
     """Return the first caller that works, in float32 if float64 fails or adds nothing; append the failures."""
-    double = _first_in(torch.float64, target, conventions, failures, until)
+    double = _first_in(torch.float64, target, conventions, failures, limit)
     if double is not None:
         caller, trace = double
         if _is_exact(trace):
@@ -105,7 +105,7 @@ def _first_that_works(
         conventions = [caller.convention]
     else:
         conventions = _not_misshapen(conventions, failures)
-    single = _first_in(torch.float32, target, conventions, failures, until)
+    single = _first_in(torch.float32, target, conventions, failures, limit)
     works = single or double
     return None if works is None else works[0]
 
@@ -125,7 +125,7 @@ def _first_in(
     target: Target,
     conventions: Sequence[CallingConvention],
     failures: list[FailedCall],
-    until: float,
+    limit: TimeLimit,
 ) -> tuple[Caller, Trace] | None:
     """Return the first caller that works in a dtype, and the trace of its call; None once the time is up.
 
@@ -135,7 +135,7 @@ def _first_in(
     callee, resort = target.copied(dtype), None
     waiting = deque(Caller(target, convention, dtype, callee) for convention in conventions)
     while waiting:
-        left = until - perf_counter()
+        left = limit.left()
         if left < 0 and failures:
             return resort
         first = waiting[0]

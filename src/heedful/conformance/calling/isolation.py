@@ -21,6 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch._tensor_str import get_printoptions
 
+from heedful.conformance.calling.time_limit import TimeLimit
+
 AUTOCAST_DEVICES = ("cpu", "cuda")
 COLLECTIONS = (dict, list, set)
 
@@ -235,30 +237,31 @@ def unforked() -> Iterator[None]:
 
 @contextlib.contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError at the block's next Python instruction once the time is up; works in any thread.
+    """Raise TimeoutError at the block's next Python instruction once its time is up; works in any thread.
 
     The instruction may be one that leaves a mode or switches gradients on again, so that both are restored here.
     """
     restorers = [_modes(), _setting(torch.is_grad_enabled, torch.set_grad_enabled)()]
-    thread, done, lock = threading.get_ident(), False, threading.Lock()
+    thread, limit = threading.get_ident(), TimeLimit(seconds)
+    ended, lock = threading.Event(), threading.Lock()
 
-    def stop() -> None:
+    def watch() -> None:
+        while (left := limit.left()) > 0:
+            if ended.wait(left):
+                return
         with lock:
-            if not done:
+            if not ended.is_set():
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(
                     ctypes.c_ulong(thread), ctypes.py_object(TimeoutError)
                 )
 
-    timer = threading.Timer(seconds, stop)
-    timer.daemon = True
-    timer.start()
+    threading.Thread(target=watch, daemon=True).start()
     try:
         try:
             yield
         finally:
             with lock:
-                done = True
-            timer.cancel()
+                ended.set()
     finally:
         for restore in restorers:
             restore()
