@@ -32,7 +32,7 @@ def recording_of_target(
         causal: Whether the call should be causal, if an argument decides that.
 
     Raises:
-        ArgumentError: It cannot be built or called.
+        ArgumentError: It cannot be built or called, or takes another number of tokens than there are labels.
     """
     with undisturbed():
         try:
@@ -47,6 +47,13 @@ def recording_of_target(
         B, T = subject.fixed_sizes or (1, TOKENS if labels is None else len(labels))
         if subject.max_length is not None:
             T = min(T, subject.max_length)
+        if labels is not None and len(labels) != T:
+            raise ArgumentError(
+                "labels",
+                expected=f"{'a label' if T == 1 else 'labels'} for {T} token{'s' * (T != 1)}, which the target takes",
+                received=f"{len(labels)}",
+                remedy="Pass one for each token, or leave them out.",
+            )
         observation = subject.record(subject.draw(B, T))
-    shown = tuple(f"t{i}" for i in range(T)) if labels is None else tuple(map(str, labels))[:T]
+    shown = tuple(f"t{i}" for i in range(T)) if labels is None else tuple(map(str, labels))
     return Recording(subject.name, observation.trace, observation.values, shown)

@@ -1,4 +1,4 @@
-"""The queries and keys of a model's attentions in one temporary file, from which any tile of the weights is computed."""
+"""The queries and keys of a model's attentions in a temporary file, and the tiles of weights that follow from them."""
 
 from __future__ import annotations
 
@@ -134,14 +134,18 @@ class KeptAttention:
         self._layers.append(_Layer(places, intervals, problem.scale, problem.softcap))
 
     def _write(self, tensor: Tensor) -> _Place:
-        """Append a tensor without the entries that it repeats. Writing into a map of a full disk would end the process."""
+        """Append a tensor, without entries that it repeats.
+
+        Writing into a map of the file would end the process when the disk is full; this raises `OSError`.
+        """
         once = tensor.detach()
         for axis, stride in enumerate(tensor.stride()):
             if stride == 0:
                 once = once.narrow(axis, 0, 1)
         offset = self._file.seek(0, os.SEEK_END)
         offset = self._file.seek(-(-offset // ALIGNMENT) * ALIGNMENT)
-        self._file.write(once.cpu().contiguous().view(torch.uint8).numpy())
+        packed = torch.empty(once.shape, dtype=once.dtype).copy_(once)
+        self._file.write(packed.view(-1).view(torch.uint8).numpy())
         return _Place(offset, tensor.dtype, tuple(once.shape), tuple(tensor.shape))
 
     def _read(self, place: _Place) -> Tensor:

@@ -105,7 +105,11 @@ def _models_in(folder: Path) -> Iterator[ModelFiles]:
 
 
 def _without_model(folder: Path) -> ArgumentError:
-    missing = CONFIG if not (folder / CONFIG).is_file() else f"{WEIGHTS} beside a {CONFIG} that names a model_type"
+    missing = (
+        CONFIG
+        if not (folder / CONFIG).is_file()
+        else f"{WEIGHTS} beside a {CONFIG} that names a model_type"
+    )
     return ArgumentError(
         OPTION,
         expected=EXPECTED,
