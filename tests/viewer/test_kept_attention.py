@@ -35,7 +35,11 @@ def tiles(draw):
         )
         spans.append(tuple(sorted(draw(edges))))
     head = draw(st.integers(0, arguments["query"].shape[1] - 1))
-    return arguments, {"head": head, "rows": spans[0], "columns": spans[1]}, draw(st.integers(1, 13))
+    return (
+        arguments,
+        {"head": head, "rows": spans[0], "columns": spans[1]},
+        draw(st.integers(1, 13)),
+    )
 
 
 def problem_of(arguments: dict) -> AttentionProblem:
@@ -76,7 +80,9 @@ def test_what_a_tensor_repeats_is_kept_once():
 def test_a_disk_without_room_is_refused_beforehand(monkeypatch):
     usage = namedtuple("usage", "total used free")(10**12, 10**12, 10**9)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
-    with pytest.raises(ArgumentError, match=r"expected 3\.00 GB free .* received 1\.00 GB") as caught:
+    with pytest.raises(
+        ArgumentError, match=r"expected 3,000 MB free .* received 1,000 MB"
+    ) as caught:
         KeptAttention(size=3 * 10**9)
     assert "TMPDIR" in caught.value.remedy
 

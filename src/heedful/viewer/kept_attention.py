@@ -81,7 +81,7 @@ class KeptAttention:
         self.folder: Path = _folder()
         free = shutil.disk_usage(self.folder).free
         if free < size:
-            raise _no_room(self.folder, f"{_in_gb(size)} free", f"{_in_gb(free)}")
+            raise _no_room(self.folder, f"{in_megabytes(size)} free", in_megabytes(free))
         self._file = tempfile.TemporaryFile(dir=self.folder)  # noqa: SIM115 - closed by __exit__
         self._layers: list[_Layer] = []
         self._mapped: mmap.mmap | None = None
@@ -204,8 +204,13 @@ def _folder() -> Path:
     return Path(tempfile.gettempdir())
 
 
-def _in_gb(size: int) -> str:
-    return f"{size / 1e9:.2f} GB"
+def in_megabytes(size: int) -> str:
+    """Return a number of bytes as text.
+
+    >>> in_megabytes(1_500_000_001)
+    '1,501 MB'
+    """
+    return f"{-(-size // 10**6):,} MB"
 
 
 def _no_room(folder: Path, expected: str, received: str) -> ArgumentError:

@@ -19,7 +19,7 @@ from heedful.reading import read_file
 from heedful.screen import print_out, progress, visible
 from heedful.summaries import Summary
 from heedful.viewer import server, show, statistics_of_page
-from heedful.viewer.kept_attention import KeptAttention
+from heedful.viewer.kept_attention import KeptAttention, in_megabytes
 from heedful.viewer.model_files import OPTION, find_model
 from heedful.viewer.page import HeadsView, Page, check_name
 from heedful.viewer.text_model import TextModel, load_model
@@ -169,7 +169,7 @@ def _kept(
     size = size_to_keep(model, tokens, chosen)
     with KeptAttention(size) as kept:
         _say(
-            f"The queries and keys take {size / 1e9:.2f} GB in {kept.folder} until the server ends."
+            f"The queries and keys take {in_megabytes(size)} in {kept.folder} until the server ends."
         )
         yield kept
 

@@ -43,22 +43,12 @@ def serve(html: str, kept: KeptAttention, port: int) -> None:
         MissingExtraError: The extra "serve" is not installed.
     """
     check_installed()
-    import uvicorn  # pyright: ignore[reportMissingImports] - an extra
-
     with listening(port) as listener:
         port = listener.getsockname()[1]
-        application = guarded(make_application(html, kept), port)
-        config = uvicorn.Config(
-            application,
-            log_level="critical",
-            lifespan="off",
-            ws="none",
-            server_header=False,
-            timeout_graceful_shutdown=1,
-        )
+        server = make_server(html, kept, port)
         print_out(f"http://{HOST}:{port}/  (Ctrl-C ends it)")
         with suppress(KeyboardInterrupt):  # the way to end it, which is no failure
-            uvicorn.Server(config).run(sockets=[listener])
+            server.run(sockets=[listener])
 
 
 def check_installed() -> None:
@@ -86,6 +76,22 @@ def listening(port: int) -> Iterator[socket.socket]:
         yield listener
 
 
+def make_server(html: str, kept: KeptAttention, port: int) -> Any:
+    """Return the `uvicorn.Server` of a page and its tiles for a socket that listens at a port."""
+    import uvicorn  # pyright: ignore[reportMissingImports] - an extra
+
+    headers = HEADERS | {"Content-Security-Policy": content_security_policy(html)}
+    config = uvicorn.Config(
+        guarded(make_application(html, kept), port, headers),
+        log_level="critical",
+        lifespan="off",
+        ws="none",
+        server_header=False,
+        timeout_graceful_shutdown=1,
+    )
+    return uvicorn.Server(config)
+
+
 def make_application(html: str, kept: KeptAttention) -> Any:
     """Return the ASGI application: the page at "/", and its tiles at "/tile"."""
     from starlette.applications import Starlette  # pyright: ignore[reportMissingImports] - an extra
@@ -96,34 +102,41 @@ def make_application(html: str, kept: KeptAttention) -> Any:
     )
     from starlette.routing import Route  # pyright: ignore[reportMissingImports] - an extra
 
-    policy = {"Content-Security-Policy": content_security_policy(html)}
     one_by_one = threading.Lock()  # a tile is computed on all cores
 
     def page(request: Any) -> Response:
-        return HTMLResponse(html, headers=HEADERS | policy)
+        return HTMLResponse(html)
 
     def tile(request: Any) -> Response:
         try:
             where = parse_query(request.query_params.multi_items(), kept.sizes)
         except ArgumentError as error:
-            return PlainTextResponse(str(error), status_code=400, headers=HEADERS)
+            return PlainTextResponse(str(error), status_code=400)
         with one_by_one:
             found = kept.tile(**where)
         rows, columns = found.mean.shape
         sizes = {"X-Rows": str(rows), "X-Columns": str(columns)}
         content = torch.stack(found).cpu().numpy().astype("<f4").tobytes()
-        return Response(content, media_type="application/octet-stream", headers=HEADERS | sizes)
+        return Response(content, media_type="application/octet-stream", headers=sizes)
 
     return Starlette(routes=[Route("/", page), Route("/tile", tile)])
 
 
-def guarded(application: Any, port: int) -> Any:
+def guarded(application: Any, port: int, added: dict[str, str]) -> Any:
     """Return the application behind a door that only its own page comes through.
 
     A page of another site could otherwise read the text: its name may be made to stand for this machine's address
     (DNS rebinding), and then the browser sends that name as the host.
+
+    Args:
+        application: The ASGI application.
+        port: The port that it is served at.
+        added: The headers that every answer gets.
     """
-    from starlette.datastructures import Headers  # pyright: ignore[reportMissingImports] - an extra
+    from starlette.datastructures import (  # pyright: ignore[reportMissingImports] - an extra
+        Headers,
+        MutableHeaders,
+    )
     from starlette.responses import PlainTextResponse  # pyright: ignore[reportMissingImports] - an extra
 
     hosts = [f"{name}:{port}" for name in NAMES] + ([*NAMES] if port == 80 else [])
@@ -134,11 +147,17 @@ def guarded(application: Any, port: int) -> Any:
         answer = application
         if headers.getlist("host") not in [[host] for host in hosts]:
             text = f"Host: expected {' or '.join(hosts)}. Open the address that heedful printed."
-            answer = PlainTextResponse(text, status_code=403, headers=HEADERS)
+            answer = PlainTextResponse(text, status_code=403)
         elif any(origin not in origins for origin in headers.getlist("origin")):
             text = f"Origin: expected {' or '.join(origins)}. Other pages may not read this one."
-            answer = PlainTextResponse(text, status_code=403, headers=HEADERS)
-        await answer(scope, receive, send)
+            answer = PlainTextResponse(text, status_code=403)
+
+        async def send_with_headers(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(added)
+            await send(message)
+
+        await answer(scope, receive, send_with_headers)
 
     return door
 
