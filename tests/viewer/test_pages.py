@@ -289,7 +289,7 @@ def test_hostile_text_is_shown_as_text(opened):
     assert it.page.locator("h1").inner_text() == HOSTILE[0]
     heads = card(it.page, "x").locator("tbody th").all_inner_texts()
     assert heads[0].startswith("<script>alert(1)</script>"[:24])
-    assert heads[2] == "␀␛[2J␊"
+    assert heads[2] == "␀␛[2J↵"
     assert not any(mark in "".join(heads) for mark in "\u202e\u2066")
     assert all(len(text) < 40 for text in heads)
 

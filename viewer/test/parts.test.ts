@@ -109,9 +109,10 @@ test("numbers are as long as their scale needs", () => {
 });
 
 test("labels show what cannot be seen, and end", () => {
-  assert.equal(labelText("a\u0000b\n"), "a␀b␊");
+  assert.equal(labelText("a\u0000b\n"), "a␀b↵");
   assert.equal(labelText("\u202eevil"), "\ufffdevil");
-  assert.equal(labelText(""), "␠");
+  assert.equal(labelText(""), "∅");
+  assert.equal(labelText("  "), "␣␣");
   assert.equal(labelText("👩‍👩‍👧"), "👩‍👩‍👧");
   assert.equal(labelText("x".repeat(1_000_000)), `${"x".repeat(24)}…`);
 });
