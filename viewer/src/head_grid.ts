@@ -30,9 +30,11 @@ export class HeadGrid {
     const most = Math.max(...this.model.layers.map((it) => it.heads.length));
     this.element.style.setProperty("--heads", String(most));
     this.element.classList.toggle("layered", layered);
+    const caption = (text: string, kind: string) => make("span", { class: `${kind} soft`, role: "presentation" }, text);
+    const numbers = layered ? [caption("", "layer"), ...Array.from({ length: most }, (_, head) => caption(String(head), "number"))] : [];
     const rows = !layered ? this.options : places.flatMap((place, i) => (place.head > 0 ? [this.options[i]!]
-      : [make("span", { class: "layer soft", role: "presentation" }, labelText(this.model.layers[place.layer]!.short)), this.options[i]!]));
-    this.element.replaceChildren(...rows);
+      : [caption(labelText(this.model.layers[place.layer]!.short), "layer"), this.options[i]!]));
+    this.element.replaceChildren(...numbers, ...rows);
     this.choose(this.chosen);
   }
 

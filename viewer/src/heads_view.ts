@@ -27,14 +27,14 @@ export class HeadsView {
     this.statistics = [...(content.distances === null ? [] : [content.distances]), ...model.statistics];
     this.statistic = content.distances;
     this.panel = new HeadPanel(content, bytes, level);
-    this.grid = new HeadGrid(model, (place) => { this.panel.show(place); });
+    this.grid = new HeadGrid(model, (place) => { void this.panel.show(place); });
     const heads = make("section", { class: "all-heads" }, heading(level, {}, this.count()), this.controls(), this.about, this.grid.element);
     root.replaceChildren(this.search(), heads, this.panel.element,
       make("div", { class: "notes soft" }, ...content.notes.map((note) => make("p", {}, note))));
     this.order();
     const first = sortedHeads(model, this.statistic, true, null)[0]!;
     this.grid.choose(first);
-    this.panel.show(first);
+    void this.panel.show(first);
   }
 
   private count(): string {
@@ -85,8 +85,8 @@ export class HeadsView {
     field.addEventListener("keydown", (event) => {
       if (event.key === "Enter") this.next(event.shiftKey ? -1 : 1);
     });
-    return make("div", { class: "controls search", role: "search" }, make("label", { for: field.id }, "Find a token "), field,
-      step("↑", "Previous match", -1), step("↓", "Next match", 1), this.hits);
+    return make("div", { class: "controls search", role: "search" }, make("label", { for: field.id }, "Find a token"),
+      make("span", { class: "field" }, field, step("↑", "Previous match", -1), step("↓", "Next match", 1)), this.hits);
   }
 
   private next(by: number): void {

@@ -1,11 +1,11 @@
 /** A map of weights on a canvas, with tokens at both sides, in which the reader moves and zooms. */
 
-import { colorOf, css, LEVELS, levelOf, onThemeChange, themeNow } from "./colors.js";
+import { colorOf, LEVELS, levelOf, onThemeChange, themeNow } from "./colors.js";
 import { labelText, make } from "./elements.js";
 import { colorLimit, isSingle, type Cells } from "./heads.js";
 import { moved } from "./matrix.js";
 import { cellText, exactText } from "./numbers.js";
-import { blockAt, isWhole, movedTo, spanOf, zoomed, type Rectangle } from "./zoom.js";
+import { blockAt, movedTo, spanOf, zoomed, type Rectangle } from "./zoom.js";
 
 export interface Shown {
   readonly cells: Cells;
@@ -44,7 +44,8 @@ export class HeatMap {
   private readonly here = make("div", { class: "here", hidden: true });
   private readonly chosen = make("div", { class: "chosen", hidden: true });
   private readonly rubber = make("div", { class: "rubber", hidden: true });
-  private readonly reading = make("p", { class: "reading", "aria-live": "polite" });
+  private readonly reading = make("p", { class: "reading", "aria-live": "polite" },
+    make("span", { class: "soft" }, "Point at a cell, or reach it with Tab and the arrow keys. Click to follow its query, drag to zoom."));
   private readonly legend = make("p", { class: "scale" });
   private shown: Shown | null = null;
   private at: [number, number] = [0, 0];
@@ -125,13 +126,13 @@ export class HeatMap {
     const { cells, bounds, part } = this.shown;
     const zooms: Readonly<Record<string, number>> = { "+": 1 / ZOOM, "=": 1 / ZOOM, "-": ZOOM, "−": ZOOM };
     const factor = zooms[event.key];
-    const block = blockAt({ ...cells, top: 0, left: 0 }, ...this.at);
+    const block = [this.at[0] / cells.cellRows, this.at[1] / cells.cellColumns] as const;
     const next = moved(event.key, block, Math.ceil(bounds.bottom / cells.cellRows), Math.ceil(bounds.right / cells.cellColumns));
     if (factor !== undefined) this.zoom(factor, this.at);
     else if (event.key === "0") this.on.view(bounds);
     else if (event.key === "Enter" || event.key === " ") this.on.choose(...this.at);
     else if (next !== null) {
-      const to: [number, number] = [next[0] * cells.cellRows, next[1] * cells.cellColumns];
+      const to: [number, number] = [Math.round(next[0] * cells.cellRows), Math.round(next[1] * cells.cellColumns)];
       const view = movedTo(part, bounds, to);
       if (view.top !== part.top || view.left !== part.left) this.on.view(view);
       this.show(to);
@@ -285,11 +286,6 @@ export class HeatMap {
       height: `${(100 * height) / rows}%`, width: `${(100 * width) / columns}%`,
     });
   }
-
-  /** Whether the whole map is drawn. */
-  get whole(): boolean {
-    return this.shown === null || isWhole(this.shown.part, this.shown.bounds);
-  }
 }
 
 /** The level of a weight's color, which follows its square root: so small weights can be seen beside large ones. */
@@ -300,10 +296,6 @@ export function levelOfWeight(value: number, limit: number): number {
 /** The class of a color in a text. */
 export function tintOf(value: number, limit: number): string {
   return `tint p${levelOfWeight(Math.max(0, value), limit)}`;
-}
-
-export function colorOfWeight(value: number, limit: number): string {
-  return css(colorOf(levelOfWeight(value, limit), themeNow()));
 }
 
 export function bdi(text: string): HTMLElement {

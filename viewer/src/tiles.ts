@@ -4,7 +4,9 @@ import type { Blocks, Place } from "./heads.js";
 import type { Rectangle } from "./zoom.js";
 
 /** Blocks along a side of a tile that are requested. */
-export const CELLS = 256;
+const CELLS = 256;
+/** The most blocks along a side that the server computes at once. */
+const MOST_CELLS = 1024;
 
 export type Fetch = (address: string) => Promise<Response>;
 
@@ -29,6 +31,14 @@ export class Tiles {
     const oldest = this.known.keys().next();
     if (this.known.size > 64 && oldest.done !== true) this.known.delete(oldest.value);
     return wanted;
+  }
+
+  /** All weights of a query. */
+  async row(place: Place, query: number, keys: number): Promise<Float32Array> {
+    const starts = Array.from({ length: Math.ceil(keys / MOST_CELLS) }, (_, i) => i * MOST_CELLS);
+    const parts = await Promise.all(starts.map((left) => this.tile(
+      place, { top: query, bottom: query + 1, left, right: Math.min(keys, left + MOST_CELLS) }, MOST_CELLS)));
+    return Float32Array.from(parts.flatMap((part) => Array.from(part.mean.values)));
   }
 
   private async load(address: string, part: Rectangle): Promise<Blocks> {

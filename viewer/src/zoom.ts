@@ -53,15 +53,24 @@ export function centeredOn(part: Rectangle, bounds: Rectangle, at: readonly [num
 }
 
 /** The smallest part of whole blocks that contains a part. */
-export function snapped(part: Rectangle, bounds: Rectangle, cellRows: number, cellColumns: number): Rectangle {
-  const down = (place: number, step: number) => Math.floor(place / step) * step;
-  const up = (place: number, step: number, last: number) => Math.min(last, Math.ceil(place / step) * step);
+export function snapped(part: Rectangle, cells: Cells, bounds: Rectangle): Rectangle {
+  const down = (place: number, first: number, step: number) => first + Math.floor((place - first) / step) * step;
+  const up = (place: number, first: number, step: number, last: number) => Math.min(last, first + Math.ceil((place - first) / step) * step);
   return {
-    top: down(part.top, cellRows),
-    bottom: up(part.bottom, cellRows, bounds.bottom),
-    left: down(part.left, cellColumns),
-    right: up(part.right, cellColumns, bounds.right),
+    top: down(part.top, cells.top, cells.cellRows),
+    bottom: up(part.bottom, cells.top, cells.cellRows, bounds.bottom),
+    left: down(part.left, cells.left, cells.cellColumns),
+    right: up(part.right, cells.left, cells.cellColumns, bounds.right),
   };
+}
+
+/** Blocks along a side of a part, below which smaller ones are wanted. */
+const COARSE = 100;
+
+/** Whether the blocks of a map are too large for a part of it. */
+export function needsFiner(cells: Cells, part: Rectangle): boolean {
+  const blocks = Math.max((part.bottom - part.top) / cells.cellRows, (part.right - part.left) / cells.cellColumns);
+  return Math.max(cells.cellRows, cells.cellColumns) > 1 && blocks < COARSE;
 }
 
 /** Whether cells cover a part. */

@@ -21,9 +21,11 @@ from heedful.viewer.nodes import label_text
 from heedful.viewer.payload import Arrays
 from heedful.viewer.pooling import color_limits, pooled
 
-ROOM = 9_500_000  # bytes of all heads, compressed; base64 makes a third more of them
-SHARES = {"map": 0.6, "tokens": 0.25, "top": 0.15}
+ROOM = 9_800_000  # bytes of all heads, compressed; base64 makes a third more of them
+SHARE_OF_MAPS = 0.72
+SHARE_OF_TOKENS = 0.7  # of what the maps leave
 SIDE_OF_OVERVIEW = 48
+HOPELESS = 100  # times the room, which no compression saves
 SAMPLE = 6  # heads that are compressed to foresee the size of all
 
 
@@ -41,18 +43,19 @@ def heads_as_json(models: Sequence[Heads], arrays: Arrays, *, tiles: bool) -> di
         for layer in it.layers.values()
         for h in range(layer.lse.shape[1])
     ]
-    forms = {
-        "map": _first_that_fits(_forms_of_map(heads), heads, "map"),
-        "tokens": _first_that_fits(_forms_of_tokens(heads), heads, "tokens"),
-    }
-    forms["top"] = _first_that_fits(_forms_of_top(heads, forms["map"]), heads, "top")
+    room = ROOM / len(heads)
+    of_map, used = _first_that_fits(_forms_of_map(heads), heads, SHARE_OF_MAPS * room)
+    room -= used
+    of_tokens, used = _first_that_fits(_forms_of_tokens(heads), heads, SHARE_OF_TOKENS * room)
+    of_top, _ = _first_that_fits(_forms_of_top(heads, of_map), heads, room - used)
+    forms = (of_map, of_tokens, of_top)
     distances = distances_between(*models) if len(models) == 2 else None
     return {
         "kind": "attention",
         "labels": [label_text(label) for label in models[0].labels],
         "models": [_model_as_json(it, forms, arrays) for it in models],
         "distances": None if distances is None else _statistic_as_json(distances),
-        "notes": [note for form in forms.values() for note in form.notes],
+        "notes": [note for form in forms for note in form.notes],
         "tiles": "tile" if tiles else None,
     }
 
@@ -89,18 +92,18 @@ class Form:
     notes: tuple[str, ...] = ()
 
 
-def _first_that_fits(forms: Iterable[Form], heads: list[Head], share: str) -> Form:
-    """Return the first form in which a sample of the heads says that all fit, or else the last."""
-    room = SHARES[share] * ROOM / len(heads)
+def _first_that_fits(forms: Iterable[Form], heads: list[Head], room: float) -> tuple[Form, float]:
+    """Return the first form that takes at most so many bytes of a head, on average of a sample, or else the last."""
     sample = heads[:: max(1, len(heads) // SAMPLE)]
-    last = Form(lambda head: {})
+    last, used = Form(lambda head: {}), 0.0
     for last in forms:
         raw = sum(array.nbytes for array, _ in last.pack(sample[0]).values())
-        if raw > 20 * room and raw > ROOM / 50:
+        if raw > HOPELESS * room:
             continue
-        if sum(len(_compressed(last.pack(head))[0]) for head in sample) <= room * len(sample):
+        used = sum(len(_compressed(last.pack(head))[0]) for head in sample) / len(sample)
+        if used <= room:
             break
-    return last
+    return last, used
 
 
 def exact(value: Tensor) -> Packed:
@@ -110,7 +113,7 @@ def exact(value: Tensor) -> Packed:
 def rounded(value: Tensor, bits: int) -> Packed:
     """Round numbers ≥ 0 to whole ones: 16 bits in proportion, 8 bits in proportion to the square root."""
     largest = value.max().item() or 1.0
-    share = (value.double() / largest).clamp(0, 1)
+    share = (value.float() / largest).clamp(0, 1)
     if bits == 16:
         return (share * 65535).round().to(torch.uint16), {"scale": largest / 65535}
     return (share.sqrt() * 255).round().to(torch.uint8), {
@@ -134,8 +137,8 @@ def _forms_of_map(heads: list[Head]) -> Iterable[Form]:
     elif any(whole_weights(it.summary) is None and it.summary.pooled_mean is None for it in heads):
         yield Form(lambda head: {})
         return
-    side = POOL
-    while side >= 32:
+    for factor in (1, 2, 3, 4, 6, 8, 16):
+        side = -(-POOL // factor)
         rows, columns = (max(numbers) for numbers in zip(*(it.length for it in heads), strict=True))
         block = f"{-(-rows // side)} × {-(-columns // side)}"
         yield Form(
@@ -145,7 +148,6 @@ def _forms_of_map(heads: list[Head]) -> Iterable[Form]:
                 "(up to 0.4 % of the map's largest), and their maximum, likewise.",
             ),
         )
-        side //= 2
 
 
 def _weights(head: Head) -> Tensor:
@@ -172,10 +174,8 @@ def _maps(head: Head, side: int) -> dict[str, Packed]:
     found = blocks_of(head, side)
     assert found is not None
     mean, largest, cell = found
-    return {
-        "mean": (rounded(mean, 8)[0], {**rounded(mean, 8)[1], "cell": list(cell)}),
-        "largest": rounded(largest, 8),
-    }
+    levels, about = rounded(mean, 8)
+    return {"mean": (levels, {**about, "cell": list(cell)}), "largest": rounded(largest, 8)}
 
 
 OF_QUERIES = ("entropy", "largest_weight", "mean_distance")
@@ -258,7 +258,7 @@ def _compressed(packed: dict[str, Packed]) -> tuple[bytes, dict[str, Any]]:
     return zlib.compress(arrays.content(), 6), described
 
 
-def _model_as_json(heads: Heads, forms: dict[str, Form], arrays: Arrays) -> dict[str, Any]:
+def _model_as_json(heads: Heads, forms: tuple[Form, ...], arrays: Arrays) -> dict[str, Any]:
     layers = [
         _layer_as_json(name, short, layer, forms, arrays)
         for (name, layer), short in zip(heads.layers.items(), heads.short_names, strict=True)
@@ -268,7 +268,7 @@ def _model_as_json(heads: Heads, forms: dict[str, Form], arrays: Arrays) -> dict
 
 
 def _layer_as_json(
-    name: str, short: str, summary: Summary, forms: dict[str, Form], arrays: Arrays
+    name: str, short: str, summary: Summary, forms: tuple[Form, ...], arrays: Arrays
 ) -> dict[str, Any]:
     heads = [Head(summary, h) for h in range(summary.lse.shape[1])]
     return {
@@ -296,8 +296,8 @@ def _overviews(heads: list[Head]) -> list[Tensor]:
     return maps
 
 
-def _head_as_json(head: Head, forms: dict[str, Form], arrays: Arrays) -> dict[str, Any]:
-    packed = {name: it for form in forms.values() for name, it in form.pack(head).items()}
+def _head_as_json(head: Head, forms: tuple[Form, ...], arrays: Arrays) -> dict[str, Any]:
+    packed = {name: it for form in forms for name, it in form.pack(head).items()}
     compressed, described = _compressed(packed)
     where = arrays.add_bytes(compressed)
     return {"at": where, "bytes": len(compressed), "arrays": described}
