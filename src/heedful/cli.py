@@ -118,7 +118,10 @@ def tour(
     ] = None,
     text: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="Attend to MiniLM's token vectors of a text."),
+        typer.Option(
+            metavar="TEXT",
+            help="Attend to MiniLM's token vectors of a text, with the model's own heads.",
+        ),
     ] = None,
     html: Annotated[
         Path | None,
