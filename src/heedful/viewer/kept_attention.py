@@ -145,7 +145,7 @@ class KeptAttention:
         offset = self._file.seek(0, os.SEEK_END)
         offset = self._file.seek(-(-offset // ALIGNMENT) * ALIGNMENT)
         packed = torch.empty(once.shape, dtype=once.dtype).copy_(once)
-        self._file.write(packed.view(-1).view(torch.uint8).numpy())
+        self._file.write(packed.view(-1).view(torch.uint8).numpy().data)
         return _Place(offset, tensor.dtype, tuple(once.shape), tuple(tensor.shape))
 
     def _read(self, place: _Place) -> Tensor:

@@ -25,7 +25,7 @@ from heedful.viewer.page import HeadsView, Page, check_name
 from heedful.viewer.text_model import TextModel, load_model
 
 MAX_TEXT = 1 << 26  # bytes
-MEMORY = 1 << 27  # bytes of all maps, and of all top keys; a page has room for a tenth of them
+MEMORY = 1 << 28  # bytes of all maps, and of all top keys; a page has room for a twentieth of them
 FLOAT, INTEGER = 4, 8  # bytes
 
 
@@ -137,7 +137,7 @@ def statistics_within(tokens: int, heads: int) -> dict[str, Any]:
     """Return what to compute of each attention: what a page shows, as far as all heads fit into memory.
 
     >>> statistics_within(16384, heads=270)
-    {'top_k': 2, 'pool': 128}
+    {'top_k': 5, 'pool': 256}
     """
     statistics = statistics_of_page(tokens)
     while (rows := statistics.get("rows")) and heads * len(rows) ** 2 * FLOAT > MEMORY:
