@@ -175,6 +175,12 @@ def show(
     causal: Annotated[
         bool | None, typer.Option("--causal/--bidirectional", help="As in heedful check.")
     ] = None,
+    module: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Show this module within the target, as in heedful check."
+        ),
+    ] = None,
     labels: Annotated[
         str | None,
         typer.Option(
@@ -244,7 +250,8 @@ def show(
             "--beside": beside,
             "--with": assignments,
         }
-        unused |= {"--example": example, "--causal": causal, "--labels": labels}
+        unused |= {"--example": example, "--causal": causal, "--module": module}
+        unused |= {"--labels": labels}
         check_unused(unused | ({"--out": out} if serve else {"--port": port}), model)
         from heedful.viewer.model_command import show_model
 
@@ -268,6 +275,7 @@ def show(
         assignments=assignments or [],
         example=example,
         causal=causal,
+        module=module,
         labels=labels,
         out=out or Path("page.html"),
     )

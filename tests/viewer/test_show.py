@@ -321,6 +321,19 @@ def test_the_command_builds_and_calls_a_class(tmp_path):
     assert '"q.weight"' in text
 
 
+def test_a_module_within_a_model_is_shown(tmp_path):
+    model = "heedful.textbook:MultiHeadAttentionWrapper"
+    sizes = ["--with=d_in=4", "--with=d_out=2", "--with=context_length=6", "--with=num_heads=2"]
+    arguments = [model, *sizes, "--example", "torch.randn(6, 4)", "--module", "heads.1"]
+    done = command(*arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "page.html").read_text("utf-8")
+    assert "<title>CausalAttention</title>" in text
+    wrong = command(*arguments[:-1], "heads.7", cwd=tmp_path)
+    assert wrong.returncode == 2
+    assert "--module" in wrong.stderr
+
+
 def test_the_command_says_what_it_cannot_do(tmp_path):
     for arguments, words in {
         (): "expected a target, --what-if or --model; received none of them",

@@ -34,6 +34,7 @@ def show(
     assignments: Sequence[str],
     example: str | None,
     causal: bool | None,
+    module: str | None,
     labels: str | None,
     out: Path,
 ) -> None:
@@ -46,6 +47,7 @@ def show(
         assignments: Arguments of the constructor as "name=value". Each value is a Python literal, or else text.
         example: The arguments of a call as a Python expression.
         causal: Whether the call should be causal, if an argument decides that.
+        module: The name of a module within the target, which is shown instead.
         labels: The tokens' labels, separated by spaces; they also say how many tokens there are.
         out: The file: .html, .svg or .png.
 
@@ -68,7 +70,9 @@ def show(
         names = [target] if beside is None else [target, beside]
         words = None if labels is None else labels.split()
         values = {name: literal(text) for name, text in pairs(assignments, "--with")}
-        recordings = tuple(_recorded(name, words, values, example, causal) for name in names)
+        recordings = tuple(
+            _recorded(name, words, values, example, causal, module) for name in names
+        )
         title = " beside ".join(it.title for it in recordings)
         note = "" if example else "Its weights and tokens are random numbers."
         page = Page(title, (View(recordings),), introduction=note)
@@ -96,6 +100,7 @@ def _recorded(
     arguments: dict[str, Any],
     example: str | None,
     causal: bool | None,
+    module: str | None,
 ) -> Recording:
     try:
         with (
@@ -107,7 +112,12 @@ def _recorded(
             torch.manual_seed(SEED)
             given = None if example is None else evaluated_example(example, target)
             return recording_of_target(
-                definition, labels, arguments=arguments, example=given, causal=causal
+                definition,
+                labels,
+                arguments=arguments,
+                example=given,
+                causal=causal,
+                module=module,
             )
     except HeedfulError:
         raise

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from heedful.conformance.calling.capture import captured_from_model
+from heedful.conformance.calling.construction import instantiate
 from heedful.conformance.calling.isolation import undisturbed
 from heedful.conformance.calling.subject import find_subject
 from heedful.conformance.calling.target import TargetError
@@ -21,6 +23,7 @@ def recording_of_target(
     arguments: Mapping[str, Any] = {},
     example: Any = None,
     causal: bool | None = None,
+    module: str | None = None,
 ) -> Recording:
     """Build and call a target on random tokens, in evaluation mode, and record it.
 
@@ -30,12 +33,16 @@ def recording_of_target(
         arguments: The constructor's, if the target is a class.
         example: The arguments of a call; None to find them out.
         causal: Whether the call should be causal, if an argument decides that.
+        module: The name of a module within the target that is recorded instead, on inputs like those that it gets.
 
     Raises:
         ArgumentError: It cannot be built or called, or takes another number of tokens than there are labels.
     """
     with undisturbed():
         try:
+            if module is not None:
+                captured = captured_from_model(instantiate(target, arguments), module, example)
+                target, example, arguments = captured.module, captured.example, {}
             subject = find_subject(target, example=example, causal=causal, arguments=arguments)
         except TargetError as error:
             raise ArgumentError(
