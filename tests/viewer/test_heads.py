@@ -1,4 +1,4 @@
-"""What the page of a model's heads contains: the statistics, maps and keys that `summarize` returns, within its room."""
+"""What the page of a model's heads contains: the statistics, maps and keys of `summarize`, within its room."""
 
 import base64
 import json
@@ -32,7 +32,9 @@ def summary_of(T=12, heads=3, seed=0, keys=None, **statistics):
 
 
 def model(T=12, seed=0, layers=2, **statistics):
-    return {f"layers.{i}.attention": summary_of(T, seed=seed + i, **statistics) for i in range(layers)}
+    return {
+        f"layers.{i}.attention": summary_of(T, seed=seed + i, **statistics) for i in range(layers)
+    }
 
 
 class Content:
@@ -43,7 +45,9 @@ class Content:
         self.size = len(html.encode())
         text = re.search(r'id="heedful-data">(.*?)</script>', html, re.DOTALL)[1]
         self.view = json.loads(text)["views"][0]
-        self.bytes = base64.b64decode(re.search(r'id="heedful-arrays">(.*?)</script>', html, re.DOTALL)[1])
+        self.bytes = base64.b64decode(
+            re.search(r'id="heedful-arrays">(.*?)</script>', html, re.DOTALL)[1]
+        )
 
     def head(self, layer, head, model=0):
         """Return a head's arrays."""
@@ -126,7 +130,10 @@ def test_long_texts_have_blocks_and_keys_within_their_room(monkeypatch):
 
     monkeypatch.setattr(head_payload, "ROOM", 30_000)
     small = Content(heedful.show(layers))
-    assert sum(it["bytes"] for layer in small.view["models"][0]["layers"] for it in layer["heads"]) <= 33_000
+    assert (
+        sum(it["bytes"] for layer in small.view["models"][0]["layers"] for it in layer["heads"])
+        <= 33_000
+    )
     assert small.size < content.size
     assert max(small.head(0, 0)["mean"].shape) < 64
 
@@ -172,7 +179,9 @@ def test_two_models_have_their_mean_total_variation_distance():
     for i, (first, second) in enumerate(zip(one.values(), other.values(), strict=True)):
         expected = (first.weights[0] - second.weights[0]).double().abs().sum(-1).mean(-1) / 2
         assert content.view["distances"]["values"][i] == pytest.approx(expected.tolist(), abs=1e-6)
-    assert torch.equal(content.head(1, 1, model=1)["weights"].float(), other["layers.1.attention"].weights[0, 1])
+    assert torch.equal(
+        content.head(1, 1, model=1)["weights"].float(), other["layers.1.attention"].weights[0, 1]
+    )
 
 
 def test_the_distance_of_blocks_is_a_lower_bound_and_says_so():
@@ -223,7 +232,10 @@ def test_queries_and_keys_of_different_numbers():
     summary = summary_of(4, keys=9)
     for labels in (None, list("abcd"), list("abcdefghi")):
         view = Content(heedful.show(summary, labels=labels)).view
-        assert (view["models"][0]["layers"][0]["queries"], view["models"][0]["layers"][0]["keys"]) == (4, 9)
+        assert (
+            view["models"][0]["layers"][0]["queries"],
+            view["models"][0]["layers"][0]["keys"],
+        ) == (4, 9)
 
 
 @pytest.mark.parametrize("suffix", [".svg", ".png"])

@@ -44,8 +44,7 @@ export class HeatMap {
   private readonly here = make("div", { class: "here", hidden: true });
   private readonly chosen = make("div", { class: "chosen", hidden: true });
   private readonly rubber = make("div", { class: "rubber", hidden: true });
-  private readonly reading = make("p", { class: "reading", "aria-live": "polite" },
-    make("span", { class: "soft" }, "Point at a cell, or reach it with Tab and the arrow keys. Click to follow its query, drag to zoom."));
+  private readonly reading = make("p", { class: "reading", "aria-live": "polite" });
   private readonly legend = make("p", { class: "scale" });
   private shown: Shown | null = null;
   private at: [number, number] = [0, 0];
@@ -253,6 +252,8 @@ export class HeatMap {
           ...(numbered ? [make("small", {}, `${place} `)] : []), bdi(text));
       });
     };
+    const longest = Math.max(...[...keys.slice(part.left, part.left + MOST_LABELS)].map((it) => [...labelText(it)].length));
+    this.columns.style.height = `${Math.min(5.5, 1.4 + 0.45 * longest)}rem`;
     this.rows.replaceChildren(...labels(rows, part.top, cells.cellRows, queries, "top"));
     this.columns.replaceChildren(...labels(columns, part.left, cells.cellColumns, keys, "left"));
   }

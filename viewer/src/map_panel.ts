@@ -53,7 +53,9 @@ export class MapPanel {
     this.figures = this.maps.map((map, i) =>
       make("figure", {}, ...(compared ? [make("figcaption", {}, titles[i]!)] : []), map.element));
     this.kind.addEventListener("change", () => { this.draw(); });
-    this.element = make("div", { class: "map-panel" }, this.tools(), make("div", { class: "maps" }, ...this.figures));
+    const hint = "Point at a cell, or reach it with Tab and the arrow keys. Click to follow its query, drag to zoom.";
+    this.element = make("div", { class: "map-panel" }, this.tools(), make("div", { class: "maps" }, ...this.figures),
+      make("p", { class: "soft hint" }, hint));
   }
 
   show(shown: ShownHead): void {
@@ -96,7 +98,7 @@ export class MapPanel {
       button("+", "Zoom in", () => { this.maps[0]!.zoom(0.5, this.near()); }),
       button("−", "Zoom out", () => { this.maps[0]!.zoom(2, this.near()); }),
       button("Whole", "Show the whole map", () => { this.view(this.bounds()); }),
-      make("label", { for: this.kind.id }, "Cells show ", this.kind), this.status);
+      make("span", { class: "choice" }, make("label", { for: this.kind.id }, "Cells show "), this.kind), this.status);
   }
 
   private bounds(): Rectangle {
