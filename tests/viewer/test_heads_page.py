@@ -493,3 +493,21 @@ def test_a_served_page_zooms_down_to_single_tokens(browser):
     assert complaints == []
     assert all(url.startswith("http://127.0.0.1:8765/") for url in asked)
     context.close()
+
+
+@pytest.mark.slow
+def test_a_page_of_30_layers_at_16384_tokens_is_small_and_paints_soon(browser, tmp_path):
+    T, heads = 16384, 9
+    generator = torch.Generator().manual_seed(0)
+    query, key = (torch.randn(1, heads, T, 16, generator=generator) for _ in range(2))
+    summary = summarize(2 * query, key, Causal(), **statistics_of_page(T))
+    page = heedful.show({f"layers.{i}.self_attn": summary for i in range(30)}, labels=["word"] * T)
+    file = tmp_path / "long.html"
+    page.save(file)
+    assert file.stat().st_size <= 15_000_000
+    with Opened(browser, file) as it:
+        it.page.wait_for_selector("[data-shown]")
+        timings = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+        assert it.page.evaluate(timings) < 3000
+        assert it.complaints == []
+        assert it.page.locator(".grid .head").count() == 270
