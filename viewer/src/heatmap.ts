@@ -2,7 +2,7 @@
 
 import { colorOf, LEVELS, levelOf, onThemeChange, themeNow } from "./colors.js";
 import { labelText, make } from "./elements.js";
-import { colorLimit, isSingle, type Cells } from "./heads.js";
+import { isSingle, type Cells } from "./heads.js";
 import { moved } from "./matrix.js";
 import { cellText, exactText } from "./numbers.js";
 import { blockAt, movedTo, spanOf, zoomed, type Rectangle } from "./zoom.js";
@@ -14,6 +14,8 @@ export interface Shown {
   /** The part that is drawn, in whole blocks. */
   readonly part: Rectangle;
   readonly bounds: Rectangle;
+  /** The value of the strongest color. */
+  readonly limit: number;
   /** The smallest part that can be zoomed to. */
   readonly least: readonly [number, number];
   readonly queries: readonly string[];
@@ -208,19 +210,15 @@ export class HeatMap {
 
   private paint(): void {
     if (this.shown === null) return;
-    const { cells, part } = this.shown;
-    const single = isSingle(cells);
-    const limit = colorLimit(cells.values, single);
+    const { cells, part, limit, largest } = this.shown;
     const theme = themeNow();
     const palette = Array.from({ length: 2 * LEVELS + 1 }, (_, i) => colorOf(i - LEVELS, theme));
     const [rows, columns] = this.size();
     const [top, left] = blockAt(cells, part.top, part.left);
     const image = new ImageData(columns, rows);
-    let signed = false;
     for (let i = 0; i < rows; i++) {
       for (let j = 0; j < columns; j++) {
         const value = cells.values[(top + i) * cells.columns + left + j] ?? 0;
-        signed ||= value < 0;
         const [red, green, blue] = palette[levelOfWeight(value, limit) + LEVELS]!;
         image.data.set([red, green, blue, 255], 4 * (i * columns + j));
       }
@@ -228,12 +226,12 @@ export class HeatMap {
     this.canvas.width = columns;
     this.canvas.height = rows;
     this.canvas.getContext("2d")!.putImageData(image, 0, 0);
-    this.explain(limit, single, signed);
+    this.explain(limit, isSingle(cells), largest === null);
   }
 
   private explain(limit: number, single: boolean, signed: boolean): void {
     const most = cellText(limit, limit);
-    const what = single ? "the largest weight" : "99 % of the blocks above 0 have less";
+    const what = single ? "the largest weight in sight" : "99 % of the blocks in sight have less";
     this.legend.replaceChildren(
       signed ? `−${most}` : "0", make("span", { class: signed ? "bar both" : "bar" }), most,
       make("span", { class: "soft" }, `${signed ? "difference; " : `${what}; `}colors follow the square root`));

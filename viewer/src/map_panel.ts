@@ -2,7 +2,7 @@
 
 import { make, uniqueId } from "./elements.js";
 import { HeatMap } from "./heatmap.js";
-import { differenceOf, isSingle, type Blocks, type Cells, type HeadData, type Layer, type Place } from "./heads.js";
+import { colorLimit, differenceOf, isSingle, valuesWithin, type Blocks, type Cells, type HeadData, type Layer, type Place } from "./heads.js";
 import type { Tiles } from "./tiles.js";
 import { centeredOn, covers, isWhole, needsFiner, snapped, wholeMap, type Rectangle } from "./zoom.js";
 
@@ -135,11 +135,15 @@ export class MapPanel {
     const difference = chosen.length === 2 ? differenceOf(chosen[0]!, chosen[1]!) : null;
     const drawn: [Cells, Cells | null][] = chosen.map((cells, i) => [cells, blocks[i]!.largest]);
     if (difference !== null) drawn.push([difference, null]);
+    // Two models share a scale, so that equal colors are equal weights.
+    const limitOf = (cells: Cells) => colorLimit(valuesWithin(cells, snapped(this.part, cells, bounds)), isSingle(cells));
+    const limit = Math.max(...chosen.map(limitOf));
     this.figures.forEach((figure, i) => { figure.hidden = i >= drawn.length; });
     drawn.forEach(([cells, largest], i) => {
       this.maps[i]!.draw({
         cells, largest, bounds, queries, keys,
         part: snapped(this.part, cells, bounds),
+        limit: cells === difference ? limitOf(cells) : limit,
         least: this.tiles === null ? [LEAST_BLOCKS * held.cellRows, LEAST_BLOCKS * held.cellColumns] : [LEAST_TOKENS, LEAST_TOKENS],
       });
     });

@@ -23,6 +23,11 @@ export function shortText(value: number): string {
   return minus(String(Number(value.toPrecision(4)))).replace("Infinity", "∞");
 }
 
+/** A number of three digits, all of which are written. */
+export function threeDigits(value: number): string {
+  return minus(value >= 1000 ? value.toFixed(0) : value !== 0 && value < 1e-3 ? value.toExponential(2) : value.toPrecision(3));
+}
+
 function withoutNegativeZero(text: string): string {
   return /^-0\.?0*$/.test(text) ? text.slice(1) : text;
 }

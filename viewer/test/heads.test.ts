@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { deflateSync } from "node:zlib";
 import { coloringsOf } from "../src/colorings.js";
 import {
-  colorLimit, differenceOf, found, isSingle, largestOfRow, readHead, rowOf, sortedHeads, topKeysOf,
+  colorLimit, differenceOf, found, isSingle, largestOfRow, readHead, rowOf, sortedHeads, topKeysOf, valuesWithin,
   type Cells, type Layer, type Model, type PackedHead, type Statistic,
 } from "../src/heads.js";
 import { levelOfWeight } from "../src/heatmap.js";
@@ -82,6 +82,12 @@ test("colors do not follow the few largest blocks", () => {
   assert.equal(levelOfWeight(0.25, 1), 12); // the square root
   assert.equal(levelOfWeight(-0.25, 1), -12);
   assert.equal(levelOfWeight(1, 0), 0);
+});
+
+test("the scale of a part is that of its blocks", () => {
+  const map = cells({ top: 10, left: 0, bottom: 15, right: 6, cellRows: 2, cellColumns: 3, rows: 3, columns: 2, values: [1, 2, 3, 4, 5, 6] });
+  assert.deepEqual(valuesWithin(map, { top: 12, bottom: 15, left: 3, right: 6 }), [4, 6]);
+  assert.deepEqual(valuesWithin(map, { top: 10, bottom: 12, left: 0, right: 6 }), [1, 2]);
 });
 
 test("the difference of two maps needs the same blocks", () => {
