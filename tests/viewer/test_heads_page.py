@@ -342,8 +342,8 @@ def test_pointing_at_a_block_reads_its_mean_and_maximum(opened):
     for key in ("PageUp", "Home", "ArrowDown", "ArrowDown", "ArrowRight"):
         page.keyboard.press(key)
     text = reading(page)
-    assert text.startswith("queries 20 – 29 w20 → keys 10 – 19 w10: mean ")
-    mean, largest = map(number, re.search(r"mean (\S+), largest (\S+)", text).groups())
+    assert text.startswith("queries 20 – 29 w20 → keys 10 – 19 w10: mean about ")
+    mean, largest = map(number, re.search(r"mean about (\S+), largest about (\S+)", text).groups())
     summary = POOLED["model.layers.0.attention"]
     assert mean == pytest.approx(summary.pooled_mean[0, 0, 2, 1].item(), abs=0.005)
     assert largest == pytest.approx(summary.pooled_max[0, 0, 2, 1].item(), abs=0.005)

@@ -98,7 +98,7 @@ export interface HeadData {
   readonly blocks: Blocks | null;
   readonly tokens: Readonly<Record<string, TokenNumbers>>;
   readonly top: TopKeys | null;
-  /** Whether each block is one weight that is not rounded. */
+  /** Whether the map has all weights, and none is rounded. */
   readonly exact: boolean;
 }
 

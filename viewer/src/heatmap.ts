@@ -4,7 +4,7 @@ import { colorOf, LEVELS, levelOf, onThemeChange, themeNow } from "./colors.js";
 import { labelText, make } from "./elements.js";
 import { isSingle, type Cells } from "./heads.js";
 import { moved } from "./matrix.js";
-import { cellText, exactText } from "./numbers.js";
+import { cellText, exactText, threeDigits } from "./numbers.js";
 import { blockAt, movedTo, spanOf, zoomed, type Rectangle } from "./zoom.js";
 
 export interface Shown {
@@ -14,6 +14,8 @@ export interface Shown {
   /** The part that is drawn, in whole blocks. */
   readonly part: Rectangle;
   readonly bounds: Rectangle;
+  /** Whether the values are not rounded. */
+  readonly exact: boolean;
   /** The value of the strongest color. */
   readonly limit: number;
   /** The smallest part that can be zoomed to. */
@@ -193,17 +195,18 @@ export class HeatMap {
 
   private read(): void {
     if (this.shown === null) return;
-    const { cells, largest, queries, keys } = this.shown;
+    const { cells, largest, queries, keys, exact } = this.shown;
     const [row, column] = blockAt(cells, ...this.at);
     if (row < 0 || column < 0 || row >= cells.rows || column >= cells.columns) return;
     const place = row * cells.columns + column;
-    const value = exactText(cells.values[place]!);
+    const textOf = (values: ArrayLike<number>) => (exact ? exactText(values[place]!) : `about ${threeDigits(values[place]!)}`);
+    const value = textOf(cells.values);
     if (isSingle(cells)) {
       this.reading.replaceChildren(named(queries, row + cells.top, "query"), " → ", named(keys, column + cells.left, "key"), ": ", make("strong", {}, value));
       return;
     }
     const [from, to] = [spanOf(cells.top, cells.cellRows, row, cells.bottom), spanOf(cells.left, cells.cellColumns, column, cells.right)];
-    const most = largest === null ? "" : `, largest ${exactText(largest.values[place]!)}`;
+    const most = largest === null ? "" : `, largest ${textOf(largest.values)}`;
     this.reading.replaceChildren(`queries ${from[0]} – ${from[1]} `, bdi(queries[from[0]]!), ` → keys ${to[0]} – ${to[1]} `, bdi(keys[to[0]]!),
       ": mean ", make("strong", {}, value), most);
   }

@@ -142,6 +142,7 @@ export class MapPanel {
     drawn.forEach(([cells, largest], i) => {
       this.maps[i]!.draw({
         cells, largest, bounds, queries, keys,
+        exact: this.finer !== null || heads.every((it) => it.exact),
         part: snapped(this.part, cells, bounds),
         limit: cells === difference ? limitOf(cells) : limit,
         least: this.tiles === null ? [LEAST_BLOCKS * held.cellRows, LEAST_BLOCKS * held.cellColumns] : [LEAST_TOKENS, LEAST_TOKENS],

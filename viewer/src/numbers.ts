@@ -25,7 +25,8 @@ export function shortText(value: number): string {
 
 /** A number of three digits, all of which are written. */
 export function threeDigits(value: number): string {
-  return minus(value >= 1000 ? value.toFixed(0) : value !== 0 && value < 1e-3 ? value.toExponential(2) : value.toPrecision(3));
+  const size = Math.abs(value);
+  return minus(size >= 1000 ? value.toFixed(0) : size !== 0 && size < 1e-3 ? value.toExponential(2) : value.toPrecision(3));
 }
 
 function withoutNegativeZero(text: string): string {
