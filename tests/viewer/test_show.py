@@ -345,3 +345,18 @@ def test_the_command_says_what_it_cannot_do(tmp_path):
         assert done.returncode == 2
         assert words in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_picture_says_which_heads_it_leaves_out(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    notes = []
+
+    def saved(figure, form):
+        notes.append(figure.get_supxlabel())
+        return b""
+
+    monkeypatch.setattr("heedful.viewer.picture.saved", saved)
+    for heads in (8, 9):
+        module = MultiHeadAttention(9 * 8, 8 * heads, context_length=6, num_heads=heads).eval()
+        heedful.show(module, torch.rand(1, 6, 72)).save(tmp_path / "picture.png")
+    assert notes == ["", "8 of 9 heads; the page (.html) has all."]

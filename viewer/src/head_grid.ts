@@ -3,7 +3,7 @@
 import { colorOf, LEVELS, onThemeChange, themeNow } from "./colors.js";
 import { labelText, make } from "./elements.js";
 import type { Model, Place, Statistic } from "./heads.js";
-import { shortText } from "./numbers.js";
+import { threeDigits } from "./numbers.js";
 
 export class HeadGrid {
   readonly element = make("div", { class: "grid", role: "listbox", "aria-label": "Heads" });
@@ -50,7 +50,7 @@ export class HeadGrid {
   private option(place: Place, statistic: Statistic | null): HTMLElement {
     const name = headName(this.model, place);
     const value = statistic === null ? null : statistic.values[place.layer]![place.head]!;
-    const text = value === null ? "" : shortText(Number(value.toPrecision(3)));
+    const text = value === null ? "" : threeDigits(value);
     const title = statistic === null || value === null ? name : `${name}, ${statistic.name} ${text}`;
     const option = make("div", { role: "option", class: "head", "aria-label": title, title },
       this.paint(place), make("span", { class: "name", "aria-hidden": "true" },

@@ -37,7 +37,7 @@ export class HeadPanel {
     this.element.append(this.title, this.facts, this.map.element,
       make("section", { class: "query" }, this.queryTitle, this.rows),
       make("section", { class: "whole-text" }, heading(level + 1, {}, "The text"),
-        make("p", { class: "controls" }, make("label", { for: this.colorings.id }, "Color the tokens by ", this.colorings), this.scale),
+        make("p", { class: "controls" }, make("label", { for: this.colorings.id }, "Color the tokens by"), this.colorings, this.scale),
         this.text.element));
   }
 

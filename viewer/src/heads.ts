@@ -98,7 +98,7 @@ export interface HeadData {
   readonly blocks: Blocks | null;
   readonly tokens: Readonly<Record<string, TokenNumbers>>;
   readonly top: TopKeys | null;
-  /** Whether each block is one weight that is not rounded. */
+  /** Whether the map has all weights, and none is rounded. */
   readonly exact: boolean;
 }
 
@@ -202,6 +202,17 @@ export function colorLimit(values: ArrayLike<number>, single: boolean): number {
   if (single || sizes.length === 0) return largest;
   const sorted = Float64Array.from(sizes).sort();
   return sorted[Math.ceil(ROBUST * (sorted.length - 1))]!;
+}
+
+/** The values of the blocks that a part of the map has. */
+export function valuesWithin(cells: Cells, part: { top: number; bottom: number; left: number; right: number }): number[] {
+  const [top, bottom] = [part.top - cells.top, part.bottom - cells.top].map((it) => it / cells.cellRows) as [number, number];
+  const [left, right] = [part.left - cells.left, part.right - cells.left].map((it) => it / cells.cellColumns) as [number, number];
+  const values: number[] = [];
+  for (let i = Math.floor(top); i < bottom; i++) {
+    for (let j = Math.floor(left); j < right; j++) values.push(cells.values[i * cells.columns + j]!);
+  }
+  return values;
 }
 
 /** The places of all heads of some layers, in the order of a statistic. */

@@ -107,6 +107,6 @@ export function select(options: readonly string[], at: number, onChange: (at: nu
 }
 
 export function labelled(text: string, field: HTMLElement): HTMLElement {
-  return make("label", { for: field.id }, `${text} `, field);
+  return make("span", { class: "choice" }, make("label", { for: field.id }, `${text} `), field);
 }
 

@@ -2,9 +2,9 @@
 
 import { colorOf, LEVELS, levelOf, onThemeChange, themeNow } from "./colors.js";
 import { labelText, make } from "./elements.js";
-import { colorLimit, isSingle, type Cells } from "./heads.js";
+import { isSingle, type Cells } from "./heads.js";
 import { moved } from "./matrix.js";
-import { cellText, exactText } from "./numbers.js";
+import { cellText, exactText, threeDigits } from "./numbers.js";
 import { blockAt, movedTo, spanOf, zoomed, type Rectangle } from "./zoom.js";
 
 export interface Shown {
@@ -14,6 +14,10 @@ export interface Shown {
   /** The part that is drawn, in whole blocks. */
   readonly part: Rectangle;
   readonly bounds: Rectangle;
+  /** Whether the values are not rounded. */
+  readonly exact: boolean;
+  /** The value of the strongest color. */
+  readonly limit: number;
   /** The smallest part that can be zoomed to. */
   readonly least: readonly [number, number];
   readonly queries: readonly string[];
@@ -44,8 +48,7 @@ export class HeatMap {
   private readonly here = make("div", { class: "here", hidden: true });
   private readonly chosen = make("div", { class: "chosen", hidden: true });
   private readonly rubber = make("div", { class: "rubber", hidden: true });
-  private readonly reading = make("p", { class: "reading", "aria-live": "polite" },
-    make("span", { class: "soft" }, "Point at a cell, or reach it with Tab and the arrow keys. Click to follow its query, drag to zoom."));
+  private readonly reading = make("p", { class: "reading", "aria-live": "polite" });
   private readonly legend = make("p", { class: "scale" });
   private shown: Shown | null = null;
   private at: [number, number] = [0, 0];
@@ -192,36 +195,33 @@ export class HeatMap {
 
   private read(): void {
     if (this.shown === null) return;
-    const { cells, largest, queries, keys } = this.shown;
+    const { cells, largest, queries, keys, exact } = this.shown;
     const [row, column] = blockAt(cells, ...this.at);
     if (row < 0 || column < 0 || row >= cells.rows || column >= cells.columns) return;
     const place = row * cells.columns + column;
-    const value = exactText(cells.values[place]!);
+    const textOf = (values: ArrayLike<number>) => (exact ? exactText(values[place]!) : `about ${threeDigits(values[place]!)}`);
+    const value = textOf(cells.values);
     if (isSingle(cells)) {
       this.reading.replaceChildren(named(queries, row + cells.top, "query"), " → ", named(keys, column + cells.left, "key"), ": ", make("strong", {}, value));
       return;
     }
     const [from, to] = [spanOf(cells.top, cells.cellRows, row, cells.bottom), spanOf(cells.left, cells.cellColumns, column, cells.right)];
-    const most = largest === null ? "" : `, largest ${exactText(largest.values[place]!)}`;
+    const most = largest === null ? "" : `, largest ${textOf(largest.values)}`;
     this.reading.replaceChildren(`queries ${from[0]} – ${from[1]} `, bdi(queries[from[0]]!), ` → keys ${to[0]} – ${to[1]} `, bdi(keys[to[0]]!),
       ": mean ", make("strong", {}, value), most);
   }
 
   private paint(): void {
     if (this.shown === null) return;
-    const { cells, part } = this.shown;
-    const single = isSingle(cells);
-    const limit = colorLimit(cells.values, single);
+    const { cells, part, limit, largest } = this.shown;
     const theme = themeNow();
     const palette = Array.from({ length: 2 * LEVELS + 1 }, (_, i) => colorOf(i - LEVELS, theme));
     const [rows, columns] = this.size();
     const [top, left] = blockAt(cells, part.top, part.left);
     const image = new ImageData(columns, rows);
-    let signed = false;
     for (let i = 0; i < rows; i++) {
       for (let j = 0; j < columns; j++) {
         const value = cells.values[(top + i) * cells.columns + left + j] ?? 0;
-        signed ||= value < 0;
         const [red, green, blue] = palette[levelOfWeight(value, limit) + LEVELS]!;
         image.data.set([red, green, blue, 255], 4 * (i * columns + j));
       }
@@ -229,12 +229,12 @@ export class HeatMap {
     this.canvas.width = columns;
     this.canvas.height = rows;
     this.canvas.getContext("2d")!.putImageData(image, 0, 0);
-    this.explain(limit, single, signed);
+    this.explain(limit, isSingle(cells), largest === null);
   }
 
   private explain(limit: number, single: boolean, signed: boolean): void {
     const most = cellText(limit, limit);
-    const what = single ? "the largest weight" : "99 % of the blocks above 0 have less";
+    const what = single ? "the largest weight in sight" : "99 % of the blocks in sight have less";
     this.legend.replaceChildren(
       signed ? `−${most}` : "0", make("span", { class: signed ? "bar both" : "bar" }), most,
       make("span", { class: "soft" }, `${signed ? "difference; " : `${what}; `}colors follow the square root`));
@@ -253,6 +253,8 @@ export class HeatMap {
           ...(numbered ? [make("small", {}, `${place} `)] : []), bdi(text));
       });
     };
+    const longest = Math.max(...[...keys.slice(part.left, part.left + MOST_LABELS)].map((it) => [...labelText(it)].length));
+    this.columns.style.height = `${Math.min(5.5, 1.4 + 0.45 * longest)}rem`;
     this.rows.replaceChildren(...labels(rows, part.top, cells.cellRows, queries, "top"));
     this.columns.replaceChildren(...labels(columns, part.left, cells.cellColumns, keys, "left"));
   }

@@ -2,7 +2,7 @@
 
 import { make, uniqueId } from "./elements.js";
 import { HeatMap } from "./heatmap.js";
-import { differenceOf, isSingle, type Blocks, type Cells, type HeadData, type Layer, type Place } from "./heads.js";
+import { colorLimit, differenceOf, isSingle, valuesWithin, type Blocks, type Cells, type HeadData, type Layer, type Place } from "./heads.js";
 import type { Tiles } from "./tiles.js";
 import { centeredOn, covers, isWhole, needsFiner, snapped, wholeMap, type Rectangle } from "./zoom.js";
 
@@ -53,7 +53,9 @@ export class MapPanel {
     this.figures = this.maps.map((map, i) =>
       make("figure", {}, ...(compared ? [make("figcaption", {}, titles[i]!)] : []), map.element));
     this.kind.addEventListener("change", () => { this.draw(); });
-    this.element = make("div", { class: "map-panel" }, this.tools(), make("div", { class: "maps" }, ...this.figures));
+    const hint = "Point at a cell, or reach it with Tab and the arrow keys. Click to follow its query, drag to zoom.";
+    this.element = make("div", { class: "map-panel" }, this.tools(), make("div", { class: "maps" }, ...this.figures),
+      make("p", { class: "soft hint" }, hint));
   }
 
   show(shown: ShownHead): void {
@@ -96,7 +98,7 @@ export class MapPanel {
       button("+", "Zoom in", () => { this.maps[0]!.zoom(0.5, this.near()); }),
       button("−", "Zoom out", () => { this.maps[0]!.zoom(2, this.near()); }),
       button("Whole", "Show the whole map", () => { this.view(this.bounds()); }),
-      make("label", { for: this.kind.id }, "Cells show ", this.kind), this.status);
+      make("span", { class: "choice" }, make("label", { for: this.kind.id }, "Cells show "), this.kind), this.status);
   }
 
   private bounds(): Rectangle {
@@ -133,11 +135,16 @@ export class MapPanel {
     const difference = chosen.length === 2 ? differenceOf(chosen[0]!, chosen[1]!) : null;
     const drawn: [Cells, Cells | null][] = chosen.map((cells, i) => [cells, blocks[i]!.largest]);
     if (difference !== null) drawn.push([difference, null]);
+    // Two models share a scale, so that equal colors are equal weights.
+    const limitOf = (cells: Cells) => colorLimit(valuesWithin(cells, snapped(this.part, cells, bounds)), isSingle(cells));
+    const limit = Math.max(...chosen.map(limitOf));
     this.figures.forEach((figure, i) => { figure.hidden = i >= drawn.length; });
     drawn.forEach(([cells, largest], i) => {
       this.maps[i]!.draw({
         cells, largest, bounds, queries, keys,
+        exact: this.finer !== null || heads.every((it) => it.exact),
         part: snapped(this.part, cells, bounds),
+        limit: cells === difference ? limitOf(cells) : limit,
         least: this.tiles === null ? [LEAST_BLOCKS * held.cellRows, LEAST_BLOCKS * held.cellColumns] : [LEAST_TOKENS, LEAST_TOKENS],
       });
     });

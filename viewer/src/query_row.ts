@@ -4,7 +4,7 @@ import { make } from "./elements.js";
 import { largestOfRow, topKeysOf, type HeadData, type KeyWeight } from "./heads.js";
 import { bdi } from "./heatmap.js";
 import type { ShownHead } from "./map_panel.js";
-import { exactText, shortText } from "./numbers.js";
+import { exactText, threeDigits } from "./numbers.js";
 import { linesOf, type QueryLines } from "./token_lines.js";
 
 const LISTED = 8;
@@ -44,7 +44,7 @@ function facts(head: HeadData, query: number): HTMLElement[] {
     const numbers = head.tokens[name];
     if (numbers === undefined) return [];
     const value = numbers.values[Math.floor(query / numbers.block)]!;
-    const shown = numbers.block > 1 ? `about ${shortText(Number(value.toPrecision(3)))}` : exactText(value);
+    const shown = numbers.block > 1 ? `about ${threeDigits(value)}` : exactText(value);
     return [make("div", {}, make("dt", {}, text), make("dd", {}, shown))];
   });
 }

@@ -35,6 +35,8 @@ export class TokenText {
   show(labels: readonly string[]): void {
     if (this.labels === labels) return;
     this.labels = labels;
+    const written = labels.some((it) => /^\s|\s$/.test(it)); // the tokens have the spaces between words
+    this.list.classList.toggle("spaced", !written);
     this.build(0);
   }
 

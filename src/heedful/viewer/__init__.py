@@ -9,6 +9,7 @@ page.save("page.html")    # one file; .svg and .png are pictures of its maps
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -110,7 +111,7 @@ def _page_of_heads(
             received=type(beside).__name__,
             remedy="Call attention_of() with the other model and the same tokens.",
         )
-    other = heads_of(_layers(beside), one.labels if labels is None else labels, "the second")
+    other = replace(heads_of(_layers(beside), None, "the second"), labels=one.labels)
     check_same_heads(one, other)
     return Page(name, (HeadsView((one, other)),))
 
