@@ -16,6 +16,7 @@ from heedful.viewer.pooling import color_limits
 INCHES_OF_HEAD = 0.62
 INCHES_OF_MAP = 7.0
 MOST_LABELS = 60
+LONGEST_WORD = 40  # characters of a title's word
 
 
 def picture_of_heads(models: Sequence[Heads], form: str, title: str) -> bytes:
@@ -58,8 +59,8 @@ def picture_of_heads(models: Sequence[Heads], form: str, title: str) -> bytes:
 
 
 def drawable_title(title: str) -> str:
-    """Return a title, a word of which is at most as long as a label."""
-    return " ".join(drawable(word) for word in title.split(" ")[:12])
+    """Return a title, each word of which is at most as long as the name of a model."""
+    return " ".join(drawable(word, LONGEST_WORD) for word in title.split(" ")[:12])
 
 
 def _colors() -> Any:

@@ -154,8 +154,8 @@ def _draw(ax: Any, matrix: Tensor, labels: tuple[str, ...]) -> None:
         ax.tick_params(labelsize=7)
 
 
-def drawable(label: str) -> str:
+def drawable(label: str, longest: int = 16) -> str:
     """Return a label as Matplotlib can draw it: short, without control characters, and no formula."""
-    shown = label[:16].replace("\n", "↵").replace("\t", "⇥")
+    shown = label[:longest].replace("\n", "↵").replace("\t", "⇥")
     letters = (it if it.isprintable() else "\N{REPLACEMENT CHARACTER}" for it in shown)
     return "".join(letters).replace("$", r"\$")
