@@ -175,6 +175,23 @@ def test_some_heads_of_grouped_attention(mask):
     torch.testing.assert_close(layers["Model"].pooled_max, whole.pooled_max[:, [3, 0]])
 
 
+def test_each_attention_is_shown_when_it_was_summarized():
+    model, seen = nn.Sequential(Sdpa(is_causal=True), Sdpa(), Sdpa(scale=0.5)), []
+
+    def each(name, problem, summary):
+        seen.append((name, summary))
+        assert len(model[int(name)].seen) == 1
+        assert all(not layer.seen for layer in model[int(name) + 1 :])
+        query, key = model[int(name)].seen[0]
+        assert torch.equal(problem.query, query[:, [1]])
+        assert torch.equal(problem.key, key[:, [1]])
+        assert problem.scale == model[int(name)].options.get("scale")
+
+    _, layers = attention_of(model, torch.randn(1, 9, 16), layers=[0, 2], heads=[1], each=each)
+    assert [name for name, _ in seen] == ["0", "2"]
+    assert all(layers[name] is summary for name, summary in seen)
+
+
 def test_queries_and_keys_are_let_go():
     """No layer's query is alive when the next one runs."""
     alive: list = []

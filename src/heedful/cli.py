@@ -118,7 +118,10 @@ def tour(
     ] = None,
     text: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="Attend to MiniLM's token vectors of a text."),
+        typer.Option(
+            metavar="TEXT",
+            help="Attend to MiniLM's token vectors of a text, with the model's own heads.",
+        ),
     ] = None,
     html: Annotated[
         Path | None,
@@ -172,26 +175,99 @@ def show(
     causal: Annotated[
         bool | None, typer.Option("--causal/--bidirectional", help="As in heedful check.")
     ] = None,
+    module: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Show this module within the target, as in heedful check."
+        ),
+    ] = None,
     labels: Annotated[
         str | None,
         typer.Option(
             metavar="WORDS", help="A word for each token, which also says how many there are."
         ),
     ] = None,
-    out: Annotated[
-        Path,
+    model: Annotated[
+        str | None,
         typer.Option(
-            metavar="OUT", help="The page (.html), or a picture of its maps (.svg, .png)."
+            metavar="MODEL",
+            help="Show the heads of a real model instead: a folder of transformers or of heedful train, or an "
+            "installed package that carries one.",
         ),
-    ] = Path("page.html"),
+    ] = None,
+    text: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="The text that the model reads.")
+    ] = None,
+    text_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A file with the text, in UTF-8.")
+    ] = None,
+    tokens: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=2, help="Read the first N tokens of the text."),
+    ] = None,
+    layers: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="The model's attentions to show, such as 0,3-5."),
+    ] = None,
+    heads: Annotated[
+        str | None, typer.Option(metavar="LIST", help="The query heads to show, likewise.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="OUT",
+            help="The page (.html), or a picture of its maps (.svg, .png). Default: page.html.",
+            show_default=False,
+        ),
+    ] = None,
+    serve: Annotated[
+        bool,
+        typer.Option(
+            "--serve",
+            help="Serve the model's page on this machine instead, down to single tokens of a long text.",
+        ),
+    ] = False,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=0, max=65535, help="The port to serve at. Default: a free one."
+        ),
+    ] = None,
 ) -> None:
-    """Show what an attention computes: its code beside every step, and how each number is made.
+    """Show what an attention computes: its code beside every step, or the heads of a real model on a text.
 
-    The target is built and called on random tokens, as heedful check does. Exits with 2 if it cannot be imported,
-    built or called, or an argument cannot be used.
+    A target is built and called on random tokens, as heedful check does. A model runs once on the text, without a
+    network; --serve keeps its queries and keys in a temporary file until Ctrl-C, which exits with 0.
+
+    Exits with 2 if the target or model cannot be built or called, or an argument cannot be used.
     """
-    from heedful.viewer.command import show
+    from heedful.viewer.command import check_unused, show
 
+    if model is not None:
+        unused = {
+            "TARGET": target,
+            "--what-if": what_if or None,
+            "--beside": beside,
+            "--with": assignments,
+        }
+        unused |= {"--example": example, "--causal": causal, "--module": module}
+        unused |= {"--labels": labels}
+        check_unused(unused | ({"--out": out} if serve else {"--port": port}), model)
+        from heedful.viewer.model_command import show_model
+
+        show_model(
+            model,
+            text=text,
+            text_file=text_file,
+            tokens=tokens,
+            layers=layers,
+            heads=heads,
+            out=out or Path("page.html"),
+            port=(port or 0) if serve else None,
+        )
+        return
+    unused = {"--text": text, "--text-file": text_file, "--tokens": tokens, "--layers": layers}
+    check_unused(unused | {"--heads": heads, "--serve": serve or None, "--port": port}, model)
     show(
         target,
         what_if=what_if,
@@ -199,8 +275,9 @@ def show(
         assignments=assignments or [],
         example=example,
         causal=causal,
+        module=module,
         labels=labels,
-        out=out,
+        out=out or Path("page.html"),
     )
 
 

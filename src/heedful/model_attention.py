@@ -39,6 +39,7 @@ def attention_of(
     inputs: Any,
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
+    each: Callable[[str, AttentionProblem, Summary], None] | None = None,
     **statistics: Any,
 ) -> AttentionOfModel:
     """Summarize every attention of a model in one forward pass, layer by layer.
@@ -54,6 +55,8 @@ def attention_of(
         inputs: what to call it with: a dictionary of keyword arguments, a tuple of arguments, or one argument.
         layers: the indices of the attentions to summarize, in the order in which they run; None: all.
         heads: the indices of the query heads to summarize; None: all.
+        each: called after each summarized attention with its name, its problem (query, key, mask and options of these
+            heads), and its summary: for progress, or to keep more than statistics. The tensors belong to the model.
         **statistics: what to compute of each, as `summarize` takes it: for_each_query, for_each_key, top_k, pool,
             regions, rows and columns.
 
@@ -71,7 +74,7 @@ def attention_of(
         >>> {name: tuple(summary.pooled_mean.shape) for name, summary in layers.items()}
         {'0': (1, 2, 2, 2), '1': (1, 2, 2, 2)}
     """
-    watcher = _Watcher(layers, heads, statistics)
+    watcher = _Watcher(layers, heads, statistics, each)
     with torch.no_grad(), _watched_modules(model, watcher.modules), watcher.watching():
         if isinstance(inputs, Mapping):
             output = model(**inputs)
@@ -104,12 +107,17 @@ class _Watcher(TorchFunctionMode):
     """Summarizes the attentions that run in this thread, and lets them run as they are."""
 
     def __init__(
-        self, layers: Sequence[int] | None, heads: Sequence[int] | None, statistics: dict[str, Any]
+        self,
+        layers: Sequence[int] | None,
+        heads: Sequence[int] | None,
+        statistics: dict[str, Any],
+        each: Callable[[str, AttentionProblem, Summary], None] | None,
     ) -> None:
         super().__init__()
         self.layers: set[int] | None = None if layers is None else set(layers)
         self.heads: Sequence[int] | None = heads
         self.statistics: dict[str, Any] = statistics
+        self.each: Callable[[str, AttentionProblem, Summary], None] | None = each
         self.thread: int = threading.get_ident()
         self.modules: list[str] = []
         self.count: int = 0
@@ -155,7 +163,11 @@ class _Watcher(TorchFunctionMode):
         same = sum(other == name or other.startswith(f"{name} (") for other in self.summaries)
         name = f"{name} ({same + 1})" if same else name
         with torch._C.DisableTorchFunction():
-            self.summaries[name] = _apart(_summarize(problem, self.heads, self.statistics))
+            if self.heads is not None:
+                problem = _with_heads(problem, self.heads)
+            self.summaries[name] = _apart(_summarize(problem, self.statistics))
+            if self.each is not None:
+                self.each(name, problem, self.summaries[name])
 
     def check_layers(self) -> None:
         """Raise ArgumentError unless all that was requested has run."""
@@ -190,11 +202,7 @@ def _as_problem(
     return as_problem(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
 
-def _summarize(
-    problem: AttentionProblem, heads: Sequence[int] | None, statistics: dict[str, Any]
-) -> Summary:
-    if heads is not None:
-        problem = _with_heads(problem, heads)
+def _summarize(problem: AttentionProblem, statistics: dict[str, Any]) -> Summary:
     return summarize(
         problem.query,
         problem.key,

@@ -9,9 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from heedful.cli import app
 from heedful.errors import ArgumentError, MissingExtraError
-from heedful.tour import inputs, minilm
+from heedful.tour import inputs, minilm, rungs
 
 D = json.loads((Path(__file__).parents[1] / "data" / "figures.json").read_text())["inputs"]["D"]
 MATRIX = np.array([[1.5, -2.0, 3.0], [4.0, 5.0, 6.25]], dtype=np.float32)
@@ -318,3 +320,25 @@ class TestMiniLM:
     def test_unusable_texts(self, text):
         with pytest.raises(ArgumentError, match="--text"):
             minilm.embed(text)
+
+    def test_the_heads_are_the_models_own(self):
+        transformers = pytest.importorskip("transformers", reason="pip install 'heedful[models]'")
+        folder = minilm._model_folder()
+        tokens = minilm.embed("The cat sat on the mat.")
+        (run,) = rungs.own_heads(tokens).runs
+        model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+        ids = transformers.AutoTokenizer.from_pretrained(folder)("The cat sat on the mat.")
+        with torch.no_grad():
+            found = model(torch.tensor([ids["input_ids"]]), output_attentions=True).attentions[0]
+        torch.testing.assert_close(run.trace["weights"].value, found[0], atol=1e-6, rtol=1e-4)
+
+    def test_the_tour_of_a_text_has_no_random_weights(self, tmp_path):
+        page = tmp_path / "tour.html"
+        result = CliRunner().invoke(app, ["tour", "--text", "The cat sat.", "--html", str(page)])
+        assert result.exit_code == 0, result.output
+        assert "12 heads" in result.stdout
+        assert "random draw" not in result.stdout
+        assert "random draws" not in page.read_text()
+        wrong = CliRunner().invoke(app, ["tour", "--text", "The cat sat.", "--rung", "multi-head"])
+        assert wrong.exit_code == 2
+        assert "own-heads" in wrong.stderr

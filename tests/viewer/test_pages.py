@@ -166,6 +166,8 @@ def test_pointing_at_a_score_shows_the_products_that_made_it(opened):
     assert len(numbers) == 2  # features of a head
     for left, right, product in numbers:
         assert left * right == pytest.approx(product, abs=1e-4)
+    foot = page.locator(".detail tfoot tr > *").all_inner_texts()
+    assert foot[:3] == ["sum", "", ""]  # a place without a number is empty
     total = float(page.locator(".detail tfoot").inner_text().split()[-1].replace("−", "-"))
     assert sum(row[2] for row in numbers) == pytest.approx(total, abs=2e-4)
     for name, row in (("queries", 1), ("keys", 2)):
@@ -289,7 +291,7 @@ def test_hostile_text_is_shown_as_text(opened):
     assert it.page.locator("h1").inner_text() == HOSTILE[0]
     heads = card(it.page, "x").locator("tbody th").all_inner_texts()
     assert heads[0].startswith("<script>alert(1)</script>"[:24])
-    assert heads[2] == "␀␛[2J␊"
+    assert heads[2] == "␀␛[2J↵"
     assert not any(mark in "".join(heads) for mark in "\u202e\u2066")
     assert all(len(text) < 40 for text in heads)
 

@@ -292,6 +292,13 @@ def test_a_picture_says_what_installs_matplotlib(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_labels_are_not_cut():
+    module = CausalAttention(8, 4, context_length=4)
+    with pytest.raises(ArgumentError, match=r"labels: expected labels for 4 tokens.* received 6"):
+        heedful.show(module, labels=["Your", "journey", "starts", "with", "one", "step"])
+    assert heedful.show(module, labels=["four", "of", "them", "fit"]).views
+
+
 def command(*arguments, cwd):
     return subprocess.run(
         [sys.executable, "-m", "heedful", "show", *arguments],
@@ -314,10 +321,23 @@ def test_the_command_builds_and_calls_a_class(tmp_path):
     assert '"q.weight"' in text
 
 
+def test_a_module_within_a_model_is_shown(tmp_path):
+    model = "heedful.textbook:MultiHeadAttentionWrapper"
+    sizes = ["--with=d_in=4", "--with=d_out=2", "--with=context_length=6", "--with=num_heads=2"]
+    arguments = [model, *sizes, "--example", "torch.randn(6, 4)", "--module", "heads.1"]
+    done = command(*arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "page.html").read_text("utf-8")
+    assert "<title>CausalAttention</title>" in text
+    wrong = command(*arguments[:-1], "heads.7", cwd=tmp_path)
+    assert wrong.returncode == 2
+    assert "--module" in wrong.stderr
+
+
 def test_the_command_says_what_it_cannot_do(tmp_path):
     for arguments, words in {
-        (): "expected a target, or --what-if; received neither",
-        ("x.py:A", "--what-if"): "received both",
+        (): "expected a target, --what-if or --model; received none of them",
+        ("x.py:A", "--what-if"): "received a target and --what-if",
         ("x.py:A", "--out", "x.pdf"): "--out: expected a name that ends in",
         ("missing.py",): "No such file",
     }.items():
@@ -325,3 +345,18 @@ def test_the_command_says_what_it_cannot_do(tmp_path):
         assert done.returncode == 2
         assert words in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_picture_says_which_heads_it_leaves_out(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    notes = []
+
+    def saved(figure, form):
+        notes.append(figure.get_supxlabel())
+        return b""
+
+    monkeypatch.setattr("heedful.viewer.picture.saved", saved)
+    for heads in (8, 9):
+        module = MultiHeadAttention(9 * 8, 8 * heads, context_length=6, num_heads=heads).eval()
+        heedful.show(module, torch.rand(1, 6, 72)).save(tmp_path / "picture.png")
+    assert notes == ["", "8 of 9 heads; the page (.html) has all."]

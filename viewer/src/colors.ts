@@ -5,6 +5,16 @@ export const LEVELS = 24;
 
 export type Theme = "light" | "dark";
 
+const DARK = "screen and (prefers-color-scheme: dark)"; // paper is always light
+
+export function themeNow(): Theme {
+  return matchMedia(DARK).matches ? "dark" : "light";
+}
+
+export function onThemeChange(repaint: () => void): void {
+  matchMedia(DARK).addEventListener("change", repaint);
+}
+
 const POSITIVE = {
   light: ["#f4f8fc", "#deebf7", "#c6dbef", "#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#08306b"],
   dark: ["#1c2430", "#1f3552", "#244a7a", "#2f64a6", "#4a86cc", "#79abe4", "#aacdf3", "#e2f0ff"],
@@ -66,7 +76,7 @@ export function cellRules(): string {
     Array.from({ length: 2 * LEVELS + 1 }, (_, i) => i - LEVELS).map((level) => {
       const color = colorOf(level, theme);
       const name = level < 0 ? `n${-level}` : `p${level}`;
-      return `.cell.${name}{background:${css(color)};color:${inkOn(color)}}`;
+      return `:is(.cell,.tint).${name}{background:${css(color)};color:${inkOn(color)}}`;
     });
   return [
     ...rules("light"),

@@ -23,11 +23,16 @@ const LONGEST = 24;
 export function labelText(label: string): string {
   const whole = [...label.slice(0, 4 * LONGEST)].map(visible);
   const shown = whole.slice(0, LONGEST).join("");
-  return shown === "" ? "␠" : whole.length > LONGEST ? `${shown}…` : shown;
+  if (/^ *$/.test(shown)) return shown === "" ? "∅" : "␣".repeat(shown.length);
+  return whole.length > LONGEST ? `${shown}…` : shown;
 }
+
+/** Signs of control characters that tokens often are, which more fonts have than those of Unicode's control pictures. */
+const SIGNS: Readonly<Record<number, string>> = { 9: "⇥", 10: "↵", 13: "⏎" };
 
 function visible(letter: string): string {
   const code = letter.codePointAt(0)!;
+  if (SIGNS[code] !== undefined) return SIGNS[code];
   if (code < 32) return String.fromCodePoint(0x2400 + code);
   if (code === 127) return "␡";
   // Marks that change the direction or the width of what follows, and halves of pairs.

@@ -1,6 +1,6 @@
 /** A map of values: a table of numbers if there is room for them, and otherwise a picture on a canvas. */
 
-import { classOf, colorOf, css, LEVELS, levelOf, type Theme } from "./colors.js";
+import { classOf, colorOf, css, LEVELS, levelOf, onThemeChange, themeNow } from "./colors.js";
 import { label, labelText, make } from "./elements.js";
 import { cellText, exactText } from "./numbers.js";
 
@@ -44,7 +44,8 @@ const MOVES: Readonly<Record<string, readonly [number, number]>> = {
   PageDown: [Infinity, 0],
 };
 
-function moved(key: string, at: readonly [number, number], rows: number, columns: number): [number, number] | null {
+/** The place that a key leads to; null for other keys. */
+export function moved(key: string, at: readonly [number, number], rows: number, columns: number): [number, number] | null {
   const move = MOVES[key];
   if (move === undefined) return null;
   const inside = (place: number, length: number) => Math.max(0, Math.min(length - 1, place));
@@ -148,8 +149,7 @@ class CanvasMatrix implements Matrix {
       event.preventDefault();
       this.point(next ?? this.at, next === null);
     });
-    const dark = matchMedia("screen and (prefers-color-scheme: dark)");
-    dark.addEventListener("change", () => { this.paint(); });
+    onThemeChange(() => { this.paint(); });
     this.update(values);
   }
 
@@ -221,8 +221,4 @@ class CanvasMatrix implements Matrix {
       for (const [row, column] of this.marked) context.strokeRect(column * size, row * size, size, size);
     }
   }
-}
-
-function themeNow(): Theme {
-  return matchMedia("screen and (prefers-color-scheme: dark)").matches ? "dark" : "light";
 }

@@ -23,6 +23,12 @@ export function shortText(value: number): string {
   return minus(String(Number(value.toPrecision(4)))).replace("Infinity", "∞");
 }
 
+/** A number of three digits, all of which are written. */
+export function threeDigits(value: number): string {
+  const size = Math.abs(value);
+  return minus(size >= 1000 ? value.toFixed(0) : size !== 0 && size < 1e-3 ? value.toExponential(2) : value.toPrecision(3));
+}
+
 function withoutNegativeZero(text: string): string {
   return /^-0\.?0*$/.test(text) ? text.slice(1) : text;
 }

@@ -5,7 +5,7 @@ import { broadcastEntry, bytesOf, entry, indexOf, type Node, positionOf, unpacke
 import { labelText } from "../src/elements.js";
 import { explain } from "../src/explain.js";
 import { formulaOf } from "../src/formulas.js";
-import { cellText, exactText } from "../src/numbers.js";
+import { cellText, exactText, threeDigits } from "../src/numbers.js";
 import { panelOf } from "../src/panel.js";
 
 const NODE: Node = {
@@ -106,12 +106,14 @@ test("numbers are as long as their scale needs", () => {
   assert.equal(cellText(0.00001, 0.00002), "1.0e−5");
   assert.equal(exactText(-Infinity), "−∞");
   assert.equal(exactText(1 / 3), "0.3333");
+  assert.deepEqual([0.63, 12.345, 4112.6, 0.00012345, 0].map(threeDigits), ["0.630", "12.3", "4113", "1.23e−4", "0.00"]);
 });
 
 test("labels show what cannot be seen, and end", () => {
-  assert.equal(labelText("a\u0000b\n"), "a␀b␊");
+  assert.equal(labelText("a\u0000b\n"), "a␀b↵");
   assert.equal(labelText("\u202eevil"), "\ufffdevil");
-  assert.equal(labelText(""), "␠");
+  assert.equal(labelText(""), "∅");
+  assert.equal(labelText("  "), "␣␣");
   assert.equal(labelText("👩‍👩‍👧"), "👩‍👩‍👧");
   assert.equal(labelText("x".repeat(1_000_000)), `${"x".repeat(24)}…`);
 });

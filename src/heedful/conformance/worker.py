@@ -5,13 +5,11 @@ A target may replace what it finds in any module, so the functions that end the 
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import os
 import sys
 from os import _exit, getpid
 from pathlib import Path
-from typing import Any
 
 from heedful.conformance.answer import Request, answer_as_json
 from heedful.conformance.calling.command_examples import (
@@ -20,7 +18,7 @@ from heedful.conformance.calling.command_examples import (
 )
 from heedful.conformance.calling.exceptions import described_with_line
 from heedful.conformance.calling.loading import loaded
-from heedful.conformance.calling.options import in_command
+from heedful.conformance.calling.options import in_command, literal
 from heedful.conformance.check import check
 from heedful.conformance.reporting.report import Report
 from heedful.errors import ArgumentError, HeedfulError
@@ -32,7 +30,7 @@ MEMORY_SHARE = 0.75
 def answer_to(request: Request) -> Report | HeedfulError:
     """Return the report on a target, or the error that its user made."""
     try:
-        values = {name: _literal(text) for name, text in request.arguments.items()}
+        values = {name: literal(text) for name, text in request.arguments.items()}
         with (
             in_command(),
             contextlib.redirect_stdout(sys.stderr),
@@ -54,14 +52,6 @@ def answer_to(request: Request) -> Report | HeedfulError:
             received=f"{request.target}, which raises {described_with_line(error)}",
             remedy="Import it and call it in Python to see where that happens.",
         )
-
-
-def _literal(text: str) -> Any:
-    """Return the Python literal that a text stands for, or else the text itself."""
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return text
 
 
 def _limit_memory(limit: int | None) -> None:

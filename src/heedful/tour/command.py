@@ -7,7 +7,7 @@ from pathlib import Path
 from heedful.errors import ArgumentError
 from heedful.screen import print_out, progress
 from heedful.tour import inputs, minilm
-from heedful.tour.ladder import choose_rungs
+from heedful.tour.ladder import LADDER, LADDER_OF_A_TEXT, choose_rungs
 from heedful.tour.report.html import as_html
 from heedful.tour.report.json import as_json
 from heedful.tour.report.text import as_text
@@ -23,7 +23,8 @@ def tour(
     Args:
         rung: The name of one rung. None: all rungs.
         input: A file with the token matrix.
-        text: A text for which MiniLM provides the token vectors. Without `input` and `text`: the built-in sentence.
+        text: A text for which MiniLM provides the token vectors and its own heads. Without `input` and `text`: the
+            built-in sentence.
         html: The file to which the page is written. None: no file.
         json: Print one JSON document instead of text.
 
@@ -34,7 +35,7 @@ def tour(
         ArgumentError: An option cannot be used. This is found before the work begins.
         MissingExtraError: `text` needs an extra that is not installed.
     """
-    rungs = choose_rungs(rung)
+    rungs = choose_rungs(rung, LADDER if text is None else LADDER_OF_A_TEXT)
     tokens = _tokens(input, text)
     with nullcontext() if html is None else reserved(html, "--html") as write:
         with progress(len(rungs) + 1) as announce:

@@ -5,6 +5,7 @@ import math
 import pickletools
 import re
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from io import TextIOWrapper
 from pathlib import Path
@@ -54,11 +55,14 @@ class Tokens:
         matrix: (T, d), float32, one row per token.
         labels: T words, or the positions of the tokens.
         origin: Where the matrix comes from, as a phrase.
+        first_attention: The weights and the number of heads of the attention that a model applies to them; None if
+            they are no model's.
     """
 
     matrix: Tensor
     labels: tuple[str, ...]
     origin: str
+    first_attention: tuple[Mapping[str, Tensor], int] | None = None
 
 
 def sentence() -> Tokens:

@@ -104,7 +104,21 @@ LADDER: tuple[Rung, ...] = (
 )
 
 
-def choose_rungs(name: str | None) -> tuple[Rung, ...]:
+# Random projections of real token vectors would explain no model, so that a text has the model's own instead.
+LADDER_OF_A_TEXT: tuple[Rung, ...] = (
+    LADDER[0],
+    Rung(
+        "own-heads",
+        "The model's own heads",
+        "These are the queries, keys and values of a real model: the projections that its training found, for all "
+        "heads of its first layer at once. It is an encoder, so each token sees all others. The weights say which "
+        "tokens a head mixes; the context of all heads, projected, is what the layer adds to each token.",
+        rungs.own_heads,
+    ),
+)
+
+
+def choose_rungs(name: str | None, ladder: tuple[Rung, ...] = LADDER) -> tuple[Rung, ...]:
     """Return the rung of a name, or the whole ladder for None.
 
     Raises:
@@ -114,12 +128,12 @@ def choose_rungs(name: str | None) -> tuple[Rung, ...]:
     ['Dropout on the weights']
     """
     if name is None:
-        return LADDER
-    rungs_of_name = tuple(rung for rung in LADDER if rung.name == name)
+        return ladder
+    rungs_of_name = tuple(rung for rung in ladder if rung.name == name)
     if not rungs_of_name:
         raise ArgumentError(
             "--rung",
-            expected=f"one of {', '.join(rung.name for rung in LADDER)}",
+            expected=f"one of {', '.join(rung.name for rung in ladder)}",
             received=repr(name),
             remedy="Omit --rung to run all rungs.",
         )

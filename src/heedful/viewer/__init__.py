@@ -1,45 +1,68 @@
-"""See attention: pages of a module's steps beside its code, and of a small attention whose parts the reader changes.
+"""See attention: pages of a module's steps beside its code, of a model's heads, and of a small attention to change.
 
 page = heedful.show(CausalAttention(3, 2, context_length=6), x, labels=words)
+page = heedful.show(attention_of(model, ids, **statistics_of_page(len(tokens))), labels=tokens)
 page                      # in a notebook, or
 page.save("page.html")    # one file; .svg and .png are pictures of its maps
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from heedful.conformance.reporting.report import Report
 from heedful.errors import ArgumentError
+from heedful.model_attention import AttentionOfModel
 from heedful.observation import Trace
-from heedful.viewer.page import Page, View
+from heedful.summaries import Summary
+from heedful.viewer.heads import check_same_heads, heads_of, statistics_of_page
+from heedful.viewer.page import HeadsView, Page, View
 from heedful.viewer.recording import Recording, labels_of_trace, recording_of
 
-__all__ = ["Page", "show", "what_if"]
+__all__ = ["Page", "show", "statistics_of_page", "what_if"]
 
 
 def show(
-    subject: Trace | Report | nn.Module | Callable[..., Any],
+    subject: Trace
+    | Report
+    | AttentionOfModel
+    | Mapping[str, Summary]
+    | Summary
+    | nn.Module
+    | Callable[..., Any],
     *inputs: Any,
-    beside: Trace | nn.Module | Callable[..., Any] | None = None,
+    beside: Trace
+    | AttentionOfModel
+    | Mapping[str, Summary]
+    | Summary
+    | nn.Module
+    | Callable[..., Any]
+    | None = None,
     labels: Sequence[str] | None = None,
     title: str | None = None,
     **keywords: Any,
 ) -> Page:
-    """Return a page that shows what a module or function computes: its code beside the value of every step.
+    """Return a page that shows what a module or function computes, or the attention of a model's heads.
 
-    The callable runs once and is recorded. Each step is shown with its formula, and each number with those that it was
-    made from. A trace shows its steps alone, because it does not keep the weights and inputs of its call. A report of
-    `check` is shown as it is.
+    A callable runs once and is recorded. Its code is shown beside the value of every step, each step with its formula,
+    and each number with those that it was made from. A trace shows its steps alone, because it does not keep the
+    weights and inputs of its call. A report of `check` is shown as it is.
+
+    Summaries are shown as a grid of heads, which can be sorted by each of their statistics, and one head's map, with
+    the tokens at both sides. The page has a cell for each weight where the summaries hold all of them, and blocks where
+    they hold a pooled map: `statistics_of_page` asks for what fits the length.
 
     Args:
-        subject: A module, a function, a `Trace`, or a report of `check`.
+        subject: A module, a function, a `Trace`, a report of `check`, what `attention_of` or `summarize` returns, or
+            summaries by the names of their layers.
         inputs: The arguments of the call. Without any, the call of a module is found out, as `check` does, and
             random tokens are drawn.
-        beside: Another module, function or trace, which runs on the same inputs and is shown side by side.
+        beside: Another module, function or trace, which runs on the same inputs, or the attention of another model
+            for the same tokens. The two are shown side by side.
         labels: A text for each token.
         title: The heading of the page.
         keywords: Further arguments of the call. If one of them is called `beside`, `labels` or `title`, wrap the
@@ -57,6 +80,8 @@ def show(
         >>> heedful.show(SelfAttentionV1(3, 2), torch.rand(6, 3))
         Page('SelfAttentionV1', 1 view)
     """
+    if isinstance(subject, (AttentionOfModel, Summary, Mapping)):
+        return _page_of_heads(subject, beside, labels, title)
     if isinstance(subject, Report):
         return Page(title or f"The check of {subject.target}", body=subject._repr_html_())
     first = _recorded(subject, inputs, keywords, labels)
@@ -67,6 +92,34 @@ def show(
         recordings = (first, _recorded(beside, inputs, keywords, first.labels))
     names = " beside ".join(it.title for it in recordings)
     return Page(title or names, (View(recordings),))
+
+
+def _page_of_heads(
+    subject: AttentionOfModel | Mapping[str, Summary] | Summary,
+    beside: object,
+    labels: Sequence[str] | None,
+    title: str | None,
+) -> Page:
+    one = heads_of(_layers(subject), labels, "the first")
+    name = title or "Attention"
+    if beside is None:
+        return Page(name, (HeadsView((one,)),))
+    if not isinstance(beside, (AttentionOfModel, Summary, Mapping)):
+        raise ArgumentError(
+            "beside",
+            expected="the attention of another model, as attention_of() returns it",
+            received=type(beside).__name__,
+            remedy="Call attention_of() with the other model and the same tokens.",
+        )
+    other = replace(heads_of(_layers(beside), None, "the second"), labels=one.labels)
+    check_same_heads(one, other)
+    return Page(name, (HeadsView((one, other)),))
+
+
+def _layers(
+    attention: AttentionOfModel | Mapping[str, Summary] | Summary,
+) -> Mapping[str, Summary] | Summary:
+    return attention.layers if isinstance(attention, AttentionOfModel) else attention
 
 
 def what_if() -> Page:

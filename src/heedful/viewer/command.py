@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 from heedful.conformance.calling.command_examples import evaluated_example
 from heedful.conformance.calling.exceptions import described_with_line
 from heedful.conformance.calling.loading import loaded
-from heedful.conformance.calling.options import in_command
+from heedful.conformance.calling.options import in_command, literal
 from heedful.conformance.command import pairs
 from heedful.errors import ArgumentError, HeedfulError
 from heedful.screen import print_out, visible
@@ -35,6 +34,7 @@ def show(
     assignments: Sequence[str],
     example: str | None,
     causal: bool | None,
+    module: str | None,
     labels: str | None,
     out: Path,
 ) -> None:
@@ -47,6 +47,7 @@ def show(
         assignments: Arguments of the constructor as "name=value". Each value is a Python literal, or else text.
         example: The arguments of a call as a Python expression.
         causal: Whether the call should be causal, if an argument decides that.
+        module: The name of a module within the target, which is shown instead.
         labels: The tokens' labels, separated by spaces; they also say how many tokens there are.
         out: The file: .html, .svg or .png.
 
@@ -58,22 +59,39 @@ def show(
     if what_if == (target is not None):
         raise ArgumentError(
             "TARGET",
-            expected="a target, or --what-if",
-            received="both" if what_if else "neither",
-            remedy="Write heedful show my.py:Attention, or heedful show --what-if.",
+            expected="a target, --what-if or --model",
+            received="a target and --what-if" if what_if else "none of them",
+            remedy="Write heedful show my.py:Attention, heedful show --what-if, "
+            'or heedful show --model FOLDER --text "…".',
         )
     if target is None:
         page = what_if_page()
     else:
         names = [target] if beside is None else [target, beside]
         words = None if labels is None else labels.split()
-        values = {name: _literal(text) for name, text in pairs(assignments, "--with")}
-        recordings = tuple(_recorded(name, words, values, example, causal) for name in names)
+        values = {name: literal(text) for name, text in pairs(assignments, "--with")}
+        recordings = tuple(
+            _recorded(name, words, values, example, causal, module) for name in names
+        )
         title = " beside ".join(it.title for it in recordings)
         note = "" if example else "Its weights and tokens are random numbers."
         page = Page(title, (View(recordings),), introduction=note)
     page.save(out, "--out")
     print_out(f"Wrote {visible(str(out))}.")
+
+
+def check_unused(options: Mapping[str, object], model: str | None) -> None:
+    """Raise `ArgumentError` if options are given that do not go with the subject: a model, or something else."""
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise ArgumentError(
+            ", ".join(given),
+            expected="no such option without --model"
+            if model is None
+            else "no such option with --model",
+            received="it" if len(given) == 1 else "them",
+            remedy="`heedful show --help` says what goes together.",
+        )
 
 
 def _recorded(
@@ -82,6 +100,7 @@ def _recorded(
     arguments: dict[str, Any],
     example: str | None,
     causal: bool | None,
+    module: str | None,
 ) -> Recording:
     try:
         with (
@@ -93,7 +112,12 @@ def _recorded(
             torch.manual_seed(SEED)
             given = None if example is None else evaluated_example(example, target)
             return recording_of_target(
-                definition, labels, arguments=arguments, example=given, causal=causal
+                definition,
+                labels,
+                arguments=arguments,
+                example=given,
+                causal=causal,
+                module=module,
             )
     except HeedfulError:
         raise
@@ -104,11 +128,3 @@ def _recorded(
             received=f"{target}, which raises {described_with_line(error)}",
             remedy="Import it and call it in Python to see where that happens.",
         ) from error
-
-
-def _literal(text: str) -> Any:
-    """Return the Python literal that a text stands for, or else the text itself."""
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return text

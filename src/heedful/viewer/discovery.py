@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from heedful.conformance.calling.capture import captured_from_model
+from heedful.conformance.calling.construction import instantiate
 from heedful.conformance.calling.isolation import undisturbed
 from heedful.conformance.calling.subject import find_subject
 from heedful.conformance.calling.target import TargetError
@@ -21,6 +23,7 @@ def recording_of_target(
     arguments: Mapping[str, Any] = {},
     example: Any = None,
     causal: bool | None = None,
+    module: str | None = None,
 ) -> Recording:
     """Build and call a target on random tokens, in evaluation mode, and record it.
 
@@ -30,12 +33,16 @@ def recording_of_target(
         arguments: The constructor's, if the target is a class.
         example: The arguments of a call; None to find them out.
         causal: Whether the call should be causal, if an argument decides that.
+        module: The name of a module within the target that is recorded instead, on inputs like those that it gets.
 
     Raises:
-        ArgumentError: It cannot be built or called.
+        ArgumentError: It cannot be built or called, or takes another number of tokens than there are labels.
     """
     with undisturbed():
         try:
+            if module is not None:
+                captured = captured_from_model(instantiate(target, arguments), module, example)
+                target, example, arguments = captured.module, captured.example, {}
             subject = find_subject(target, example=example, causal=causal, arguments=arguments)
         except TargetError as error:
             raise ArgumentError(
@@ -47,6 +54,13 @@ def recording_of_target(
         B, T = subject.fixed_sizes or (1, TOKENS if labels is None else len(labels))
         if subject.max_length is not None:
             T = min(T, subject.max_length)
+        if labels is not None and len(labels) != T:
+            raise ArgumentError(
+                "labels",
+                expected=f"{'a label' if T == 1 else 'labels'} for {T} token{'s' * (T != 1)}, which the target takes",
+                received=f"{len(labels)}",
+                remedy="Pass one for each token, or leave them out.",
+            )
         observation = subject.record(subject.draw(B, T))
-    shown = tuple(f"t{i}" for i in range(T)) if labels is None else tuple(map(str, labels))[:T]
+    shown = tuple(f"t{i}" for i in range(T)) if labels is None else tuple(map(str, labels))
     return Recording(subject.name, observation.trace, observation.values, shown)

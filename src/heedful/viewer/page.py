@@ -15,6 +15,8 @@ from markupsafe import Markup
 from heedful.errors import ArgumentError
 from heedful.listing import STYLE as CODE_STYLE
 from heedful.listing import Listing
+from heedful.viewer.head_payload import heads_as_json
+from heedful.viewer.heads import Heads
 from heedful.viewer.payload import Arrays, as_script_text, line_id, run_of
 from heedful.viewer.recording import Recording
 from heedful.writing import reserved
@@ -40,6 +42,24 @@ class View:
     heading: str = ""
 
 
+@dataclass(frozen=True, eq=False)
+class HeadsView:
+    """A view of a model's heads.
+
+    Attributes:
+        models: One model's heads, or those of two that are compared.
+        tiles: Whether the page comes from a server that answers requests for tiles of weights.
+        heading: Its heading; "" for none.
+    """
+
+    models: tuple[Heads, ...]
+    tiles: bool = False
+    heading: str = ""
+
+
+AnyView = View | HeadsView
+
+
 @dataclass(frozen=True)
 class Embedded:
     """The parts of a page that show its views.
@@ -55,13 +75,17 @@ class Embedded:
     scripts: Markup
 
 
-def embedded(views: Sequence[View]) -> Embedded:
+def embedded(views: Sequence[AnyView]) -> Embedded:
     """Return the parts of a page for its views. All of the page's views go into one call."""
     arrays = Arrays()
     content, elements = [], []
-    nodes = sum(2 * len(it.trace) for view in views for it in view.recordings)
+    nodes = sum(2 * len(it.trace) for it in _recordings(views))
     largest = min(LARGEST, ROOM // max(nodes, 1))
     for i, view in enumerate(views):
+        if isinstance(view, HeadsView):
+            content.append(heads_as_json(view.models, arrays, tiles=view.tiles))
+            elements.append(Markup(f'<div class="view heads" id="view-{i}"></div>'))
+            continue
         runs, listings = [], ""
         for r, recording in enumerate(view.recordings):
             prefix = f"line-{i}-{r}"
@@ -78,6 +102,10 @@ def embedded(views: Sequence[View]) -> Embedded:
         f"<script>\n{_asset('viewer.js')}</script>"
     )
     return Embedded(Markup(_asset("viewer.css") + CODE_STYLE), tuple(elements), Markup(scripts))
+
+
+def _recordings(views: Sequence[AnyView]) -> list[Recording]:
+    return [it for view in views if isinstance(view, View) for it in view.recordings]
 
 
 def _listings_as_html(listings: tuple[Listing, ...], prefix: str) -> str:
@@ -119,7 +147,7 @@ class Page:
     """
 
     title: str
-    views: tuple[View, ...] = ()
+    views: tuple[AnyView, ...] = ()
     introduction: str = ""
     body: str = field(default="", repr=False)
 
@@ -137,6 +165,7 @@ class Page:
             page=self,
             body=Markup(self.body),
             parts=embedded(self.views),
+            tiles=any(isinstance(view, HeadsView) and view.tiles for view in self.views),
             version=heedful.__version__,
         )
 
@@ -151,7 +180,7 @@ class Page:
         """Write the page, or a picture of its attention maps; the suffix of the name decides.
 
         Args:
-            path: A file: .html for the page, .svg or .png for a picture of the scores and weights.
+            path: A file: .html for the page, .svg or .png for a picture of the scores and weights, or of all heads.
             option: What errors call the path.
 
         Raises:
@@ -164,12 +193,18 @@ class Page:
         if suffix == ".html":
             content: str | bytes = self.html()
         else:
-            from heedful.viewer.picture import picture_of
-
-            recordings = [it for view in self.views for it in view.recordings]
-            content = picture_of(recordings, suffix.removeprefix("."))
+            content = self._picture(suffix.removeprefix("."))
         with reserved(file, option) as write:
             write(content)
+
+    def _picture(self, form: str) -> bytes:
+        from heedful.viewer.head_picture import picture_of_heads
+        from heedful.viewer.picture import picture_of
+
+        heads = next((view for view in self.views if isinstance(view, HeadsView)), None)
+        if heads is None:
+            return picture_of(_recordings(self.views), form)
+        return picture_of_heads(heads.models, form, self.title)
 
 
 def check_name(path: Path, option: str) -> None:

@@ -28,18 +28,28 @@ class Arrays:
     def add(self, tensor: Tensor) -> dict[str, Any]:
         """Append a tensor and return where it is."""
         code, dtype = _dtype_of(tensor)
+        offset = self.add_bytes(tensor.detach().cpu().to(dtype).contiguous().numpy().tobytes())
+        return {"dtype": code, "shape": list(tensor.shape), "offset": offset}
+
+    def add_bytes(self, content: bytes) -> int:
+        """Append bytes and return where they are."""
         self._bytes.extend(bytes(-len(self._bytes) % ALIGNMENT))
         offset = len(self._bytes)
-        self._bytes.extend(tensor.detach().cpu().to(dtype).contiguous().numpy().tobytes())
-        return {"dtype": code, "shape": list(tensor.shape), "offset": offset}
+        self._bytes.extend(content)
+        return offset
+
+    def content(self) -> bytes:
+        return bytes(self._bytes)
 
     def base64(self) -> str:
         return base64.b64encode(self._bytes).decode()
 
 
 def _dtype_of(tensor: Tensor) -> tuple[str, torch.dtype]:
-    if tensor.dtype == torch.bool:
+    if tensor.dtype in (torch.bool, torch.uint8):
         return "u1", torch.uint8
+    if tensor.dtype == torch.uint16:
+        return "u2", torch.uint16
     if tensor.dtype == torch.float64:
         return "f8", torch.float64
     if tensor.is_floating_point():

@@ -1,4 +1,4 @@
-"""A picture of the attentions of recorded runs, drawn by Matplotlib, for papers and slides."""
+"""A picture of the attentions of recorded runs, or of a model's heads, drawn by Matplotlib, for papers and slides."""
 
 # The imports within functions come with an extra:
 # pyright: reportMissingImports=false
@@ -38,12 +38,7 @@ def picture_of(recordings: Sequence[Recording], form: str) -> bytes:
         ArgumentError: No run has an attention whose steps were recorded.
         MissingExtraError: Matplotlib is not installed.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: F401
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError(f"A picture (.{form})", EXTRA) from error
-
+    check_matplotlib(form)
     rows = [row for recording in recordings for row in _rows(recording)]
     if not rows:
         raise ArgumentError(
@@ -52,6 +47,8 @@ def picture_of(recordings: Sequence[Recording], form: str) -> bytes:
             received=f".{form}",
             remedy="Pictures show attentions whose steps were recorded; a fused kernel has none.",
         )
+    from matplotlib.figure import Figure
+
     columns = max(len(maps) for _, maps, _ in rows)
     size = INCHES * columns, INCHES * min(len(rows), MOST_ROWS)
     figure = Figure(figsize=size, layout="constrained")
@@ -62,6 +59,27 @@ def picture_of(recordings: Sequence[Recording], form: str) -> bytes:
         for ax, (name, matrix) in zip(line, maps, strict=False):
             _draw(ax, matrix, labels)
             ax.set_title(f"{title} {name}".strip(), fontsize=9)
+    if len(rows) > MOST_ROWS:
+        figure.supxlabel(
+            f"{MOST_ROWS} of {len(rows)} heads; the page (.html) has all.",
+            fontsize=9,
+            x=0,
+            ha="left",
+        )
+    return saved(figure, form)
+
+
+def check_matplotlib(form: str) -> None:
+    """Raise `MissingExtraError` unless Matplotlib is installed."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: F401
+        from matplotlib.figure import Figure  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError(f"A picture (.{form})", EXTRA) from error
+
+
+def saved(figure: Any, form: str) -> bytes:
+    """Return a figure as a file."""
     content = io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings(
@@ -124,13 +142,7 @@ def _draw(ax: Any, matrix: Tensor, labels: tuple[str, ...]) -> None:
                 color="white" if strong else "black",
             )
     if len(labels) == matrix.shape[0] and len(labels) <= 24:
-        # Matplotlib reads $…$ as a formula.
-        texts = [
-            "".join(
-                it if it.isprintable() else "\N{REPLACEMENT CHARACTER}" for it in label[:16]
-            ).replace("$", r"\$")
-            for label in labels
-        ]
+        texts = [drawable(label) for label in labels]
         ax.set_yticks(range(len(labels)), texts, fontsize=7)
         ax.set_xticks(
             range(matrix.shape[1]),
@@ -140,3 +152,10 @@ def _draw(ax: Any, matrix: Tensor, labels: tuple[str, ...]) -> None:
         )
     else:
         ax.tick_params(labelsize=7)
+
+
+def drawable(label: str, longest: int = 16) -> str:
+    """Return a label as Matplotlib can draw it: short, without control characters, and no formula."""
+    shown = label[:longest].replace("\n", "↵").replace("\t", "⇥")
+    letters = (it if it.isprintable() else "\N{REPLACEMENT CHARACTER}" for it in shown)
+    return "".join(letters).replace("$", r"\$")

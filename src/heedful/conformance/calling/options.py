@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 COMMAND_LINE: Mapping[str, str] = {
     "example": "--example",
@@ -61,3 +63,15 @@ def constructor_with(name: str) -> str:
     "arguments={'bias': …}"
     """
     return f"--with {name}=VALUE" if _IN_COMMAND.get() else f"arguments={{{name!r}: …}}"
+
+
+def literal(text: str) -> Any:
+    """Return the Python literal that the value of an option stands for, or else the text itself.
+
+    >>> literal("3"), literal("relu")
+    (3, 'relu')
+    """
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return text

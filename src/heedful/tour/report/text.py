@@ -89,7 +89,7 @@ def _run(run: RecordedRun, tokens: Tokens) -> RenderableType:
     """Return the steps of a run, each with its description, line and numbers."""
     files = ", ".join(sorted({short_path(step.file) for step in run.steps if step.file}))
     parts: list[RenderableType] = [Text.assemble((f"\n{run.title}", "bold"), (f"  {files}", "dim"))]
-    parts += [_weight(name, value) for name, value in run.weights.items()]
+    parts += [_weight(name, value, tokens) for name, value in run.weights.items()]
     previous: Tensor | None = None
     for step in run.steps:
         description = run.descriptions[step.name]
@@ -106,11 +106,10 @@ def _run(run: RecordedRun, tokens: Tokens) -> RenderableType:
     return Group(*parts)
 
 
-def _weight(name: str, value: Tensor) -> RenderableType:
+def _weight(name: str, value: Tensor, tokens: Tokens) -> RenderableType:
     """Return a parameter and its numbers, from which the steps can be recomputed."""
-    head = Text.assemble(
-        (name, "bold cyan"), f"  {times(value.shape)}  learned; here a random draw"
-    )
+    kind = "learned" if tokens.first_attention else "learned; here a random draw"
+    head = Text.assemble((name, "bold cyan"), f"  {times(value.shape)}  {kind}")
     rows, columns = (tuple(map(str, range(size))) for size in torch.atleast_2d(value).shape)
     labels = rows if value.dim() > 1 else ("",)
     matrix = LabelledMatrix(torch.atleast_2d(value), labels, columns)

@@ -7,6 +7,7 @@ the first head of the wrapper have equal weights.
 
 from heedful.tour.rungs.causal import causal_attention, causal_weights, dropout
 from heedful.tour.rungs.multi_head import einsum, multi_head, wrapper
+from heedful.tour.rungs.own_heads import own_heads
 from heedful.tour.rungs.self_attention import self_attention_v1, self_attention_v2
 from heedful.tour.rungs.simplified import simplified_attention
 
@@ -16,6 +17,7 @@ __all__ = [
     "dropout",
     "einsum",
     "multi_head",
+    "own_heads",
     "self_attention_v1",
     "self_attention_v2",
     "simplified_attention",

@@ -1,0 +1,278 @@
+"""The command `heedful show --model`: from the name of a model and a text to a page of its heads, or a server of it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from heedful.errors import ArgumentError, HeedfulError
+from heedful.model_attention import AttentionOfModel, attention_of
+from heedful.problem import AttentionProblem
+from heedful.reading import read_file
+from heedful.screen import print_out, progress, visible
+from heedful.summaries import Summary
+from heedful.viewer import server, show, statistics_of_page
+from heedful.viewer.kept_attention import KeptAttention, in_megabytes
+from heedful.viewer.model_files import OPTION, find_model
+from heedful.viewer.page import HeadsView, Page, check_name
+from heedful.viewer.text_model import TextModel, load_model
+
+MAX_TEXT = 1 << 26  # bytes
+MEMORY = 1 << 28  # bytes of all maps, and of all top keys; a page has room for a twentieth of them
+FLOAT, INTEGER = 4, 8  # bytes
+
+
+class Chosen(NamedTuple):
+    """Which attentions and query heads are shown; None: all."""
+
+    layers: list[int] | None
+    heads: list[int] | None
+
+
+def show_model(
+    name: str,
+    *,
+    text: str | None,
+    text_file: Path | None,
+    tokens: int | None,
+    layers: str | None,
+    heads: str | None,
+    out: Path,
+    port: int | None,
+) -> None:
+    """Write a page, or a picture, of a model's heads on a text; or serve the page.
+
+    Args:
+        name: A folder of transformers or of `heedful train`, or a package that carries a model.
+        text: The text.
+        text_file: A file with the text instead.
+        tokens: How many of the first tokens to read; None: all.
+        layers: The indices of attentions such as "0,3-5"; None: all.
+        heads: The indices of query heads, likewise.
+        out: The file: .html, .svg or .png. It is not written if the page is served.
+        port: The port to serve the page at, 0 for a free one; None to write it.
+
+    Raises:
+        ArgumentError: An option cannot be used, or the model cannot read the text.
+        MissingExtraError: An extra is not installed.
+    """
+    if port is None:
+        check_name(out, "--out")
+    else:
+        server.check_installed()
+    words = _text(text, text_file)
+    chosen = Chosen(_indices(layers, "--layers"), _indices(heads, "--heads"))
+    with progress(1) as announce:
+        announce("Reading the model's configuration and tokenizer")
+        model = load_model(find_model(name), Path(name).resolve().name)
+        ids = _tokens(model, words, tokens)
+    if len(ids) > model.positions:
+        _say(
+            f"The model was trained on {model.positions:,} tokens at most; these are {len(ids):,}."
+        )
+    with _kept(model, len(ids), chosen, wanted=port is not None) as kept:
+        attention = run(model, ids, chosen, kept)
+        page = show(
+            attention, labels=model.texts(ids), title=f"{model.title} reads {len(ids):,} tokens"
+        )
+        if kept is not None and port is not None:
+            server.serve(_with_tiles(page).html(), kept, port)
+            return
+    page.save(out, "--out")
+    print_out(f"Wrote {visible(str(out))}.")
+
+
+def run(
+    model: TextModel, ids: list[int], chosen: Chosen, kept: KeptAttention | None = None
+) -> AttentionOfModel:
+    """Return the attention of a model on its tokens, from one forward pass.
+
+    Args:
+        model: The model.
+        ids: The tokens.
+        chosen: Which layers and heads.
+        kept: Receives the queries and keys; None: they are let go.
+    """
+    names = model.layers if chosen.layers is None else len(chosen.layers)
+    with progress(names + 2) as announce:
+        announce("Reading the weights")
+        module = model.module()
+        announce(f"Attention 1 of {names}")
+        seen = 0
+
+        def each(name: str, problem: AttentionProblem, summary: Summary) -> None:
+            nonlocal seen
+            seen += 1
+            if kept is not None:
+                kept.add(problem, summary)
+            announce(f"Attention {seen + 1} of {names}" if seen < names else "Making the page")
+
+        try:
+            return attention_of(
+                module,
+                model.inputs(torch.tensor([ids])),
+                *chosen,
+                each=each,
+                **statistics_within(len(ids), _heads(model, chosen)),
+            )
+        except HeedfulError:
+            raise
+        except Exception as error:  # a model of transformers may raise anything
+            raise ArgumentError(
+                OPTION,
+                expected="a model that runs on the tokens of a text alone",
+                received=f"{model.title}, which raises {type(error).__name__}: {error}",
+                remedy="Call heedful.attention_of(model, inputs) with the inputs that it needs.",
+            ) from error
+
+
+def statistics_within(tokens: int, heads: int) -> dict[str, Any]:
+    """Return what to compute of each attention: what a page shows, as far as all heads fit into memory.
+
+    >>> statistics_within(16384, heads=270)
+    {'top_k': 5, 'pool': 256}
+    """
+    statistics = statistics_of_page(tokens)
+    while (rows := statistics.get("rows")) and heads * len(rows) ** 2 * FLOAT > MEMORY:
+        statistics = {"top_k": statistics["top_k"], "pool": len(rows)}
+    while (pool := statistics.get("pool", 1)) > 1 and heads * pool**2 * 2 * FLOAT > MEMORY:
+        statistics["pool"] = pool // 2
+    most = MEMORY // (heads * tokens * (FLOAT + INTEGER))
+    return statistics | {"top_k": max(1, min(statistics["top_k"], most))}
+
+
+def size_to_keep(model: TextModel, tokens: int, chosen: Chosen) -> int:
+    """Return how many bytes the queries, keys and log-sum-exps of a run take."""
+    layers = model.layers if chosen.layers is None else len(chosen.layers)
+    heads = _heads(model, chosen) // layers
+    key_heads = model.key_heads if chosen.heads is None else heads
+    number = torch.empty(0, dtype=model.dtype).element_size()
+    head = heads * (model.head_size * number + max(number, FLOAT))
+    return layers * tokens * (head + key_heads * model.head_size * number)
+
+
+@contextlib.contextmanager
+def _kept(
+    model: TextModel, tokens: int, chosen: Chosen, *, wanted: bool
+) -> Iterator[KeptAttention | None]:
+    """Yield the file for queries and keys, after a word about its size; None if the page is not served."""
+    if not wanted:
+        yield None
+        return
+    size = size_to_keep(model, tokens, chosen)
+    with KeptAttention(size) as kept:
+        _say(
+            f"The queries and keys take {in_megabytes(size)} in {kept.folder} until the server ends."
+        )
+        yield kept
+
+
+def _heads(model: TextModel, chosen: Chosen) -> int:
+    """Return how many heads are shown."""
+    layers = model.layers if chosen.layers is None else len(chosen.layers)
+    return layers * (model.heads if chosen.heads is None else len(chosen.heads))
+
+
+def _with_tiles(page: Page) -> Page:
+    """Return the page as one whose server answers requests for tiles."""
+    views = tuple(
+        replace(view, tiles=True) if isinstance(view, HeadsView) else view for view in page.views
+    )
+    return replace(page, views=views)
+
+
+def _say(text: str) -> None:
+    print(visible(text), file=sys.stderr)
+
+
+def _text(text: str | None, file: Path | None) -> str:
+    if (text is None) == (file is None):
+        raise ArgumentError(
+            "--text, --text-file",
+            expected="one of the two",
+            received="neither" if text is None else "both",
+            remedy='Write --text "The cat sat on the mat", or name a file in UTF-8.',
+        )
+    option = "--text" if file is None else "--text-file"
+    content = _read(file) if file is not None else text or ""
+    if not content.strip():
+        raise ArgumentError(
+            option,
+            expected="a text of several words",
+            received="an empty one" if file is None else f"{file}, which is empty",
+            remedy="A map of attention needs at least two tokens.",
+        )
+    return content
+
+
+def _read(file: Path) -> str:
+    try:
+        return str(read_file(file, MAX_TEXT), "utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ArgumentError(
+            "--text-file",
+            expected=f"a file with text in UTF-8, of at most {MAX_TEXT >> 20} MiB",
+            received=f"{file}: {reason}",
+            remedy="Convert it first: iconv -t UTF-8."
+            if isinstance(error, UnicodeDecodeError)
+            else "Name a file that can be read.",
+        ) from error
+
+
+def _tokens(model: TextModel, text: str, count: int | None) -> list[int]:
+    """Return the tokens of a text that the model is to read."""
+    try:
+        ids = model.encode(text)
+    except UnicodeEncodeError as error:  # half a surrogate pair, from a terminal that is not UTF-8
+        raise ArgumentError(
+            "--text",
+            expected="Unicode text",
+            received=f"{text[error.start]!r} at character {error.start}",
+            remedy="Write the text to a file in UTF-8, and name it by --text-file.",
+        ) from error
+    if count is not None:
+        ids = ids[:count]
+    if len(ids) < 2:
+        raise ArgumentError(
+            "--text",
+            expected="a text of at least two tokens",
+            received=f"{len(ids)}, {model.texts(ids)}",
+            remedy="One token attends to itself with weight 1.",
+        )
+    if len(ids) > model.positions and not (model.rotary and count is not None):
+        remedy = f"Read the first ones: --tokens {model.positions}."
+        if model.rotary:
+            remedy += " This model computes positions, so that --tokens may also ask for more than it was trained on."
+        raise ArgumentError(
+            "--text",
+            expected=f"a text of at most {model.positions:,} tokens, the positions of {model.title}",
+            received=f"{len(ids):,} tokens",
+            remedy=remedy,
+        )
+    return ids
+
+
+def _indices(text: str | None, option: str) -> list[int] | None:
+    """Return the numbers of a list such as "0,3-5"; None if there is none."""
+    if text is None:
+        return None
+    found: set[int] = set()
+    for part in text.split(","):
+        span = re.fullmatch(r"\s*([0-9]{1,4})(?:-([0-9]{1,4}))?\s*", part)
+        if span is None or int(span[1]) > int(span[2] or span[1]):
+            raise ArgumentError(
+                option,
+                expected='indices from 0 and ranges of them, such as "0,3-5"',
+                received=repr(text),
+                remedy="Leave it out to see all.",
+            )
+        found |= set(range(int(span[1]), int(span[2] or span[1]) + 1))
+    return sorted(found)
