@@ -36,6 +36,11 @@ def eager(*tensors: Tensor | None) -> bool:
     )
 
 
+def in_function_mode() -> bool:
+    """Check whether a `TorchFunctionMode` wants to see the call of a function: not within `torch.compile`."""
+    return not torch.compiler.is_compiling() and torch._C._is_torch_function_mode_enabled()
+
+
 def _any_lazy(tensors: tuple[Tensor | None, ...]) -> bool:
     """Check whether the values of any tensor differ from those in its memory, which the dispatcher resolves.
 

@@ -21,6 +21,7 @@ SourceKind = Literal["step", "input", "parameter", "buffer", "attribute", "const
 
 MAX_DRAWN_STEPS: int = 100
 MAX_SOURCE_WIDTH: int = 72
+MAX_REMARKS: int = 4
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,13 @@ class Step:
         unused: whether the result was never used: no later call read it, it was not returned, and nothing held it
             when the callable returned. The result of an in-place call counts as used if its tensor, or a view of the
             same memory, is used. A result that only TorchScript or another thread reads looks unused.
+        role: what it is in an attention: "scores", "scaled_scores", "mask", "masked_scores", "weights",
+            "dropped_weights" or "context"; "" if it is none of these.
+        beside: whether the callable never computed it: it is a step of an attention that a single call computes, and
+            the reference computed it beside that call.
+        product: the sources of the weights and values whose product the result is, if the call computes a whole
+            attention; else empty.
+        remark: what else is to be known about the value, as a sentence.
     """
 
     index: int
@@ -89,6 +97,10 @@ class Step:
     in_place: bool
     call: int
     unused: bool
+    role: str = ""
+    beside: bool = False
+    product: tuple[Source, ...] = ()
+    remark: str = ""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -124,39 +136,48 @@ class Trace:
         return iter(self.steps)
 
     def __contains__(self, name: object) -> bool:
-        return any(step.name == name for step in self.steps)
+        return isinstance(name, str) and bool(self.all(name))
 
     def __getitem__(self, key: str | int) -> Step:
-        """Return the last step with a name, or the step at an index.
+        """Return the last step with a name or a role, or the step at an index.
+
+        A name repeats if a line runs several times, in several modules or in a loop: `all` returns all of them, and
+        the module's path before the name chooses one, as in ``trace["heads.1.weights"]``. If no variable has the name,
+        the steps of attention with that role are found: ``trace["weights"]``, whatever its variable is called.
 
         Args:
-            key: a name or an index.
+            key: a name, a module's path and a name, a role, or an index.
 
         Returns:
             The step.
 
         Raises:
-            KeyError: no step has the name. The message lists similar names.
+            KeyError: no step has the name or role. The message lists similar ones.
             IndexError: the index is out of range.
         """
         if isinstance(key, int):
             return self.steps[key]
         steps = self.all(key)
         if not steps:
-            close = difflib.get_close_matches(key, self.names, n=5, cutoff=0.4) or self.names[:20]
+            known = dict.fromkeys((*self.names, *(step.role for step in self.steps if step.role)))
+            close = difflib.get_close_matches(key, known, n=5, cutoff=0.4) or [*known][:20]
             raise KeyError(f"no step is called {key!r}; there are: {', '.join(close) or 'none'}")
         return steps[-1]
 
     def all(self, name: str) -> tuple[Step, ...]:
-        """Return every step with a name.
+        """Return every step with a name or, if there is none, with a role.
 
         Args:
-            name: the name.
+            name: the name, also behind its module's path, as in "heads.1.weights"; or the role.
 
         Returns:
             The steps in order, or an empty tuple.
         """
-        return tuple(step for step in self.steps if step.name == name)
+        for names_of in (_names_of, _roles_of):
+            found = tuple(step for step in self.steps if name in names_of(step))
+            if found:
+                return found
+        return ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -182,13 +203,26 @@ class Trace:
             )
         return tuple(sentences)
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Sentences about attentions that were computed beside the calls that compute them; empty if there are none."""
+        if not any(step.beside for step in self.steps):
+            return ()
+        calls = [step for step in self.steps if step.product]
+        more = [f"… and {len(calls) - MAX_REMARKS} more (Step.remark)"] * (len(calls) > MAX_REMARKS)
+        return (
+            'Steps marked "beside" were computed by the reference, beside a call that computes a whole attention.',
+            *(f"{_full_name(step)}: {step.remark}" for step in calls[:MAX_REMARKS]),
+            *more,
+        )
+
     def __repr__(self) -> str:
         dropped = f", {self.dropped_steps} dropped" if self.dropped_steps else ""
         return f"Trace({len(self)} steps{dropped}: {', '.join(self.names[:12])})"
 
     def __str__(self) -> str:
         header = ("#", "name", "operation", "shape", "", "line", "source")
-        return "\n".join([aligned([header, *self._rows()]), *self.limits_reached])
+        return "\n".join([aligned([header, *self._rows()]), *self.remarks, *self.limits_reached])
 
     def _rows(self) -> list[tuple[str, ...]]:
         show_file = len({step.file for step in self.steps}) > 1
@@ -198,7 +232,7 @@ class Trace:
                 step.name,
                 step.operation,
                 times(step.shape),
-                "unused" if step.unused else "",
+                "beside" if step.beside else "unused" if step.unused else "",
                 _line(step, show_file=show_file),
                 _shorten(step.source),
             )
@@ -213,6 +247,18 @@ class Trace:
             notes.append(f"The first {MAX_DRAWN_STEPS} of {len(self)} steps are drawn.")
         paragraphs = [f"<p>{html.escape(note)}</p>" for note in notes]
         return f"<style>{drawing.STYLE}</style><div>{''.join(drawn)}{''.join(paragraphs)}</div>"
+
+
+def _full_name(step: Step) -> str:
+    return f"{step.module}.{step.name}" if step.module else step.name
+
+
+def _names_of(step: Step) -> tuple[str, str]:
+    return step.name, _full_name(step)
+
+
+def _roles_of(step: Step) -> tuple[str, ...]:
+    return (step.role, f"{step.module}.{step.role}") if step.role else ()
 
 
 def _line(step: Step, *, show_file: bool) -> str:
@@ -243,10 +289,5 @@ def _value_as_html(value: Tensor | Summary) -> str:
     if isinstance(value, Tensor):
         return drawing.heat_map(value)
     if value.sample is None:
-        return "<p>The entries of this tensor cannot be read.</p>"
-    caption = (
-        f"A sample of {times(value.shape)} entries: every {times(value.strides)}th. All entries lie "
-        f"between {value.minimum:.4g} and {value.maximum:.4g}; mean {value.mean:.4g}, "
-        f"standard deviation {value.std:.4g}, {value.nans} NaN."
-    )
-    return drawing.heat_map(value.sample, caption=caption)
+        return f"<p>{html.escape(str(value))}</p>"
+    return drawing.heat_map(value.sample, caption=str(value))

@@ -47,6 +47,6 @@ def recording_of_target(
         B, T = subject.fixed_sizes or (1, TOKENS if labels is None else len(labels))
         if subject.max_length is not None:
             T = min(T, subject.max_length)
-        observation = subject.record(subject.draw(B, T))
+        observation = subject.record(subject.draw(B, T), open_attention=True)
     shown = tuple(f"t{i}" for i in range(T)) if labels is None else tuple(map(str, labels))[:T]
     return Recording(subject.name, observation.trace, observation.values, shown)
