@@ -95,7 +95,8 @@ class FusedCall:
             map(_is_readable, (problem.query, problem.key, problem.value))
         ):
             return None
-        return cls(problem, dict(zip(_NAMES, arguments, strict=False)) | dict(keywords))
+        names = _NAMES if function is attention else _NAMES_OF_SDPA
+        return cls(problem, dict(zip(names, arguments, strict=False)) | dict(keywords))
 
     def opened(self, result: object, room: int) -> OpenedAttention | None:
         """Compute the steps of the call, which has run; None if they cannot be.
@@ -128,6 +129,7 @@ class FusedCall:
 
 
 _NAMES = ("query", "key", "value", "mask")
+_NAMES_OF_SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
 
 def _readers() -> dict[object, Callable[..., AttentionProblem | None]]:
@@ -242,7 +244,7 @@ class _Steps:
             last = self.add("capped_scores", "soft_cap", (last, problem.softcap), scores)
         if problem.bias is not None:
             scores = scores + problem.bias.to(dtype)
-            bias = self._argument("bias", "attn_mask", "mask")
+            bias = self._argument("bias", "attn_mask")
             last = self.add("biased_scores", "add", (last, bias), scores)
         if problem.mask is not None:
             assert isinstance(problem.mask, Mask)

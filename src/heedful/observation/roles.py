@@ -31,7 +31,7 @@ BETWEEN: frozenset[str] = frozenset(
 def roles_of(steps: Sequence[Step]) -> dict[int, str]:
     """Return the roles of steps by their index: "scores", "weights", "context" and those between.
 
-    A softmax makes weights if the numbers in it lead back to a product of two tensors that are no parameters.
+    A softmax makes weights if it leads back to a product of two tensors that are no parameters, and on to another one.
     """
     roles: dict[int, str] = {}
     readers: dict[int, list[Step]] = {}
@@ -41,9 +41,9 @@ def roles_of(steps: Sequence[Step]) -> dict[int, str]:
                 readers.setdefault(source.step, []).append(step)
     for step in steps:
         if step.operation == "softmax" and not step.beside:
-            found = dict(_roles_before(steps, step))
-            if "scores" in found.values():
-                roles |= found | {step.index: "weights"} | dict(_roles_after(readers, step))
+            before, after = dict(_roles_before(steps, step)), dict(_roles_after(readers, step))
+            if "scores" in before.values() and "context" in after.values():
+                roles |= before | {step.index: "weights"} | after
     return roles
 
 

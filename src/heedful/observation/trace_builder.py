@@ -155,10 +155,10 @@ class TraceBuilder:
         if call.opened is not None:
             for step in call.opened.steps:
                 self._add_beside(step, location, fields)
-            product = [self._sources(tensor, location)[-1] for tensor in call.opened.product]
-            self._mark_used(product)
-            fields |= {"product": tuple(product), "remark": call.opened.remark, "role": "context"}
+        first = len(self._drafts)
         self._add_outputs(call, names, fields)
+        if call.opened is not None:
+            self._note_context(self._drafts[first], call.opened, location)
 
     @property
     def room(self) -> int:
@@ -271,6 +271,13 @@ class TraceBuilder:
             _Draft(step, opened.name, TensorLiveness(opened.tensor, in_place=False), used=False)
         )
         self._origins.set_origin(opened.tensor, Source("step", "", index))
+
+    def _note_context(
+        self, draft: _Draft, opened: OpenedAttention, location: SourceLocation | None
+    ) -> None:
+        product = tuple(self._sources(tensor, location)[-1] for tensor in opened.product)
+        self._mark_used(product)
+        draft.step = replace(draft.step, product=product, remark=opened.remark, role="context")
 
     def _common_fields(
         self,
