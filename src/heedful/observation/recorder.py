@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import TracebackType
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from heedful.errors import ArgumentError
+from heedful.modes import operation_by_operation
 from heedful.observation.opening import FusedCall
 from heedful.observation.reachable import ReachableTensors
 from heedful.observation.step_names import TupleItem
@@ -78,7 +79,8 @@ def record(
         largest: the number of elements above which a value is kept as a `Summary`.
         memory: the number of bytes that all values together may take. Further values are kept as summaries.
         steps: the number of steps to keep. Further steps are counted in `Trace.dropped_steps`.
-        open_attention: whether to open attentions; False: each is the one step that ran.
+        open_attention: whether to open attentions; False: PyTorch's is the one step that ran, and heedful's the
+            operations of its kernel.
         keywords: its keyword arguments. If one of them is called `largest`, `memory`, `steps` or `open_attention`, wrap
             the callable in a lambda.
 
@@ -102,7 +104,8 @@ def record(
     reachable = ReachableTensors(callable, inputs, keywords)
     builder = TraceBuilder(reachable, Limits(largest, memory, steps), boundary=record.__code__)
     mode = _RecordingMode(builder, open_attention=open_attention)
-    with _uncompiled(), _fast_paths_kept(mode), mode:
+    detail = nullcontext() if open_attention else operation_by_operation()
+    with _uncompiled(), _fast_paths_kept(mode), detail, mode:
         result = callable(*inputs, **keywords)
     return builder.build(result)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from heedful.observation.trace import Source, Step
+from heedful.observation.step import Source, Step
 
 PRODUCTS: frozenset[str] = frozenset({"matmul", "bmm", "mm", "einsum", "baddbmm"})
 SCALINGS: frozenset[str] = frozenset({"div", "truediv", "true_divide", "mul", "multiply"})

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from heedful import drawing
 from heedful.shapes import times
 
 SAMPLES_PER_DIMENSION: int = 16
 SAMPLES_PER_LEADING_DIMENSION: int = 4
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Summary:
     """The shape, range and a sample of a tensor that is too large to keep.
 
@@ -43,6 +44,15 @@ class Summary:
     sample: Tensor | None = None
     strides: tuple[int, ...] = ()
     of_sample: bool = False
+
+    def __repr__(self) -> str:
+        return f"Summary({self})"
+
+    def _repr_html_(self) -> str:
+        """Return the numbers and a heat map of the sample, for a notebook."""
+        if self.sample is None:
+            return f"<p>{self}</p>"
+        return f"<style>{drawing.STYLE}</style>{drawing.heat_map(self.sample, caption=str(self))}"
 
     def __str__(self) -> str:
         if self.sample is None:

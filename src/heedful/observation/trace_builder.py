@@ -17,6 +17,7 @@ from heedful.observation.opening import BESIDE, OpenedAttention, OpenedStep
 from heedful.observation.reachable import ReachableTensors
 from heedful.observation.roles import roles_of
 from heedful.observation.source_location import SourceLocation, find_location, frames_outward
+from heedful.observation.step import Source, Step
 from heedful.observation.step_names import (
     CallContext,
     StepName,
@@ -27,7 +28,7 @@ from heedful.observation.step_names import (
 )
 from heedful.observation.summary import Summary
 from heedful.observation.tensor_origins import TensorLiveness, TensorOrigins
-from heedful.observation.trace import Source, Step, Trace
+from heedful.observation.trace import Trace
 
 
 @dataclass(frozen=True)
