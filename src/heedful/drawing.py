@@ -123,7 +123,7 @@ def heat_map(
     leading = list(numpy.ndindex(entries.shape[:-2]))
     limit = PANEL_LIMIT if pick is None else PICK_LIMIT
     # A single large entry would leave the means of blocks without color.
-    drawn = numpy.stack([_pooled(entries[index]) for index in leading[:limit]])
+    drawn = numpy.stack([pooled(entries[index]) for index in leading[:limit]])
     scale = _ColorScale.of(drawn, whole=not (tensor.is_floating_point() or tensor.is_complex()))
     labels = _Labels(row_labels, column_labels)
     panels = [
@@ -210,7 +210,7 @@ class _ColorScale:
         finite = numbers[numpy.isfinite(numbers)]
         sizes = numpy.abs(finite)
         largest = float(sizes.max(initial=0.0)) or 1.0
-        high = _robust_maximum(sizes) if max(numbers.shape[-2:]) > TABLE_LIMIT else largest
+        high = robust_maximum(sizes) if max(numbers.shape[-2:]) > TABLE_LIMIT else largest
         clipped = high < largest
         if (finite < 0).any():
             return cls(-high, high, DIVERGING, whole, clipped)
@@ -243,7 +243,7 @@ class _ColorScale:
         return "z.2f" if self.high >= 0.1 else "z.4f"
 
 
-def _robust_maximum(sizes: numpy.ndarray) -> float:
+def robust_maximum(sizes: numpy.ndarray) -> float:
     """Return the largest size, or a smaller one if few entries are so large that the others would be white.
 
     The first queries of a causal attention have few keys, and so weights many times as large as all others.
@@ -332,7 +332,7 @@ def _text_color(background: tuple[int, int, int]) -> str:
 
 def _picture(matrix: numpy.ndarray, labels: _Labels, scale: _ColorScale) -> str:
     """Return an SVG with one path per color, so that a cell takes a dozen bytes."""
-    cells = _pooled(matrix)
+    cells = pooled(matrix)
     rows, columns = cells.shape
     squares: dict[str, list[str]] = {}
     for (i, j), value in numpy.ndenumerate(cells):
@@ -382,17 +382,25 @@ def _path(fill: str, squares: str) -> str:
     )
 
 
-def _pooled(matrix: numpy.ndarray) -> numpy.ndarray:
-    """Return the means of the finite entries of blocks.
+def ink_on(ground: str) -> str:
+    """Return black or white, "#111" or "#fff", whichever is easier to read on a color such as "#6baed6"."""
+    red, green, blue = (int(ground[i : i + 2], 16) for i in (1, 3, 5))
+    return _text_color((red, green, blue))
+
+
+def pooled(
+    matrix: numpy.ndarray, limits: tuple[int, int] = (PICTURE_LIMIT, PICTURE_LIMIT)
+) -> numpy.ndarray:
+    """Return the means of the finite entries of blocks, at most as many rows and columns as the limits say.
 
     A NaN or +∞ fills its whole block, because it is usually a bug. −∞ is usually a mask, so it only fills a block that
     contains nothing else.
     """
-    if max(matrix.shape) <= PICTURE_LIMIT:
+    if all(size <= limit for size, limit in zip(matrix.shape, limits, strict=True)):
         return matrix
     starts = [
-        numpy.linspace(0, size, min(size, PICTURE_LIMIT), endpoint=False).astype(int)
-        for size in matrix.shape
+        numpy.linspace(0, size, min(size, limit), endpoint=False).astype(int)
+        for size, limit in zip(matrix.shape, limits, strict=True)
     ]
 
     def sums(values: numpy.ndarray) -> numpy.ndarray:
@@ -424,7 +432,8 @@ def _legend(numbers: numpy.ndarray, scale: _ColorScale) -> str:
     }
     hatched = ", ".join(f"{count} × {name}" for name, count in counts.items() if count)
     return (
-        f'{"≤ " if scale.clipped and scale.low else ""}{scale.text(scale.low)}<span class="scale" style="background:{bar}"></span>'
+        f"{'≤ ' if scale.clipped and scale.low else ''}{scale.text(scale.low)}"
+        f'<span class="scale" style="background:{bar}"></span>'
         f"{'≥ ' if scale.clipped else ''}{scale.text(scale.high)}; values {_range(numbers, scale)}"
         + (f"; hatched: {hatched}" if hatched else "")
     )
