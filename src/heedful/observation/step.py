@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Literal
@@ -93,6 +93,7 @@ class Step:
         product: the sources of the weights and values whose product the result is, if the call computes a whole
             attention; else empty.
         remark: what else is to be known about the value, as a sentence.
+        labels: the texts of the tokens, if they were given to `Trace.with_labels`.
     """
 
     index: int
@@ -116,6 +117,7 @@ class Step:
     beside: bool = False
     product: tuple[Source, ...] = ()
     remark: str = ""
+    labels: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         place = f", {self.place}" if self.place else ""
@@ -123,7 +125,7 @@ class Step:
 
     def _repr_html_(self) -> str:
         """Return the step and a heat map of its value, for a notebook."""
-        drawn = step_as_html(self, (), opened=True)
+        drawn = step_as_html(self, opened=True)
         return f'<style>{STYLE}</style><div class="heedful-steps">{drawn}</div>'
 
     @property
@@ -142,14 +144,11 @@ class Step:
         return "beside" if self.beside else "unused" if self.unused else ""
 
 
-def step_as_html(
-    step: Step, labels: Sequence[str], *, opened: bool = False, draw: bool = True
-) -> str:
+def step_as_html(step: Step, *, opened: bool = False, draw: bool = True) -> str:
     """Return a step as an element that the reader unfolds.
 
     Args:
         step: the step.
-        labels: the texts of the tokens, or none.
         opened: whether it is unfolded at first.
         draw: whether its value is drawn, too.
     """
@@ -159,7 +158,7 @@ def step_as_html(
         f"<details{' open' if opened else ''}><summary><code>{html.escape(step.full_name)}</code> "
         f'<span class="facts">{html.escape(facts)}</span></summary>'
         f"<p><code>{html.escape(' '.join(step.source.split()))}</code></p>{remark}"
-        f"{_value_as_html(step, labels) if draw else ''}</details>"
+        f"{_value_as_html(step) if draw else ''}</details>"
     )
 
 
@@ -170,7 +169,7 @@ def cells_of(step: Step) -> int:
     return panels * min(rows, drawing.PICTURE_LIMIT) * min(columns, drawing.PICTURE_LIMIT)
 
 
-def _value_as_html(step: Step, labels: Sequence[str]) -> str:
+def _value_as_html(step: Step) -> str:
     if not isinstance(step.value, Tensor):
         sample = step.value.sample
         if sample is None:
@@ -179,7 +178,7 @@ def _value_as_html(step: Step, labels: Sequence[str]) -> str:
     value = _without_leading_ones(step.value)
     rows, columns = (1, 1, *value.shape)[-2:]
     is_map = step.role in MAPS
-    texts = [_label(label) for label in labels]
+    texts = [_label(label) for label in step.labels]
     whole_row = value.dim() == 1
     return drawing.heat_map(
         value,
@@ -200,7 +199,7 @@ def _panel_name(step: Step, value: Tensor) -> str:
     """Return what the matrices of a value are."""
     if value.dim() > 3:
         return "sequence and head" if value.dim() == 4 else "part"
-    return "head" if step.role in MAPS or len(step.shape) > 3 else "part"
+    return "head" if step.role in MAPS or step.role == "context" else "part"
 
 
 def _label(text: str) -> str:

@@ -166,7 +166,9 @@ class Trace:
         Args:
             labels: one text for each token.
         """
-        return replace(self, labels=tuple(map(str, labels)))
+        texts = tuple(map(str, labels))
+        steps = tuple(replace(step, labels=texts) for step in self.steps)
+        return replace(self, steps=steps, labels=texts)
 
     def _repr_html_(self) -> str:
         """Return every step, folded, and the weights of each attention open, for a notebook."""
@@ -176,7 +178,7 @@ class Trace:
         listed = ""
         for module, steps in groupby(self.steps[:MAX_LISTED_STEPS], lambda step: step.module):
             elements = [
-                step_as_html(step, self.labels, opened=step in opened, draw=step.index in drawn)
+                step_as_html(step, opened=step in opened, draw=step.index in drawn)
                 for step in steps
             ]
             is_folded = len(self) > MAX_UNGROUPED and len(elements) > 1
