@@ -383,9 +383,10 @@ def _path(fill: str, squares: str) -> str:
 
 
 def ink_on(ground: str) -> str:
-    """Return black or white, "#111" or "#fff", whichever is easier to read on a color such as "#6baed6"."""
+    """Return "#111111" or "#ffffff", whichever is easier to read on a color such as "#6baed6"."""
     red, green, blue = (int(ground[i : i + 2], 16) for i in (1, 3, 5))
-    return _text_color((red, green, blue))
+    ink = _text_color((red, green, blue)).removeprefix("#")
+    return f"#{ink}{ink}"
 
 
 def pooled(

@@ -12,8 +12,9 @@ import termios
 
 import pytest
 import torch
+from rich.style import Style
 
-from heedful.drawing import DIVERGING, SEQUENTIAL
+from heedful.drawing import DIVERGING, SEQUENTIAL, ink_on
 from heedful.screen import Abilities, has_unicode
 from heedful.tour import inputs, ladder
 from heedful.tour.report.maps import MAX_MAP_ROWS, matrices
@@ -128,17 +129,24 @@ def test_a_map_of_sixteen_colours_has_characters():
 
 @pytest.mark.parametrize("stops", [SEQUENTIAL, DIVERGING])
 def test_many_colours_have_ink_that_can_be_read(stops):
-    from heedful.drawing import ink_on
-
     def luminance(color):
         channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
         linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
     for ground in stops:
-        ink = {"#fff": "#ffffff", "#111": "#111111"}[ink_on(ground)]
+        ink = ink_on(ground)
         light, dark = sorted((luminance(ink), luminance(ground)), reverse=True)
         assert (light + 0.05) / (dark + 0.05) > 4
+
+
+@pytest.mark.parametrize("tensor", [SIX, SIX - 0.5, LARGE])
+@pytest.mark.parametrize("colours", [16, 256])
+def test_every_style_is_one_that_rich_knows(tensor, colours):
+    styles = {str(span.style) for span in drawn(tensor, 60, colours).spans}
+    assert len(styles) > 2
+    for style in styles:
+        Style.parse(style)
 
 
 # --- a terminal ---------------------------------------------------------------------------------------
