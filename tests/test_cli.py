@@ -111,10 +111,10 @@ def test_text_shows_every_step_with_its_meaning(tmp_path):
     assert all(len(line) <= screen.WIDTH for line in result.stdout.splitlines())
 
 
-def test_a_large_matrix_shows_its_corner():
+def test_a_large_matrix_becomes_a_map():
     np.save("m.npy", np.random.default_rng(0).standard_normal((30, 20)))
     result = run("--rung", "self-attention-v1", "--input", "m.npy")
-    assert "the corner of 30 × 30" in result.stdout
+    assert "30 × 30 entries: from" in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= screen.WIDTH
 
 

@@ -76,9 +76,9 @@ def test_signed_values_diverge_from_white_and_nonnegative_values_start_at_white(
         return re.findall(r"background:(#\w{6})", drawn(tensor))[: tensor.numel()]
 
     negative, positive = grounds(torch.tensor([-1.0, 1.0]))
-    blue, red = (int(negative[5:], 16), int(positive[1:3], 16))
-    assert blue > int(negative[1:3], 16)
-    assert red > int(positive[5:], 16)
+    orange, blue = (int(negative[1:3], 16), int(positive[5:], 16))
+    assert orange > int(negative[5:], 16)
+    assert blue > int(positive[1:3], 16)
     zero, one = grounds(torch.tensor([0.0, 1.0]))
     assert luminance(zero) > 0.9 > 0.1 > luminance(one)
 

@@ -16,6 +16,7 @@ from heedful.kernels import Kernel, flex, native, online, reference, torch_sdpa
 from heedful.masks import MAX_KEY_RANGES, Mask
 from heedful.problem import FEW_QUERIES, AttentionProblem
 from heedful.screen import aligned
+from heedful.tables import table
 
 KERNELS: dict[str, Kernel] = {
     module.NAME: cast(Kernel, cast(ModuleType, module))
@@ -93,7 +94,7 @@ def choose(problem: AttentionProblem, kernel: str = AUTO) -> Kernel:
     return KERNELS[kernel]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """The kernel that `attention` would use for a problem, with the reasons. It prints as a table.
 
@@ -128,8 +129,18 @@ class Plan:
     scratch_bytes: int
     notes: str
 
+    def __repr__(self) -> str:
+        return f"Plan(kernel={self.kernel!r}, mask={self.mask!r}, pairs={self.pairs}, flops={self.flops})"
+
     def __str__(self) -> str:
-        rows = [
+        return aligned(self._rows())
+
+    def _repr_html_(self) -> str:
+        """Return the table for a notebook."""
+        return table(self._rows())
+
+    def _rows(self) -> list[tuple[str, str]]:
+        return [
             ("problem", self.problem),
             ("mask", self.mask),
             ("kernel", self.kernel + (f" ({self.notes})" if self.notes else "")),
@@ -140,7 +151,6 @@ class Plan:
             ),
             *((f"not {name}", reason) for name, reason in self.others),
         ]
-        return aligned(rows)
 
 
 def explain(

@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from uuid import uuid4
 
 import numpy
 import torch
@@ -24,6 +25,8 @@ from heedful.shapes import times
 TABLE_LIMIT: int = 16  # rows or columns of a table, whose cells have room for numbers
 PICTURE_LIMIT: int = 64  # rows or columns of a picture, whose cells can still be distinguished
 PANEL_LIMIT: int = 8
+PICK_LIMIT: int = 32  # panels to pick from
+USUAL: float = 0.98  # of the entries of a picture that are not 0 lie within its scale, at least
 LEVELS: int = 48  # colors of a picture, each of which is one path
 
 SEQUENTIAL: tuple[str, ...] = (
@@ -37,17 +40,17 @@ SEQUENTIAL: tuple[str, ...] = (
     "#08306b",
 )
 DIVERGING: tuple[str, ...] = (
-    "#2166ac",
-    "#4393c3",
-    "#92c5de",
-    "#d1e5f0",
-    "#f7f7f7",
-    "#fddbc7",
-    "#f4a582",
-    "#d6604d",
-    "#b2182b",
+    "#6e2a04",
+    "#b5480b",
+    "#ee8339",
+    "#fdd5b1",
+    "#f4f8fc",
+    "#c6dbef",
+    "#6baed6",
+    "#2171b5",
+    "#08306b",
 )
-"""Blue for negative values, red for positive ones. Both scales can be read by the color-blind."""
+"""Orange for negative values, blue for positive ones, as in pages. Both scales can be read by the color-blind."""
 
 STYLE: str = """
 .heat-map { margin: 0.5em 0 1em; color: inherit; font: 12px/1.3 system-ui, sans-serif; }
@@ -56,7 +59,10 @@ STYLE: str = """
 .heat-map .panel > p { margin: 0 0 0.2em; opacity: 0.85; }
 .heat-map table { font: inherit; border-collapse: separate; border-spacing: 1px;
   width: auto; margin: 0; background: none; }
+figure.heat-map tbody tr { background: none; }
 .heat-map td, .heat-map .scale { print-color-adjust: exact; }
+.heat-map details { margin: 0.1em 0; }
+.heat-map summary { cursor: pointer; width: max-content; }
 .heat-map td { padding: 0.25em 0.4em; min-width: 2.4em; text-align: right; border: 0;
   font-variant-numeric: tabular-nums; }
 .heat-map th { padding: 0.1em 0.4em; font-weight: 500; text-align: right; border: 0; background: none; }
@@ -78,10 +84,12 @@ def heat_map(
     row_labels: Sequence[str] | None = None,
     column_labels: Sequence[str] | None = None,
     caption: str | None = None,
+    pick: str | None = None,
+    numbers: bool = True,
 ) -> str:
     """Draw a tensor as HTML that needs only `STYLE`.
 
-    Colors range from white to blue if all values are nonnegative, and from blue over white to red otherwise. NaN and
+    Colors range from white to blue if all values are nonnegative, and from orange over white to blue otherwise. NaN and
     infinities are hatched. A large matrix is drawn with fewer cells, each of which shows the mean of the finite entries
     it covers. The caption mentions this, and how many panels are left out.
 
@@ -91,6 +99,8 @@ def heat_map(
         row_labels: one label per row, such as the words that attend.
         column_labels: one label per column, such as the words that are attended to.
         caption: the text below the figure.
+        numbers: whether small matrices are tables of numbers and there is a scale; False: pictures without one.
+        pick: what a panel is, such as "head". If given, the reader opens one panel at a time.
 
     Returns:
         An HTML ``<figure>``.
@@ -103,31 +113,34 @@ def heat_map(
         >>> html.startswith('<figure class="heat-map">')
         True
     """
-    numbers = _as_numbers(tensor)
-    rows, columns = numbers.shape[-2:]
+    entries = _as_numbers(tensor)
+    rows, columns = entries.shape[-2:]
     _check_labels("row_labels", row_labels, rows)
     _check_labels("column_labels", column_labels, columns)
-    if not numbers.size:
+    if not entries.size:
         return _figure([], [caption, f"{times(tensor.shape)}: no entries"])
 
-    leading = list(numpy.ndindex(numbers.shape[:-2]))
+    leading = list(numpy.ndindex(entries.shape[:-2]))
+    limit = PANEL_LIMIT if pick is None else PICK_LIMIT
     # A single large entry would leave the means of blocks without color.
-    drawn = numpy.stack([_pooled(numbers[index]) for index in leading[:PANEL_LIMIT]])
+    drawn = numpy.stack([pooled(entries[index]) for index in leading[:limit]])
     scale = _ColorScale.of(drawn, whole=not (tensor.is_floating_point() or tensor.is_complex()))
     labels = _Labels(row_labels, column_labels)
     panels = [
-        _panel(numbers[index], ", ".join(map(str, index)), labels, scale)
-        for index in leading[:PANEL_LIMIT]
+        _panel(entries[index], ", ".join(map(str, index)), labels, scale, pick, numbers)
+        for index in leading[:limit]
     ]
-    notes = [caption and html.escape(caption), _legend(numbers, scale)]
+    if pick is not None and len(panels) > 1:
+        panels = [_picker(panels)]
+    notes = [caption and html.escape(caption), _legend(entries, scale) if numbers else None]
     if tensor.is_complex():
         notes.append("The magnitude is drawn.")
     if max(rows, columns) > PICTURE_LIMIT:
         cells = min(rows, PICTURE_LIMIT), min(columns, PICTURE_LIMIT)
         notes.append(f"{rows} × {columns} entries by {times(cells)} cells, each a mean.")
-    if len(leading) > PANEL_LIMIT:
-        left_out = len(leading) - PANEL_LIMIT
-        notes.append(f"{PANEL_LIMIT} of {len(leading)} panels shown, {left_out} left out.")
+    if len(leading) > limit:
+        left_out = len(leading) - limit
+        notes.append(f"{limit} of {len(leading)} panels shown, {left_out} left out.")
     return _figure(panels, notes)
 
 
@@ -189,19 +202,24 @@ class _ColorScale:
     high: float
     stops: tuple[str, ...]
     whole: bool
+    clipped: bool = False
 
     @classmethod
     def of(cls, numbers: numpy.ndarray, *, whole: bool) -> _ColorScale:
         """Return the scale for numbers, which are `whole` if their dtype is integer or Boolean."""
         finite = numbers[numpy.isfinite(numbers)]
-        high = float(numpy.abs(finite).max(initial=0.0)) or 1.0
+        sizes = numpy.abs(finite)
+        largest = float(sizes.max(initial=0.0)) or 1.0
+        high = robust_maximum(sizes) if max(numbers.shape[-2:]) > TABLE_LIMIT else largest
+        clipped = high < largest
         if (finite < 0).any():
-            return cls(-high, high, DIVERGING, whole)
-        return cls(0.0, high, SEQUENTIAL, whole)
+            return cls(-high, high, DIVERGING, whole, clipped)
+        return cls(0.0, high, SEQUENTIAL, whole, clipped)
 
     def level(self, value: float) -> int:
         """Return the level of a finite value, from 0 to `LEVELS` − 1."""
-        return round((value - self.low) / (self.high - self.low) * (LEVELS - 1))
+        share = (value - self.low) / (self.high - self.low)
+        return round(min(max(share, 0.0), 1.0) * (LEVELS - 1))
 
     def color(self, level: int) -> tuple[int, int, int]:
         """Return the red, green and blue of a level."""
@@ -225,10 +243,41 @@ class _ColorScale:
         return "z.2f" if self.high >= 0.1 else "z.4f"
 
 
-def _panel(matrix: numpy.ndarray, index: str, labels: _Labels, scale: _ColorScale) -> str:
+def robust_maximum(sizes: numpy.ndarray) -> float:
+    """Return the largest size, or a smaller one if few entries are so large that the others would be white.
+
+    The first queries of a causal attention have few keys, and so weights many times as large as all others.
+    """
+    largest = float(sizes.max(initial=0.0)) or 1.0
+    present = sizes[sizes > 0]
+    usual = float(numpy.quantile(present, USUAL)) if present.size else largest
+    return usual if largest > 2 * usual else largest
+
+
+def _panel(
+    matrix: numpy.ndarray,
+    index: str,
+    labels: _Labels,
+    scale: _ColorScale,
+    pick: str | None,
+    numbers: bool,
+) -> str:
+    draw = _table if numbers and max(matrix.shape) <= TABLE_LIMIT else _picture
+    drawn = draw(matrix, labels, scale)
+    if pick is not None and index:
+        return f"<summary>{html.escape(pick)} {index}</summary>{drawn}"
     heading = f"<p>[{index}]</p>" if index else ""
-    draw = _table if max(matrix.shape) <= TABLE_LIMIT else _picture
-    return f'<div class="panel">{heading}{draw(matrix, labels, scale)}</div>'
+    return f'<div class="panel">{heading}{drawn}</div>'
+
+
+def _picker(panels: Sequence[str]) -> str:
+    """Return panels of which one is open. It needs no script, so that it works wherever HTML is shown."""
+    group = f"panels-{uuid4().hex[:12]}"
+    opened = (
+        f'<details name="{group}"{" open" if i == 0 else ""}>{panel}</details>'
+        for i, panel in enumerate(panels)
+    )
+    return f"<div>{''.join(opened)}</div>"
 
 
 def _table(matrix: numpy.ndarray, labels: _Labels, scale: _ColorScale) -> str:
@@ -283,7 +332,7 @@ def _text_color(background: tuple[int, int, int]) -> str:
 
 def _picture(matrix: numpy.ndarray, labels: _Labels, scale: _ColorScale) -> str:
     """Return an SVG with one path per color, so that a cell takes a dozen bytes."""
-    cells = _pooled(matrix)
+    cells = pooled(matrix)
     rows, columns = cells.shape
     squares: dict[str, list[str]] = {}
     for (i, j), value in numpy.ndenumerate(cells):
@@ -333,17 +382,26 @@ def _path(fill: str, squares: str) -> str:
     )
 
 
-def _pooled(matrix: numpy.ndarray) -> numpy.ndarray:
-    """Return the means of the finite entries of blocks.
+def ink_on(ground: str) -> str:
+    """Return "#111111" or "#ffffff", whichever is easier to read on a color such as "#6baed6"."""
+    red, green, blue = (int(ground[i : i + 2], 16) for i in (1, 3, 5))
+    ink = _text_color((red, green, blue)).removeprefix("#")
+    return f"#{ink}{ink}"
+
+
+def pooled(
+    matrix: numpy.ndarray, limits: tuple[int, int] = (PICTURE_LIMIT, PICTURE_LIMIT)
+) -> numpy.ndarray:
+    """Return the means of the finite entries of blocks, at most as many rows and columns as the limits say.
 
     A NaN or +∞ fills its whole block, because it is usually a bug. −∞ is usually a mask, so it only fills a block that
     contains nothing else.
     """
-    if max(matrix.shape) <= PICTURE_LIMIT:
+    if all(size <= limit for size, limit in zip(matrix.shape, limits, strict=True)):
         return matrix
     starts = [
-        numpy.linspace(0, size, min(size, PICTURE_LIMIT), endpoint=False).astype(int)
-        for size in matrix.shape
+        numpy.linspace(0, size, min(size, limit), endpoint=False).astype(int)
+        for size, limit in zip(matrix.shape, limits, strict=True)
     ]
 
     def sums(values: numpy.ndarray) -> numpy.ndarray:
@@ -375,8 +433,9 @@ def _legend(numbers: numpy.ndarray, scale: _ColorScale) -> str:
     }
     hatched = ", ".join(f"{count} × {name}" for name, count in counts.items() if count)
     return (
-        f'{scale.text(scale.low)}<span class="scale" style="background:{bar}"></span>'
-        f"{scale.text(scale.high)}; values {_range(numbers, scale)}"
+        f"{'≤ ' if scale.clipped and scale.low else ''}{scale.text(scale.low)}"
+        f'<span class="scale" style="background:{bar}"></span>'
+        f"{'≥ ' if scale.clipped else ''}{scale.text(scale.high)}; values {_range(numbers, scale)}"
         + (f"; hatched: {hatched}" if hatched else "")
     )
 

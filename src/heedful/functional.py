@@ -11,13 +11,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.jit._builtins import _register_builtin
+from torch.overrides import handle_torch_function
 
 from heedful.dispatch import AUTO, choose
 from heedful.kernels import native
 from heedful.kernels.native import repeated
 from heedful.kernels.torch_sdpa import pytorch_sdpa
 from heedful.masks import Causal, Dense, Mask
-from heedful.modes import is_causal_bias
+from heedful.modes import in_function_mode, is_causal_bias
 from heedful.problem import DTYPES, AttentionProblem
 from heedful.result import AttentionResult, AttentionResultWithMass
 from heedful.shapes import broadcasts, sizes_of
@@ -85,6 +86,20 @@ def attention(
         >>> attention(query, key, value, Causal()).flatten()
         tensor([1.0000, 1.5000, 3.0000])
     """
+    if in_function_mode():
+        return handle_torch_function(
+            attention,
+            (),
+            *(query, key, value, mask),
+            bias=bias,
+            scale=scale,
+            softcap=softcap,
+            sinks=sinks,
+            dropout_p=dropout_p,
+            kernel=kernel,
+            return_lse=return_lse,
+            return_received_mass=return_received_mass,
+        )
     autocast = _autocasts(query)
     call = None
     plain = bias is softcap is sinks is None and dropout_p == 0
@@ -93,14 +108,27 @@ def attention(
         call = repeated.signature(query, key, value, mask, scale, "attention")
         if call and (output := repeated.repeat(call, query, key, value)) is not None:
             return output
-    if autocast:
-        query, key, value = _cast(query), _cast(key), _cast(value)
-    problem = AttentionProblem(
-        query, key, value, mask, bias, scale, softcap, sinks, dropout_p, return_lse=return_lse
+    problem = problem_of(
+        *(query, key, value, mask),
+        bias=bias,
+        scale=scale,
+        softcap=softcap,
+        sinks=sinks,
+        dropout_p=dropout_p,
+        return_lse=return_lse,
     )
     if return_received_mass:
         return _run_with_received_mass(problem, kernel, autocast)
     return _run(problem, kernel, autocast, call)
+
+
+def problem_of(
+    query: Tensor, key: Tensor, value: Tensor, mask: Mask | Tensor | None = None, **options: Any
+) -> AttentionProblem:
+    """Return the problem that the arguments of `attention` stand for, cast as autocast wants it."""
+    if _autocasts(query):
+        query, key, value = _cast(query), _cast(key), _cast(value)
+    return AttentionProblem(query, key, value, mask, **options)
 
 
 def scaled_dot_product_attention(
@@ -145,6 +173,14 @@ def scaled_dot_product_attention(
                 [0.5000, 0.5000, 0.0000],
                 [0.3333, 0.3333, 0.3333]])
     """
+    if in_function_mode():
+        return handle_torch_function(
+            scaled_dot_product_attention,
+            (),
+            *(query, key, value, attn_mask, dropout_p, is_causal),
+            scale=scale,
+            enable_gqa=enable_gqa,
+        )
     if is_causal_bias(attn_mask):
         if is_causal:  # PyTorch raises this only while its own function is in its place
             raise ValueError("CausalBias should not be used with causal=True")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import mmap
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from heedful.functional import as_problem, observers
 from heedful.masks import Dense, KeyRanges, Mask
 from heedful.problem import AttentionProblem
 from heedful.summaries import Summary, summarize
+from heedful.tables import table
 
 
 class AttentionOfModel(NamedTuple):
@@ -32,6 +34,30 @@ class AttentionOfModel(NamedTuple):
 
     output: Any
     layers: dict[str, Summary]
+
+    def __repr__(self) -> str:
+        names = [*self.layers]
+        some = ", ".join(map(repr, names[:3])) + (", …" if len(names) > 3 else "")
+        return (
+            f"AttentionOfModel(output: {type(self.output).__name__}, {len(names)} layers: {some})"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return the means of each layer, and those of its heads to unfold, for a notebook."""
+        means = [summary.means for summary in self.layers.values()]
+        columns = [*means[0]] if means else []
+        rows = [
+            (name, str(summary.lse.shape[1]), *(f"{values[it].mean():.3g}" for it in columns))
+            for (name, summary), values in zip(self.layers.items(), means, strict=True)
+        ]
+        heads = "".join(
+            f"<details><summary>{html.escape(name)}</summary>{summary._repr_html_()}</details>"
+            for name, summary in [*self.layers.items()][:MOST_UNFOLDED]
+        )
+        return table(rows, header=("layer", "heads", *columns)) + heads
+
+
+MOST_UNFOLDED: int = 48  # layers in a notebook
 
 
 def attention_of(

@@ -1,6 +1,9 @@
 """Checks of what PyTorch does besides computing: tracing, compiling, transforming, profiling."""
 
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import NoneType
 
 import torch
@@ -34,6 +37,29 @@ def eager(*tensors: Tensor | None) -> bool:
         and _PLAIN.issuperset(map(type, tensors))
         and not _any_lazy(tensors)
     )
+
+
+_detail = (
+    threading.local()
+)  # wanted: whether function modes of this thread see operations instead of whole calls
+
+
+def in_function_mode() -> bool:
+    """Check whether a `TorchFunctionMode` wants to see the call of a function of ours as one: not while compiling."""
+    if torch.compiler.is_compiling() or not torch._C._is_torch_function_mode_enabled():
+        return False
+    return not getattr(_detail, "wanted", False)
+
+
+@contextmanager
+def operation_by_operation() -> Iterator[None]:
+    """Let function modes of this thread see each operation of PyTorch within our functions, instead of one call."""
+    before = getattr(_detail, "wanted", False)
+    _detail.wanted = True
+    try:
+        yield
+    finally:
+        _detail.wanted = before
 
 
 def _any_lazy(tensors: tuple[Tensor | None, ...]) -> bool:

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heedful.errors import ArgumentError
+from heedful.shapes import times
 
 
 class AttentionResult(NamedTuple):
@@ -28,6 +29,9 @@ class AttentionResult(NamedTuple):
 
     output: Float[Tensor, "B Hq Tq Dv"]
     lse: Float[Tensor, "B Hq Tq"]
+
+    def __repr__(self) -> str:
+        return _fields_as_text(self)
 
 
 class AttentionResultWithMass(NamedTuple):
@@ -51,6 +55,18 @@ class AttentionResultWithMass(NamedTuple):
     output: Float[Tensor, "B Hq Tq Dv"]
     lse: Float[Tensor, "B Hq Tq"]
     received_mass: Float[Tensor, "B Hq Tk"]
+
+    def __repr__(self) -> str:
+        return _fields_as_text(self)
+
+
+def _fields_as_text(result: AttentionResult | AttentionResultWithMass) -> str:
+    """Return the shapes and dtypes, because the entries would take pages."""
+    fields = (
+        f"{name}: {times(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+        for name, tensor in result._asdict().items()
+    )
+    return f"{type(result).__name__}({', '.join(fields)})"
 
 
 def merge(*results: AttentionResult) -> AttentionResult:

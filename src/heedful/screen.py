@@ -9,6 +9,7 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO, cast
 
 if TYPE_CHECKING:  # rich takes a tenth of a second to import, so only commands that print import it
@@ -16,6 +17,33 @@ if TYPE_CHECKING:  # rich takes a tenth of a second to import, so only commands 
     from rich.table import Table
 
 WIDTH: int = 100
+IN_ASCII: dict[int, str] = str.maketrans(
+    {
+        "×": "x",
+        "−": "-",
+        "–": "-",
+        "─": "-",
+        "…": "...",
+        "∞": "inf",
+        "√": "sqrt ",
+        "≥": ">=",
+        "≤": "<=",
+        "→": "->",
+    }
+    | {
+        "“": '"',
+        "”": '"',
+        "’": "'",
+        "·": ".",
+        "✓": "ok",
+        "✗": "x",
+        "ᵀ": "^T",
+        "µ": "u",
+        "≈": "~",
+        "≠": "!=",
+    }
+)
+"""The signs that the commands print, in ASCII."""
 UNLIMITED: int = 100_000  # columns of a text that is not wrapped
 
 
@@ -32,10 +60,46 @@ def console_for(stream: TextIO, width: int = WIDTH) -> Console:
     return Console(
         file=io.StringIO(),
         force_terminal=stream.isatty(),
+        height=25,  # rich takes no width without a height where TERM=dumb
         width=min(width, shutil.get_terminal_size().columns) if stream.isatty() else width,
         highlight=False,
         emoji=False,
     )
+
+
+@dataclass(frozen=True)
+class Abilities:
+    """What a screen can show.
+
+    Attributes:
+        width: The number of columns.
+        colours: 0, 16, or many.
+        unicode: Whether it has more characters than ASCII.
+    """
+
+    width: int
+    colours: int
+    unicode: bool
+
+    @classmethod
+    def of(cls, console: Console, stream: TextIO) -> Abilities:
+        """Return what a console of `console_for`, for a stream, can show."""
+        systems = {None: 0, "standard": 16, "windows": 16}
+        colours = 0 if console.no_color else systems.get(console.color_system, 256)
+        return cls(console.width, colours, has_unicode(stream))
+
+
+def has_unicode(stream: TextIO) -> bool:
+    """Return whether a stream has more characters than ASCII.
+
+    Python writes UTF-8 in the locale "C", too, but a terminal that was told of that locale need not understand it.
+    """
+    encoding = (stream.encoding or "utf-8").lower().replace("-", "")
+    if not encoding.startswith("utf"):
+        return False
+    if not stream.isatty():
+        return True
+    return (os.environ.get("LC_ALL") or os.environ.get("LANG")) not in ("C", "POSIX")
 
 
 def printed(console: Console) -> str:
@@ -141,9 +205,14 @@ def _escaped(letter: str) -> str:
 
 
 def print_out(text: str) -> None:
-    """Print to stdout, replacing unsupported characters and ignoring a closed pipe (`heedful tour | head`)."""
+    """Print to stdout, ignoring a closed pipe (`heedful tour | head`).
+
+    Signs that stdout lacks are written in ASCII, and other characters that it lacks are replaced by question marks.
+    """
     encoding = sys.stdout.encoding
     try:
+        if not has_unicode(sys.stdout):
+            text = text.translate(IN_ASCII)
         print(text.encode(encoding, "replace").decode(encoding), flush=True)
     except BrokenPipeError:
         # Python flushes stdout again when it exits, and that flush must not fail.

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from heedful.problem import FEW_QUERIES
 from heedful.screen import aligned
+from heedful.tables import table
 
 
 class CallKind(NamedTuple):
@@ -31,7 +32,10 @@ class CallKind(NamedTuple):
     passed_on: str
 
 
-@dataclass(frozen=True)
+_HEADER = ("calls", *CallKind._fields[:-1], "computed by")
+
+
+@dataclass(frozen=True, repr=False)
 class AccelerationReport:
     """The calls that the native kernel computed, and those that it passed on. `print(report)` shows a table.
 
@@ -52,14 +56,30 @@ class AccelerationReport:
         return sum(count for call, count in self.calls if call.passed_on)
 
     def __str__(self) -> str:
-        summary = f"{self.served} calls served, {self.passed_on} passed on to PyTorch's kernel"
         if not self.calls:
-            return summary
-        rows = [("calls", *CallKind._fields[:-1], "computed by")]
-        for call, count in self.calls:
-            computed_by = f"PyTorch: {call.passed_on}" if call.passed_on else "heedful"
-            rows.append((str(count), *call[:-1], computed_by))
-        return f"{summary}\n{aligned(rows)}"
+            return self._summary
+        return f"{self._summary}\n{aligned([_HEADER, *self._rows()])}"
+
+    def __repr__(self) -> str:
+        return f"AccelerationReport({self._summary})"
+
+    def _repr_html_(self) -> str:
+        """Return the table for a notebook."""
+        return table(self._rows(), header=_HEADER if self.calls else (), caption=self._summary)
+
+    @property
+    def _summary(self) -> str:
+        return f"{self.served} calls served, {self.passed_on} passed on to PyTorch's kernel"
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [
+            (
+                str(count),
+                *call[:-1],
+                f"PyTorch: {call.passed_on}" if call.passed_on else "heedful",
+            )
+            for call, count in self.calls
+        ]
 
 
 _lock: threading.Lock = threading.Lock()

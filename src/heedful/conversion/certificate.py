@@ -8,8 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from heedful.shapes import times
+from heedful.tables import table
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Certificate:
     """The difference between the outputs of a converted model and those of its source.
 
@@ -59,17 +62,38 @@ class Certificate:
         """True if the outputs differ by rounding alone."""
         return self.difference <= self.tolerance * self.scale
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
+        return f"Certificate({self._verdict}; {self._differences[0]})"
+
+    @property
+    def _verdict(self) -> str:
         verdict = "the same function" if self.exact else "NOT the same function"
+        return f"{self.source} → {self.target}: {verdict}"
+
+    @property
+    def _differences(self) -> list[str]:
         allowed = f"{self.tolerance:.0e} of {self.scale:.3g}"
-        lines = [
-            f"{self.source} → {self.target}: {verdict}",
-            f"  {self.quantity} differ by {self.difference:.1e} in float64 (allowed: {allowed})",
-        ]
+        lines = [f"{self.quantity} differ by {self.difference:.1e} in float64 (allowed: {allowed})"]
         if self.difference_in_dtype is not None:
             lines.append(
-                f"  {self.quantity} differ by {self.difference_in_dtype:.1e} in {self.dtype}"
+                f"{self.quantity} differ by {self.difference_in_dtype:.1e} in {self.dtype}"
             )
+        return lines
+
+    def _repr_html_(self) -> str:
+        """Return the verdict and the weights that were carried over, for a notebook."""
+        facts = [("differences", "; ".join(self._differences))]
+        facts.append(("inputs", ", ".join(map(times, self.inputs))))
+        facts += [("source", self.source_call)] if self.source_call else []
+        facts += [("target", self.target_call)] if self.target_call else []
+        facts += [("remark", remark) for remark in self.remarks]
+        carried = table(self.carried, header=("parameter of the source", "parameter of the target"))
+        folded = f"<details><summary>{len(self.carried)} parameters</summary>{carried}</details>"
+        mark = "✓" if self.exact else "✗"
+        return table(facts, caption=f"{mark} {self._verdict}") + (folded if self.carried else "")
+
+    def __str__(self) -> str:
+        lines = [self._verdict, *(f"  {line}" for line in self._differences)]
         lines.append(f"  inputs  {', '.join(map(str, self.inputs))}")
         if self.source_call is not None:
             lines.append(f"  source  {self.source_call}")

@@ -60,9 +60,10 @@ def make_mask(
     if _requests_weights(config):
         raise weights_error()
     grid = Grid(batch_size, q_length, kv_length, int(q_offset) - kv_offset, torch.device(device))
-    reader = _MaskFunctionReader(grid, int(q_offset))
-    pattern = reader.read(mask_function) if mask_function else _causal(grid)
-    mask = _lower(pattern, _real_keys(attention_mask, kv_offset, kv_length), grid)
+    with torch._C.DisableTorchFunction():  # a recording of the model has no use for these steps
+        reader = _MaskFunctionReader(grid, int(q_offset))
+        pattern = reader.read(mask_function) if mask_function else _causal(grid)
+        mask = _lower(pattern, _real_keys(attention_mask, kv_offset, kv_length), grid)
     can_skip = allow_is_bidirectional_skip or (allow_is_causal_skip and q_length == 1)
     if mask is None and can_skip:
         return None

@@ -47,6 +47,9 @@ class KeyRanges(Mask):
     def batch(self) -> int | None:
         return batch_of(self.lowered.start)
 
+    def own_sizes(self) -> tuple[int, int]:
+        return self.lowered.start.shape[1], self.lowered.Tk
+
     def check(self, grid: Grid) -> None:
         sizes = self.lowered.start.shape[1], self.lowered.Tk
         if sizes != (grid.Tq, grid.Tk):
@@ -132,6 +135,12 @@ class Dense(Mask):
     def heads(self) -> int | None:
         Hq = self._four_dimensional.shape[1]
         return None if Hq == 1 else Hq
+
+    def own_sizes(self) -> tuple[int, int] | None:
+        Tq, Tk = self.tensor.shape[-2:]
+        if Tq == Tk == 1:
+            return None
+        return (Tk if Tq == 1 else Tq, Tq if Tk == 1 else Tk)
 
     def check(self, grid: Grid) -> None:
         _, _, Tq, Tk = self._four_dimensional.shape

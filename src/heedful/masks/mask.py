@@ -17,6 +17,7 @@ from heedful.errors import ArgumentError
 from heedful.intervals import Intervals
 from heedful.masks.checks import check_key_ranges
 from heedful.masks.grid import Align, Grid
+from heedful.masks.picture import picture_of
 from heedful.modes import eager
 
 if TYPE_CHECKING:
@@ -82,6 +83,20 @@ class Mask(ABC):
                 received=f"{type(self).__name__} for {self.batch}",
                 remedy="Give the mask one row for each batch entry of query, key and value.",
             )
+
+    def own_sizes(self) -> tuple[int, int] | None:
+        """Return the numbers of queries and keys that the mask's own tensors are for; None if it fits any."""
+        return None
+
+    def telling_tokens(self) -> int:
+        """Return how many tokens it takes to see what the mask does."""
+        return 12
+
+    def _repr_html_(self) -> str:
+        """Return a small picture of the mask, for a notebook."""
+        Tq, Tk = self.own_sizes() or (self.telling_tokens(),) * 2
+        function = self.mask_function(Tq, Tk)
+        return picture_of(repr(self), (self.batch or 1, self.heads or 1, Tq, Tk), function)
 
     def __and__(self, other: Mask) -> Mask:
         return And(self, other) if isinstance(other, Mask) else NotImplemented
@@ -272,6 +287,12 @@ class _Combination(Mask):
     @property
     def heads(self) -> int | None:
         return self.right.heads if self.left.heads is None else self.left.heads
+
+    def own_sizes(self) -> tuple[int, int] | None:
+        return self.left.own_sizes() or self.right.own_sizes()
+
+    def telling_tokens(self) -> int:
+        return max(self.left.telling_tokens(), self.right.telling_tokens())
 
     def check(self, grid: Grid) -> None:
         for mask in (self.left, self.right):

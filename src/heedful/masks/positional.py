@@ -76,6 +76,9 @@ class Window(Mask):
         check_count("size", self.size, minimum=1)
         check_align(self.align)
 
+    def telling_tokens(self) -> int:
+        return max(2 * min(self.size, MAX_KEYS), super().telling_tokens())
+
     def sees(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor, grid: Grid) -> Tensor:
         back = q + grid.shift - k
         return (back >= 0) & (back < min(self.size, MAX_KEYS))
@@ -115,6 +118,9 @@ class Band(Mask):
         check_count("after", self.after, minimum=0)
         check_align(self.align)
 
+    def telling_tokens(self) -> int:
+        return max(2 * min(self.before + self.after + 1, MAX_KEYS), super().telling_tokens())
+
     def sees(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor, grid: Grid) -> Tensor:
         i = q + grid.shift
         return (i - k <= min(self.before, MAX_KEYS)) & (k - i <= min(self.after, MAX_KEYS))
@@ -150,6 +156,9 @@ class Sinks(Mask):
 
     def __post_init__(self) -> None:
         check_count("count", self.count, minimum=0)
+
+    def telling_tokens(self) -> int:
+        return max(min(self.count, MAX_KEYS) + 8, super().telling_tokens())
 
     def sees(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor, grid: Grid) -> Tensor:
         return k < min(self.count, MAX_KEYS)

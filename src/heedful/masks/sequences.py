@@ -15,7 +15,7 @@ from heedful.intervals import Intervals
 from heedful.masks.checks import as_lengths, batch_of, check_align
 from heedful.masks.grid import Align, Grid
 from heedful.masks.mask import Mask
-from heedful.modes import any_set
+from heedful.modes import any_set, values_known
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +44,10 @@ class _Lengths(Mask):
                 received=f"{type(self).__name__} with a length of {int(self.counts.max())}",
                 remedy="Lengths count keys, including those of a cache.",
             )
+
+    def telling_tokens(self) -> int:
+        longest = int(self.counts.max()) if values_known(self.counts) and self.counts.numel() else 0
+        return max(longest, super().telling_tokens())
 
     def length(self, b: Tensor) -> Tensor:
         """Return the length of each batch index."""
@@ -182,6 +186,9 @@ class Documents(Mask):
     @property
     def batch(self) -> int | None:
         return batch_of(self.ids)
+
+    def own_sizes(self) -> tuple[int, int]:
+        return self.ids.shape[-1], self.ids.shape[-1]
 
     def check(self, grid: Grid) -> None:
         if self.ids.shape[-1] != grid.Tk:

@@ -12,7 +12,7 @@ from heedful.errors import ArgumentError
 from heedful.textbook.checks import check_sizes
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class KVCache:
     """The keys and values of one layer: memory for `capacity` tokens, of which the first `length` are filled.
 
@@ -72,6 +72,14 @@ class KVCache:
             for _ in range(2)
         )
         return cls(key, value, 0)
+
+    def __repr__(self) -> str:
+        B, Hkv, capacity, D = self.key.shape
+        size = 2 * self.key.numel() * self.key.element_size()
+        return (
+            f"KVCache({self.length} of {capacity} tokens: B={B}, Hkv={Hkv}, D={D}, "
+            f"{str(self.key.dtype).removeprefix('torch.')} on {self.key.device}, {size / 2**20:.3g} MiB)"
+        )
 
     @property
     def capacity(self) -> int:

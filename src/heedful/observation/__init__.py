@@ -13,8 +13,9 @@ each call, `step_names` derives the names of its results, `tensor_origins` track
 from heedful.observation.reachable import ReachableTensors
 from heedful.observation.recorder import record
 from heedful.observation.source_location import SourceLocation, find_location
+from heedful.observation.step import Source, Step
 from heedful.observation.summary import Summary
-from heedful.observation.trace import Source, Step, Trace
+from heedful.observation.trace import Trace
 
 __all__ = [
     "ReachableTensors",

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from heedful.observation.leaves import leaves_of
-from heedful.observation.trace import Source, SourceKind
+from heedful.observation.step import Source, SourceKind
 
 
 class ReachableTensors:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import TracebackType
 from typing import Any
 
@@ -14,6 +14,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from heedful.errors import ArgumentError
+from heedful.modes import operation_by_operation
+from heedful.observation.opening import FusedCall
 from heedful.observation.reachable import ReachableTensors
 from heedful.observation.step_names import TupleItem
 from heedful.observation.trace import Trace
@@ -54,6 +56,7 @@ def record(
     largest: int = 2**20,
     memory: int = 2**28,
     steps: int = 10_000,
+    open_attention: bool = True,
     **keywords: Any,
 ) -> Trace:
     """Run a callable and keep the result of every torch call it makes, named after its source line.
@@ -61,6 +64,11 @@ def record(
     The callable needs no preparation, and recording changes nothing about the run: the result, torch's random state
     and the gradients that flow through the result are the same. An exception is raised unchanged, with a note about the
     last step. Recordings may be nested, in which case the outer one also contains the steps of the inner one.
+
+    An attention that a single call computes, PyTorch's `scaled_dot_product_attention` or heedful's `attention`, is
+    opened: the reference computes its scores, weights and all between beside the call, from the same queries and keys,
+    and the step of the call says by how much the kernel's output differs (`Step.beside`, `Step.remark`). Of more scores
+    than the limits keep, only the rows of a sample of queries are computed.
 
     Only the calling thread is recorded, and nothing within TorchScript. Code compiled by `torch.compile` runs eagerly
     while it is recorded, because its kernels have no source lines.
@@ -71,8 +79,10 @@ def record(
         largest: the number of elements above which a value is kept as a `Summary`.
         memory: the number of bytes that all values together may take. Further values are kept as summaries.
         steps: the number of steps to keep. Further steps are counted in `Trace.dropped_steps`.
-        keywords: its keyword arguments. If one of them is called `largest`, `memory` or `steps`, wrap the callable in a
-            lambda.
+        open_attention: whether to open attentions; False: PyTorch's is the one step that ran, and heedful's the
+            operations of its kernel.
+        keywords: its keyword arguments. If one of them is called `largest`, `memory`, `steps` or `open_attention`, wrap
+            the callable in a lambda.
 
     Returns:
         The trace, which also holds the callable's result.
@@ -93,8 +103,9 @@ def record(
     _check_arguments(callable, largest=largest, memory=memory, steps=steps)
     reachable = ReachableTensors(callable, inputs, keywords)
     builder = TraceBuilder(reachable, Limits(largest, memory, steps), boundary=record.__code__)
-    mode = _RecordingMode(builder)
-    with _uncompiled(), _fast_paths_kept(mode), mode:
+    mode = _RecordingMode(builder, open_attention=open_attention)
+    detail = nullcontext() if open_attention else operation_by_operation()
+    with _uncompiled(), _fast_paths_kept(mode), detail, mode:
         result = callable(*inputs, **keywords)
     return builder.build(result)
 
@@ -120,9 +131,10 @@ def _check_arguments(target: object, **limits: object) -> None:
 class _RecordingMode(TorchFunctionMode):
     """Runs every torch call of this thread and passes it to a `TraceBuilder`."""
 
-    def __init__(self, builder: TraceBuilder) -> None:
+    def __init__(self, builder: TraceBuilder, *, open_attention: bool) -> None:
         super().__init__()
         self._builder = builder
+        self._open_attention = open_attention
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -135,11 +147,13 @@ class _RecordingMode(TorchFunctionMode):
             leaves = pytree.tree_leaves((args, keywords))
             inputs = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
             versions = [_version(tensor) for tensor in inputs]
+            fused = FusedCall.seen(func, args, keywords) if self._open_attention else None
         result = func(*args, **keywords)
         with torch._C.DisableTorchFunction(), torch.inference_mode(False), torch.no_grad():
             written = list(_written(name, inputs, versions))
             outputs = [] if name in NOT_COMPUTED else list(_outputs(result, written))
-            call = TorchCall(_operation(name), args, keywords, inputs, written, outputs)
+            opened = None if fused is None else fused.opened(result, self._builder.room)
+            call = TorchCall(_operation(name), args, keywords, inputs, written, outputs, opened)
             self._builder.add(call, sys._getframe(1))
         return result
 

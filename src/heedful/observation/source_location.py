@@ -13,6 +13,19 @@ import executing
 
 # Frames of these packages carry out a user's line; the line itself is in a frame further out.
 LIBRARIES: frozenset[str] = frozenset({"torch", "einops"})
+# So do these modules of heedful, unlike its layers and models, whose lines are meant to be read.
+OWN_LIBRARIES: frozenset[str] = frozenset(
+    f"heedful.{name}"
+    for name in (
+        "functional",
+        "integrations",
+        "intervals",
+        "kernels",
+        "masks",
+        "problem",
+        "summaries",
+    )
+)
 MODULE_CALL_FUNCTIONS: frozenset[str] = frozenset({"_call_impl", "_wrapped_call_impl"})
 OWN_PACKAGE: str = __name__.rpartition(".")[0]
 
@@ -66,7 +79,7 @@ class SourceLocation:
         outer = self.frame.f_back
         if outer is None or outer.f_code is boundary:
             return None
-        if _package(outer) in LIBRARIES or _is_own(outer):
+        if _carries_out(outer) or _is_own(outer):
             return None
         return _locate(outer, callee=self.frame)
 
@@ -86,7 +99,7 @@ def find_location(frame: FrameType | None, boundary: CodeType) -> SourceLocation
     callee, torch_module = None, None
     while frame is not None and frame.f_code is not boundary:
         if not _is_own(frame):
-            if _package(frame) not in LIBRARIES:
+            if not _carries_out(frame):
                 return _locate(frame, callee)
             if _is_torch_module(frame):
                 torch_module = frame, callee
@@ -113,8 +126,10 @@ def _module_name(frame: FrameType) -> str:
     return frame.f_globals.get("__name__", "")
 
 
-def _package(frame: FrameType) -> str:
-    return _module_name(frame).partition(".")[0]
+def _carries_out(frame: FrameType) -> bool:
+    """Check whether a frame belongs to a library that carries out a line of its caller."""
+    name = _module_name(frame)
+    return name.partition(".")[0] in LIBRARIES or ".".join(name.split(".")[:2]) in OWN_LIBRARIES
 
 
 def _is_own(frame: FrameType) -> bool:

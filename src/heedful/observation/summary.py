@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from heedful import drawing
+from heedful.shapes import times
+
 SAMPLES_PER_DIMENSION: int = 16
 SAMPLES_PER_LEADING_DIMENSION: int = 4
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Summary:
     """The shape, range and a sample of a tensor that is too large to keep.
 
@@ -27,6 +31,7 @@ class Summary:
         nans: the number of NaN entries.
         sample: every ``strides[i]``-th entry along dimension i.
         strides: the strides of the sample.
+        of_sample: whether the numbers describe only the sampled rows, because no other rows were computed.
     """
 
     shape: tuple[int, ...]
@@ -38,6 +43,26 @@ class Summary:
     nans: int = 0
     sample: Tensor | None = None
     strides: tuple[int, ...] = ()
+    of_sample: bool = False
+
+    def __repr__(self) -> str:
+        return f"Summary({self})"
+
+    def _repr_html_(self) -> str:
+        """Return the numbers and a heat map of the sample, for a notebook."""
+        if self.sample is None:
+            return f"<p>{self}</p>"
+        return f"<style>{drawing.STYLE}</style>{drawing.heat_map(self.sample, caption=str(self))}"
+
+    def __str__(self) -> str:
+        if self.sample is None:
+            return "The entries of this tensor cannot be read."
+        rows = "All entries of the sampled rows" if self.of_sample else "All entries"
+        return (
+            f"A sample of {times(self.shape)} entries: every {times(self.strides)}th. {rows} lie between "
+            f"{self.minimum:.4g} and {self.maximum:.4g}; mean {self.mean:.4g}, "
+            f"standard deviation {self.std:.4g}, {self.nans} NaN."
+        )
 
     @classmethod
     def of(cls, tensor: Tensor) -> Summary:
@@ -45,7 +70,7 @@ class Summary:
         numbers = tensor.abs() if tensor.is_complex() else tensor
         present = numbers[~numbers.isnan()]
         finite = present[present.isfinite()].double()
-        strides = _sample_strides(tensor.shape)
+        strides = sample_strides(tensor.shape)
         return cls(
             shape=tuple(tensor.shape),
             dtype=tensor.dtype,
@@ -59,7 +84,7 @@ class Summary:
         )
 
 
-def _sample_strides(shape: torch.Size) -> tuple[int, ...]:
+def sample_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """Return strides that keep the sample small. Most of it lies in the last two dimensions, which are drawn."""
     leading = max(len(shape) - 2, 0)
     limits = [1] * max(leading - 2, 0) + [SAMPLES_PER_LEADING_DIMENSION] * min(leading, 2)

@@ -12,7 +12,7 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import TensorWeakRef, WeakTensorKeyDictionary
 
-from heedful.observation.trace import Source
+from heedful.observation.step import Source
 
 # A loop that fills one buffer through a new view in each iteration would otherwise make every read of the buffer
 # slower than the last.

@@ -1,94 +1,25 @@
-"""The result of a recording: its steps, the sources of their inputs, and the trace that contains them."""
+"""The result of a recording: the trace of its steps."""
 
 from __future__ import annotations
 
 import difflib
 import html
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import PurePath
-from typing import Literal
 
-import torch
-from torch import Tensor
-
-from heedful import drawing
+from heedful.observation.step import STYLE, Step, cells_of, step_as_html
 from heedful.observation.summary import Summary
 from heedful.screen import aligned
 from heedful.shapes import times
 
-SourceKind = Literal["step", "input", "parameter", "buffer", "attribute", "constant"]
-
-MAX_DRAWN_STEPS: int = 100
+MAX_LISTED_STEPS: int = 300  # in a notebook
+MAX_DRAWN_CELLS: int = 1 << 15  # of all heat maps together, which take some megabytes
 MAX_SOURCE_WIDTH: int = 72
-
-
-@dataclass(frozen=True)
-class Source:
-    """The origin of a tensor that a step reads.
-
-    Attributes:
-        kind: "step" for the result of an earlier step, "input" for an argument of the recorded call, "parameter" or
-            "buffer" of a module, "attribute" for a tensor that a module holds without having registered it,
-            "constant" for a global, a closure variable, or any other tensor whose creation was not recorded.
-        name: the name of the step, argument or variable. A tensor that belongs to a module has a dotted path, such as
-            "heads.0.W_query.weight".
-        step: the index of the step if the kind is "step".
-    """
-
-    kind: SourceKind
-    name: str
-    step: int | None = None
-
-    def __str__(self) -> str:
-        return self.name
-
-
-@dataclass(frozen=True, eq=False)
-class Step:
-    """One result of one torch call.
-
-    A call with several results makes several steps with the same `call`.
-
-    Attributes:
-        index: the position in the trace.
-        operation: torch's name for the call, such as "softmax", "matmul" or "masked_fill_".
-        name: the variable that the source line assigns the result to, or "output" if the callable returns it. An
-            intermediate result within that line is named like "scores·matmul". A result that no variable receives has
-            the name of its operation.
-        shape, dtype: the shape and dtype of the result.
-        value: a copy of the result, or a `Summary` of it if the limits of the recording did not allow a copy.
-        file, line: the line in the user's code; None if there is none.
-        source: the text of the statement; "" if the source cannot be read.
-        function: the qualified name of the function that contains the line.
-        module: the path of the module whose method contains the line: "" for the outermost module, "heads.0" for a
-            submodule, None outside modules.
-        inputs: the origins of the tensors that the call read.
-        arguments, keywords: the arguments of the call, with a `Source` in place of every tensor.
-        in_place: whether the call wrote into an existing tensor.
-        call: the index of the first step of the same call.
-        unused: whether the result was never used: no later call read it, it was not returned, and nothing held it
-            when the callable returned. The result of an in-place call counts as used if its tensor, or a view of the
-            same memory, is used. A result that only TorchScript or another thread reads looks unused.
-    """
-
-    index: int
-    operation: str
-    name: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    value: Tensor | Summary = field(repr=False)
-    file: str | None
-    line: int | None
-    source: str
-    function: str
-    module: str | None
-    inputs: tuple[Source, ...]
-    arguments: tuple[object, ...] = field(repr=False)
-    keywords: Mapping[str, object] = field(repr=False)
-    in_place: bool
-    call: int
-    unused: bool
+MAX_REMARKS: int = 4
+MAX_OPEN: int = 2  # maps of weights that are unfolded in a notebook
+MAX_UNGROUPED: int = 40  # steps, beyond which those of a module are folded
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -99,6 +30,7 @@ class Trace:
         steps: the steps that the recording kept.
         result: the object that the callable returned.
         dropped_steps: the number of further steps that were dropped because the limit was reached.
+        labels: the texts of the tokens, if they were given to `with_labels`.
 
     Examples:
         >>> import torch
@@ -116,6 +48,7 @@ class Trace:
     steps: tuple[Step, ...]
     result: object
     dropped_steps: int = 0
+    labels: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -124,39 +57,48 @@ class Trace:
         return iter(self.steps)
 
     def __contains__(self, name: object) -> bool:
-        return any(step.name == name for step in self.steps)
+        return isinstance(name, str) and bool(self.all(name))
 
     def __getitem__(self, key: str | int) -> Step:
-        """Return the last step with a name, or the step at an index.
+        """Return the last step with a name or a role, or the step at an index.
+
+        A name repeats if a line runs several times, in several modules or in a loop: `all` returns all of them, and
+        the module's path before the name chooses one, as in ``trace["heads.1.weights"]``. If no variable has the name,
+        the steps of attention with that role are found: ``trace["weights"]``, whatever its variable is called.
 
         Args:
-            key: a name or an index.
+            key: a name, a module's path and a name, a role, or an index.
 
         Returns:
             The step.
 
         Raises:
-            KeyError: no step has the name. The message lists similar names.
+            KeyError: no step has the name or role. The message lists similar ones.
             IndexError: the index is out of range.
         """
         if isinstance(key, int):
             return self.steps[key]
         steps = self.all(key)
         if not steps:
-            close = difflib.get_close_matches(key, self.names, n=5, cutoff=0.4) or self.names[:20]
+            known = dict.fromkeys((*self.names, *(step.role for step in self.steps if step.role)))
+            close = difflib.get_close_matches(key, known, n=5, cutoff=0.4) or [*known][:20]
             raise KeyError(f"no step is called {key!r}; there are: {', '.join(close) or 'none'}")
         return steps[-1]
 
     def all(self, name: str) -> tuple[Step, ...]:
-        """Return every step with a name.
+        """Return every step with a name or, if there is none, with a role.
 
         Args:
-            name: the name.
+            name: the name, also behind its module's path, as in "heads.1.weights"; or the role.
 
         Returns:
             The steps in order, or an empty tuple.
         """
-        return tuple(step for step in self.steps if step.name == name)
+        for names_of in (_names_of, _roles_of):
+            found = tuple(step for step in self.steps if name in names_of(step))
+            if found:
+                return found
+        return ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -182,13 +124,26 @@ class Trace:
             )
         return tuple(sentences)
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Sentences about attentions that were computed beside the calls that compute them; empty if there are none."""
+        if not any(step.beside for step in self.steps):
+            return ()
+        calls = [step for step in self.steps if step.product]
+        more = [f"… and {len(calls) - MAX_REMARKS} more (Step.remark)"] * (len(calls) > MAX_REMARKS)
+        return (
+            'Steps marked "beside" were computed by the reference, beside a call that computes a whole attention.',
+            *(f"{step.full_name}: {step.remark}" for step in calls[:MAX_REMARKS]),
+            *more,
+        )
+
     def __repr__(self) -> str:
         dropped = f", {self.dropped_steps} dropped" if self.dropped_steps else ""
         return f"Trace({len(self)} steps{dropped}: {', '.join(self.names[:12])})"
 
     def __str__(self) -> str:
         header = ("#", "name", "operation", "shape", "", "line", "source")
-        return "\n".join([aligned([header, *self._rows()]), *self.limits_reached])
+        return "\n".join([aligned([header, *self._rows()]), *self.remarks, *self.limits_reached])
 
     def _rows(self) -> list[tuple[str, ...]]:
         show_file = len({step.file for step in self.steps}) > 1
@@ -198,21 +153,71 @@ class Trace:
                 step.name,
                 step.operation,
                 times(step.shape),
-                "unused" if step.unused else "",
+                step.mark,
                 _line(step, show_file=show_file),
                 _shorten(step.source),
             )
             for step in self.steps
         ]
 
+    def with_labels(self, labels: Sequence[str]) -> Trace:
+        """Return the trace with a text for each token, which notebooks and pages write beside rows and columns.
+
+        Args:
+            labels: one text for each token.
+        """
+        texts = tuple(map(str, labels))
+        steps = tuple(replace(step, labels=texts) for step in self.steps)
+        return replace(self, steps=steps, labels=texts)
+
     def _repr_html_(self) -> str:
-        """Return an HTML page with a heat map of every step's value, for a notebook."""
-        drawn = [_step_as_html(step) for step in self.steps[:MAX_DRAWN_STEPS]]
-        notes = list(self.limits_reached)
-        if len(self) > MAX_DRAWN_STEPS:
-            notes.append(f"The first {MAX_DRAWN_STEPS} of {len(self)} steps are drawn.")
-        paragraphs = [f"<p>{html.escape(note)}</p>" for note in notes]
-        return f"<style>{drawing.STYLE}</style><div>{''.join(drawn)}{''.join(paragraphs)}</div>"
+        """Return every step, folded, and the weights of each attention open, for a notebook."""
+        weights = [step for step in self.steps if step.role == "weights"]
+        drawn = self._drawn_in_notebook(weights)
+        opened = weights[:MAX_OPEN]
+        listed = ""
+        for module, steps in groupby(self.steps[:MAX_LISTED_STEPS], lambda step: step.module):
+            elements = [
+                step_as_html(step, opened=step in opened, draw=step.index in drawn)
+                for step in steps
+            ]
+            is_folded = len(self) > MAX_UNGROUPED and len(elements) > 1
+            listed += _folded(module, elements) if is_folded else "".join(elements)
+        notes = [*self.remarks, *self.limits_reached]
+        if len(drawn) < len(self):
+            notes.append(
+                f"{len(self) - len(drawn)} of {len(self)} values are not drawn here: trace[index] is."
+            )
+        if len(self) > MAX_LISTED_STEPS:
+            notes.append(f"The first {MAX_LISTED_STEPS} of {len(self)} steps are listed.")
+        paragraphs = "".join(f"<p>{html.escape(note)}</p>" for note in notes)
+        return f'<style>{STYLE}</style><div class="heedful-steps">{listed}{paragraphs}</div>'
+
+    def _drawn_in_notebook(self, first: Sequence[Step]) -> set[int]:
+        """Return the indices of the steps that there is room to draw, some of them first."""
+        drawn: set[int] = set()
+        room = MAX_DRAWN_CELLS
+        for step in (*first, *self.steps):
+            if step.index not in drawn and cells_of(step) <= room:
+                drawn.add(step.index)
+                room -= cells_of(step)
+        return drawn
+
+
+def _folded(module: str | None, elements: Sequence[str]) -> str:
+    name = html.escape(module or "outside")
+    return (
+        f'<details><summary><b>{name}</b> <span class="facts">{len(elements)} steps</span></summary>'
+        f'<div class="heedful-steps">{"".join(elements)}</div></details>'
+    )
+
+
+def _names_of(step: Step) -> tuple[str, str]:
+    return step.name, step.full_name
+
+
+def _roles_of(step: Step) -> tuple[str, ...]:
+    return (step.role, f"{step.module}.{step.role}") if step.role else ()
 
 
 def _line(step: Step, *, show_file: bool) -> str:
@@ -224,29 +229,3 @@ def _line(step: Step, *, show_file: bool) -> str:
 def _shorten(source: str) -> str:
     text = " ".join(source.split())
     return text if len(text) <= MAX_SOURCE_WIDTH else text[: MAX_SOURCE_WIDTH - 1] + "…"
-
-
-def _step_as_html(step: Step) -> str:
-    facts = [step.operation, times(step.shape)]
-    if step.file is not None:
-        facts.append(_line(step, show_file=True))
-    if step.unused:
-        facts.append("unused")
-    return (
-        f"<section><h4>{html.escape(step.name)}</h4>"
-        f"<p>{html.escape(' · '.join(facts))}<br><code>{html.escape(step.source)}</code></p>"
-        f"{_value_as_html(step.value)}</section>"
-    )
-
-
-def _value_as_html(value: Tensor | Summary) -> str:
-    if isinstance(value, Tensor):
-        return drawing.heat_map(value)
-    if value.sample is None:
-        return "<p>The entries of this tensor cannot be read.</p>"
-    caption = (
-        f"A sample of {times(value.shape)} entries: every {times(value.strides)}th. All entries lie "
-        f"between {value.minimum:.4g} and {value.maximum:.4g}; mean {value.mean:.4g}, "
-        f"standard deviation {value.std:.4g}, {value.nans} NaN."
-    )
-    return drawing.heat_map(value.sample, caption=caption)

@@ -13,8 +13,11 @@ from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
+from heedful.observation.opening import BESIDE, OpenedAttention, OpenedStep
 from heedful.observation.reachable import ReachableTensors
+from heedful.observation.roles import roles_of
 from heedful.observation.source_location import SourceLocation, find_location, frames_outward
+from heedful.observation.step import Source, Step
 from heedful.observation.step_names import (
     CallContext,
     StepName,
@@ -25,7 +28,7 @@ from heedful.observation.step_names import (
 )
 from heedful.observation.summary import Summary
 from heedful.observation.tensor_origins import TensorLiveness, TensorOrigins
-from heedful.observation.trace import Source, Step, Trace
+from heedful.observation.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class TorchCall:
         inputs: the tensors among the arguments.
         written: the inputs that the call overwrote.
         outputs: the tensors that it returned or, if it returned nothing, the one that it overwrote.
+        opened: the steps of the attention that it computed, if it computed a whole one.
     """
 
     operation: str
@@ -68,6 +72,7 @@ class TorchCall:
     inputs: list[Tensor]
     written: list[Tensor]
     outputs: list[CallOutput]
+    opened: OpenedAttention | None = None
 
     @property
     def in_place(self) -> bool:
@@ -133,7 +138,8 @@ class TraceBuilder:
             call: the call.
             frame: the frame that made it, or one that this frame called.
         """
-        if len(self._drafts) + len(call.outputs) > self._limits.max_steps:
+        beside = () if call.opened is None else call.opened.steps
+        if len(self._drafts) + len(beside) + len(call.outputs) > self._limits.max_steps:
             self._drop(call)
             return
         location = find_location(frame, self._boundary)
@@ -143,9 +149,22 @@ class TraceBuilder:
         sources = {id(tensor): self._sources(tensor, location) for tensor in call.inputs}
         for input_sources in sources.values():
             self._mark_used(input_sources)
-        if call.outputs:
-            names = self._name_outputs(call, location, same_line_call)
-            self._add_outputs(call, names, self._common_fields(call, location, sources))
+        if not call.outputs:
+            return
+        names = self._name_outputs(call, location, same_line_call)
+        fields = self._common_fields(call, location, sources)
+        if call.opened is not None:
+            for step in call.opened.steps:
+                self._add_beside(step, location, fields)
+        first = len(self._drafts)
+        self._add_outputs(call, names, fields)
+        if call.opened is not None:
+            self._note_context(self._drafts[first], call.opened, location)
+
+    @property
+    def room(self) -> int:
+        """The number of entries, of four bytes each, that the limits leave for further values."""
+        return min(self._limits.max_elements, self._bytes_left // 4)
 
     def finish(self) -> None:
         """Assign the last names, and release the frames that were inspected."""
@@ -178,9 +197,14 @@ class TraceBuilder:
                 inputs=tuple(with_name(source) for source in draft.step.inputs),
                 arguments=pytree.tree_map(with_name, draft.step.arguments),
                 keywords=pytree.tree_map(with_name, draft.step.keywords),
+                product=tuple(with_name(source) for source in draft.step.product),
                 unused=not (draft.used or draft.liveness.is_alive()),
             )
             for draft in self._drafts
+        )
+        roles = roles_of(steps)
+        steps = tuple(
+            replace(step, role=roles[step.index]) if step.index in roles else step for step in steps
         )
         return Trace(steps, result, self._dropped_steps)
 
@@ -220,6 +244,41 @@ class TraceBuilder:
             discarded = self._origins.add_write(tensor, first)
             if discarded is not None:  # its readers can no longer be determined
                 self._drafts[discarded].used = True
+
+    def _add_beside(
+        self, opened: OpenedStep, location: SourceLocation | None, fields: dict[str, Any]
+    ) -> None:
+        """Add a step that was computed beside the call at a location, and mark the steps that it read as used."""
+        tensors = [it for it in opened.arguments if isinstance(it, Tensor)]
+        sources = {id(tensor): self._sources(tensor, location) for tensor in tensors}
+        for found in sources.values():
+            self._mark_used(found)
+        call = TorchCall(opened.operation, opened.arguments, {}, tensors, [], [])
+        index, summary = len(self._drafts), opened.summary
+        step = Step(
+            index=index,
+            name="",
+            shape=_shape(opened.tensor) if summary is None else summary.shape,
+            dtype=opened.tensor.dtype,
+            value=self._value(opened.tensor) if summary is None else summary,
+            call=index,
+            unused=True,
+            role="" if "·" in opened.name else opened.name,
+            beside=True,
+            remark=BESIDE,
+            **{**self._common_fields(call, location, sources), "module": fields["module"]},
+        )
+        self._drafts.append(
+            _Draft(step, opened.name, TensorLiveness(opened.tensor, in_place=False), used=False)
+        )
+        self._origins.set_origin(opened.tensor, Source("step", "", index))
+
+    def _note_context(
+        self, draft: _Draft, opened: OpenedAttention, location: SourceLocation | None
+    ) -> None:
+        product = tuple(self._sources(tensor, location)[-1] for tensor in opened.product)
+        self._mark_used(product)
+        draft.step = replace(draft.step, product=product, remark=opened.remark, role="context")
 
     def _common_fields(
         self,

@@ -11,8 +11,10 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from heedful import drawing
 from heedful.errors import ArgumentError
 from heedful.summaries.request import Cell, Part
+from heedful.tables import table
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -67,6 +69,31 @@ class Summary:
     queries: Part = field(kw_only=True)
     keys: Part = field(kw_only=True)
     lse_given: bool = False
+
+    @property
+    def means(self) -> dict[str, Tensor]:
+        """The means of the statistics of queries for each query head, (Hq,), by name; of regions "mass of …"."""
+        names = ("entropy", "largest_weight", "mean_distance")
+        found = {name.replace("_", " "): getattr(self, name) for name in names}
+        found |= {f"mass of {name!r}": mass for name, mass in self.region_mass.items()}
+        return {name: value.mean(dim=(0, 2)) for name, value in found.items() if value is not None}
+
+    def _repr_html_(self) -> str:
+        """Return the means of each head, and its map or weights if they were requested, for a notebook."""
+        B, Hq, Tq = self.lse.shape
+        rows = [
+            (str(head), *(f"{mean[head]:.3g}" for mean in self.means.values()))
+            for head in range(Hq)
+        ]
+        caption = f"{B} × {Hq} heads, {Tq} queries, {self.keys.size} keys; means over the queries"
+        drawn = table(rows, header=("head", *self.means), caption=caption)
+        for name in ("weights", "pooled_mean"):
+            value = getattr(self, name)
+            if value is not None:
+                drawn += f"<style>{drawing.STYLE}</style>" + drawing.heat_map(
+                    value[0], caption=f"{name.replace('_', ' ')} of the first sequence", pick="head"
+                )
+        return drawn
 
     def __repr__(self) -> str:
         B, Hq, Tq = self.lse.shape

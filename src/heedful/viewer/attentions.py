@@ -38,7 +38,8 @@ def find_attentions(nodes: list[Node]) -> list[FoundAttention]:
     """Return the attentions of a run, and note the role of each node in them."""
     found = []
     for position, node in enumerate(nodes):
-        if node.kind_of_rule == "softmax":
+        followed = node.operation.startswith("softmax") and node.follows is not None
+        if node.kind_of_rule == "softmax" or followed:
             attention = _attention_around(nodes, position)
             if attention is not None:
                 found.append(attention)
@@ -51,14 +52,17 @@ def find_attentions(nodes: list[Node]) -> list[FoundAttention]:
 
 def _attention_around(nodes: list[Node], softmax: int) -> FoundAttention | None:
     scaled = mask = masked = None
-    at = nodes[softmax].parts["of"]
-    while (kind := nodes[at].kind_of_rule) in ("scale", "mask", "combine", "move"):
+    at = nodes[softmax].parts.get("of", nodes[softmax].follows)
+    while (kind := nodes[at].kind_of_rule) in ("scale", "mask", "combine", "move") or (
+        nodes[at].follows is not None
+    ):
         if kind == "scale":
             scaled = at
         elif kind in ("mask", "combine"):
             masked = at
             mask = nodes[at].parts["mask"] if kind == "mask" else nodes[at].parts["terms"][1]
-        at = nodes[at].parts["terms"][0] if kind == "combine" else nodes[at].parts["of"]
+        terms = nodes[at].parts.get("terms", (nodes[at].follows,))
+        at = nodes[at].parts.get("of", terms[0])
     scores = nodes[at]
     if scores.kind_of_rule != "product" or nodes[scores.parts["right"]].kind == "parameter":
         return None

@@ -61,6 +61,6 @@ def recording_of_target(
                 received=f"{len(labels)}",
                 remedy="Pass one for each token, or leave them out.",
             )
-        observation = subject.record(subject.draw(B, T))
+        observation = subject.record(subject.draw(B, T), open_attention=True)
     shown = tuple(f"t{i}" for i in range(T)) if labels is None else tuple(map(str, labels))
     return Recording(subject.name, observation.trace, observation.values, shown)

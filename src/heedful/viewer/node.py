@@ -13,7 +13,10 @@ from heedful.viewer.rules import Rule
 
 @dataclass(eq=False)
 class Node:
-    """A tensor of a run; the fields are those of `Node` in viewer/src/data.ts."""
+    """A tensor of a run; the fields are those of `Node` in viewer/src/data.ts.
+
+    A step of a fused attention that has no rule follows the node that it changes, such as a soft-cap the scores.
+    """
 
     name: str
     kind: str
@@ -30,6 +33,7 @@ class Node:
     notes: list[str] = field(default_factory=list)
     unused: bool = False
     shown: bool = True
+    follows: int | None = None
 
     @property
     def kind_of_rule(self) -> str:

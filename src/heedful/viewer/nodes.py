@@ -65,7 +65,7 @@ class _Builder:
     def add(self, step: Step) -> None:
         trace = self._recording.trace
         rule = rule_of(step, self._value, trace.steps)
-        for source in step.inputs:
+        for source in (*step.inputs, *step.product):
             if source.step is None:
                 self._give(source)
         resolved = None if rule is None else self._resolved(rule)
@@ -92,6 +92,10 @@ class _Builder:
                 node.notes.append(TORN)
         if isinstance(step.value, Summary):
             _summarize(node, step.value)
+        if step.beside and resolved is None and isinstance(step.arguments[0], Source):
+            node.follows = self._position(step.arguments[0])
+        if step.remark:
+            node.notes.append(_as_sentence(step.remark))
         self._steps[step.index] = len(self.nodes)
         self.nodes.append(node)
 
@@ -184,15 +188,14 @@ def _parts_of(rule: Rule) -> list[Any]:
 
 
 def _summarize(node: Node, summary: Summary) -> None:
-    if summary.sample is None:
-        node.notes.append("The entries of this tensor cannot be read.")
-        return
-    node.value = summary.sample
-    node.axes = tuple("" for _ in node.axes)
-    node.notes.append(
-        f"A sample of {times(summary.shape)} entries: every {times(summary.strides)}th. All lie between "
-        f"{summary.minimum:.4g} and {summary.maximum:.4g}."
-    )
+    node.notes.append(str(summary))
+    if summary.sample is not None:
+        node.value = summary.sample
+        node.axes = tuple("" for _ in node.axes)
+
+
+def _as_sentence(text: str) -> str:
+    return text if text.endswith(".") else f"{text[:1].upper()}{text[1:]}."
 
 
 def _reduce(node: Node, largest: int) -> None:

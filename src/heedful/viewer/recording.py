@@ -72,7 +72,7 @@ def labels_for(inputs: Sequence[Any], labels: Sequence[str] | None) -> tuple[str
 
 def labels_of_trace(trace: Trace, labels: Sequence[str] | None) -> tuple[str, ...]:
     """Return the given labels, or numbers, one for each key of the first softmax."""
-    if labels is not None:
-        return tuple(map(str, labels))
+    if labels is not None or trace.labels:
+        return tuple(map(str, labels or trace.labels))
     sizes = [step.shape[-1] for step in trace if step.operation == "softmax" and step.shape]
     return tuple(f"t{i}" for i in range(sizes[0] if sizes else 0))

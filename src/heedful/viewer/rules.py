@@ -132,6 +132,19 @@ def _matmul(call: _Call) -> _Found:
     ), value
 
 
+def _whole_attention(call: _Call) -> _Found:
+    """Return the rule of a call that computes a whole attention: the weights beside it, times the values."""
+    if not call.step.product:
+        return None
+    weights, values = (call.part(source) for source in call.step.product)
+    if weights is None or values is None:
+        return None
+    leading = string.ascii_uppercase[: weights.value.dim() - 2]
+    letters = {"left": f"{leading}ik", "right": f"{leading}kj", "result": f"{leading}ij"}
+    rule = {"kind": "product", "left": weights.source, "right": values.source, "bias": None}
+    return {**rule, "letters": letters}, weights.value.double() @ values.value.double()
+
+
 def _last(text: str, count: int) -> str:
     return text[len(text) - count :] if count > 0 else ""
 
@@ -360,6 +373,8 @@ _FINDERS: Mapping[str, Callable[[_Call], _Found]] = {
     "dropout": _dropout,
     "add": _combine,
     "sub": _combine,
+    "attention": _whole_attention,
+    "scaled_dot_product_attention": _whole_attention,
     "exp": _apply,
     "sum": _reduce,
     "amax": _reduce,

@@ -153,19 +153,24 @@ class Caller:
         return self.rows(result, inputs)
 
     def record(
-        self, inputs: Inputs, *, keep: Tensor | None = None, attend: Tensor | None = None
+        self,
+        inputs: Inputs,
+        *,
+        keep: Tensor | None = None,
+        attend: Tensor | None = None,
+        open_attention: bool = False,
     ) -> Observation:
-        """Run the target as `run` does, and record each step."""
+        """Run the target as `run` does, and record each step; `open_attention` is that of `heedful.record`."""
         arguments = self.arguments(inputs, keep, attend)
         with self.isolated():
-            trace = self.trace(arguments)
+            trace = self.trace(arguments, open_attention=open_attention)
         return self.observation(inputs, arguments, trace)
 
-    def trace(self, arguments: Mapping[str, Any]) -> Trace:
+    def trace(self, arguments: Mapping[str, Any], *, open_attention: bool = False) -> Trace:
         """Record a call with named arguments; the state that it leaves behind is kept."""
         args, keywords = self.target.bound(arguments)
         with watched(self.callee, arguments):
-            return record(self.callee, *args, **keywords)
+            return record(self.callee, *args, open_attention=open_attention, **keywords)
 
     @contextmanager
     def isolated(self) -> Iterator[None]:

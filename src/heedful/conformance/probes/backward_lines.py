@@ -42,7 +42,7 @@ def departing_line(function: Any, run: Callable[[], Tensor]) -> SourceLine | Non
     right = torch.autograd.grad(
         outputs, [*inputs, *way.results], gradients, allow_unused=True, retain_graph=True
     )
-    trace = record(function.backward, _detached(context), *gradients)
+    trace = record(function.backward, _detached(context), *gradients, open_attention=False)
     known = [it for it in right if it is not None and it.any()]
     return _first_behind(trace.steps, _tensors(trace.result), right[: len(inputs)], known)
 

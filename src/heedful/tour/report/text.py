@@ -3,37 +3,33 @@
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, TypeAlias
 
 import torch
 from rich.console import Group, RenderableType
+from rich.constrain import Constrain
 from rich.padding import Padding
 from rich.text import Text
 from torch import Tensor
 
-from heedful.drawing import DIVERGING, SEQUENTIAL
-from heedful.screen import console_for, plain_table, printed
+from heedful.screen import WIDTH, Abilities, console_for, plain_table, printed
 from heedful.shapes import times
 from heedful.tour.comparison import Comparison
 from heedful.tour.inputs import Tokens
 from heedful.tour.ladder import Rung
-from heedful.tour.recordings import RecordedRun, RungResult, largest_absolute
+from heedful.tour.recordings import RecordedRun, RungResult
+from heedful.tour.report.maps import matrices
 from heedful.tour.report.matrices import LabelledMatrix, labelled_matrix, short_path, step_title
 from heedful.tour.report.report import TourReport
 from heedful.tour.speed import SpeedComparison
 
-# Of larger matrices only a corner is shown, so that 80 columns suffice.
-MAX_ROWS: int = 10
-MAX_COLUMNS: int = 7
-CORNER: int = 5
-MAX_WIDTH: int = 70  # of heads side by side, in characters
-MAX_LABEL: int = 10
+Draw: TypeAlias = Callable[[LabelledMatrix], Text]
 INDENT: int = 4
-GAP: int = 4
+MAX_WIDTH: int = 200  # of matrices; prose is narrower
 
 
 def as_text(report: TourReport, stream: TextIO, page: Path | None) -> str:
@@ -44,11 +40,13 @@ def as_text(report: TourReport, stream: TextIO, page: Path | None) -> str:
         stream: Where the text will be printed. There are no colours unless it is a terminal.
         page: The file to which the page was written, or None.
     """
-    console = console_for(stream)
-    console.print(_greeting(report.tokens))
+    console = console_for(stream, MAX_WIDTH if stream.isatty() else WIDTH)
+    room = console.width - INDENT - 2
+    draw = partial(matrices, abilities=replace(Abilities.of(console, stream), width=room))
+    console.print(_greeting(report.tokens, draw))
     for number, (rung, result) in enumerate(report.results, 1):
         console.print(_heading(f"{number}. {rung.title}", rung.name))
-        console.print(_rung(rung, result, report.tokens))
+        console.print(_rung(rung, result, report.tokens, draw))
     console.print(_heading("This machine", ""))
     console.print(_speed(report.speed))
     console.print(_verdict(report))
@@ -59,14 +57,14 @@ def as_text(report: TourReport, stream: TextIO, page: Path | None) -> str:
     return printed(console)
 
 
-def _greeting(tokens: Tokens) -> RenderableType:
+def _greeting(tokens: Tokens, draw: Draw) -> RenderableType:
     T, d = tokens.matrix.shape
     features = tuple(map(str, range(d)))
     return Group(
         Text.assemble(
             ("heedful tour", "bold"), f" of {tokens.origin}: {T} tokens with {d} features each"
         ),
-        _indented(_matrices(LabelledMatrix(tokens.matrix, tokens.labels, features))),
+        _indented(draw(LabelledMatrix(tokens.matrix, tokens.labels, features))),
     )
 
 
@@ -76,20 +74,20 @@ def _heading(title: str, name: str) -> RenderableType:
     return Text.assemble("\n", (title, "bold"), (aside, "dim"), "\n", (rule, "dim"))
 
 
-def _rung(rung: Rung, result: RungResult, tokens: Tokens) -> RenderableType:
-    parts: list[RenderableType] = [Text(rung.explanation)]
-    parts += [_run(run, tokens) for run in result.runs]
+def _rung(rung: Rung, result: RungResult, tokens: Tokens, draw: Draw) -> RenderableType:
+    parts: list[RenderableType] = [Constrain(Text(rung.explanation), WIDTH)]
+    parts += [_run(run, tokens, draw) for run in result.runs]
     parts += [Text("\nDo the routes agree?", style="bold")]
     parts += [_indented(_comparisons(result.comparisons))]
-    parts += [Padding(Text(finding), (1, 0, 0, 2)) for finding in result.findings]
+    parts += [Padding(Constrain(Text(finding), WIDTH), (1, 0, 0, 2)) for finding in result.findings]
     return Group(*parts)
 
 
-def _run(run: RecordedRun, tokens: Tokens) -> RenderableType:
+def _run(run: RecordedRun, tokens: Tokens, draw: Draw) -> RenderableType:
     """Return the steps of a run, each with its description, line and numbers."""
     files = ", ".join(sorted({short_path(step.file) for step in run.steps if step.file}))
     parts: list[RenderableType] = [Text.assemble((f"\n{run.title}", "bold"), (f"  {files}", "dim"))]
-    parts += [_weight(name, value, tokens) for name, value in run.weights.items()]
+    parts += [_weight(name, value, tokens, draw) for name, value in run.weights.items()]
     previous: Tensor | None = None
     for step in run.steps:
         description = run.descriptions[step.name]
@@ -100,128 +98,24 @@ def _run(run: RecordedRun, tokens: Tokens) -> RenderableType:
         )
         matrix = labelled_matrix(step, description, tokens.labels)
         unchanged = previous is not None and torch.equal(previous, matrix.tensor)
-        numbers = Text("the same numbers", "dim") if unchanged else _matrices(matrix)
+        numbers = Text("the same numbers", "dim") if unchanged else draw(matrix)
         parts.append(Padding(Group(head, _indented(numbers)), (1, 0, 0, 2)))
         previous = matrix.tensor
     return Group(*parts)
 
 
-def _weight(name: str, value: Tensor, tokens: Tokens) -> RenderableType:
+def _weight(name: str, value: Tensor, tokens: Tokens, draw: Draw) -> RenderableType:
     """Return a parameter and its numbers, from which the steps can be recomputed."""
     kind = "learned" if tokens.first_attention else "learned; here a random draw"
     head = Text.assemble((name, "bold cyan"), f"  {times(value.shape)}  {kind}")
     rows, columns = (tuple(map(str, range(size))) for size in torch.atleast_2d(value).shape)
     labels = rows if value.dim() > 1 else ("",)
     matrix = LabelledMatrix(torch.atleast_2d(value), labels, columns)
-    return Padding(Group(head, _indented(_matrices(matrix))), (1, 0, 0, 2))
+    return Padding(Group(head, _indented(draw(matrix))), (1, 0, 0, 2))
 
 
 def _indented(content: RenderableType) -> Padding:
     return Padding(content, (0, 0, 0, INDENT))
-
-
-# --- numbers -----------------------------------------------------------------------------------------
-
-
-def _matrices(matrix: LabelledMatrix) -> Text:
-    """Return the numbers with their labels, heads side by side. A large matrix becomes a corner and a summary."""
-    heads = matrix.tensor.reshape(-1, *matrix.tensor.shape[-2:])
-    rows, columns = heads.shape[-2:]
-    complete = rows <= MAX_ROWS and columns <= MAX_COLUMNS
-    if not complete:
-        rows, columns = min(rows, CORNER), min(columns, CORNER)
-    number_format = _NumberFormat.of(matrix.tensor)
-    blocks = [_block(head[:rows, :columns], matrix, number_format) for head in heads]
-    if len(blocks) > 1:
-        blocks = [[Text(f"head {head}", "dim"), *lines] for head, lines in enumerate(blocks)]
-    fits = sum(_block_width(block) for block in blocks) <= MAX_WIDTH
-    lines = _side_by_side(blocks) if fits else [*itertools.chain(*blocks)]
-    if not complete:
-        lines.append(Text(f"… {_summary(matrix.tensor)}", style="dim"))
-    return Text("\n").join(lines)
-
-
-def _block(head: Tensor, matrix: LabelledMatrix, number_format: _NumberFormat) -> list[Text]:
-    """Return the lines of one head: the labels of the columns, then one line per row, all equally wide."""
-    rows, columns = head.shape
-    column_labels = [_shorten(label) for label in matrix.columns[:columns]]
-    row_labels = [_shorten(label) for label in matrix.rows[:rows]]
-    texts = [[number_format.text(entry) for entry in row] for row in head.tolist()]
-    margin = max(map(len, row_labels))
-    width = max(len(text) for row in [column_labels, *texts] for text in row)
-    lines = [
-        Text.assemble(
-            (label.rjust(margin), "dim"),
-            *(
-                (f" {text:>{width}}", number_format.style(entry))
-                for text, entry in zip(row, entries, strict=True)
-            ),
-        )
-        for label, row, entries in zip(row_labels, texts, head.tolist(), strict=True)
-    ]
-    if not any(column_labels):
-        return lines
-    header = " " * margin + "".join(f" {label:>{width}}" for label in column_labels)
-    return [Text(header, "dim"), *lines]
-
-
-def _side_by_side(blocks: list[list[Text]]) -> list[Text]:
-    """Join blocks of equally many lines from left to right."""
-    widths = [_block_width(block) for block in blocks]
-    lines = []
-    for parts in zip(*blocks, strict=True):
-        for part, width in zip(parts, widths, strict=True):
-            part.pad_right(width - part.cell_len)
-        lines.append(Text().join(parts))
-    return lines
-
-
-def _block_width(block: list[Text]) -> int:
-    """Return the width of a block in characters, including the gap on its right."""
-    return max(line.cell_len for line in block) + GAP
-
-
-@dataclass(frozen=True)
-class _NumberFormat:
-    """Formats the numbers of a tensor, and colours them as the page does."""
-
-    largest: float
-    signed: bool
-
-    @classmethod
-    def of(cls, tensor: Tensor) -> _NumberFormat:
-        finite = tensor[tensor.isfinite()].float()
-        return cls(largest_absolute(finite), signed=bool((finite < 0).any()))
-
-    def text(self, entry: float | bool) -> str:
-        if isinstance(entry, bool) or entry == 0:
-            return str(int(entry))
-        if not math.isfinite(entry):
-            return f"{entry}".replace("inf", "∞").replace("-", "−")
-        return f"{entry:z.4f}" if 0.01 <= self.largest < 100 else f"{entry:.3g}"
-
-    def style(self, entry: float) -> str:
-        if not math.isfinite(entry):
-            return "dim"
-        share = entry / self.largest if self.largest else 0.0
-        stops = DIVERGING if self.signed else SEQUENTIAL
-        index = round(((share + 1) / 2 if self.signed else share) * (len(stops) - 1))
-        ink = "white" if abs(share) > 0.6 else "black"
-        return f"{ink} on {stops[index]}"
-
-
-def _shorten(label: str) -> str:
-    return label if len(label) <= MAX_LABEL else f"{label[: MAX_LABEL - 1]}…"
-
-
-def _summary(tensor: Tensor) -> str:
-    """Describe a tensor of which only a corner is shown."""
-    finite = tensor[tensor.isfinite()].float()
-    infinite = tensor.numel() - finite.numel()
-    extent = f"from {finite.min().item():.4g} to {finite.max().item():.4g}, mean {finite.mean().item():.4g}"
-    return f"the corner of {times(tuple(tensor.shape))}: {extent}" + (
-        f", {infinite} × −∞" if infinite else ""
-    )
 
 
 # --- verdicts ----------------------------------------------------------------------------------------
