@@ -199,11 +199,14 @@ class Outdated(Projected):
 class Slow(nn.Module):
     """Takes long to reject each of many calls."""
 
+    calls = 0
+
     def __init__(self, dim):
         super().__init__()
         self.to_q = nn.Linear(dim, dim)
 
     def forward(self, thing, other, third):
+        Slow.calls += 1
         time.sleep(0.2)
         raise ValueError("none of these")
 

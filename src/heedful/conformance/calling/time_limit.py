@@ -9,7 +9,7 @@ from time import perf_counter  # bound here, because a target may replace it
 if sys.platform == "linux":
     from time import clock_gettime, pthread_getcpuclockid
 
-PATIENCE = 4
+PATIENCE = 3
 """How many times the limit a run may take on the clock, where other processes have the processor or it sleeps."""
 
 
