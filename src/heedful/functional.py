@@ -85,7 +85,7 @@ def attention(
         >>> attention(query, key, value, Causal()).flatten()
         tensor([1.0000, 1.5000, 3.0000])
     """
-    autocast = _autocasts(query)
+    autocast = autocasts(query)
     call = None
     plain = bias is softcap is sinks is None and dropout_p == 0
     plain = plain and not return_lse and not return_received_mass
@@ -94,7 +94,11 @@ def attention(
         if call and (output := repeated.repeat(call, query, key, value)) is not None:
             return output
     if autocast:
-        query, key, value = _cast(query), _cast(key), _cast(value)
+        query, key, value = (
+            cast_for_autocast(query),
+            cast_for_autocast(key),
+            cast_for_autocast(value),
+        )
     problem = AttentionProblem(
         query, key, value, mask, bias, scale, softcap, sinks, dropout_p, return_lse=return_lse
     )
@@ -149,7 +153,7 @@ def scaled_dot_product_attention(
         if is_causal:  # PyTorch raises this only while its own function is in its place
             raise ValueError("CausalBias should not be used with causal=True")
         attn_mask, is_causal = _read_causal_bias(attn_mask, query)
-    autocast, call = _autocasts(query), None
+    autocast, call = autocasts(query), None
     flags = isinstance(is_causal, bool) and isinstance(enable_gqa, bool)
     if attn_mask is None and dropout_p == 0 and flags and not autocast:
         mask = Causal(align="start") if is_causal else None
@@ -220,8 +224,12 @@ def as_problem(
             (Dense(attn_mask), None) if attn_mask.dtype == torch.bool else (None, attn_mask)
         )
     query, key, value = map(_four_dimensions, (query, key, value))
-    if _autocasts(query):
-        query, key, value = _cast(query), _cast(key), _cast(value)
+    if autocasts(query):
+        query, key, value = (
+            cast_for_autocast(query),
+            cast_for_autocast(key),
+            cast_for_autocast(value),
+        )
     if not (query.dtype == key.dtype == value.dtype and query.device == key.device == value.device):
         return None
     if sizes_of(query, key, value) is None:
@@ -271,7 +279,7 @@ def _four_dimensions(tensor: Tensor) -> Tensor:
     return tensor[(None,) * (4 - tensor.dim())]
 
 
-def _autocasts(query: Tensor) -> bool:
+def autocasts(query: Tensor) -> bool:
     """Check whether autocast is on for the query's device."""
     if not isinstance(query, Tensor):  # AttentionProblem raises the error
         return False
@@ -281,7 +289,7 @@ def _autocasts(query: Tensor) -> bool:
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
-def _cast(tensor: Tensor) -> Tensor:
+def cast_for_autocast(tensor: Tensor) -> Tensor:
     """Convert a tensor to autocast's dtype, as PyTorch does for its own attention."""
     if not isinstance(tensor, Tensor) or tensor.dtype == torch.float64:
         return tensor

@@ -1,0 +1,23 @@
+"""Attention over many processes, on the groups of `torch.distributed`: the same results, masks and dropout as in one.
+
+Tokens are sharded over ranks. `balanced_order` chooses which tokens each rank has, `shard` and `unshard` convert
+tensors, and `ring_attention` computes attention. `simulate` runs the same code on threads.
+"""
+
+from heedful.parallel.axes import Traffic, count_traffic
+from heedful.parallel.order import TokenOrder, balanced_order, contiguous_order
+from heedful.parallel.ring import ring_attention
+from heedful.parallel.sharding import shard, unshard
+from heedful.parallel.simulation import simulate
+
+__all__ = [
+    "TokenOrder",
+    "Traffic",
+    "balanced_order",
+    "contiguous_order",
+    "count_traffic",
+    "ring_attention",
+    "shard",
+    "simulate",
+    "unshard",
+]
