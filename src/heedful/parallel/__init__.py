@@ -1,7 +1,8 @@
 """Attention over many processes, on the groups of `torch.distributed`: the same results, masks and dropout as in one.
 
 Tokens are sharded over ranks. `balanced_order` chooses which tokens each rank has, `shard` and `unshard` convert
-tensors, and `ring_attention` computes attention. `simulate` runs the same code on threads.
+tensors, and `ring_attention`, `ulysses_attention` and `mesh_attention` compute attention. `simulate` runs the same
+code on threads.
 """
 
 from heedful.parallel.axes import Traffic, count_traffic
@@ -9,6 +10,7 @@ from heedful.parallel.order import TokenOrder, balanced_order, contiguous_order
 from heedful.parallel.ring import ring_attention
 from heedful.parallel.sharding import shard, unshard
 from heedful.parallel.simulation import simulate
+from heedful.parallel.ulysses import mesh_attention, ulysses_attention
 
 __all__ = [
     "TokenOrder",
@@ -16,8 +18,10 @@ __all__ = [
     "balanced_order",
     "contiguous_order",
     "count_traffic",
+    "mesh_attention",
     "ring_attention",
     "shard",
     "simulate",
+    "ulysses_attention",
     "unshard",
 ]

@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from heedful.errors import HeedfulError, RankError
+from heedful.errors import HeedfulError, KernelError, RankError
 from heedful.parallel.axes import AGREEMENT_TAG, Axis, Ranks
 
 T = TypeVar("T")
@@ -41,12 +41,12 @@ class Agreement(NamedTuple, Generic[T]):
     Attributes:
         value: this rank's `Prepared.value`.
         seed: int64 (), the first rank's seed.
-        number: the number of this call, which is equal on the ranks of the last axis.
+        numbers: the number of this call on each axis.
     """
 
     value: T
     seed: Tensor
-    number: int
+    numbers: tuple[int, ...]
 
 
 class _Told(NamedTuple):
@@ -84,9 +84,7 @@ def agree(ranks: Ranks, prepare: Callable[[], Prepared[T]]) -> Agreement[T]:
         error = own
         axis = ranks.axes[-1]
         told = _Told({}, failure=(axis.name(axis.rank), str(own)[:_LONGEST_FAILURE]))
-    number = 0
-    for axis in ranks.axes:
-        number = axis.next_call()
+    numbers = tuple(axis.next_call() for axis in ranks.axes)
     for axis in reversed(
         ranks.axes
     ):  # what the ranks of one axis notice, those of the next get to know
@@ -100,7 +98,7 @@ def agree(ranks: Ranks, prepare: Callable[[], Prepared[T]]) -> Agreement[T]:
     if told.failure is not None:
         raise RankError(*told.failure)
     assert prepared is not None
-    return Agreement(prepared.value, torch.tensor(told.seed, dtype=torch.int64), number)
+    return Agreement(prepared.value, torch.tensor(told.seed, dtype=torch.int64), numbers)
 
 
 def _exchange(axis: Axis, told: _Told) -> list[_Told]:
@@ -134,6 +132,22 @@ def _common(axis: Axis, told: list[_Told]) -> _Told:
                 cause = f"{name}: expected {usual}, as on rank {', '.join(like)}; received {value}"
                 return _Told({}, failure=(axis.name(rank), cause))
     return told[0]
+
+
+def agree_on_backward(ranks: Ranks, call: str, number: int) -> None:
+    """Begin a backward pass on all ranks, that of the same call.
+
+    Raises:
+        KernelError: the pass is to be differentiated itself.
+        RankError: another rank differentiates another call, does not answer, or has ended.
+    """
+    if torch.is_grad_enabled():
+        raise KernelError(
+            f"{call} cannot be differentiated twice: its gradients have no graph. Pass create_graph=False, "
+            "or compute gradients of gradients in one process, attention(…, kernel='reference')."
+        )
+    facts = {"call": f"the backward pass of {call}", "number of the call": number}
+    agree(ranks, lambda: Prepared(None, facts))
 
 
 def describe(tensor: Tensor | None, **free: int) -> str:

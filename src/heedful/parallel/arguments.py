@@ -58,8 +58,8 @@ class Arguments:
 
 
 def agree_on(
-    call: str, arguments: Arguments, ranks: Ranks, *, dense: bool
-) -> tuple[Arguments, Travel | None, int]:
+    call: str, arguments: Arguments, ranks: Ranks, *, dense: bool, dealt_to: int = 1
+) -> tuple[Arguments, Travel | None, tuple[int, ...]]:
     """Check the arguments on all ranks, and that they agree.
 
     Args:
@@ -67,10 +67,11 @@ def agree_on(
         arguments: this rank's, as the caller passed them.
         ranks: who has to agree.
         dense: whether a mask may be dense, because each rank gets all tokens.
+        dealt_to: among how many ranks the query heads are dealt out.
 
     Returns:
         The arguments with the tensors as they are computed and the seed of all ranks; the keys that travel, None with
-        a dense mask; and the number of the call.
+        a dense mask; and the number of the call on each axis.
 
     Raises:
         ArgumentError: this rank's arguments do not fit together.
@@ -79,7 +80,7 @@ def agree_on(
     """
 
     def prepare() -> Prepared[tuple[Arguments, Travel | None]]:
-        checked = _checked(arguments, ranks)
+        checked = _checked(arguments, ranks, dealt_to)
         travel = None
         if not dense or not _is_dense(checked):
             assert checked.mask is None or isinstance(checked.mask, Mask)
@@ -87,11 +88,11 @@ def agree_on(
         seed = draw_seed() if checked.options.dropout_p > 0 else None
         return Prepared((checked, travel), _facts(call, checked, travel, rows_stay=not dense), seed)
 
-    (checked, travel), seed, number = agree(ranks, prepare)
-    return replace(checked, options=replace(checked.options, seed=seed)), travel, number
+    (checked, travel), seed, numbers = agree(ranks, prepare)
+    return replace(checked, options=replace(checked.options, seed=seed)), travel, numbers
 
 
-def _checked(arguments: Arguments, ranks: Ranks) -> Arguments:
+def _checked(arguments: Arguments, ranks: Ranks, dealt_to: int) -> Arguments:
     """Return the arguments of this rank as they are computed."""
     order, options, bias = arguments.order, arguments.options, arguments.bias
     query, key, value = arguments.query, arguments.key, arguments.value
@@ -109,6 +110,13 @@ def _checked(arguments: Arguments, ranks: Ranks) -> Arguments:
             expected="a tensor on the CPU: other devices are not supported yet",
             received=f"one on {query.device}",
             remedy="Move query, key and value by .cpu(), and use a group of the backend gloo.",
+        )
+    if query.shape[1] < dealt_to:
+        raise ArgumentError(
+            "query",
+            expected=f"at least {dealt_to} query heads, one for each rank that exchanges heads",
+            received=f"{query.shape[1]} heads",
+            remedy="ring_attention() takes any number, and mesh_attention() a mesh with fewer columns.",
         )
     own = len(order.places[ranks.rank])
     for name, tensor in (("query", query), ("key", key)):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from heedful.dispatch import AUTO
 from heedful.masks import Mask
-from heedful.parallel.agreement import Prepared, agree
+from heedful.parallel.agreement import agree_on_backward
 from heedful.parallel.arguments import Arguments, agree_on
 from heedful.parallel.axes import Axis, Group, Ranks, Wait, ranks_of
 from heedful.parallel.order import TokenOrder
@@ -91,7 +91,7 @@ def ring_attention(
     ranks = ranks_of(group, dimensions=(1,))
     options = Options(scale, softcap, dropout_p, kernel, torch.zeros((), dtype=torch.int64))
     arguments = Arguments(query, key, value, mask, bias, sinks, options, order)
-    arguments, travel, number = agree_on("ring_attention", arguments, ranks, dense=False)
+    arguments, travel, (number,) = agree_on("ring_attention", arguments, ranks, dense=False)
     assert travel is not None
     output, lse = run_ring(arguments, travel, ranks.axes[0], number)
     output = output.to(arguments.query.dtype)
@@ -107,7 +107,7 @@ def run_ring(
         arguments: this rank's.
         travel: which keys travel between the ranks of the axis.
         axis: the ranks.
-        number: the number of the call.
+        number: the number of the call on the axis.
     """
     places = travel.order.places[axis.rank]
     ranges = None if travel.ranges is None else travel.ranges.rows(places)
@@ -157,12 +157,10 @@ class _Ring(torch.autograd.Function):
         return output, lse
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_output: Tensor | None, grad_lse: Tensor | None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         call: _Call = ctx.call
         *tensors, output, lse = ctx.saved_tensors
-        facts = {"call": "ring_attention's backward pass", "of call": call.number}
-        agree(Ranks((call.axis,)), lambda: Prepared(None, facts))
+        agree_on_backward(Ranks((call.axis,)), "ring_attention", call.number)
         results = Results(
             output,
             lse,

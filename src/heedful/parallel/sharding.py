@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from heedful.errors import ArgumentError
-from heedful.parallel.agreement import Prepared, agree, describe
+from heedful.parallel.agreement import Prepared, agree, agree_on_backward, describe
 from heedful.parallel.axes import Axis, Group, Ranks, ranks_of
 from heedful.parallel.order import TokenOrder
 
@@ -96,7 +96,7 @@ def unshard(tensor: Tensor, group: Group, order: TokenOrder, *, dim: int = -2) -
         }
         return Prepared(dim % tensor.dim(), facts)
 
-    place, _, number = agree(ranks, prepare)
+    place, _, (*_, number) = agree(ranks, prepare)
     rows: Any = _Unshard.apply(tensor.movedim(place, 0), ranks, order, number)
     return rows.movedim(0, place)
 
@@ -126,11 +126,9 @@ class _Unshard(torch.autograd.Function):
         return whole.index_select(0, order.inverse.to(rows.device))
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         ranks, order = ctx.ranks, ctx.order
-        facts = {"call": "unshard's backward pass", "of call": ctx.number}
-        agree(ranks, lambda: Prepared(None, facts))
+        agree_on_backward(ranks, "unshard", ctx.number)
         wide = torch.promote_types(gradient.dtype, torch.float32)
         part = torch.cat([gradient[places] for places in order.places]).to(wide)
         for counts, axis in reversed(_stages(ranks, order)):
