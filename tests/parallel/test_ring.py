@@ -12,8 +12,10 @@ from parallel_cases import (
     self_attention,
 )
 
+from heedful import attention
 from heedful.errors import ArgumentError, KernelError
 from heedful.masks import Causal, Documents, Padding, Sinks, Window
+from heedful.metering import _Meter
 from heedful.parallel import (
     balanced_order,
     contiguous_order,
@@ -21,7 +23,9 @@ from heedful.parallel import (
     ring_attention,
     shard,
     simulate,
+    unshard,
 )
+from heedful.parallel import part as part_module
 from heedful.parallel import travel as travel_module
 
 IDS = torch.tensor([[0] * 7 + [1] * 12 + [2] * 6, [0] * 20 + [5] * 5])
@@ -75,6 +79,7 @@ def test_small_dtypes_are_rounded_once(dtype):
 def test_messages_of_any_size_give_the_same(monkeypatch):
     call = make_call(2, 4, 2, 50, 8, 6, Causal() & Window(20), bias=(4, 50, 50), sinks=True)
     monkeypatch.setattr(travel_module, "KEYS_PER_MESSAGE", 3)
+    monkeypatch.setattr(part_module, "QUERIES_AT_ONCE", 5)
     travel_module._cached.cache_clear()
     found = on_ranks(call, ring_attention, 4)
     travel_module._cached.cache_clear()
@@ -88,6 +93,36 @@ def test_an_order_of_any_kind_gives_the_same():
     places = torch.randperm(12).split([5, 0, 4, 3])
     order = TokenOrder(tuple(part.sort().values for part in places))
     assert_equal(on_ranks(call, ring_attention, 4, order=order), in_one_process(call), atol=1e-10)
+
+
+def peak_bytes(function):
+    """Return the result of a function, and the most bytes of tensors that it had at once besides those it was given."""
+    with _Meter() as meter:
+        result = function()
+    return result, meter.peak
+
+
+def test_a_rank_of_four_needs_a_third_of_the_memory(monkeypatch):
+    """The proportions are those of 262,144 tokens, with messages and blocks of queries of the sizes in use."""
+    tokens, scale = 8192, 262_144 // 8192
+    monkeypatch.setattr(travel_module, "KEYS_PER_MESSAGE", travel_module.KEYS_PER_MESSAGE // scale)
+    monkeypatch.setattr(part_module, "QUERIES_AT_ONCE", part_module.QUERIES_AT_ONCE // scale)
+    travel_module._cached.cache_clear()
+    call = make_call(1, 1, 1, tokens, 64, 64, Causal()).to(torch.float32)
+    tensors = [call.tensors[name] for name in ("query", "key", "value")]
+    given = sum(4 * tensor.numel() for tensor in tensors)
+    whole, peak = peak_bytes(lambda: attention(*tensors, Causal()))
+    order = balanced_order(Causal(), tokens, 4)
+
+    def rank(group):
+        mine = [shard(tensor, group, order) for tensor in tensors]
+        output, peak = peak_bytes(lambda: ring_attention(*mine, Causal(), group=group, order=order))
+        return unshard(output, group, order), sum(4 * tensor.numel() for tensor in mine) + peak
+
+    for output, bytes_of_rank in simulate(rank, 4):
+        assert bytes_of_rank <= (given + peak) / 3
+        torch.testing.assert_close(output, whole, rtol=0, atol=1e-5)
+    travel_module._cached.cache_clear()
 
 
 def sent(call, ranks, order, function=ring_attention):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,8 @@ from heedful.dropout import Placement
 from heedful.intervals import Intervals
 from heedful.masks import KeyRanges
 from heedful.problem import AttentionProblem
+
+QUERIES_AT_ONCE: int = 8192  # whose part of the output is in memory besides the output itself
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,21 +50,22 @@ class Queries:
     ranges: Intervals | None
     options: Options
 
-    def rows_that_see(self, keys: Tensor) -> tuple[slice, KeyRanges | None] | None:
-        """Return the rows from the first to the last query that sees some of these keys, and their mask.
-
-        None: no query sees any.
-        """
-        if not len(keys) or not len(self.places):
-            return None
-        if self.ranges is None:
-            return slice(0, len(self.places)), None
-        ranges = self.ranges.onto(keys)
-        seeing = (~ranges.empty_rows()).any(dim=0).nonzero().flatten()
+    def rows_that_see(self, keys: Tensor) -> Iterator[tuple[slice, KeyRanges | None]]:
+        """Yield rows of queries, of which some see some of these keys, and their mask; None: they see all."""
+        seeing = torch.arange(len(self.places) if len(keys) else 0)
+        ranges = None if self.ranges is None or not len(keys) else self.ranges.onto(keys)
+        if ranges is not None:
+            seeing = (~ranges.empty_rows()).any(dim=0).nonzero().flatten()
         if not len(seeing):
-            return None
-        rows = slice(int(seeing[0]), int(seeing[-1]) + 1)
-        return rows, KeyRanges(Intervals(ranges.start[:, rows], ranges.stop[:, rows], len(keys)))
+            return
+        first, stop = int(seeing[0]), int(seeing[-1]) + 1
+        for start in range(first, stop, QUERIES_AT_ONCE):
+            rows = slice(start, min(start + QUERIES_AT_ONCE, stop))
+            if ranges is None:
+                yield rows, None
+            else:
+                edges = ranges.start[:, rows], ranges.stop[:, rows]
+                yield rows, KeyRanges(Intervals(*edges, len(keys)))
 
     def problem(
         self,
@@ -88,7 +92,7 @@ class Queries:
         )
 
 
-def bias_of_part(bias: Tensor | None, rows: slice, keys: Tensor) -> Tensor | None:
+def _bias_of_part(bias: Tensor | None, rows: slice, keys: Tensor) -> Tensor | None:
     """Return the part of a bias (B or 1, Hq or 1, queries or 1, all keys or 1) for some queries and keys."""
     if bias is None:
         return None
@@ -96,8 +100,8 @@ def bias_of_part(bias: Tensor | None, rows: slice, keys: Tensor) -> Tensor | Non
     return bias.index_select(3, keys) if bias.shape[3] > 1 else bias
 
 
-def add_bias_gradient(gradient: Tensor, part: Tensor, rows: slice, keys: Tensor) -> None:
-    """Add the gradient of what `bias_of_part` returns to that of the whole bias."""
+def _add_bias_gradient(gradient: Tensor, part: Tensor, rows: slice, keys: Tensor) -> None:
+    """Add the gradient of what `_bias_of_part` returns to that of the whole bias."""
     gradient = gradient[:, :, rows] if gradient.shape[2] > 1 else gradient
     if gradient.shape[3] > 1:
         gradient.index_add_(3, keys, part.to(gradient.dtype))
@@ -153,15 +157,12 @@ def compute(
     merged: Merged,
 ) -> None:
     """Add to `merged` what this rank's queries see of some keys, whose places among all are `keys`."""
-    seeing = queries.rows_that_see(keys)
-    if seeing is None:
-        return
-    rows, mask = seeing
-    part = bias_of_part(bias, rows, keys)
-    problem = queries.problem(query[:, :, rows], key, value, mask, part, keys, rows)
-    output, lse = choose(problem, queries.options.kernel).run(problem)
-    assert lse is not None  # a kernel that has none refuses the problem
-    merged.add(rows, output, lse)
+    for rows, mask in queries.rows_that_see(keys):
+        part = _bias_of_part(bias, rows, keys)
+        problem = queries.problem(query[:, :, rows], key, value, mask, part, keys, rows)
+        output, lse = choose(problem, queries.options.kernel).run(problem)
+        assert lse is not None  # a kernel that has none refuses the problem
+        merged.add(rows, output, lse)
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,23 +182,6 @@ class Results:
     grad_lse: Tensor
 
 
-@dataclass(frozen=True, eq=False)
-class PartGradients:
-    """The gradients of one part.
-
-    Attributes:
-        rows: the queries that see some of its keys.
-        query: of those queries, like bias.
-        key: of all keys of the part, like value.
-    """
-
-    rows: slice
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    bias: Tensor | None
-
-
 def differentiate(
     queries: Queries,
     query: Tensor,
@@ -206,37 +190,49 @@ def differentiate(
     bias: Tensor | None,
     keys: Tensor,
     results: Results,
-) -> PartGradients | None:
-    """Return the gradients of one part; None if it has none.
+    grad_query: Tensor,
+    grad_bias: Tensor | None,
+) -> tuple[Tensor, Tensor] | None:
+    """Return the gradients of some keys and values; None if no query sees them. Add those of query and bias to theirs.
 
     The output is the mean of the parts' outputs O' with the shares w = exp(lse' − lse). So the gradient of O' is w dO,
     and that of lse' is w (dO · (O' − O) + dlse). The part is computed again for them.
     """
-    seeing = queries.rows_that_see(keys)
-    if seeing is None:
-        return None
-    rows, mask = seeing
-    wide = results.output.dtype
-    leaves = [
-        tensor.detach().to(wide).requires_grad_() for tensor in (query[:, :, rows], key, value)
-    ]
-    if (part := bias_of_part(bias, rows, keys)) is not None:
-        leaves.append(part.detach().requires_grad_())
-    with torch.enable_grad():
+    sums: tuple[Tensor, Tensor] | None = None
+    for rows, mask in queries.rows_that_see(keys):
+        leaves = [
+            tensor.detach().to(results.output.dtype).requires_grad_()
+            for tensor in (query[:, :, rows], key, value)
+        ]
+        if (part := _bias_of_part(bias, rows, keys)) is not None:
+            leaves.append(part.detach().requires_grad_())
         wide_query, wide_key, wide_value, *biases = leaves
         part = biases[0] if biases else None
-        problem = queries.problem(wide_query, wide_key, wide_value, mask, part, keys, rows)
-        output, lse = choose(problem, queries.options.kernel).run(problem)
+        with torch.enable_grad():
+            problem = queries.problem(wide_query, wide_key, wide_value, mask, part, keys, rows)
+            output, lse = choose(problem, queries.options.kernel).run(problem)
         assert lse is not None
-        whole = results.lse[:, :, rows]
-        share = torch.exp(lse.detach() - whole.masked_fill(whole == -math.inf, 0.0))
-        grad_output = results.grad_output[:, :, rows]
-        towards = (grad_output * (output.detach() - results.output[:, :, rows])).sum(dim=-1)
-        grad_lse = share * (towards + results.grad_lse[:, :, rows])
-        towards_outputs = (share.unsqueeze(-1) * grad_output, grad_lse)
-        grad_query, grad_key, grad_value, *grad_bias = torch.autograd.grad(
-            (output, lse), leaves, towards_outputs
+        towards = _towards_part(output.detach(), lse.detach(), rows, results)
+        from_query, from_key, from_value, *from_bias = torch.autograd.grad(
+            (output, lse), leaves, towards
         )
-    return PartGradients(
-        rows, grad_query, grad_key, grad_value, grad_bias[0] if grad_bias else None
-    )
+        grad_query[:, :, rows] += from_query
+        if grad_bias is not None:
+            _add_bias_gradient(grad_bias, from_bias[0], rows, keys)
+        if sums is None:
+            sums = from_key, from_value
+        else:
+            sums[0].add_(from_key)
+            sums[1].add_(from_value)
+    return sums
+
+
+def _towards_part(
+    output: Tensor, lse: Tensor, rows: slice, results: Results
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of a part's output and log-sum-exp."""
+    whole = results.lse[:, :, rows]
+    share = torch.exp(lse - whole.masked_fill(whole == -math.inf, 0.0))
+    grad_output = results.grad_output[:, :, rows]
+    difference = (grad_output * (output - results.output[:, :, rows])).sum(dim=-1)
+    return share.unsqueeze(-1) * grad_output, share * (difference + results.grad_lse[:, :, rows])

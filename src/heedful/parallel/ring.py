@@ -16,16 +16,7 @@ from heedful.parallel.agreement import agree_on_backward
 from heedful.parallel.arguments import Arguments, agree_on
 from heedful.parallel.axes import Axis, Group, Ranks, Wait, ranks_of
 from heedful.parallel.order import TokenOrder
-from heedful.parallel.part import (
-    Merged,
-    Options,
-    PartGradients,
-    Queries,
-    Results,
-    add_bias_gradient,
-    compute,
-    differentiate,
-)
+from heedful.parallel.part import Merged, Options, Queries, Results, compute, differentiate
 from heedful.parallel.sharding import FIRST_TAG
 from heedful.parallel.travel import Travel
 from heedful.result import AttentionResult
@@ -187,16 +178,12 @@ def _backward(
     assert grad_value is not None
     returning = _Returning(call, grad_key, grad_value) if needed[1] or needed[2] else None
     for part in _parts(call, key, value):
-        gradients: PartGradients | None = None
+        gradients: tuple[Tensor, Tensor] | None = None
         if part.key is not None and part.value is not None:
-            keys = part.places
             gradients = differentiate(
-                call.queries, query, part.key, part.value, bias, keys, results
+                *(call.queries, query, part.key, part.value, bias, part.places),
+                *(results, grad_query, grad_bias),
             )
-        if gradients is not None:
-            grad_query[:, :, gradients.rows] += gradients.query
-            if grad_bias is not None and gradients.bias is not None:
-                add_bias_gradient(grad_bias, gradients.bias, gradients.rows, part.places)
         if returning is not None:
             returning.send(part, gradients)
     if returning is not None:
@@ -286,13 +273,13 @@ class _Returning:
         self._sums: tuple[Tensor, Tensor] = grad_key, grad_value
         self._under_way: tuple[Wait, Tensor, Tensor | None] | None = None
 
-    def send(self, part: _Part, gradients: PartGradients | None) -> None:
+    def send(self, part: _Part, gradients: tuple[Tensor, Tensor] | None) -> None:
         """Send the gradients of a part to its owner, and add those that came for the round before."""
         grad_key, grad_value = self._sums
         if part.round is None:
             if gradients is not None:
-                grad_key += gradients.key
-                grad_value += gradients.value
+                grad_key += gradients[0]
+                grad_value += gradients[1]
             return
         travel, rank = self._call.travel, self._call.axis.rank
         received, sent = travel.received(rank, part.round), travel.sent(rank, part.round)
@@ -303,7 +290,7 @@ class _Returning:
             if gradients is None:
                 message.zero_()
             else:
-                torch.cat([gradients.key.reshape(-1), gradients.value.reshape(-1)], out=message)
+                torch.cat([gradient.reshape(-1) for gradient in gradients], out=message)
             outgoing[owner] = message
         indices = None if sent is None else sent[1]
         count = 0 if indices is None else len(indices)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
@@ -73,14 +73,27 @@ def _axes(post: _Post, rank: int, sizes: tuple[int, ...]) -> tuple[Axis, ...]:
     return tuple(axes)
 
 
+@dataclass(eq=False)
+class _Letter:
+    """A message under way.
+
+    Attributes:
+        message: what the sender has in memory.
+        taken: whether the receiver has copied it.
+    """
+
+    message: Tensor
+    taken: bool = False
+
+
 class _Post:
-    """Delivers messages between threads."""
+    """Delivers messages between threads. Like gloo, it keeps no copy of them."""
 
     def __init__(self, ranks: int, timeout: float) -> None:
         self.ranks: int = ranks
         self._timeout: float = timeout
         self._changed: threading.Condition = threading.Condition()
-        self._messages: dict[tuple[int, int, int], deque[Tensor]] = {}
+        self._letters: dict[tuple[int, int, int], deque[_Letter]] = {}
         self._left: set[int] = set()
 
     def leave(self, rank: int) -> None:
@@ -88,21 +101,35 @@ class _Post:
             self._left.add(rank)
             self._changed.notify_all()
 
-    def send(self, sender: int, receiver: int, tag: int, message: Tensor) -> None:
+    def send(self, sender: int, receiver: int, tag: int, message: Tensor) -> _Letter:
+        letter = _Letter(message)
         with self._changed:
-            self._messages.setdefault((sender, receiver, tag), deque()).append(message.clone())
+            self._letters.setdefault((sender, receiver, tag), deque()).append(letter)
             self._changed.notify_all()
+        return letter
 
     def receive(self, sender: int, receiver: int, tag: int, message: Tensor) -> None:
-        address, deadline = (sender, receiver, tag), time.monotonic() + self._timeout
         with self._changed:
-            while not self._messages.get(address):
-                if sender in self._left:
-                    raise RankError(sender, "it has ended")
-                left = deadline - time.monotonic()
-                if left <= 0 or not self._changed.wait(left):
-                    raise RankError(sender, f"it did not answer within {self._timeout} s")
-            message.copy_(self._messages[address].popleft())
+            letters = self._letters.setdefault((sender, receiver, tag), deque())
+        self._wait(sender, lambda: bool(letters))
+        letter = letters.popleft()
+        message.copy_(letter.message)
+        with self._changed:
+            letter.taken = True
+            self._changed.notify_all()
+
+    def wait_until_taken(self, receiver: int, letter: _Letter) -> None:
+        self._wait(receiver, lambda: letter.taken)
+
+    def _wait(self, other: int, done: Callable[[], bool]) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: done() or other in self._left, self._timeout)
+            if done():
+                return
+            ended = other in self._left
+        raise RankError(
+            other, "it has ended" if ended else f"it did not answer within {self._timeout} s"
+        )
 
 
 class _ThreadAxis:
@@ -125,12 +152,16 @@ class _ThreadAxis:
 
     def start(self, tag: int, send: Mapping[int, Tensor], receive: Mapping[int, Tensor]) -> Wait:
         count_sent(tag, send)
-        for peer, tensor in send.items():
-            self._post.send(self._number, self._numbers[peer], tag, tensor)
+        sent = {
+            self._numbers[peer]: self._post.send(self._number, self._numbers[peer], tag, tensor)
+            for peer, tensor in send.items()
+        }
 
         @torch.no_grad()
         def wait() -> None:
             for peer, tensor in receive.items():
                 self._post.receive(self._numbers[peer], self._number, tag, tensor)
+            for receiver, letter in sent.items():
+                self._post.wait_until_taken(receiver, letter)
 
         return wait
