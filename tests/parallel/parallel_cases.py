@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from heedful import attention
 from heedful.masks import Mask
-from heedful.parallel import balanced_order, contiguous_order, shard, simulate, unshard
+from heedful.parallel import (
+    balanced_order,
+    contiguous_order,
+    count_traffic,
+    shard,
+    simulate,
+    unshard,
+)
 from strategies import masks
 
 SHARDED = ("query", "key", "value")
@@ -179,3 +186,17 @@ def assert_equal(found, expected, atol):
             atol=atol * size,
             msg=lambda text, name=name: f"{name}: {text}",
         )
+
+
+def bytes_sent(call, function, order, *sizes):
+    """Return how many bytes every rank sends forward, and how many backward."""
+
+    def run(group):
+        mine = [shard(call.tensors[name], group, order).requires_grad_() for name in SHARDED]
+        with count_traffic() as traffic:
+            output = function(*mine, call.mask, group=group, order=order)
+            forward = traffic.bytes
+            output.sum().backward()
+        return forward, traffic.bytes - forward
+
+    return simulate(run, *sizes)

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from parallel_cases import (
     assert_equal,
+    bytes_sent,
     in_one_process,
     make_call,
     on_ranks,
@@ -125,32 +126,18 @@ def test_a_rank_of_four_needs_a_third_of_the_memory(monkeypatch):
     travel_module._cached.cache_clear()
 
 
-def sent(call, ranks, order, function=ring_attention):
-    """Return how many bytes each rank sends in the forward pass, and in both."""
-
-    def count(group):
-        tensors = [shard(t, group, order).requires_grad_() for t in list(call.tensors.values())[:3]]
-        with count_traffic() as traffic:
-            output = function(*tensors, call.mask, group=group, order=order)
-            forward = traffic.bytes
-            output.sum().backward()
-        return forward, traffic.bytes - forward
-
-    return simulate(count, ranks)
-
-
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_without_a_mask_every_key_goes_to_every_other_rank_once(ranks):
     call = make_call(2, 4, 2, 32, 8, 6).to(torch.float32)
     keys = 2 * 2 * (32 // ranks) * (8 + 6) * 4  # B · Hkv · own · (D + Dv) · bytes
     expected = [((ranks - 1) * keys, 2 * (ranks - 1) * keys)] * ranks
-    assert sent(call, ranks, contiguous_order(32, ranks)) == expected
+    assert bytes_sent(call, ring_attention, contiguous_order(32, ranks), ranks) == expected
 
 
 def test_a_window_sends_its_overlap_only():
     call = make_call(1, 1, 1, 400, 8, 8, Window(11)).to(torch.float32)
     overlap = 10 * (8 + 8) * 4
-    found = sent(call, 4, contiguous_order(400, 4))
+    found = bytes_sent(call, ring_attention, contiguous_order(400, 4), 4)
     assert [forward for forward, _ in found] == [overlap, overlap, overlap, 0]
     # In the backward pass, keys again, and gradients of what was received.
     assert [backward for _, backward in found] == [overlap, 2 * overlap, 2 * overlap, overlap]
@@ -159,13 +146,16 @@ def test_a_window_sends_its_overlap_only():
 def test_documents_of_their_own_send_nothing():
     ids = torch.arange(4).repeat_interleave(8)
     call = make_call(1, 1, 1, 32, 8, 8, Documents(ids)).to(torch.float32)
-    assert sent(call, 4, contiguous_order(32, 4)) == [(0, 0)] * 4
+    assert bytes_sent(call, ring_attention, contiguous_order(32, 4), 4) == [(0, 0)] * 4
 
 
 def test_gradients_of_bfloat16_return_in_float32():
     call = make_call(1, 1, 1, 32, 8, 8).to(torch.bfloat16)
     keys = 16 * (8 + 8)
-    assert sent(call, 2, contiguous_order(32, 2)) == [(2 * keys, 2 * keys + 4 * keys)] * 2
+    assert (
+        bytes_sent(call, ring_attention, contiguous_order(32, 2), 2)
+        == [(2 * keys, 2 * keys + 4 * keys)] * 2
+    )
 
 
 def test_keys_that_no_query_sees_are_never_read():
@@ -192,7 +182,9 @@ def test_a_pass_without_gradients_keeps_none():
         return traffic.bytes
 
     # Only the query needs a gradient: keys are sent again, and nothing returns.
-    assert sum(simulate(run, 2)) == sum(forward for forward, _ in sent(call, 2, order))
+    assert sum(simulate(run, 2)) == sum(
+        forward for forward, _ in bytes_sent(call, ring_attention, order, 2)
+    )
 
 
 def test_differentiating_twice_is_refused():

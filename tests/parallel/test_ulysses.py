@@ -4,16 +4,21 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from parallel_cases import assert_equal, in_one_process, make_call, on_ranks, self_attention
+from parallel_cases import (
+    assert_equal,
+    bytes_sent,
+    in_one_process,
+    make_call,
+    on_ranks,
+    self_attention,
+)
 
 from heedful.errors import ArgumentError
 from heedful.masks import Causal, Dense, Window
 from heedful.parallel import (
     balanced_order,
     contiguous_order,
-    count_traffic,
     mesh_attention,
-    shard,
     simulate,
     ulysses_attention,
 )
@@ -86,26 +91,15 @@ def test_heads_are_dealt_out_with_the_key_heads_that_they_read():
     assert aligned_key_heads(Heads(1, 4), 3) == [0, 0, 1]
 
 
-def sent(call, ranks, function, *sizes):
-    order = contiguous_order(call.tokens, ranks)
-
-    def count(group):
-        tensors = [shard(t, group, order).requires_grad_() for t in list(call.tensors.values())[:3]]
-        with count_traffic() as traffic:
-            output = function(*tensors, call.mask, group=group, order=order)
-            forward = traffic.bytes
-            output.sum().backward()
-        return forward, traffic.bytes - forward
-
-    return simulate(count, *sizes)
-
-
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_each_rank_sends_what_others_need_once(ranks):
     call = make_call(2, 8, 4, 32, 8, 6, Causal()).to(torch.float32)
     own, other = 2 * (32 // ranks) * 4, (ranks - 1) / ranks
     arrays = own * other * (8 * 8 + 4 * 8 + 4 * 6 + 8 * 6 + 8)  # query, key, value, output, lse
-    assert sent(call, ranks, ulysses_attention, ranks) == [(arrays, arrays)] * ranks
+    assert (
+        bytes_sent(call, ulysses_attention, contiguous_order(32, ranks), ranks)
+        == [(arrays, arrays)] * ranks
+    )
 
 
 def test_key_heads_that_several_ranks_read_are_sent_to_each():
@@ -113,7 +107,10 @@ def test_key_heads_that_several_ranks_read_are_sent_to_each():
     numbers = 3 * 8 * (8 + 8 + 8) + 3 * 8 * (
         8 + 1
     )  # one head of query, key and value; output and lse
-    assert sent(call, 4, ulysses_attention, 4) == [(4 * numbers, 4 * numbers)] * 4
+    assert (
+        bytes_sent(call, ulysses_attention, contiguous_order(32, 4), 4)
+        == [(4 * numbers, 4 * numbers)] * 4
+    )
 
 
 def test_more_ranks_than_query_heads_are_refused():

@@ -2,10 +2,11 @@
 
 Tokens are sharded over ranks. `balanced_order` chooses which tokens each rank has, `shard` and `unshard` convert
 tensors, and `ring_attention`, `ulysses_attention` and `mesh_attention` compute attention. `simulate` runs the same
-code on threads.
+code on threads, and `predict_cost` says what it costs.
 """
 
 from heedful.parallel.axes import Traffic, count_traffic
+from heedful.parallel.cost import AttentionSizes, Cost, predict_cost
 from heedful.parallel.order import TokenOrder, balanced_order, contiguous_order
 from heedful.parallel.ring import ring_attention
 from heedful.parallel.sharding import shard, unshard
@@ -13,12 +14,15 @@ from heedful.parallel.simulation import simulate
 from heedful.parallel.ulysses import mesh_attention, ulysses_attention
 
 __all__ = [
+    "AttentionSizes",
+    "Cost",
     "TokenOrder",
     "Traffic",
     "balanced_order",
     "contiguous_order",
     "count_traffic",
     "mesh_attention",
+    "predict_cost",
     "ring_attention",
     "shard",
     "simulate",
