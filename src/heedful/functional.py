@@ -21,6 +21,7 @@ from heedful.modes import is_causal_bias
 from heedful.problem import DTYPES, AttentionProblem
 from heedful.result import AttentionResult, AttentionResultWithMass
 from heedful.shapes import broadcasts, sizes_of
+from heedful.sharded import current, refuse
 from heedful.summaries import received_mass
 
 # Called with each problem before it runs, in every thread. Small calls that repeat are only seen under a function mode.
@@ -85,6 +86,19 @@ def attention(
         >>> attention(query, key, value, Causal()).flatten()
         tensor([1.0000, 1.5000, 3.0000])
     """
+    if (sharded := current()) is not None:
+        return sharded.attend(
+            *(query, key, value),
+            mask=mask,
+            bias=bias,
+            scale=scale,
+            softcap=softcap,
+            sinks=sinks,
+            dropout_p=dropout_p,
+            kernel=kernel,
+            return_lse=return_lse,
+            return_received_mass=return_received_mass,
+        )
     autocast = autocasts(query)
     call = None
     plain = bias is softcap is sinks is None and dropout_p == 0
@@ -149,6 +163,7 @@ def scaled_dot_product_attention(
                 [0.5000, 0.5000, 0.0000],
                 [0.3333, 0.3333, 0.3333]])
     """
+    refuse("heedful's scaled_dot_product_attention()")
     if is_causal_bias(attn_mask):
         if is_causal:  # PyTorch raises this only while its own function is in its place
             raise ValueError("CausalBias should not be used with causal=True")

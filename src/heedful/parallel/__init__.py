@@ -6,6 +6,7 @@ code on threads, and `predict_cost` says what it costs.
 """
 
 from heedful.parallel.axes import Traffic, count_traffic
+from heedful.parallel.context import context_parallel
 from heedful.parallel.cost import AttentionSizes, Cost, predict_cost
 from heedful.parallel.order import TokenOrder, balanced_order, contiguous_order
 from heedful.parallel.ring import ring_attention
@@ -19,6 +20,7 @@ __all__ = [
     "TokenOrder",
     "Traffic",
     "balanced_order",
+    "context_parallel",
     "contiguous_order",
     "count_traffic",
     "mesh_attention",
