@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from heedful.errors import ArgumentError, HeedfulError, KernelError, MissingExtraError
+from heedful.errors import ArgumentError, HeedfulError, KernelError, MissingExtraError, RankError
 
 
 @pytest.mark.parametrize("expected", ["a number", "a multiple of num_heads=" + "1" * 4000])
@@ -32,6 +32,7 @@ def test_control_characters_count_as_a_terminal_shows_them():
         MissingExtraError("heedful train", "train"),
         ArgumentError("query", expected="a few", received="many " * 500, remedy="Remove some."),
         KernelError("none can run it"),
+        RankError(2, "it has ended"),
     ],
     ids=lambda error: type(error).__name__,
 )

@@ -4,6 +4,8 @@ The same seed drops the same weights in every kernel, in blocks of any size, on 
 and the backward pass need not store what the forward pass dropped.
 """
 
+from typing import NamedTuple
+
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
@@ -11,6 +13,22 @@ from torch import Tensor
 _WORD = 0xFFFFFFFF
 _FIRST, _SECOND = 0x7FEB352D, 0x846CA68B  # odd multipliers of a 32-bit mixer with low bias
 _GOLDEN = 0x9E3779B9  # 2^32 / golden ratio: spreads consecutive keys over the words
+
+
+class Placement(NamedTuple):
+    """Where the weights of a part stand among all, so that it drops the same ones.
+
+    Attributes:
+        seed: int64 (), the seed of all parts.
+        queries: int64 (Tq,), the place of each query among all.
+        keys: int64 (Tk,), the place of each key among all.
+        first_head: the place of the first query head among all.
+    """
+
+    seed: Int64[Tensor, ""]
+    queries: Int64[Tensor, " Tq"]
+    keys: Int64[Tensor, " Tk"]
+    first_head: int
 
 
 def draw_seed() -> Int64[Tensor, ""]:

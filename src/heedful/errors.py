@@ -70,6 +70,28 @@ class KernelError(HeedfulError, RuntimeError):
     """
 
 
+class RankError(HeedfulError, RuntimeError):
+    """A rank of a group disagrees with the others, does not answer, or has ended.
+
+    Args:
+        rank: the rank at fault, in the numbering of all processes.
+        cause: what is wrong with it.
+
+    Examples:
+        >>> str(RankError(2, "it has ended"))
+        'rank 2: it has ended'
+    """
+
+    def __init__(self, rank: int, cause: str) -> None:
+        super().__init__(f"rank {rank}: {cause}")
+        self.rank: int = rank
+        self.cause: str = cause
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the error as a call that builds it again."""
+        return type(self), (self.rank, self.cause)
+
+
 class MissingExtraError(HeedfulError, ImportError):
     """An optional package is missing. The message has the command that installs it.
 

@@ -22,6 +22,7 @@ from heedful.modes import in_function_mode, is_causal_bias
 from heedful.problem import DTYPES, AttentionProblem
 from heedful.result import AttentionResult, AttentionResultWithMass
 from heedful.shapes import broadcasts, sizes_of
+from heedful.sharded import current, refuse
 from heedful.summaries import received_mass
 
 # Called with each problem before it runs, in every thread. Small calls that repeat are only seen under a function mode.
@@ -86,6 +87,27 @@ def attention(
         >>> attention(query, key, value, Causal()).flatten()
         tensor([1.0000, 1.5000, 3.0000])
     """
+    if (sharded := current()) is not None:
+        return sharded.attend(
+            *(query, key, value),
+            mask=mask,
+            bias=bias,
+            scale=scale,
+            softcap=softcap,
+            sinks=sinks,
+            dropout_p=dropout_p,
+            kernel=kernel,
+            return_lse=return_lse,
+            return_received_mass=return_received_mass,
+        )
+    autocast = autocasts(query)
+    call = None
+    plain = bias is softcap is sinks is None and dropout_p == 0
+    plain = plain and not return_lse and not return_received_mass
+    if plain and kernel == AUTO and not autocast:
+        call = repeated.signature(query, key, value, mask, scale, "attention")
+        if call and (output := repeated.repeat(call, query, key, value)) is not None:
+            return output
     if in_function_mode():
         return handle_torch_function(
             attention,
@@ -100,14 +122,6 @@ def attention(
             return_lse=return_lse,
             return_received_mass=return_received_mass,
         )
-    autocast = _autocasts(query)
-    call = None
-    plain = bias is softcap is sinks is None and dropout_p == 0
-    plain = plain and not return_lse and not return_received_mass
-    if plain and kernel == AUTO and not autocast:
-        call = repeated.signature(query, key, value, mask, scale, "attention")
-        if call and (output := repeated.repeat(call, query, key, value)) is not None:
-            return output
     problem = problem_of(
         *(query, key, value, mask),
         bias=bias,
@@ -126,8 +140,8 @@ def problem_of(
     query: Tensor, key: Tensor, value: Tensor, mask: Mask | Tensor | None = None, **options: Any
 ) -> AttentionProblem:
     """Return the problem that the arguments of `attention` stand for, cast as autocast wants it."""
-    if _autocasts(query):
-        query, key, value = _cast(query), _cast(key), _cast(value)
+    if autocasts(query):
+        query, key, value = map(cast_for_autocast, (query, key, value))
     return AttentionProblem(query, key, value, mask, **options)
 
 
@@ -173,6 +187,18 @@ def scaled_dot_product_attention(
                 [0.5000, 0.5000, 0.0000],
                 [0.3333, 0.3333, 0.3333]])
     """
+    refuse("heedful's scaled_dot_product_attention()")
+    if is_causal_bias(attn_mask):
+        if is_causal:  # PyTorch raises this only while its own function is in its place
+            raise ValueError("CausalBias should not be used with causal=True")
+        attn_mask, is_causal = _read_causal_bias(attn_mask, query)
+    autocast, call = autocasts(query), None
+    flags = isinstance(is_causal, bool) and isinstance(enable_gqa, bool)
+    if attn_mask is None and dropout_p == 0 and flags and not autocast:
+        mask = Causal(align="start") if is_causal else None
+        call = repeated.signature(query, key, value, mask, scale, "sdpa", enable_gqa)
+        if call and (output := repeated.repeat(call, query, key, value)) is not None:
+            return output
     if in_function_mode():
         return handle_torch_function(
             scaled_dot_product_attention,
@@ -181,17 +207,6 @@ def scaled_dot_product_attention(
             scale=scale,
             enable_gqa=enable_gqa,
         )
-    if is_causal_bias(attn_mask):
-        if is_causal:  # PyTorch raises this only while its own function is in its place
-            raise ValueError("CausalBias should not be used with causal=True")
-        attn_mask, is_causal = _read_causal_bias(attn_mask, query)
-    autocast, call = _autocasts(query), None
-    flags = isinstance(is_causal, bool) and isinstance(enable_gqa, bool)
-    if attn_mask is None and dropout_p == 0 and flags and not autocast:
-        mask = Causal(align="start") if is_causal else None
-        call = repeated.signature(query, key, value, mask, scale, "sdpa", enable_gqa)
-        if call and (output := repeated.repeat(call, query, key, value)) is not None:
-            return output
     problem = as_problem(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if problem is None:
         return pytorch_sdpa(
@@ -256,8 +271,8 @@ def as_problem(
             (Dense(attn_mask), None) if attn_mask.dtype == torch.bool else (None, attn_mask)
         )
     query, key, value = map(_four_dimensions, (query, key, value))
-    if _autocasts(query):
-        query, key, value = _cast(query), _cast(key), _cast(value)
+    if autocasts(query):
+        query, key, value = map(cast_for_autocast, (query, key, value))
     if not (query.dtype == key.dtype == value.dtype and query.device == key.device == value.device):
         return None
     if sizes_of(query, key, value) is None:
@@ -307,7 +322,7 @@ def _four_dimensions(tensor: Tensor) -> Tensor:
     return tensor[(None,) * (4 - tensor.dim())]
 
 
-def _autocasts(query: Tensor) -> bool:
+def autocasts(query: Tensor) -> bool:
     """Check whether autocast is on for the query's device."""
     if not isinstance(query, Tensor):  # AttentionProblem raises the error
         return False
@@ -317,7 +332,7 @@ def _autocasts(query: Tensor) -> bool:
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
-def _cast(tensor: Tensor) -> Tensor:
+def cast_for_autocast(tensor: Tensor) -> Tensor:
     """Convert a tensor to autocast's dtype, as PyTorch does for its own attention."""
     if not isinstance(tensor, Tensor) or tensor.dtype == torch.float64:
         return tensor

@@ -71,6 +71,18 @@ class Intervals:
         """Return the ranges of some of the queries, whose indices are int64 (rows,)."""
         return Intervals(self.start[:, queries], self.stop[:, queries], self.Tk)
 
+    def onto(self, keys: Tensor) -> Intervals:
+        """Return the ranges on some of the keys, whose indices are int64 (keys,), ascending.
+
+        The keys of a range stay neighbors among those that are left, so there are no more ranges than before.
+        """
+        places = keys.to(torch.int32).contiguous()
+        start, stop = (
+            torch.searchsorted(places, edge.contiguous(), out_int32=True)
+            for edge in (self.start, self.stop)
+        )
+        return Intervals(start, stop, len(keys))._normalised()
+
     @property
     def ranges(self) -> int:
         """R, the maximum number of key ranges per query."""

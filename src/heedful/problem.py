@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from heedful import dropout
@@ -37,6 +37,7 @@ class AttentionProblem:
         sinks: (Hq,) logits of one more key per head, whose value is 0.
         dropout_p: the probability of dropping a weight; the others are scaled by 1/(1 − p).
         return_lse: whether the caller wants the log-sum-exp, too.
+        placement: where queries, keys and heads stand among all, for dropout; None: they are all.
 
     Raises:
         ArgumentError: the arguments do not fit together; the message says what would fit, and the remedy.
@@ -57,6 +58,7 @@ class AttentionProblem:
     sinks: Float[Tensor, " Hq"] | None = None
     dropout_p: float = 0.0
     return_lse: bool = False
+    placement: dropout.Placement | None = None
 
     def __post_init__(self) -> None:
         _check_tensors(self.query, self.key, self.value)
@@ -65,7 +67,7 @@ class AttentionProblem:
             object.__setattr__(self, "query", self.query * 0)
         Hq = self.sizes.Hq
         if self.bias is not None:
-            _check_bias(self.bias, self.sizes, self.query)
+            check_bias(self.bias, self.sizes, self.query)
         if self.sinks is not None:
             _check_sinks(self.sinks, Hq, self.query)
         if self.mask is not None:
@@ -204,6 +206,10 @@ class AttentionProblem:
         )
         return self.query.to(dtype), key, value
 
+    def draw_seed(self) -> Int64[Tensor, ""]:
+        """Return the seed of the placement, or draw one."""
+        return dropout.draw_seed() if self.placement is None else self.placement.seed
+
     def dropout_factors(
         self, seed: int | Tensor, first: int, last: int
     ) -> Float[Tensor, "B Hq Tq keys"]:
@@ -212,19 +218,23 @@ class AttentionProblem:
         The factors (B, Hq, Tq, last − first) have the dtype of the weights, float32 or better.
 
         Args:
-            seed: `dropout.draw_seed()`, drawn once for all keys.
+            seed: `draw_seed()`, drawn once for all keys.
             first: the first key.
             last: one past the last key.
         """
         B, Hq, _, Tq, *_ = self.sizes
-        device = self.query.device
+        device, head = self.query.device, 0
+        queries, keys = torch.arange(Tq, device=device), torch.arange(first, last, device=device)
+        if self.placement is not None:
+            queries, keys = self.placement.queries, self.placement.keys[first:last]
+            head = self.placement.first_head
         kept = dropout.kept(
             seed,
             self.dropout_p,
             torch.arange(B, device=device).view(-1, 1, 1, 1),
-            torch.arange(Hq, device=device).view(-1, 1, 1),
-            torch.arange(Tq, device=device).view(-1, 1),
-            torch.arange(first, last, device=device),
+            torch.arange(head, head + Hq, device=device).view(-1, 1, 1),
+            queries.view(-1, 1),
+            keys,
         )
         return kept.to(torch.promote_types(self.query.dtype, torch.float32)) / max(
             1 - self.dropout_p, 2**-32
@@ -276,7 +286,8 @@ def _check_numbers(scale: float | None, softcap: float | None, dropout_p: float)
         )
 
 
-def _check_bias(bias: Tensor, sizes: Sizes, query: Tensor) -> None:
+def check_bias(bias: Tensor, sizes: Sizes, query: Tensor) -> None:
+    """Raise ArgumentError unless the bias broadcasts to the scores and fits the query's device."""
     B, Hq, _, Tq, Tk, _, _ = sizes
     _check_companion("bias", bias, query)
     if is_causal_bias(bias):

@@ -14,6 +14,7 @@ from heedful.gpt.config import GPTConfig
 from heedful.masks import Causal, KeyRanges, Mask
 from heedful.modes import eager
 from heedful.nn import KVCache, MultiHeadAttention, RotaryEmbedding
+from heedful.sharded import default_positions
 
 
 class MLP(nn.Module):
@@ -197,7 +198,7 @@ class GPT(nn.Module):
         self._check(tokens, caches)
         T, past = tokens.shape[1], caches[0].length if caches else 0
         if positions is None:
-            positions = torch.arange(past, past + T, device=tokens.device)
+            positions = default_positions(past, T, tokens.device)
         if isinstance(mask, Mask):
             mask = lower(mask, tokens, past)
         x = self.token_embedding(tokens)  # (B, T, C)

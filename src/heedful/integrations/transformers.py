@@ -13,6 +13,7 @@ from heedful.functional import attention
 from heedful.integrations.lazy_mask import LazyMask
 from heedful.integrations.transformers_masks import make_mask, weights_error
 from heedful.masks import Causal, Dense, Mask
+from heedful.sharded import refuse
 
 NAME: str = "heedful"
 # Arguments of individual models that change the result and that heedful has no equivalent for.
@@ -93,6 +94,7 @@ def attend(
     Raises:
         ArgumentError: the layer asks for something that heedful does not compute.
     """
+    refuse("a model of transformers")
     if others:
         _check_others(others)
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal

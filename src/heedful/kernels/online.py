@@ -8,7 +8,6 @@ import math
 import torch
 from torch import Tensor
 
-from heedful.dropout import draw_seed
 from heedful.metering import peak_bytes
 from heedful.problem import AttentionProblem
 from heedful.scores import soft_cap
@@ -26,7 +25,7 @@ def run(problem: AttentionProblem) -> tuple[Tensor, Tensor]:
     """Update the highest score m, the normaliser l and the unnormalised output O, rescaled as m rises."""
     query, key, value = problem.widened()
     B, Hq, _, Tq, Tk, _, _ = problem.sizes
-    seed = draw_seed() if problem.dropout_p > 0 else 0
+    seed = problem.draw_seed() if problem.dropout_p > 0 else 0
 
     m = query.new_full((B, Hq, Tq, 1), -math.inf)
     l = query.new_zeros(B, Hq, Tq, 1)

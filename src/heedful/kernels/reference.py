@@ -4,7 +4,6 @@ import math
 
 from torch import Tensor
 
-from heedful.dropout import draw_seed
 from heedful.metering import peak_bytes
 from heedful.problem import AttentionProblem
 from heedful.scores import soft_cap, softmax_with_sinks
@@ -19,7 +18,7 @@ def refusal(problem: AttentionProblem) -> str | None:
 
 def run(problem: AttentionProblem) -> tuple[Tensor, Tensor]:
     """Compute softmax(scale · Q Kᵀ) V with all scores in memory, in float32 for the smaller dtypes."""
-    return attend(problem, draw_seed() if problem.dropout_p > 0 else None)
+    return attend(problem, problem.draw_seed() if problem.dropout_p > 0 else None)
 
 
 def attend(problem: AttentionProblem, seed: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -24,6 +24,8 @@ def refusal(problem: AttentionProblem) -> str | None:
         return "PyTorch's SDPA has no sink logits"
     if problem.return_lse:
         return "PyTorch's SDPA does not return the log-sum-exp"
+    if problem.placement is not None and problem.dropout_p > 0:
+        return "PyTorch's SDPA draws dropout in an order of its own"
     if differentiating_forward():
         return "PyTorch's fused SDPA has no forward-mode derivatives"
     return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -19,6 +18,7 @@ from heedful.nn.checks import (
     default_head_dim,
 )
 from heedful.nn.rotary import RotaryEmbedding
+from heedful.sharded import default_positions
 from heedful.textbook.checks import check_dropout, check_sizes
 
 
@@ -149,7 +149,7 @@ class MultiHeadAttention(nn.Module):
         if self.rotary is not None:
             if positions is None:
                 past = 0 if cache is None else cache.length
-                positions = torch.arange(past, past + T, device=x.device)
+                positions = default_positions(past, T, x.device)
             queries_by_head = self.rotary(queries_by_head, positions)
             keys_by_head = self.rotary(keys_by_head, positions)
         if cache is not None:

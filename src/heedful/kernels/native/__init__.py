@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 
-from heedful.dropout import draw_seed
 from heedful.kernels.native import calls, library, operators, structs
 from heedful.metering import peak_bytes
 from heedful.modes import eager, transforming
@@ -30,6 +29,8 @@ def refusal(problem: AttentionProblem) -> str | None:
     # Not under torch.compile, where the graph would get a guard on every size.
     if not torch.compiler.is_compiling() and max(sizes) > MAX_SIZE:
         return f"the native kernel supports sizes up to {MAX_SIZE}, and one of {tuple(sizes)} is larger"
+    if problem.placement is not None and problem.dropout_p > 0:
+        return "the native kernel counts queries, keys and heads from 0, and dropout of a part does not"
     if transforming():
         return "the native kernel has no rules for torch.func's transforms and forward-mode derivatives"
     return None
@@ -76,7 +77,7 @@ def _lowered_tensors(
         bias = bias.to(torch.float32)[(None,) * (4 - bias.dim())]
     if sinks is not None:
         sinks = sinks.to(torch.float32).contiguous()
-    seed = draw_seed() if problem.dropout_p > 0 else None
+    seed = problem.draw_seed() if problem.dropout_p > 0 else None
     return problem.query, problem.key, problem.value, start, stop, mask, bias, sinks, seed
 
 

@@ -1,0 +1,217 @@
+"""The groups that ranks form, with one operation: to start messages, and wait for them later."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from heedful.errors import ArgumentError, RankError
+
+Wait = Callable[[], None]
+
+
+class Axis(Protocol):
+    """Some ranks that send messages to one another.
+
+    Attributes:
+        rank: the place of this rank among them.
+        size: how many they are.
+    """
+
+    rank: int
+    size: int
+
+    def name(self, rank: int) -> int:
+        """Return the number that a rank has among all processes."""
+        ...
+
+    def start(self, tag: int, send: Mapping[int, Tensor], receive: Mapping[int, Tensor]) -> Wait:
+        """Start messages to and from other ranks, and return a function that waits for them.
+
+        Args:
+            tag: the number of the messages, equal on both sides.
+            send: what each of these ranks gets: contiguous, and not to be written to before the end of the wait.
+            receive: the memory for what each of these ranks sends.
+
+        Raises:
+            RankError: here or in the wait, a rank has ended or does not answer in time.
+        """
+        ...
+
+    def next_call(self) -> int:
+        """Return how many calls this rank has made on the axis before."""
+        ...
+
+
+@dataclass
+class Traffic:
+    """What a rank has sent.
+
+    Attributes:
+        bytes: the sizes of queries, keys, values, outputs and gradients.
+        agreement_bytes: the sizes of what ranks tell each other of their arguments.
+    """
+
+    bytes: int = 0
+    agreement_bytes: int = 0
+
+
+_counted: ContextVar[Traffic | None] = ContextVar("traffic", default=None)
+AGREEMENT_TAG: int = 0
+
+
+@contextmanager
+def count_traffic() -> Iterator[Traffic]:
+    """Count what this rank sends, in the thread that enters the context.
+
+    Yields:
+        The counts, which grow while the context lasts.
+
+    Examples:
+        >>> with count_traffic() as traffic:
+        ...     pass
+        >>> traffic.bytes
+        0
+    """
+    token = _counted.set(Traffic())
+    try:
+        counted = _counted.get()
+        assert counted is not None
+        yield counted
+    finally:
+        _counted.reset(token)
+
+
+def count_sent(tag: int, send: Mapping[int, Tensor]) -> None:
+    """Add messages to the counts of this thread, if it counts."""
+    counted = _counted.get()
+    if counted is None:
+        return
+    sent = sum(tensor.numel() * tensor.element_size() for tensor in send.values())
+    if tag == AGREEMENT_TAG:
+        counted.agreement_bytes += sent
+    else:
+        counted.bytes += sent
+
+
+class ProcessAxis:
+    """The ranks of a process group of `torch.distributed`."""
+
+    _calls: dict[str, int] = {}  # noqa: RUF012 - by the group's name, which is unique in a process
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.group: dist.ProcessGroup = group
+        self.rank: int = group.rank()
+        self.size: int = group.size()
+
+    def name(self, rank: int) -> int:
+        return dist.get_global_rank(self.group, rank)
+
+    def next_call(self) -> int:
+        name = self.group.group_name
+        self._calls[name] = self._calls.get(name, -1) + 1
+        return self._calls[name]
+
+    def start(self, tag: int, send: Mapping[int, Tensor], receive: Mapping[int, Tensor]) -> Wait:
+        count_sent(tag, send)
+        works: list[tuple[int, dist.Work | None]] = []
+        for operation, messages in ((dist.isend, send), (dist.irecv, receive)):
+            for peer, tensor in messages.items():
+                if not tensor.numel():
+                    continue
+                side = "group_dst" if operation is dist.isend else "group_src"
+                with self._named(peer):
+                    works.append(
+                        (peer, operation(tensor, group=self.group, tag=tag, **{side: peer}))
+                    )
+
+        def wait() -> None:
+            for peer, work in works:
+                if work is not None:
+                    with self._named(peer):
+                        work.wait()
+
+        return wait
+
+    @contextmanager
+    def _named(self, peer: int) -> Iterator[None]:
+        """Raise the errors of PyTorch as errors that name a rank."""
+        try:
+            yield
+        except RuntimeError as error:
+            reason = str(error).strip().split("\n")[0]
+            if "Timed out" in reason:
+                cause = "it did not answer within the group's timeout: it hangs, or has not made this call"
+            else:
+                cause = "it has ended, or its connection is lost"
+            raise RankError(self.name(peer), f"{cause} ({reason})") from error
+
+
+@dataclass(frozen=True)
+class SimulatedMesh:
+    """The ranks that `simulate` runs, as one of them sees them.
+
+    Attributes:
+        axes: one axis for each dimension.
+    """
+
+    axes: tuple[Axis, ...]
+
+
+Group = dist.ProcessGroup | DeviceMesh | SimulatedMesh
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """All ranks of a group or mesh, in one row: the last axis runs fastest.
+
+    Attributes:
+        axes: the axes of the mesh; one for a group.
+    """
+
+    axes: tuple[Axis, ...]
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return math.prod(axis.size for axis in self.axes)
+
+    @property
+    def rank(self) -> int:
+        """The place of this rank."""
+        place = 0
+        for axis in self.axes:
+            place = place * axis.size + axis.rank
+        return place
+
+
+def ranks_of(group: Group, *, dimensions: tuple[int, ...] = (1, 2)) -> Ranks:
+    """Return the ranks of a group.
+
+    Raises:
+        ArgumentError: the group is none, this process is no part of it, or it has another number of dimensions.
+    """
+    axes: tuple[Axis, ...] = ()
+    if isinstance(group, SimulatedMesh):
+        axes = group.axes
+    elif isinstance(group, DeviceMesh) and group.get_coordinate() is not None:
+        axes = tuple(ProcessAxis(group.get_group(axis)) for axis in range(group.ndim))
+    elif isinstance(group, dist.ProcessGroup) and group.rank() >= 0:
+        axes = (ProcessAxis(group),)
+    if len(axes) not in dimensions:
+        raise ArgumentError(
+            "group",
+            expected=f"a process group or a DeviceMesh of {' or '.join(map(str, dimensions))} dimensions "
+            "that this process is part of",
+            received=f"{type(group).__name__} of {len(axes)} dimensions" if axes else repr(group),
+            remedy="torch.distributed.init_device_mesh('cpu', (ranks,)) makes one; simulate() runs without processes.",
+        )
+    return Ranks(axes)
