@@ -8,6 +8,7 @@
 #include "decode_tile.h"
 #include "forward_tile.h"
 #include "heedful.h"
+#include "matrix_tiles.h"
 #include "parallel.h"
 #include "scratch.h"
 
@@ -70,6 +71,7 @@ struct ForwardPass {
             status = HEEDFUL_NO_MEMORY;
             return;
         }
+        [[maybe_unused]] const TileRegisters<PAIRS> registers;
         for (int64_t item = next(); item >= 0; item = next()) work(item, Scratch{memory, memory + tile_floats});
         release(memory);
     }
