@@ -11,6 +11,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "heedful.h"
 #include "key_visibility.h"
 #include "number.h"
 #include "online_softmax.h"
@@ -73,14 +74,17 @@ struct OperandColumns {
         static_assert(!PAIRS);
     }
 
+    // Columns that transpose_pairs has made.
+    explicit OperandColumns(const T *transposed) : first(transposed), row(BLOCK / 2), key(1) { static_assert(PAIRS); }
+
     // The copy has room for BLOCK / 2 rows of padded(size) pairs.
     template <class N>
     OperandColumns(const KeyRows<N> &rows, T *copy) : first(copy), row(1), key(padded(rows.size)) {
         if constexpr (!PAIRS) {
             *this = OperandColumns(OperandRows<PAIRS>(rows, copy));
         } else if constexpr (BY_TILES<T>) {
-            row = BLOCK / 2, key = 1;
             transpose_pairs(rows, copy);
+            *this = OperandColumns((const T *)copy);
         } else {
             for (int64_t r = 0; r < rows.count; r += 2)
                 pair_rows(rows.at(r), rows.at(r + 1), rows.size, copy + r / 2 * key);
@@ -99,6 +103,32 @@ struct OperandColumns {
                 transpose(v);
                 for (int64_t i = 0; i < W; i++) store((float *)(to + (d + i) * (BLOCK / 2) + r / 2), v[i]);
             }
+    }
+};
+
+// The values of a stretch of keys as operands along the keys, for several tiles that read the same ones. Each whole block is
+// transposed when the first tile asks for it.
+template <class N>
+struct ValueCache {
+    static constexpr int64_t BLOCKS = 8, KEYS = BLOCKS * BLOCK;
+    Pair *columns_of_block[BLOCKS];
+    bool ready[BLOCKS];
+
+    template <class Source>
+    ValueCache(const heedful_problem &p, Source &source) {
+        for (Pair *&columns : columns_of_block) columns = (Pair *)source.take(BLOCK / 2 * whole_steps<Pair>(p.Dv));
+    }
+
+    // Begin another stretch of KEYS keys.
+    void begin() { memset(ready, 0, sizeof ready); }
+
+    static bool has_room_for(const KeyRows<N> &values) { return values.count == BLOCK && !values.seen; }
+
+    OperandColumns<true> columns(const KeyRows<N> &values, int64_t first) {
+        const int64_t block = first / BLOCK % BLOCKS;
+        if (!ready[block]) OperandColumns<true>::transpose_pairs(values, columns_of_block[block]);
+        ready[block] = true;
+        return OperandColumns<true>(columns_of_block[block]);
     }
 };
 

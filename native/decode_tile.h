@@ -111,19 +111,26 @@ struct DecodeTile {
     }
 
     // Compute the dot products of all rows with a block of keys, key by key in the order of memory. The last key
-    // repeats up to a multiple of KEYS.
+    // repeats up to a multiple of KEYS. Meanwhile their values are fetched from memory.
     void compute_scores(int64_t k, int64_t count) {
         const bool in_place = AS_THEY_LIE && D % (W * PACK) == 0;
         for (int64_t r = 0; r < count; r += KEYS) {
             const T *keys[KEYS];
             for (int j = 0; j < KEYS; j++) {
-                const N *from = key + (k + (r + j < count ? r + j : count - 1)) * p.key.token;
+                const int64_t at = k + (r + j < count ? r + j : count - 1);
+                const N *from = key + at * p.key.token;
+                prefetch_row(value + at * p.value.token, Dv);
                 keys[j] = in_place ? (const T *)from : buf.K + j * D_row;
                 if (!in_place) copy_padded(from, D, buf.K + j * D_row, D_row);
             }
             for (int row = 0; row < rows.count; row += ROWS)
                 compute_dots(buf.Q + row * D_row, keys, buf.S + row * BLOCK + r);
         }
+    }
+
+    static void prefetch_row(const N *from, int64_t count) {
+        constexpr int64_t LINE = 64 / sizeof(N);
+        for (int64_t i = 0; i < count; i += LINE) __builtin_prefetch(from + i);
     }
 
     // Copy `count` numbers to a row of `row` operands that ends with zeros; nullptr gives zeros alone.
