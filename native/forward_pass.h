@@ -31,7 +31,9 @@ struct ForwardPass {
     using FewTile = DecodeTile<N, PAIRS, FEW>;
 
     // With tile registers, several tiles of a head go through its keys together, so that each value is transposed once.
-    static constexpr int64_t MAX_GROUP = BY_TILES<Operand<PAIRS>> ? 4 : 1;
+    // Not fewer groups than these are made, so that all threads have work.
+    static constexpr int64_t MAX_GROUP = BY_TILES<Operand<PAIRS>> ? 4 : 1, FEW_GROUPS = 32;
+    static_assert(2 * FEW_GROUPS >= FEW_TILES, "the keys of groups are not split into chunks");
 
     const heedful_problem &p;
     const int64_t rows, tiles, heads, chunks;  // rows and tiles of one head; chunks of keys of one tile
@@ -43,8 +45,7 @@ struct ForwardPass {
     explicit ForwardPass(const heedful_problem &problem)
         : p(problem), rows(p.Tq * (p.Hq / p.Hkv)), tiles((rows + WIDE - 1) / WIDE), heads(p.B * p.Hkv),
           chunks(heads * tiles < FEW_TILES && p.Tk >= 2 * CHUNK ? (p.Tk + CHUNK - 1) / CHUNK : 1),
-          group(std::clamp(heads * tiles / FEW_TILES, int64_t{1}, MAX_GROUP)),
-          groups((tiles + group - 1) / group),
+          group(std::clamp(heads * tiles / FEW_GROUPS, int64_t{1}, MAX_GROUP)), groups((tiles + group - 1) / group),
           item_floats(floats_of_an_item()),
           partial_floats(scratch_floats<typename WideTile::PartialSums, typename MiddleTile::PartialSums,
                                         typename NarrowTile::PartialSums, typename FewTile::PartialSums>(p)) {}
