@@ -10,6 +10,7 @@
 #include "backward_tile.h"
 #include "forward_pass.h"
 #include "heedful.h"
+#include "matrix_tiles.h"
 #include "parallel.h"
 #include "scratch.h"
 
@@ -72,6 +73,7 @@ struct BackwardPass {
             status = HEEDFUL_NO_MEMORY;
             return;
         }
+        [[maybe_unused]] const TileRegisters<PAIRS> registers;
         for (int64_t group = next(); group >= 0; group = next()) {
             const int64_t rest = group / part_groups();
             for (int64_t b = rest / head_groups(); b < p.B; b += batch_groups())

@@ -14,8 +14,8 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <type_traits>
 
+#include "block_products.h"
 #include "dropout.h"
 #include "heedful.h"
 #include "key_visibility.h"
@@ -29,23 +29,25 @@
 
 namespace heedful::HEEDFUL_ISA {
 
+constexpr int64_t ROWS_TO_SPARE = HAS_TILES ? TILE - 1 : 0;
+
 // The sums of dK and dV of one key/value head, of which dK still lacks the scale.
 struct KeyValueGradients {
-    float *dK, *dV;  // [Tk][D_row], [Tk][Dv_row]
+    float *dK, *dV;  // [Tk][D_row], [Tk][Dv_row], with room for the rows that products compute in whole steps
     int64_t D_row, Dv_row;
 
     template <class Source>
     KeyValueGradients(const heedful_problem &p, Source &source) {
         D_row = padded(p.D), Dv_row = padded(p.Dv);
-        dK = source.take(p.Tk * D_row);
-        dV = source.take(p.Tk * Dv_row);
+        dK = source.take((p.Tk + ROWS_TO_SPARE) * D_row);
+        dV = source.take((p.Tk + ROWS_TO_SPARE) * Dv_row);
     }
 };
 
 template <class N, bool PAIRS, int LANES>
 struct BackwardTile {
     using T = Operand<PAIRS>;
-    static constexpr int64_t PACK = PAIRS ? 2 : 1;  // numbers in one operand
+    static constexpr int64_t PACK = NUMBERS_IN<T>;
 
     // Pairs hold two neighbours along the dimension that their product sums over, which their shape divides by PACK.
     struct Buffers {
@@ -57,12 +59,12 @@ struct BackwardTile {
         float *S;     // [BLOCK][LANES], dot products, which still lack the scale
         float *dP;    // [BLOCK][LANES]
         float *bias;  // [BLOCK][LANES], in units of finished scores: bias, and −∞ where the mask hides the key
-        T *K;         // [BLOCK][D_row], the block's keys if they must be copied
-        T *V;         // [BLOCK][Dv_row], the block's values likewise
+        T *K;         // the block's keys, if they must be copied
+        T *V;         // the block's values likewise
         T *P;         // [BLOCK][LANES / PACK], weights after dropout
         T *dS;        // [BLOCK][LANES / PACK], gradients of the dot products, which still lack the scale
         T *dS_keys;   // [BLOCK / PACK][LANES], the same; for floats it is dS
-        T *K_keys;    // [BLOCK / PACK][D_row], the block's keys; for pairs only
+        T *K_keys;    // the block's keys as operands along the keys; for pairs only
         float *m;          // [LANES], what is subtracted from the scores: L, or their maximum; +∞ in inactive lanes
         float *inverse_l;  // [LANES], 1 / Σ exp(scores − m), which is 1 for m = L
         float *delta;      // [LANES], δ
@@ -70,13 +72,13 @@ struct BackwardTile {
         template <class Source>
         Buffers(const heedful_problem &p, Source &source) {
             const int64_t row = padded(p.D), v_row = padded(p.Dv);
-            Q_lanes = (T *)source.take((p.D + PACK - 1) / PACK * LANES);
+            Q_lanes = (T *)source.take(operands<T>(p.D) * LANES);
             Q_rows = (T *)source.take(LANES / PACK * row);
-            dO_lanes = (T *)source.take((p.Dv + PACK - 1) / PACK * LANES);
+            dO_lanes = (T *)source.take(operands<T>(p.Dv) * LANES);
             dO_rows = (T *)source.take(LANES / PACK * v_row);
             dQ = source.take(row * LANES);
             S = source.take(BLOCK * LANES), dP = source.take(BLOCK * LANES), bias = source.take(BLOCK * LANES);
-            K = (T *)source.take(BLOCK * row), V = (T *)source.take(BLOCK * v_row);
+            K = (T *)source.take(BLOCK * operand_row<T>(p.D)), V = (T *)source.take(BLOCK * operand_row<T>(p.Dv));
             P = (T *)source.take(BLOCK * LANES / PACK), dS = (T *)source.take(BLOCK * LANES / PACK);
             dS_keys = PAIRS ? (T *)source.take(BLOCK / PACK * LANES) : dS;
             K_keys = PAIRS ? (T *)source.take(BLOCK / PACK * row) : nullptr;
@@ -166,50 +168,33 @@ struct BackwardTile {
     // Add what a block of keys gives to all gradients.
     void differentiate_block(const KeyBlock<LANES> &block, bool only_block) {
         bool seen[BLOCK];
-        const Block K = compute_S(block, seen);
-        const Block V(*this, p.value, block, Dv, Dv_row, K.seen, buf.V);
-        product_with_keys(block, V.first, V.row, buf.dO_lanes, (Dv + PACK - 1) / PACK, buf.dP);
+        const KeyRows<N> keys = load_keys(block, seen);
+        const OperandRows<PAIRS> K = compute_S(block, keys);
+        const OperandRows<PAIRS> V(rows_of(p.value, block, Dv, keys.seen), buf.V);
+        product_with_keys(block, V, buf.dO_lanes, operands<T>(Dv), buf.dP);
         if (only_block) recompute_sums(block);
         compute_P_and_dS(block);
         if (g.grad_bias.data) accumulate_bias_gradient(block.first, block.count);
-        accumulate_dQ(block, K);
-        accumulate_rows(block, buf.P, buf.dO_rows, Dv, Dv_row, sums.dV + block.first * sums.Dv_row);
-        accumulate_rows(block, buf.dS, buf.Q_rows, D, D_row, sums.dK + block.first * sums.D_row);
+        accumulate_dQ(block, keys, K);
+        product_over_lanes(block, Dv, buf.P, buf.dO_rows, Dv_row, sums.dV + block.first * Dv_row);
+        product_over_lanes(block, D, buf.dS, buf.Q_rows, D_row, sums.dK + block.first * D_row);
     }
 
-    // A block of keys or values as operands along the head size: as they lie if their type allows it and all may be
-    // read, else a copy, with zeros for keys that no lane sees.
-    struct Block {
-        const N *from;  // key k in the tensor
-        int64_t token;
-        const bool *seen;  // nullptr: all keys may be read
-        const T *first;    // [count][row] operands
-        int64_t row;
+    KeyRows<N> rows_of(const heedful_tensor &tensor, const KeyBlock<LANES> &block, int64_t size, const bool *seen) const {
+        const N *head = (const N *)tensor.data + rows.b * tensor.batch + rows.kv_head * tensor.head;
+        return {head + block.first * tensor.token, tensor.token, block.count, size, seen};
+    }
 
-        Block(const BackwardTile &tile, const heedful_tensor &tensor, const KeyBlock<LANES> &block, int64_t size,
-              int64_t padded_row, const bool *seen_keys, T *copy)
-            : from((const N *)tensor.data + tile.rows.b * tensor.batch + tile.rows.kv_head * tensor.head +
-                   block.first * tensor.token),
-              token(tensor.token), seen(seen_keys), first((const T *)from), row(tensor.token / PACK) {
-            const bool as_they_lie =
-                std::is_same_v<N, T> || (PAIRS && size % 2 == 0 && token % 2 == 0 && (uintptr_t)from % 4 == 0);
-            if (as_they_lie && !seen) return;
-            first = copy, row = padded_row;
-            for (int64_t r = 0; r < block.count; r++) {
-                if (at(r))
-                    copy_row(at(r), size, copy + r * row);
-                else
-                    memset(copy + r * row, 0, sizeof(T) * row);
-            }
-        }
-        const N *at(int64_t r) const { return !seen || seen[r] ? from + r * token : nullptr; }
-    };
-
-    // Sᵀ = K Qᵀ. Also loads the bias, and finds the keys of a partly visible block that any lane sees.
-    Block compute_S(const KeyBlock<LANES> &block, bool seen[BLOCK]) {
+    // The block's keys, of which a partly visible block has only those that any lane sees. Also loads the bias.
+    KeyRows<N> load_keys(const KeyBlock<LANES> &block, bool seen[BLOCK]) {
         if (p.mask.data || p.bias.data) load_bias(block.first, block.count);
-        const Block K(*this, p.key, block, D, D_row, block.partial ? find_seen_keys(block, seen) : nullptr, buf.K);
-        product_with_keys(block, K.first, K.row, buf.Q_lanes, (D + PACK - 1) / PACK, buf.S);
+        return rows_of(p.key, block, D, block.partial ? find_seen_keys(block, seen) : nullptr);
+    }
+
+    // Sᵀ = K Qᵀ
+    OperandRows<PAIRS> compute_S(const KeyBlock<LANES> &block, const KeyRows<N> &keys) {
+        const OperandRows<PAIRS> K(keys, buf.K);
+        product_with_keys(block, K, buf.Q_lanes, operands<T>(D), buf.S);
         return K;
     }
 
@@ -220,7 +205,7 @@ struct BackwardTile {
             if (active[lane]) begin_softmax(p.sinks ? p.sinks[rows.head(lane)] : -INFINITY, buf.m[lane], l[lane]);
         for_each_block([&](const KeyBlock<LANES> &block) {
             bool seen[BLOCK];
-            compute_S(block, seen);
+            compute_S(block, load_keys(block, seen));
             for (int lane = 0; lane < LANES; lane += W) add_to_sums(block, lane, l);
         });
         for (int lane = 0; lane < LANES; lane++)
@@ -244,15 +229,12 @@ struct BackwardTile {
             if (active[i]) buf.m[i] = raised[i - lane], l[i] = sum[i - lane];
     }
 
-    // dQᵀ += Kᵀ dSᵀ
-    void accumulate_dQ(const KeyBlock<LANES> &block, const Block &K) {
-        if constexpr (PAIRS) {
-            for (int64_t r = 0; r < block.count; r += 2)
-                pair_rows(K.at(r), r + 1 < block.count ? K.at(r + 1) : nullptr, D, buf.K_keys + r / 2 * D_row);
-            product_over_keys(block, D, buf.K_keys, D_row, buf.dS_keys, buf.dQ);
-        } else {
-            product_over_keys(block, D, K.first, K.row, buf.dS_keys, buf.dQ);
-        }
+    // dQᵀ += Kᵀ dSᵀ. Floats have been copied already, if they must be.
+    void accumulate_dQ(const KeyBlock<LANES> &block, const KeyRows<N> &keys, const OperandRows<PAIRS> &K) {
+        if constexpr (PAIRS)
+            product_over_keys(block, D, OperandColumns<PAIRS>(keys, buf.K_keys), buf.dS_keys, buf.dQ);
+        else
+            product_over_keys(block, D, OperandColumns<PAIRS>(K), buf.dS_keys, buf.dQ);
     }
 
     // Load the bias, with −∞ where the mask hides the key.
@@ -317,7 +299,8 @@ struct BackwardTile {
     // From Sᵀ and dPᵀ, compute the weights as they multiplied the values, and dSᵀ without the scale. Both are 0 outside
     // the lanes' spans.
     void compute_P_and_dS(const KeyBlock<LANES> &block) {
-        for (int64_t r = 0; r < block.count; r += 2)
+        const int64_t count = whole_operands<T>({0, block.count}).last;
+        for (int64_t r = 0; r < count; r += 2)
             for (int lane = 0; lane < LANES; lane += W) {
                 F probability, weight[2], dS[2];
                 for (int i = 0; i < 2; i++) {
@@ -327,7 +310,7 @@ struct BackwardTile {
                     else if (g.grad_bias.data && r + i < block.count)
                         store(buf.dP + (r + i) * LANES + lane, F{});
                 }
-                store_operands(r, lane, block.count, weight, dS);
+                store_operands(r, lane, count, weight, dS);
             }
     }
 
@@ -394,16 +377,6 @@ struct BackwardTile {
             store(to, load(to) + gradients);
         else
             for (int i = 0; i < count; i++) to[i * g.grad_bias.key] += gradients[i];
-    }
-
-    // Add A (keys, LANES) times B (LANES, size) to rows of dK or dV.
-    void accumulate_rows(const KeyBlock<LANES> &block, const T *A, const T *B, int64_t size, int64_t row,
-                         float *to) const {
-        block.for_each_part([&](Span keys, Span lanes) {
-            product<true>(keys.count(), (size + W - 1) / W * W, A + (keys.first * LANES + lanes.first) / PACK,
-                          LANES / PACK, 1, B + lanes.first / PACK * row, row, lanes.count() / PACK,
-                          to + keys.first * row, row);
-        });
     }
 
     void write_dQ() {

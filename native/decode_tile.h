@@ -29,8 +29,8 @@ struct DecodeTile {
     using T = Operand<PAIRS>;
     using Vector = decltype(load((const T *)nullptr));
     static constexpr int64_t PACK = PAIRS ? 2 : 1;  // numbers in one operand
-    // A pair of values is multiplied by (weight, 0) and by (0, weight). So the even and the odd features of the output
-    // have separate sums, and the values are read as they lie.
+    // Values are read as they lie, and those of two keys are paired in registers. Of 8 neighbouring features of the output,
+    // the first 4 and the others have separate sums then.
     static constexpr int PARTS = PAIRS ? 2 : 1;
     static constexpr int KEYS = 4, ROWS = W / KEYS;  // the dot products of KEYS keys with ROWS rows fill one vector
     static constexpr bool AS_THEY_LIE = std::is_same_v<N, T> || PAIRS;  // numbers in memory are operands
@@ -41,7 +41,7 @@ struct DecodeTile {
         T *Q;      // [MAX_ROWS][D_row], queries, then zeros
         float *O;  // [MAX_ROWS][PARTS][Dv_row], Σ P V
         float *S;  // [MAX_ROWS][BLOCK], finished scores, then weights exp(scores − m) after dropout
-        T *P;      // [MAX_ROWS][PARTS][BLOCK], the weights as operands; floats take the place of S
+        T *P;      // [MAX_ROWS][BLOCK / PACK], the weights as operands; floats take the place of S
         T *K;      // [KEYS][D_row], keys if they must be copied
         T *V;      // [BLOCK][Dv_row], the block's values likewise; join_features() puts a row of O there
 
@@ -51,7 +51,7 @@ struct DecodeTile {
             Q = (T *)source.take(MAX_ROWS * row);
             O = source.take(MAX_ROWS * PARTS * v_row);
             S = source.take(MAX_ROWS * BLOCK);
-            P = PAIRS ? (T *)source.take(MAX_ROWS * PARTS * BLOCK) : (T *)S;
+            P = PAIRS ? (T *)source.take(MAX_ROWS * BLOCK / PACK) : (T *)S;
             K = (T *)source.take(KEYS * row);
             V = (T *)source.take(BLOCK * v_row);
         }
@@ -111,19 +111,26 @@ struct DecodeTile {
     }
 
     // Compute the dot products of all rows with a block of keys, key by key in the order of memory. The last key
-    // repeats up to a multiple of KEYS.
+    // repeats up to a multiple of KEYS. Meanwhile their values are fetched from memory.
     void compute_scores(int64_t k, int64_t count) {
         const bool in_place = AS_THEY_LIE && D % (W * PACK) == 0;
         for (int64_t r = 0; r < count; r += KEYS) {
             const T *keys[KEYS];
             for (int j = 0; j < KEYS; j++) {
-                const N *from = key + (k + (r + j < count ? r + j : count - 1)) * p.key.token;
+                const int64_t at = k + (r + j < count ? r + j : count - 1);
+                const N *from = key + at * p.key.token;
+                prefetch_row(value + at * p.value.token, Dv);
                 keys[j] = in_place ? (const T *)from : buf.K + j * D_row;
                 if (!in_place) copy_padded(from, D, buf.K + j * D_row, D_row);
             }
             for (int row = 0; row < rows.count; row += ROWS)
                 compute_dots(buf.Q + row * D_row, keys, buf.S + row * BLOCK + r);
         }
+    }
+
+    static void prefetch_row(const N *from, int64_t count) {
+        constexpr int64_t LINE = 64 / sizeof(N);
+        for (int64_t i = 0; i < count; i += LINE) __builtin_prefetch(from + i);
     }
 
     // Copy `count` numbers to a row of `row` operands that ends with zeros; nullptr gives zeros alone.
@@ -194,8 +201,7 @@ struct DecodeTile {
             for (int64_t r = 0; r < count; r++)
                 if (!dropout.lane_keeps(k + r, row)) s[r] = 0.0f;
         if constexpr (PAIRS)
-            for (int64_t r = 0; r < BLOCK; r += W)
-                split_pairs(load(s + r), buf.P + 2 * row * BLOCK + r, buf.P + (2 * row + 1) * BLOCK + r);
+            for (int64_t r = 0; r < BLOCK; r += W) store_row(buf.P + (row * BLOCK + r) / PACK, load(s + r));
     }
 
     // Raise m if the block's highest score leaves it too far behind, and rescale the sums made with the old m.
@@ -217,7 +223,7 @@ struct DecodeTile {
             for (int64_t r = 0; r < count; r++)
                 copy_padded(!seen || seen[r] ? from + r * p.value.token : nullptr, Dv, buf.V + r * b_k, b_k);
         }
-        constexpr int64_t WIDE_VECTORS = PAIRS ? 4 : ACCUMULATORS / 3;
+        constexpr int64_t WIDE_VECTORS = PAIRS ? 2 : ACCUMULATORS / 3;
         int64_t d = 0;
         for (; d + WIDE_VECTORS * W <= Dv_words; d += WIDE_VECTORS * W)
             accumulate_columns<WIDE_VECTORS>(B + d, b_k, count, buf.O + d);
@@ -227,7 +233,41 @@ struct DecodeTile {
     // VECTORS vectors of each value at once: as many as the registers hold for a few query rows.
     template <int VECTORS>
     void accumulate_columns(const T *B, int64_t b_k, int64_t count, float *to) const {
-        row_tiles<2 * PARTS, VECTORS, true>(rows.count * PARTS, buf.P, BLOCK, 1, B, b_k, count, to, Dv_row);
+        if constexpr (PAIRS) {
+            int row = 0;
+            for (; row + 4 <= rows.count; row += 4) accumulate_pairs<4, VECTORS>(row, B, b_k, count, to);
+            for (; row < rows.count; row++) accumulate_pairs<1, VECTORS>(row, B, b_k, count, to);
+        } else {
+            row_tiles<2, VECTORS, true>(rows.count, buf.P, BLOCK, 1, B, b_k, count, to, Dv_row);
+        }
+    }
+
+    // COUNT query rows from `first`. An odd last value is paired with zeros.
+    template <int COUNT, int VECTORS>
+    __attribute__((always_inline)) void accumulate_pairs(int first, const T *B, int64_t b_k, int64_t count, float *to) const {
+        F sums[COUNT][VECTORS][2];
+        for (auto &row : sums)
+            for (auto &vector : row) vector[0] = vector[1] = F{};
+        for (int64_t r = 0; r < count; r += 2) {
+            const T *even = B + r * b_k, *odd = r + 1 < count ? even + b_k : nullptr;
+#pragma GCC unroll 2
+            for (int j = 0; j < VECTORS; j++) {
+                Vector low, high;
+                pair_numbers(load(even + j * W), odd ? load(odd + j * W) : Vector{}, low, high);
+#pragma GCC unroll 4
+                for (int i = 0; i < COUNT; i++) {
+                    const Vector weights = broadcast(buf.P + ((first + i) * BLOCK + r) / PACK);
+                    sums[i][j][0] = multiply_add(weights, low, sums[i][j][0]);
+                    sums[i][j][1] = multiply_add(weights, high, sums[i][j][1]);
+                }
+            }
+        }
+        for (int i = 0; i < COUNT; i++)
+            for (int j = 0; j < VECTORS; j++)
+                for (int part = 0; part < 2; part++) {
+                    float *o = to + ((first + i) * PARTS + part) * Dv_row + j * W;
+                    store(o, load(o) + sums[i][j][part]);
+                }
     }
 
     void save(Scratch memory) const {
@@ -261,13 +301,12 @@ struct DecodeTile {
         }
     }
 
-    // Interleave a row's even features and its odd features, o[0][Dv_row] and o[1][Dv_row].
+    // Put the features of a row in order: of 8 neighbours, the first 4 are in o[0][Dv_row], the others in o[1][Dv_row].
     float *join_features(const float *o) {
         float *row = (float *)buf.V;  // [2 * Dv_row]
-        for (int64_t d = 0; d < Dv_row; d += W) {
-            F low, high;
-            interleave(load(o + d), load(o + Dv_row + d), low, high);
-            store(row + 2 * d, low), store(row + 2 * d + W, high);
+        for (int64_t d = 0; d < Dv_row; d += 4) {
+            memcpy(row + 2 * d, o + d, 4 * sizeof(float));
+            memcpy(row + 2 * d + 4, o + Dv_row + d, 4 * sizeof(float));
         }
         return row;
     }

@@ -11,8 +11,9 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <type_traits>
+#include <optional>
 
+#include "block_products.h"
 #include "dropout.h"
 #include "heedful.h"
 #include "key_visibility.h"
@@ -30,27 +31,43 @@ namespace heedful::HEEDFUL_ISA {
 template <class N, bool PAIRS, int LANES>
 struct ForwardTile {
     using T = Operand<PAIRS>;
-    static constexpr int64_t PACK = PAIRS ? 2 : 1;  // numbers in one operand
+    static constexpr int64_t PACK = NUMBERS_IN<T>;
 
-    struct Buffers {
+    // What a tile keeps from one block of keys to the next.
+    struct QueryBuffers {
         T *Q;          // [D_words][LANES], queries; negated if the scale is negative
-        float *S;      // [BLOCK][LANES], dot products, or finished scores
-        T *P;          // [BLOCK / PACK][LANES], weights exp(scores − m) after dropout; floats take the place of S
         float *O;      // [Dv][LANES], Σ P V
-        T *K;          // [BLOCK][padded(D) / PACK], the block's keys if they must be copied
-        T *V;          // [BLOCK / PACK][padded(Dv)], the block's values likewise; write_output() puts W rows of O there
         float *m, *l;  // [LANES], maximum of S; Σ exp(scores − m) before dropout
 
         template <class Source>
-        Buffers(const heedful_problem &p, Source &source) {
-            Q = (T *)source.take((p.D + PACK - 1) / PACK * LANES);
-            S = source.take(BLOCK * LANES);
-            P = PAIRS ? (T *)source.take(BLOCK / PACK * LANES) : (T *)S;
-            O = source.take(p.Dv * LANES);
-            K = (T *)source.take(BLOCK * padded(p.D) / PACK);
-            V = (T *)source.take(BLOCK / PACK * padded(p.Dv));
+        QueryBuffers(const heedful_problem &p, Source &source) {
+            Q = (T *)source.take(operands<T>(p.D) * LANES);
+            O = source.take(whole_steps<T>(p.Dv) * LANES);
             m = source.take(LANES), l = source.take(LANES);
         }
+    };
+
+    // What it does not keep, and several tiles may share.
+    struct BlockBuffers {
+        float *S;  // [BLOCK][LANES], dot products, or finished scores
+        T *P;      // [BLOCK / PACK][LANES], weights exp(scores − m) after dropout; floats take the place of S
+        T *K;      // the block's keys, if they must be copied
+        T *V;      // the block's values likewise; write_output() puts W rows of O there
+
+        template <class Source>
+        BlockBuffers(const heedful_problem &p, Source &source) {
+            S = source.take(BLOCK * LANES);
+            P = PAIRS ? (T *)source.take(BLOCK / PACK * LANES) : (T *)S;
+            K = (T *)source.take(BLOCK * operand_row<T>(p.D));
+            V = (T *)source.take(BLOCK / PACK * padded(p.Dv));
+        }
+    };
+
+    struct Buffers : QueryBuffers, BlockBuffers {
+        template <class Source>
+        Buffers(const heedful_problem &p, Source &source) : QueryBuffers(p, source), BlockBuffers(p, source) {}
+
+        Buffers(const QueryBuffers &own, const BlockBuffers &shared) : QueryBuffers(own), BlockBuffers(shared) {}
     };
 
     // The sums over part of the keys, as save() leaves them for merge().
@@ -73,12 +90,17 @@ struct ForwardTile {
     const bool finished;        // whether S becomes finished scores, one by one, before the softmax
     const float missing_scale;  // the positive factor that S and m still lack; the exponential function includes it
     const Buffers buf;
+    ValueCache<N> *const cache;  // shared by several tiles, or nullptr
     bool key_seen[BLOCK];  // whether any lane sees the key; set for partially visible blocks only
 
     ForwardTile(const heedful_problem &problem, int64_t b, int64_t kv_head, int64_t first, Scratch scratch)
+        : ForwardTile(problem, b, kv_head, first, Buffers(problem, scratch), nullptr) {}
+
+    ForwardTile(const heedful_problem &problem, int64_t b, int64_t kv_head, int64_t first, const Buffers &buffers,
+                ValueCache<N> *values)
         : p(problem), rows(p, b, kv_head, first), visibility(p, rows), dropout(p, rows), D(p.D), Dv(p.Dv),
-          D_words((D + PACK - 1) / PACK), finished(finishes_scores()), missing_scale(finished ? 1.0f : fabsf(p.scale)),
-          buf(p, scratch) {}
+          D_words(operands<T>(D)), finished(finishes_scores()), missing_scale(finished ? 1.0f : fabsf(p.scale)),
+          buf(buffers), cache(values) {}
 
     // Whether S becomes finished scores, one by one, before the softmax. Otherwise it stays dot products.
     // - The soft-cap is no factor, and the bias is added to scaled dot products.
@@ -96,23 +118,51 @@ struct ForwardTile {
             const float sink = with_sinks && p.sinks && lane < rows.count ? p.sinks[rows.head(lane)] : -INFINITY;
             begin_softmax(sink, buf.m[lane], buf.l[lane]);
         }
-        memset(buf.O, 0, sizeof(float) * Dv * LANES);
+        memset(buf.O, 0, sizeof(float) * whole_steps<T>(Dv) * LANES);
     }
 
-    // Add the keys [first, last) to the sums.
+    // A block whose weights are in P, and whose values are operands.
+    struct WeightedBlock {
+        KeyBlock<LANES> keys;
+        OperandColumns<PAIRS> values;
+    };
+
+    // Add the keys [first, last) to the sums. Tile registers load P from the cache, which its stores take a while to reach:
+    // a block's values are added up after the next block's scores.
     void attend(int64_t first, int64_t last) {
-        for (int64_t k = visibility.next(first); k < last; k = visibility.next(k + BLOCK)) {
+        std::optional<WeightedBlock> waiting;
+        for (int64_t k = next_block(first); k < last; k = next_block(k + BLOCK)) {
             const KeyBlock<LANES> block = visibility.block(k, k + BLOCK < last ? k + BLOCK : last);
             compute_scores(block);
-            if (finished) finish_scores(block);
-            if (block.partial) mask_scores(block);
-            const bool *seen = block.partial ? find_seen_keys(block) : nullptr;
-            for (int lane = 0; lane < LANES; lane += W) {
-                update_maximum(lane, block.span(lane));
-                compute_weights(lane, block);
-            }
-            accumulate_values(block, seen);
+            if (waiting) accumulate_values(*waiting);
+            waiting = weigh(block);
+            if constexpr (!BY_TILES<T>) accumulate_values(*waiting), waiting.reset();
         }
+        if (waiting) accumulate_values(*waiting);
+    }
+
+    // The first key of the next block. By tiles, blocks begin at multiples of BLOCK, so that several tiles share values.
+    int64_t next_block(int64_t first) const {
+        const int64_t next = visibility.next(first);
+        return BY_TILES<T> ? next / BLOCK * BLOCK : next;
+    }
+
+    // Turn the scores of a block into weights.
+    WeightedBlock weigh(const KeyBlock<LANES> &block) {
+        if (finished) finish_scores(block);
+        if (block.partial) mask_scores(block);
+        const bool *seen = block.partial ? find_seen_keys(block) : nullptr;
+        for (int lane = 0; lane < LANES; lane += W) {
+            update_maximum(lane, block.span(lane));
+            compute_weights(lane, block);
+        }
+        return {block, columns_of(rows_of(p.value, block, Dv, seen), block.first)};
+    }
+
+    OperandColumns<PAIRS> columns_of(const KeyRows<N> &values, int64_t first) const {
+        if constexpr (BY_TILES<T>)
+            if (cache && cache->has_room_for(values)) return cache->columns(values, first);
+        return {values, buf.V};
     }
 
     void load_queries() {
@@ -123,17 +173,13 @@ struct ForwardTile {
 
     // Sᵀ = K Qᵀ, with the keys as they lie if their type allows it.
     void compute_scores(const KeyBlock<LANES> &block) {
-        const N *from =
-            (const N *)p.key.data + rows.b * p.key.batch + rows.kv_head * p.key.head + block.first * p.key.token;
-        const T *A = buf.K;
-        int64_t a_row = padded(D) / PACK;
-        if constexpr (std::is_same_v<N, T>)
-            A = from, a_row = p.key.token;
-        else if (PAIRS && D % 2 == 0 && p.key.token % 2 == 0 && (uintptr_t)from % 4 == 0)
-            A = (const T *)from, a_row = p.key.token / 2;
-        else
-            for (int64_t r = 0; r < block.count; r++) copy_row(from + r * p.key.token, D, buf.K + r * a_row);
-        product_with_keys(block, A, a_row, buf.Q, D_words, buf.S);
+        const OperandRows<PAIRS> keys(rows_of(p.key, block, D, nullptr), buf.K);
+        product_with_keys(block, keys, buf.Q, D_words, buf.S);
+    }
+
+    KeyRows<N> rows_of(const heedful_tensor &tensor, const KeyBlock<LANES> &block, int64_t size, const bool *seen) const {
+        const N *head = (const N *)tensor.data + rows.b * tensor.batch + rows.kv_head * tensor.head;
+        return {head + block.first * tensor.token, tensor.token, block.count, size, seen};
     }
 
     // Scale, soft-cap and bias.
@@ -244,6 +290,7 @@ struct ForwardTile {
             }
             store_weights(r, span.last, lane, pair);
         }
+        if constexpr (PAIRS) store_no_weights(span, lane);
         store(buf.l + lane, load(buf.l + lane) + (sums[0] + sums[1]));
     }
 
@@ -256,24 +303,17 @@ struct ForwardTile {
         }
     }
 
-    // Oᵀ += Vᵀ Pᵀ, without reading the values of keys that no lane sees.
-    void accumulate_values(const KeyBlock<LANES> &block, const bool *seen) {
-        const int64_t count = block.count;
-        const N *from = (const N *)p.value.data + rows.b * p.value.batch + rows.kv_head * p.value.head +
-                        block.first * p.value.token;
-        const auto row = [&](int64_t r) {
-            return r < count && (!seen || seen[r]) ? from + r * p.value.token : nullptr;
-        };
-        const T *A = buf.V;
-        int64_t a_k = padded(Dv);
-        if constexpr (PAIRS) {
-            for (int64_t r = 0; r < count; r += 2) pair_rows(row(r), row(r + 1), Dv, buf.V + r / 2 * a_k);
-        } else if (std::is_same_v<N, T> && !seen) {
-            A = (const T *)from, a_k = p.value.token;
-        } else {
-            for (int64_t r = 0; r < count; r++) copy_row(row(r), Dv, buf.V + r * a_k);
-        }
-        product_over_keys(block, Dv, A, a_k, buf.P, buf.O);
+    // Store zeros outside a vector's span, where its last operands are whole.
+    void store_no_weights(Span span, int lane) {
+        const Span whole = whole_operands<T>(span);
+        const F none[2] = {};
+        for (int64_t r = whole.first; r < span.first; r += 2) store_weights(r, whole.last, lane, none);
+        for (int64_t r = (span.last + 1) / 2 * 2; r < whole.last; r += 2) store_weights(r, whole.last, lane, none);
+    }
+
+    // Oᵀ += Vᵀ Pᵀ. The values of keys that no lane sees have not been read.
+    void accumulate_values(const WeightedBlock &block) {
+        product_over_keys(block.keys, Dv, block.values, buf.P, buf.O);
     }
 
     void save(Scratch memory) const {

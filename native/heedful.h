@@ -147,7 +147,7 @@ int64_t heedful_problem_size(void);
 int64_t heedful_gradient_size(void);
 int64_t heedful_summary_size(void);
 
-/* Return the instruction set in use: "generic", "avx2", "avx512", "avx512bf16", "neon" or "neon_bf16". */
+/* Return the instruction set in use: "generic", "avx2", "avx512", "avx512bf16", "amx", "neon" or "neon_bf16". */
 const char *heedful_isa(void);
 
 /* Use another instruction set from now on. Returns 0, or 1 if the library or the machine lacks it. */

@@ -17,6 +17,7 @@ DECLARE(generic)
 DECLARE(avx2)
 DECLARE(avx512)
 DECLARE(avx512bf16)
+DECLARE(amx)
 DECLARE(neon)
 DECLARE(neon_bf16)
 
@@ -29,6 +30,7 @@ static const InstructionSet instruction_sets[] = {
     {"avx2", AVX2_NEEDS, &avx2::kernels, &avx2::peak_loops},
     {"avx512", AVX512_NEEDS, &avx512::kernels, &avx512::peak_loops},
     {"avx512bf16", AVX512_NEEDS | AVX512BF16, &avx512bf16::kernels, &avx512bf16::peak_loops},
+    {"amx", AVX512_NEEDS | AVX512BF16 | AMX_BF16, &amx::kernels, &amx::peak_loops},
 #elif defined(__aarch64__)
     {"neon", 0, &neon::kernels, &neon::peak_loops},
     {"neon_bf16", NEON_BF16, &neon_bf16::kernels, &neon_bf16::peak_loops},

@@ -3,10 +3,8 @@
 
 #include <cassert>
 #include <cstdint>
-#include <type_traits>
 
 #include "heedful.h"
-#include "product.h"
 #include "query_rows.h"
 #include "vector.h"
 
@@ -165,28 +163,5 @@ struct KeyVisibility {
         return seen;
     }
 };
-
-// The product C[key][lane] = Σ_k A[key, k] · B[k][lane] of a block of keys, where the lanes may see them.
-template <int LANES, class T>
-INLINE void product_with_keys(const KeyBlock<LANES> &block, const T *A, int64_t a_row, const T *B, int64_t K,
-                              float *C) {
-    block.for_each_part([&](Span keys, Span lanes) {
-        product<false>(keys.count(), lanes.count(), A + keys.first * a_row, a_row, 1, B + lanes.first, LANES, K,
-                       C + keys.first * LANES + lanes.first, LANES);
-    });
-}
-
-// The sum over a block of keys C[row][lane] += Σ_key A[row, key] · B[key][lane], where the lanes may see them.
-template <int LANES, class T>
-INLINE void product_over_keys(const KeyBlock<LANES> &block, int64_t M, const T *A, int64_t a_key, const T *B,
-                              float *C) {
-    constexpr int64_t PACK = std::is_same_v<T, Pair> ? 2 : 1;  // keys in one operand
-    const int64_t step = block.ragged ? W : LANES;
-    for (int64_t lane = 0; lane < LANES; lane += step) {
-        const Span keys = block.span(lane);
-        product<true>(M, step, A + keys.first / PACK * a_key, 1, a_key, B + keys.first / PACK * LANES + lane, LANES,
-                      (keys.count() + PACK - 1) / PACK, C + lane, LANES);
-    }
-}
 
 }  // namespace heedful::HEEDFUL_ISA

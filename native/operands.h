@@ -7,6 +7,7 @@
 #include "number.h"
 #include "pairs.h"
 #include "product.h"
+#include "scratch.h"
 #include "vector.h"
 
 namespace heedful::HEEDFUL_ISA {
@@ -31,11 +32,21 @@ INLINE F lane_vector(const N *row, int64_t at, int64_t count) {
     return v;
 }
 
+// How many operands of a product a row of `size` numbers is, and how far apart such rows are in scratch memory.
+template <class T>
+constexpr int64_t operands(int64_t size) {
+    return whole_steps<T>((size + NUMBERS_IN<T> - 1) / NUMBERS_IN<T>);
+}
+template <class T>
+constexpr int64_t operand_row(int64_t size) {
+    return BY_TILES<T> ? operands<T>(size) + W : padded(size) / NUMBERS_IN<T>;
+}
+
 // Put the rows row_of(lane), lane < count, of D numbers into the lanes: to[d][lane], or to[d / 2][lane] of pairs.
 // Idle lanes and missing rows (nullptr) become zeros; `negate` flips all signs.
 template <class N, bool PAIRS, int LANES, class RowOf, class T>
 INLINE void load_lanes(RowOf row_of, int count, int64_t D, bool negate, T *to) {
-    const int64_t words = PAIRS ? (D + 1) / 2 : D;
+    const int64_t words = operands<T>(D);
     for (int lane = 0; lane < LANES; lane += W)
         for (int64_t d = 0; d < words; d += W) {
             F v[W];

@@ -7,8 +7,9 @@
 //   pair_rows      pairs two rows column by column; a missing row (nullptr) counts as zeros
 //   store_pairs    rounds two vectors of floats and pairs them lane by lane
 //   store_row      rounds a vector of floats and pairs neighbouring lanes: W / 2 pairs
-//   split_pairs    rounds a vector of floats to pairs (number, 0) and (0, number)
+//   pair_numbers   pairs the numbers of two vectors: of 8 neighbours, `low` gets the first 4 pairs, and `high` the others
 //   lane_words     the pairs [at, at + W) of a row of `count` numbers, zeros beyond its end
+//   pair_words     the pairs [at, at + W) that pair_rows makes, zeros beyond the rows' end; only beside tile registers
 #pragma once
 
 #include <cstdint>
@@ -36,14 +37,21 @@ INLINE PairVector broadcast(const Pair *p) { return (__m512bh)_mm512_set1_epi32(
 INLINE PairVector load(const Pair *p) { return (__m512bh)_mm512_loadu_si512(p); }
 INLINE F multiply_add(PairVector a, PairVector b, F c) { return (F)_mm512_dpbf16_ps((__m512)c, a, b); }
 
+INLINE __mmask16 first_lanes(int64_t count) {
+    return count < W ? (__mmask16)((1u << count) - 1) : (__mmask16)0xFFFF;
+}
+
+INLINE F pair_words(const Bf16 *even, const Bf16 *odd, int64_t at, int64_t count) {
+    const __mmask16 present = first_lanes(count - at);
+    const __m256i zero = _mm256_setzero_si256();
+    const __m512i low = _mm512_cvtepu16_epi32(even ? _mm256_maskz_loadu_epi16(present, even + at) : zero);
+    const __m512i high = _mm512_cvtepu16_epi32(odd ? _mm256_maskz_loadu_epi16(present, odd + at) : zero);
+    return (F)_mm512_or_si512(low, _mm512_slli_epi32(high, 16));
+}
+
 INLINE void pair_rows(const Bf16 *even, const Bf16 *odd, int64_t count, Pair *to) {
-    for (int64_t i = 0; i < count; i += W) {
-        const __mmask16 present = count - i < W ? (__mmask16)((1u << (count - i)) - 1) : (__mmask16)0xFFFF;
-        const __m256i zero = _mm256_setzero_si256();
-        const __m512i low = _mm512_cvtepu16_epi32(even ? _mm256_maskz_loadu_epi16(present, even + i) : zero);
-        const __m512i high = _mm512_cvtepu16_epi32(odd ? _mm256_maskz_loadu_epi16(present, odd + i) : zero);
-        _mm512_mask_storeu_epi32(to + i, present, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
-    }
+    for (int64_t i = 0; i < count; i += W)
+        _mm512_mask_storeu_epi32(to + i, first_lanes(count - i), (__m512i)pair_words(even, odd, i, count));
 }
 
 INLINE void store_pairs(Pair *to, F even, F odd) {
@@ -57,10 +65,9 @@ INLINE void store_row(Pair *to, F numbers) {
     _mm256_storeu_si256((__m256i *)to, (__m256i)_mm512_cvtneps_pbh((__m512)numbers));
 }
 
-INLINE void split_pairs(F numbers, Pair *first, Pair *second) {
-    const __m512i bits = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)numbers));
-    _mm512_storeu_si512(first, bits);
-    _mm512_storeu_si512(second, _mm512_slli_epi32(bits, 16));
+INLINE void pair_numbers(PairVector even, PairVector odd, PairVector &low, PairVector &high) {
+    low = (PairVector)_mm512_unpacklo_epi16((__m512i)even, (__m512i)odd);
+    high = (PairVector)_mm512_unpackhi_epi16((__m512i)even, (__m512i)odd);
 }
 
 INLINE F lane_words(const Bf16 *row, int64_t at, int64_t count) {
@@ -92,9 +99,10 @@ INLINE void store_row(Pair *to, F numbers) {
     vst1_u32(&to->bits, vreinterpret_u32_u16(rounded_bits(numbers)));
 }
 
-INLINE void split_pairs(F numbers, Pair *first, Pair *second) {
-    vst1q_u32(&first->bits, vmovl_u16(rounded_bits(numbers)));
-    vst1q_u32(&second->bits, vshll_n_u16(rounded_bits(numbers), 16));
+INLINE void pair_numbers(PairVector even, PairVector odd, PairVector &low, PairVector &high) {
+    const uint16x8_t a = vreinterpretq_u16_bf16(even), b = vreinterpretq_u16_bf16(odd);
+    low = vreinterpretq_bf16_u16(vzip1q_u16(a, b));
+    high = vreinterpretq_bf16_u16(vzip2q_u16(a, b));
 }
 
 INLINE F lane_words(const Bf16 *row, int64_t at, int64_t count) {

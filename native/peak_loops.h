@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "matrix_tiles.h"
 #include "product.h"
 #include "vector.h"
 
@@ -48,12 +49,29 @@ static double pair_products(int64_t rounds) {
     return 4.0 * W * ACCUMULATED * (double)rounds;
 }
 
+#if defined(__AMX_BF16__)
+static double tile_products(int64_t rounds) {
+    const TileRegisters<true> registers;
+    for (int64_t round = 0; round < rounds; round++) {
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    return 4.0 * 2 * TILE * TILE * 2 * TILE * (double)rounds;
+}
+#endif
+
 template <bool PAIRS>
 constexpr auto bf16_products() -> double (*)(int64_t) {
+#if defined(__AMX_BF16__)
+    return tile_products;
+#else
     if constexpr (PAIRS)
         return pair_products<PAIRS>;
     else
         return nullptr;
+#endif
 }
 
 // The exclusive or of all words: it depends on every byte and costs one instruction a vector.

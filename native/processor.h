@@ -13,6 +13,10 @@
 #elif defined(__aarch64__) && defined(_WIN32)
 #include <windows.h>
 #endif
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace heedful {
 
@@ -66,7 +70,20 @@ inline CpuId read_cpuid() {
     return id;
 }
 
-inline uint32_t processor_features() { return features_of(read_cpuid()); }
+// Whether the system lets this process use the tile registers of AMX, which it must be asked.
+inline bool tiles_permitted() {
+#if defined(__linux__)
+    constexpr long REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+#else
+    return false;
+#endif
+}
+
+inline uint32_t processor_features() {
+    const uint32_t features = features_of(read_cpuid());
+    return features & AMX_BF16 && !tiles_permitted() ? features & ~AMX_BF16 : features;
+}
 
 #elif defined(__aarch64__) && defined(__linux__)
 

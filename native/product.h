@@ -1,14 +1,19 @@
 // The one matrix product of all kernels: C[row][lane] (+)= Σ_k A[row, k] · B[k][lane].
 //
-// The numbers of A are broadcast from wherever its two strides put them; the vectors of B and C lie along the lanes. A
-// register tile of ROWS x VECTORS accumulators hides the latency of the multiply-add. A product that is added to C is
-// summed on its own first, so that rounding errors grow with the square root of a block's length and of the number of
-// blocks, not of the number of all keys.
+// In vectors, the numbers of A are broadcast from wherever its two strides put them; the vectors of B and C lie along the
+// lanes. A register tile of ROWS x VECTORS accumulators hides the latency of the multiply-add. A product that is added to
+// C is summed on its own first, so that rounding errors grow with the square root of a block's length and of the number
+// of blocks, not of the number of all keys.
+//
+// Where the instruction set has tile registers, they multiply pairs (matrix_tiles.h). They compute whole tiles: rows and k
+// are rounded up to STEP, and A, B and C have as many.
 #pragma once
 
+#include <cassert>
 #include <cstdint>
 #include <type_traits>
 
+#include "matrix_tiles.h"
 #include "pairs.h"
 #include "vector.h"
 
@@ -17,6 +22,21 @@ namespace heedful::HEEDFUL_ISA {
 // The operand types: floats, or pairs of bf16.
 template <bool PAIRS>
 using Operand = std::conditional_t<PAIRS, Pair, float>;
+
+template <class T>
+constexpr int64_t NUMBERS_IN = std::is_same_v<T, Pair> ? 2 : 1;
+
+// Whether tile registers multiply operands of type T, and in what steps rows and k are multiplied.
+template <class T>
+constexpr bool BY_TILES = HAS_TILES && std::is_same_v<T, Pair>;
+template <class T>
+constexpr int64_t STEP = BY_TILES<T> ? TILE : 1;
+
+template <class T>
+constexpr int64_t whole_steps(int64_t count) {
+    return (count + STEP<T> - 1) / STEP<T> * STEP<T>;
+}
+
 INLINE F broadcast(const float *p) { return splat(*p); }
 INLINE F multiply_add(F a, F b, F c) { return a * b + c; }
 
@@ -84,11 +104,16 @@ INLINE void lane_tiles(int64_t M, int64_t lanes, const T *A, int64_t a_row, int6
 }
 
 // C (M, lanes) is set, or with ADD added to, from A (M, K) and B (K, lanes). Strides count operands, or floats for C. The
-// lanes are whole vectors.
+// lanes are whole vectors. For tile registers, a_k is 1, and operands of A and B beyond K are zeros.
 template <bool ADD, class T>
 static __attribute__((noinline)) void product(int64_t M, int64_t lanes, const T *A, int64_t a_row, int64_t a_k,
                                               const T *B, int64_t b_k, int64_t K, float *C, int64_t c_row) {
-    lane_tiles<MAX_VECTORS, ADD>(M, lanes, A, a_row, a_k, B, b_k, K, C, c_row);
+    if constexpr (BY_TILES<T>) {
+        assert(a_k == 1);
+        tile_product<ADD>(whole_steps<T>(M), lanes, A, a_row, B, b_k, whole_steps<T>(K), C, c_row);
+    } else {
+        lane_tiles<MAX_VECTORS, ADD>(M, lanes, A, a_row, a_k, B, b_k, K, C, c_row);
+    }
 }
 
 }  // namespace heedful::HEEDFUL_ISA

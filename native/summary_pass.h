@@ -9,6 +9,7 @@
 
 #include "forward_pass.h"
 #include "heedful.h"
+#include "matrix_tiles.h"
 #include "parallel.h"
 #include "scratch.h"
 #include "summary_tile.h"
@@ -70,15 +71,15 @@ struct SummaryPass {
             status = HEEDFUL_NO_MEMORY;
             return;
         }
-        const TileRegisters registers;
+        [[maybe_unused]] const TileRegisters<PAIRS> registers;
         for (int64_t item = next(); item >= 0; item = next()) {
             const int64_t part = parts - 1 - item / heads;
-            summarize_part(item % heads, part, registers, Scratch{memory, memory + tile_floats});
+            summarize_part(item % heads, part, Scratch{memory, memory + tile_floats});
         }
         release(memory);
     }
 
-    void summarize_part(int64_t index, int64_t part, const TileRegisters &registers, Scratch scratch) {
+    void summarize_part(int64_t index, int64_t part, Scratch scratch) {
         const SummaryHead head(s, index);
         float *received = all_sums ? all_sums + (index * parts + part) * p.Tk
                           : s.received ? s.received + index * p.Tk : nullptr;
@@ -86,9 +87,9 @@ struct SummaryPass {
         const int64_t end = first_query(part + 1);
         for (int64_t first = first_query(part); first < end; first += WIDE) {
             if (end - first > NARROW)
-                WideTile(head, first, end, received, registers, scratch).run();
+                WideTile(head, first, end, received, scratch).run();
             else
-                NarrowTile(head, first, end, received, registers, scratch).run();
+                NarrowTile(head, first, end, received, scratch).run();
         }
     }
 

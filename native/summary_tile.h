@@ -13,7 +13,6 @@
 #include "forward_tile.h"
 #include "heedful.h"
 #include "key_visibility.h"
-#include "matrix_tiles.h"
 #include "number.h"
 #include "online_softmax.h"
 #include "region_ranges.h"
@@ -93,7 +92,6 @@ struct SummaryTile {
     float *const received;     // (Tk,), Σ P over the queries of the tiles before, and of this one; nullptr: not computed
     const int64_t count;       // of queries; the other lanes are idle
     const bool for_each_query; // whether any of mass, entropy, largest and distance is computed
-    const bool by_tiles;       // whether the products are those of tile registers
     int64_t column = -1;       // the current column of cells
 
     static int64_t scratch_floats_of(const SummaryHead &head) {
@@ -106,18 +104,11 @@ struct SummaryTile {
     }
 
     // A tile of the queries from `first` to `end` at most.
-    SummaryTile(const SummaryHead &summary_head, int64_t first, int64_t end, float *received_sums,
-                const TileRegisters &registers, Scratch scratch)
+    SummaryTile(const SummaryHead &summary_head, int64_t first, int64_t end, float *received_sums, Scratch scratch)
         : head(summary_head), s(head.s), p(head.p),
           scores(p, 0, 0, first, Scratch{take_scores(p, scratch), scratch.next}), buf(scratch), regions(s, scratch),
           top(s.top_k, scratch), received(received_sums), count(end - first < LANES ? end - first : LANES),
-          for_each_query(s.mass || s.entropy || s.largest || s.distance),
-          by_tiles(registers.usable && fits_tiles()) {}
-
-    // Whether the keys can be operands of tile registers as they lie.
-    bool fits_tiles() const {
-        return HAS_TILES && PAIRS && p.D % (2 * TILE_PAIRS) == 0 && p.key.token % 2 == 0 && (uintptr_t)p.key.data % 4 == 0;
-    }
+          for_each_query(s.mass || s.entropy || s.largest || s.distance) {}
 
     // Take the memory of the scores' buffers, and return where it begins.
     static float *take_scores(const heedful_problem &problem, Scratch &scratch) {
@@ -152,30 +143,12 @@ struct SummaryTile {
     void for_each_block(Work work) {
         for (int64_t k = scores.visibility.next(0); k < p.Tk; k = scores.visibility.next(k + BLOCK)) {
             const KeyBlock<LANES> block = scores.visibility.block(k, k + BLOCK < p.Tk ? k + BLOCK : p.Tk);
-            compute_scores(block);
+            scores.compute_scores(block);
             if (scores.finished) scores.finish_scores(block);
             if (block.partial) scores.mask_scores(block);
             for (int64_t lane = count; lane < LANES; lane++)
                 for (int64_t r = 0; r < block.count; r++) scores.buf.S[r * LANES + lane] = -INFINITY;
             work(block);
-        }
-    }
-
-    // Sᵀ = K Qᵀ, outside the lanes' spans too if that is faster.
-    void compute_scores(const KeyBlock<LANES> &block) {
-        if constexpr (HAS_TILES && PAIRS)
-            if (by_tiles) return compute_scores_by_tiles(block);
-        scores.compute_scores(block);
-    }
-
-    void compute_scores_by_tiles(const KeyBlock<LANES> &block) {
-        if constexpr (HAS_TILES && PAIRS) {
-            const int64_t row = p.key.token / 2, tiles = block.count / TILE_ROWS, done = tiles * TILE_ROWS;
-            const Pair *keys = (const Pair *)((const N *)p.key.data + block.first * p.key.token);
-            tile_product<LANES>(tiles, keys, row, scores.buf.Q, scores.D_words, scores.buf.S);
-            if (done < block.count)
-                product<false>(block.count - done, LANES, keys + done * row, row, 1, scores.buf.Q, LANES, scores.D_words,
-                               scores.buf.S + done * LANES, LANES);
         }
     }
 

@@ -31,7 +31,7 @@ def known_state():
 
 @pytest.fixture(autouse=True)
 def no_amx(monkeypatch):
-    """Prefer the same kernels on every machine: with AMX tiles, PyTorch's would come first for bfloat16."""
+    """Prefer the same kernels on every machine: PyTorch's may come first for bfloat16 if it has AMX tiles."""
     monkeypatch.setattr("heedful.dispatch.AMX", False)
 
 

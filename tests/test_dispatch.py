@@ -112,14 +112,17 @@ def test_our_kernel_comes_first_on_cpus(dtype, monkeypatch):
 @pytest.mark.skipif(
     native.library.missing is not None, reason="the native library is not installed"
 )
-def test_pytorch_comes_first_where_it_has_amx_tiles(monkeypatch):
+def test_pytorch_comes_first_where_it_alone_multiplies_in_amx_tiles(monkeypatch):
     monkeypatch.setattr("heedful.dispatch.AMX", True)
+    monkeypatch.setattr(native.library, "isa", "avx512bf16")
     small = Q.bfloat16(), K.bfloat16(), V.bfloat16()
     plan = explain(*small, Causal())
     assert plan.kernel == "torch_sdpa"
     assert "AMX" in reasons(plan)["native"]
     assert explain(*small, Window(3)).kernel == "native"
     assert explain(Q, K, V).kernel == "native"
+    monkeypatch.setattr(native.library, "isa", "amx")
+    assert explain(*small, Causal()).kernel == "native"
 
 
 @pytest.mark.skipif(

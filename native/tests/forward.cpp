@@ -58,6 +58,17 @@ static void split_keys() {
     }
 }
 
+// So many tiles that several go through the keys together where there are tile registers.
+static void many_tiles() {
+    uint64_t seed = 3500;
+    for (KeyRanges ranges : {NO_RANGES, CAUSAL, WINDOW_AND_SINKS, HOLES}) {
+        Case c = draw_case(++seed, 350, 600, 24, 17);
+        c.dtype = HEEDFUL_BF16, c.B = 1, c.Hkv = 8, c.Hq = 24, c.ranges = ranges;
+        if (ranges == CAUSAL) c.mask_axes = 0;
+        check_agreement(c);
+    }
+}
+
 static void rows_without_keys() {
     uint64_t seed = 4000;
     for (int dtype : {HEEDFUL_F32, HEEDFUL_BF16, HEEDFUL_F16})
@@ -98,6 +109,7 @@ void test_forward() {
     lengths();
     head_sizes();
     split_keys();
+    many_tiles();
     rows_without_keys();
     scale_of_zero();
     threads();

@@ -24,12 +24,15 @@ static void choices() {
     check_best(AVX2_ALL, "avx2");
     check_best(AVX512_ALL, "avx512");
     check_best(AVX512_ALL | AVX512BF16, "avx512bf16");
+    check_best(AVX512_ALL | AVX512BF16 | AMX_BF16, "amx");
+    check_best(AVX512_ALL | AMX_BF16, "avx512");
     for (uint32_t missing : {AVX2, FMA, F16C}) {
         check_best(AVX2_ALL & ~missing, "generic");
         check_best((AVX512_ALL | AVX512BF16) & ~missing, "generic");
     }
     for (uint32_t missing : {AVX512F, AVX512BW, AVX512DQ, AVX512VL})
         check_best((AVX512_ALL | AVX512BF16) & ~missing, "avx2");
+    check(!find_isa("amx", AVX512_ALL | AVX512BF16), "AMX is refused on a processor without it", "");
     check(!find_isa("avx512bf16", AVX512_ALL), "AVX512-BF16 is refused on a processor without it", "");
     check(!find_isa("avx512", AVX2_ALL), "AVX-512 is refused on a processor without it", "");
     check(!find_isa("avx2", AVX2), "AVX2 is refused on a processor without FMA", "");
@@ -39,15 +42,15 @@ static void choices() {
 static void registers_of_the_system() {
     const CpuId everything{~0u, ~0u, ~0u, ~0u, ~0u};
     CpuId id = everything;
+    check_best(features_of(id), "amx");
+    id.saved = 0xE7;
     check_best(features_of(id), "avx512bf16");
     id.saved = 0x07;
     check_best(features_of(id), "avx2");
     id.saved = 0x03;
     check_best(features_of(id), "generic");
-    check(features_of(everything) & AMX_BF16, "AMX is found", "");
-    check(!(features_of(id) & AMX_BF16), "AMX needs its registers to be saved", "");
-    id = everything, id.leaf7_edx &= ~(1u << 24);
-    check(!(features_of(id) & AMX_BF16), "AMX needs tiles", "");
+    id = everything, id.leaf7_edx &= ~(1u << 24);  // no tiles
+    check_best(features_of(id), "avx512bf16");
     id = everything, id.leaf7_1_eax = 0;
     check_best(features_of(id), "avx512");
     id = everything, id.leaf1_ecx &= ~(1u << 12);

@@ -22,7 +22,7 @@ inline double tolerance(int dtype) {
 // The log-sum-exp is always float32, but for bf16 its exponentials have the precision that bf16 needs only.
 inline double lse_tolerance(int dtype) { return dtype == HEEDFUL_BF16 ? 3e-4 : 3e-5; }
 
-inline const std::vector<const char *> ISAS = {"generic", "avx2", "avx512", "avx512bf16", "neon", "neon_bf16"};
+inline const std::vector<const char *> ISAS = {"generic", "avx2", "avx512", "avx512bf16", "amx", "neon", "neon_bf16"};
 
 // Call action() with each instruction set of this machine.
 template <class Action>

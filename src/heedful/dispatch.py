@@ -51,8 +51,8 @@ def _why_torch_is_faster(problem: AttentionProblem) -> str | None:
     """Return why PyTorch's kernel is faster than ours on this CPU, if it skips as much; None if ours is faster."""
     bf16, isa = problem.query.dtype == torch.bfloat16, native.library.isa
     many_queries = problem.sizes.Tq > FEW_QUERIES
-    if AMX and bf16:
-        reason = "it multiplies bfloat16 on this machine's AMX tiles"
+    if AMX and bf16 and isa != "amx":
+        reason = f"it multiplies bfloat16 on this machine's AMX tiles, and ours uses {isa}"
     elif isa == "generic" and many_queries:
         reason = "ours has no code for this machine's vector instructions"
     elif isa == "neon_bf16" and bf16 and many_queries:

@@ -213,6 +213,7 @@ def test_arguments_that_pytorch_refuses_are_still_refused(spoil):
 
 def test_pytorchs_kernel_is_used_if_it_is_faster(monkeypatch):
     monkeypatch.setattr("heedful.dispatch.AMX", True)
+    monkeypatch.setattr("heedful.kernels.native.library.isa", "avx512bf16")
     with accelerate() as acceleration:
         attend(draw(dtype=torch.bfloat16))
         attend(draw(dtype=torch.float32))

@@ -27,7 +27,7 @@ def resolve_precision(precision: str) -> str:
     """Replace "auto" by bfloat16 where the processor multiplies it natively; elsewhere float32 is faster."""
     if precision != "auto":
         return precision
-    return "bfloat16" if library.isa in ("avx512bf16", "neon_bf16") else "float32"
+    return "bfloat16" if library.isa in ("avx512bf16", "amx", "neon_bf16") else "float32"
 
 
 def build_trainer(

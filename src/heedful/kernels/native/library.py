@@ -29,7 +29,7 @@ FUNCTIONS: tuple[str, ...] = (  # of the library, which this package calls
     *("heedful_peak_fma", "heedful_peak_bf16", "heedful_stream_read"),
 )
 ISAS: tuple[str, ...] = (  # of all processors, in ascending order of speed
-    *("generic", "avx2", "avx512", "avx512bf16"),
+    *("generic", "avx2", "avx512", "avx512bf16", "amx"),
     *("neon", "neon_bf16"),
 )
 _STATUS_MESSAGES = {  # heedful_status of heedful.h

@@ -1,0 +1,2 @@
+#define HEEDFUL_ISA amx
+#include "../kernels.h"
