@@ -333,6 +333,7 @@ def test_zoom_by_keys_buttons_wheel_and_dragging(opened):
     assert status(page).startswith("queries 5 – 14, keys 0 – 9; ")
     assert page.locator(".axis.rows span").count() == 10
     page.keyboard.press("0")
+    assert status(page) == "a cell for each weight"
     page.get_by_role("button", name="Zoom in").click()
     assert status(page).startswith("queries ")
     page.get_by_role("button", name="Show the whole map").click()
