@@ -278,6 +278,24 @@ def test_a_search_leads_from_token_to_token(opened):
     assert "0 found" in page.locator(".search").inner_text()
 
 
+def test_the_text_scrolls_to_the_chosen_token_and_turns_its_pages(opened):
+    page = opened("long").page
+    field = page.get_by_role("searchbox")
+    for token in (510, 3, 599):
+        field.fill(f"w{token}")
+        field.press("Enter")
+        chosen = page.locator(".tokens-of-text [aria-selected=true]")
+        assert chosen.inner_text() == f"w{token}"
+        inside = """it => {
+            const [list, own] = [it.closest(".tokens-of-text"), it].map(each => each.getBoundingClientRect());
+            return own.top >= list.top && own.bottom <= list.bottom;
+        }"""
+        assert chosen.evaluate(inside)
+    assert page.evaluate("window.scrollY") == 0
+    page.get_by_role("button", name="Earlier tokens").click()
+    assert page.locator(".tokens-of-text [role=option]").first.inner_text() == "w0"
+
+
 def test_the_keyboard_alone_reads_every_weight_and_chooses_heads(opened):
     page = opened("short").page
     page.locator(".grid .head").first.focus()
@@ -315,6 +333,7 @@ def test_zoom_by_keys_buttons_wheel_and_dragging(opened):
     assert status(page).startswith("queries 5 – 14, keys 0 – 9; ")
     assert page.locator(".axis.rows span").count() == 10
     page.keyboard.press("0")
+    assert status(page) == "a cell for each weight"
     page.get_by_role("button", name="Zoom in").click()
     assert status(page).startswith("queries ")
     page.get_by_role("button", name="Show the whole map").click()

@@ -34,6 +34,13 @@ def torn(tokens):
     return torch.softmax(scores / tokens.shape[-1] ** 0.5, dim=-1) @ tokens
 
 
+def sink(tokens):
+    """Attend to the first key by far the most."""
+    scores = 0.1 * tokens @ tokens.mT
+    scores[:, 0] += 9
+    return torch.softmax(scores, dim=-1) @ tokens
+
+
 def pages() -> dict[str, Page]:
     torch.manual_seed(123)
     causal = CausalAttention(3, 2, context_length=6, dropout=0.5)
@@ -47,6 +54,7 @@ def pages() -> dict[str, Page]:
         "what if": what_if(),
         "hostile": heedful.show(causal, x, labels=HOSTILE, title=HOSTILE[0]),
         "large": heedful.show(torn, torch.randn(300, 32)),
+        "reduced": heedful.show(sink, torch.randn(1600, 16)),
         "report": heedful.show(heedful.check(causal)),
     }
 
@@ -294,6 +302,19 @@ def test_hostile_text_is_shown_as_text(opened):
     assert heads[2] == "␀␛[2J↵"
     assert not any(mark in "".join(heads) for mark in "\u202e\u2066")
     assert all(len(text) < 40 for text in heads)
+
+
+def test_a_few_large_blocks_do_not_make_a_reduced_map_white(opened):
+    page = opened("reduced").page
+    softmax = page.locator(".card", has_text="exp(").first
+    assert "99 % of the blocks are smaller" in softmax.inner_text()
+    light = """it => {
+        const data = it.getContext("2d").getImageData(0, 0, it.width, it.height).data;
+        let light = 0;
+        for (let i = 0; i < data.length; i += 4) light += data[i] > 235;
+        return light / (data.length / 4);
+    }"""
+    assert softmax.locator("canvas").evaluate(light) < 0.9
 
 
 def test_a_large_map_is_read_by_the_keyboard(opened):

@@ -1,8 +1,9 @@
 /** A card: one node of a run, with its formula, why it is there, and its map. */
 
-import type { Node, Run } from "./data.js";
+import { isWholeValue, type Node, type Run } from "./data.js";
 import { heading, make, uniqueId } from "./elements.js";
 import { formulaOf, reasonOf } from "./formulas.js";
+import { colorLimit } from "./heads.js";
 import { cellText } from "./numbers.js";
 import { matrixOf, type Matrix, TABLE_LIMIT, type Values } from "./matrix.js";
 import { isWhole, labelsOf, largestOf, panelOf, type Panel, type Places } from "./panel.js";
@@ -61,7 +62,7 @@ export class Card {
       this.place.replaceChildren(this.matrix.element);
     }
     const { largest } = values;
-    this.scale.replaceChildren(...(values.whole ? [] : scaleOf(largest, hasNegative(this.panel))));
+    this.scale.replaceChildren(...(values.whole ? [] : scaleOf(largest, hasNegative(this.panel), isWholeValue(data))));
   }
 
   /** Mark the entries that this card shows among those of its node. */
@@ -82,7 +83,8 @@ export function valuesOf(run: Run, node: Node, panel: Panel): Values {
     rows: single ? [""] : labelsOf(rowAxis, rows, run.labels),
     columns: labelsOf(columnAxis, columns, run.labels),
     value,
-    largest: largestOf(tensor),
+    // Of a map of means, a few blocks may be far larger than all others, which would come out white.
+    largest: isWholeValue(node) ? largestOf(tensor) : colorLimit(tensor.values, false),
     whole: isWhole(tensor),
   };
 }
@@ -91,8 +93,8 @@ function hasNegative(panel: Panel): boolean {
   return Array.from(panel.tensor.values).some((value) => value < 0 && Number.isFinite(value));
 }
 
-function scaleOf(largest: number, negative: boolean): (HTMLElement | string)[] {
+function scaleOf(largest: number, negative: boolean, whole: boolean): (HTMLElement | string)[] {
   const end = cellText(largest, largest);
   const low = negative ? `−${end}` : "0";
-  return [low, make("span", { class: negative ? "bar both" : "bar" }), end];
+  return [low, make("span", { class: negative ? "bar both" : "bar" }), whole ? end : `${end}; 99 % of the blocks are smaller`];
 }

@@ -128,7 +128,7 @@ export class HeadPanel {
   private setColorings(): void {
     const { heads } = this.shown!;
     const before = this.colorings.selectedIndex;
-    const options = coloringsOf(heads, 0, null);
+    const options = coloringsOf(heads, 0, this.tiles === null ? null : []); // the server sends each query's weights
     const blocks = heads[0]!.blocks !== null && !isSingle(heads[0]!.blocks.mean);
     const first = blocks && options.length > 1 && this.tiles === null ? 1 : 0;
     this.colorings.replaceChildren(...options.map((it, i) => make("option", { value: i }, it.name)));

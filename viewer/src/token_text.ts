@@ -64,6 +64,17 @@ export class TokenText {
       element.setAttribute("aria-selected", String(at === token - this.first));
       element.tabIndex = at === token - this.first ? 0 : -1;
     }
+    this.bringIntoSight(token);
+  }
+
+  /** Scroll the text, but not the page. */
+  private bringIntoSight(token: number): void {
+    const element = this.tokens[token - this.first];
+    if (element === undefined) return;
+    const { list } = this;
+    const above = element.offsetTop < list.scrollTop;
+    const below = element.offsetTop + element.offsetHeight > list.scrollTop + list.clientHeight;
+    if (above || below) list.scrollTop = element.offsetTop - list.clientHeight / 2;
   }
 
   private build(first: number): void {
@@ -101,7 +112,6 @@ export class TokenText {
   private go(token: number): void {
     this.onChoose(token);
     this.tokens[token - this.first]?.focus({ preventScroll: true });
-    this.tokens[token - this.first]?.scrollIntoView({ block: "nearest" });
   }
 
   private onKey(event: KeyboardEvent): void {
