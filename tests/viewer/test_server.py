@@ -1,5 +1,7 @@
 """The server answers its own page only: tiles as bytes, bad queries with a reason, foreign pages not at all."""
 
+import base64
+import hashlib
 import http.client
 import threading
 
@@ -61,6 +63,14 @@ def test_the_page_is_served_as_it_is(port):
     assert content.decode() == PAGE
     assert headers["content-type"] == "text/html; charset=utf-8"
     assert headers["content-security-policy"] == content_security_policy(PAGE)
+
+
+def test_the_policy_allows_the_pages_own_script_alone():
+    digest = base64.b64encode(hashlib.sha256(b"\nlet a = 1;").digest()).decode()
+    policy = dict(it.split(" ", 1) for it in content_security_policy(PAGE).split("; "))
+    assert policy["script-src"] == f"'sha256-{digest}'"
+    assert policy["default-src"] == policy["base-uri"] == policy["frame-ancestors"] == "'none'"
+    assert policy["connect-src"] == "'self'"
 
 
 def test_a_tile_is_mean_and_maximum_as_float32(port, arguments):
