@@ -86,6 +86,14 @@ def attention(
         >>> attention(query, key, value, Causal()).flatten()
         tensor([1.0000, 1.5000, 3.0000])
     """
+    autocast = _autocasts(query)
+    call = None
+    plain = bias is softcap is sinks is None and dropout_p == 0
+    plain = plain and not return_lse and not return_received_mass
+    if plain and kernel == AUTO and not autocast:
+        call = repeated.signature(query, key, value, mask, scale, "attention")
+        if call and (output := repeated.repeat(call, query, key, value)) is not None:
+            return output
     if in_function_mode():
         return handle_torch_function(
             attention,
@@ -100,14 +108,6 @@ def attention(
             return_lse=return_lse,
             return_received_mass=return_received_mass,
         )
-    autocast = _autocasts(query)
-    call = None
-    plain = bias is softcap is sinks is None and dropout_p == 0
-    plain = plain and not return_lse and not return_received_mass
-    if plain and kernel == AUTO and not autocast:
-        call = repeated.signature(query, key, value, mask, scale, "attention")
-        if call and (output := repeated.repeat(call, query, key, value)) is not None:
-            return output
     problem = problem_of(
         *(query, key, value, mask),
         bias=bias,
@@ -173,14 +173,6 @@ def scaled_dot_product_attention(
                 [0.5000, 0.5000, 0.0000],
                 [0.3333, 0.3333, 0.3333]])
     """
-    if in_function_mode():
-        return handle_torch_function(
-            scaled_dot_product_attention,
-            (),
-            *(query, key, value, attn_mask, dropout_p, is_causal),
-            scale=scale,
-            enable_gqa=enable_gqa,
-        )
     if is_causal_bias(attn_mask):
         if is_causal:  # PyTorch raises this only while its own function is in its place
             raise ValueError("CausalBias should not be used with causal=True")
@@ -192,6 +184,14 @@ def scaled_dot_product_attention(
         call = repeated.signature(query, key, value, mask, scale, "sdpa", enable_gqa)
         if call and (output := repeated.repeat(call, query, key, value)) is not None:
             return output
+    if in_function_mode():
+        return handle_torch_function(
+            scaled_dot_product_attention,
+            (),
+            *(query, key, value, attn_mask, dropout_p, is_causal),
+            scale=scale,
+            enable_gqa=enable_gqa,
+        )
     problem = as_problem(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if problem is None:
         return pytorch_sdpa(
