@@ -164,3 +164,25 @@ def test_invalid_arguments_are_refused():
         heat_map([[1.0]])
     with pytest.raises(ArgumentError, match="to_dense"):
         heat_map(torch.ones(2, 2).to_sparse())
+
+
+def test_a_few_large_entries_do_not_make_a_picture_white():
+    """The first queries of a causal attention have few keys, and so large weights."""
+    weights = torch.ones(60, 60).tril()
+    weights = weights / weights.sum(-1, keepdim=True)
+    page = drawn(weights)
+    assert "≥ " in page
+    fills = set(re.findall(r'fill="(#\w{6})" shape', page))
+    assert len(fills) > 12
+    assert "≥ " not in drawn(torch.rand(60, 60))
+    assert "values from 0.00 to 1.00" in page
+
+
+def test_panels_to_pick_have_one_group_for_each_figure():
+    pages = [drawn(torch.rand(3, 4, 4), pick="head") for _ in range(2)]
+    groups = [set(re.findall(r'<details name="([\w-]+)"', page)) for page in pages]
+    assert [len(group) for group in groups] == [1, 1]
+    assert groups[0] != groups[1]
+    assert [page.count(" open>") for page in pages] == [1, 1]
+    assert "<details" not in drawn(torch.rand(4, 4), pick="head")
+    assert "head 2" in pages[0]

@@ -333,6 +333,21 @@ def test_what_is_not_attention_has_no_role():
     assert not any(step.role for step in record(lambda x: (x @ gate).softmax(-1), draw(T, 8)))
 
 
+class Routed(nn.Module):
+    """A softmax over learned places: its product is one with parameters, and so no attention of tokens."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate, self.table = nn.Parameter(draw(8, 3)), nn.Parameter(draw(3, 8))
+
+    def forward(self, x):
+        return (x @ self.gate).softmax(-1) @ self.table
+
+
+def test_a_product_with_parameters_makes_no_scores():
+    assert not any(step.role for step in record(Routed(), draw(T, 8)))
+
+
 def test_an_unknown_name_lists_similar_names_and_roles():
     trace = record(Written(), draw(T, 8))
     with pytest.raises(KeyError, match="weights"):
