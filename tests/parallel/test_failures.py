@@ -1,16 +1,20 @@
 """Ranks that disagree, fail or are missing: every rank raises an error that names the rank and the cause."""
 
 import time
+from unittest import mock
 
 import pytest
 import torch
 
+from heedful import attention
 from heedful.errors import ArgumentError, HeedfulError, KernelError, RankError
 from heedful.masks import Causal, Documents, Window
 from heedful.parallel import (
     contiguous_order,
     mesh_attention,
+    ring,
     ring_attention,
+    shard,
     simulate,
     ulysses_attention,
     unshard,
@@ -144,7 +148,7 @@ def test_backward_passes_in_another_order_are_refused():
 
     simulate(run, 3)
     assert all(
-        "number of the call: expected 0, as on rank 0, 2; received 1" in str(errors[r])
+        "call to differentiate: expected 0, as on rank 0, 2; received 1" in str(errors[r])
         for r in range(3)
     )
 
@@ -178,3 +182,47 @@ def test_simulated_ranks_raise_the_error_that_blames_nobody():
 
     with pytest.raises(ZeroDivisionError):
         simulate(run, 3)
+
+
+def test_on_a_mesh_a_missing_rank_is_named_in_all_rows():
+    errors = {}
+
+    def run(mesh):
+        rank = ranks_of(mesh).rank
+        if rank == 3:
+            return
+        try:
+            unshard(torch.zeros(3, 1), mesh, contiguous_order(12, 4))
+        except RankError as error:
+            errors[rank] = error
+
+    simulate(run, 2, 2)
+    assert {rank: error.rank for rank, error in errors.items()} == {0: 3, 1: 3, 2: 3}
+
+
+def test_a_call_after_a_failed_one_gets_none_of_its_messages():
+    """A failure in the middle of a pass leaves messages behind, which the next call must not take for its own."""
+    x = torch.randn(1, 1, 12, 4)
+    expected = attention(x, x, x)
+    wrong, compute = torch.full_like(x, 7.0), ring.compute
+
+    def fails_on_sevens(queries, query, *others):
+        if bool((query == 7).all()):
+            raise ZeroDivisionError
+        compute(queries, query, *others)
+
+    def run(group):
+        bad, good = shard(wrong, group, ORDER), shard(x, group, ORDER)
+        with pytest.raises(ZeroDivisionError):
+            ring_attention(bad, bad, bad, group=group, order=ORDER)
+        return unshard(ring_attention(good, good, good, group=group, order=ORDER), group, ORDER)
+
+    with mock.patch.object(ring, "compute", fails_on_sevens):
+        results = simulate(run, 3, timeout=10)
+    for output in results:
+        torch.testing.assert_close(output, expected)
+
+
+def test_a_kernel_that_cannot_place_dropout_is_refused_before_anything_is_sent():
+    errors = errors_of(ring_attention, {"kernel": "native", "dropout_p": 0.5}, 1, faulty=0)
+    assert "dropout of a part" in str(errors[0])

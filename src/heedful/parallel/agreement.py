@@ -55,11 +55,13 @@ class _Told(NamedTuple):
     Attributes:
         facts: what must be equal.
         seed: its seed.
+        number: how many calls it has made on the axis before, equal as well.
         failure: the rank at fault and the cause, if anything is wrong already.
     """
 
     facts: dict[str, str]
     seed: int = 0
+    number: int = 0
     failure: tuple[int, str] | None = None
 
 
@@ -85,11 +87,10 @@ def agree(ranks: Ranks, prepare: Callable[[], Prepared[T]]) -> Agreement[T]:
         axis = ranks.axes[-1]
         told = _Told({}, failure=(axis.name(axis.rank), str(own)[:_LONGEST_FAILURE]))
     numbers = tuple(axis.next_call() for axis in ranks.axes)
-    for axis in reversed(
-        ranks.axes
-    ):  # what the ranks of one axis notice, those of the next get to know
+    # What the ranks of one axis notice, those of the next get to know.
+    for axis, number in reversed(list(zip(ranks.axes, numbers, strict=True))):
         try:
-            told = _common(axis, _exchange(axis, told))
+            told = _common(axis, _exchange(axis, told._replace(number=number)))
         except RankError as other:
             error = error or other
             told = _Told({}, failure=(other.rank, other.cause))
@@ -114,8 +115,8 @@ def _exchange(axis: Axis, told: _Told) -> list[_Told]:
 
 
 def _read(message: Tensor) -> _Told:
-    facts, seed, failure = json.loads(message.numpy().tobytes())
-    return _Told(facts, seed, None if failure is None else (failure[0], failure[1]))
+    facts, seed, number, failure = json.loads(message.numpy().tobytes())
+    return _Told(facts, seed, number, None if failure is None else (failure[0], failure[1]))
 
 
 def _common(axis: Axis, told: list[_Told]) -> _Told:
@@ -123,8 +124,9 @@ def _common(axis: Axis, told: list[_Told]) -> _Told:
     for one in told:
         if one.failure is not None:
             return one
-    for name in dict.fromkeys(name for one in told for name in one.facts):
-        values = [one.facts.get(name, "nothing of that kind") for one in told]
+    everything = [one.facts | {"number of the call": str(one.number)} for one in told]
+    for name in dict.fromkeys(name for facts in everything for name in facts):
+        values = [facts.get(name, "nothing of that kind") for facts in everything]
         usual = Counter(values).most_common(1)[0][0]  # the first rank's, if there is no majority
         for rank, value in enumerate(values):
             if value != usual:
@@ -134,8 +136,8 @@ def _common(axis: Axis, told: list[_Told]) -> _Told:
     return told[0]
 
 
-def agree_on_backward(ranks: Ranks, call: str, number: int) -> None:
-    """Begin a backward pass on all ranks, that of the same call.
+def agree_on_backward(ranks: Ranks, call: str, number: int) -> tuple[int, ...]:
+    """Begin a backward pass on all ranks, that of the same call, and return its own number on each axis.
 
     Raises:
         KernelError: the pass is to be differentiated itself.
@@ -146,8 +148,8 @@ def agree_on_backward(ranks: Ranks, call: str, number: int) -> None:
             f"{call} cannot be differentiated twice: its gradients have no graph. Pass create_graph=False, "
             "or compute gradients of gradients in one process, attention(…, kernel='reference')."
         )
-    facts = {"call": f"the backward pass of {call}", "number of the call": number}
-    agree(ranks, lambda: Prepared(None, facts))
+    facts = {"call": f"the backward pass of {call}", "call to differentiate": number}
+    return agree(ranks, lambda: Prepared(None, facts)).numbers
 
 
 def describe(tensor: Tensor | None, **free: int) -> str:

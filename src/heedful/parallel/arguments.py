@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from heedful.dispatch import choose
-from heedful.dropout import draw_seed
+from heedful.dropout import Placement, draw_seed
 from heedful.errors import ArgumentError
 from heedful.functional import autocasts, cast_for_autocast
 from heedful.masks import Dense, Mask
@@ -130,9 +130,18 @@ def _checked(arguments: Arguments, ranks: Ranks, dealt_to: int) -> Arguments:
     if bias is not None:
         check_bias(bias, problem.sizes._replace(Tk=order.tokens), query)
         bias = bias[(None,) * (4 - bias.dim())]
-    choose(problem, options.kernel)
+    _check_kernel(problem, options)
     mask = Dense(arguments.mask) if isinstance(arguments.mask, Tensor) else arguments.mask
     return replace(arguments, query=query, key=key, value=value, mask=mask, bias=bias)
+
+
+def _check_kernel(problem: AttentionProblem, options: Options) -> None:
+    """Raise KernelError if the kernel requested by name cannot run the problem as a part of one."""
+    if options.dropout_p > 0:
+        places = torch.arange(problem.sizes.Tq)
+        placement = Placement(options.seed, places, places, options.first_head)
+        problem = replace(problem, placement=placement)
+    choose(problem, options.kernel)
 
 
 def _is_dense(arguments: Arguments) -> bool:

@@ -68,6 +68,15 @@ _counted: ContextVar[Traffic | None] = ContextVar("traffic", default=None)
 AGREEMENT_TAG: int = 0
 
 
+def first_tag(number: int) -> int:
+    """Return the first tag of a call's messages.
+
+    Calls that follow one another have different ones, so that what is left of a call that failed is never taken for a
+    message of the next.
+    """
+    return 1 + (number % 2**14 << 16)
+
+
 @contextmanager
 def count_traffic() -> Iterator[Traffic]:
     """Count what this rank sends, in the thread that enters the context.

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from heedful.parallel.agreement import agree_on_backward
-from heedful.parallel.axes import Axis, Ranks
-from heedful.parallel.sharding import FIRST_TAG
+from heedful.parallel.axes import Axis, Ranks, first_tag
 
 
 class Heads(NamedTuple):
@@ -102,8 +101,7 @@ class _ToHeads(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        exchange: Exchange = ctx.exchange
-        agree_on_backward(Ranks((exchange.axis,)), exchange.call, exchange.number)
+        exchange = _of_backward_pass(ctx.exchange)
         found = [
             _scatter(exchange, i, gradient, heads, count).to(dtype)
             for i, (gradient, heads, (dtype, count)) in enumerate(
@@ -124,9 +122,14 @@ class _ToTokens(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        exchange: Exchange = ctx.exchange
-        agree_on_backward(Ranks((exchange.axis,)), exchange.call, exchange.number)
+        exchange = _of_backward_pass(ctx.exchange)
         return None, None, *(_gather(exchange, i, g, ctx.heads) for i, g in enumerate(gradients))
+
+
+def _of_backward_pass(exchange: Exchange) -> Exchange:
+    """Begin the backward pass, and return the exchange with its number."""
+    (number,) = agree_on_backward(Ranks((exchange.axis,)), exchange.call, exchange.number)
+    return replace(exchange, number=number)
 
 
 def _gather(exchange: Exchange, number: int, tensor: Tensor, heads: list[Heads]) -> Tensor:
@@ -141,7 +144,7 @@ def _gather(exchange: Exchange, number: int, tensor: Tensor, heads: list[Heads])
     arriving = {
         rank: tensor.new_empty(B, whole.shape[1], exchange.counts[rank], size) for rank in others
     }
-    axis.start(FIRST_TAG + number, outgoing, arriving)()
+    axis.start(first_tag(exchange.number) + number, outgoing, arriving)()
     for rank, part in arriving.items():
         whole[:, :, exchange.rows[rank]] = part
     return whole
@@ -163,7 +166,7 @@ def _scatter(
         rank: tensor.new_empty(B, heads[rank].stop - heads[rank].first, own, size)
         for rank in others
     }
-    axis.start(FIRST_TAG + number, outgoing, arriving)()
+    axis.start(first_tag(exchange.number) + number, outgoing, arriving)()
     arriving[axis.rank] = tensor.index_select(2, exchange.rows[axis.rank])
     wide = torch.promote_types(tensor.dtype, torch.float32)
     whole = tensor.new_zeros(B, count, own, size, dtype=wide)

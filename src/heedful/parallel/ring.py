@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -14,10 +14,9 @@ from heedful.dispatch import AUTO
 from heedful.masks import Mask
 from heedful.parallel.agreement import agree_on_backward
 from heedful.parallel.arguments import Arguments, agree_on
-from heedful.parallel.axes import Axis, Group, Ranks, Wait, ranks_of
+from heedful.parallel.axes import Axis, Group, Ranks, Wait, first_tag, ranks_of
 from heedful.parallel.order import TokenOrder
 from heedful.parallel.part import Merged, Options, Queries, Results, compute, differentiate
-from heedful.parallel.sharding import FIRST_TAG
 from heedful.parallel.travel import Travel
 from heedful.result import AttentionResult
 
@@ -151,7 +150,8 @@ class _Ring(torch.autograd.Function):
     def backward(ctx: Any, grad_output: Tensor | None, grad_lse: Tensor | None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         call: _Call = ctx.call
         *tensors, output, lse = ctx.saved_tensors
-        agree_on_backward(Ranks((call.axis,)), "ring_attention", call.number)
+        (number,) = agree_on_backward(Ranks((call.axis,)), "ring_attention", call.number)
+        call = replace(call, number=number)
         results = Results(
             output,
             lse,
@@ -248,7 +248,7 @@ def _start_round(call: _Call, number: int, key: Tensor, value: Tensor) -> tuple[
     received = travel.received(rank, travel.rounds[number])
     message = _empty_message(key, value, 0 if received is None else len(received[1]), key.dtype)
     wait = call.axis.start(
-        FIRST_TAG + 2 * number,
+        first_tag(call.number) + 2 * number,
         {} if sent is None else {sent[0]: _packed(key, value, sent[1])},
         {} if received is None else {received[0]: message},
     )
@@ -295,7 +295,7 @@ class _Returning:
         indices = None if sent is None else sent[1]
         count = 0 if indices is None else len(indices)
         message = _empty_message(grad_key, grad_value, count, grad_key.dtype)
-        tag = FIRST_TAG + 2 * travel.rounds.index(part.round) + 1
+        tag = first_tag(self._call.number) + 2 * travel.rounds.index(part.round) + 1
         wait = self._call.axis.start(tag, outgoing, {} if sent is None else {sent[0]: message})
         self.finish()
         self._under_way = wait, message, indices

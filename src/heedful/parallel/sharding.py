@@ -9,10 +9,8 @@ from torch import Tensor
 
 from heedful.errors import ArgumentError
 from heedful.parallel.agreement import Prepared, agree, agree_on_backward, describe
-from heedful.parallel.axes import Axis, Group, Ranks, ranks_of
+from heedful.parallel.axes import Axis, Group, Ranks, first_tag, ranks_of
 from heedful.parallel.order import TokenOrder
-
-FIRST_TAG: int = 1
 
 
 def shard(tensor: Tensor, group: Group, order: TokenOrder, *, dim: int = -2) -> Tensor:
@@ -96,8 +94,8 @@ def unshard(tensor: Tensor, group: Group, order: TokenOrder, *, dim: int = -2) -
         }
         return Prepared(dim % tensor.dim(), facts)
 
-    place, _, (*_, number) = agree(ranks, prepare)
-    rows: Any = _Unshard.apply(tensor.movedim(place, 0), ranks, order, number)
+    place, _, numbers = agree(ranks, prepare)
+    rows: Any = _Unshard.apply(tensor.movedim(place, 0), ranks, order, numbers)
     return rows.movedim(0, place)
 
 
@@ -118,51 +116,58 @@ class _Unshard(torch.autograd.Function):
     """Rows of this rank to rows of all, and gradients of all rows to the sum of those of this rank's."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, ranks: Ranks, order: TokenOrder, number: int) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx.ranks, ctx.order, ctx.number = ranks, order, number
+    def forward(
+        ctx: Any, rows: Tensor, ranks: Ranks, order: TokenOrder, numbers: tuple[int, ...]
+    ) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.ranks, ctx.order, ctx.number = ranks, order, numbers[-1]
         whole = rows.contiguous()
-        for counts, axis in _stages(ranks, order):
-            whole = torch.cat(_gathered(axis, whole, counts))
+        for counts, axis, number in _stages(ranks, order, numbers):
+            whole = torch.cat(_gathered(axis, whole, counts, first_tag(number)))
         return whole.index_select(0, order.inverse.to(rows.device))
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         ranks, order = ctx.ranks, ctx.order
-        agree_on_backward(ranks, "unshard", ctx.number)
+        numbers = agree_on_backward(ranks, "unshard", ctx.number)
         wide = torch.promote_types(gradient.dtype, torch.float32)
         part = torch.cat([gradient[places] for places in order.places]).to(wide)
-        for counts, axis in reversed(_stages(ranks, order)):
-            part = _summed(axis, part.split(counts))
+        for counts, axis, number in reversed(_stages(ranks, order, numbers)):
+            part = _summed(axis, part.split(counts), first_tag(number))
         return part.to(gradient.dtype), None, None, None
 
 
-def _stages(ranks: Ranks, order: TokenOrder) -> list[tuple[list[int], Axis]]:
-    """Return how many rows each rank of an axis has before they are gathered along it, the last axis first."""
+def _stages(
+    ranks: Ranks, order: TokenOrder, numbers: tuple[int, ...]
+) -> list[tuple[list[int], Axis, int]]:
+    """Return how many rows each rank of an axis has before they are gathered along it, the axis, and its call's number.
+
+    The last axis comes first.
+    """
     counts = [len(places) for places in order.places]
-    stages: list[tuple[list[int], Axis]] = []
+    stages: list[tuple[list[int], Axis, int]] = []
     rank = ranks.rank
-    for axis in reversed(ranks.axes):
+    for axis, number in reversed(list(zip(ranks.axes, numbers, strict=True))):
         first = rank // axis.size * axis.size
-        stages.append((counts[first : first + axis.size], axis))
+        stages.append((counts[first : first + axis.size], axis, number))
         counts = [sum(counts[i : i + axis.size]) for i in range(0, len(counts), axis.size)]
         rank //= axis.size
     return stages
 
 
-def _gathered(axis: Axis, rows: Tensor, counts: list[int]) -> list[Tensor]:
+def _gathered(axis: Axis, rows: Tensor, counts: list[int], tag: int) -> list[Tensor]:
     """Return the rows of every rank of an axis."""
     parts = [rows.new_empty(count, *rows.shape[1:]) for count in counts]
     parts[axis.rank] = rows
     others = [r for r in range(axis.size) if r != axis.rank]
-    axis.start(FIRST_TAG, dict.fromkeys(others, rows), {r: parts[r] for r in others})()
+    axis.start(tag, dict.fromkeys(others, rows), {r: parts[r] for r in others})()
     return parts
 
 
-def _summed(axis: Axis, parts: tuple[Tensor, ...]) -> Tensor:
+def _summed(axis: Axis, parts: tuple[Tensor, ...], tag: int) -> Tensor:
     """Return the sum over an axis of this rank's part, in the order of the ranks."""
     others = [r for r in range(axis.size) if r != axis.rank]
     own = parts[axis.rank]
     received = {r: torch.empty_like(own, memory_format=torch.contiguous_format) for r in others}
-    axis.start(FIRST_TAG, {r: parts[r].contiguous() for r in others}, received)()
+    axis.start(tag, {r: parts[r].contiguous() for r in others}, received)()
     received[axis.rank] = own
     return torch.stack([received[r] for r in range(axis.size)]).sum(dim=0)
