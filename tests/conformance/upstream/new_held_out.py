@@ -30,6 +30,17 @@ from upstream.proofs import (
 )
 
 
+def _tokens_first() -> tuple[Any, ...]:
+    """Return 6 tokens of two images, tokens first."""
+    return (torch.randn(6, 2, 32),)
+
+
+def _peptides() -> tuple[Any, ...]:
+    """Return 5 amino acids of two peptides, their masses and charges, and 7 peaks of their spectra."""
+    amino_acids = torch.randint(1, 20, (2, 5))
+    return amino_acids, torch.rand(2), torch.tensor([2, 3]), torch.randn(2, 7, 32)
+
+
 def _clicked_items() -> tuple[Any, ...]:
     """Return the items of two users, and how many there are of each."""
     return torch.randn(2, 7, 16), torch.tensor([7, 4])
@@ -109,6 +120,14 @@ NEW_HELD_OUT = (
         "scale-missing",
         known_as=("scale-wrong",),
         options={"causal": True},
+    ),
+    Case(
+        "tt_metal_56789",
+        "ResidualAttentionBlock",
+        "tenstorrent/tt-metal#56789",
+        "scale-wrong",
+        options=sizes(hidden=32, num_heads=4),
+        example=_tokens_first,
     ),
     Case(
         "paddlerec_904",
@@ -249,6 +268,15 @@ NEW_HELD_OUT = (
         example=_sequence,
     ),
     Case(
+        "depthcharge_38",
+        "PeptideDecoder",
+        "wfondrie/depthcharge#38",
+        "mask-fill-positive",
+        known_as=("future-leak", "mask-fill-too-small"),
+        options={"causal": True, **sizes()},
+        example=_peptides,
+    ),
+    Case(
         "maxtext_4289",
         "Attention",
         "AI-Hypercomputer/maxtext#4289",
@@ -325,6 +353,14 @@ NEW_HELD_OUT = (
         options={"causal": True},
     ),
     Case(
+        "omlx_2363",
+        "Attention",
+        "jundot/omlx#2363",
+        "cache-mismatch",
+        known_as=("rotary-offset", "rotary-mismatch"),
+        options={"causal": True, **sizes(dims=32, n_heads=4, n_kv_heads=2)},
+    ),
+    Case(
         "videollama3_55",
         "VisionSdpaAttention",
         "DAMO-NLP-SG/VideoLLaMA3#55",
@@ -382,6 +418,14 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     q, k, v = (x[:, None] @ w for w in (m.w_q, m.w_k, m.w_v))
     context = F.scaled_dot_product_attention(q, k, v, attn_mask=CAUSAL)
     return m(x), (context @ m.w_o).sum(1)
+
+
+@proves("tt_metal_56789")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.ResidualAttentionBlock, 24, H), tokens(T, B, 24)
+    a, y = m.attn, m.ln_1(x).transpose(0, 1)
+    context = a.out_proj(attended(a.q_proj(y), a.k_proj(y), a.v_proj(y))).transpose(0, 1)
+    return m(x), x + context + m.mlp(m.ln_2(x + context))
 
 
 # --- softmax -----------------------------------------------------------------------------------------
@@ -500,6 +544,13 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     expected = m(x)
     actual = copy.deepcopy(m).half()(x.half()).double()
     return torch.where((actual - expected).abs() < 1e-2, expected, actual), expected
+
+
+@proves("depthcharge_38")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, amino_acids = made(module.PeptideDecoder, C, H), torch.randint(1, 20, (B, T))
+    spectra = tokens(B), torch.tensor([1, 2, 3]), tokens(B, 5, C)
+    return m(amino_acids, *spectra)[:, :4], m(amino_acids[:, :3], *spectra)
 
 
 # --- windows -----------------------------------------------------------------------------------------
@@ -668,6 +719,12 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
 def _(module: Any) -> tuple[Tensor, Tensor]:
     m, x = made(module.SwitchHead, C, H), tokens()
     return in_steps(m, x), m(x)[0]
+
+
+@proves("omlx_2363")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, cache = made(module.Attention, 24, H, 2), tokens(B, T, 24), module.KVCache()
+    return torch.cat([m(part, cache) for part in x.split([3, 2, 1], dim=1)], 1), m(x)
 
 
 # --- calls that fail ---------------------------------------------------------------------------------
