@@ -171,10 +171,10 @@ NEW_HELD_OUT = (
     ),
     Case(
         "movie_gen_8",
-        "TransformerBlock",
+        "TemporalTransformer",
         "kyegomez/movie-gen#8",
         "batch-mixed",
-        options=sizes(dim=32, heads=4, mlp_dim=64),
+        options=sizes(),
     ),
     Case(
         "uniad_268",
@@ -603,10 +603,13 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
 
 @proves("movie_gen_8")
 def _(module: Any) -> tuple[Tensor, Tensor]:
-    m, x = made(module.TransformerBlock, C, H, 24), tokens()
-    q, k, v = F.linear(m.norm1(x), m.attn.in_proj_weight, m.attn.in_proj_bias).chunk(3, -1)
-    y = x + m.attn.out_proj(attended(q, k, v))
-    return m(x), y + m.mlp(m.norm2(y))
+    m, x = made(module.TemporalTransformer, C, 1, H, 24), tokens()
+    (block,) = m.blocks
+    y = x + m.pos_embed[:, :T]
+    weights, biases = block.attn.in_proj_weight, block.attn.in_proj_bias
+    q, k, v = F.linear(block.norm1(y), weights, biases).chunk(3, -1)
+    y = y + block.attn.out_proj(attended(q, k, v))
+    return m(x), m.norm(y + block.mlp(block.norm2(y)))
 
 
 @proves("uniad_268")
