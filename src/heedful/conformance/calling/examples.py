@@ -256,6 +256,7 @@ def _conventions(
     found = [it for base in bases for it in _of_other_sizes(*base, others, flags, window)]
     found += [it for base in bases for it in _of_its_length(*base, others, flags)]
     yield from found
+    yield from ((replace(convention, rows_before=1), sizes) for convention, sizes in found)
     yield from ((replace(convention, pooled=True), sizes) for convention, sizes in found)
 
 

@@ -31,6 +31,9 @@ RESHAPING = (
     *("transpose", "permute", "mT", "cat", "concat", "stack", "flatten", "roll"),
 )
 
+COPYING = ("repeat", "repeat_interleave", "tile", "expand", "cat", "concat", "stack")
+"""Operations that decide which rows of a mask belong to which sequence, whatever views follow."""
+
 
 def find_padding_cause(
     evidence: Evidence, subject: Subject, padded: Observation, keep: Tensor, b: int
@@ -206,7 +209,8 @@ def _check_broadcast(
         for other in range(len(keep)):
             if torch.equal(head_hidden, head_visible & ~keep[other]):
                 reason = f"Sequence {b} is masked by the padding of sequence {other}."
-                return MaskDefect("mask-broadcast", reason, line)
+                copying = _reshaping_line(padded, attention, COPYING)
+                return MaskDefect("mask-broadcast", reason, copying or line)
     return None
 
 
@@ -236,14 +240,16 @@ def _line_reshaping_argument(padded: Observation, subject: Subject) -> SourceLin
     return SourceLine.of(padded.trace[max(reshaping)]) if reshaping else None
 
 
-def _reshaping_line(padded: Observation, attention: RecordedAttention) -> SourceLine | None:
-    """Return the last line that gives a mask other axes before it meets the scores."""
+def _reshaping_line(
+    padded: Observation, attention: RecordedAttention, operations: Sequence[str] = RESHAPING
+) -> SourceLine | None:
+    """Return the last line that gives a mask other axes, by one of some operations, before it meets the scores."""
     steps, chain = padded.trace.steps, {link.index for link in attention.chain}
     masks = [index for it in mask_sources(attention) if (index := it.step) is not None]
     behind = {
         index for mask in masks if mask not in chain for index in ancestors(steps, steps[mask])
     }
-    reshaping = [index for index in behind - chain if steps[index].operation in RESHAPING]
+    reshaping = [index for index in behind - chain if steps[index].operation in operations]
     return SourceLine.of(steps[max(reshaping)]) if reshaping else None
 
 
