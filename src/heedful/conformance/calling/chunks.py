@@ -175,7 +175,7 @@ def _returned_cache(result: object, parts: int) -> Any:
     caches = [
         value
         for value in result[1:]
-        if any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(value))
+        if any(isinstance(leaf, Tensor) for _, leaf in leaves_of(value))
         or type(value).__name__.endswith("Cache")
     ]
     if parts > 1 and len(caches) >= parts:

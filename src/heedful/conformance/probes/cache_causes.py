@@ -10,6 +10,7 @@ from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.masking import masking_step
 from heedful.conformance.probes.cache_writes import find_wrong_write
+from heedful.conformance.recording.assignments import first_of_slice
 from heedful.conformance.recording.dataflow import steps_from_projection
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.source import SourceLine
@@ -56,11 +57,30 @@ def _check_number_of_keys(
     joining = [step for step in steps if step.operation in JOINING]
     cutting = [step for step in steps if step.operation in CUTTING]
     blamed = joining or cutting or [attention.scores_step]
+    kept = _line_keeping_tokens(partial, attention)
     return (
         "cache-mismatch",
         f"The queries of the call that starts at token {partial.start} meet {Tk} keys instead of {total}.",
-        SourceLine.of(blamed[-1]),
+        kept or SourceLine.of(blamed[-1]),
     )
+
+
+def _line_keeping_tokens(
+    partial: PartialRun, attention: RecordedAttention
+) -> SourceLine | None:
+    """Return the line that cuts what a call returns for the next one, which has too few tokens.
+
+    If the line takes the first token from a variable, return the line that assigns it.
+    """
+    steps = partial.part.trace.steps
+    computing = (step for step in steps if step.operation not in ("detach", "clone", "contiguous"))
+    read = {source.step for step in computing for source in step.inputs}
+    cuts = [
+        step
+        for step in steps[attention.context_step.index :]
+        if step.operation in CUTTING and step.index not in read and not step.unused
+    ]
+    return (first_of_slice(cuts[-1]) or SourceLine.of(cuts[-1])) if cuts else None
 
 
 def _check_queries(

@@ -280,7 +280,7 @@ def _scaling_line(
         return defined or handed.place
     return (
         _definition_of_factor(evidence, observation, step, head_size)
-        or _assignment_of_factor(evidence, step, head_size)
+        or _assignment_of_factor(evidence, observation, step, head_size)
         or call_relying_on_default(step, SCALES)
         or SourceLine.of(step)
     )
@@ -310,7 +310,9 @@ def _definition_of_factor(
     return None
 
 
-def _assignment_of_factor(evidence: Evidence, step: Step, head_size: int) -> SourceLine | None:
+def _assignment_of_factor(
+    evidence: Evidence, observation: Observation, step: Step, head_size: int
+) -> SourceLine | None:
     """Return the line that gives a wrong number to the local variable that a step multiplies or divides by.
 
     A variable that holds the head size is right, and what the step does with it is wrong.
@@ -329,7 +331,8 @@ def _assignment_of_factor(evidence: Evidence, step: Step, head_size: int) -> Sou
         for operand in (right, left):
             name, power = _variable_with_power(operand)
             assigned = name and last_assignment(evidence.subject.callee, step, name)
-            if assigned and not math.isclose(numbers[0] ** (1 / power), head_size):
+            made = [it for it in observation.trace if assigned and it.line == assigned.line]
+            if assigned and not made and not math.isclose(numbers[0] ** (1 / power), head_size):
                 return assigned
     return None
 
