@@ -12,7 +12,7 @@ from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.fused import fused_arguments
-from heedful.conformance.evidence.masking import MaskDefect, unused_masking
+from heedful.conformance.evidence.masking import MASK_OPERATIONS, MaskDefect, unused_masking
 from heedful.conformance.probes.padded_batch import line_applying_argument, mask_sources
 from heedful.conformance.probes.weighting_causes import (
     AFTERWARDS,
@@ -21,7 +21,7 @@ from heedful.conformance.probes.weighting_causes import (
     scaling_step,
     weighting_cause,
 )
-from heedful.conformance.recording.dataflow import ancestors
+from heedful.conformance.recording.dataflow import ancestors, steps_from_argument
 from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.observation import Source
@@ -49,6 +49,9 @@ def find_padding_cause(
     """
     assert subject.padding is not None
     line = line_applying_argument(padded, subject.padding)
+    unused = _unused_mask(padded, subject.padding.name)
+    if unused is not None:
+        return unused
     unpadded = subject.record(evidence.inputs, keep=torch.ones_like(keep))
     for index, (attention, without) in enumerate(
         zip(find_attentions(padded), find_attentions(unpadded), strict=False)
@@ -70,6 +73,17 @@ def find_padding_cause(
         or _check_other_padding(evidence, subject, padded, keep, b)
     )
     return cause or MaskDefect("padding-leak", "", line)
+
+
+def _unused_mask(padded: Observation, argument: str) -> MaskDefect | None:
+    """Return the defect of a variable that is computed from the padding argument, and that nothing uses."""
+    made = steps_from_argument(padded.trace.steps, argument)
+    for step in padded.trace:
+        assigned = "mask" in step.name and "·" not in step.name
+        if step.unused and assigned and step.index in made and step.operation in MASK_OPERATIONS:
+            reason = f"Nothing uses {step.name!r}, which is computed from {argument}."
+            return MaskDefect("mask-unused", reason, SourceLine.of(step))
+    return None
 
 
 def rows_of_entries(
