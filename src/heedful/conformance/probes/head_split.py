@@ -140,6 +140,7 @@ def _answer(
             f"The scores compare {length} × {length} heads with each other, not the {T} tokens: the axis of "
             "tokens is not the second to last."
         )
+        step = _meeting_of_operands(evidence, attention) or step
     elif len(rows) == 1 and mixing is None and _reorders_tokens(evidence, path):
         return None  # tokens in another order, as in windows that are shifted or sorted
     else:
@@ -150,6 +151,14 @@ def _answer(
     unsure = name == "batch-mixed" and evidence.subject.convention.is_unsure
     level = "suspicious" if unsure else "bug"
     return Finding(name, level, proof, f"B = {B}, T = {T}", SourceLine.of(step))
+
+
+def _meeting_of_operands(evidence: Evidence, attention: RecordedAttention) -> Step | None:
+    """Return the product of queries and keys if each operand is split by a line of its own: one line is to be edited."""
+    sources = (attention.query_source, attention.key_source, attention.value_source)
+    views = [_last_view(steps_from_projection(evidence.baseline, source)) for source in sources]
+    lines = {None if view is None else view.line for view in views}
+    return attention.scores_step if None not in lines and len(lines) == len(sources) else None
 
 
 def _steps_from_tokens(evidence: Evidence, source: Source) -> list[Step]:
