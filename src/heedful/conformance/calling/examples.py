@@ -331,7 +331,9 @@ def _of_other_sizes(
 
     An image keeps more than one window, which is `window` pixels wide: within a single one, nothing is shifted.
     """
-    if sizes[0] == 1 and any(isinstance(it, Tensor) and adds_up(it, sizes[1]) for it in others.values()):
+    if sizes[0] == 1 and any(
+        isinstance(it, Tensor) and adds_up(it, sizes[1]) for it in others.values()
+    ):
         return  # the lengths of sequences in a row are those of this row
     for axes in axes_of(sizes, first=base.layout.startswith("(B")):
         sequence = telling_sequence(others, axes)

@@ -155,7 +155,7 @@ class Resized:
 
 
 def adds_up(value: Tensor, T: int) -> bool:
-    """Check whether a tensor holds the lengths of several sequences of T tokens in all, or where each begins and ends."""
+    """Check whether a tensor holds the lengths of several sequences of T tokens in all, or where they begin and end."""
     if value.dim() != 1 or value.dtype not in (torch.int32, torch.int64) or len(value) < 2:
         return False
     if value[0] == 0:

@@ -86,7 +86,9 @@ def with_pixels_as_one(product: Product, tokens: int) -> Product:
 
     Neighboring axes that are summed over are one axis, too.
     """
-    pairs = {pair for letters in product.letters for pair in zip(letters, letters[1:], strict=False)}
+    pairs = {
+        pair for letters in product.letters for pair in zip(letters, letters[1:], strict=False)
+    }
     for pair in sorted(pairs):
         if _may_be_one(product, pair, tokens):
             merged = [

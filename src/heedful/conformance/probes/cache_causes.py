@@ -66,9 +66,7 @@ def _check_number_of_keys(
     )
 
 
-def _line_keeping_tokens(
-    partial: PartialRun, attention: RecordedAttention
-) -> SourceLine | None:
+def _line_keeping_tokens(partial: PartialRun, attention: RecordedAttention) -> SourceLine | None:
     """Return the line that cuts what a call returns for the next one, which has too few tokens.
 
     If the line takes the first token from a variable, return the line that assigns it.
@@ -138,9 +136,7 @@ def _check_rotation(
     return "rotary-offset", reason, _origin_line(partial, _step_of(partial, source))
 
 
-def _line_of_position(
-    evidence: Evidence, partial: PartialRun, source: Source
-) -> SourceLine | None:
+def _line_of_position(evidence: Evidence, partial: PartialRun, source: Source) -> SourceLine | None:
     """Return the line that computes the first position of rotated rows, if another function counts on from there."""
     steps, end = partial.part.trace.steps, _step_of(partial, source)
     behind = set[int]() if end is None else ancestors(steps, end)

@@ -97,8 +97,8 @@ def _diagnose(evidence: Evidence, future: Tensor) -> MaskDefect:
 def _leaking_line(evidence: Evidence) -> SourceLine | None:
     """Return the line at which rows of earlier tokens first depend on a later one.
 
-    If that is no attention, return the line that calls the part, which knows no order. Only tensors with one axis for the tokens tell; those of queries and keys have two. A tensor without any is
-    computed from all tokens.
+    If that is no attention, return the line that calls the part, which knows no order. Only tensors with one axis for
+    the tokens tell; those of queries and keys have two. A tensor without any is computed from all tokens.
     """
     baseline, changed = evidence.baseline, evidence.after(0, CHANGED)
     steps, T = baseline.trace.steps, evidence.inputs.sizes[1]
@@ -123,11 +123,7 @@ def _diagnose_by_influence(evidence: Evidence) -> MaskDefect:
     """Diagnose a target in which no attention was recorded, by its outputs alone."""
     influence = evidence.influence[0, :, 0]
     call = next(
-        (
-            step
-            for step in evidence.baseline.trace
-            if step.operation == MULTI_HEAD
-        ),
+        (step for step in evidence.baseline.trace if step.operation == MULTI_HEAD),
         None,
     )
     if not influence[:-1].tril(-1).any():
@@ -250,7 +246,9 @@ def _diagnose_weak_fill(
     """Find a step before the softmax that masks later keys, but leaves them some weight."""
     softmax, revealing = attention.softmax_step, _revealing_step(attention, future)
     if revealing is not None:
-        explanation = f"The mask hides later keys, but {revealing.operation} gives them weight again."
+        explanation = (
+            f"The mask hides later keys, but {revealing.operation} gives them weight again."
+        )
         return MaskDefect("future-leak", explanation, SourceLine.of(revealing))
     for step in attention.chain[1:]:
         if softmax is not None and step.index >= softmax.index:

@@ -70,7 +70,9 @@ def gradient(evidence: Evidence) -> Iterator[Finding | Fact]:
         yield Fact("gradients", "a maximum that is subtracted is detached")
         return
     if (kept := detached_beside(evidence)) is not None:
-        yield Fact("gradients", f"a copy without a gradient is used beside the tensor: {kept.source}")
+        yield Fact(
+            "gradients", f"a copy without a gradient is used beside the tensor: {kept.source}"
+        )
         return
     B, T = evidence.inputs.sizes
     yield Finding(

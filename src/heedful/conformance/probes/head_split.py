@@ -154,7 +154,7 @@ def _answer(
 
 
 def _meeting_of_operands(evidence: Evidence, attention: RecordedAttention) -> Step | None:
-    """Return the product of queries and keys if each operand is split by a line of its own: one line is to be edited."""
+    """Return the product of queries and keys if each operand has a split of its own: one line is to be edited."""
     sources = (attention.query_source, attention.key_source, attention.value_source)
     views = [_last_view(steps_from_projection(evidence.baseline, source)) for source in sources]
     lines = {None if view is None else view.line for view in views}

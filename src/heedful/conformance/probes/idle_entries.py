@@ -16,7 +16,7 @@ from heedful.observation import Source, Step
 
 
 def idle_entries(evidence: Evidence) -> Iterator[Finding]:
-    """Yield a finding for each weight of which a product takes the diagonal alone, or some rows twice and others never."""
+    """Yield findings on weights of which a product takes the diagonal alone, or some rows twice and others never."""
     yield from _diagonals(evidence)
     yield from _repeated_slices(evidence)
 
@@ -42,9 +42,9 @@ def _taken_by_diagonal(step: Step) -> Iterator[str]:
         return
     subscripts = equation.replace(" ", "").partition("->")[0].split(",")
     for letters, operand in zip(subscripts, step.arguments[1:], strict=False):
-        if isinstance(operand, Source) and operand.kind == "parameter" and len(letters) == 2:
-            if letters[0] == letters[1]:
-                yield operand.name
+        repeats = len(letters) == 2 and letters[0] == letters[1]
+        if repeats and isinstance(operand, Source) and operand.kind == "parameter":
+            yield operand.name
 
 
 def _repeated_slices(evidence: Evidence) -> Iterator[Finding]:
@@ -60,11 +60,17 @@ def _repeated_slices(evidence: Evidence) -> Iterator[Finding]:
             taken[key] = step
             continue
         path = sorted(ancestors(steps, step))
-        projection = next((steps[index] for index in path[::-1] if is_projection(steps[index])), None)
+        projection = next(
+            (steps[index] for index in path[::-1] if is_projection(steps[index])), None
+        )
         name = next(iter(parameter_names([projection] if projection else [])), "")
         parameter = _parameter(evidence, name)
         idle = None if parameter is None else _idle_rows(evidence, name)
-        if idle is not None and 0 < idle.sum() < len(idle) and not _matters(evidence, name, idle[:, None]):
+        if (
+            idle is not None
+            and 0 < idle.sum() < len(idle)
+            and not _matters(evidence, name, idle[:, None])
+        ):
             rows = idle.nonzero().flatten()
             proof = (
                 f"The same part of {name} is taken twice, and adding 1 to its rows {int(rows[0])} to {int(rows[-1])} "

@@ -36,8 +36,8 @@ def packed_sequences(evidence: Evidence) -> Iterator[Finding | Fact]:
     yield Finding(
         "batch-mixed",
         "bug",
-        f"By {name} there are {len(lengths)} sequences in a row. Changing token {j}, of sequence {sequence[j]}, changes "
-        f"output {i}, of sequence {sequence[i]}.",
+        f"By {name} there are {len(lengths)} sequences in a row. Changing token {j}, of sequence {sequence[j]}, "
+        f"changes output {i}, of sequence {sequence[i]}.",
         f"T = {T}, lengths {', '.join(map(str, lengths.tolist()))}",
         call_omitting(subject.target.callee, name, masks) or SourceLine.of(attention),
     )

@@ -142,8 +142,8 @@ def _hidden_real_keys(evidence: Evidence, subject: Subject) -> Iterator[Finding]
             continue
         if torch.equal(mask if mask.dtype == torch.bool else mask < -1, keep):
             proof = (
-                f"{subject.padding.name} is the number of real tokens; the mask of this call hides these, and shows the "
-                "padding."
+                f"{subject.padding.name} is the number of real tokens; the mask of this call hides these, and shows "
+                "the padding."
             )
             case = describe_sizes(evidence)
             yield Finding("mask-inverted", "bug", proof, case, SourceLine.of(step))

@@ -342,9 +342,13 @@ def _variable_with_power(operand: ast.expr) -> tuple[str, float]:
     match operand:
         case ast.Name(id=name):
             return name, 1.0
-        case ast.Call(func=ast.Name(id="sqrt") | ast.Attribute(attr="sqrt"), args=[ast.Name(id=name)]):
+        case ast.Call(
+            func=ast.Name(id="sqrt") | ast.Attribute(attr="sqrt"), args=[ast.Name(id=name)]
+        ):
             return name, 0.5
-        case ast.BinOp(left=ast.Name(id=name), op=ast.Pow(), right=ast.Constant(value=float(power))):
+        case ast.BinOp(
+            left=ast.Name(id=name), op=ast.Pow(), right=ast.Constant(value=float(power))
+        ):
             return name, power
         case ast.BinOp(
             left=ast.Name(id=name),

@@ -31,8 +31,8 @@ def unused_scales(evidence: Evidence) -> Iterator[Finding | Fact]:
             yield Finding(
                 "scale-missing",
                 "bug",
-                f"The constructor makes {name} = {getattr(part, name):.4g}, but nothing reads it; {alike[0]}, beside it, "
-                "is used.",
+                f"The constructor makes {name} = {getattr(part, name):.4g}, but nothing reads it; {alike[0]}, beside "
+                "it, is used.",
                 "",
                 _line_to_scale(part, name, alike) or attribute_definition(module, whole),
             )

@@ -53,8 +53,8 @@ def vector_weights(evidence: Evidence) -> Iterator[Finding | Fact]:
                 yield Finding(
                     "softmax-wrong-dim",
                     "bug",
-                    f"The weights {times(tuple(weights.shape))} sum to 1 along axis {elsewhere}, but weight values that "
-                    f"are summed along axis {weighted.axes[0]}.",
+                    f"The weights {times(tuple(weights.shape))} sum to 1 along axis {elsewhere}, but weight values "
+                    f"that are summed along axis {weighted.axes[0]}.",
                     f"T = {T}",
                     SourceLine.of(softmax),
                     "Take this softmax over the tokens that are summed.",
