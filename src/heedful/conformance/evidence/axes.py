@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import cast
 
 from torch import Tensor
@@ -86,9 +87,7 @@ def with_pixels_as_one(product: Product, tokens: int) -> Product:
 
     Neighboring axes that are summed over are one axis, too.
     """
-    pairs = {
-        pair for letters in product.letters for pair in zip(letters, letters[1:], strict=False)
-    }
+    pairs = {pair for letters in product.letters for pair in pairwise(letters)}
     for pair in sorted(pairs):
         if _may_be_one(product, pair, tokens):
             merged = [
