@@ -18,7 +18,6 @@ import torch
 from upstream.cases import Case, Version
 from upstream.held_out import HELD_OUT
 from upstream.known import KNOWN
-from upstream.new_held_out import NEW_HELD_OUT
 
 from heedful.conformance import Report, check
 from heedful.errors import HeedfulError
@@ -26,10 +25,9 @@ from heedful.errors import HeedfulError
 WORKERS = 2
 NEAR = 1
 """How many lines a reported line may be away from the lines of the fix."""
-SETS: dict[Literal["known", "held-out", "new-held-out"], tuple[Case, ...]] = {
+SETS: dict[Literal["known", "held-out"], tuple[Case, ...]] = {
     "known": KNOWN,
     "held-out": HELD_OUT,
-    "new-held-out": NEW_HELD_OUT,
 }
 """The sets of bugs: those that may guide a change of the check, and those that may not."""
 

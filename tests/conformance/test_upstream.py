@@ -6,10 +6,9 @@ import pytest
 from upstream.cases import BUGS, Case
 from upstream.held_out import HELD_OUT
 from upstream.known import FAMILIES, KNOWN
-from upstream.new_held_out import NEW_HELD_OUT
 from upstream.proofs import PROOFS, difference
 
-CASES = (*KNOWN, *HELD_OUT, *NEW_HELD_OUT)
+CASES = (*KNOWN, *HELD_OUT)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

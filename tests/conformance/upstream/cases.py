@@ -1,8 +1,7 @@
 """Bugs of public projects, re-created from their issues and fixes: each a module, before and after the fix.
 
-`known/`, `held_out.py` and `new_held_out.py` list them. No code is copied. A file in `bugs/` is written in the style of
-the project and holds both versions of the lines that the fix changed, between the comments `# before`, `# after` and
-`# end`.
+`known/` and `held_out.py` list them. No code is copied. A file in `bugs/` is written in the style of the project and
+holds both versions of the lines that the fix changed, between the comments `# before`, `# after` and `# end`.
 """
 
 from __future__ import annotations
