@@ -61,7 +61,8 @@ def _layout(axes: int, tokens: Sequence[int], features: int) -> str:
 def _axis_of_features(target: Target, shape: tuple[int, ...]) -> int | None:
     """Return the axis whose size is that of a module's weights: the channels of an image, or the last axis.
 
-    Channels may also come first for linear layers, which windows of an image are rearranged for.
+    Channels may also come first for linear layers, which windows of an image are rearranged for, and for weights of a
+    module's own.
     """
     parts = [] if target.module is None else list(target.module.modules())
     if shape[1] in {part.in_channels for part in parts if isinstance(part, nn.Conv2d | nn.Conv3d)}:
@@ -70,6 +71,8 @@ def _axis_of_features(target: Target, shape: tuple[int, ...]) -> int | None:
     if shape[1] in widths and shape[-1] not in widths:
         return 1
     sizes = {size for part in parts for it in part.parameters(recurse=False) for size in it.shape}
+    if shape[1] in sizes and shape[-1] not in sizes:
+        return 1
     return len(shape) - 1 if shape[-1] in sizes else None
 
 

@@ -67,6 +67,10 @@ def find_cache(caller: Caller, make_cache: CacheMaker | None) -> CacheWithMaker 
         with torch.no_grad():
             if _runs(caller, use, make, inputs, (2, 1, 1)):
                 return use, make
+    for use in _returned_states(caller):
+        with torch.no_grad():
+            if _runs(caller, use, None, inputs, (2, 1, 1)):
+                return use, None
     earlier = next(
         (use for use in _of_earlier_tokens(caller) if _extends(caller, use, inputs)), None
     )
@@ -143,6 +147,19 @@ def _objects(caller: Caller) -> Iterator[CacheWithMaker]:
         for maker in state_makers(caller, name):
             counters = counters_of(maker(1, 1))
             yield CacheUse("object", name, capacity=True, counters=counters), maker
+
+
+# --- states that calls return ------------------------------------------------------------------------
+
+
+def _returned_states(caller: Caller) -> Iterator[CacheUse]:
+    """Yield the optional arguments that, by their texts or annotations, take what the call before returned."""
+    documented = documented_arguments(caller.target.callee)
+    for name, parameter in caller.target.parameters.items():
+        said = documented.get(name, "").lower()
+        returned = "return" in said and BEFORE.search(said) is not None
+        if parameter.default is None and name not in names.CACHES and returned:
+            yield CacheUse("grown", name)
 
 
 # --- earlier tokens ----------------------------------------------------------------------------------

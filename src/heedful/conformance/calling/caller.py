@@ -121,7 +121,7 @@ class Caller:
         visible_keys, constants = self.convention.visible_keys, self.convention.constants
         if attend is None and visible_keys is not None and self.attention_mask is not None:
             attend = visible_keys(T, T)
-        given = self.convention.arguments(inputs)
+        given = self.convention.arguments(inputs, self.dtype)
         from_example = self.convention.from_example
         required = () if from_example else constants.keys()
         if from_example and padding is not None and padding.form == LENGTHS:

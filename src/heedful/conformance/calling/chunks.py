@@ -89,7 +89,8 @@ def run_chunks(
         if keep is not None:
             arguments |= caller.masks.chunk_arguments(keep[:, : start + size], size, caller.dtype)
         if use.kind == "tokens":
-            cache = caller.convention.arguments(inputs.tokens(0, start)) if start else {}
+            earlier = inputs.tokens(0, start)
+            cache = caller.convention.arguments(earlier, caller.dtype) if start else {}
             arguments[use.argument] = cache.get(caller.convention.names[0])
         elif use.kind != "buffers":
             arguments |= _cache_arguments(use, cache)
@@ -119,7 +120,7 @@ def cache_tensors(module: nn.Module | None) -> Mapping[str, Tensor | None]:
 def _chunk_arguments(caller: Caller, use: CacheUse, chunk: Inputs, start: int) -> dict[str, Any]:
     """Return the arguments of a call on the tokens from `start` on, without the cache."""
     (B, T), dtype, convention = chunk.sizes, caller.dtype, caller.convention
-    arguments = convention.arguments(chunk)
+    arguments = convention.arguments(chunk, dtype)
     for name, constant in convention.constants.items():
         if name in names.ROTARY_TABLES and callable(constant):
             table = constant(B, start + T, dtype)
@@ -174,7 +175,7 @@ def _returned_cache(result: object, parts: int) -> Any:
     caches = [
         value
         for value in result[1:]
-        if any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(value))
+        if any(isinstance(leaf, Tensor) for _, leaf in leaves_of(value))
         or type(value).__name__.endswith("Cache")
     ]
     if parts > 1 and len(caches) >= parts:

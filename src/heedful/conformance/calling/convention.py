@@ -48,6 +48,8 @@ class CallingConvention:
         other_features: The shapes of one token of arguments whose tokens are of another width.
         grid: The height and width of an example's feature map, whose pixels are the tokens.
         pooled: Whether the result has no row for each token, so that it stands for the row of each of them.
+        rows_before: The number of rows of the result before those of the tokens, as of a start that the target puts
+            before them.
         leaf_names: What the target's code calls leaves within an example's arguments, by their names here.
     """
 
@@ -65,6 +67,7 @@ class CallingConvention:
     other_features: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     grid: tuple[int, ...] = ()
     pooled: bool = False
+    rows_before: int = 0
     leaf_names: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -108,10 +111,16 @@ class CallingConvention:
         others = {name: first if self.same_tokens else vectors(name) for name in self.names[1:]}
         return Inputs({self.names[0]: first, **others})
 
-    def arguments(self, inputs: Inputs) -> dict[str, Any]:
-        """Return the arguments of a call, by name, without masks."""
+    def arguments(self, inputs: Inputs, dtype: torch.dtype) -> dict[str, Any]:
+        """Return the arguments of a call, by name, without masks.
+
+        Args:
+            inputs: The tokens.
+            dtype: The dtype of all other vectors if the tokens are ids, which have none.
+        """
         B, T = inputs.sizes
-        dtype = next(iter(inputs.arguments.values())).dtype
+        tokens = next(iter(inputs.arguments.values()))
+        dtype = tokens.dtype if tokens.is_floating_point() else dtype
         arguments: dict[str, Any] = {
             name: self._in_layout(tokens) for name, tokens in inputs.arguments.items()
         }
@@ -191,11 +200,13 @@ class CallingConvention:
             pooled = tensor.dim() > 0 and len(tensor) == B
             return tensor.reshape(B, 1, -1).expand(B, T, -1) if pooled else None
         order, grid = self._order, self.grid_of(T)
-        if tensor.dim() == len(order):
+        if tensor.dim() == len(order) and not self.rows_before:
             at_tokens = [tensor.shape[order.index(axis)] for axis in range(1, 1 + len(grid))]
             return self._from_layout(tensor, T) if at_tokens == [*grid] else None
         if order[:2] == [1, 0] and tensor.dim() > 1:
             return tensor.transpose(0, 1)
+        if self.rows_before and tensor.dim() > 2 and tensor.shape[1] == self.rows_before + T:
+            return tensor[:, self.rows_before :]
         return None if self.layout in ("(B, H, T, D)", SIGNAL) else tensor
 
 

@@ -29,7 +29,14 @@ from heedful.conformance.calling.influence import mixes_sequences
 from heedful.conformance.calling.isolation import seeded
 from heedful.conformance.calling.layouts import likely_layouts, takes_feature_maps
 from heedful.conformance.calling.options import option
-from heedful.conformance.calling.resizing import Axes, Resized, axes_of, copied, telling_sequence
+from heedful.conformance.calling.resizing import (
+    Axes,
+    Resized,
+    adds_up,
+    axes_of,
+    copied,
+    telling_sequence,
+)
 from heedful.conformance.calling.structures import names_within
 from heedful.conformance.calling.target import CASTS, LEAF, Target, TargetError
 from heedful.conformance.recording.dataflow import steps_from_tokens
@@ -256,6 +263,7 @@ def _conventions(
     found = [it for base in bases for it in _of_other_sizes(*base, others, flags, window)]
     found += [it for base in bases for it in _of_its_length(*base, others, flags)]
     yield from found
+    yield from ((replace(convention, rows_before=1), sizes) for convention, sizes in found)
     yield from ((replace(convention, pooled=True), sizes) for convention, sizes in found)
 
 
@@ -323,6 +331,10 @@ def _of_other_sizes(
 
     An image keeps more than one window, which is `window` pixels wide: within a single one, nothing is shifted.
     """
+    if sizes[0] == 1 and any(
+        isinstance(it, Tensor) and adds_up(it, sizes[1]) for it in others.values()
+    ):
+        return  # the lengths of sequences in a row are those of this row
     for axes in axes_of(sizes, first=base.layout.startswith("(B")):
         sequence = telling_sequence(others, axes)
         resized = {name: Resized(value, axes, sequence) for name, value in others.items()}

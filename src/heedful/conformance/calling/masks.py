@@ -274,7 +274,7 @@ def _given(caller: Caller) -> Mapping[str, object]:
     """Return the arguments of an example; nothing if there is none."""
     if not caller.convention.from_example:
         return {}
-    given = caller.convention.arguments(caller.draw(*_sizes(caller)))
+    given = caller.convention.arguments(caller.draw(*_sizes(caller)), caller.dtype)
     return {f"{name}{path}": leaf for name, it in given.items() for path, leaf in leaves_of(it)}
 
 

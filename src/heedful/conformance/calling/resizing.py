@@ -154,6 +154,15 @@ class Resized:
         return any(not torch.equal(tensor, tensor.narrow(a, 0, 1).expand_as(tensor)) for a in axes)
 
 
+def adds_up(value: Tensor, T: int) -> bool:
+    """Check whether a tensor holds the lengths of several sequences of T tokens in all, or where they begin and end."""
+    if value.dim() != 1 or value.dtype not in (torch.int32, torch.int64) or len(value) < 2:
+        return False
+    if value[0] == 0:
+        return len(value) > 2 and int(value[-1]) == T and bool((value.diff() > 0).all())
+    return int(value.sum()) == T and bool((value > 0).all())
+
+
 def mapped(function: Callable[[Any], Any], value: Any) -> Any:
     """Apply a function to the leaves of lists, dictionaries and other holders of tensors."""
     return with_changed_leaves(value, lambda path, leaf: function(leaf))

@@ -13,7 +13,12 @@ import torch
 from torch import Tensor
 
 from heedful.conformance.evidence.attention import RecordedAttention
-from heedful.conformance.evidence.axes import Product, product_of, token_letter
+from heedful.conformance.evidence.axes import (
+    Product,
+    product_of,
+    token_letter,
+    with_pixels_as_one,
+)
 from heedful.conformance.evidence.chain import chain_between, softmax_in, softmax_input
 from heedful.conformance.evidence.fused import FUSED, fused_attention
 from heedful.conformance.recording.dataflow import (
@@ -95,6 +100,8 @@ class _Finder:
         values = [value_of(self._observation, source) for source in sources]
         operands = [(s, v) for s, v in zip(sources, values, strict=True) if v is not None]
         product = product_of(step, operands) if len(operands) == 2 else None
+        if product is not None and step.operation == "einsum":
+            product = with_pixels_as_one(product, self._observation.inputs.sizes[1])
         if product is not None:
             self._scores[step.index] = product
         return product
@@ -169,6 +176,10 @@ class _WeightsLayout:
         if value.shape == self.shape:
             axes = (self.query_axis, self.key_axis)
             return value.movedim(axes, (-2, -1)).reshape(self.sizes)
+        last = (len(self.shape) - 2, len(self.shape) - 1)
+        has_pixels = (self.query_axis, self.key_axis) == last and value.dim() > len(self.shape)
+        if has_pixels and value.shape[0] == self.shape[0]:  # several axes hold the tokens
+            return value.reshape(self.sizes)
         return value.reshape(self.sizes) if value.shape[-2:] == self.sizes[1:] else None
 
 
@@ -251,7 +262,7 @@ def _weights_and_values(
     letters = context.letters[side]
     keys, features = context.summed[-1:], context.own(1 - side)[-1:]
     queries = token_letter(context, side, tokens, letters)
-    if not (queries and keys and features):
+    if not (queries and keys and features) or len(context.summed) > 1:
         return None
     weights = context.operand(side, queries + keys, features, side)
     value = context.operand(1 - side, keys + features, queries, side)
@@ -288,7 +299,7 @@ def _queries_and_keys(scores: Product, queries: int, tokens: int) -> tuple[Tenso
     """
     rows = token_letter(scores, queries, tokens)
     columns = token_letter(scores, 1 - queries, tokens)
-    if not (rows and columns and scores.summed):
+    if not (rows and columns) or len(scores.summed) != 1:
         return None
     features = scores.summed[-1:]
     query = scores.operand(queries, rows + features, columns)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import cast
 
 from torch import Tensor
@@ -79,6 +80,60 @@ class Product:
         view = view.permute([present.index(letter) for letter in order])
         view = view.expand([sizes[letter] for letter in order])
         return view.reshape(-1, *(sizes[letter] for letter in last))
+
+
+def with_pixels_as_one(product: Product, tokens: int) -> Product:
+    """Return a product in which several neighboring axes that together hold the tokens, as pixels do, are one axis.
+
+    Neighboring axes that are summed over are one axis, too.
+    """
+    pairs = {pair for letters in product.letters for pair in pairwise(letters)}
+    for pair in sorted(pairs):
+        if _may_be_one(product, pair, tokens):
+            merged = [
+                _merged(tensor, letters, pair)
+                for tensor, letters in zip(
+                    (product.left, product.right, product.out), product.letters, strict=True
+                )
+            ]
+            tensors, letters = zip(*merged, strict=True)
+            left, right, out = tensors
+            one = Product(product.step, product.sources, left, right, out, letters)
+            return with_pixels_as_one(one, tokens)
+    return product
+
+
+def _may_be_one(product: Product, pair: tuple[str, str], tokens: int) -> bool:
+    """Check whether two axes are neighbors wherever they are, and are summed over, or hold the tokens together."""
+    sizes, word = product.sizes, "".join(pair)
+    holding = [
+        (tensor, letters)
+        for tensor, letters in zip(
+            (product.left, product.right, product.out), product.letters, strict=True
+        )
+        if set(pair) & set(letters)
+    ]
+    if not all(word in letters for _, letters in holding):
+        return False
+    broadcast = any(
+        tensor.shape[letters.index(letter)] != sizes[letter]
+        for tensor, letters in holding
+        for letter in pair
+    )
+    if broadcast:
+        return False
+    if set(pair) <= set(product.summed):
+        return True
+    own = next((own for side in (0, 1) if set(pair) <= set(own := product.own(side))), "")
+    return bool(own) and sizes[pair[0]] * sizes[pair[1]] == tokens and 1 < sizes[pair[0]] < tokens
+
+
+def _merged(tensor: Tensor, letters: str, pair: tuple[str, str]) -> tuple[Tensor, str]:
+    """Return a tensor in which two neighboring axes are one, and its letters; the same ones if it has no such axes."""
+    axis = letters.find("".join(pair))
+    if axis < 0:
+        return tensor, letters
+    return tensor.flatten(axis, axis + 1), letters.replace("".join(pair), pair[0])
 
 
 def token_letter(product: Product, side: int, tokens: int, order: str = "") -> str:

@@ -59,14 +59,14 @@ def masking_step(attention: RecordedAttention) -> Step | None:
     if not hidden.any():
         hidden = ~attention.visible
     for step in attention.chain[1:]:
-        scores = _scores_after(step, attention)
+        scores = scores_after(step, attention)
         if scores is not None and _are_masked(scores, hidden):
             return step
     return next((step for step in attention.chain if step.operation in APPLYING_OPERATIONS), None)
 
 
-def _scores_after(step: Step, attention: RecordedAttention) -> Tensor | None:
-    """Return a step's value as (L, Tq, Tk); None if it has another shape."""
+def scores_after(step: Step, attention: RecordedAttention) -> Tensor | None:
+    """Return a step's value as (L, Tq, Tk), in the order of an attention; None if it has another shape."""
     value, weights = tensor_of(step), attention.applied_weights
     if value is None or value.numel() != weights.numel() or value.shape[-2:] != weights.shape[-2:]:
         return None

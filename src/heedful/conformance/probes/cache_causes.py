@@ -10,8 +10,10 @@ from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.masking import masking_step
 from heedful.conformance.probes.cache_writes import find_wrong_write
-from heedful.conformance.recording.dataflow import steps_from_projection
+from heedful.conformance.recording.assignments import first_of_slice
+from heedful.conformance.recording.dataflow import ancestors, steps_from_projection
 from heedful.conformance.recording.differences import differing_entries
+from heedful.conformance.recording.handed_numbers import line_computing_number
 from heedful.conformance.recording.source import SourceLine
 from heedful.observation import Source, Step
 
@@ -34,7 +36,7 @@ def find_cache_cause(evidence: Evidence, partial: PartialRun) -> Cause:
             break
         cause = (
             _check_number_of_keys(evidence, partial, attention)
-            or _check_queries(partial, attention, full)
+            or _check_queries(evidence, partial, attention, full)
             or _check_keys(partial, attention, full)
             or _check_values(partial, attention, full)
             or _check_visible_keys(partial, attention, full)
@@ -56,22 +58,41 @@ def _check_number_of_keys(
     joining = [step for step in steps if step.operation in JOINING]
     cutting = [step for step in steps if step.operation in CUTTING]
     blamed = joining or cutting or [attention.scores_step]
+    kept = _line_keeping_tokens(partial, attention)
     return (
         "cache-mismatch",
         f"The queries of the call that starts at token {partial.start} meet {Tk} keys instead of {total}.",
-        SourceLine.of(blamed[-1]),
+        kept or SourceLine.of(blamed[-1]),
     )
 
 
+def _line_keeping_tokens(partial: PartialRun, attention: RecordedAttention) -> SourceLine | None:
+    """Return the line that cuts what a call returns for the next one, which has too few tokens.
+
+    If the line takes the first token from a variable, return the line that assigns it.
+    """
+    steps = partial.part.trace.steps
+    computing = (step for step in steps if step.operation not in ("detach", "clone", "contiguous"))
+    read = {source.step for step in computing for source in step.inputs}
+    cuts = [
+        step
+        for step in steps[attention.context_step.index :]
+        if step.operation in CUTTING and step.index not in read and not step.unused
+    ]
+    return (first_of_slice(cuts[-1]) or SourceLine.of(cuts[-1])) if cuts else None
+
+
 def _check_queries(
-    partial: PartialRun, attention: RecordedAttention, full: RecordedAttention
+    evidence: Evidence, partial: PartialRun, attention: RecordedAttention, full: RecordedAttention
 ) -> Cause | None:
     expected = full.query[:, partial.start : partial.stop]
     if not differing_entries(attention.query, expected).any():
         return None
-    rotated = _check_rotation(partial, attention.query_source, "queries", attention.query, expected)
+    source = attention.query_source
+    rotated = _check_rotation(partial, source, "queries", attention.query, expected)
     if rotated is not None:
-        return rotated
+        position = _line_of_position(evidence, partial, source)
+        return (*rotated[:2], position or rotated[2])
     line = _origin_line(partial, _step_of(partial, attention.query_source))
     return "cache-mismatch", "The queries differ from those of one call on all tokens.", line
 
@@ -113,6 +134,15 @@ def _check_rotation(
         return None
     reason = f"The {role} of the call that starts at token {partial.start} are rotated to wrong positions."
     return "rotary-offset", reason, _origin_line(partial, _step_of(partial, source))
+
+
+def _line_of_position(evidence: Evidence, partial: PartialRun, source: Source) -> SourceLine | None:
+    """Return the line that computes the first position of rotated rows, if another function counts on from there."""
+    steps, end = partial.part.trace.steps, _step_of(partial, source)
+    behind = set[int]() if end is None else ancestors(steps, end)
+    counting = [steps[it] for it in sorted(behind) if steps[it].operation == "arange"]
+    numbers = (line_computing_number(evidence.subject.module, it) for it in counting)
+    return next((line for line in numbers if line is not None), None)
 
 
 def _have_equal_norms(a: Tensor, b: Tensor) -> bool:

@@ -7,31 +7,41 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from heedful.conformance.evidence.attention import RecordedAttention
-from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.evidence.attention import FAINT, RecordedAttention
+from heedful.conformance.evidence.chain import SOFTMAXES
+from heedful.conformance.evidence.evidence import CHANGED, Evidence
 from heedful.conformance.evidence.fills import fill_line
-from heedful.conformance.evidence.fused import fused_arguments
+from heedful.conformance.evidence.fused import FUSED, fused_arguments
 from heedful.conformance.evidence.masking import (
     MaskDefect,
     building_step,
     mask_applying_line,
     mask_building_line,
+    scores_after,
     unused_masking,
 )
 from heedful.conformance.evidence.triangular import is_triangular
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.call_sites import lines_calling
+from heedful.conformance.recording.dataflow import ancestors
 from heedful.conformance.recording.definitions import attribute_definition, triangle_if_given
+from heedful.conformance.recording.differences import changed_entries
 from heedful.conformance.recording.observation import Observation, tensor_of, value_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 
+MULTI_HEAD = "multi_head_attention_forward"
 INVERTED = "The mask is inverted: queries see later keys, and no earlier ones."
 
 
-@probe("mask-unused", "mask-inverted", "future-leak", "mask-fill-too-small")
+@probe(
+    *("mask-unused", "mask-inverted", "future-leak", "mask-fill-too-small", "mask-fill-positive")
+)
 def causality(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Change each token in turn, and check that no earlier output of a causal target changes."""
+    if evidence.subject.convention.pooled:  # no row belongs to a token
+        return
     influence = evidence.influence[0, :, 0]
     T = len(influence)
     future = torch.ones(T, T, dtype=torch.bool).triu(1)
@@ -80,25 +90,65 @@ def _diagnose(evidence: Evidence, future: Tensor) -> MaskDefect:
         if defect is not None:
             return defect
     # All masks are right, so the tokens are mixed by something else, after the last attention at the latest.
-    return MaskDefect("future-leak", "", SourceLine.of(attentions[-1].context_step))
+    leaking = _leaking_line(evidence) or SourceLine.of(attentions[-1].context_step)
+    return MaskDefect("future-leak", "", leaking)
+
+
+def _leaking_line(evidence: Evidence) -> SourceLine | None:
+    """Return the line at which rows of earlier tokens first depend on a later one.
+
+    If that is no attention, return the line that calls the part, which knows no order. Only tensors with one axis for
+    the tokens tell; those of queries and keys have two. A tensor without any is computed from all tokens.
+    """
+    baseline, changed = evidence.baseline, evidence.after(0, CHANGED)
+    steps, T = baseline.trace.steps, evidence.inputs.sizes[1]
+    before = evidence.subject.convention.rows_before
+    used = ancestors(steps, steps[-1])
+    for step in (it for it in steps if it.index in used and it.dtype.is_floating_point):
+        differing = changed_entries(baseline, changed, step)
+        axes = [axis for axis, size in enumerate(step.shape) if T <= size <= T + before]
+        if differing is None or len(axes) > 1:
+            continue
+        count = CHANGED + step.shape[axes[0]] - T if axes else 0
+        earlier = differing.narrow(axes[0], 0, count) if axes else differing
+        if earlier.any():
+            module, part = evidence.subject.module, step.module
+            is_attention = step.operation in (MULTI_HEAD, FUSED)
+            calls = lines_calling(module, part) if module and part and not is_attention else []
+            return next(iter(calls), None) or SourceLine.of(step)
+    return None
 
 
 def _diagnose_by_influence(evidence: Evidence) -> MaskDefect:
     """Diagnose a target in which no attention was recorded, by its outputs alone."""
     influence = evidence.influence[0, :, 0]
     call = next(
-        (
-            step
-            for step in evidence.baseline.trace
-            if step.operation == "multi_head_attention_forward"
-        ),
+        (step for step in evidence.baseline.trace if step.operation == MULTI_HEAD),
         None,
     )
     if not influence[:-1].tril(-1).any():
         place = None if call is None else _triangle_of_additive_mask(evidence.baseline, call)
         return MaskDefect("mask-inverted", INVERTED, place or SourceLine.of(call))
-    leak = MaskDefect("future-leak", "", SourceLine.of(call))
-    return unused_masking(evidence.baseline) or leak
+    weak = None if call is None else _weak_additive_mask(evidence.baseline, call)
+    leak = MaskDefect("future-leak", "", _leaking_line(evidence) or SourceLine.of(call))
+    return weak or unused_masking(evidence.baseline) or leak
+
+
+def _weak_additive_mask(observation: Observation, call: Step) -> MaskDefect | None:
+    """Return the defect of a triangle of numbers that is added to the scores, as 1 in place of True, and hides none."""
+    mask = call.keywords.get("attn_mask")
+    value = value_of(observation, mask) if isinstance(mask, Source) else None
+    if value is None or not isinstance(mask, Source) or not value.is_floating_point():
+        return None
+    if value.dim() < 2 or not is_triangular((value != 0).to(value.dtype)) or value.abs().max() > 1:
+        return None
+    positive = value.max() > 0
+    made = None if mask.step is None else observation.trace[mask.step]
+    return MaskDefect(
+        "mask-fill-positive" if positive else "mask-fill-too-small",
+        f"The mask is added to the scores, because it is not Boolean, and adds {value.max() or value.min():.3g}.",
+        SourceLine.of(made),
+    )
 
 
 def _triangle_of_additive_mask(observation: Observation, call: Step) -> SourceLine | None:
@@ -194,7 +244,12 @@ def _diagnose_weak_fill(
     evidence: Evidence, attention: RecordedAttention, future: Tensor
 ) -> MaskDefect | None:
     """Find a step before the softmax that masks later keys, but leaves them some weight."""
-    softmax = attention.softmax_step
+    softmax, revealing = attention.softmax_step, _revealing_step(attention, future)
+    if revealing is not None:
+        explanation = (
+            f"The mask hides later keys, but {revealing.operation} gives them weight again."
+        )
+        return MaskDefect("future-leak", explanation, SourceLine.of(revealing))
     for step in attention.chain[1:]:
         if softmax is not None and step.index >= softmax.index:
             continue
@@ -203,6 +258,20 @@ def _diagnose_weak_fill(
                 f"The mask is applied by {step.operation}, but hidden keys keep some weight."
             )
             return MaskDefect("mask-fill-too-small", explanation, fill_line(evidence, step))
+    return None
+
+
+def _revealing_step(attention: RecordedAttention, future: Tensor) -> Step | None:
+    """Return the first step that gives later keys weight again, after a softmax has left them none."""
+    hidden = False
+    for step in attention.chain[1:]:
+        values = scores_after(step, attention)
+        if values is None:
+            continue
+        none_left = not (values[:, future].abs() > FAINT).any()
+        if hidden and not none_left:
+            return step
+        hidden |= none_left and step.operation in SOFTMAXES
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Iterator
 from types import FrameType
@@ -16,7 +17,7 @@ from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.backward_lines import departing_line
 from heedful.conformance.probes.differentiation import DifferentiationPoint
-from heedful.conformance.recording.assignments import last_return
+from heedful.conformance.recording.assignments import last_return, variable_is_read_after
 from heedful.conformance.recording.source import SourceLine
 from heedful.observation import find_location
 
@@ -42,6 +43,33 @@ def find_gradient_line(evidence: Evidence) -> SourceLine | None:
     by_hand = [line for line in backwards if line is not None]
     others = [line for _, line in watch.cuts]
     return next(iter([*explicit, *by_hand, *others, *watch.writes]), None)
+
+
+def detached_beside(evidence: Evidence) -> SourceLine | None:
+    """Return the only line that cuts a gradient off, if it names a detached copy beside the tensor, which is used, too.
+
+    That is meant: `fixed = x.detach()`, with x and fixed both in use afterwards.
+    """
+    point = DifferentiationPoint.of(evidence)
+    watch = _GradientWatch()
+    with watch:
+        attempt(point.loss)
+    places = {(line.file, line.line): line for _, line in watch.cuts}
+    cut = next(iter(places.values())) if len(places) == 1 else None
+    match None if cut is None else _statement(cut):
+        case ast.Assign(
+            targets=[ast.Name(id=copy)],
+            value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="detach")),
+        ) if copy != name and cut is not None:
+            return cut if variable_is_read_after(cut, name) else None
+    return None
+
+
+def _statement(line: SourceLine) -> ast.stmt | None:
+    try:
+        return next(iter(ast.parse(line.source).body), None)
+    except SyntaxError:  # the head of a statement with a body
+        return None
 
 
 def _departing_line(evidence: Evidence, function: Any) -> SourceLine | None:

@@ -13,7 +13,7 @@ from heedful.conformance.calling.exceptions import attempt, describe_exception
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.detached_maxima import DetachedMaxima
 from heedful.conformance.probes.differentiation import DifferentiationPoint, random_like
-from heedful.conformance.probes.gradient_lines import find_gradient_line
+from heedful.conformance.probes.gradient_lines import detached_beside, find_gradient_line
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import CHOICES
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -68,6 +68,11 @@ def gradient(evidence: Evidence) -> Iterator[Finding | Fact]:
         return
     if _is_right_but_for_maxima(evidence, names):
         yield Fact("gradients", "a maximum that is subtracted is detached")
+        return
+    if (kept := detached_beside(evidence)) is not None:
+        yield Fact(
+            "gradients", f"a copy without a gradient is used beside the tensor: {kept.source}"
+        )
         return
     B, T = evidence.inputs.sizes
     yield Finding(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 
 from heedful.conformance.calling.influence import mixes_sequences
@@ -24,7 +25,7 @@ from heedful.conformance.recording.differences import (
     differing_entries,
     indices_with_any,
 )
-from heedful.conformance.recording.observation import Observation
+from heedful.conformance.recording.observation import Observation, value_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
@@ -139,8 +140,9 @@ def _answer(
             f"The scores compare {length} × {length} heads with each other, not the {T} tokens: the axis of "
             "tokens is not the second to last."
         )
-    elif len(rows) == 1 and mixing is None and any(it.operation in REARRANGING for it in path):
-        return None  # tokens in another order, as in windows that are shifted
+        step = _meeting_of_operands(evidence, attention) or step
+    elif len(rows) == 1 and mixing is None and _reorders_tokens(evidence, path):
+        return None  # tokens in another order, as in windows that are shifted or sorted
     else:
         proof = (
             f"Changing token {CHANGED} changes {_first_rows(rows)} of the {PLURALS[role]}: a view mixes the "
@@ -149,6 +151,14 @@ def _answer(
     unsure = name == "batch-mixed" and evidence.subject.convention.is_unsure
     level = "suspicious" if unsure else "bug"
     return Finding(name, level, proof, f"B = {B}, T = {T}", SourceLine.of(step))
+
+
+def _meeting_of_operands(evidence: Evidence, attention: RecordedAttention) -> Step | None:
+    """Return the product of queries and keys if each operand has a split of its own: one line is to be edited."""
+    sources = (attention.query_source, attention.key_source, attention.value_source)
+    views = [_last_view(steps_from_projection(evidence.baseline, source)) for source in sources]
+    lines = {None if view is None else view.line for view in views}
+    return attention.scores_step if None not in lines and len(lines) == len(sources) else None
 
 
 def _steps_from_tokens(evidence: Evidence, source: Source) -> list[Step]:
@@ -160,6 +170,23 @@ def _steps_from_tokens(evidence: Evidence, source: Source) -> list[Step]:
     steps = evidence.baseline.trace.steps
     from_tokens = steps_from_tokens(steps)
     return [steps[index] for index in sorted(ancestors(steps, path[-1]) & from_tokens)]
+
+
+def _reorders_tokens(evidence: Evidence, path: list[Step]) -> bool:
+    """Check whether a step of a path, or before it, puts tokens in an order that it is given or that it shifts."""
+    steps = evidence.baseline.trace.steps
+    behind = set[int]().union(*(ancestors(steps, step) for step in path[:1]))
+    before = [steps[index] for index in sorted(behind)]
+    return any(
+        step.operation in REARRANGING
+        or (step.operation == "getitem" and any(_is_index(evidence, it) for it in step.inputs[1:]))
+        for step in (*before, *path)
+    )
+
+
+def _is_index(evidence: Evidence, source: Source) -> bool:
+    value = value_of(evidence.baseline, source)
+    return value is not None and value.dim() > 0 and value.dtype in (torch.int64, torch.int32)
 
 
 def _computes(step: Step) -> bool:

@@ -33,13 +33,15 @@ from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.differences import coarsest_dtype, differing_entries
 from heedful.conformance.recording.forwarding import call_omitting_beside
 from heedful.conformance.recording.inputs import Inputs
-from heedful.conformance.recording.observation import Observation
+from heedful.conformance.recording.observation import Observation, value_of
 from heedful.conformance.recording.source import SourceLine, prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
 
 LEFT_PADDING: re.Pattern[str] = re.compile(
     r"\bleft[- ](side )?pad|\bpadding_side\W+left|\bpad\w*\W[^.]{0,60}\b(on|to|at|from) (the |its )?left\b"
 )
+FILL: re.Pattern[str] = re.compile(r"mask|fill|where|inf|pad|e\+?\d|bias")
+"""What a line contains that hides scores, if only by too small a number."""
 CONVOLUTIONS: tuple[str, ...] = ("conv1d", "conv2d", "unfold")
 
 
@@ -75,6 +77,8 @@ def padding(evidence: Evidence) -> Iterator[Finding | Fact]:
         weak = replace(evidence.subject, padding=argument)
         if argument.form == LENGTHS and padding_is_inverted(evidence, weak):
             yield _inversion(evidence, weak)
+        elif argument.form == LENGTHS:
+            yield from _hidden_real_keys(evidence, weak)
         # A second mask may be meant for queries or results; one that lowers the scores of keys is meant to hide them.
         meant = ("mask-fill-too-small", *(["mask-broadcast"] if argument.form == LENGTHS else []))
         yield from (it for it in _most_precise(evidence, weak) if it.name in meant)
@@ -125,6 +129,25 @@ def _inversion(evidence: Evidence, subject: Subject) -> Finding:
         describe_sizes(evidence),
         line_applying_argument(observation, subject.padding),
     )
+
+
+def _hidden_real_keys(evidence: Evidence, subject: Subject) -> Iterator[Finding]:
+    """Report a call of PyTorch's attention whose padding mask hides the tokens that the lengths say are real."""
+    assert subject.padding is not None
+    keep = real_tokens(evidence, "right")
+    observation = subject.record(evidence.inputs, keep=keep)
+    for step in observation.trace:
+        mask = value_of(observation, step.keywords.get("key_padding_mask"))
+        if mask is None or mask.shape != keep.shape:
+            continue
+        if torch.equal(mask if mask.dtype == torch.bool else mask < -1, keep):
+            proof = (
+                f"{subject.padding.name} is the number of real tokens; the mask of this call hides these, and shows "
+                "the padding."
+            )
+            case = describe_sizes(evidence)
+            yield Finding("mask-inverted", "bug", proof, case, SourceLine.of(step))
+            return
 
 
 def _leaks(evidence: Evidence, subject: Subject) -> Iterator[Finding]:
@@ -218,6 +241,8 @@ def _report(
     if name == "padding-leak" and is_left and not change.by_values:
         name, reason = "left-padding-positions", "Positions are counted from the padding on."
         line = _line_counting_positions(subject, evidence.inputs.entry(b), keep[b])
+    if name == "mask-fill-too-small" and line is not None and not FILL.search(line.source):
+        name, reason = "padding-leak", "No mask hides the padding."
     if name == "padding-leak" and subject.padding is not None:
         callee, known = subject.target.callee, (*names.PADDING_MASKS, subject.padding.name)
         line = call_omitting_beside(callee, subject.padding.name, known) or line

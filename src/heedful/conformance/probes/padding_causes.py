@@ -12,7 +12,7 @@ from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.fused import fused_arguments
-from heedful.conformance.evidence.masking import MaskDefect, unused_masking
+from heedful.conformance.evidence.masking import MASK_OPERATIONS, MaskDefect, unused_masking
 from heedful.conformance.probes.padded_batch import line_applying_argument, mask_sources
 from heedful.conformance.probes.weighting_causes import (
     AFTERWARDS,
@@ -21,7 +21,7 @@ from heedful.conformance.probes.weighting_causes import (
     scaling_step,
     weighting_cause,
 )
-from heedful.conformance.recording.dataflow import ancestors
+from heedful.conformance.recording.dataflow import ancestors, steps_from_argument
 from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.observation import Source
@@ -30,6 +30,9 @@ RESHAPING = (
     *("getitem", "unsqueeze", "view", "reshape", "expand", "repeat", "repeat_interleave", "tile"),
     *("transpose", "permute", "mT", "cat", "concat", "stack", "flatten", "roll"),
 )
+
+COPYING = ("repeat", "repeat_interleave", "tile", "expand", "cat", "concat", "stack")
+"""Operations that decide which rows of a mask belong to which sequence, whatever views follow."""
 
 
 def find_padding_cause(
@@ -46,6 +49,9 @@ def find_padding_cause(
     """
     assert subject.padding is not None
     line = line_applying_argument(padded, subject.padding)
+    unused = _unused_mask(padded, subject.padding.name)
+    if unused is not None:
+        return unused
     unpadded = subject.record(evidence.inputs, keep=torch.ones_like(keep))
     for index, (attention, without) in enumerate(
         zip(find_attentions(padded), find_attentions(unpadded), strict=False)
@@ -67,6 +73,17 @@ def find_padding_cause(
         or _check_other_padding(evidence, subject, padded, keep, b)
     )
     return cause or MaskDefect("padding-leak", "", line)
+
+
+def _unused_mask(padded: Observation, argument: str) -> MaskDefect | None:
+    """Return the defect of a variable that is computed from the padding argument, and that nothing uses."""
+    made = steps_from_argument(padded.trace.steps, argument)
+    for step in padded.trace:
+        assigned = "mask" in step.name and "·" not in step.name
+        if step.unused and assigned and step.index in made and step.operation in MASK_OPERATIONS:
+            reason = f"Nothing uses {step.name!r}, which is computed from {argument}."
+            return MaskDefect("mask-unused", reason, SourceLine.of(step))
+    return None
 
 
 def rows_of_entries(
@@ -206,7 +223,8 @@ def _check_broadcast(
         for other in range(len(keep)):
             if torch.equal(head_hidden, head_visible & ~keep[other]):
                 reason = f"Sequence {b} is masked by the padding of sequence {other}."
-                return MaskDefect("mask-broadcast", reason, line)
+                copying = _reshaping_line(padded, attention, COPYING)
+                return MaskDefect("mask-broadcast", reason, copying or line)
     return None
 
 
@@ -236,14 +254,16 @@ def _line_reshaping_argument(padded: Observation, subject: Subject) -> SourceLin
     return SourceLine.of(padded.trace[max(reshaping)]) if reshaping else None
 
 
-def _reshaping_line(padded: Observation, attention: RecordedAttention) -> SourceLine | None:
-    """Return the last line that gives a mask other axes before it meets the scores."""
+def _reshaping_line(
+    padded: Observation, attention: RecordedAttention, operations: Sequence[str] = RESHAPING
+) -> SourceLine | None:
+    """Return the last line that gives a mask other axes, by one of some operations, before it meets the scores."""
     steps, chain = padded.trace.steps, {link.index for link in attention.chain}
     masks = [index for it in mask_sources(attention) if (index := it.step) is not None]
     behind = {
         index for mask in masks if mask not in chain for index in ancestors(steps, steps[mask])
     }
-    reshaping = [index for index in behind - chain if steps[index].operation in RESHAPING]
+    reshaping = [index for index in behind - chain if steps[index].operation in operations]
     return SourceLine.of(steps[max(reshaping)]) if reshaping else None
 
 

@@ -8,11 +8,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from heedful.conformance.calling import names
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.evidence.attention import FAINT
 from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.differences import differing_entries
+from heedful.conformance.recording.forwarding import call_omitting_beside
+from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -41,6 +45,8 @@ def padding_ids(evidence: Evidence) -> Iterator[Finding | Fact]:
     if isinstance(observation, Exception):
         return
     compared = _comparison(observation, ids == padding)
+    if compared is not None:
+        yield from _leaks(evidence, padded, observation, compared)
     weights = _weights_of_real_tokens(evidence, observation)
     if compared is None or weights is None:
         return
@@ -56,12 +62,49 @@ def padding_ids(evidence: Evidence) -> Iterator[Finding | Fact]:
         )
 
 
+def _leaks(
+    evidence: Evidence, padded: Inputs, observation: Observation, compared: Step
+) -> Iterator[Finding]:
+    """Report outputs that the number of padding ids changes, if a call that could take their mask is given none."""
+    subject, (B, T) = evidence.subject, padded.sizes
+    argument = subject.convention.names[0]
+    omitting = call_omitting_beside(subject.target.callee, argument, names.PADDING_MASKS)
+    alone = attempt(lambda: subject.run(padded.tokens(0, T - PADDED)).detach())
+    if omitting is None or isinstance(alone, Exception) or subject.fixed_sizes is not None:
+        return
+    within = observation.output[:, : T - PADDED]
+    if alone.shape == within.shape and differing_entries(alone, within).any():
+        distance = (alone - within).abs().max()
+        yield Finding(
+            "padding-leak",
+            "bug",
+            f"The code tells padding from real tokens by their ids, in {compared.name.partition('·')[0]!r}, but hands "
+            f"no mask to this call. With {PADDED} ids of padding at the end, the output differs by {distance:.3g}.",
+            f"B = {B}, T = {T}",
+            omitting,
+        )
+
+
 def _padding_id(evidence: Evidence) -> int | None:
-    """Return the id of padding of the embedding that reads the tokens; None if there is none."""
+    """Return the id of padding: of the embedding that reads the tokens, or else the one that ids are compared with.
+
+    None if there is none.
+    """
     module, vocabulary = evidence.subject.module, evidence.inputs.vocabulary
     parts = () if module is None or not vocabulary else module.modules()
     found = (it.padding_idx for it in parts if isinstance(it, nn.Embedding))
-    return next((it for it in found if it is not None and it < vocabulary), None)
+    embedded = next((it for it in found if it is not None and it < vocabulary), None)
+    return _compared_id(evidence) if embedded is None and vocabulary else embedded
+
+
+def _compared_id(evidence: Evidence) -> int | None:
+    """Return the number that the target's code compares the ids with; None if there is none."""
+    name = evidence.subject.convention.names[0]
+    for step in evidence.baseline.trace:
+        compares = step.operation in ("eq", "ne", "eq_", "__eq__", "__ne__")
+        if compares and [(it.kind, it.name) for it in step.inputs] == [("input", name)]:
+            return next((it for it in step.arguments if type(it) is int and it >= 0), None)
+    return None
 
 
 def _comparison(observation: Observation, is_padding: Tensor) -> Step | None:

@@ -11,6 +11,7 @@ from torch import nn
 
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.probes.idle_entries import idle_entries
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.projection_names import (
     ROLES,
@@ -57,6 +58,7 @@ def projections(evidence: Evidence) -> Iterator[Finding | Fact]:
         or _unused_part(evidence, unused)
         or _discarded_part(evidence, unused)
         or _unused_rows(evidence)
+        or next(idle_entries(evidence), None)
     )
     if finding is not None:
         yield finding
@@ -75,7 +77,12 @@ def _unused_parameter(evidence: Evidence, unused: set[int]) -> Finding | None:
         for source in step.inputs
         if source.kind == "parameter"
     }
-    for name in dict.fromkeys((*_candidates(evidence, read), *_of_contexts(evidence, unused))):
+    candidates = (
+        *_candidates(evidence, read),
+        *_of_contexts(evidence, unused),
+        *_computed_for_nothing(evidence, read, unused),
+    )
+    for name in dict.fromkeys(candidates):
         changed = subject.fresh()
         assert changed.module is not None
         with torch.no_grad():
@@ -129,6 +136,20 @@ def _of_contexts(evidence: Evidence, unused: set[int]) -> Iterator[str]:
     for step in (steps[index] for index in sorted(unused)):
         if is_projection(step) and contexts & ancestors(steps, step):
             yield from (it.name for it in step.inputs if it.kind == "parameter")
+
+
+def _computed_for_nothing(evidence: Evidence, read: set[str], unused: set[int]) -> Iterator[str]:
+    """Yield the weights of queries, keys or values by their names that a step reads, though nothing uses its result."""
+    for step in (evidence.baseline.trace.steps[index] for index in sorted(unused)):
+        if is_projection(step):
+            names = [it.name for it in step.inputs if it.kind == "parameter"]
+            yield from (it for it in names if it not in read and _has_operand_role(it))
+
+
+def _has_operand_role(parameter: str) -> bool:
+    """Check whether a parameter, or the part that it belongs to, is called after queries, keys or values."""
+    parts = parameter.removesuffix(".weight").split(".")[-2:]
+    return any(role_of(part) in ("query", "key", "value") for part in parts)
 
 
 def _has_sibling_read_twice(evidence: Evidence, name: str, shape: torch.Size) -> bool:
@@ -220,6 +241,9 @@ def _line_without_projection(evidence: Evidence, name: str, unused: set[int]) ->
             reuse = _reused_tensor(evidence, attention)
             if reuse is not None:
                 return reuse.line
+        repeating = _repeated_attention(evidence, computed)
+        if repeating is not None:
+            return SourceLine.of(repeating.scores_step)
         if module is not None and computed.module and returns_result(computed):
             return next(iter(lines_calling(module, computed.module)), SourceLine.of(computed))
     for readers in _readers_of_siblings(steps, name):
@@ -235,6 +259,17 @@ def _line_without_projection(evidence: Evidence, name: str, unused: set[int]) ->
     if computed is None and module is not None and beside is None:
         beside = line_reading_relative(module.get_submodule(parent), attribute)
     return SourceLine.of(computed) or beside or attribute_definition(module, defined)
+
+
+def _repeated_attention(evidence: Evidence, computed: Step) -> RecordedAttention | None:
+    """Return the attention after a step that takes the keys and values which an earlier attention took."""
+    taken: set[tuple[Source, Source]] = set()
+    for attention in evidence.attentions:
+        operands = attention.key_source, attention.value_source
+        if operands in taken and attention.scores_step.index > computed.index:
+            return attention
+        taken.add(operands)
+    return None
 
 
 def _readers_of_siblings(steps: tuple[Step, ...], name: str) -> Iterator[list[Step]]:

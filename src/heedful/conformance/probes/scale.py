@@ -23,6 +23,7 @@ from heedful.conformance.evidence.fused import FUSED, fused_arguments
 from heedful.conformance.evidence.regression import centred, slope_of
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.softmax import has_sink
+from heedful.conformance.recording.assignments import last_assignment
 from heedful.conformance.recording.call_sites import call_relying_on_default, value_handed_to
 from heedful.conformance.recording.dataflow import (
     CONVOLUTIONS,
@@ -279,6 +280,7 @@ def _scaling_line(
         return defined or handed.place
     return (
         _definition_of_factor(evidence, observation, step, head_size)
+        or _assignment_of_factor(evidence, observation, step, head_size)
         or call_relying_on_default(step, SCALES)
         or SourceLine.of(step)
     )
@@ -306,6 +308,55 @@ def _definition_of_factor(
                 if stale or (kept and not _is_right(evidence, path, head_size)):
                     return attribute_definition(evidence.subject.module, path)
     return None
+
+
+def _assignment_of_factor(
+    evidence: Evidence, observation: Observation, step: Step, head_size: int
+) -> SourceLine | None:
+    """Return the line that gives a wrong number to the local variable that a step multiplies or divides by.
+
+    A variable that holds the head size is right, and what the step does with it is wrong.
+    """
+    numbers = [it for it in step.arguments if isinstance(it, int | float) and it > 0]
+    try:
+        tree = ast.parse(step.source)
+    except SyntaxError:  # the head of a statement with a body
+        return None
+    for node in ast.walk(tree) if step.operation in SCALINGS and len(numbers) == 1 else ():
+        match node:
+            case ast.BinOp(op=ast.Mult() | ast.Div(), left=left, right=right):
+                pass
+            case _:
+                continue
+        for operand in (right, left):
+            name, power = _variable_with_power(operand)
+            assigned = name and last_assignment(evidence.subject.callee, step, name)
+            made = [it for it in observation.trace if assigned and it.line == assigned.line]
+            if assigned and not made and not math.isclose(numbers[0] ** (1 / power), head_size):
+                return assigned
+    return None
+
+
+def _variable_with_power(operand: ast.expr) -> tuple[str, float]:
+    """Return the variable that an operand consists of and the power that it is raised to; "" if it is no such one."""
+    match operand:
+        case ast.Name(id=name):
+            return name, 1.0
+        case ast.Call(
+            func=ast.Name(id="sqrt") | ast.Attribute(attr="sqrt"), args=[ast.Name(id=name)]
+        ):
+            return name, 0.5
+        case ast.BinOp(
+            left=ast.Name(id=name), op=ast.Pow(), right=ast.Constant(value=float(power))
+        ):
+            return name, power
+        case ast.BinOp(
+            left=ast.Name(id=name),
+            op=ast.Pow(),
+            right=ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=float(power))),
+        ):
+            return name, -power
+    return "", 1.0
 
 
 def _is_right(evidence: Evidence, path: str, head_size: int) -> bool:

@@ -10,7 +10,7 @@ from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.assignments import last_return
-from heedful.conformance.recording.dataflow import ancestors, unused_steps
+from heedful.conformance.recording.dataflow import ancestors, is_projection, unused_steps
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.observation import tensor_of
 from heedful.conformance.recording.source import SourceLine
@@ -27,7 +27,13 @@ def token_mixing(evidence: Evidence) -> Iterator[Finding | Fact]:
     if T < 2 or (influence & ~torch.eye(T, dtype=torch.bool)).any():
         return
     unused = unused_steps(evidence.baseline.trace.steps)
-    ignored = [it for it in evidence.attentions if it.context_step.index in unused]
+    steps = evidence.baseline.trace.steps
+    projected = set[int]().union(
+        *(ancestors(steps, steps[index]) for index in unused if is_projection(steps[index]))
+    )  # what is wrong then is that the projection is not used
+    ignored = [
+        it for it in evidence.attentions if it.context_step.index in unused.difference(projected)
+    ]
     if evidence.attentions and all(it.key.shape[1] == 1 for it in evidence.attentions):
         return  # the weight of a single key is 1, whatever the query is
     if not influence.any() and _has_single_key(evidence):

@@ -45,8 +45,8 @@ def window(evidence: Evidence) -> Iterator[Finding | Fact]:
 def _line(evidence: Evidence, attention: RecordedAttention, excess: int) -> SourceLine | None:
     """Return the line that gives an attention no window or a wrong one, or else the line that builds the mask.
 
-    A line gives a wrong one if it adds to the window what the queries see in excess, or if the function outside the
-    module that builds the mask says which keys it counts.
+    A line gives a wrong one if it adds to the window what the queries see in excess, if the function outside the
+    module that builds the mask says which keys it counts, or if the line that builds the mask is about any two bounds.
     """
     omitting = call_of_omitting(
         evidence.subject.callee, attention.context_step.function, names.WINDOWS
@@ -55,9 +55,15 @@ def _line(evidence: Evidence, attention: RecordedAttention, excess: int) -> Sour
     module = evidence.subject.module
     if omitting or module is None or building is None:
         return omitting or building
-    readers = (line_reading(module, name) for name in names.WINDOWS)
+    readers = (
+        line_reading(part, name)
+        for part in module.modules()
+        for name in vars(part)
+        if "window" in name
+    )
     reading = next((line for line in readers if line is not None), None)
     added = ADDED.search(reading.source) if reading else None
     adds_excess = added is not None and int(added[1].replace(" ", "")) == excess
     stated = COUNTING.search(docstring_around(building))
-    return reading if reading and (adds_excess or stated) else building
+    elsewhere = "window" not in building.source
+    return reading if reading and (adds_excess or stated or elsewhere) else building

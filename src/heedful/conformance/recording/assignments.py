@@ -8,6 +8,7 @@ from collections.abc import Callable
 from heedful.conformance.recording.source import (
     ParsedSource,
     SourceLine,
+    contains_line,
     functions_of,
     parsed,
     parsed_file,
@@ -45,6 +46,46 @@ def variables_read(file: str, line: int) -> list[str]:
     nodes = () if statement is None else ast.walk(statement)
     read = (it for it in nodes if isinstance(it, ast.Name) and isinstance(it.ctx, ast.Load))
     return list(dict.fromkeys(it.id for it in read))
+
+
+def first_of_slice(step: Step) -> SourceLine | None:
+    """Return the line that assigns the variable from which on a step's line cuts, as in `x[first:last]`."""
+    source = parsed_file(step.file or "")
+    statement = None if source is None or step.line is None else _innermost_at(source, step.line)
+    for node in () if statement is None else ast.walk(statement):
+        match node:
+            case ast.Slice(lower=ast.Name(id=variable)) if source is not None and step.line:
+                made = _last_between(source, _first_line(source, step.line), step.line, variable)
+                return None if made is None else source.line_of(made)
+    return None
+
+
+def _first_line(source: ParsedSource, line: int) -> int:
+    """Return the first line of the innermost function that contains a line."""
+    functions = (
+        it.lineno
+        for it in source.statements()
+        if isinstance(it, ast.FunctionDef) and contains_line(it, line)
+    )
+    return max(functions, default=1)
+
+
+def variable_is_read_after(place: SourceLine, variable: str) -> bool:
+    """Check whether a statement of the same function, below a line, reads a variable."""
+    source = parsed_file(place.file)
+    functions = (
+        it
+        for it in ([] if source is None else source.statements())
+        if isinstance(it, ast.FunctionDef) and contains_line(it, place.line)
+    )
+    innermost = max(functions, key=lambda it: it.lineno, default=None)
+    return innermost is not None and any(
+        isinstance(it, ast.Name)
+        and it.id == variable
+        and isinstance(it.ctx, ast.Load)
+        and it.lineno > place.line
+        for it in ast.walk(innermost)
+    )
 
 
 def assignment_before(file: str, line: int, variable: str, first: int) -> SourceLine | None:

@@ -6,8 +6,23 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from upstream.cases import Case
-from upstream.proofs import B, C, H, T, in_steps, made, proves, tokens
+from upstream.cases import Case, sizes
+from upstream.proofs import (
+    B,
+    C,
+    H,
+    T,
+    in_steps,
+    made,
+    proves,
+    tokens,
+)
+
+
+def _episodes() -> tuple[Any, ...]:
+    """Return 6 steps of two episodes, steps first."""
+    return (torch.randn(6, 2, 16),)
+
 
 CASES = (
     Case(
@@ -64,6 +79,34 @@ CASES = (
         "cache-mismatch",
         options={"causal": True},
     ),
+    Case(
+        "transformers_rl_7",
+        "StableTransformerXL",
+        "dhruvramani/Transformers-RL#7",
+        "cache-mismatch",
+        options={"causal": True, **sizes(d_input=16, n_heads=2, d_head_inner=8)},
+        example=_episodes,
+    ),
+    Case(
+        "lalamo_200",
+        "Attention",
+        "trymirai/lalamo#200",
+        "cache-mismatch",
+        known_as=("causal-alignment", "window-missing", "window-off-by-one"),
+        options={
+            "causal": True,
+            "window": 3,
+            **sizes(model_dim=32, num_heads=4, num_groups=2, head_dim=8, sliding_window_size=3),
+        },
+    ),
+    Case(
+        "moeut_6",
+        "SwitchHead",
+        "RobertCsordas/moeut#6",
+        "cache-mismatch",
+        known_as=("rotary-offset", "rotary-mismatch"),
+        options={"causal": True},
+    ),
 )
 
 
@@ -117,3 +160,23 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
         starts, parts = (0, 4, 5), x.split([4, 1, 1], dim=1)
         steps = [m(part, cache, start) for start, part in zip(starts, parts, strict=True)]
         return torch.cat(steps, 1), m(x)
+
+
+@proves("transformers_rl_7")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.StableTransformerXL, C, 2, 5, n_layers=2), tokens(T, B, C)
+    first, memory = m(x[:2])
+    second, memory = m(x[2:5], memory)
+    return torch.cat([first, second, m(x[5:], memory)[0]]), m(x)[0]
+
+
+@proves("lalamo_200")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Attention, C, H, 2, 4, sliding_window_size=3), tokens()
+    return in_steps(m, x), m(x)[0]
+
+
+@proves("moeut_6")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.SwitchHead, C, H), tokens()
+    return in_steps(m, x), m(x)[0]

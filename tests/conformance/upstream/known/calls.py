@@ -14,6 +14,7 @@ from upstream.proofs import (
     B,
     C,
     H,
+    T,
     attended,
     heads,
     made,
@@ -49,6 +50,17 @@ def _clicks() -> tuple[Any, ...]:
 def _tall() -> tuple[Any, ...]:
     """Return two feature maps of 6 × 4 pixels, channels last."""
     return (torch.randn(2, 6, 4, 16),)
+
+
+def _packed_images() -> tuple[Any, ...]:
+    """Return the patches of two images, where they begin and end, and the angles of the patches."""
+    return torch.randn(9, 32), torch.tensor([0, 5, 9]), torch.randn(9, 4)
+
+
+def _queries_and_memory() -> tuple[Any, ...]:
+    """Return queries, keys, values and which keys each query may look at."""
+    memory = torch.randn(2, 7, 32)
+    return torch.randn(2, 5, 32), memory, memory, torch.ones(2, 5, 7)
 
 
 CASES = (
@@ -142,6 +154,24 @@ CASES = (
         options=sizes(hidden_size=16, num_heads=4),
         example=_tall,
     ),
+    Case(
+        "videollama3_55",
+        "VisionSdpaAttention",
+        "DAMO-NLP-SG/VideoLLaMA3#55",
+        "undefined-or-global-name",
+        known_as=("crashes",),
+        options=sizes(hidden_size=32, num_attention_heads=4),
+        example=_packed_images,
+    ),
+    Case(
+        "cs249r_book_1875",
+        "MultiHeadAttention",
+        "harvard-edge/cs249r_book#1875",
+        "crashes",
+        known_as=("mask-broadcast", "length-dependent"),
+        options=sizes(embed_dim=32, num_heads=4),
+        example=_queries_and_memory,
+    ),
 )
 
 
@@ -234,3 +264,31 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
         out = m.dense(attended(m.query(x), m.key(x), m.value(x)))
         expected[:, i : i + 3, j : j + 2] = out.view(B, 3, 2, C)
     return m(image), expected
+
+
+@proves("videollama3_55")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, patches, angles = made(module.VisionSdpaAttention, C, H), tokens(9, C), tokens(9, 2)
+    q, k, v = (project(patches).view(9, H, 4) for project in (m.q_proj, m.k_proj, m.v_proj))
+    turn = torch.polar(torch.ones_like(angles), angles)[:, None]
+    q, k = (
+        torch.view_as_real(torch.complex(*x.contiguous().chunk(2, -1)) * turn).mT.flatten(-2)
+        for x in (q, k)
+    )
+    same = torch.arange(9) < 5
+    same = same[:, None] == same
+    q, k, v = (x.transpose(0, 1) for x in (q, k, v))
+    context = F.scaled_dot_product_attention(q, k, v, attn_mask=same)
+    expected = m.out_proj(context.transpose(0, 1).flatten(1))
+    try:
+        return m(patches, torch.tensor([0, 5, 9]), angles), expected
+    except AttributeError:
+        return torch.full_like(expected, float("nan")), expected
+
+
+@proves("cs249r_book_1875")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, memory = made(module.MultiHeadAttention, C, H), tokens(), tokens(B, 5, C)
+    keep = torch.ones(T, 5).tril().expand(B, T, 5)
+    context = attended(m.q_proj(x), m.k_proj(memory), m.v_proj(memory), keep[0].bool())
+    return m(x, memory, memory, keep), m.out_proj(context)

@@ -8,7 +8,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from upstream.cases import Case, sizes
-from upstream.proofs import CAUSAL, B, C, H, T, attended, heads, made, merged, proves, tokens
+from upstream.proofs import (
+    CAUSAL,
+    B,
+    C,
+    H,
+    T,
+    attended,
+    heads,
+    made,
+    merged,
+    proves,
+    tokens,
+)
 
 
 def _channels_last() -> tuple[Any, ...]:
@@ -19,6 +31,11 @@ def _channels_last() -> tuple[Any, ...]:
 def _queries_keys_values() -> tuple[Any, ...]:
     """Return queries, keys and values of 6 tokens and 4 heads, tokens before heads."""
     return torch.randn(2, 6, 4, 8), torch.randn(2, 6, 4, 8), torch.randn(2, 6, 4, 8)
+
+
+def _globe() -> tuple[Any, ...]:
+    """Return two signals on a grid of 4 latitudes and 6 longitudes."""
+    return (torch.randn(2, 16, 4, 6),)
 
 
 CASES = (
@@ -97,6 +114,14 @@ CASES = (
         known_as=("stale-state",),
         options=sizes(attention_dropout=0.1),
         example=_queries_keys_values,
+    ),
+    Case(
+        "torch_harmonics_221",
+        "AttentionS2",
+        "NVIDIA/torch-harmonics#221",
+        "dropout-in-eval",
+        options=sizes(in_channels=16, num_heads=4, in_shape=(4, 6), drop_rate=0.1),
+        example=_globe,
     ),
 )
 
@@ -197,3 +222,12 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     actual = used.train()(*qkv)
     torch.manual_seed(1)
     return actual, fresh.train()(*qkv)
+
+
+@proves("torch_harmonics_221")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image = made(module.AttentionS2, C, H, (3, 4), drop_rate=0.5), tokens(B, C, 3, 4)
+    q, k, v = (heads(conv(image).flatten(2).mT) for conv in (m.q_proj, m.k_proj, m.v_proj))
+    areas = torch.sin((torch.arange(3) + 0.5) * torch.pi / 3).double().repeat_interleave(4)
+    context = merged(F.scaled_dot_product_attention(q, k, v, attn_mask=areas.log().expand(12, 12)))
+    return m(image), m.proj(context.mT.reshape(B, C, 3, 4))

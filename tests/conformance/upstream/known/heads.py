@@ -8,7 +8,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from upstream.cases import Case, image, sizes
-from upstream.proofs import REAL, B, C, H, T, attended, heads, made, merged, proves, tokens
+from upstream.proofs import (
+    REAL,
+    B,
+    C,
+    H,
+    T,
+    attended,
+    heads,
+    made,
+    merged,
+    proves,
+    tokens,
+)
 
 
 def _video() -> tuple[Any, ...]:
@@ -24,6 +36,22 @@ def _rows() -> tuple[Any, ...]:
 def _sentences() -> tuple[Any, ...]:
     """Return two sentences of 6 words."""
     return (torch.randint(1, 20, (2, 6)),)
+
+
+def _pyramid() -> tuple[Any, ...]:
+    """Return 5 queries, their reference points, and feature maps of 4 × 6 and 2 × 3 places."""
+    shapes = torch.tensor([[4, 6], [2, 3]])
+    return torch.randn(2, 5, 16), torch.rand(2, 5, 2, 2), torch.randn(2, 30, 16), shapes
+
+
+def _feature_map() -> tuple[Any, ...]:
+    """Return two feature maps of 8 × 8 pixels."""
+    return (torch.randn(2, 16, 8, 8),)
+
+
+def _patches() -> tuple[Any, ...]:
+    """Return the patches of two images of 4 × 6."""
+    return (torch.randn(2, 24, 32),)
 
 
 CASES = (
@@ -159,6 +187,63 @@ CASES = (
         "batch-mixed",
         options=sizes(d_model=16, nhead=4),
         example=image,
+    ),
+    Case(
+        "bilstm_attn_3",
+        "bilstm_attn",
+        "u784799i/biLSTM_attn#3",
+        "batch-mixed",
+        known_as=("softmax-wrong-dim", "heads-mixed-split"),
+        options=sizes(output_size=3, hidden_size=8, vocab_size=20, embed_dim=12),
+        example=_sentences,
+    ),
+    Case(
+        "beat_transformer_18",
+        "DilatedSelfAttention",
+        "zhaojw1998/Beat-Transformer#18",
+        "group-order",
+        known_as=("projection-unused", "weights-wrong"),
+        options=sizes(dmodel=32),
+    ),
+    Case(
+        "deformable_detr_7",
+        "MSDeformAttn",
+        "fundamentalvision/Deformable-DETR#7",
+        "context-wrong",
+        known_as=("weights-wrong",),
+        options=sizes(d_model=16, n_levels=2, n_heads=2, n_points=2),
+        example=_pyramid,
+    ),
+    Case(
+        "deep_learning_notes_11",
+        "MultiheadAttention",
+        "datawhalechina/deep-learning-notes#11",
+        "heads-mixed-split",
+    ),
+    Case(
+        "vllm_fork_1218",
+        "EncoderAttention",
+        "HabanaAI/vllm-fork#1218",
+        "heads-mixed-split",
+        known_as=("heads-mixed-merge", "attention-ignored", "weights-wrong"),
+    ),
+    Case(
+        "maxvit_2",
+        "MaxViTAttention",
+        "ChristophReich1996/MaxViT#2",
+        "context-wrong",
+        known_as=("weights-wrong", "window-missing"),
+        options=sizes(dim=16),
+        example=_feature_map,
+    ),
+    Case(
+        "mlxcel_1600",
+        "VisionBlock",
+        "lablup/mlxcel#1600",
+        "context-wrong",
+        known_as=("weights-wrong",),
+        options=sizes(),
+        example=_patches,
     ),
 )
 
@@ -315,3 +400,83 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
 def _(module: Any) -> tuple[Tensor, Tensor]:
     m, image = made(module.AEALblock, C, 4), tokens(B, C, 4, 6)
     return m(image), torch.cat([m(one[None]) for one in image])
+
+
+@proves("bilstm_attn_3")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, words = made(module.bilstm_attn, 3, 5, 20, 7), torch.randint(1, 20, (B, T))
+    return m(words), torch.cat([m(row[None]) for row in words])
+
+
+@proves("beat_transformer_18")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.DilatedSelfAttention, C), tokens()
+    q, k, v = (heads(project(x), 8) for project in (m.query, m.key, m.value))
+    context = torch.zeros_like(q)
+    for head, shift in enumerate((0, 0, 0, 0, -2, -1, 1, 2)):
+        for frame in range(T):
+            seen = {i: frame + i - 2 + shift for i in range(5) if 0 <= frame + i - 2 + shift < T}
+            keys = k[:, head, list(seen.values())] + m.Er[head][:, list(seen)].T
+            weights = (torch.einsum("bd,bid->bi", q[:, head, frame], keys) / 2**0.5).softmax(-1)
+            values = v[:, head, list(seen.values())]
+            context[:, head, frame] = torch.einsum("bi,bid->bd", weights, values)
+    return m(x), merged(context)
+
+
+@proves("deformable_detr_7")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.MSDeformAttn, C, n_levels=2, n_heads=2, n_points=3)
+    query, corners, places = tokens(), tokens(B, T, 2, 2).sigmoid(), tokens(B, 21, C)
+    shapes = torch.tensor([[3, 5], [2, 3]])
+    offsets = m.sampling_offsets(query).view(B, T, 2, 2, 3, 2)
+    weights = m.attention_weights(query).view(B, T, 2, 6).softmax(-1).view(B, T, 2, 2, 3)
+    value = m.value_proj(places).view(B, 21, 2, 8)
+    locations = corners[:, :, None, :, None] + offsets / shapes.flip(1)[:, None]
+    read = module.ms_deform_attn_core_pytorch(value, shapes, locations, weights)
+    return m(query, corners, places, shapes), m.output_proj(read)
+
+
+@proves("deep_learning_notes_11")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, memory = made(module.MultiheadAttention, C, H), tokens(), tokens(B, 5, C)
+    context = attended(m.q_proj(x), m.k_proj(memory), m.v_proj(memory))
+    return m(x, memory, memory), m.out_proj(context)
+
+
+@proves("vllm_fork_1218")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.EncoderAttention, C, H), tokens()
+    return m(x), m.out_proj(attended(*m.qkv_proj(x).chunk(3, -1)))
+
+
+@proves("maxvit_2")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MaxViTAttention, C, H), tokens(B, C, 4, 6)
+
+    def within(x: Tensor, norm: Any, attend: Any) -> Tensor:
+        cell = x.flatten(2).mT
+        return (cell + attend(norm(cell))).mT.reshape(x.shape)
+
+    y, z = x.clone(), x.clone()
+    for i in range(0, 4, 2):
+        for j in range(0, 6, 2):
+            y[:, :, i : i + 2, j : j + 2] = within(
+                x[:, :, i : i + 2, j : j + 2], m.norm1, m.block_attn
+            )
+    for i in range(2):
+        for j in range(3):
+            z[:, :, i::2, j::3] = within(y[:, :, i::2, j::3], m.norm2, m.grid_attn)
+    return m(x), z
+
+
+@proves("mlxcel_1600")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, patches = made(module.VisionBlock, C, H, 3, 5), tokens(B, 15, C)
+    image, expected = patches.view(B, 3, 5, C), torch.empty(B, 3, 5, C).double()
+    for i in range(0, 3, 2):
+        for j in range(0, 5, 2):
+            window = image[:, i : i + 2, j : j + 2]
+            h = window.flatten(1, 2)
+            h = h + m.attn(m.norm1(h), [0, h.shape[1]])
+            expected[:, i : i + 2, j : j + 2] = (h + m.mlp(m.norm2(h))).view(window.shape)
+    return m(patches), expected.flatten(1, 2)

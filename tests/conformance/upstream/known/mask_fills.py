@@ -9,12 +9,35 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from upstream.cases import Case, sizes
-from upstream.proofs import CAUSAL, REAL, B, C, H, T, attended, heads, made, proves, tokens
+from upstream.proofs import (
+    CAUSAL,
+    REAL,
+    B,
+    C,
+    H,
+    T,
+    attended,
+    heads,
+    made,
+    proves,
+    tokens,
+)
 
 
 def _graphs() -> tuple[Any, ...]:
     """Return two graphs, of 4 and 5 nodes, with the spatial encodings of all pairs of nodes."""
     return torch.randn(9, 16), torch.randn(9, 9), torch.tensor([0, 4, 9])
+
+
+def _captions() -> tuple[Any, ...]:
+    """Return the states of a decoder after the words of two captions, and where there is a word."""
+    return torch.randn(2, 6, 16), torch.arange(6) < torch.tensor([[6], [4]])
+
+
+def _peptides() -> tuple[Any, ...]:
+    """Return 5 amino acids of two peptides, their masses and charges, and 7 peaks of their spectra."""
+    amino_acids = torch.randint(1, 20, (2, 5))
+    return amino_acids, torch.rand(2), torch.tensor([2, 3]), torch.randn(2, 7, 32)
 
 
 CASES = (
@@ -103,6 +126,31 @@ CASES = (
         "mask-fill-too-small",
         known_as=("padding-leak",),
         options=sizes(embed_dim=32, num_heads=4),
+    ),
+    Case(
+        "recnet_13",
+        "LocalReconstructor",
+        "hobincar/RecNet#13",
+        "mask-fill-too-small",
+        known_as=("mask-after-softmax", "mask-unused", "padding-leak", "rows-not-normalised"),
+        options=sizes(feat_size=12, hidden_size=16, bottleneck_size=8),
+        example=_captions,
+    ),
+    Case(
+        "dnabert_102",
+        "BertLayer",
+        "jerryji1993/DNABERT#102",
+        "mask-fill-too-small",
+        known_as=("mask-unused", "padding-leak"),
+    ),
+    Case(
+        "depthcharge_38",
+        "PeptideDecoder",
+        "wfondrie/depthcharge#38",
+        "mask-fill-positive",
+        known_as=("future-leak", "mask-fill-too-small"),
+        options={"causal": True, **sizes()},
+        example=_peptides,
     ),
 )
 
@@ -213,3 +261,24 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     m, x = made(module.MultiheadAttention, C, H), tokens()
     q, k, v = F.linear(x, m.in_proj_weight, m.in_proj_bias).chunk(3, -1)
     return m(x, x, x, ~REAL)[0], m.out_proj(attended(q, k, v, REAL))
+
+
+@proves("recnet_13")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, states = made(module.LocalReconstructor, 5, C, 7), tokens()
+    alone = [m(row[None, real], real[None, real]) for row, real in zip(states, REAL, strict=True)]
+    return m(states, REAL), torch.cat(alone)
+
+
+@proves("dnabert_102")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.BertLayer, module.BertConfig(hidden_size=C)), tokens()
+    alone = [m(row[None, real])[0] for row, real in zip(x, REAL, strict=True)]
+    return m(x, REAL.long())[REAL], torch.cat(alone)
+
+
+@proves("depthcharge_38")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, amino_acids = made(module.PeptideDecoder, C, H), torch.randint(1, 20, (B, T))
+    spectra = tokens(B), torch.tensor([1, 2, 3]), tokens(B, 5, C)
+    return m(amino_acids, *spectra)[:, :4], m(amino_acids[:, :3], *spectra)

@@ -8,7 +8,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from upstream.cases import Case, image, sizes
-from upstream.proofs import CAUSAL, REAL, B, C, H, T, attended, heads, made, merged, proves, tokens
+from upstream.proofs import (
+    CAUSAL,
+    REAL,
+    B,
+    C,
+    H,
+    T,
+    attended,
+    heads,
+    made,
+    merged,
+    proves,
+    tokens,
+)
 
 
 def _text_and_images() -> tuple[Any, ...]:
@@ -53,6 +66,21 @@ def _ids() -> tuple[Any, ...]:
     ids = torch.randint(1, 20, (2, 7))
     ids[1, 4:] = 0
     return (ids,)
+
+
+def _people() -> tuple[Any, ...]:
+    """Return noisy origins and goals of up to 6 people, the steps, the scenes and the numbers of people."""
+    return torch.rand(2, 6, 4), torch.tensor([3, 7]), torch.randn(2, 16), torch.tensor([6, 4])
+
+
+def _each(call: Any, *inputs: Tensor) -> Tensor:
+    """Return the outputs of a call for each sample alone."""
+    return torch.cat([call(*sample) for sample in zip(*(x.split(1) for x in inputs), strict=True)])
+
+
+def _samples_of_molecules() -> tuple[Any, ...]:
+    """Return two samples of each of two molecules of 8 atoms, pairs in windows of 4, and where there are atoms."""
+    return torch.randn(4, 8, 16), torch.randn(2, 2, 4, 4, 8), torch.ones(4, 8)
 
 
 CASES = (
@@ -230,6 +258,45 @@ CASES = (
         "mask-inverted",
         known_as=("future-leak",),
         options={"causal": True, **sizes(ninp=32, nhead=4)},
+    ),
+    Case(
+        "crowd_behavior_11",
+        "EmitterDenoiser",
+        "InhwanBae/Crowd-Behavior-Generation#11",
+        "mask-inverted",
+        known_as=("padding-leak",),
+        options=sizes(),
+        example=_people,
+    ),
+    Case(
+        "diskt_6",
+        "ContradictoryAttention",
+        "zyy-2001/DisKT#6",
+        "future-leak",
+        options={"causal": True},
+    ),
+    Case(
+        "buzzbloom_10",
+        "CascadeEncoder",
+        "HeyWeCome/BuzzBloom#10",
+        "future-leak",
+        options={"causal": True},
+    ),
+    Case(
+        "boltz_523",
+        "AtomAttention",
+        "jwohlwend/boltz#523",
+        "mask-broadcast",
+        known_as=("batch-mixed",),
+        options=sizes(c_s=16, c_z=8, num_heads=4, window=4),
+        example=_samples_of_molecules,
+    ),
+    Case(
+        "attentions_4",
+        "MultiHeadAttention",
+        "sooftware/attentions#4",
+        "mask-broadcast",
+        known_as=("batch-mixed", "padding-leak", "mask-unused", "nan-on-masked-rows"),
     ),
 )
 
@@ -451,3 +518,38 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     a = m.self_attn
     q, k, v = F.linear(x, a.in_proj_weight, a.in_proj_bias).chunk(3, -1)
     return m(x), m.norm(x + a.out_proj(attended(q, k, v, CAUSAL)))
+
+
+@proves("crowd_behavior_11")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, people = made(module.EmitterDenoiser, C, H, context_dim=5), tokens(B, T, 4)
+    steps, scenes, counts = torch.tensor([1, 5, 9]), tokens(B, 5), REAL.sum(1)
+    alone = [m(people[[i], : counts[i]], steps[[i]], scenes[[i]], counts[[i]])[0] for i in range(B)]
+    return m(people, steps, scenes, counts)[REAL], torch.cat(alone)
+
+
+@proves("diskt_6")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.ContradictoryAttention, C, H), tokens()
+    past = x[:, :4]
+    return m(x, x, x)[:, :4], m(past, past, past)
+
+
+@proves("buzzbloom_10")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.CascadeEncoder, C, H), tokens()
+    return m(x)[:, :4], m(x[:, :4])
+
+
+@proves("boltz_523")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, atoms, real = made(module.AtomAttention, C, 5, H, 3), tokens(4, T, C), torch.ones(4, T)
+    pairs = tokens(2, 2, 3, 3, 5)
+    return m(atoms, pairs, real), _each(m, atoms, pairs.repeat_interleave(2, 0), real)
+
+
+@proves("attentions_4")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MultiHeadAttention, C, H), tokens()
+    context = attended(m.query_proj(x), m.key_proj(x), m.value_proj(x), REAL)
+    return m(x, x, x, ~REAL[:, None].expand(B, T, T))[0], context

@@ -8,7 +8,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from upstream.cases import Case, sizes
-from upstream.proofs import REAL, B, C, H, T, attended, made, proves, tokens
+from upstream.proofs import (
+    REAL,
+    B,
+    C,
+    H,
+    T,
+    attended,
+    made,
+    proves,
+    tokens,
+)
 
 
 def _distances() -> tuple[Any, ...]:
@@ -34,6 +44,13 @@ def _memories() -> tuple[Any, ...]:
 def _padded_prompts() -> tuple[Any, ...]:
     """Return two prompts of 6 tokens, and where the second is padded, on the left."""
     return torch.randn(2, 6, 16), torch.arange(6) < torch.tensor([[0], [2]])
+
+
+def _headlines() -> tuple[Any, ...]:
+    """Return the words of two headlines, the second padded with zeros."""
+    words = torch.randint(1, 20, (2, 7))
+    words[1, 4:] = 0
+    return (words,)
 
 
 CASES = (
@@ -101,6 +118,17 @@ CASES = (
         "left-padding-positions",
         known_as=("cache-mismatch",),
         options={"causal": True, **sizes(d_model=32, n_heads=4)},
+    ),
+    Case(
+        "poprox_recommender_177",
+        "NewsEncoder",
+        "CCRI-POPROX/poprox-recommender#177",
+        "padding-leak",
+        known_as=("mask-unused",),
+        options=sizes(
+            vocab_size=20, hidden_size=16, num_attention_heads=4, additive_attn_hidden_dim=8
+        ),
+        example=_headlines,
     ),
 )
 
@@ -180,3 +208,11 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     outputs = torch.cat([first, m(x[:, 5:], real, cache)[0]], 1)
     alone = [m(row[None, keep])[0][0] for row, keep in zip(x, real, strict=True)]
     return outputs[real], torch.cat(alone)
+
+
+@proves("poprox_recommender_177")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.NewsEncoder, 20, C, H, 5)
+    words = torch.randint(1, 20, (B, T)) * REAL
+    alone = [m(row[None, real]) for row, real in zip(words, REAL, strict=True)]
+    return m(words), torch.cat(alone)

@@ -8,7 +8,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from upstream.cases import Case, edges, image, sizes
-from upstream.proofs import CAUSAL, REAL, B, C, H, T, attended, heads, made, merged, proves, tokens
+from upstream.proofs import (
+    CAUSAL,
+    REAL,
+    B,
+    C,
+    H,
+    T,
+    attended,
+    heads,
+    made,
+    merged,
+    proves,
+    tokens,
+)
 
 
 def _patches() -> tuple[Any, ...]:
@@ -26,6 +39,21 @@ def _history() -> tuple[Any, ...]:
         torch.randn(5, 8),
         torch.randn(3, 8),
     )
+
+
+def _places_and_prompt() -> tuple[Any, ...]:
+    """Return 6 places of two images, and 5 tokens of the image prompt with 4 of a face."""
+    return torch.randn(2, 6, 16), torch.randn(2, 9, 12)
+
+
+def _channels() -> tuple[Any, ...]:
+    """Return the features of 5 channels, and their values at 8 steps."""
+    return torch.randn(2, 5, 16), torch.randn(2, 5, 8)
+
+
+def _pairs_of_sentences() -> tuple[Any, ...]:
+    """Return two pairs of sentences of 7 words together, and which sentence each word belongs to."""
+    return torch.randint(0, 20, (2, 7)), (torch.arange(7) > 3).long().expand(2, 7)
 
 
 CASES = (
@@ -99,6 +127,50 @@ CASES = (
         "MultiHeadAttention",
         "Khaliladib11/Transformer-from-scratch#1",
         "projection-unused",
+    ),
+    Case(
+        "stableanimator_111",
+        "AnimationIDAttention",
+        "Francis-Rings/StableAnimator#111",
+        "projection-unused",
+        options=sizes(hidden_size=16, cross_attention_dim=12, heads=4),
+        example=_places_and_prompt,
+    ),
+    Case(
+        "duet_6",
+        "ChannelEncoderLayer",
+        "decisionintelligence/DUET#6",
+        "projection-unused",
+        known_as=("weights-wrong",),
+        options=sizes(seq_len=8, d_model=16, n_heads=4),
+        example=_channels,
+    ),
+    Case(
+        "d2l_2121",
+        "BERTEncoder",
+        "d2l-ai/d2l-en#2121",
+        "gradient-wrong",
+        options=sizes(
+            vocab_size=20, num_hiddens=16, ffn_num_hiddens=24, num_heads=4, num_blks=1, dropout=0.1
+        ),
+        example=_pairs_of_sentences,
+    ),
+    Case(
+        "denoising_diffusion_1",
+        "AttnBlock",
+        "hmdolatabadi/denoising_diffusion#1",
+        "projection-unused",
+        known_as=("keys-values-swapped", "context-wrong"),
+        options=sizes(channels=16),
+        example=image,
+    ),
+    Case(
+        "fast_transformers_10",
+        "RecurrentAttentionLayer",
+        "idiap/fast-transformers#10",
+        "gradient-wrong",
+        known_as=("crashes",),
+        options={"causal": True},
     ),
 )
 
@@ -216,3 +288,65 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     m, x, y, z = made(module.MultiHeadAttention, C, H), tokens(), tokens(), tokens()
     q, k, v = m.query(heads(x)), m.key(heads(y)), m.value(heads(z))
     return m(y, x, z), m.fc_out(merged(F.scaled_dot_product_attention(q, k, v)))
+
+
+@proves("stableanimator_111")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.AnimationIDAttention, C, 12, H, num_tokens=2), tokens()
+    prompt, face = tokens(B, 3, 12), tokens(B, 2, 12)
+    of_prompt = attended(m.to_q(x), m.to_k(prompt), m.to_v(prompt))
+    of_face = attended(m.to_q(x), m.to_k_ip(face), m.to_v_ip(face))
+    expected = m.to_out[0](of_prompt + m.align(of_face, of_prompt))
+    return m(x, torch.cat([prompt, face], 1)), expected
+
+
+@proves("duet_6")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, series = made(module.ChannelEncoderLayer, 7, C, H), tokens(), tokens(B, T, 7)
+    spectra = torch.fft.rfft(series).abs() @ m.mask_generator.A.T
+    near = (-((spectra[:, :, None] - spectra[:, None]) ** 2).sum(-1)).exp().clamp(min=1e-6)
+    q, k, v = (
+        heads(project(x)) for project in (m.query_projection, m.key_projection, m.value_projection)
+    )
+    context = merged(F.scaled_dot_product_attention(q, k, v, attn_mask=near.log()[:, None]))
+    y = m.norm1(x + m.out_projection(context))
+    return m(x, series), m.norm2(y + m.conv2(m.conv1(y.mT).relu()).mT)
+
+
+@proves("d2l_2121")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.BERTEncoder, 20, C, 24, H, 1, 0.0)
+    words, sentences = torch.randint(20, (B, T)), torch.randint(2, (B, T))
+    direction, weights = torch.randn_like(m.pos_embedding), tokens()
+    (m(words, sentences) * weights).sum().backward()
+    grad = m.pos_embedding.grad
+    actual = torch.zeros(()) if grad is None else (grad * direction).sum()
+    values = []
+    for step in (1e-6, -1e-6):
+        with torch.no_grad():
+            m.pos_embedding += step * direction
+            values.append((m(words, sentences) * weights).sum())
+            m.pos_embedding -= step * direction
+    expected = (values[0] - values[1]) / 2e-6
+    return actual / expected, torch.ones(())
+
+
+@proves("denoising_diffusion_1")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.AttnBlock, C), tokens(B, C, 2, 3)
+    h = m.normalize(x)
+    q, k, v = (project(h).flatten(2).mT for project in (m.query, m.key, m.value))
+    context = F.scaled_dot_product_attention(q, k, v)
+    return m(x), x + m.proj_out(context.mT.reshape(x.shape))
+
+
+@proves("fast_transformers_10")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, direction = made(module.RecurrentAttentionLayer, C, H), tokens(), tokens()
+    q, k = (heads(F.elu(p(x).view(B, T, C)) + 1) for p in (m.query_projection, m.key_projection))
+    weights = (q @ k.mT) * CAUSAL
+    weights = weights / (weights.sum(-1, keepdim=True) + 1e-6)
+    expected = m.out_projection(merged(weights @ heads(m.value_projection(x))))
+    weight = m.key_projection.weight
+    grads = [torch.autograd.grad((y * direction).sum(), weight)[0] for y in (m(x), expected)]
+    return grads[0], grads[1]

@@ -8,7 +8,32 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from upstream.cases import Case, sizes
-from upstream.proofs import CAUSAL, REAL, B, C, H, T, attended, made, proves, tokens
+from upstream.proofs import (
+    CAUSAL,
+    REAL,
+    B,
+    C,
+    H,
+    T,
+    attended,
+    heads,
+    made,
+    merged,
+    proves,
+    tokens,
+)
+
+
+def _residues() -> tuple[Any, ...]:
+    """Return two proteins of 5 residues, their pairs, and the frames of the residues."""
+    rotations = torch.linalg.qr(torch.randn(2, 5, 3, 3)).Q
+    return torch.randn(2, 5, 16), torch.randn(2, 5, 5, 16), rotations, torch.randn(2, 5, 3)
+
+
+def _tokens_first() -> tuple[Any, ...]:
+    """Return 6 tokens of two images, tokens first."""
+    return (torch.randn(6, 2, 32),)
+
 
 CASES = (
     Case(
@@ -72,6 +97,37 @@ CASES = (
         "mlc-ai/mlc-llm#3426",
         "scale-missing",
         known_as=("scale-wrong",),
+    ),
+    Case(
+        "invariant_point_attention_1",
+        "InvariantPointAttention",
+        "lucidrains/invariant-point-attention#1",
+        "scale-missing",
+        known_as=("scale-wrong",),
+        options=sizes(dim=16, heads=2, scalar_key_dim=8, scalar_value_dim=8),
+        example=_residues,
+    ),
+    Case(
+        "set_transformer_18",
+        "SAB",
+        "juho-lee/set_transformer#18",
+        "scale-wrong",
+        options=sizes(dim_in=32, dim_out=32, num_heads=4),
+    ),
+    Case(
+        "train_llm_from_scratch_3",
+        "MultiHeadAttention",
+        "FareedKhan-dev/train-llm-from-scratch#3",
+        "scale-wrong",
+        options={"causal": True, **sizes(n_head=4, n_embed=32, context_length=16)},
+    ),
+    Case(
+        "tt_metal_56789",
+        "ResidualAttentionBlock",
+        "tenstorrent/tt-metal#56789",
+        "scale-wrong",
+        options=sizes(hidden=32, num_heads=4),
+        example=_tokens_first,
     ),
 )
 
@@ -148,3 +204,49 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     mask = torch.zeros(B, 1, 1, T).double().masked_fill(~REAL[:, None, None], -torch.inf)
     q, k, v = m.qkv(x).chunk(3, -1)
     return m(x, mask), attended(q, k, v, REAL)
+
+
+@proves("invariant_point_attention_1")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.InvariantPointAttention, dim=C, heads=H, scalar_key_dim=5)
+    x, pairs, origins = tokens(), tokens(B, T, T, C), tokens(B, T, 3)
+    frames = torch.linalg.qr(tokens(B, T, 3, 3)).Q
+    q, k, v = (
+        (heads(project(x)).unflatten(-1, (4, 3)) @ frames[:, None] + origins[:, None, :, None])
+        for project in (m.to_point_q, m.to_point_k, m.to_point_v)
+    )
+    distances = torch.cdist(q.flatten(3), k.flatten(3)) ** 2
+    scores = heads(m.to_scalar_q(x)) @ heads(m.to_scalar_k(x)).mT / 15**0.5
+    scores = scores - F.softplus(m.point_weights)[:, None, None] * distances / 2 / 54**0.5
+    scores = scores + m.to_pairwise_attn_bias(pairs).permute(0, 3, 1, 2) / 3**0.5
+    weights = scores.softmax(-1)
+    places = torch.einsum("bhij,bhjdc->bhidc", weights, v) - origins[:, None, :, None]
+    places = places @ frames.mT[:, None]
+    found = torch.einsum("bhij,bijd->bhid", weights, pairs)
+    lengths = (places.square().sum(-1) + 1e-8).sqrt()
+    parts = weights @ heads(m.to_scalar_v(x)), places.flatten(3), lengths, found
+    expected = m.to_out(torch.cat([merged(part) for part in parts], -1))
+    return m(x, pairs, frames, origins), expected
+
+
+@proves("set_transformer_18")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.SAB, C, C, H), tokens()
+    q = m.mab.fc_q(x)
+    context = q + attended(q, m.mab.fc_k(x), m.mab.fc_v(x))
+    return m(x), context + F.relu(m.mab.fc_o(context))
+
+
+@proves("train_llm_from_scratch_3")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MultiHeadAttention, H, C, 8), tokens()
+    parts = [attended(h.query(x), h.key(x), h.value(x), CAUSAL, 1) for h in m.heads]
+    return m(x), m.proj(torch.cat(parts, -1))
+
+
+@proves("tt_metal_56789")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.ResidualAttentionBlock, 24, H), tokens(T, B, 24)
+    a, y = m.attn, m.ln_1(x).transpose(0, 1)
+    context = a.out_proj(attended(a.q_proj(y), a.k_proj(y), a.v_proj(y))).transpose(0, 1)
+    return m(x), x + context + m.mlp(m.ln_2(x + context))

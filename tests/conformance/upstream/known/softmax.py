@@ -8,7 +8,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from upstream.cases import Case, edges, image, sizes
-from upstream.proofs import REAL, B, C, H, T, attended, heads, made, merged, proves, tokens
+from upstream.proofs import (
+    REAL,
+    B,
+    C,
+    H,
+    T,
+    attended,
+    heads,
+    made,
+    merged,
+    proves,
+    tokens,
+)
 
 
 def _words() -> tuple[Any, ...]:
@@ -34,6 +46,16 @@ def _items() -> tuple[Any, ...]:
 def _passages() -> tuple[Any, ...]:
     """Return two passages of 7 words, and a summary of the question to each."""
     return torch.randn(2, 7, 16), torch.randn(2, 16)
+
+
+def _points() -> tuple[Any, ...]:
+    """Return the features of 6 points of two clouds, and their coordinates."""
+    return torch.randn(2, 6, 16), torch.randn(2, 6, 3)
+
+
+def _clicked_items() -> tuple[Any, ...]:
+    """Return the items of two users, and how many there are of each."""
+    return torch.randn(2, 7, 16), torch.tensor([7, 4])
 
 
 CASES = (
@@ -161,6 +183,24 @@ CASES = (
         known_as=("rows-not-normalised",),
         options=sizes(size=16, attn_size=8),
         example=_passages,
+    ),
+    Case(
+        "point_transformer_pytorch_3",
+        "PointTransformerLayer",
+        "lucidrains/point-transformer-pytorch#3",
+        "softmax-wrong-dim",
+        known_as=("rows-not-normalised",),
+        options=sizes(dim=16, pos_mlp_hidden_dim=8, attn_mlp_hidden_mult=2),
+        example=_points,
+    ),
+    Case(
+        "paddlerec_904",
+        "CapsuleLayer",
+        "PaddlePaddle/PaddleRec#904",
+        "softmax-wrong-dim",
+        known_as=("rows-not-normalised", "padding-leak", "mask-unused"),
+        options=sizes(input_units=16, out_units=8, max_len=10, k_max=3),
+        example=_clicked_items,
     ),
 )
 
@@ -331,3 +371,26 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     first = m.attention(x, state)
     pooled = torch.einsum("bt,btc->bc", first.softmax(-1), x)
     return m(x, state), torch.stack([first, m.attention(x, m.cell(pooled, state))], 1)
+
+
+@proves("point_transformer_pytorch_3")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.PointTransformerLayer, dim=C, pos_mlp_hidden_dim=8, attn_mlp_hidden_mult=2)
+    x, places = tokens(), tokens(B, T, 3)
+    q, k, v = m.to_qkv(x).chunk(3, -1)
+    shift = m.pos_mlp(places[:, :, None] - places[:, None])
+    weights = m.attn_mlp(q[:, :, None] - k[:, None] + shift).softmax(2)
+    return m(x, places), (weights * (v[:, None] + shift)).sum(2)
+
+
+@proves("paddlerec_904")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, items = made(module.CapsuleLayer, C, 5, 8, 3), tokens()
+    logits = m.B_matrix[:, :, :T].expand(B, 3, T)
+    mapped = items @ m.bilinear_mapping_matrix
+    expected = mapped
+    for _ in range(3):
+        weights = logits.masked_fill(~REAL[:, None], float("-inf")).softmax(-1)
+        expected = m.squash(weights @ mapped)
+        logits = logits + expected @ mapped.mT
+    return m(items, REAL.sum(1)), expected

@@ -4,10 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 from upstream.cases import Case, sizes
-from upstream.proofs import CAUSAL, C, H, attended, heads, made, merged, proves, tokens
+from upstream.proofs import (
+    CAUSAL,
+    C,
+    H,
+    attended,
+    heads,
+    made,
+    merged,
+    proves,
+    tokens,
+)
+
+
+def _clips() -> tuple[Any, ...]:
+    """Return the frames of two clips, one after the other, and how many there are of each."""
+    return torch.randn(17, 32), torch.tensor([10, 7])
+
 
 CASES = (
     Case(
@@ -44,6 +61,28 @@ CASES = (
         "proger/hippogriff#7",
         "window-missing",
         options={"causal": True, "window": 4, **sizes(dim=32, head_dim=8, window_size=3)},
+    ),
+    Case(
+        "qwen3_asr_103",
+        "AudioEncoder",
+        "QwenLM/Qwen3-ASR#103",
+        "window-missing",
+        known_as=("mask-unused", "batch-mixed"),
+        options=sizes(),
+        example=_clips,
+    ),
+    Case(
+        "maxtext_4289",
+        "Attention",
+        "AI-Hypercomputer/maxtext#4289",
+        "window-off-by-one",
+        options={
+            "causal": True,
+            "window": 4,
+            **sizes(
+                emb_dim=32, num_query_heads=4, num_kv_heads=2, head_dim=8, sliding_window_size=4
+            ),
+        },
     ),
 )
 
@@ -84,3 +123,20 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     m, x = made(module.Attention, C, 4, 2), tokens()
     q, k, v = m.qkv(x).chunk(3, -1)
     return m(x), m.output(attended(q, k, v, CAUSAL.triu(-2)))
+
+
+@proves("qwen3_asr_103")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    config = module.AudioEncoderConfig(d_model=C, n_window=3)
+    m, frames = made(module.AudioEncoder, config), tokens(9, C)
+    alone = [m(window, torch.tensor([len(window)])) for window in frames.split([3, 2, 3, 1])]
+    return m(frames, torch.tensor([5, 4])), torch.cat(alone)
+
+
+@proves("maxtext_4289")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Attention, C, H, 2, 4, sliding_window_size=3), tokens()
+    q, k, v = heads(m.query(x)), heads(m.key(x), 2), heads(m.value(x), 2)
+    keep = CAUSAL.triu(-2)
+    context = F.scaled_dot_product_attention(q, k, v, attn_mask=keep, enable_gqa=True)
+    return m(x), m.out(merged(context))
