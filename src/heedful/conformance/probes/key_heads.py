@@ -35,7 +35,7 @@ def key_heads(evidence: Evidence) -> Iterator[Finding | Fact]:
         return
     for count in (1, heads):
         made = None if count is None else attempt(partial(make, count))
-        if not isinstance(made, nn.Module) or _shapes(made) == _shapes(subject.module):
+        if not isinstance(made, nn.Module) or not _differ_in_heads(subject.module, made):
             continue
         target = replace(subject.target, callee=made)
         other = replace(subject, target=target, callee=CASTS[subject.dtype](made.eval()))
@@ -52,8 +52,18 @@ def key_heads(evidence: Evidence) -> Iterator[Finding | Fact]:
             return
 
 
-def _shapes(module: nn.Module) -> list[tuple[int, ...]]:
-    return [tuple(it.shape) for it in module.parameters()]
+def _differ_in_heads(one: nn.Module, other: nn.Module) -> bool:
+    """Check whether two modules differ in the heads of their projections, and both take tokens of the same width.
+
+    Another number of heads changes one side of a projection; both sides change with the width.
+    """
+    shapes = {name: it.shape for name, it in one.named_parameters()}
+    changed = [
+        sum(size != before for size, before in zip(it.shape, shapes[name], strict=False))
+        for name, it in other.named_parameters()
+        if name in shapes
+    ]
+    return any(changed) and max(changed) == 1
 
 
 def _line_creating(module: nn.Module, error: Exception) -> SourceLine | None:

@@ -1,0 +1,56 @@
+"""Tests of the probe that changes the number of key heads."""
+
+from torch import nn
+
+from heedful.conformance import check
+
+
+class OfImage(nn.Module):
+    """Attention of an image's pixels; its groups are those of the normalization, and not of heads."""
+
+    def __init__(self, n_channels: int, n_heads: int = 1, n_groups: int = 32):
+        super().__init__()
+        self.norm = nn.GroupNorm(n_groups, n_channels)
+        self.projection = nn.Linear(n_channels, 3 * n_channels)
+        self.n_heads = n_heads
+
+    def forward(self, x):
+        B, C, Y, X = x.shape
+        tokens = self.norm(x).flatten(2).transpose(1, 2)
+        qkv = self.projection(tokens).view(B, Y * X, 3, self.n_heads, C // self.n_heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        weights = (q @ k.transpose(-1, -2) * (C // self.n_heads) ** -0.5).softmax(-1)
+        context = (weights @ v).transpose(1, 2).flatten(2)
+        return x + context.transpose(1, 2).view(B, C, Y, X)
+
+
+class Grouped(nn.Module):
+    """Grouped heads whose keys fit only if their number squared is that of the query heads."""
+
+    def __init__(self, dim: int, num_heads: int = 4, num_kv_heads: int = 2):
+        super().__init__()
+        self.heads, self.size = num_heads, dim // num_heads
+        self.kv_heads = num_heads // num_kv_heads
+        self.q = nn.Linear(dim, dim)
+        self.k = nn.Linear(dim, num_kv_heads * self.size)
+        self.v = nn.Linear(dim, num_kv_heads * self.size)
+
+    def forward(self, x):
+        B, T, C = x.shape
+        q = self.q(x).view(B, T, self.heads, self.size).transpose(1, 2)
+        k, v = (
+            it(x).view(B, T, self.kv_heads, self.size).transpose(1, 2) for it in (self.k, self.v)
+        )
+        k, v = (it.repeat_interleave(self.heads // self.kv_heads, 1) for it in (k, v))
+        weights = (q @ k.transpose(-1, -2) * self.size**-0.5).softmax(-1)
+        return (weights @ v).transpose(1, 2).reshape(B, T, C)
+
+
+def test_groups_of_a_normalization_are_no_key_heads():
+    assert check(OfImage).bugs == ()
+
+
+def test_sizes_that_fit_one_number_of_key_heads_are_found():
+    (bug,) = check(Grouped).bugs
+    assert bug.name == "crashes"
+    assert "With 1 heads of keys and values" in bug.proof
