@@ -199,14 +199,15 @@ class CallingConvention:
                 tensor = tensor.transpose(0, 1)
             pooled = tensor.dim() > 0 and len(tensor) == B
             return tensor.reshape(B, 1, -1).expand(B, T, -1) if pooled else None
+        if self.rows_before:
+            has_more = tensor.dim() > 2 and tensor.shape[:2] == (B, self.rows_before + T)
+            return tensor[:, self.rows_before :] if has_more else None
         order, grid = self._order, self.grid_of(T)
-        if tensor.dim() == len(order) and not self.rows_before:
+        if tensor.dim() == len(order):
             at_tokens = [tensor.shape[order.index(axis)] for axis in range(1, 1 + len(grid))]
             return self._from_layout(tensor, T) if at_tokens == [*grid] else None
         if order[:2] == [1, 0] and tensor.dim() > 1:
             return tensor.transpose(0, 1)
-        if self.rows_before and tensor.dim() > 2 and tensor.shape[1] == self.rows_before + T:
-            return tensor[:, self.rows_before :]
         return None if self.layout in ("(B, H, T, D)", SIGNAL) else tensor
 
 

@@ -241,11 +241,13 @@ def _report(
     if name == "padding-leak" and is_left and not change.by_values:
         name, reason = "left-padding-positions", "Positions are counted from the padding on."
         line = _line_counting_positions(subject, evidence.inputs.entry(b), keep[b])
-    if name == "mask-fill-too-small" and line is not None and not FILL.search(line.source):
-        name, reason = "padding-leak", "No mask hides the padding."
-    if name == "padding-leak" and subject.padding is not None:
+    fills = name != "mask-fill-too-small" or line is None or FILL.search(line.source)
+    if (name == "padding-leak" or not fills) and subject.padding is not None:
         callee, known = subject.target.callee, (*names.PADDING_MASKS, subject.padding.name)
-        line = call_omitting_beside(callee, subject.padding.name, known) or line
+        omitting = call_omitting_beside(callee, subject.padding.name, known)
+        if omitting is not None:
+            name, reason = "padding-leak", reason if fills else "No mask hides the padding."
+        line = omitting or line
     unsure = name == "left-padding-positions" and not evidence.is_causal
     unsure |= is_after_prefix(subject.target)  # the mask may tell which tokens belong to the prefix
     if name == "padding-leak" and _is_hidden_from_attentions(evidence, padded, keep):
