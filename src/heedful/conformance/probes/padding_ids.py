@@ -28,7 +28,7 @@ PADDED = 2
 
 @probe("mask-inverted")
 def padding_ids(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """End each sequence with the id of padding, if the target compares ids with it: whom do real tokens see?"""
+    """End each sequence with the id of padding, if the target compares ids with it, and see whom real tokens see."""
     inputs, padding = evidence.inputs, _padding_id(evidence)
     B, T = inputs.sizes
     if padding is None or T <= PADDED + 2:

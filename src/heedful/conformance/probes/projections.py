@@ -139,11 +139,15 @@ def _of_contexts(evidence: Evidence, unused: set[int]) -> Iterator[str]:
 
 
 def _computed_for_nothing(evidence: Evidence, read: set[str], unused: set[int]) -> Iterator[str]:
-    """Yield the weights of queries, keys or values by their names that a step reads, though nothing uses its result."""
+    """Yield the weights of queries, keys or values by their names that a step reads, though nothing uses its result.
+
+    A projection whose weights are read elsewhere, too, does something: its bias alone is no evidence.
+    """
     for step in (evidence.baseline.trace.steps[index] for index in sorted(unused)):
         if is_projection(step):
             names = [it.name for it in step.inputs if it.kind == "parameter"]
-            yield from (it for it in names if it not in read and _has_operand_role(it))
+            if not read & set(names):
+                yield from filter(_has_operand_role, names)
 
 
 def _has_operand_role(parameter: str) -> bool:
