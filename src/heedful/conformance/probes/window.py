@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 
@@ -12,7 +13,7 @@ from heedful.conformance.evidence.masking import mask_building_line
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.call_sites import line_reading
 from heedful.conformance.recording.forwarding import call_of_omitting
-from heedful.conformance.recording.source import SourceLine, docstring_around
+from heedful.conformance.recording.source import SourceLine, function_around
 from heedful.conformance.reporting.finding import Fact, Finding
 
 ADDED: re.Pattern[str] = re.compile(r"self\.\w+ ([+-] \d)")
@@ -64,6 +65,8 @@ def _line(evidence: Evidence, attention: RecordedAttention, excess: int) -> Sour
     reading = next((line for line in readers if line is not None), None)
     added = ADDED.search(reading.source) if reading else None
     adds_excess = added is not None and int(added[1].replace(" ", "")) == excess
-    stated = COUNTING.search(docstring_around(building))
-    elsewhere = "window" not in building.source
+    builder = function_around(building)
+    stated = builder and COUNTING.search((ast.get_docstring(builder) or "").lower())
+    takes_window = builder and any("window" in it.arg for it in builder.args.args)
+    elsewhere = "window" not in building.source and not takes_window
     return reading if reading and (adds_excess or stated or elsewhere) else building

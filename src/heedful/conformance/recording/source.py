@@ -203,14 +203,14 @@ def texts_compared(cls: Callable[..., object]) -> dict[str, str]:
     return texts
 
 
-def docstring_around(line: SourceLine) -> str:
-    """Return the docstring of the function outside any class that a line is in, in lower case; "" if there is none."""
+def function_around(line: SourceLine) -> ast.FunctionDef | None:
+    """Return the function outside any class that a line is in; None if there is none."""
     source = parsed_file(line.file)
     functions = [] if source is None else source.tree.body
     around = (
         it for it in functions if isinstance(it, ast.FunctionDef) and contains_line(it, line.line)
     )
-    return next((ast.get_docstring(it) or "" for it in around), "").lower()
+    return next(around, None)
 
 
 def contains_line(statement: ast.stmt, line: int | None) -> bool:
