@@ -131,7 +131,8 @@ def renamed_file() -> None:
 def test_misbehavior_is_noticed(act, message, tmp_path, monkeypatch):
     (tmp_path / "case").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert message in (isolation.fault(act, tmp_path / "case", seconds=0.5) or "")
+    seconds = 0.5 if "0.5 s" in message else 60
+    assert message in (isolation.fault(act, tmp_path / "case", seconds=seconds) or "")
     assert not (tmp_path / "written").exists()
 
 
