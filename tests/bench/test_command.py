@@ -37,6 +37,15 @@ def document(*arguments: str) -> dict:
 # --- output ------------------------------------------------------------------------------------------
 
 
+def test_shares_are_of_the_highest_peak(monkeypatch):
+    """The first measurement of the peak was disturbed; the one after the last case was not."""
+    measured = iter(({"fma": 1e6}, {"fma": 1e15}))
+    monkeypatch.setattr("heedful.bench.run.measure_peaks", lambda probes: next(measured))
+    (case,) = document(*QUICK, "--case", "training-fp32")["cases"]
+    assert case["share"]["of"] == "fma"
+    assert 0 < case["share"]["low"] <= case["share"]["median"] < 1
+
+
 def test_json_contains_the_measurements():
     found = document(*QUICK, "--case", "training-fp32", "--case", "decode-b1-bf16")
     assert found["right"] is True

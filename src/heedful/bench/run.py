@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, replace
 
 from heedful.bench.cases import BenchCase
 from heedful.bench.conditions import BenchConditions
@@ -18,7 +18,7 @@ from heedful.bench.speed import measure_time
 from heedful.bench.targets import BenchTargets
 from heedful.bench.threads import compare_threads
 from heedful.bench.workload import ModelWorkload
-from heedful.timing import Budget
+from heedful.timing import Budget, Spread
 
 FULL_BUDGET: Budget = Budget(seconds=3.0, min_turns=5)
 QUICK_BUDGET: Budget = Budget(seconds=0.02, min_turns=3)
@@ -33,7 +33,7 @@ def run_cases(
     quick: bool = False,
     announce: Callable[[str], None] = lambda _: None,
 ) -> BenchReport:
-    """Measure the machine's peaks, then every case.
+    """Measure every case, and the machine's peaks before the first and after the last.
 
     Args:
         cases: Some of `cases.CASES`.
@@ -57,14 +57,18 @@ def run_cases(
     results = []
     for case in cases:
         announce(case.name)
-        result = run_case(case, conditions)
-        if targets is not None:
-            judgements = judge(result, targets.of(case.name), quick=quick)
-            result = replace(result, judgements=judgements)
-        results.append(result)
+        results.append(run_case(case, conditions))
+    announce("the machine's peaks")
+    peaks = _highest_peaks((conditions.peaks, measure_peaks(probes)), results)
+    results = [_with_peaks(result, conditions.peaks, peaks) for result in results]
+    if targets is not None:
+        results = [
+            replace(result, judgements=judge(result, targets.of(result.case.name), quick=quick))
+            for result in results
+        ]
     return BenchReport(
         machine=this_machine(),
-        peaks=_highest_peaks(conditions.peaks, results),
+        peaks=peaks,
         results=tuple(results),
         judged=targets is not None,
         quick=quick,
@@ -85,10 +89,29 @@ def run_case(case: BenchCase, conditions: BenchConditions) -> CaseResult:
             return measure_time(case, workload, conditions)
 
 
-def _highest_peaks(peaks: dict[str, float], results: list[CaseResult]) -> dict[str, float]:
-    """Return the highest value of each peak: of those before the first case, and those in turns with a case."""
+def _highest_peaks(
+    measured: Sequence[dict[str, float]], results: Sequence[CaseResult]
+) -> dict[str, float]:
+    """Return the highest value of each peak: of those measured alone, and those in turns with a case."""
     all_seconds = [result.times.seconds for result in results if result.times is not None]
-    return {
-        name: max([peak, *(1 / min(seconds[name]) for seconds in all_seconds if name in seconds)])
-        for name, peak in peaks.items()
+    in_turns = {
+        name: [1 / min(seconds[name]) for seconds in all_seconds if name in seconds]
+        for name in measured[0]
     }
+    return {
+        name: max([*(peaks[name] for peaks in measured), *found])
+        for name, found in in_turns.items()
+    }
+
+
+def _with_peaks(
+    result: CaseResult, before: dict[str, float], highest: dict[str, float]
+) -> CaseResult:
+    """Return a result with the share of the highest peak, unless its own peak took turns with it.
+
+    A peak that was measured while something else ran would make the shares too high.
+    """
+    if result.share is None or result.times is None or result.peak in result.times.seconds:
+        return result
+    factor = before[result.peak] / highest[result.peak]
+    return replace(result, share=Spread(*(factor * part for part in astuple(result.share))))
