@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -128,8 +129,12 @@ def findings(target: object) -> list[Finding]:
 
 @contextmanager
 def written(tmp_path: Path, source: str) -> Iterator[type[nn.Module]]:
-    """Write a source into a file, so that its lines can be named, and load its attention."""
-    file = tmp_path / "attention.py"
+    """Write a source into a file, so that its lines can be named, and load its attention.
+
+    Each source gets a folder of its own: Python takes a file of the same name, size and second for the one that it has
+    compiled before.
+    """
+    file = Path(tempfile.mkdtemp(dir=tmp_path)) / "attention.py"
     file.write_text(source)
     with loaded(f"{file}:Attention") as target:
         yield target
