@@ -249,6 +249,19 @@ def test_a_model_without_visible_attention_is_an_error():
         attention_of(nn.Linear(3, 3), torch.randn(2, 3))
 
 
+def test_small_calls_that_repeat_are_seen():
+    x = torch.randn(1, 2, 4, 8)
+    for attend in (heedful.attention, heedful.scaled_dot_product_attention):
+
+        class Model(nn.Module):
+            def forward(self, x, attend=attend):
+                return attend(x, x, x)
+
+        for _ in range(3):
+            attend(x, x, x)
+        assert len(attention_of(Model(), x).layers) == 1
+
+
 def test_the_attention_of_another_thread_hides_none_of_the_models():
     entered, release = threading.Event(), threading.Event()
     x = torch.randn(1, 2, 4, 8)

@@ -16,7 +16,13 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from heedful.errors import ArgumentError
-from heedful.functional import as_problem, observers
+from heedful.functional import (
+    as_problem,
+    attention,
+    observers,
+    problem_of,
+    scaled_dot_product_attention,
+)
 from heedful.masks import Dense, KeyRanges, Mask
 from heedful.problem import AttentionProblem
 from heedful.summaries import Summary, summarize
@@ -162,7 +168,11 @@ class _Watcher(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Let a function of PyTorch run, and look at its arguments before if it is attention."""
         if func is not F.scaled_dot_product_attention:
-            return func(*args, **(kwargs or {}))
+            seen = self.count
+            result = func(*args, **(kwargs or {}))
+            if func in OURS and self.count == seen:  # a small call that repeats tells no observer
+                self.see(OURS[func](*args, **(kwargs or {})))
+            return result
         problem = _as_problem(*args, **(kwargs or {}))
         if problem is not None:
             self.see(problem)
@@ -226,6 +236,25 @@ def _as_problem(
 ) -> AttentionProblem | None:
     """Return the problem that arguments of PyTorch's function stand for; None if ours do not take it."""
     return as_problem(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+def _problem_of_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask | Tensor | None = None,
+    *,
+    scale: float | None = None,
+    **_: Any,
+) -> AttentionProblem:
+    """Return the problem of a call of `attention` that repeats: it has no other options."""
+    return problem_of(query, key, value, mask, scale=scale)
+
+
+OURS: dict[Any, Callable[..., Any]] = {
+    attention: _problem_of_attention,
+    scaled_dot_product_attention: _as_problem,
+}
 
 
 def _summarize(problem: AttentionProblem, statistics: dict[str, Any]) -> Summary:
