@@ -9,7 +9,7 @@ import torch
 from heedful.errors import ArgumentError
 from heedful.masks import Mask
 from heedful.parallel.heads import aligned_key_heads, split_heads
-from heedful.parallel.order import TokenOrder, pairs_of_queries
+from heedful.parallel.order import TokenOrder
 from heedful.parallel.travel import Travel, travel_of
 
 
@@ -132,8 +132,8 @@ class _Rank:
     @property
     def pairs(self) -> int:
         """The visible pairs of the queries of this row, for the heads of this column."""
-        tokens, ranges = self.order.tokens, self.travel.ranges
-        pairs = int(pairs_of_queries(ranges, tokens)[self.travel.order.places[self.row]].sum())
+        ranges = self.travel.ranges
+        pairs = int(self.travel.pairs[:, self.row].sum())
         if ranges is None or len(ranges.start) == 1:
             pairs *= self.sizes.batch
         return pairs * self._dealt[self.column][0]
@@ -191,19 +191,17 @@ class _Rank:
         count = self._dealt[self.column][1] if repeated is None else len(repeated)
         return sizes.batch * count * (sizes.head_size + sizes.value_size)
 
-    def _keys(self, pairs: list[tuple[int, int]]) -> int:
-        """How many keys go from one row to another, over some pairs of rows."""
-        return sum(len(part) for sender, to in pairs for part in self.travel.messages[sender][to])
-
     @property
     def ring_forward(self) -> int:
         """The keys and values that other rows need of this one."""
         number = self.sizes.wide if self._shares_keys else self.sizes.narrow
-        sent = self._keys([(self.row, to) for to in range(self.row_count)])
+        counts = self.travel.counts
+        sent = int(counts[self.row].sum() - counts[self.row, self.row])
         return sent * self._key_and_value * number
 
     @property
     def ring_backward(self) -> int:
         """The same again, and the gradients of what other rows have sent."""
-        received = self._keys([(sender, self.row) for sender in range(self.row_count)])
+        counts = self.travel.counts
+        received = int(counts[:, self.row].sum() - counts[self.row, self.row])
         return self.ring_forward + received * self._key_and_value * self.sizes.wide
