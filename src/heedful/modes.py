@@ -39,9 +39,8 @@ def eager(*tensors: Tensor | None) -> bool:
     )
 
 
-_detail = (
-    threading.local()
-)  # wanted: whether function modes of this thread see operations instead of whole calls
+# wanted: whether function modes of this thread see operations instead of whole calls
+_detail = threading.local()
 
 
 def in_function_mode() -> bool:
