@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from heedful.cli import bench, check, generate, grade, info, practise, show, tour, train
+from heedful.cli import bench, check, generate, grade, info, plan, practise, show, tour, train
 from heedful.cli.ending import Commands
 
 __all__ = ["app"]
@@ -47,6 +47,7 @@ for command in (
     show.show,
     info.info,
     bench.bench,
+    plan.plan,
     check.check,
     grade.grade,
     practise.practise,

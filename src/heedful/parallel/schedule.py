@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from heedful.parallel.agreement import MESSAGE_BYTES
 from heedful.parallel.cost import MeshRank
 from heedful.parallel.travel import KEYS_PER_MESSAGE, Travel
+
+Vector = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -148,71 +153,65 @@ class _Links:
 
     def __init__(self, hardware: Hardware, ranks: int) -> None:
         self._hardware: Hardware = hardware
-        self._sending: Tensor = torch.zeros(ranks, dtype=torch.float64)
-        self._receiving: Tensor = torch.zeros(ranks, dtype=torch.float64)
+        self._sending: Vector = np.zeros(ranks)
+        self._receiving: Vector = np.zeros(ranks)
 
-    def transfer(self, step: int, message_bytes: Tensor, posted: Tensor) -> Tensor:
-        """Let each rank r get a message of rank r − step, and return when it has sent and received its own.
+    def transfer(self, sender: Indices, message_bytes: Vector, posted: Vector) -> Vector:
+        """Let each rank get a message, and return when it has sent and received its own.
 
         Args:
-            step: how far messages go.
-            message_bytes: for each receiver, how many bytes it gets; 0: there is no message.
+            sender: from whom each rank gets its message; every rank is the sender of one.
+            message_bytes: how many bytes each rank gets; 0: there is no message.
             posted: when each rank comes to the transfer.
         """
         hardware, exists = self._hardware, message_bytes > 0
-        start = torch.maximum(posted, posted.roll(step))
-        start = torch.maximum(start, torch.maximum(self._receiving, self._sending.roll(step)))
+        start = np.maximum(np.maximum(posted, posted[sender]), self._receiving)
+        start = np.maximum(start, self._sending[sender])
         end = start + hardware.latency + message_bytes / hardware.bandwidth
-        self._receiving = torch.where(exists, end, self._receiving)
-        self._sending = torch.where(exists.roll(-step), end.roll(-step), self._sending)
-        ended = torch.where(exists, end, 0.0)
-        return torch.maximum(ended, ended.roll(-step))
+        self._receiving = np.where(exists, end, self._receiving)
+        self._sending[sender] = np.where(exists, end, self._sending[sender])
+        ended = np.where(exists, end, 0.0)
+        sent = np.empty_like(ended)
+        sent[sender] = ended
+        return np.maximum(ended, sent)
 
 
 class _Rounds:
-    """What every rank receives and computes in each round."""
+    """What every rank gets and computes in each round, one row for a round.
+
+    Args:
+        travel: which keys travel.
+        parts: for the keys of each rank (rows), how long each rank (columns) computes with them.
+
+    Attributes:
+        senders: from whom each rank gets keys.
+        keys: how many it gets.
+        seconds: how long it computes with them: their share of the time that all keys of their sender take.
+        own: how long each rank computes with its own keys.
+    """
 
     def __init__(self, travel: Travel, parts: Tensor) -> None:
-        self._travel: Travel = travel
-        self._parts: Tensor = parts
-        self.count: int = len(travel.rounds)
-        self.own: Tensor = parts.diagonal()
-
-    def step(self, number: int) -> int:
-        """Return how far the messages of a round go."""
-        return self._travel.rounds[number][0]
-
-    def keys(self, number: int) -> Tensor:
-        """Return how many keys each rank gets in a round."""
-        step, message = self._travel.rounds[number]
-        keys = _from(self._travel.counts, step) - message * KEYS_PER_MESSAGE
-        return keys.clamp(0, KEYS_PER_MESSAGE).double()
-
-    def seconds(self, number: int) -> Tensor:
-        """Return how long each rank computes with them: its share of the time that all keys of their sender take."""
-        step, _ = self._travel.rounds[number]
-        of_all = _from(self._travel.counts, step).clamp(min=1)
-        return _from(self._parts, step) * self.keys(number) / of_all
-
-
-def _from(matrix: Tensor, step: int) -> Tensor:
-    """Return of (senders, receivers) what each receiver r has from sender r − step."""
-    return matrix.roll(step, dims=0).diagonal()
+        ranks = np.arange(len(parts))
+        steps, numbers = np.array(travel.rounds, dtype=np.int64).reshape(-1, 2, 1).swapaxes(0, 1)
+        counts, times = travel.counts.numpy(), parts.numpy()
+        self.senders: Indices = (ranks - steps) % len(ranks)
+        needed = counts[self.senders, ranks]
+        self.keys: Vector = (needed - numbers * KEYS_PER_MESSAGE).clip(0, KEYS_PER_MESSAGE)
+        self.seconds: Vector = times[self.senders, ranks] * self.keys / needed.clip(min=1)
+        self.own: Vector = times.diagonal().copy()
 
 
 def _ring_forward(travel: Travel, parts: Tensor, key_bytes: int, links: _Links) -> float:
     """Return when the last rank has ended: a round's messages are under way while the part before is computed."""
     rounds = _Rounds(travel, parts)
-    clock, arriving = torch.zeros_like(rounds.own), torch.zeros_like(rounds.own)
-    if rounds.count:
-        arriving = links.transfer(rounds.step(0), rounds.keys(0) * key_bytes, clock)
-    clock = clock + rounds.own
-    for number in range(rounds.count):
+    clock, arriving = np.zeros_like(rounds.own), np.zeros_like(rounds.own)
+    for number in range(-1, len(rounds.keys)):
         arrived = arriving
-        if number + 1 < rounds.count:
-            following = rounds.keys(number + 1) * key_bytes
-            arriving = links.transfer(rounds.step(number + 1), following, clock)
-        clock = torch.maximum(clock, arrived) + rounds.seconds(number)
+        if number + 1 < len(rounds.keys):
+            following = rounds.senders[number + 1], rounds.keys[number + 1] * key_bytes
+            arriving = links.transfer(*following, clock)
+        computed = rounds.own if number < 0 else rounds.seconds[number]
+        clock = np.maximum(clock, arrived) + computed
     return float(clock.max())
 
 
@@ -221,18 +220,19 @@ def _ring_backward(
 ) -> float:
     """Return the same where the gradients of each part return while the next one is computed."""
     rounds = _Rounds(travel, parts)
-    zero = torch.zeros_like(rounds.own)
-    clock, arriving, returning = zero, zero, zero
-    if rounds.count:
-        arriving = links.transfer(rounds.step(0), rounds.keys(0) * key_bytes, clock)
-    clock = clock + rounds.own
-    for number in range(rounds.count):
-        arrived, step = arriving, rounds.step(number)
-        if number + 1 < rounds.count:
-            following = rounds.keys(number + 1) * key_bytes
-            arriving = links.transfer(rounds.step(number + 1), following, clock)
-        clock = torch.maximum(clock, arrived) + rounds.seconds(number)
-        to_owner = rounds.keys(number).roll(-step) * gradient_bytes
-        returned, returning = returning, links.transfer(-step, to_owner, clock)
-        clock = torch.maximum(clock, returned)
-    return float(torch.maximum(clock, returning).max())
+    clock, arriving, returning = (np.zeros_like(rounds.own) for _ in range(3))
+    for number in range(-1, len(rounds.keys)):
+        arrived = arriving
+        if number + 1 < len(rounds.keys):
+            following = rounds.senders[number + 1], rounds.keys[number + 1] * key_bytes
+            arriving = links.transfer(*following, clock)
+        if number < 0:
+            clock = clock + rounds.own
+            continue
+        clock = np.maximum(clock, arrived) + rounds.seconds[number]
+        owner = rounds.senders[number]
+        user = np.argsort(owner)  # from whom each owner gets gradients
+        to_owner = rounds.keys[number][user] * gradient_bytes
+        returned, returning = returning, links.transfer(user, to_owner, clock)
+        clock = np.maximum(clock, returned)
+    return float(np.maximum(clock, returning).max())
