@@ -24,7 +24,14 @@ def peak_bytes(rank: MeshRank, *, backward: bool) -> int:
     held = _Held(rank)
     forward = held.exchange_and_attend()
     peak = max(forward, held.differentiate()) if backward else forward
-    return held.inputs + peak + held.mask
+    return held.inputs + peak + mask_bytes(rank)
+
+
+def mask_bytes(rank: MeshRank) -> int:
+    """Return the size of the order, the key ranges, and which keys each row needs."""
+    travel = rank.travel
+    tokens = travel.order.tokens * (16 + rank.row_count)
+    return tokens + (0 if travel.ranges is None else 8 * travel.ranges.start.numel())
 
 
 @dataclass(frozen=True)
@@ -76,13 +83,6 @@ class _Held:
         """Query, key and value as they are given."""
         narrow = self.rank.sizes.narrow
         return self._all_heads(narrow, keys=False) + self._all_heads(narrow, keys=True)
-
-    @property
-    def mask(self) -> int:
-        """The order, the key ranges, and which keys each row needs."""
-        travel = self.rank.travel
-        tokens = travel.order.tokens * (16 + self.rank.row_count)
-        return tokens + (0 if travel.ranges is None else 8 * travel.ranges.start.numel())
 
     @property
     def _returned(self) -> int:

@@ -210,7 +210,7 @@ def _notes(rank: MeshRank, hardware: Hardware) -> tuple[str, ...]:
     sizes = rank.sizes
     if rank.shares_keys:
         notes.append(
-            f"{sizes.key_heads} key heads on {rank.columns} ranks: sent to each that reads them"
+            f"key heads: {sizes.key_heads} on {rank.columns} ranks, sent to all that read them"
         )
     if sizes.query_heads % rank.columns:
         notes.append(f"{sizes.query_heads} query heads on {rank.columns} ranks: some have one more")
