@@ -98,6 +98,8 @@ def test_a_measured_rate_is_that_of_this_machine():
         ("tokens", "1.5"),
         ("tokens", "0"),
         ("tokens", "many"),
+        ("tokens", "2G"),
+        ("tokens", "1" * 400),
         ("bandwidth", "-1"),
         ("bandwidth", "5 FLOP/s"),
         ("flops", "0"),

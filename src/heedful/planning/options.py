@@ -17,6 +17,7 @@ DTYPES: dict[str, torch.dtype] = {
     "fp16": torch.float16,
     "fp64": torch.float64,
 }
+MOST_TOKENS: int = 2**30
 _PREFIXES: str = "KMGTP"
 _NUMBER: re.Pattern[str] = re.compile(r"(\d+(?:\.\d+)?|\d*\.\d+)\s*([KMGTP]?)", re.IGNORECASE)
 
@@ -25,17 +26,17 @@ def read_count(option: str, text: str) -> int:
     """Return a number of tokens, whose K and M are powers of 1024.
 
     Raises:
-        ArgumentError: it is no whole number of at least 1.
+        ArgumentError: it is no whole number, or out of range.
 
     Examples:
         >>> read_count("--tokens", "128K")
         131072
     """
     number = _read(text, "", 1024)
-    if number is None or number < 1 or number != int(number):
+    if number is None or not 1 <= number <= MOST_TOKENS or number != int(number):
         raise ArgumentError(
             option,
-            expected="a whole number of at least 1, such as 8192, 128K or 1M",
+            expected="a whole number from 1 to 1G, such as 8192, 128K or 1M",
             received=repr(text),
             remedy="K is 1024, and M is 1024 K.",
         )
