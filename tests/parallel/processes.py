@@ -81,7 +81,7 @@ def compute(rank, ranks, folder):
 
 def fail(rank, ranks, folder, how, attend=ring_attention):
     """Save the error of this rank, and after how many seconds it came."""
-    x = torch.randn(1, 2, 4, 8, requires_grad=True)
+    x = torch.randn(1, 3, 4, 8, requires_grad=True)
     order = contiguous_order(4 * ranks, ranks)
     ring_attention(x, x, x, group=dist.group.WORLD, order=order)  # all are connected
     if rank == 1 and how in ("dies in a round", "hangs in a round"):

@@ -5,7 +5,8 @@ import torch
 from parallel_cases import make_call
 
 from heedful.errors import ArgumentError
-from heedful.masks import Causal, Dense, Window
+from heedful.intervals import Intervals
+from heedful.masks import Causal, Dense, KeyRanges, Window
 from heedful.metering import _Meter
 from heedful.parallel import (
     AttentionSizes,
@@ -63,6 +64,33 @@ def test_the_ring_transfers_keys_while_it_computes_its_own(bandwidth):
     part = own + KEYS_PER_MESSAGE**2 * 8 * BACKWARD / RATE.backward
     # The gradients of the last part return when nothing is left to compute.
     assert backward == pytest.approx(agreement + max(part, transfer) + part + transfer)
+
+
+def test_a_rank_receives_one_message_at_a_time():
+    bandwidth = 1e5
+    fast = Rate(forward=1e30, backward=1e30)
+    order = contiguous_order(TOKENS, 4)
+    mesh = ranks_of_mesh(None, order, SIZES, 1)
+    link = Hardware(fast, fast, bandwidth, 0.125)
+    transfer = 0.125 + TOKENS // 4 * 4 * (16 + 8) * 4 / bandwidth
+    agreement = 0.125 + 3 * MESSAGE_BYTES / bandwidth
+    assert forward_seconds(mesh, link) == pytest.approx(agreement + 3 * transfer)
+    # Gradients take as long as keys, and go the other way, between the same messages.
+    assert backward_seconds(mesh, link) == pytest.approx(agreement + 6 * transfer)
+
+
+def test_messages_of_different_senders_follow_one_another():
+    """Of 3 ranks, only the last one needs keys of others."""
+    own = torch.arange(TOKENS // 3 * 3) // (TOKENS // 3)
+    start = torch.where(own == 2, 0, own * (TOKENS // 3))
+    mask = KeyRanges(Intervals.single(start[None], (own[None] + 1) * (TOKENS // 3), len(own)))
+    fast = Rate(forward=1e30, backward=1e30)
+    mesh = ranks_of_mesh(mask, contiguous_order(len(own), 3), SIZES, 1)
+    transfer = TOKENS // 3 * 4 * (16 + 8) * 4 / 1e5
+    agreement = 2 * MESSAGE_BYTES / 1e5
+    assert forward_seconds(mesh, Hardware(fast, fast, 1e5)) == pytest.approx(
+        agreement + 2 * transfer
+    )
 
 
 def test_ulysses_computes_nothing_while_it_exchanges():
@@ -168,9 +196,14 @@ def test_a_slow_link_makes_ulysses_better_and_few_heads_limit_it():
 
 
 def test_memory_decides_between_splits_that_are_equally_fast():
-    found = plan(None, 4096, 4, AttentionSizes(1, 4, 4, 64, 64), hardware(bandwidth=1e30))
-    equal = [s for s in found.splits if s.seconds <= 1.03 * min(x.seconds for x in found.splits)]
-    assert found.best.memory_bytes == min(split.memory_bytes for split in equal)
+    found = plan(None, 4096, 8, AttentionSizes(1, 4, 4, 64, 64), hardware(bandwidth=1e30))
+    assert len(found.splits) == 3
+    fastest = min(split.seconds for split in found.splits)
+    assert max(split.seconds for split in found.splits) <= 1.03 * fastest
+    memories = [split.memory_bytes for split in found.splits]
+    assert max(memories) > min(memories) == found.best.memory_bytes
+    assert found.reason.startswith("as fast as")
+    assert "with the least memory" in found.reason
 
 
 def test_a_long_sequence_on_many_ranks_takes_memory_linear_in_its_length():
