@@ -80,10 +80,11 @@ def weights_of(ids, mask):
     return weights if mask is None else weights * mask.unsqueeze(-1)
 
 
-def in_one_process(build, padding, implementation):
+def in_one_process(build, padding, implementation, dtype=torch.float64):
     model, (ids, mask) = model_of(build, implementation), batch(padding)
+    model = model if build is gpt_oss else model.to(dtype)
     logits = model(ids, attention_mask=mask, use_cache=False).logits
-    return outcomes(model, logits, weights_of(ids, mask))
+    return outcomes(model, logits, weights_of(ids, mask).to(logits.dtype))
 
 
 def outcomes(model, logits, weights):
