@@ -11,7 +11,7 @@ from heedful.errors import ArgumentError
 from heedful.gpt.config import GPTConfig
 from heedful.gpt.model import GPT
 from heedful.masks import Causal, Documents
-from heedful.nn import MultiHeadAttention, RotaryEmbedding
+from heedful.nn import KVCache, MultiHeadAttention, RotaryEmbedding
 from heedful.parallel import (
     balanced_order,
     context_parallel,
@@ -157,6 +157,9 @@ def test_a_cache_other_tokens_and_a_second_context_are_refused():
         within(lambda _: module(torch.zeros(1, 3, 8)))
     with pytest.raises(ArgumentError, match="the 4 tokens of this rank"):
         within(lambda _: MultiHeadAttention(8, num_heads=2)(torch.zeros(1, 3, 8)))
+    cache = KVCache.empty(1, 2, capacity=4, head_dim=4)
+    with pytest.raises(ArgumentError, match="received a cache"):
+        within(lambda _: module(torch.zeros(1, 4, 8), cache=cache))
     with pytest.raises(ArgumentError, match="return_received_mass"):
         within(lambda x: attention(x, x, x, return_received_mass=True))
 

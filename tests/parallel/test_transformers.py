@@ -8,6 +8,7 @@ from torch.nn.attention.flex_attention import flex_attention
 
 from heedful.errors import ArgumentError
 from heedful.integrations.transformers import attend, register
+from heedful.integrations.transformers_masks import make_mask
 from heedful.masks import Causal, Window
 from heedful.parallel import (
     balanced_order,
@@ -247,6 +248,24 @@ def test_layers_that_are_computed_again_outside_of_the_context_are_refused():
     assert_equal(shares, {name: t for name, t in expected.items() if name != "logits"}, 1e-10)
     with pytest.raises(ArgumentError, match="made with a context"):
         simulate(lambda group: gradients(group, within=False), 2)
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "offset"), [(T, T, 0), (1, T // 2 + 1, T // 2), (T // 2, T // 2 + 4, 0)]
+)
+def test_a_mask_of_other_tokens_is_refused(queries, keys, offset):
+    """A model asks for the mask of tokens that are not sharded, follow a cache, or have one of a fixed size."""
+    refused(lambda *_: make_mask(1, queries, keys, q_offset=offset), "input_ids")
+
+
+def test_a_mask_is_of_its_context_and_has_no_entries():
+    def mask_of_rank(*_):
+        mask = make_mask(1, T // 2, T // 2)
+        assert mask.detach().sharded is mask.sharded is not None
+        assert mask.shape == (1, 1, T // 2, T // 2)
+        return mask[:, :, 1:]
+
+    refused(mask_of_rank, "context_parallel")
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")

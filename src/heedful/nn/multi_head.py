@@ -20,7 +20,8 @@ from heedful.nn.checks import (
     default_head_dim,
 )
 from heedful.nn.rotary import RotaryEmbedding
-from heedful.sharded import default_positions
+from heedful.nn.sharded_cache import ShardedKVCache
+from heedful.sharded import default_positions, refuse
 from heedful.textbook.checks import check_dropout, check_sizes
 
 
@@ -159,9 +160,11 @@ class MultiHeadAttention(nn.Module):
             queries_by_head = self.rotary(queries_by_head, positions)
             keys_by_head = self.rotary(keys_by_head, positions)
         if cache is not None:
+            refuse("a cache of keys and values")
             keys_by_head, values_by_head, cache = cache.append(keys_by_head, values_by_head)
 
-        context_by_head = attention(
+        attend = cache.attend if isinstance(cache, ShardedKVCache) else attention
+        context_by_head = attend(
             queries_by_head,
             keys_by_head,
             values_by_head,
