@@ -59,8 +59,13 @@ def qwen2():
 
 
 def model_of(build, implementation="heedful"):
+    """Return a model with weights so large that its attention matters, other than those it is initialized with."""
     torch.manual_seed(3)
     model = build().train()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(std=0.15)
     if build is not gpt_oss:  # its experts have no float64
         model.double()
     model.set_attn_implementation(implementation)

@@ -103,9 +103,7 @@ class ShardedKVCache(KVCache):
         held, length = len(self.places), self.length + key.shape[2]
         cache = replace(self, length=length)
         now = len(cache.places)
-        first = (
-            ranks.rank - self.length
-        ) % ranks.size  # the first of the new tokens that is this rank's
+        first = (ranks.rank - self.length) % ranks.size  # of the new tokens, this rank's first
         self.key[:, :, held:now] = key[:, :, first :: ranks.size]
         self.value[:, :, held:now] = value[:, :, first :: ranks.size]
         return self.key[:, :, :now], self.value[:, :, :now], cache
