@@ -129,7 +129,7 @@ def test_only_the_named_rung_is_shown():
     assert "Attention without weights" not in result.stdout
 
 
-def test_colours_on_a_terminal_only(monkeypatch):
+def test_colors_on_a_terminal_only(monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):
             return True

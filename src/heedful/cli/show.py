@@ -108,7 +108,7 @@ def show(
         unused |= {"--example": example, "--causal": causal, "--module": module}
         unused |= {"--labels": labels}
         check_unused(unused | ({"--out": out} if serve else {"--port": port}), model)
-        from heedful.viewer.model_command import show_model
+        from heedful.viewer.models.command import show_model
 
         show_model(
             model,
