@@ -11,7 +11,7 @@ from torch import Tensor
 from heedful.errors import ArgumentError
 from heedful.kernels import native
 from heedful.masks import Mask
-from heedful.modes import any_set
+from heedful.modes import any_set, transforming, values_known
 from heedful.problem import AttentionProblem
 from heedful.scores import softmax_with_sinks
 from heedful.statistics import Statistics
@@ -134,6 +134,13 @@ def received_mass(
 
 def _compute(request: SummaryRequest) -> Statistics[Tensor]:
     """Compute the statistics on the native kernel if it can, else in PyTorch."""
+    if transforming() and not values_known(request.problem.query):
+        raise ArgumentError(
+            "query",
+            expected="tensors outside torch.vmap, because statistics are added up in place",
+            received="tensors that torch.vmap batches",
+            remedy="Put its dimension into the batch: tensor.flatten(0, 1).",
+        )
     if native.refusal(request.problem):
         return chunked.summarize(request)
     ranges = request.ranges
