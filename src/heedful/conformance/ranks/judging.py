@@ -1,0 +1,431 @@
+"""What the runs on many ranks show, compared with the run on one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from heedful.conformance.ranks.layout import ORDERS, Layout, part, part_of_shape
+from heedful.conformance.ranks.locating import first_departure
+from heedful.conformance.ranks.matching import KnownValues, agree, differing, is_constant
+from heedful.conformance.ranks.processes import Failure
+from heedful.conformance.ranks.run import Run, Value, Whole
+from heedful.conformance.ranks.weights import Dealt
+from heedful.conformance.recording.differences import TOLERANCES
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.reporting.finding import Finding
+from heedful.observation.collectives import BETWEEN_TWO, Collective
+from heedful.shapes import times
+
+ROUNDED = 1e-5  # what a sum over ranks in float32 may differ by
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """The runs of a target on all ranks with one layout.
+
+    Attributes:
+        whole: The run on one rank.
+        layout: Which part of the arguments each rank got.
+        in_sections: Whether weights that hold several were cut in each of them.
+        runs: The run of each rank.
+        dealt: Which part of each weight each rank has.
+    """
+
+    whole: Whole
+    layout: Layout
+    in_sections: bool
+    runs: tuple[Run, ...]
+    dealt: tuple[dict[str, Dealt], ...]
+
+    @property
+    def ranks(self) -> int:
+        return len(self.runs)
+
+    @cached_property
+    def tolerance(self) -> float:
+        """The largest difference that rounding may cause: that of the dtypes on one rank, or of float32 sums."""
+        coarsest = max(
+            (TOLERANCES.get(it, 0.0) for it in self.whole.run.coarsest),
+            default=TOLERANCES[torch.float64],
+        )
+        single = any(torch.float32 in run.coarsest for run in self.runs)
+        return max(coarsest, ROUNDED if single else 0.0, TOLERANCES[torch.float64])
+
+    @cached_property
+    def expected(self) -> list[Tensor]:
+        """The first output that each rank should have."""
+        first = self.whole.run.outputs[0]
+        parts = [
+            self._part(first, run.outputs[0].shape, rank) for rank, run in enumerate(self.runs)
+        ]
+        return [it for it in parts if it is not None]
+
+    @cached_property
+    def wrong(self) -> list[Tensor]:
+        """Where the first output of each rank is wrong."""
+        return [
+            differing(run.outputs[0], it, self.tolerance)
+            for run, it in zip(self.runs, self.expected, strict=True)
+        ]
+
+    @property
+    def right_share(self) -> float:
+        """The share of entries of the outputs that are right."""
+        return 1.0 - sum(it.double().mean().item() for it in self.wrong) / self.ranks
+
+    @property
+    def error(self) -> float:
+        """The largest difference of the outputs."""
+        pairs = zip(self.runs, self.expected, strict=True)
+        return max(
+            (run.outputs[0] - it).abs().nan_to_num(torch.inf).max().item() for run, it in pairs
+        )
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether ranks divide the work: their tokens or heads, their weights, or something on the way."""
+        if self.layout != "replicated" or any(it.axis is not None for it in self.dealt[0].values()):
+            return True
+        first, *others = self.runs
+        return any(not _same_values(first.forward, it.forward) for it in others)
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether each rank returns the whole output."""
+        return all(it.outputs[0].shape == self.whole.run.outputs[0].shape for it in self.runs)
+
+    def known(self, values: Sequence[Value]) -> KnownValues:
+        return KnownValues(values, self.layout, self.whole.tokens, self.ranks, self.tolerance)
+
+    def _part(self, whole: Tensor, shape: torch.Size, rank: int) -> Tensor | None:
+        return part_of_shape(whole, shape, self.layout, self.whole.tokens, rank, self.ranks)
+
+    def case(self, rank: int, name: str, received: Tensor, expected: Tensor) -> str:
+        """Return the entry of a rank's tensor that differs first."""
+        places = differing(received, expected, self.tolerance).nonzero()
+        place = tuple(places[0].tolist()) if len(places) else ()
+        entry = ", ".join(map(str, place))
+        return (
+            f"{self.ranks} ranks, {self.whole.tokens} tokens, {self.layout}; rank {rank}, {name}[{entry}]: "
+            f"expected {expected[place].item():.6g}, received {received[place].item():.6g}"
+        )
+
+
+def findings_of(attempt: Attempt) -> tuple[list[Finding], bool]:
+    """Return what is wrong with a target that runs on all ranks, and whether that is certain.
+
+    It is not if nothing that ranks compute together is right: then, the layout may be another one.
+    """
+    if any(bool(it.any()) for it in attempt.wrong):
+        finding, certain = _of_output(attempt)
+        return [finding], certain or attempt.right_share > 0
+    return [*_of_gradients(attempt), *_of_dropout(attempt)], True
+
+
+def _of_output(attempt: Attempt) -> tuple[Finding, bool]:
+    rank = next(index for index, it in enumerate(attempt.wrong) if bool(it.any()))
+    wrong, run = attempt.wrong[rank], attempt.runs[rank]
+    received, expected = run.outputs[0], attempt.expected[rank]
+    values = [it.forward for it in attempt.runs]
+    known = attempt.known(attempt.whole.run.forward)
+    departing, certain = first_departure(known, values, rank, leads_to=received)
+    proof = (
+        f"With {attempt.ranks} ranks, {int(wrong.sum())} of {wrong.numel()} entries of the output of rank {rank} differ "
+        f"from those with one rank, by up to {_largest(received, expected):.3g}. {_said_of(departing, rank)}"
+    )
+    return (
+        Finding(
+            "ranks-output-differs",
+            "bug",
+            proof + _coarse(attempt, rank),
+            attempt.case(rank, "output", received, expected),
+            None if departing is None else departing.place,
+        ),
+        certain and departing is not None,
+    )
+
+
+def _said_of(departing: Value | None, rank: int) -> str:
+    if departing is None or departing.tensor is None:
+        return "No recorded tensor before it departs."
+    shape = times(tuple(departing.tensor.shape))
+    return (
+        f"The first tensor that departs on rank {rank} is {departing.name} ({departing.operation}, {shape}): "
+        "it is neither a part of what one rank computes, nor a partial result over the keys of some ranks."
+    )
+
+
+def _coarse(attempt: Attempt, rank: int) -> str:
+    """Return a sentence about a coarser dtype than one rank uses, if this rank computes in one."""
+    coarser = attempt.runs[rank].coarsest - attempt.whole.run.coarsest
+    names = sorted(
+        str(it).removeprefix("torch.") for it in coarser if it in (torch.bfloat16, torch.float16)
+    )
+    if not names:
+        return ""
+    return f" On the way it computes in {' and '.join(names)}, as one rank does not, so that each rank adds an error."
+
+
+def _of_gradients(attempt: Attempt) -> Iterator[Finding]:
+    """Yield a finding if a gradient is wrong; all of them have one cause, as a rule."""
+    wrong = [*_wrong_inputs(attempt), *_wrong_weights(attempt)]
+    if not wrong:
+        return
+    count = len(_gradients_compared(attempt))
+    factors = {it.factor for it in wrong}
+    if attempt.is_replicated and len(wrong) == count and factors == {attempt.ranks}:
+        yield _summed_gradients(attempt, wrong[0])
+        return
+    shares = all(it.is_share for it in wrong)
+    if shares and attempt.layout == "replicated" and not _has_cut_weights(attempt):
+        yield _shared_gradients(attempt, wrong[0])
+        return
+    first = wrong[0]
+    place, said = _wrong_gradient_line(attempt, first.rank)
+    names = ", ".join(dict.fromkeys(it.name for it in wrong))
+    proof = (
+        f"With {attempt.ranks} ranks, the output is right, and these gradients are wrong: {names}. "
+        f"That of {first.name} on rank {first.rank} differs by up to {_largest(first.received, first.expected):.3g}"
+        f"{first.relation}. {said}"
+    )
+    case = attempt.case(first.rank, f"gradient of {first.name}", first.received, first.expected)
+    yield Finding("ranks-gradient-differs", "bug", proof.rstrip(), case, place)
+
+
+@dataclass(frozen=True)
+class WrongGradient:
+    """A gradient that differs from that of one rank.
+
+    Attributes:
+        name: The argument or parameter.
+        rank: The rank.
+        received, expected: The gradients.
+        factor: How many times the right gradient it is; None if it is no whole multiple or part.
+        is_share: Whether the gradients of all ranks sum up to the right one.
+    """
+
+    name: str
+    rank: int
+    received: Tensor
+    expected: Tensor
+    factor: float | None
+    is_share: bool
+
+    @property
+    def relation(self) -> str:
+        """How it is related to the right gradient, if that is known."""
+        if self.is_share:
+            return (
+                ": it is the share of one rank, and those of all ranks sum up to the right one (an all-reduce in the "
+                "backward pass is missing)"
+            )
+        return "" if self.factor is None else f": it is {self.factor:g} times the right one"
+
+
+def _wrong_inputs(attempt: Attempt) -> Iterator[WrongGradient]:
+    axes = attempt.whole.head_axes if attempt.layout == "heads" else attempt.whole.token_axes
+    for index, (axis, whole) in enumerate(
+        zip(axes, attempt.whole.run.input_gradients, strict=True)
+    ):
+        received = [run.input_gradients[index] for run in attempt.runs]
+        if whole is None:
+            continue
+        for rank, own in enumerate(received):
+            expected = whole
+            if axis is not None:
+                expected = part(whole, axis, attempt.layout, rank, attempt.ranks)
+            if own is None:
+                own = torch.zeros_like(expected)
+            alike = [it for it in received if it is not None and it.shape == own.shape]
+            if axis is None and agree(torch.stack(alike).sum(0), whole, attempt.tolerance):
+                continue  # an argument that all ranks share, of whose gradient each has its share
+            if not agree(own, expected, attempt.tolerance):
+                total = torch.stack(alike).sum(0)
+                yield _wrong_gradient(f"argument {index}", rank, own, expected, total, attempt)
+                break
+
+
+def _wrong_weights(attempt: Attempt) -> Iterator[WrongGradient]:
+    """Yield weights whose gradients are wrong on a rank, and also as shares that are summed over the ranks."""
+    for name, whole in attempt.whole.run.weight_gradients.items():
+        if whole is None or name not in attempt.runs[0].weight_gradients:
+            continue
+        for rank, (run, dealt) in enumerate(zip(attempt.runs, attempt.dealt, strict=True)):
+            expected = dealt[name].of(whole)
+            own = run.weight_gradients[name]
+            own = torch.zeros_like(expected) if own is None else own
+            same = [
+                gradient
+                for other, others in zip(attempt.runs, attempt.dealt, strict=True)
+                if others[name] == dealt[name]
+                and (gradient := other.weight_gradients[name]) is not None
+            ]
+            total = torch.stack(same).sum(0) if same else own
+            if agree(own, expected, attempt.tolerance) or agree(total, expected, attempt.tolerance):
+                continue
+            replaced = total if attempt.layout in ORDERS and dealt[name].axis is None else own
+            yield _wrong_gradient(name, rank, replaced, expected, None, attempt)
+            break
+
+
+def _wrong_gradient(
+    name: str, rank: int, own: Tensor, expected: Tensor, total: Tensor | None, attempt: Attempt
+) -> WrongGradient:
+    share = (
+        total is not None
+        and attempt.layout == "replicated"
+        and agree(total, expected, attempt.tolerance)
+    )
+    return WrongGradient(name, rank, own, expected, _factor(own, expected, attempt), share)
+
+
+def _factor(own: Tensor, expected: Tensor, attempt: Attempt) -> float | None:
+    """Return how many times the right gradient another one is, if it is a multiple by the number of ranks."""
+    for factor in (float(attempt.ranks), 1.0 / attempt.ranks, float(attempt.ranks) ** 2, 0.0, -1.0):
+        if agree(own, expected * factor, attempt.tolerance):
+            return factor
+    return None
+
+
+def _gradients_compared(attempt: Attempt) -> list[Tensor]:
+    run = attempt.whole.run
+    return [it for it in (*run.input_gradients, *run.weight_gradients.values()) if it is not None]
+
+
+def _has_cut_weights(attempt: Attempt) -> bool:
+    return any(it.axis is not None for it in attempt.dealt[0].values())
+
+
+def _summed_gradients(attempt: Attempt, wrong: WrongGradient) -> Finding:
+    proof = (
+        f"Each rank has the whole output. If each of {attempt.ranks} ranks goes back from the same loss, every gradient is "
+        f"{attempt.ranks} times that of one rank: gradients are those of the sum of all ranks' losses."
+    )
+    case = attempt.case(wrong.rank, f"gradient of {wrong.name}", wrong.received, wrong.expected)
+    return Finding("ranks-gradient-summed", "convention", proof, case)
+
+
+def _shared_gradients(attempt: Attempt, wrong: WrongGradient) -> Finding:
+    proof = (
+        f"Each of {attempt.ranks} ranks takes all tokens, and gets its share of the gradient of {wrong.name}: "
+        "the shares sum up to that of one rank."
+    )
+    case = attempt.case(wrong.rank, f"gradient of {wrong.name}", wrong.received, wrong.expected)
+    return Finding("ranks-gradient-summed", "convention", proof, case)
+
+
+def _wrong_gradient_line(attempt: Attempt, rank: int) -> tuple[SourceLine | None, str]:
+    """Return the line of the first gradient that departs, and a sentence about it."""
+    whole = attempt.whole.run
+    known = attempt.known([*whole.gradients, *whole.backward])
+    backward = [run.backward for run in attempt.runs]
+    departing, _ = first_departure(known, backward, rank, leads_to=None)
+    if departing is not None:
+        return departing.place, (
+            f"The first tensor that departs in the backward pass is {departing.name} ({departing.operation})."
+        )
+    gradients = [list(reversed(run.gradients)) for run in attempt.runs]
+    departing, _ = first_departure(known, gradients, rank, leads_to=None)
+    if departing is None:
+        return None, ""
+    of = departing.name or "a tensor"
+    return departing.place, (
+        f"The first gradient that departs is that of {of}, which this line reads ({departing.operation})."
+    )
+
+
+def _of_dropout(attempt: Attempt) -> Iterator[Finding]:
+    """Yield a finding if ranks that return the same tensor drop other entries of it in training."""
+    trained = [run.trained for run in attempt.runs]
+    if not attempt.is_replicated or not all(trained):
+        return
+    first = trained[0][0]
+    for rank, (own, *_) in enumerate(trained):
+        if own.shape != first.shape or agree(own, first, attempt.tolerance):
+            continue
+        proof = (
+            f"Each rank returns the whole output. In training mode, with the same random state on all ranks, that of "
+            f"rank {rank} differs from that of rank 0, by up to {_largest(own, first):.3g}: ranks drop different entries "
+            "of a tensor that all of them have."
+        )
+        case = attempt.case(rank, "output", own, first)
+        yield Finding("ranks-dropout-differs", "bug", proof, case, _dropout_line(attempt, rank))
+        return
+
+
+def _dropout_line(attempt: Attempt, rank: int) -> SourceLine | None:
+    """Return the last call of dropout on a tensor that all ranks have."""
+    first, other = attempt.runs[0].forward, attempt.runs[rank].forward
+    lines = [
+        value.place
+        for value, same in zip(other, first, strict=False)
+        if "dropout" in value.operation
+        and value.tensor is not None
+        and same.tensor is not None
+        and same.tensor.shape == value.tensor.shape
+        and agree(same.tensor, value.tensor, attempt.tolerance)
+    ]
+    return lines[-1] if lines else None
+
+
+def differing_collectives(calls: Sequence[Sequence[Collective]]) -> Finding | None:
+    """Return the finding that ranks make different calls in which all of them take part; None if they do not."""
+    everybody = len(calls)
+    rows = [
+        [it for it in row if it.members == everybody and it.operation not in BETWEEN_TWO]
+        for row in calls
+    ]
+    for number in range(max(map(len, rows), default=0)):
+        called = [row[number] if number < len(row) else None for row in rows]
+        described = [None if it is None else (it.operation, it.shapes) for it in called]
+        usual = Counter(described).most_common(1)[0][0]
+        rank = next((index for index, it in enumerate(described) if it != usual), None)
+        if rank is not None:
+            return _differing(called, rank, described.index(usual), number)
+    return None
+
+
+def _differing(called: Sequence[Collective | None], rank: int, usual: int, number: int) -> Finding:
+    own = called[rank] or called[usual]
+    assert own is not None  # they differ, so one of them makes a call
+    place = (
+        None if own.file is None or own.line is None else SourceLine(own.file, own.line, own.source)
+    )
+    proof = (
+        f"Call {number + 1} in which all ranks take part is {_call(called[usual])} on rank {usual}, "
+        f"and {_call(called[rank])} on rank {rank}."
+    )
+    return Finding("ranks-collectives-differ", "bug", proof, f"{len(called)} ranks", place)
+
+
+def _call(collective: Collective | None) -> str:
+    if collective is None:
+        return "none"
+    return f"{collective.operation}({', '.join(collective.shapes)})"
+
+
+def blamed(failures: Sequence[Failure]) -> Failure:
+    """Return the failure that caused the others: an end, an exception or a hang before those who waited in vain."""
+    order = ("ends", "raises", "hangs", "waits")
+    return min(failures, key=lambda it: order.index(it.ending))
+
+
+def _same_values(a: Sequence[Value], b: Sequence[Value]) -> bool:
+    pairs = [
+        (one.tensor, other.tensor)
+        for one, other in zip(a, b, strict=False)
+        if one.tensor is not None and other.tensor is not None and not is_constant(one.tensor)
+    ]
+    return len(a) == len(b) and all(
+        one.shape == other.shape and torch.equal(one, other) for one, other in pairs
+    )
+
+
+def _largest(a: Tensor, b: Tensor) -> float:
+    return (a.double() - b.double()).abs().nan_to_num(torch.inf).max().item()
