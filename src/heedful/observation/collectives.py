@@ -155,7 +155,10 @@ def _shown(
 
 
 def _described(name: str, arguments: dict[str, Any], frame: Any) -> Collective:
-    tensors = [*_tensors(arguments.get(READ.get(name))), *_tensors(arguments.get(WRITTEN[name]))]
+    tensors = [
+        *_tensors(arguments.get(READ.get(name, ""))),
+        *_tensors(arguments.get(WRITTEN[name])),
+    ]
     group = arguments.get("group")
     peer = None
     if name in BETWEEN_TWO:

@@ -142,12 +142,12 @@ class _Trials:
     def _layouts(self) -> Iterator[Layout]:
         """Yield the layouts to try: the stated one, or that which the source names, or all of them."""
         words = self.whole.words.replace("_", "").replace("-", "").replace(" ", "")
-        named = [it for it in ORDERS[1:] if it.rstrip("d") in words]
+        named: list[Layout] = [it for it in ORDERS[1:] if it.rstrip("d") in words]
         if self.stated is not None:
             yield self.stated
         elif named:
             yield from named
-            yield from ("replicated", "heads")
+            yield from LAYOUTS[len(ORDERS) :]
         else:
             yield from LAYOUTS
 
@@ -189,7 +189,9 @@ def _judged(trials: _Trials) -> tuple[list[Finding], list[Fact]]:
         return [trials.collectives], [Fact("ranks", str(trials.request.ranks))]
     if fitting is None and not trials.attempts:
         raise _not_callable(trials)
-    attempt = fitting or max(trials.attempts, key=lambda it: (round(it.right_share, 6), -it.error))
+    attempt = fitting or max(
+        trials.attempts, key=lambda it: (round(it.compared.right_share, 3), it.right_share)
+    )
     findings, certain = findings_of(attempt)
     if not certain and trials.stated is None:
         raise ArgumentError(

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from heedful.conformance.ranks.layout import ORDERS, Layout, part, part_of_shape
-from heedful.conformance.ranks.locating import first_departure
-from heedful.conformance.ranks.matching import KnownValues, agree, differing, is_constant
+from heedful.conformance.ranks.locating import Comparison, Departure, is_written
+from heedful.conformance.ranks.matching import KnownValues, agree, differing
 from heedful.conformance.ranks.processes import Failure
 from heedful.conformance.ranks.run import Run, Value, Whole
 from heedful.conformance.ranks.weights import Dealt
@@ -95,6 +95,15 @@ class Attempt:
         first, *others = self.runs
         return any(not _same_values(first.forward, it.forward) for it in others)
 
+    @cached_property
+    def compared(self) -> Comparison:
+        """The values of the forward pass of all ranks beside those of one."""
+        return Comparison(self.known(self.whole.run.forward), [run.forward for run in self.runs])
+
+    def is_shared(self, value: Value) -> bool:
+        """Whether ranks compute something together that is right: more than what each of them does with its tokens."""
+        return self.compared.right_share > 0.5 and bool(any(run.collectives for run in self.runs))
+
     @property
     def is_replicated(self) -> bool:
         """Whether each rank returns the whole output."""
@@ -132,12 +141,13 @@ def _of_output(attempt: Attempt) -> tuple[Finding, bool]:
     rank = next(index for index, it in enumerate(attempt.wrong) if bool(it.any()))
     wrong, run = attempt.wrong[rank], attempt.runs[rank]
     received, expected = run.outputs[0], attempt.expected[rank]
-    values = [it.forward for it in attempt.runs]
-    known = attempt.known(attempt.whole.run.forward)
-    departing, certain = first_departure(known, values, rank, leads_to=received)
+    results = [
+        run.outputs[0] for run, it in zip(attempt.runs, attempt.wrong, strict=True) if it.any()
+    ]
+    departing = attempt.compared.first_departure(results)
     proof = (
-        f"With {attempt.ranks} ranks, {int(wrong.sum())} of {wrong.numel()} entries of the output of rank {rank} differ "
-        f"from those with one rank, by up to {_largest(received, expected):.3g}. {_said_of(departing, rank)}"
+        f"With {attempt.ranks} ranks, {int(wrong.sum())} of {wrong.numel()} entries of the output of rank {rank} "
+        f"differ from those with one rank, by up to {_largest(received, expected):.3g}. {_said_of(departing)}"
     )
     return (
         Finding(
@@ -145,18 +155,18 @@ def _of_output(attempt: Attempt) -> tuple[Finding, bool]:
             "bug",
             proof + _coarse(attempt, rank),
             attempt.case(rank, "output", received, expected),
-            None if departing is None else departing.place,
+            None if departing is None else departing.value.place,
         ),
-        certain and departing is not None,
+        departing is not None and attempt.is_shared(departing.value),
     )
 
 
-def _said_of(departing: Value | None, rank: int) -> str:
-    if departing is None or departing.tensor is None:
+def _said_of(departing: Departure | None) -> str:
+    if departing is None or departing.value.tensor is None:
         return "No recorded tensor before it departs."
-    shape = times(tuple(departing.tensor.shape))
+    value, shape = departing.value, times(tuple(departing.value.tensor.shape))
     return (
-        f"The first tensor that departs on rank {rank} is {departing.name} ({departing.operation}, {shape}): "
+        f"The first tensor that departs, on rank {departing.rank}, is {value.name} ({value.operation}, {shape}): "
         "it is neither a part of what one rank computes, nor a partial result over the keys of some ranks."
     )
 
@@ -187,7 +197,7 @@ def _of_gradients(attempt: Attempt) -> Iterator[Finding]:
         yield _shared_gradients(attempt, wrong[0])
         return
     first = wrong[0]
-    place, said = _wrong_gradient_line(attempt, first.rank)
+    place, said = _wrong_gradient_line(attempt, first)
     names = ", ".join(dict.fromkeys(it.name for it in wrong))
     proof = (
         f"With {attempt.ranks} ranks, the output is right, and these gradients are wrong: {names}. "
@@ -304,8 +314,8 @@ def _has_cut_weights(attempt: Attempt) -> bool:
 
 def _summed_gradients(attempt: Attempt, wrong: WrongGradient) -> Finding:
     proof = (
-        f"Each rank has the whole output. If each of {attempt.ranks} ranks goes back from the same loss, every gradient is "
-        f"{attempt.ranks} times that of one rank: gradients are those of the sum of all ranks' losses."
+        f"Each rank has the whole output. If each of {attempt.ranks} ranks goes back from the same loss, "
+        f"every gradient is {attempt.ranks} times that of one rank: gradients are those of the sum of all ranks' losses."
     )
     case = attempt.case(wrong.rank, f"gradient of {wrong.name}", wrong.received, wrong.expected)
     return Finding("ranks-gradient-summed", "convention", proof, case)
@@ -320,23 +330,31 @@ def _shared_gradients(attempt: Attempt, wrong: WrongGradient) -> Finding:
     return Finding("ranks-gradient-summed", "convention", proof, case)
 
 
-def _wrong_gradient_line(attempt: Attempt, rank: int) -> tuple[SourceLine | None, str]:
+def _wrong_gradient_line(attempt: Attempt, wrong: WrongGradient) -> tuple[SourceLine | None, str]:
     """Return the line of the first gradient that departs, and a sentence about it."""
     whole = attempt.whole.run
     known = attempt.known([*whole.gradients, *whole.backward])
-    backward = [run.backward for run in attempt.runs]
-    departing, _ = first_departure(known, backward, rank, leads_to=None)
+    departing = Comparison(known, [run.backward for run in attempt.runs]).first_departure()
     if departing is not None:
-        return departing.place, (
-            f"The first tensor that departs in the backward pass is {departing.name} ({departing.operation})."
+        return departing.value.place, (
+            f"The first tensor that departs in the backward pass, on rank {departing.rank}, is what this line returns "
+            f"from {departing.value.operation}."
         )
     gradients = [list(reversed(run.gradients)) for run in attempt.runs]
-    departing, _ = first_departure(known, gradients, rank, leads_to=None)
+    departing = Comparison(known, gradients).first_departure()
+    if departing is None:
+        own = (it for it in attempt.runs[wrong.rank].gradients if it.tensor is not None)
+        same = (
+            it for it in own if it.tensor is not None and it.tensor.shape == wrong.received.shape
+        )
+        reader = next((it for it in same if torch.equal(it.tensor, wrong.received)), None)  # pyright: ignore[reportArgumentType]
+        departing = None if reader is None else Departure(wrong.rank, reader)
     if departing is None:
         return None, ""
-    of = departing.name or "a tensor"
-    return departing.place, (
-        f"The first gradient that departs is that of {of}, which this line reads ({departing.operation})."
+    of = departing.value.name or wrong.name
+    return departing.value.place, (
+        f"The first gradient that departs, on rank {departing.rank}, is that of {of}, which this line reads "
+        f"({departing.value.operation})."
     )
 
 
@@ -351,8 +369,8 @@ def _of_dropout(attempt: Attempt) -> Iterator[Finding]:
             continue
         proof = (
             f"Each rank returns the whole output. In training mode, with the same random state on all ranks, that of "
-            f"rank {rank} differs from that of rank 0, by up to {_largest(own, first):.3g}: ranks drop different entries "
-            "of a tensor that all of them have."
+            f"rank {rank} differs from that of rank 0, by up to {_largest(own, first):.3g}: ranks drop different "
+            "entries of a tensor that all of them have."
         )
         case = attempt.case(rank, "output", own, first)
         yield Finding("ranks-dropout-differs", "bug", proof, case, _dropout_line(attempt, rank))
@@ -383,7 +401,7 @@ def differing_collectives(calls: Sequence[Sequence[Collective]]) -> Finding | No
     ]
     for number in range(max(map(len, rows), default=0)):
         called = [row[number] if number < len(row) else None for row in rows]
-        described = [None if it is None else (it.operation, it.shapes) for it in called]
+        described = [None if it is None else _key(it) for it in called]
         usual = Counter(described).most_common(1)[0][0]
         rank = next((index for index, it in enumerate(described) if it != usual), None)
         if rank is not None:
@@ -404,6 +422,12 @@ def _differing(called: Sequence[Collective | None], rank: int, usual: int, numbe
     return Finding("ranks-collectives-differ", "bug", proof, f"{len(called)} ranks", place)
 
 
+def _key(collective: Collective) -> tuple[str, ...]:
+    """Return what must be equal on all ranks: the operation, and the sizes unless one rank has more than the others."""
+    one_sided = collective.operation in ("scatter", "gather", "reduce")
+    return (collective.operation, *(() if one_sided else collective.shapes))
+
+
 def _call(collective: Collective | None) -> str:
     if collective is None:
         return "none"
@@ -420,10 +444,10 @@ def _same_values(a: Sequence[Value], b: Sequence[Value]) -> bool:
     pairs = [
         (one.tensor, other.tensor)
         for one, other in zip(a, b, strict=False)
-        if one.tensor is not None and other.tensor is not None and not is_constant(one.tensor)
+        if one.tensor is not None and other.tensor is not None and is_written(one)
     ]
     return len(a) == len(b) and all(
-        one.shape == other.shape and torch.equal(one, other) for one, other in pairs
+        one.shape == other.shape and agree(one, other, 0.0) for one, other in pairs
     )
 
 

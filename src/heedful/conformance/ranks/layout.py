@@ -55,7 +55,7 @@ def part(whole: Tensor, axis: int, layout: Layout, rank: int, ranks: int) -> Ten
 def part_of_shape(
     whole: Tensor, shape: torch.Size, layout: Layout, tokens: int, rank: int, ranks: int
 ) -> Tensor | None:
-    """Return a rank's part of a result that has a shape on it: the whole, or a part of one axis; None if neither fits."""
+    """Return a rank's part of a result of a shape: the whole, or a part along one axis; None if neither fits."""
     if whole.shape == shape:
         return whole
     if whole.dim() != len(shape):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -10,28 +11,64 @@ from heedful.conformance.ranks.matching import KnownValues, is_constant
 from heedful.conformance.ranks.run import Value
 
 
-def first_departure(
-    known: KnownValues, ranks: Sequence[Sequence[Value]], rank: int, *, leads_to: Tensor | None
-) -> tuple[Value | None, bool]:
-    """Return the first value of a rank that departs, and whether anything before it was found to be right.
+@dataclass(frozen=True)
+class Departure:
+    """A value that is wrong, and what it was made of is right.
 
-    A value is right if it is known, or if those of all ranks at its place sum up to one. What a right value is made of
-    is a way of computing it, and departs from nothing.
+    Attributes:
+        rank: The rank that has it.
+        value: The value.
+    """
+
+    rank: int
+    value: Value
+
+
+class Comparison:
+    """The values of all ranks, and which of them are right.
+
+    A value is right if it is known, or if those of all ranks at its place sum up to one.
 
     Args:
         known: What is right.
         ranks: The values of all ranks, in the order in which they are computed.
-        rank: The rank.
-        leads_to: The wrong result; None if it is none of the values.
     """
-    values = ranks[rank]
-    right = [_is_right(known, ranks, rank, index) for index in range(len(values))]
-    excused = _ways(values, right)
-    leading = _leading_to(values, leads_to)
-    for index, value in enumerate(values):
-        if right[index] is False and index not in excused and index in leading and value.place:
-            return value, any(it is True for it in right[:index])
-    return None, any(it is True for it in right)
+
+    def __init__(self, known: KnownValues, ranks: Sequence[Sequence[Value]]) -> None:
+        self._ranks: Sequence[Sequence[Value]] = ranks
+        self._right: list[list[bool | None]] = [
+            [_is_right(known, ranks, rank, index) for index in range(len(values))]
+            for rank, values in enumerate(ranks)
+        ]
+
+    @property
+    def right_share(self) -> float:
+        """The share of right values among those that tell anything."""
+        told = [it for row in self._right for it in row if it is not None]
+        return sum(told) / max(len(told), 1)
+
+    def first_departure(self, results: Sequence[Tensor] = ()) -> Departure | None:
+        """Return the first value of any rank that departs; None if there is none.
+
+        What a right value is made of is a way of computing it, and departs from nothing.
+
+        Args:
+            results: The wrong results, to which the value leads; empty if they are none of the values.
+        """
+        found: list[tuple[int, int]] = []
+        for rank, (values, right) in enumerate(zip(self._ranks, self._right, strict=True)):
+            ways = _ways(values, right)
+            leading = _leading_to(values, results)
+            departing = (
+                index
+                for index, value in enumerate(values)
+                if right[index] is False and index not in ways and index in leading and value.place
+            )
+            found += [(index, rank) for index in departing][:1]
+        if not found:
+            return None
+        index, rank = min(found)
+        return Departure(rank, self._ranks[rank][index])
 
 
 def _is_right(
@@ -40,13 +77,18 @@ def _is_right(
     """Return whether a value is right; None if it tells nothing."""
     value = ranks[rank][index]
     tensor = value.tensor
-    if tensor is None or value.role == "beside" or is_constant(tensor):
+    if tensor is None or value.role == "beside" or is_constant(tensor) or not is_written(value):
         return None
     if known.hold(tensor, rank):
         return True
     same = [_at(values, index, value, tensor) for values in ranks]
     summands = [it for it in same if it is not None]
     return len(summands) == len(ranks) and len(ranks) > 1 and known.hold_sum(summands)
+
+
+def is_written(value: Value) -> bool:
+    """Check whether a value is more than memory that nothing has been written to."""
+    return not value.operation.removeprefix("new_").startswith("empty")
 
 
 def _at(values: Sequence[Value], index: int, like: Value, tensor: Tensor) -> Tensor | None:
@@ -66,13 +108,13 @@ def _ways(values: Sequence[Value], right: Sequence[bool | None]) -> set[int]:
     return ways
 
 
-def _leading_to(values: Sequence[Value], result: Tensor | None) -> set[int]:
-    """Return the indices of the values that a result was made of; all of them if that is unknown."""
+def _leading_to(values: Sequence[Value], results: Sequence[Tensor]) -> set[int]:
+    """Return the indices of the values that results were made of; all of them if that is unknown."""
     found = [
         index
         for index, value in enumerate(values)
-        if result is not None
-        and value.tensor is not None
+        for result in results
+        if value.tensor is not None
         and value.tensor.shape == result.shape
         and bool((value.tensor == result).all())
     ]

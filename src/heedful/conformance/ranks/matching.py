@@ -17,6 +17,7 @@ SCORE_READERS = frozenset(
     ("softmax", "log_softmax", "logsumexp", "amax", "max", "exp", "scaled_dot_product_attention")
 )
 SCORE_ROLES = frozenset(("scores", "scaled_scores", "masked_scores"))
+HUGE = 1e8  # numbers above are fills of masks
 MAX_SUBSETS = 32  # of the keys of ranks, whose partial results are known
 MAX_CHOICES = 400  # of parts along all axes of one value
 
@@ -34,7 +35,7 @@ def differing(a: Tensor, b: Tensor, tolerance: float) -> Tensor:
     """Return where two tensors of one shape differ by more than rounding."""
     if not a.is_floating_point():
         return a != b
-    a, b = a.double(), b.double()
+    a, b = _with_infinite_fills(a.double()), _with_infinite_fills(b.double())
     largest = b[b.isfinite()].abs().max().item() if b.isfinite().any() else 1.0
     return ~torch.isclose(
         a, b, rtol=tolerance, atol=tolerance * max(largest, 1e-30), equal_nan=True
@@ -68,14 +69,18 @@ class KnownValues:
 
     def hold_sum(self, locals_: Sequence[Tensor]) -> bool:
         """Check whether the values of all ranks, of one shape, sum up to a part of a known one."""
-        floating = all(it.is_floating_point() for it in locals_)
-        return floating and self._is_part(torch.stack(list(locals_)).sum(0))
+        first, *others = locals_
+        if not first.is_floating_point() or all(agree(it, first, self._tolerance) for it in others):
+            return False  # equal values are no shares
+        return self._is_part(torch.stack(list(locals_)).sum(0))
 
     def _is_part(self, local: Tensor) -> bool:
         return any(self._part_of(whole, local) for whole in self._tensors)
 
     def _part_of(self, whole: Tensor, local: Tensor) -> bool:
         if whole.dim() != local.dim() or whole.is_floating_point() != local.is_floating_point():
+            return False
+        if not self._may_contain(whole, local):
             return False
         choices = [self._cuts(*sizes) for sizes in zip(local.shape, whole.shape, strict=True)]
         if math.prod(map(len, choices)) > MAX_CHOICES:
@@ -87,6 +92,17 @@ class KnownValues:
             if agree(local, taken, self._tolerance):
                 return True
         return False
+
+    def _may_contain(self, whole: Tensor, local: Tensor) -> bool:
+        """Check whether the first finite entry of a value occurs in another one, before all parts are compared."""
+        finite = local[local.isfinite()]
+        if not finite.numel():
+            return True
+        entry = finite[0]
+        if not whole.is_floating_point():
+            return bool((whole == entry).any())
+        scale = whole[whole.isfinite()].abs().max() if whole.isfinite().any() else 1.0
+        return bool(((whole - entry).abs() <= 2 * self._tolerance * (scale + entry.abs())).any())
 
     def _cuts(self, own: int, full: int) -> list[Axis]:
         """Return the parts of an axis that have a size."""
@@ -114,25 +130,26 @@ class KnownValues:
     def _is_partial_result(self, local: Tensor, rank: int) -> bool:
         if not local.is_floating_point() or local.numel() < 2:
             return False
-        entries = local.double().flatten().sort().values
-        return any(
-            it.shape == entries.shape and agree(entries, it, self._tolerance)
-            for it in self._partial_results(rank)
-        )
+        entries = _ascending(local)
+        results = self._partial_results(rank).get(entries.numel())
+        if results is None:
+            return False
+        largest = results.abs().amax(1, keepdim=True).clamp(min=1e-30)
+        return bool(((results - entries).abs() <= 2 * self._tolerance * largest).all(1).any())
 
-    def _partial_results(self, rank: int) -> list[Tensor]:
-        """Return the entries of all partial results of a rank's queries, each in ascending order."""
+    def _partial_results(self, rank: int) -> dict[int, Tensor]:
+        """Return the entries of all partial results of a rank's queries by their number, each in ascending order."""
         if rank not in self._results:
-            self._results[rank] = [
-                it.flatten().sort().values
-                for scores, values in self._attentions
-                for rows in self._rows(rank)
-                for it in self._merging(scores[..., rows, :], values)
-            ]
+            found: dict[int, list[Tensor]] = {}
+            for scores, values in self._attentions:
+                for rows in self._rows(rank):
+                    for result in self._merging(scores[..., rows, :], values):
+                        found.setdefault(result.numel(), []).append(_ascending(result))
+            self._results[rank] = {count: torch.stack(rows) for count, rows in found.items()}
         return self._results[rank]
 
     @cached_property
-    def _results(self) -> dict[int, list[Tensor]]:
+    def _results(self) -> dict[int, dict[int, Tensor]]:
         return {}
 
     def _rows(self, rank: int) -> list[Tensor]:
@@ -161,7 +178,16 @@ class KnownValues:
             normalizers[subset] = maximum, lse
             yield from (maximum, lse, (lse - maximum).exp(), weights)
             yield from ((some - maximum[..., None]).exp(), some - maximum[..., None])
+            # Where a fill is finite, a query that sees none of these keys has equal weights on all of them: as many as
+            # they are, or 1 each, because beside the fill the logarithm of their number is lost.
+            unseen = some.isneginf().all(-1, keepdim=True)
+            equal = torch.where(unseen, torch.zeros_like(some), some).softmax(-1)
+            ones = torch.where(unseen, torch.ones_like(equal), equal)
+            yield equal
             for value in values:
+                keys = value[..., torch.cat([chunks[it] for it in subset]), :]
+                yield equal @ keys
+                yield ones @ keys
                 context = weights @ value[..., torch.cat([chunks[it] for it in subset]), :]
                 yield context
                 yield context * (lse - maximum).exp()[..., None]
@@ -197,7 +223,7 @@ class KnownValues:
                 continue
             square = tensor.dim() > 1 and tensor.shape[-2:] == (self._tokens, self._tokens)
             if square and tensor.is_floating_point():
-                wide = tensor.double()
+                wide = _with_infinite_fills(tensor.double())
                 if not any(it.shape == wide.shape and torch.equal(it, wide) for it in found):
                     found.append(wide)
         return found[:3]
@@ -212,6 +238,17 @@ def _multiplies(weights: Tensor, value: Tensor) -> bool:
     """Check whether weights (…, Tq, Tk) can multiply a value (…, Tk, D)."""
     fits = value.dim() == weights.dim() and value.is_floating_point()
     return fits and value.shape[:-1] == (*weights.shape[:-2], weights.shape[-1])
+
+
+def _ascending(tensor: Tensor) -> Tensor:
+    """Return the entries in ascending order, with large numbers in place of infinities, which cannot be subtracted."""
+    entries = _with_infinite_fills(tensor.double()).nan_to_num(0.0, HUGE, -HUGE)
+    return entries.flatten().sort().values
+
+
+def _with_infinite_fills(tensor: Tensor) -> Tensor:
+    """Replace the large finite numbers that masks fill in; beside them, all others would be rounding errors."""
+    return torch.where(tensor.abs() > HUGE, tensor.sign() * torch.inf, tensor)
 
 
 def is_constant(tensor: Tensor) -> bool:

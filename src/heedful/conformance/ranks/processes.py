@@ -147,11 +147,7 @@ def _outcome(rank: int, file: Path, process: Any, folder: Path) -> Outcome:
         return replace(outcome, collectives=calls) if isinstance(outcome, Failure) else outcome
     if process.exitcode is not None:
         cause = f"its process ended with exit code {process.exitcode}"
-        last = (
-            SourceLine(calls[-1].file, calls[-1].line, calls[-1].source)
-            if calls and calls[-1].file and calls[-1].line
-            else None
-        )
+        last = _line_of(calls[-1]) if calls else None
         return Failure(
             rank, "ends", f"{cause}, after this line" if last else cause, last, collectives=calls
         )
@@ -190,13 +186,21 @@ log = CallLog()
 """The log of this process."""
 
 
+def _line_of(call: Collective) -> SourceLine | None:
+    if call.file is None or call.line is None:
+        return None
+    return SourceLine(call.file, call.line, call.source)
+
+
 def _calls(rank: int, folder: Path) -> tuple[Collective, ...]:
     """Return the calls of a rank's process, as far as it has written them."""
     calls: list[Collective] = []
-    with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError):
-        with (folder / f"calls.{rank}").open("rb") as file:
-            while True:
-                calls.append(pickle.load(file))
+    with (
+        contextlib.suppress(OSError, EOFError, pickle.UnpicklingError),
+        (folder / f"calls.{rank}").open("rb") as file,
+    ):
+        while True:
+            calls.append(pickle.load(file))
     return tuple(calls)
 
 

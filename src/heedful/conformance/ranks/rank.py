@@ -5,15 +5,18 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
@@ -39,30 +42,15 @@ from heedful.conformance.ranks.weights import Dealt, deal
 from heedful.conformance.recording.source import SourceLine, prose_about
 from heedful.errors import ArgumentError
 from heedful.observation import Step, Trace, find_location, record
-from heedful.observation.collectives import collectives_seen
+from heedful.observation.collectives import WRITTEN, collectives_seen
 from heedful.observation.leaves import leaves_of
 from heedful.observation.recorder import METADATA, TENSOR_PROPERTIES
 
 BATCH = 2
-RANK_NAMES = frozenset(
-    f"{prefix}rank"
-    for prefix in (
-        "",
-        "local_",
-        "tp_",
-        "cp_",
-        "sp_",
-        "tensor_parallel_",
-        "context_parallel_",
-        "sequence_parallel_",
-    )
-)
+KINDS = ("tp", "cp", "sp", "tensor_parallel", "context_parallel", "sequence_parallel")
+RANK_NAMES = frozenset(("rank", "local_rank", *(f"{kind}_rank" for kind in KINDS)))
 SIZE_NAMES = frozenset(
-    ("world_size", "num_ranks", "n_ranks", "ranks")
-    + tuple(
-        f"{kind}_size"
-        for kind in ("tp", "cp", "sp", "tensor_parallel", "context_parallel", "sequence_parallel")
-    )
+    ("world_size", "num_ranks", "n_ranks", "ranks", *(f"{kind}_size" for kind in KINDS))
 )
 
 
@@ -318,12 +306,12 @@ def _run(
         if it.requires_grad
     ]
 
-    def backward() -> None:
+    recorder = _BackwardRecorder()
+    with seeded(), recorder.recording():
         if differentiable:
-            torch.autograd.backward(*map(list, zip(*differentiable, strict=True)))
-
-    with seeded():
-        traced_back = record(backward, open_attention=False)
+            torch.autograd.backward(
+                [it for it, _ in differentiable], [gradient for _, gradient in differentiable]
+            )
     weights = dict(callee.named_parameters()) if isinstance(callee, nn.Module) else {}
     run = Run(
         outputs=[it.detach() for it in outputs],
@@ -332,7 +320,7 @@ def _run(
         weight_gradients={name: _gradient(it) for name, it in weights.items()},
         weights={name: _full(it.detach()) for name, it in weights.items()},
         forward=_values(trace),
-        backward=_values(traced_back),
+        backward=recorder.values,
         gradients=watcher.values(trace),
     )
     return replace(run, trained=_trained(callee, args, keywords))
@@ -417,10 +405,10 @@ class _GradientWatcher(TorchFunctionMode):
             known = self._seen[id(tensor)] = _Watched(tensor, reader, tensor.detach().clone())
             if not isinstance(tensor, DTensor):
                 tensor.register_hook(known.keep)
-        if known.place is None or (differentiable and not known.differentiable):
+        weight = 2 if differentiable else 1 if reader in WRITTEN else 0
+        if weight > known.weight:
             location = find_location(frame, _run.__code__)
-            known.differentiable = differentiable
-            known.reader = reader
+            known.weight, known.reader = weight, reader
             if location is not None:
                 source = " ".join(location.source.split())
                 known.place = SourceLine(location.file, location.line, source)
@@ -441,10 +429,70 @@ class _Watched:
         self.tensor, self.reader, self.value = tensor, reader, value
         self.gradient: Tensor | None = None
         self.place: SourceLine | None = None
-        self.differentiable = False
+        self.weight = (
+            -1
+        )  # 2 if a gradient flows back from the reading call, 1 if it is one of torch.distributed
 
     def keep(self, gradient: Tensor) -> None:
         self.gradient = gradient.detach().clone()
+
+
+class _BackwardRecorder(TorchFunctionMode):
+    """Records what autograd Functions written in Python compute in a backward pass, where no mode of a caller is active.
+
+    Attributes:
+        values: The results, each with the line of the `backward` that computes them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values: list[Value] = []
+        self._indices: dict[int, int] = {}
+        self._boundary: CodeType = _run.__code__
+        self._kept: list[Tensor] = []  # so that no other tensor gets the id of one of them
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record the backward passes of the block."""
+        original = BackwardCFunction.apply
+
+        def apply(function: BackwardCFunction, *gradients: Any) -> Any:
+            with self:
+                return original(function, *gradients)
+
+        self._boundary = apply.__code__
+        setattr(BackwardCFunction, "apply", apply)  # noqa: B010 - pyright knows the type of the method
+        try:
+            yield
+        finally:
+            BackwardCFunction.apply = original
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        result = func(*args, **(kwargs or {}))
+        with torch._C.DisableTorchFunction():
+            tensors = [it for it in pytree.tree_leaves(result) if isinstance(it, Tensor)]
+            read = [it for it in pytree.tree_leaves((args, kwargs)) if isinstance(it, Tensor)]
+            reads = tuple(self._indices[id(it)] for it in read if id(it) in self._indices)
+            place = self._line(sys._getframe(1)) if tensors and name not in METADATA else None
+            for tensor in tensors if place is not None else ():
+                self._indices[id(tensor)] = len(self.values)
+                self._kept.append(tensor)
+                kept = None if isinstance(tensor, DTensor) else tensor.detach().clone()
+                self.values.append(Value("", name.strip("_"), kept, reads, place))
+        return result
+
+    def _line(self, frame: Any) -> SourceLine | None:
+        """Return the line of the `backward` that a call is made for."""
+        location = find_location(frame, self._boundary)
+        outer = location
+        while outer is not None:
+            location, outer = outer, outer.caller(self._boundary)
+        if location is None:
+            return None
+        return SourceLine(location.file, location.line, " ".join(location.source.split()))
 
 
 def _name_in(trace: Trace, value: Tensor) -> str:

@@ -532,7 +532,18 @@ _INTENT = (
 
 CATALOGUE: dict[str, CatalogueEntry] = {
     entry.name: entry
-    for group in (_MASKS, _PADDING, _WEIGHTS, _HEADS, _DROPOUT, _CACHES, _STATE, _NUMBERS, _RANKS, _INTENT)
+    for group in (
+        _MASKS,
+        _PADDING,
+        _WEIGHTS,
+        _HEADS,
+        _DROPOUT,
+        _CACHES,
+        _STATE,
+        _NUMBERS,
+        _RANKS,
+        _INTENT,
+    )
     for entry in group
 }
 """Every entry by its name, in the order in which they are listed."""

@@ -33,7 +33,9 @@ class SumOverRanks(torch.autograd.Function):
 class RowParallelLinear(nn.Module):
     def __init__(self, in_features, out_features):
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(out_features, in_features // dist.get_world_size()) * 0.1)
+        self.weight = nn.Parameter(
+            torch.randn(out_features, in_features // dist.get_world_size()) * 0.1
+        )
         self.bias = nn.Parameter(torch.zeros(out_features))
 
     def forward(self, x):
