@@ -147,7 +147,8 @@ class _Trials:
             yield self.stated
         elif named:
             yield from named
-            yield from LAYOUTS[len(ORDERS) :]
+            yield "replicated"
+            yield "heads"
         else:
             yield from LAYOUTS
 

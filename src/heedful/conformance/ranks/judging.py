@@ -315,7 +315,7 @@ def _has_cut_weights(attempt: Attempt) -> bool:
 def _summed_gradients(attempt: Attempt, wrong: WrongGradient) -> Finding:
     proof = (
         f"Each rank has the whole output. If each of {attempt.ranks} ranks goes back from the same loss, "
-        f"every gradient is {attempt.ranks} times that of one rank: gradients are those of the sum of all ranks' losses."
+        f"every gradient is {attempt.ranks} times that of one rank: gradients are those of the sum of all losses."
     )
     case = attempt.case(wrong.rank, f"gradient of {wrong.name}", wrong.received, wrong.expected)
     return Finding("ranks-gradient-summed", "convention", proof, case)

@@ -438,7 +438,7 @@ class _Watched:
 
 
 class _BackwardRecorder(TorchFunctionMode):
-    """Records what autograd Functions written in Python compute in a backward pass, where no mode of a caller is active.
+    """Records what autograd Functions in Python compute in a backward pass, in which no mode of the caller is active.
 
     Attributes:
         values: The results, each with the line of the `backward` that computes them.
