@@ -18,15 +18,17 @@ from torch.utils import _pytree as pytree
 
 from heedful.observation.source_location import find_location
 
-# The parameter that each call writes its result to, and the one that it reads.
+# Of every call that there is in any supported version of PyTorch, the parameter that it writes its result to, and the one that it reads.
 WRITTEN: dict[str, str] = {
     "all_reduce": "tensor",
     "reduce": "tensor",
     "broadcast": "tensor",
     "all_gather": "tensor_list",
     "all_gather_into_tensor": "output_tensor",
+    "all_gather_single": "output_tensor",
     "reduce_scatter": "output",
     "reduce_scatter_tensor": "output",
+    "reduce_scatter_single": "output",
     "all_to_all": "output_tensor_list",
     "all_to_all_single": "output",
     "scatter": "tensor",
@@ -40,8 +42,10 @@ WRITTEN: dict[str, str] = {
 READ: dict[str, str] = {
     "all_gather": "tensor",
     "all_gather_into_tensor": "input_tensor",
+    "all_gather_single": "input_tensor",
     "reduce_scatter": "input_list",
     "reduce_scatter_tensor": "input",
+    "reduce_scatter_single": "input",
     "all_to_all": "input_tensor_list",
     "all_to_all_single": "input",
     "scatter": "scatter_list",
@@ -88,7 +92,7 @@ def collectives_seen(notice: Noticed) -> Iterator[None]:
         notice: is called before each call starts.
     """
     modules = (dist, dist.distributed_c10d)
-    originals = {name: getattr(dist, name) for name in WRITTEN}
+    originals = {name: getattr(dist, name) for name in WRITTEN if hasattr(dist, name)}
     seen = {name: _seen(name, original, notice) for name, original in originals.items()}
 
     def replace(functions: dict[str, Any]) -> None:

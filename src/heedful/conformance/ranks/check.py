@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter
 
@@ -121,7 +121,8 @@ class _Trials:
         layout: Layout | None,
         patience: float,
     ) -> None:
-        self.request, self.whole, self.stated = request, whole, layout
+        self.request, self.whole = request, whole
+        self.stated: Layout | None = layout
         self._file, self._patience = whole_file, patience
         self.attempts: list[Attempt] = []
         self.failures: dict[Layout, list[Failure]] = {}
@@ -139,18 +140,15 @@ class _Trials:
                 return None  # each such trial takes as long as a rank waits
         return None
 
-    def _layouts(self) -> Iterator[Layout]:
-        """Yield the layouts to try: the stated one, or that which the source names, or all of them."""
+    def _layouts(self) -> list[Layout]:
+        """Return the layouts to try: the stated one, or that which the source names, or all of them."""
         words = self.whole.words.replace("_", "").replace("-", "").replace(" ", "")
         named: list[Layout] = [it for it in ORDERS[1:] if it.rstrip("d") in words]
+        orders: list[Layout] = named or [*ORDERS]
+        layouts: list[Layout] = [*orders, "replicated", "heads"]
         if self.stated is not None:
-            yield self.stated
-        elif named:
-            yield from named
-            yield "replicated"
-            yield "heads"
-        else:
-            yield from LAYOUTS
+            layouts = [self.stated]
+        return layouts
 
     def _run(self, layout: Layout, *, in_sections: bool) -> Attempt | None:
         outcomes = run_on_ranks(

@@ -87,10 +87,27 @@ class Attempt:
             (run.outputs[0] - it).abs().nan_to_num(torch.inf).max().item() for run, it in pairs
         )
 
+    @cached_property
+    def largest_gradient(self) -> float:
+        """The largest entry of any gradient of the run on one rank."""
+        return max((it.abs().max().item() for it in self.gradients), default=1.0)
+
+    @property
+    def gradients(self) -> list[Tensor]:
+        """The gradients of the run on one rank."""
+        run = self.whole.run
+        every = (*run.input_gradients, *run.weight_gradients.values())
+        return [it for it in every if it is not None and it.numel()]
+
+    def same_gradient(self, a: Tensor, b: Tensor) -> bool:
+        """Check whether two gradients are equal but for rounding, relative to the largest one of all."""
+        limit = self.tolerance * self.largest_gradient
+        return a.shape == b.shape and bool(((a - b).abs() <= limit).all())
+
     @property
     def is_distributed(self) -> bool:
         """Whether ranks divide the work: their tokens or heads, their weights, or something on the way."""
-        if self.layout != "replicated" or any(it.axis is not None for it in self.dealt[0].values()):
+        if self.layout != "replicated" or any(it.pieces > 1 for it in self.dealt[0].values()):
             return True
         first, *others = self.runs
         return any(not _same_values(first.forward, it.forward) for it in others)
@@ -184,85 +201,115 @@ def _coarse(attempt: Attempt, rank: int) -> str:
 
 def _of_gradients(attempt: Attempt) -> Iterator[Finding]:
     """Yield a finding if a gradient is wrong; all of them have one cause, as a rule."""
-    wrong = [*_wrong_inputs(attempt), *_wrong_weights(attempt)]
+    compared = [*_inputs_compared(attempt), *_weights_compared(attempt)]
+    wrong = [it for it in compared if not it.is_right]
     if not wrong:
         return
-    count = len(_gradients_compared(attempt))
-    factors = {it.factor for it in wrong}
-    if attempt.is_replicated and len(wrong) == count and factors == {attempt.ranks}:
-        yield _summed_gradients(attempt, wrong[0])
-        return
-    shares = all(it.is_share for it in wrong)
-    if shares and attempt.layout == "replicated" and not _has_cut_weights(attempt):
-        yield _shared_gradients(attempt, wrong[0])
-        return
     first = wrong[0]
+    name, case = (
+        f"gradient of {first.name}",
+        attempt.case(first.rank, f"gradient of {first.name}", first.own, first.expected),
+    )
+    if attempt.layout == "replicated" and (said := _convention(attempt, compared)):
+        yield Finding("ranks-gradient-summed", "convention", said, case)
+        return
     place, said = _wrong_gradient_line(attempt, first)
     names = ", ".join(dict.fromkeys(it.name for it in wrong))
     proof = (
         f"With {attempt.ranks} ranks, the output is right, and these gradients are wrong: {names}. "
-        f"That of {first.name} on rank {first.rank} differs by up to {_largest(first.received, first.expected):.3g}"
+        f"The {name} on rank {first.rank} differs by up to {_largest(first.own, first.expected):.3g}"
         f"{first.relation}. {said}"
     )
-    case = attempt.case(first.rank, f"gradient of {first.name}", first.received, first.expected)
     yield Finding("ranks-gradient-differs", "bug", proof.rstrip(), case, place)
 
 
+def _convention(attempt: Attempt, compared: Sequence[ComparedGradient]) -> str:
+    """Return a sentence about gradients that are shares, or those of the sum of all losses; "" if they are neither."""
+    if all(it.is_multiple(attempt.ranks) for it in compared) and attempt.is_replicated:
+        return (
+            f"Each rank has the whole output. If each of {attempt.ranks} ranks goes back from the same loss, the "
+            "gradients are those of the sum of all losses: "
+            f"summed over ranks, each is {attempt.ranks} times that of one rank."
+        )
+    if all(it.is_multiple(1) for it in compared) and not _has_cut_weights(attempt):
+        return (
+            f"Each of {attempt.ranks} ranks takes all tokens, and gets its share of each gradient: "
+            "the shares sum up to that of one rank."
+        )
+    return ""
+
+
 @dataclass(frozen=True)
-class WrongGradient:
-    """A gradient that differs from that of one rank.
+class ComparedGradient:
+    """A gradient of a rank beside that of one rank.
 
     Attributes:
+        attempt: The runs.
         name: The argument or parameter.
         rank: The rank.
-        received, expected: The gradients.
-        factor: How many times the right gradient it is; None if it is no whole multiple or part.
-        is_share: Whether the gradients of all ranks sum up to the right one.
+        own, expected: The gradients.
+        total: The sum over the ranks that have the same part.
+        shared: Whether a rank may have its share of it, because the whole is summed over ranks.
     """
 
+    attempt: Attempt
     name: str
     rank: int
-    received: Tensor
+    own: Tensor
     expected: Tensor
-    factor: float | None
-    is_share: bool
+    total: Tensor
+    shared: bool
+
+    @property
+    def is_right(self) -> bool:
+        if self.shared and self.is_multiple(1):
+            return True
+        return self.attempt.same_gradient(self.own, self.expected)
+
+    def is_multiple(self, factor: float) -> bool:
+        """Check whether the gradients of the ranks sum up to a multiple of the right one."""
+        return self.attempt.same_gradient(self.total, factor * self.expected)
 
     @property
     def relation(self) -> str:
         """How it is related to the right gradient, if that is known."""
-        if self.is_share:
+        if self.is_multiple(1):
             return (
                 ": it is the share of one rank, and those of all ranks sum up to the right one (an all-reduce in the "
                 "backward pass is missing)"
             )
-        return "" if self.factor is None else f": it is {self.factor:g} times the right one"
+        ranks = self.attempt.ranks
+        received = self.total if self.shared and self.attempt.layout in ORDERS else self.own
+        for factor in (ranks, 1.0 / ranks, ranks**2, 0, -1):
+            if self.attempt.same_gradient(received, factor * self.expected):
+                return f": it is {factor:g} times the right one"
+        return ""
 
 
-def _wrong_inputs(attempt: Attempt) -> Iterator[WrongGradient]:
-    axes = attempt.whole.head_axes if attempt.layout == "heads" else attempt.whole.token_axes
-    for index, (axis, whole) in enumerate(
-        zip(axes, attempt.whole.run.input_gradients, strict=True)
-    ):
-        received = [run.input_gradients[index] for run in attempt.runs]
-        if whole is None:
+def _inputs_compared(attempt: Attempt) -> Iterator[ComparedGradient]:
+    whole = attempt.whole
+    axes = whole.head_axes if attempt.layout == "heads" else whole.token_axes
+    for index, (axis, right) in enumerate(zip(axes, whole.run.input_gradients, strict=True)):
+        if right is None:
             continue
-        for rank, own in enumerate(received):
-            expected = whole
-            if axis is not None:
-                expected = part(whole, axis, attempt.layout, rank, attempt.ranks)
-            if own is None:
-                own = torch.zeros_like(expected)
-            alike = [it for it in received if it is not None and it.shape == own.shape]
-            if axis is None and agree(torch.stack(alike).sum(0), whole, attempt.tolerance):
-                continue  # an argument that all ranks share, of whose gradient each has its share
-            if not agree(own, expected, attempt.tolerance):
-                total = torch.stack(alike).sum(0)
-                yield _wrong_gradient(f"argument {index}", rank, own, expected, total, attempt)
-                break
+        parts = [run.input_gradients[index] for run in attempt.runs]
+        for rank, own in enumerate(parts):
+            cut = axis is not None and attempt.layout != "replicated"
+            expected = (
+                part(right, axis, attempt.layout, rank, attempt.ranks)
+                if axis is not None and cut
+                else right
+            )
+            own = torch.zeros_like(expected) if own is None else own
+            alike = [it for it in parts if it is not None]
+            total = own if cut or not alike else torch.stack(alike).sum(0)
+            # An argument without tokens is shared by all ranks, as a weight is.
+            yield ComparedGradient(
+                attempt, f"argument {index}", rank, own, expected, total, axis is None
+            )
 
 
-def _wrong_weights(attempt: Attempt) -> Iterator[WrongGradient]:
-    """Yield weights whose gradients are wrong on a rank, and also as shares that are summed over the ranks."""
+def _weights_compared(attempt: Attempt) -> Iterator[ComparedGradient]:
     for name, whole in attempt.whole.run.weight_gradients.items():
         if whole is None or name not in attempt.runs[0].weight_gradients:
             continue
@@ -277,60 +324,16 @@ def _wrong_weights(attempt: Attempt) -> Iterator[WrongGradient]:
                 and (gradient := other.weight_gradients[name]) is not None
             ]
             total = torch.stack(same).sum(0) if same else own
-            if agree(own, expected, attempt.tolerance) or agree(total, expected, attempt.tolerance):
-                continue
-            replaced = total if attempt.layout in ORDERS and dealt[name].axis is None else own
-            yield _wrong_gradient(name, rank, replaced, expected, None, attempt)
-            break
-
-
-def _wrong_gradient(
-    name: str, rank: int, own: Tensor, expected: Tensor, total: Tensor | None, attempt: Attempt
-) -> WrongGradient:
-    share = (
-        total is not None
-        and attempt.layout == "replicated"
-        and agree(total, expected, attempt.tolerance)
-    )
-    return WrongGradient(name, rank, own, expected, _factor(own, expected, attempt), share)
-
-
-def _factor(own: Tensor, expected: Tensor, attempt: Attempt) -> float | None:
-    """Return how many times the right gradient another one is, if it is a multiple by the number of ranks."""
-    for factor in (float(attempt.ranks), 1.0 / attempt.ranks, float(attempt.ranks) ** 2, 0.0, -1.0):
-        if agree(own, expected * factor, attempt.tolerance):
-            return factor
-    return None
-
-
-def _gradients_compared(attempt: Attempt) -> list[Tensor]:
-    run = attempt.whole.run
-    return [it for it in (*run.input_gradients, *run.weight_gradients.values()) if it is not None]
+            yield ComparedGradient(attempt, name, rank, own, expected, total, True)
 
 
 def _has_cut_weights(attempt: Attempt) -> bool:
-    return any(it.axis is not None for it in attempt.dealt[0].values())
+    return any(it.pieces > 1 for it in attempt.dealt[0].values())
 
 
-def _summed_gradients(attempt: Attempt, wrong: WrongGradient) -> Finding:
-    proof = (
-        f"Each rank has the whole output. If each of {attempt.ranks} ranks goes back from the same loss, "
-        f"every gradient is {attempt.ranks} times that of one rank: gradients are those of the sum of all losses."
-    )
-    case = attempt.case(wrong.rank, f"gradient of {wrong.name}", wrong.received, wrong.expected)
-    return Finding("ranks-gradient-summed", "convention", proof, case)
-
-
-def _shared_gradients(attempt: Attempt, wrong: WrongGradient) -> Finding:
-    proof = (
-        f"Each of {attempt.ranks} ranks takes all tokens, and gets its share of the gradient of {wrong.name}: "
-        "the shares sum up to that of one rank."
-    )
-    case = attempt.case(wrong.rank, f"gradient of {wrong.name}", wrong.received, wrong.expected)
-    return Finding("ranks-gradient-summed", "convention", proof, case)
-
-
-def _wrong_gradient_line(attempt: Attempt, wrong: WrongGradient) -> tuple[SourceLine | None, str]:
+def _wrong_gradient_line(
+    attempt: Attempt, wrong: ComparedGradient
+) -> tuple[SourceLine | None, str]:
     """Return the line of the first gradient that departs, and a sentence about it."""
     whole = attempt.whole.run
     known = attempt.known([*whole.gradients, *whole.backward])
@@ -344,10 +347,8 @@ def _wrong_gradient_line(attempt: Attempt, wrong: WrongGradient) -> tuple[Source
     departing = Comparison(known, gradients).first_departure()
     if departing is None:
         own = (it for it in attempt.runs[wrong.rank].gradients if it.tensor is not None)
-        same = (
-            it for it in own if it.tensor is not None and it.tensor.shape == wrong.received.shape
-        )
-        reader = next((it for it in same if torch.equal(it.tensor, wrong.received)), None)  # pyright: ignore[reportArgumentType]
+        same = (it for it in own if it.tensor is not None and it.tensor.shape == wrong.own.shape)
+        reader = next((it for it in same if torch.equal(it.tensor, wrong.own)), None)  # pyright: ignore[reportArgumentType]
         departing = None if reader is None else Departure(wrong.rank, reader)
     if departing is None:
         return None, ""

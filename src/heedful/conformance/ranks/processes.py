@@ -10,6 +10,7 @@ import pickle
 import re
 import tempfile
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -215,6 +216,7 @@ def _member(
     """Run the function in this process, and write the outcome to a file."""
     global log
     log = CallLog(Path(folder, f"calls.{rank}"))
+    warnings.simplefilter("ignore")  # the target's do not concern the check
     torch.set_num_threads(1)
     stack = Path(folder, f"stack.{rank}").open("w")  # noqa: SIM115 - it stays open until the process ends
     Path(folder, f"ready.{rank}").touch()

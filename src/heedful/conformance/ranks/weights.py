@@ -78,7 +78,9 @@ def deal(
                 parameter.copy_(
                     distribute_tensor(whole, parameter.device_mesh, parameter.placements)
                 )
-                dealt[name] = Dealt()
+                # Its gradient is compared as a whole.
+                cut = any(it.is_shard() for it in parameter.placements)
+                dealt[name] = Dealt(pieces=ranks if cut else 1)
                 continue
             sections = _sections(name) if in_sections else 1
             dealt[name] = _dealt(name, parameter, whole, rank, ranks, sections)
@@ -87,7 +89,7 @@ def deal(
 
 
 def is_packed(dealt: Mapping[str, Dealt]) -> bool:
-    """Check whether a weight is cut whose name says that it holds several."""
+    """Check whether a weight is cut here whose name says that it holds several."""
     return any(it.axis is not None and _sections(name) > 1 for name, it in dealt.items())
 
 

@@ -476,16 +476,16 @@ _RANKS = (
     CatalogueEntry(
         "ranks-output-differs",
         "bug",
-        "On many ranks, the attention returns other numbers than on one: a mask is local to the tokens of a rank, partial "
-        "results are merged wrongly, a bias is added on every rank, or keys are those of other tokens.",
+        "On many ranks, the attention returns other numbers than on one: a mask is local to the tokens of a rank, "
+        "partial results are merged wrongly, a bias is added on every rank, or keys are those of other tokens.",
         "heedful check --ranks N runs the target on N processes and on one, with the same weights and tokens.",
         "Compute on each rank what one rank computes for its tokens or heads, from the line that departs on.",
     ),
     CatalogueEntry(
         "ranks-gradient-differs",
         "bug",
-        "On many ranks, the output is right, and gradients are not: an all-reduce of the gradients of keys and values is "
-        "missing, or a gradient is scaled by the number of ranks.",
+        "On many ranks, the output is right, and gradients are not: an all-reduce of the gradients of keys and values "
+        "is missing, or a gradient is scaled by the number of ranks.",
         "heedful check --ranks N goes back from the same gradients of the output on N processes and on one.",
         "Sum up in the backward pass what the forward pass hands to several ranks, and scale nothing by their number.",
     ),
