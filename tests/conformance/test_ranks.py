@@ -1,5 +1,7 @@
 """Attentions over ranks: right ones are silent, and each published bug is named with rank and line."""
 
+from pathlib import Path
+
 import pytest
 from ranks.mutants import MUTANTS, RIGHT
 
@@ -46,7 +48,7 @@ def _marked(mutant):
     return pytest.param(mutant, id=mutant.name, marks=[pytest.mark.slow] * slow)
 
 
-@pytest.mark.parametrize("mutant", map(_marked, MUTANTS))
+@pytest.mark.parametrize("mutant", [_marked(it) for it in MUTANTS])
 def test_a_published_bug_is_named_with_rank_and_line(mutant, tmp_path):
     report = check_on_ranks(
         mutant.written(tmp_path), mutant.ranks, arguments=dict(mutant.arguments)
@@ -63,3 +65,10 @@ def test_a_published_bug_is_named_with_rank_and_line(mutant, tmp_path):
 @pytest.mark.parametrize("mutant", [it for it in MUTANTS if it.ranks > 2], ids=lambda it: it.name)
 def test_the_right_version_is_silent_on_as_many_ranks(mutant):
     assert not check_on_ranks(mutant.target, mutant.ranks).findings
+
+
+def test_the_page_lists_every_bug():
+    page = (Path(__file__).parents[2] / "docs" / "conformance-ranks.md").read_text(encoding="utf-8")
+    table = page[page.index("| bug |") :].splitlines()[2:]
+    named = [line.split(" | ")[0].removeprefix("| ") for line in table]
+    assert named == [mutant.name for mutant in MUTANTS]

@@ -1,4 +1,4 @@
-"""Targets that fail on ranks: each ends in time, with an error that names rank, line and cause, and is no bug by guess."""
+"""Targets that fail on ranks: each ends in time, with an error that names rank, line and cause."""
 
 import subprocess
 import sys
@@ -34,20 +34,20 @@ END = """
 FAULTS = {
     "raises": (
         "        if dist.get_rank() == 1:\n            raise ValueError('no rank 1')",
-        "rank 1 raises, at {file}:15: raise ValueError('no rank 1') (ValueError: no rank 1)",
+        "rank 1 raises, at mine.py:15: raise ValueError('no rank 1') (ValueError: no rank 1)",
     ),
     "ends": (
         "        dist.barrier()\n        if dist.get_rank() == 1:\n            os._exit(3)\n        dist.barrier()",
-        "rank 1 ends, at {file}:14: dist.barrier() (its process ended with exit code 3, after this line)",
+        "rank 1 ends, at mine.py:14: dist.barrier() (its process ended with exit code 3, after this line)",
     ),
     "waits": (
         "        if dist.get_rank() == 0:\n            dist.recv(torch.empty(2), 1 % dist.get_world_size())"
         " if dist.get_world_size() > 1 else None",
-        "rank 0 waits, at {file}:15: dist.recv(torch.empty(2), 1 % dist.get_world_size())",
+        "rank 0 waits, at mine.py:15: dist.recv(torch.empty(2), 1 % dist.get_world_size())",
     ),
     "refuses": (
         "        if dist.get_world_size() > 1:\n            raise ValueError('one rank only')",
-        "rank 0 raises, at {file}:15: raise ValueError('one rank only')",
+        "rank 0 raises, at mine.py:15: raise ValueError('one rank only')",
     ),
 }
 
@@ -60,9 +60,10 @@ def test_a_failure_names_rank_line_and_cause_and_is_no_finding(fault, tmp_path):
     began = time.monotonic()
     with pytest.raises(ArgumentError) as caught:
         check_on_ranks(f"{file}:Attention", 2, patience=PATIENCE)
-    assert cause.format(file=file) in str(caught.value).replace(
-        f"{file.parent.name}/mine.py", str(file)
-    )
+    before, _, after = cause.partition("mine.py")
+    message = str(caught.value)
+    assert before in message
+    assert f"mine.py{after}" in message
     assert time.monotonic() - began < 120
 
 
@@ -78,7 +79,7 @@ def test_a_rank_that_sleeps_is_named_with_its_line(tmp_path):
 def test_an_attention_that_divides_nothing_is_refused(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(START.lstrip("\n") + END)
-    with pytest.raises(ArgumentError, match="--shard|without dealing"):
+    with pytest.raises(ArgumentError, match=r"--shard|without dealing"):
         check_on_ranks(f"{file}:Attention", 2, layout="replicated", patience=PATIENCE)
 
 

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from heedful.observation.source_location import find_location
 
-# Of every call that there is in any supported version of PyTorch, the parameter that it writes its result to, and the one that it reads.
+# What each call writes its result to, and what it reads, in any supported version of PyTorch.
 WRITTEN: dict[str, str] = {
     "all_reduce": "tensor",
     "reduce": "tensor",

@@ -167,7 +167,9 @@ class _Trials:
                 it.collectives if isinstance(it, Failure) else it[0].collectives for it in outcomes
             ]
             if not any(it.own for it in failures):
-                self.collectives = self.collectives or differing_collectives(calls)
+                self.collectives = self.collectives or differing_collectives(
+                    calls, [it.rank for it in failures if it.ending != "waits"]
+                )
             return None
         runs, dealt = zip(*outcomes, strict=True)
         attempt = Attempt(self.whole, layout, in_sections, runs, dealt)

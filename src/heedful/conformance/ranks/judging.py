@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -117,9 +117,10 @@ class Attempt:
         """The values of the forward pass of all ranks beside those of one."""
         return Comparison(self.known(self.whole.run.forward), [run.forward for run in self.runs])
 
-    def is_shared(self, value: Value) -> bool:
-        """Whether ranks compute something together that is right: more than what each of them does with its tokens."""
-        return self.compared.right_share > 0.5 and bool(any(run.collectives for run in self.runs))
+    @property
+    def is_shared(self) -> bool:
+        """Whether ranks exchange something and most of what they compute is right, so that the layout fits."""
+        return self.compared.right_share > 0.5 and any(run.collectives for run in self.runs)
 
     @property
     def is_replicated(self) -> bool:
@@ -174,7 +175,7 @@ def _of_output(attempt: Attempt) -> tuple[Finding, bool]:
             attempt.case(rank, "output", received, expected),
             None if departing is None else departing.value.place,
         ),
-        departing is not None and attempt.is_shared(departing.value),
+        departing is not None and attempt.is_shared,
     )
 
 
@@ -393,24 +394,38 @@ def _dropout_line(attempt: Attempt, rank: int) -> SourceLine | None:
     return lines[-1] if lines else None
 
 
-def differing_collectives(calls: Sequence[Sequence[Collective]]) -> Finding | None:
-    """Return the finding that ranks make different calls in which all of them take part; None if they do not."""
+def differing_collectives(
+    calls: Sequence[Sequence[Collective]], stopped: Collection[int] = ()
+) -> Finding | None:
+    """Return the finding that ranks make different calls in which all of them take part; None if they do not.
+
+    Args:
+        calls: The calls of each rank.
+        stopped: The ranks that an exception, a hang or the end of their process has stopped, so that calls are missing.
+    """
     everybody = len(calls)
     rows = [
         [it for it in row if it.members == everybody and it.operation not in BETWEEN_TWO]
         for row in calls
     ]
     for number in range(max(map(len, rows), default=0)):
-        called = [row[number] if number < len(row) else None for row in rows]
-        described = [None if it is None else _key(it) for it in called]
-        usual = Counter(described).most_common(1)[0][0]
-        rank = next((index for index, it in enumerate(described) if it != usual), None)
-        if rank is not None:
-            return _differing(called, rank, described.index(usual), number)
+        called = {
+            rank: row[number] if number < len(row) else None
+            for rank, row in enumerate(rows)
+            if number < len(row) or rank not in stopped
+        }
+        described = {rank: None if it is None else _key(it) for rank, it in called.items()}
+        usual = Counter(described.values()).most_common(1)[0][0]
+        other = next((rank for rank, it in described.items() if it != usual), None)
+        if other is not None:
+            same = next(rank for rank, it in described.items() if it == usual)
+            return _differing(called, other, same, number)
     return None
 
 
-def _differing(called: Sequence[Collective | None], rank: int, usual: int, number: int) -> Finding:
+def _differing(
+    called: Mapping[int, Collective | None], rank: int, usual: int, number: int
+) -> Finding:
     own = called[rank] or called[usual]
     assert own is not None  # they differ, so one of them makes a call
     place = (

@@ -493,7 +493,7 @@ _RANKS = (
         "ranks-dropout-differs",
         "bug",
         "Ranks that have the same tensor drop different entries of it in training.",
-        "In training mode, with the same random state on every rank, outputs that should be equal differ between ranks.",
+        "In training mode, with the same random state on every rank, outputs that should be equal differ.",
         "Draw the dropout of a tensor that all ranks have from a random state that all of them share.",
     ),
     CatalogueEntry(
