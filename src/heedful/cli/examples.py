@@ -21,7 +21,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "plan": (
         (
-            "heedful plan --tokens 64K --heads 8 --head-size 64 --ranks 4 --bandwidth 1GB/s",
+            "heedful plan --tokens 8K --heads 8 --head-size 64 --ranks 4 --bandwidth 1G",
             "with the speed of this machine",
         ),
         (
