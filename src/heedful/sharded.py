@@ -1,4 +1,4 @@
-"""Whether this thread computes attention of tokens that are sharded over ranks, and how; `parallel` sets it."""
+"""Whether this thread computes attention of tokens or heads that are sharded over ranks; `parallel` sets it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,17 @@ class Sharded:
     Attributes:
         attend: takes the arguments of `attention`, of this rank's tokens.
         places: int64, the places of this rank's tokens among all.
+        tokens: how many tokens there are in all.
     """
 
     attend: Callable[..., Any]
-    places: Int64[Tensor, " tokens"]
+    places: Int64[Tensor, " own"]
+    tokens: int
 
 
 _by_thread: dict[int, Sharded] = {}
+_first_heads: dict[int, int] = {}  # by thread
+_first_rows: dict[int, int] = {}  # by thread
 
 
 def current() -> Sharded | None:
@@ -54,6 +58,38 @@ def computing(sharded: Sharded) -> Iterator[None]:
         del _by_thread[thread]
 
 
+def first_head() -> int:
+    """Return the place of this thread's first query head among all; other ranks may have those before."""
+    return _first_heads.get(threading.get_ident(), 0) if _first_heads else 0
+
+
+@contextmanager
+def heads_from(first: int) -> Iterator[None]:
+    """Count query heads from `first` in this thread, while the context lasts."""
+    thread = threading.get_ident()
+    _first_heads[thread] = first
+    try:
+        yield
+    finally:
+        del _first_heads[thread]
+
+
+def first_row() -> int:
+    """Return the place of this thread's first batch entry among all; other ranks may have those before."""
+    return _first_rows.get(threading.get_ident(), 0) if _first_rows else 0
+
+
+@contextmanager
+def rows_from(first: int) -> Iterator[None]:
+    """Count batch entries from `first` in this thread, while the context lasts."""
+    thread = threading.get_ident()
+    _first_rows[thread] = first
+    try:
+        yield
+    finally:
+        del _first_rows[thread]
+
+
 def refuse(what: str) -> None:
     """Raise ArgumentError if this thread's tokens are sharded, because something would take them for all tokens."""
     if current() is not None:
@@ -63,6 +99,12 @@ def refuse(what: str) -> None:
             received=what,
             remedy="It would take the tokens of this rank for all tokens. Use it outside of the context.",
         )
+
+
+def all_tokens(tokens: int) -> int:
+    """Return the number of tokens of all ranks, for so many of this one."""
+    sharded = current()
+    return tokens if sharded is None else sharded.tokens
 
 
 def default_positions(past: int, tokens: int, device: torch.device) -> Int64[Tensor, " tokens"]:

@@ -10,8 +10,8 @@ from heedful import attention
 from heedful.errors import ArgumentError
 from heedful.gpt.config import GPTConfig
 from heedful.gpt.model import GPT
-from heedful.masks import Causal, Documents
-from heedful.nn import MultiHeadAttention, RotaryEmbedding
+from heedful.masks import Causal, Documents, Padding
+from heedful.nn import KVCache, MultiHeadAttention, RotaryEmbedding
 from heedful.parallel import (
     balanced_order,
     context_parallel,
@@ -101,6 +101,38 @@ def test_a_gpt_has_the_losses_and_gradients_of_one_process(positions):
     assert_same_gradients([g for _, g in results], gradients_of(model, expected))
 
 
+@pytest.mark.parametrize("scheme", [ring_attention, ulysses_attention])
+@pytest.mark.parametrize("tokens", [2, 3])
+def test_a_rank_with_one_token_sees_no_later_ones(scheme, tokens):
+    """A module needs no mask for one token, which is the newest, unless other ranks have newer ones."""
+    module, x = MultiHeadAttention(8, num_heads=2).double(), torch.randn(1, tokens, 8).double()
+    order = contiguous_order(tokens, 2)
+
+    def on_each_rank(group):
+        with context_parallel(group, order, scheme):
+            return unshard(module(shard(x, group, order)), group, order)
+
+    for output in simulate(on_each_rank, 2):
+        torch.testing.assert_close(output, module(x), rtol=0, atol=1e-10)
+
+
+def test_a_gpt_takes_masks_of_all_tokens():
+    config = GPTConfig(vocab_size=11, context_length=T, d_model=16, num_heads=4, num_layers=2)
+    model, ids = GPT(config).double(), torch.randint(0, 11, (2, T))
+    restarts = torch.cat([torch.arange(n) for n in IDS.unique(return_counts=True)[1]])
+    order = balanced_order(Causal() & Documents(IDS), T, 3)
+    for mask, positions in [(Documents(IDS), restarts), (Padding([T, 9]), torch.arange(T))]:
+
+        def on_each_rank(group, mask=mask, positions=positions):
+            mine, places = shard(ids, group, order, dim=1), shard(positions, group, order, dim=0)
+            with context_parallel(group, order):
+                return unshard(model(mine, mask=mask, positions=places), group, order)
+
+        expected = model(ids, mask=mask, positions=positions)
+        for logits in simulate(on_each_rank, 3):
+            torch.testing.assert_close(logits, expected, rtol=0, atol=1e-10)
+
+
 def within(function, ranks=2):
     """Run a function within the context on simulated ranks of 4 tokens each."""
     order = contiguous_order(4 * ranks, ranks)
@@ -142,21 +174,13 @@ def test_attention_that_knows_nothing_of_other_ranks_is_refused(name, call):
     assert name in str(refused.value)
 
 
-def test_a_model_of_transformers_is_refused():
-    from transformers import MistralConfig, MistralForCausalLM
-
-    from heedful.integrations.transformers import register
-
-    register()
-    sizes = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
-    model = MistralForCausalLM(MistralConfig(**sizes, num_attention_heads=4, num_key_value_heads=2))
-    for implementation, name in (
-        ("heedful", "transformers"),
-        ("sdpa", "scaled_dot_product_attention"),
-    ):
-        model.set_attn_implementation(implementation)
-        with pytest.raises(ArgumentError, match=name):
-            within(lambda _: model(torch.zeros(1, 4).long()), 1)
+def test_attention_written_with_a_softmax_is_refused():
+    x = torch.randn(1, 4, 8)
+    for softmax in (torch.softmax, torch.Tensor.softmax, torch.nn.functional.softmax):
+        with pytest.raises(ArgumentError, match="a softmax of 4 x 4 scores"):
+            within(lambda _, softmax=softmax: softmax(x @ x.mT, dim=-1))
+    experts = within(lambda _: torch.softmax(x, dim=-1))  # 8 of them for each token
+    assert torch.equal(experts[0], torch.softmax(x, dim=-1))
 
 
 def test_a_cache_other_tokens_and_a_second_context_are_refused():
@@ -165,6 +189,9 @@ def test_a_cache_other_tokens_and_a_second_context_are_refused():
         within(lambda _: module(torch.zeros(1, 3, 8)))
     with pytest.raises(ArgumentError, match="the 4 tokens of this rank"):
         within(lambda _: MultiHeadAttention(8, num_heads=2)(torch.zeros(1, 3, 8)))
+    cache = KVCache.empty(1, 2, capacity=4, head_dim=4)
+    with pytest.raises(ArgumentError, match="received a cache"):
+        within(lambda _: module(torch.zeros(1, 4, 8), cache=cache))
     with pytest.raises(ArgumentError, match="return_received_mass"):
         within(lambda x: attention(x, x, x, return_received_mass=True))
 

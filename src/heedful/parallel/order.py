@@ -47,7 +47,7 @@ class TokenOrder:
             not self.places
             or not integral
             or any(bool((p.diff() <= 0).any()) for p in self.places)
-            or not torch.equal(torch.cat(self.places).sort().values, torch.arange(self.tokens))
+            or not _is_every_token(torch.cat(self.places))
         ):
             raise ArgumentError(
                 "places",
@@ -85,8 +85,24 @@ class TokenOrder:
         """Return the order of groups of so many neighboring ranks, each with the tokens of all its ranks."""
         groups = range(0, self.ranks, ranks)
         return TokenOrder(
-            tuple(torch.cat(self.places[first : first + ranks]).sort().values for first in groups)
+            tuple(self._ascending(self.places[first : first + ranks]) for first in groups)
         )
+
+    def _ascending(self, places: Sequence[Tensor]) -> Tensor:
+        """Return the places of several ranks in ascending order. Marking them is faster than sorting them."""
+        marked = torch.zeros(self.tokens, dtype=torch.bool)
+        for part in places:
+            marked[part] = True
+        return marked.nonzero().flatten()
+
+
+def _is_every_token(places: Tensor) -> bool:
+    """Return whether places are all numbers below their count, each of them once."""
+    if len(places) and not 0 <= int(places.min()) <= int(places.max()) < len(places):
+        return False
+    marked = torch.zeros(len(places), dtype=torch.bool)
+    marked[places] = True
+    return bool(marked.all())
 
 
 def contiguous_order(tokens: int, ranks: int) -> TokenOrder:
@@ -154,14 +170,15 @@ def lowered(mask: Mask | None, tokens: int, batch: int) -> Intervals | None:
     if mask is None:
         return None
     if not isinstance(mask, Mask):
-        raise _mask_error(type(mask).__name__)
+        raise mask_error(type(mask).__name__)
     ranges = mask.intervals(tokens, batch=batch)
     if ranges is None:
-        raise _mask_error(repr(mask))
+        raise mask_error(repr(mask))
     return ranges
 
 
-def _mask_error(received: str) -> ArgumentError:
+def mask_error(received: str) -> ArgumentError:
+    """Return the error for a mask without key ranges."""
     return ArgumentError(
         "mask",
         expected="a mask with key ranges, such as Causal() & Window(256), of all tokens",
