@@ -66,6 +66,16 @@ def test_the_ring_transfers_keys_while_it_computes_its_own(bandwidth):
     assert backward == pytest.approx(agreement + max(part, transfer) + part + transfer)
 
 
+def test_a_causal_ring_keeps_all_ranks_busy(monkeypatch):
+    """Some ranks need all keys of another, some half of them; they go through equally many messages."""
+    monkeypatch.setattr(travel_module, "KEYS_PER_MESSAGE", 16)
+    order = balanced_order(Causal(), 2048, 8)
+    mesh = ranks_of_mesh(Causal(), order, SIZES, 1)
+    pairs = max(rank.pairs for rank in mesh)
+    link = Hardware(RATE, RATE, bandwidth=1e8)
+    assert forward_seconds(mesh, link) <= 1.02 * pairs * FORWARD / RATE.forward
+
+
 def test_a_rank_receives_one_message_at_a_time():
     bandwidth = 1e5
     fast = Rate(forward=1e30, backward=1e30)

@@ -19,6 +19,17 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("heedful bench --quick", "check the results of every case"),
         ("heedful bench --case causal --plot speed.svg", "time some cases, and draw them"),
     ),
+    "plan": (
+        (
+            "heedful plan --tokens 64K --heads 8 --head-size 64 --ranks 4 --bandwidth 1GB/s",
+            "with the speed of this machine",
+        ),
+        (
+            "heedful plan --tokens 1M --heads 32 --key-heads 8 --head-size 128 --ranks 64 --bandwidth 50GB/s "
+            "--flops 300T --mask documents:32K",
+            "on other machines, for packed documents",
+        ),
+    ),
     "check": (
         ("heedful check my.py:Attention", "which bug it has, and on which line"),
         ("heedful check my.py:Attention --with heads=4 --causal", "with what cannot be guessed"),

@@ -17,7 +17,7 @@ from heedful.parallel.arguments import Arguments, agree_on
 from heedful.parallel.axes import Axis, Group, Ranks, Wait, first_tag, ranks_of
 from heedful.parallel.order import TokenOrder
 from heedful.parallel.part import Merged, Options, Queries, Results, compute, differentiate
-from heedful.parallel.travel import Travel
+from heedful.parallel.travel import Round, Travel
 from heedful.result import AttentionResult
 
 
@@ -207,13 +207,13 @@ class _Part(NamedTuple):
     """Keys that this rank computes with in a round, its own before the first.
 
     Attributes:
-        round: step and number of the round; None: the keys are this rank's own.
+        round: the round; None: the keys are this rank's own.
         places: int64, the places of the keys among all tokens.
         key: (B, Hkv, keys, D); None: no keys arrive in this round, like value.
         value: (B, Hkv, keys, Dv).
     """
 
-    round: tuple[int, int] | None
+    round: Round | None
     places: Tensor
     key: Tensor | None
     value: Tensor | None

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from heedful.parallel.agreement import MESSAGE_BYTES
 from heedful.parallel.cost import MeshRank
-from heedful.parallel.travel import KEYS_PER_MESSAGE, Travel
+from heedful.parallel.travel import Travel
 
 Vector = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
@@ -192,11 +192,13 @@ class _Rounds:
 
     def __init__(self, travel: Travel, parts: Tensor) -> None:
         ranks = np.arange(len(parts))
-        steps, numbers = np.array(travel.rounds, dtype=np.int64).reshape(-1, 2, 1).swapaxes(0, 1)
+        rounds = np.array(travel.rounds, dtype=np.int64).reshape(-1, 3, 1)
+        steps, numbers, messages = rounds.swapaxes(0, 1)
         counts, times = travel.counts.numpy(), parts.numpy()
         self.senders: Indices = (ranks - steps) % len(ranks)
         needed = counts[self.senders, ranks]
-        self.keys: Vector = (needed - numbers * KEYS_PER_MESSAGE).clip(0, KEYS_PER_MESSAGE)
+        edges = needed * numbers // messages, needed * (numbers + 1) // messages
+        self.keys: Vector = (edges[1] - edges[0]).astype(np.float64)
         self.seconds: Vector = times[self.senders, ranks] * self.keys / needed.clip(min=1)
         self.own: Vector = times.diagonal().copy()
 

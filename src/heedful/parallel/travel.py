@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +15,21 @@ from heedful.parallel.agreement import digest
 from heedful.parallel.order import TokenOrder, lowered
 
 KEYS_PER_MESSAGE: int = 2048
+
+
+class Round(NamedTuple):
+    """Messages that travel at the same time.
+
+    Attributes:
+        step: how far they go: rank r sends to rank r + step.
+        number: which of the messages of a step it is.
+        messages: how many each rank sends in the step. It cuts its keys evenly into these, because a rank whose
+            keys would fill fewer of them would come to the next step before the others, and wait for them.
+    """
+
+    step: int
+    number: int
+    messages: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +43,7 @@ class Travel:
         counts: int64 (ranks, ranks), how many of a rank's keys (rows) each rank needs (columns), itself included.
         pairs: int64 (ranks, ranks), how many pairs a mask shows of a rank's keys (rows) and each rank's queries
             (columns), over all sequences that the ranges distinguish.
-        rounds: step and number of each round of messages: in step t, rank r sends to rank r + t.
+        rounds: the rounds of messages.
         digest: a short text that differs between different masks.
     """
 
@@ -36,22 +52,22 @@ class Travel:
     needed: tuple[Tensor, ...]
     counts: Tensor
     pairs: Tensor
-    rounds: tuple[tuple[int, int], ...]
+    rounds: tuple[Round, ...]
     digest: str
 
-    def sent(self, rank: int, round_: tuple[int, int]) -> tuple[int, Tensor] | None:
+    def sent(self, rank: int, round_: Round) -> tuple[int, Tensor] | None:
         """Return whom a rank sends keys in a round, and the indices of these among its own; None: it sends none."""
-        step, number = round_
-        to = (rank + step) % self.order.ranks
-        first = number * KEYS_PER_MESSAGE
-        if first >= self.counts[rank, to]:
+        to = (rank + round_.step) % self.order.ranks
+        keys = int(self.counts[rank, to])
+        first, stop = (keys * n // round_.messages for n in (round_.number, round_.number + 1))
+        if first == stop:
             return None
         indices = self.needed[to][self.order.places[rank]].nonzero().flatten()
-        return to, indices[first : first + KEYS_PER_MESSAGE]
+        return to, indices[first:stop]
 
-    def received(self, rank: int, round_: tuple[int, int]) -> tuple[int, Tensor] | None:
+    def received(self, rank: int, round_: Round) -> tuple[int, Tensor] | None:
         """Return from whom a rank gets keys in a round, and which of the sender's; None: it gets none."""
-        sender = (rank - round_[0]) % self.order.ranks
+        sender = (rank - round_.step) % self.order.ranks
         sent = self.sent(sender, round_)
         return None if sent is None else (sender, sent[1])
 
@@ -86,11 +102,8 @@ def _travel(mask: Mask | None, order: TokenOrder, batch: int) -> Travel:
         of_senders = queries.index_select(0, by_rank).split(sizes)
         counts[:, rank] = torch.stack([part.count_nonzero() for part in of_senders])
         pairs[:, rank] = torch.stack([part.sum(dtype=torch.int64) for part in of_senders])
-    rounds = [
-        (step, number)
-        for step in range(1, order.ranks)
-        for number in range(_most_messages(counts, step))
-    ]
+    messages = {step: _most_messages(counts, step) for step in range(1, order.ranks)}
+    rounds = [Round(step, n, count) for step, count in messages.items() for n in range(count)]
     key_ranges = "none" if ranges is None else digest(ranges.start, ranges.stop)
     return Travel(order, ranges, tuple(needed), counts, pairs, tuple(rounds), key_ranges)
 
