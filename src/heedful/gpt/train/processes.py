@@ -17,9 +17,7 @@ from heedful.gpt.train.mesh import choose_mesh, launched_rank
 from heedful.gpt.train.ranks import OneRank
 
 TIMEOUT: timedelta = timedelta(minutes=5)  # for an answer of another rank within a step
-GRACE: float = (
-    5.0  # seconds in which torchrun ends a rank after another failed; then it ends by itself
-)
+GRACE: float = 5.0  # seconds in which torchrun ends a rank after another failed
 REDISTRIBUTING = "torch.distributed.tensor._redistribute"
 FAILURE = "failure"  # the rank that failed first, and why
 

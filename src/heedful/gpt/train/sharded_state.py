@@ -30,9 +30,7 @@ from heedful.reading import read_json
 from heedful.writing import new_folder, reserved
 
 WHOLE = re.compile(r"training-\d{12}")
-LEFT = re.compile(
-    r"\.training-\d{12}\..*"
-)  # of a process that was killed while it wrote or removed one
+LEFT = re.compile(r"\.training-\d{12}\..*")  # by a process that was killed
 FACTS = "facts.json"
 
 

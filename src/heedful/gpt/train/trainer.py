@@ -291,12 +291,11 @@ def learning_rate(step: int, steps: int, *, peak: float, final: float, warmup: i
 
 
 def _optimizer(model: GPT, config: TrainingConfig) -> torch.optim.AdamW:
-    groups: dict[
-        tuple[bool, object], list[nn.Parameter]
-    ] = {}  # a fused step takes tensors of one mesh
+    groups: dict[tuple[bool, object], list[nn.Parameter]] = {}
     for parameter in model.parameters():
         decayed = parameter.dim() >= 2
-        groups.setdefault((decayed, mesh_of(parameter)), []).append(parameter)
+        mesh = mesh_of(parameter)  # a fused step takes tensors of one mesh
+        groups.setdefault((decayed, mesh), []).append(parameter)
     return torch.optim.AdamW(
         [
             {"params": parameters, "weight_decay": config.weight_decay if decayed else 0.0}
