@@ -32,6 +32,7 @@ class Sharded:
 
 _by_thread: dict[int, Sharded] = {}
 _first_heads: dict[int, int] = {}  # by thread
+_first_rows: dict[int, int] = {}  # by thread
 
 
 def current() -> Sharded | None:
@@ -73,6 +74,22 @@ def heads_from(first: int) -> Iterator[None]:
         del _first_heads[thread]
 
 
+def first_row() -> int:
+    """Return the place of this thread's first batch entry among all; other ranks may have those before."""
+    return _first_rows.get(threading.get_ident(), 0) if _first_rows else 0
+
+
+@contextmanager
+def rows_from(first: int) -> Iterator[None]:
+    """Count batch entries from `first` in this thread, while the context lasts."""
+    thread = threading.get_ident()
+    _first_rows[thread] = first
+    try:
+        yield
+    finally:
+        del _first_rows[thread]
+
+
 def refuse(what: str) -> None:
     """Raise ArgumentError if this thread's tokens are sharded, because something would take them for all tokens."""
     if current() is not None:
@@ -82,6 +99,12 @@ def refuse(what: str) -> None:
             received=what,
             remedy="It would take the tokens of this rank for all tokens. Use it outside of the context.",
         )
+
+
+def all_tokens(tokens: int) -> int:
+    """Return the number of tokens of all ranks, for so many of this one."""
+    sharded = current()
+    return tokens if sharded is None else sharded.tokens
 
 
 def default_positions(past: int, tokens: int, device: torch.device) -> Int64[Tensor, " tokens"]:
