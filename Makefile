@@ -88,6 +88,7 @@ fuzz-files: .venv/installed-test
 
 # Warnings are errors, and a name of ours that the reference lacks is one. DOCS_ONLINE=1 links to other projects' pages.
 docs: .venv/installed-docs
+	rm -rf build/docs
 	$(BIN)/sphinx-build --quiet --fresh-env --nitpicky --fail-on-warning --keep-going docs build/docs
 	$(BIN)/python -m pytest -m site tests/docs
 	@echo "Open build/docs/index.html"

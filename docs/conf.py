@@ -10,11 +10,10 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 os.environ["OMP_NUM_THREADS"] = "1"  # of this process and of notebooks: the matrices are small
 
+import heedful
 from making.commands import write_commands
 from making.findings import write_findings
 from making.rungs import write_rungs
-
-import heedful
 
 project = "heedful"
 author = "the authors of heedful"
@@ -65,8 +64,8 @@ napoleon_use_rtype = False
 napoleon_use_ivar = True  # fields have an entry each in the list of attributes, and none besides
 napoleon_preprocess_types = False
 
-# Where there is a network (DOCS_ONLINE=1), names of other projects become links to their documentation. Without one, their
-# lists of names cannot be had, and the packages do not carry them. So a name that is not heedful's own stays plain text.
+# With a network (DOCS_ONLINE=1), names of other projects become links to their documentation. Without one, their lists
+# of names cannot be had, because the packages do not carry them. A name that is not heedful's own is then plain text.
 online = os.environ.get("DOCS_ONLINE") == "1"
 intersphinx_mapping = (
     {
@@ -80,9 +79,14 @@ intersphinx_mapping = (
 ANNOTATIONS_ALONE = "AttentionProblem|CallKind|Cell|HeadsView|M|Part|RotationFactors|SimulatedMesh|SourceText|T|View"
 nitpick_ignore_regex = [
     ("py:.*", r"(?!heedful).*"),
-    ("py:.*", rf"heedful\..*\.({ANNOTATIONS_ALONE})"),  # aliases, variables and types that users do not make
+    (
+        "py:.*",
+        rf"heedful\..*\.({ANNOTATIONS_ALONE})",
+    ),  # aliases, variables and types that users do not make
 ]
-suppress_warnings = ["ref.python"]  # `Summary` is of a trace or of attention; the annotation links to either
+suppress_warnings = [
+    "ref.python"
+]  # `Summary` is of a trace or of attention; the annotation links to either
 
 
 def plain_docstring(app, what, name, object, options, lines):

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import typer
-from making.markdown import code_block
 from typer.testing import CliRunner
 
 from heedful.cli import app
+from making.markdown import code_block
 
 WIDTH = "96"
 

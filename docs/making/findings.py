@@ -3,6 +3,7 @@
 import ast
 import difflib
 import re
+import shutil
 import sys
 import tempfile
 import tomllib
@@ -11,7 +12,6 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from making.markdown import code_block, escaped
 
 from heedful.conformance import Report, check
 from heedful.conformance.calling.loading import loaded
@@ -19,13 +19,15 @@ from heedful.conformance.calling.options import literal
 from heedful.conformance.practising.exercise import WITHOUT_EXERCISE, Exercise, exercises
 from heedful.conformance.reporting.catalogue import CATALOGUE, CatalogueEntry
 from heedful.conformance.reporting.text import finding_as_text
+from making.markdown import code_block, escaped
 
 TESTS = Path(__file__).parents[2] / "tests" / "conformance"
 
 
 def write_findings(folder: Path) -> None:
     """Write the pages of all findings, and the table of them, into a folder."""
-    folder.mkdir(exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
     for entry in CATALOGUE.values():
         (folder / f"{entry.name}.md").write_text(page_of(entry), encoding="utf-8")
     (folder / "table.txt").write_text(table(), encoding="utf-8")

@@ -4,7 +4,6 @@ import html
 from pathlib import Path
 
 import torch
-from making.markdown import escaped
 
 from heedful.drawing import STYLE, heat_map
 from heedful.errors import ArgumentError
@@ -13,6 +12,7 @@ from heedful.tour.ladder import LADDER, Rung
 from heedful.tour.recordings import SEED, RecordedRun, RungResult, tensor_of
 from heedful.tour.report.html import views_of
 from heedful.viewer.page import Page
+from making.markdown import escaped
 
 
 def write_rungs(folder: Path, pages: Path) -> None:
