@@ -8,7 +8,7 @@ import pytest
 import heedful
 from making.reference import documented
 
-NOT_FOR_USERS = ("heedful.bench", "heedful.tour")
+NOT_FOR_USERS = ("heedful.bench", "heedful.cli", "heedful.tour")
 """Packages of commands, whose parts import each other by these names."""
 
 
