@@ -14,6 +14,7 @@ import heedful
 from making.commands import write_commands
 from making.findings import write_findings
 from making.rungs import write_rungs
+from making.textbook import write_textbook
 
 project = "heedful"
 author = "the authors of heedful"
@@ -103,6 +104,7 @@ def write_pages(app):
     write_findings(HERE / "findings")
     write_commands(HERE / "reference" / "commands.md")
     write_rungs(HERE / "generated", HERE / "generated" / "pages" / "steps")
+    write_textbook(HERE / "generated" / "textbook")
     copy_from_the_checkout()
 
 

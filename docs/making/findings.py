@@ -1,6 +1,7 @@
 """A page for each finding of `heedful check`, from the catalogue, the exercises and the bugs of public projects."""
 
 import ast
+import contextlib
 import difflib
 import re
 import shutil
@@ -99,10 +100,9 @@ def report_on(exercise: Exercise) -> Report:
     """Check the wrong code of an exercise."""
     torch.manual_seed(0)
     arguments = {name: literal(text) for name, text in exercise.arguments.items()}
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, exercise.file)
-        path.write_text(exercise.source, encoding="utf-8")
-        with loaded(f"{path}:{exercise.entry}") as definition:
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        Path(exercise.file).write_text(exercise.source, encoding="utf-8")
+        with loaded(f"{exercise.file}:{exercise.entry}") as definition:
             return check(definition, arguments=arguments, **exercise.options)
 
 
