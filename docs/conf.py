@@ -39,6 +39,7 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_extra_path = ["generated/pages"]
 html_copy_source = False
+html_show_copyright = False
 html_show_sourcelink = False
 html_show_search_summary = False  # it fetches pages, which browsers refuse for files
 copybutton_prompt_text = r">>> |\.\.\. |\$ "

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from heedful.conformance import Report, check
+from heedful.conformance import check
 from heedful.conformance.calling.loading import loaded
 from heedful.conformance.calling.options import literal
 from heedful.conformance.practising.exercise import WITHOUT_EXERCISE, Exercise, exercises
@@ -61,12 +61,11 @@ def _example(entry: CatalogueEntry) -> list[str]:
     exercise = exercises().get(entry.name)
     if exercise is None:
         return [f"There is no example of it. {WITHOUT_EXERCISE[entry.name]}"]
-    (found,) = (it for it in report_on(exercise).findings if it.name == entry.name)
     return [
         f"## Wrong\n\n{_excerpt(exercise.source, exercise.right)}",
         f"## Right\n\n{_excerpt(exercise.right, exercise.source)}",
         "## What the check says\n\nThe check ran on the wrong code when this page was made, and found:",
-        code_block(finding_as_text(found), "text"),
+        code_block(said_of(exercise), "text"),
         "You can look for the bug yourself, in a file of your own:",
         code_block(f"heedful practise {entry.name}", "sh"),
     ]
@@ -96,14 +95,16 @@ def _function_around(source: str, line: int) -> tuple[int, int]:
     return min(spans, default=(1, len(source.splitlines())))
 
 
-def report_on(exercise: Exercise) -> Report:
-    """Check the wrong code of an exercise."""
+def said_of(exercise: Exercise) -> str:
+    """Check the wrong code of an exercise, and return what the check says about its bug."""
     torch.manual_seed(0)
     arguments = {name: literal(text) for name, text in exercise.arguments.items()}
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         Path(exercise.file).write_text(exercise.source, encoding="utf-8")
         with loaded(f"{exercise.file}:{exercise.entry}") as definition:
-            return check(definition, arguments=arguments, **exercise.options)
+            report = check(definition, arguments=arguments, **exercise.options)
+        (found,) = (it for it in report.findings if it.name == exercise.finding)
+        return finding_as_text(found)  # with the file's name as it is seen from its folder
 
 
 def _met(name: str) -> str:
