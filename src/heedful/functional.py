@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 from types import NoneType
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from jaxtyping import Bool, Float
@@ -12,6 +12,8 @@ from torch.jit._builtins import _register_builtin
 from torch.overrides import handle_torch_function
 
 from heedful.dispatch import AUTO, choose
+from heedful.dropout import Placement, draw_seed
+from heedful.errors import ArgumentError
 from heedful.kernels import native
 from heedful.kernels.native import repeated
 from heedful.kernels.torch_sdpa import pytorch_sdpa
@@ -20,12 +22,61 @@ from heedful.modes import in_function_mode, is_causal_bias
 from heedful.problem import DTYPES, AttentionProblem
 from heedful.result import AttentionResult, AttentionResultWithMass
 from heedful.shapes import broadcasts, sizes_of
-from heedful.sharded import current, refuse
+from heedful.sharded import current, first_head, refuse
 from heedful.summaries import received_mass
 
 _NUMBERS = (float, int, torch.SymFloat, torch.SymInt)
 
 
+@overload
+def attention(
+    query: Float[Tensor, "B Hq Tq D"],
+    key: Float[Tensor, "B Hkv Tk D"],
+    value: Float[Tensor, "B Hkv Tk Dv"],
+    mask: Mask | Bool[Tensor, " ..."] | None = None,
+    *,
+    bias: Float[Tensor, " ..."] | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Float[Tensor, " Hq"] | None = None,
+    dropout_p: float = 0.0,
+    kernel: str = AUTO,
+    return_lse: Literal[False] = False,
+    return_received_mass: Literal[False] = False,
+) -> Float[Tensor, "B Hq Tq Dv"]: ...
+@overload
+def attention(
+    query: Float[Tensor, "B Hq Tq D"],
+    key: Float[Tensor, "B Hkv Tk D"],
+    value: Float[Tensor, "B Hkv Tk Dv"],
+    mask: Mask | Bool[Tensor, " ..."] | None = None,
+    *,
+    bias: Float[Tensor, " ..."] | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Float[Tensor, " Hq"] | None = None,
+    dropout_p: float = 0.0,
+    kernel: str = AUTO,
+    return_lse: Literal[True],
+    return_received_mass: Literal[False] = False,
+) -> AttentionResult: ...
+@overload
+def attention(
+    query: Float[Tensor, "B Hq Tq D"],
+    key: Float[Tensor, "B Hkv Tk D"],
+    value: Float[Tensor, "B Hkv Tk Dv"],
+    mask: Mask | Bool[Tensor, " ..."] | None = None,
+    *,
+    bias: Float[Tensor, " ..."] | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Float[Tensor, " Hq"] | None = None,
+    dropout_p: float = 0.0,
+    kernel: str = AUTO,
+    return_lse: bool = False,
+    return_received_mass: Literal[True],
+) -> AttentionResultWithMass: ...
+@overload
 def attention(
     query: Float[Tensor, "B Hq Tq D"],
     key: Float[Tensor, "B Hkv Tk D"],
@@ -40,6 +91,22 @@ def attention(
     kernel: str = AUTO,
     return_lse: bool = False,
     return_received_mass: bool = False,
+) -> Float[Tensor, "B Hq Tq Dv"] | AttentionResult | AttentionResultWithMass: ...
+def attention(
+    query: Float[Tensor, "B Hq Tq D"],
+    key: Float[Tensor, "B Hkv Tk D"],
+    value: Float[Tensor, "B Hkv Tk Dv"],
+    mask: Mask | Bool[Tensor, " ..."] | None = None,
+    *,
+    bias: Float[Tensor, " ..."] | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Float[Tensor, " Hq"] | None = None,
+    dropout_p: float = 0.0,
+    kernel: str = AUTO,
+    return_lse: bool = False,
+    return_received_mass: bool = False,
+    **foreign: object,
 ) -> Float[Tensor, "B Hq Tq Dv"] | AttentionResult | AttentionResultWithMass:
     """Compute softmax(scale · Q Kᵀ) V over the keys that the mask shows (Vaswani et al. 2017, arXiv 1706.03762, eq. 1).
 
@@ -62,6 +129,7 @@ def attention(
         return_lse: whether to return the log of the softmax's normaliser, too.
         return_received_mass: whether to return that and the sum of each key's weights over the queries, before
             dropout. No kernel computes it: a second pass does, in the way of `summarize`.
+        **foreign: arguments of other attentions, such as is_causal. None is accepted; the error says what to pass.
 
     Returns:
         The output (B, Hq, Tq, Dv) in the query's dtype; with `return_lse`, `AttentionResult(output, lse)`, where lse
@@ -80,6 +148,8 @@ def attention(
         >>> attention(query, key, value, Causal()).flatten()
         tensor([1.0000, 1.5000, 3.0000])
     """
+    if foreign:
+        raise _foreign(*next(iter(foreign.items())))
     if (sharded := current()) is not None:
         return sharded.attend(
             *(query, key, value),
@@ -129,13 +199,43 @@ def attention(
     return _run(problem, kernel, autocast, call)
 
 
+# Arguments of other attentions, and what stands for them here.
+_FOREIGN: dict[str, str] = {
+    "is_causal": "Pass mask=Causal().",
+    "causal": "Pass mask=Causal().",
+    "attn_mask": "Pass mask=…, a Boolean tensor (True = attend) or a mask; bias=… is added to the scores.",
+    "attention_mask": "Pass mask=Padding(attention_mask.sum(-1)).",
+    "key_padding_mask": "Pass mask=Padding((~key_padding_mask).sum(-1)): it is True where it hides.",
+    "window_size": "Pass mask=Band(before, after), or mask=Window(size).",
+    "sliding_window": "Pass mask=Window(sliding_window).",
+    "softmax_scale": "Pass scale=….",
+    "dropout": "Pass dropout_p=….",
+    "enable_gqa": "Leave it out: query heads share key heads wherever there are fewer of these.",
+    "need_weights": "Leave it out: summarize() has statistics of the weights, and record() and show() the weights.",
+}
+
+
+def _foreign(name: str, value: object) -> Exception:
+    """Return the error for an argument that `attention` does not have."""
+    if name not in _FOREIGN:
+        return TypeError(f"attention() got an unexpected keyword argument {name!r}")
+    received = "a tensor" if isinstance(value, Tensor) else repr(value)
+    return ArgumentError(
+        name, expected="no such argument", received=received, remedy=_FOREIGN[name]
+    )
+
+
 def problem_of(
     query: Tensor, key: Tensor, value: Tensor, mask: Mask | Tensor | None = None, **options: Any
 ) -> AttentionProblem:
     """Return the problem that the arguments of `attention` stand for, cast as autocast wants it."""
     if autocasts(query):
         query, key, value = map(cast_for_autocast, (query, key, value))
-    return AttentionProblem(query, key, value, mask, **options)
+    problem = AttentionProblem(query, key, value, mask, **options)
+    if problem.dropout_p > 0 and (first := first_head()):  # other ranks have the heads before
+        queries, keys = (torch.arange(n, device=query.device) for n in problem.sizes[3:5])
+        problem = replace(problem, placement=Placement(draw_seed(), queries, keys, first))
+    return problem
 
 
 def scaled_dot_product_attention(

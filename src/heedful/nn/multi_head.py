@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -18,7 +20,8 @@ from heedful.nn.checks import (
     default_head_dim,
 )
 from heedful.nn.rotary import RotaryEmbedding
-from heedful.sharded import default_positions
+from heedful.nn.sharded_cache import ShardedKVCache
+from heedful.sharded import default_positions, refuse
 from heedful.textbook.checks import check_dropout, check_sizes
 
 
@@ -59,6 +62,10 @@ class MultiHeadAttention(nn.Module):
         >>> attention(x, mask=Padding(torch.tensor([5, 3]))).shape
         torch.Size([2, 5, 8])
     """
+
+    # Which layers a tensor-parallel plan splits, by outputs and by inputs: each rank has some of the heads.
+    column_parallel: ClassVar[tuple[str, ...]] = ("W_query", "W_key", "W_value")
+    row_parallel: ClassVar[tuple[str, ...]] = ("out_proj",)
 
     def __init__(
         self,
@@ -135,13 +142,13 @@ class MultiHeadAttention(nn.Module):
         check_call(self.d_model, self.d_context, x, context, cache)
         tokens = _batched(x)  # (B, T, d_model)
         source = tokens if context is None else _batched(context)  # (B, Tk, d_context)
-        B, T, Tk = tokens.shape[0], tokens.shape[1], source.shape[1]
-        Hq, Hkv, D = self.num_heads, self.num_kv_heads, self.head_dim
+        B, T, Tk, D = *tokens.shape[:2], source.shape[1], self.head_dim
 
         queries = self.W_query(tokens)  # (B, T, Hq*D)
         keys = self.W_key(source)  # (B, Tk, Hkv*D)
         values = self.W_value(source)
 
+        Hq, Hkv = queries.shape[2] // D, keys.shape[2] // D  # with tensor parallelism, of this rank
         queries_by_head = queries.view(B, T, Hq, D).transpose(1, 2)  # (B, Hq, T, D)
         keys_by_head = keys.view(B, Tk, Hkv, D).transpose(1, 2)  # (B, Hkv, Tk, D)
         values_by_head = values.view(B, Tk, Hkv, D).transpose(1, 2)
@@ -153,9 +160,11 @@ class MultiHeadAttention(nn.Module):
             queries_by_head = self.rotary(queries_by_head, positions)
             keys_by_head = self.rotary(keys_by_head, positions)
         if cache is not None:
+            refuse("a cache of keys and values")
             keys_by_head, values_by_head, cache = cache.append(keys_by_head, values_by_head)
 
-        context_by_head = attention(
+        attend = cache.attend if isinstance(cache, ShardedKVCache) else attention
+        context_by_head = attend(
             queries_by_head,
             keys_by_head,
             values_by_head,
@@ -176,7 +185,7 @@ class MultiHeadAttention(nn.Module):
         if T == 1 and self.window is None and not needs_alignment:
             own_mask = None  # the newest token may attend to every key
         if call_mask is None or own_mask is None:
-            return call_mask or own_mask
+            return own_mask if call_mask is None else call_mask
         return call_mask & own_mask
 
     def extra_repr(self) -> str:

@@ -56,6 +56,11 @@ class TokenOrder:
                 remedy="balanced_order() and contiguous_order() make orders.",
             )
 
+    def __repr__(self) -> str:
+        sizes = [len(places) for places in self.places]
+        even = sizes[0] if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
+        return f"TokenOrder({self.tokens} tokens on {self.ranks} ranks, {even} on each)"
+
     @property
     def ranks(self) -> int:
         """How many ranks there are."""
@@ -149,14 +154,15 @@ def lowered(mask: Mask | None, tokens: int, batch: int) -> Intervals | None:
     if mask is None:
         return None
     if not isinstance(mask, Mask):
-        raise _mask_error(type(mask).__name__)
+        raise mask_error(type(mask).__name__)
     ranges = mask.intervals(tokens, batch=batch)
     if ranges is None:
-        raise _mask_error(repr(mask))
+        raise mask_error(repr(mask))
     return ranges
 
 
-def _mask_error(received: str) -> ArgumentError:
+def mask_error(received: str) -> ArgumentError:
+    """Return the error for a mask without key ranges."""
     return ArgumentError(
         "mask",
         expected="a mask with key ranges, such as Causal() & Window(256), of all tokens",
