@@ -26,4 +26,4 @@ def command_names() -> list[str]:
 
 def _help(name: str) -> str:
     environment = {"COLUMNS": WIDTH, "TERMINAL_WIDTH": WIDTH, "NO_COLOR": "1"}
-    return CliRunner().invoke(app, [name, "--help"], env=environment).stdout
+    return CliRunner().invoke(app, [name, "--help"], prog_name="heedful", env=environment).stdout

@@ -13,12 +13,16 @@ from json import JSONDecoder, JSONEncoder
 from types import UnionType
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
+from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.fix import SourceText
 from heedful.conformance.reporting.report import Report
 from heedful.errors import HeedfulError
 from heedful.screen import without_controls
 
 MAX_ANSWER: int = 1 << 26  # bytes; a report has some thousands
+NAMED_BY_CHECKERS_ALONE: dict[str, type] = {
+    "SourceLine": SourceLine
+}  # finding.py does not import it, so as not to import PyTorch
 
 # A target may replace the functions of the module json, so both ends hold their own.
 _ENCODE = JSONEncoder().encode
@@ -92,7 +96,7 @@ def _parse(kind: Any, value: Any) -> Any:
     """
     origin, parts = get_origin(kind), get_args(kind)
     if isinstance(kind, type) and is_dataclass(kind) and type(value) is dict:
-        hints = get_type_hints(kind)
+        hints = get_type_hints(kind, localns=NAMED_BY_CHECKERS_ALONE)
         if value.keys() == hints.keys():
             return kind(**{name: _parse(hints[name], part) for name, part in value.items()})
     elif origin is tuple and type(value) is list:
