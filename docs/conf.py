@@ -119,6 +119,7 @@ def copy_from_the_checkout():
     for name in ("CHANGELOG", "CONTRIBUTING", "DESIGN"):
         text = (HERE.parent / f"{name}.md").read_text(encoding="utf-8")
         linked = re.sub(r"\]\(([A-Z]+)\.md\)", lambda it: f"]({it[1].lower()}.md)", text)
+        linked = linked.replace("](docs/", "](../")
         (project / f"{name.lower()}.md").write_text(linked, encoding="utf-8")
 
 

@@ -24,7 +24,9 @@ def blocks(path: Path, language: str) -> list[str]:
 
 def shown_commands(path: Path) -> list[list[str]]:
     """Return the calls of heedful in the blocks of commands, each as its arguments."""
-    lines = [line for block in blocks(path, "sh") for line in block.splitlines()]
+    lines = [
+        line for block in blocks(path, "sh") for line in block.replace("\\\n", "").splitlines()
+    ]
     calls = [shlex.split(line.split(" < ")[0], comments=True) for line in lines]
     return [call[1:] for call in calls if call and call[0].endswith("heedful")]
 
