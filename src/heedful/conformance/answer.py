@@ -13,7 +13,6 @@ from json import JSONDecoder, JSONEncoder
 from types import UnionType
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
-from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.fix import SourceText
 from heedful.conformance.reporting.report import Report
 from heedful.errors import HeedfulError
@@ -93,7 +92,7 @@ def _parse(kind: Any, value: Any) -> Any:
     """
     origin, parts = get_origin(kind), get_args(kind)
     if isinstance(kind, type) and is_dataclass(kind) and type(value) is dict:
-        hints = get_type_hints(kind, localns={"SourceLine": SourceLine})  # findings name it alone
+        hints = get_type_hints(kind)
         if value.keys() == hints.keys():
             return kind(**{name: _parse(hints[name], part) for name, part in value.items()})
     elif origin is tuple and type(value) is list:
