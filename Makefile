@@ -19,6 +19,7 @@
 # make conformance  check the mutants, the correct attentions and the bugs of public projects, and rewrite docs/conformance.md
 # make conformance-packages
 #                   check the attention modules of published packages, and rewrite docs/conformance-packages.md
+# make docs         build the documentation in build/docs, and open every page of it in Chromium, if there is one
 # make format       format the code
 # make clean        remove everything that make has built
 
@@ -34,7 +35,7 @@ ARM := CXX=aarch64-linux-gnu-g++ SANITIZERS='-fsanitize=undefined -fsanitize-und
 QEMU := qemu-aarch64-static -L /usr/aarch64-linux-gnu
 
 .PHONY: tour bench conformance conformance-packages test test-slow test-native test-native-arm test-pytorch fuzz fuzz-files scaling
-.PHONY: wheels viewer check lint format clean
+.PHONY: wheels docs viewer check lint format clean
 
 tour: .venv/installed
 	$(BIN)/heedful tour
@@ -90,6 +91,13 @@ test-pytorch: .venv/installed-test
 fuzz-files: .venv/installed-test
 	PYTHONPATH=tests $(BIN)/python -m fuzz_files.run --minutes $(or $(MINUTES),30)
 
+# Warnings are errors, and a name of ours that the reference lacks is one. DOCS_ONLINE=1 links to other projects' pages.
+docs: .venv/installed-docs
+	rm -rf build/docs
+	$(BIN)/sphinx-build --quiet --fresh-env --nitpicky --fail-on-warning --keep-going docs build/docs
+	$(BIN)/python -m pytest -m site tests/docs
+	@echo "Open build/docs/index.html"
+
 viewer: viewer/node_modules/.package-lock.json
 	npm --prefix viewer run --silent check
 	@git diff --stat --exit-code -- src/heedful/viewer/viewer.js src/heedful/viewer/viewer.css || \
@@ -126,6 +134,10 @@ format: .venv/installed-test
 	$(ALL) '.[test,models]'
 	$(MODELS)
 	@touch $@ .venv/installed
+
+.venv/installed-docs: .venv/installed-test
+	$(ALL) '.[docs]'
+	@touch $@ .venv/installed .venv/installed-test
 
 .venv/installed-bench: .venv/bin/python $(BUILT_FROM)
 	$(ALL) '.[bench,models]'

@@ -368,6 +368,31 @@ def test_the_tokens_of_a_matrix_have_labels():
     assert "received no --input" in run("--labels", "un").stderr
 
 
+def waiting_of_threads(monkeypatch, **environment: str) -> str | None:
+    """Return GOMP_SPINCOUNT as heedful train leaves it for PyTorch."""
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.setenv(name, "")  # so that it is restored
+        monkeypatch.delenv(name)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    seen = []
+
+    def train(*_: object, **__: object) -> bool:
+        seen.append(os.environ.get("GOMP_SPINCOUNT"))
+        return True
+
+    monkeypatch.setattr("heedful.gpt.train.command.train", train)
+    assert CliRunner().invoke(app, ["train"]).exit_code == 0
+    return seen[0]
+
+
+def test_threads_of_training_do_not_wait_in_a_loop(monkeypatch):
+    """On a busy machine with two cores, they made training ten times slower."""
+    assert waiting_of_threads(monkeypatch) == "1000"
+    assert waiting_of_threads(monkeypatch, GOMP_SPINCOUNT="5") == "5"
+    assert waiting_of_threads(monkeypatch, OMP_WAIT_POLICY="active") is None
+
+
 @pytest.mark.parametrize("module", ["typer", "heedful.cli.tour", "torch"])
 def test_ctrl_c_while_it_starts_is_one_line(module):
     program = (

@@ -1,4 +1,4 @@
-"""The README's examples run, in the order in which a reader would type them."""
+"""What the README shows is what one gets: its examples run, its output, picture and numbers are made again."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,13 @@ from typer.testing import CliRunner
 
 from heedful.cli import app
 
-README = Path(__file__).parents[1] / "README.md"
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    """Return the blocks in a language."""
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
 
 
 def test_the_readmes_python_runs(capsys, tmp_path, monkeypatch):
@@ -18,59 +24,73 @@ def test_the_readmes_python_runs(capsys, tmp_path, monkeypatch):
         "transformers",
         reason="transformers is missing; install it with: pip install -e '.[transformers]'",
     )
-    examples = re.findall(
-        r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL
-    )
     names: dict[str, Any] = {}
-    for example in examples:
+    for example in blocks("python"):
         exec(compile(example, "README.md", "exec"), names)
-    assert len(examples) >= 3
     assert names["output"].shape == (2, 8, 300, 64)
-    assert names["certificate"].exact
-    printed = capsys.readouterr().out
-    assert "kernel" in printed
-    assert "weights" in printed
-    assert (tmp_path / "page.html").exists()
+    assert names["report"].ok
+    assert names["model"].config._attn_implementation == "heedful"
+    assert "kernel" in capsys.readouterr().out
 
 
 def test_the_readmes_links_exist():
-    links = re.findall(r"\]\(([^)#:]+)\)", README.read_text(encoding="utf-8"))
+    links = re.findall(r"\]\(([^)#:]+)\)", README)
     assert links
     for link in links:
-        assert (README.parent / link).exists(), link
-
-
-CHECKED = """import torch
-from torch import nn
-
-
-class CausalAttention(nn.Module):
-    def __init__(self, d_in, d_out, context_length=16):
-        super().__init__()
-        self.W_query = nn.Linear(d_in, d_out)
-        self.W_key = nn.Linear(d_in, d_out)
-        self.W_value = nn.Linear(d_in, d_out)
-        self.register_buffer("mask", torch.triu(torch.ones(context_length, context_length), 1).bool())
-
-    def forward(self, x):
-        batch, num_tokens, _ = x.shape
-        queries, keys, values = self.W_query(x), self.W_key(x), self.W_value(x)
-
-        scores = queries @ keys.transpose(1, 2)
-        scores.masked_fill(self.mask[:num_tokens, :num_tokens], -torch.inf)
-        weights = torch.softmax(scores / keys.shape[-1] ** 0.5, dim=-1)
-        return weights @ values
-"""
+        assert (ROOT / link).exists(), link
 
 
 def test_the_report_in_the_readme_is_what_heedful_check_prints(tmp_path, monkeypatch):
-    (tmp_path / "my.py").write_text(CHECKED)
+    first_attempt, *_ = blocks("python")
+    (tmp_path / "my.py").write_text(first_attempt)
     monkeypatch.chdir(tmp_path)
     command = ["check", "my.py:CausalAttention", "--with", "d_in=3", "--with", "d_out=4"]
     printed = CliRunner().invoke(app, command).stdout
-    shown = re.search(
-        r"```\n(CausalAttention: .*?)```", README.read_text(encoding="utf-8"), re.DOTALL
-    )
+    shown = re.search(r"```\n(CausalAttention: 3 bugs.*?)```", README, re.DOTALL)
     assert shown is not None
     seconds = re.compile(r", [\d.]+ s\)")
     assert seconds.sub(")", printed).strip() == seconds.sub(")", shown[1]).strip()
+
+
+def test_the_picture_in_the_readme_is_what_heedful_show_draws(tmp_path, monkeypatch):
+    """Releases of Matplotlib draw letters and cells differently, so that the texts in the picture are compared."""
+    pytest.importorskip("matplotlib")
+    shown = re.search(r"`heedful (show heedful.textbook:\w+ .*?)--out causal.svg`", README)
+    assert shown is not None
+    words = re.findall(r'"[^"]*"|\S+', shown[1])
+    arguments = [word.strip('"') for word in words]
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, [*arguments, "--out", "causal.svg"])
+    assert done.exit_code == 0, done.output
+    drawn, kept = tmp_path / "causal.svg", ROOT / "docs" / "causal.svg"
+    texts = [
+        re.findall("<!-- (.*?) -->", path.read_text(encoding="utf-8")) for path in (drawn, kept)
+    ]
+    assert "journey" in texts[0]
+    assert texts[0] == texts[1], f"copy {drawn} to docs/causal.svg"
+
+
+def test_the_numbers_in_the_readme_are_those_measured():
+    ours, theirs = re.findall(
+        r"takes ([\d.]+) ms, and PyTorch's own attention ([\d.]+) ms", README
+    )[0]
+    benchmarks = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    assert f"| `window-fp32` | sdpa | {ours} | {theirs} |" in benchmarks
+    reported, planted, correct = re.findall(
+        r"(\d+) of (\d+) planted bugs, and none in (\d+) correct", README
+    )[0]
+    conformance = (ROOT / "docs" / "conformance.md").read_text(encoding="utf-8")
+    assert f"| bug reported | {reported} of {planted}," in conformance
+    assert f"| correct attentions | {correct} |\n| false alarms | 0 |" in conformance
+
+
+def test_what_one_installs_is_offered():
+    """Every extra that the README names exists."""
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = re.findall(r"'(?:heedful|\.)\[([\w,]+)\]'", README)
+    assert named
+    assert {extra for names in named for extra in names.split(",")} <= set(
+        project["optional-dependencies"]
+    )

@@ -197,7 +197,7 @@ def page(verdicts: Sequence[Verdict], fixes: bool = False) -> str:
     mutants = [verdict for verdict in verdicts if verdict.expected]
     correct = [verdict for verdict in verdicts if not verdict.expected]
     misses = [
-        f"- {verdict.expected}, {verdict.name}" for verdict in mutants if not verdict.detected
+        f"- {verdict.expected}, `{verdict.name}`" for verdict in mutants if not verdict.detected
     ]
     alarms = [
         f"- {verdict.name}: {', '.join(verdict.found)}" for verdict in correct if verdict.found

@@ -1,6 +1,6 @@
 """The command `heedful show --serve` on SmolLM2 and 16,384 tokens, end to end, down to single tokens in the browser.
 
-`pytest -m slow -rP tests/viewer/test_served_book.py` prints the figures. It takes about ten minutes on two cores.
+`pytest -m slow -rP tests/viewer/test_served_book.py` prints the figures. It takes minutes, as test_book.py does.
 """
 
 import importlib.util

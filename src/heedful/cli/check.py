@@ -79,7 +79,9 @@ def check(
     shard: Annotated[
         Literal["contiguous", "zigzag", "striped", "replicated", "heads"] | None,
         typer.Option(
-            help="With --ranks: which tokens each rank gets. Default: what fits, by trying.",
+            metavar="HOW",
+            help="With --ranks: which tokens each rank gets: contiguous, zigzag, striped, replicated (all), or heads. "
+            "Default: what fits, by trying.",
         ),
     ] = None,
     strict: Annotated[

@@ -34,6 +34,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("heedful check my.py:Attention", "which bug it has, and on which line"),
         ("heedful check my.py:Attention --with heads=4 --causal", "with what cannot be guessed"),
         ("heedful check my.py --fix", "a diff for each bug that has a mechanical remedy"),
+        ("heedful check my.py:RingAttention --ranks 2", "two processes beside one"),
         ("heedful check --explain scale-missing", "what a finding means"),
     ),
     "grade": (

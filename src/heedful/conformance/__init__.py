@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from heedful.conformance.reporting.finding import Fact, Finding
     from heedful.conformance.reporting.fix import Fix
     from heedful.conformance.reporting.report import Report
-else:  # a shell that completes the name of a finding reads the catalogue, which needs no PyTorch
+else:
     __getattr__, __dir__ = importing_names(
         __name__,
         {

@@ -24,13 +24,16 @@ def check_matplotlib(form: str) -> None:
 
 
 def saved(figure: Any, form: str) -> bytes:
-    """Return a figure as a file."""
+    """Return a figure as a file, which has the same bytes whenever it is drawn."""
+    from matplotlib import rc_context
+
     content = io.BytesIO()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), rc_context({"svg.hashsalt": "heedful"}):
         warnings.filterwarnings(
             "ignore", "Glyph"
         )  # a label that the font cannot draw becomes a box
-        figure.savefig(content, format=form, dpi=160, bbox_inches="tight")
+        metadata = {"Date": None} if form == "svg" else None
+        figure.savefig(content, format=form, dpi=160, bbox_inches="tight", metadata=metadata)
     return content.getvalue()
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from heedful.conformance.reporting.finding import Finding, Level
 from heedful.errors import ArgumentError
+
+if TYPE_CHECKING:  # a shell that completes names reads this file, which needs no PyTorch
+    from heedful.conformance.reporting.finding import Finding, Level
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.recording.source import SourceLine
 
 Level = Literal["bug", "convention", "suspicious", "not-testable"]
 LEVELS: tuple[Level, ...] = ("bug", "suspicious", "convention", "not-testable")
