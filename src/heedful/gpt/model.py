@@ -14,7 +14,7 @@ from heedful.gpt.config import GPTConfig
 from heedful.masks import Causal, KeyRanges, Mask
 from heedful.modes import eager
 from heedful.nn import KVCache, MultiHeadAttention, RotaryEmbedding
-from heedful.sharded import default_positions
+from heedful.sharded import current, default_positions
 
 
 class MLP(nn.Module):
@@ -199,7 +199,7 @@ class GPT(nn.Module):
         T, past = tokens.shape[1], caches[0].length if caches else 0
         if positions is None:
             positions = default_positions(past, T, tokens.device)
-        if isinstance(mask, Mask):
+        if isinstance(mask, Mask) and current() is None:  # of sharded tokens, it is one of all tokens
             mask = lower(mask, tokens, past)
         x = self.token_embedding(tokens)  # (B, T, C)
         if self.position_embedding is not None:

@@ -42,6 +42,23 @@ def summed_loss(model: GPT, batch: Batch, precision: str) -> Tensor:
         return torch.stack(parts).sum()
 
 
+class SummedLoss(nn.Module):
+    """`summed_loss` as a module, which shards a whole model at once: its head, too, is computed within.
+
+    Args:
+        model: the model.
+        precision: as in `summed_loss`.
+    """
+
+    def __init__(self, model: GPT, precision: str) -> None:
+        super().__init__()
+        self.model: GPT = model
+        self.precision: str = precision
+
+    def forward(self, batch: Batch) -> Tensor:
+        return summed_loss(self.model, batch, self.precision)
+
+
 @torch.no_grad()
 def mean_loss(
     model: GPT, split: Split, batch_size: int, precision: str, max_batches: int | None = None

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import ArgumentError
-from heedful.gpt.checkpoint import memory_size
+from heedful.gpt.checkpoint import assemble, memory_size
 from heedful.gpt.config import GPTConfig
-from heedful.gpt.data.batches import Batch, Batches
+from heedful.gpt.data.batches import IGNORED, Batch, Batches
 from heedful.gpt.data.corpus import Split
 from heedful.gpt.model import GPT
 from heedful.gpt.train.config import TrainingConfig
-from heedful.gpt.train.loss import summed_loss
+from heedful.gpt.train.loss import SummedLoss
+from heedful.gpt.train.ranks import OneRank, mesh_of
 from heedful.kernels.native import library
 
 MAX_SIZE = 1 << 24  # of a model; larger ones overflow the number of bytes
@@ -31,7 +32,12 @@ def resolve_precision(precision: str) -> str:
 
 
 def build_trainer(
-    config: TrainingConfig, vocab_size: int, split: Split, steps: int, **changes: Any
+    config: TrainingConfig,
+    vocab_size: int,
+    split: Split,
+    steps: int,
+    ranks: OneRank | None = None,
+    **changes: Any,
 ) -> Trainer:
     """Build the trainer of a run before its first step.
 
@@ -40,6 +46,7 @@ def build_trainer(
         vocab_size: the tokenizer's.
         split: the tokens to train on.
         steps: the number of steps of the run.
+        ranks: the ranks to train on; None: one process.
         changes: changes to the model's configuration.
 
     Returns:
@@ -53,7 +60,7 @@ def build_trainer(
     batches = Batches(split, config.batch_size, shape.context_length, seed=config.seed)
     _check_memory(shape, config.batch_size)
     torch.manual_seed(config.seed)
-    return Trainer(GPT(shape), batches, config, steps)
+    return Trainer(GPT(shape), batches, config, steps, ranks)
 
 
 def _check_memory(shape: GPTConfig, batch_size: int) -> None:
@@ -93,17 +100,28 @@ class Trainer:
         batches: its training data.
         config: the configuration, with a precision other than "auto".
         steps: the number of steps of the run, which the learning rate depends on.
+        ranks: the ranks to train on, which all have this model and these batches; None: one process.
 
     Attributes:
         step: the number of steps taken so far.
     """
 
-    def __init__(self, model: GPT, batches: Batches, config: TrainingConfig, steps: int) -> None:
+    def __init__(
+        self,
+        model: GPT,
+        batches: Batches,
+        config: TrainingConfig,
+        steps: int,
+        ranks: OneRank | None = None,
+    ) -> None:
         self.model: GPT = model
+        self.ranks: OneRank = ranks or OneRank()
         self.batches: Batches = batches
         self.config: TrainingConfig = config
         self.steps: int = steps
         self.step: int = 0
+        self._summed_loss = SummedLoss(model, config.precision)
+        self.ranks.distribute(self._summed_loss)
         self._optimizer = _optimizer(model, config)
 
     @property
@@ -133,34 +151,48 @@ class Trainer:
         self.model.train()
         for group in self._optimizer.param_groups:
             group["lr"] = self.learning_rate
-        passes = self.config.accumulation
-        loss = sum(self.accumulate(next(self.batches), 1 / passes) for _ in range(passes))
-        nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
+        batches = [next(self.batches) for _ in range(self.config.accumulation)]
+        targets = sum(count_targets(batch) for batch in batches)
+        loss = self.ranks.total(sum(self.accumulate(batch, 1 / targets) for batch in batches))
+        self.ranks.clip(self.model.parameters(), self.config.clip)
         self._optimizer.step()
         self._optimizer.zero_grad()
         self.step += 1
         return loss
 
     def accumulate(self, batch: Batch, weight: float) -> float:
-        """Add the gradients of a batch's weighted mean loss.
+        """Add the gradients of a batch's weighted loss, or of the part of it that this rank computes.
 
         Args:
-            batch: the batch.
-            weight: the factor of the mean loss, in nats per token.
+            batch: the batch, the same on all ranks.
+            weight: the factor of the sum of the cross-entropies of its targets.
 
         Returns:
-            The weighted mean loss.
+            The weighted loss of this rank's part.
         """
-        summed = summed_loss(self.model, batch, self.config.precision)
-        loss = weight * summed / batch.targets.numel()
-        loss.backward()
+        with self.ranks.computing(batch.inputs.shape[1]):
+            loss = weight * self._summed_loss(self.ranks.part(batch))
+            loss.backward()
         return loss.item()
 
+    def whole_model(self) -> GPT | None:
+        """Return the model with all its weights on the first rank, and None on the others. All ranks call it."""
+        if self.ranks.mesh.ranks == 1:
+            return self.model
+        weights = {
+            name: self.ranks.whole(parameter.detach())
+            for name, parameter in self.model.named_parameters()
+        }
+        return assemble(self.model.config, weights, "the ranks") if self.ranks.first else None
+
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return everything that the next step depends on: tensors, and facts that JSON can represent."""
+        """Return everything that the next step depends on: tensors, and facts that JSON can represent.
+
+        Tensors that are distributed over ranks stay so.
+        """
         tensors = {"random": torch.get_rng_state()}
         for name, parameter in self.model.named_parameters():  # lists tied parameters once
-            tensors[f"weight.{name}"] = parameter
+            tensors[f"weight.{name}"] = parameter.detach()
             for key, tensor in self._optimizer.state[parameter].items():
                 tensors[f"{key}.{name}"] = tensor
         return tensors, {"step": self.step, "batches": self.batches.state_dict()}
@@ -169,7 +201,7 @@ class Trainer:
         """Continue where `state` was called; the next step is the same to the bit.
 
         Args:
-            tensors: as `state` returned them.
+            tensors: as `state` returned them, on any ranks; whole ones are distributed.
             facts: as `state` returned them.
 
         Raises:
@@ -189,6 +221,7 @@ class Trainer:
                 received="other tensors",
                 remedy="Start a new run in another folder with --out.",
             )
+        tensors = self._distributed(tensors)
         with torch.no_grad():
             for name, parameter in parameters.items():
                 parameter.copy_(tensors[f"weight.{name}"])
@@ -196,6 +229,32 @@ class Trainer:
         self.batches.load_state_dict(facts["batches"])
         self.step = facts["step"]
         torch.set_rng_state(tensors["random"])
+
+
+    def _distributed(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return this rank's parts of whole tensors, each as the weight that it belongs to is distributed."""
+        parameters = dict(self.model.named_parameters())
+        like = {name: mesh_of(parameter) for name, parameter in parameters.items()}
+        keys = {
+            key
+            for name, tensor in tensors.items()
+            for key, _, weight in [name.partition(".")]
+            if mesh_of(tensor) != like.get(weight) and tensor.dim()
+        }
+        parts = dict(tensors)
+        for key in sorted(keys):
+            twin = GPT(self.model.config)  # whose weights these tensors are
+            with torch.no_grad():
+                for name, parameter in twin.named_parameters():
+                    parameter.copy_(tensors[f"{key}.{name}"])
+            self.ranks.distribute(SummedLoss(twin, self.config.precision))
+            parts |= {f"{key}.{name}": part.detach() for name, part in twin.named_parameters()}
+        return parts
+
+
+def count_targets(batch: Batch) -> int:
+    """Return how many targets of a batch count."""
+    return int((batch.targets != IGNORED).sum())
 
 
 def learning_rate(step: int, steps: int, *, peak: float, final: float, warmup: int) -> float:
@@ -221,11 +280,16 @@ def learning_rate(step: int, steps: int, *, peak: float, final: float, warmup: i
 
 
 def _optimizer(model: GPT, config: TrainingConfig) -> torch.optim.AdamW:
-    parameters = list(model.parameters())
-    groups = [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
-    ]
+    groups: dict[tuple[bool, object], list[nn.Parameter]] = {}  # a fused step takes tensors of one mesh
+    for parameter in model.parameters():
+        decayed = parameter.dim() >= 2
+        groups.setdefault((decayed, mesh_of(parameter)), []).append(parameter)
     return torch.optim.AdamW(
-        groups, lr=config.learning_rate, betas=(config.beta1, config.beta2), fused=True
+        [
+            {"params": parameters, "weight_decay": config.weight_decay if decayed else 0.0}
+            for (decayed, _), parameters in groups.items()
+        ],
+        lr=config.learning_rate,
+        betas=(config.beta1, config.beta2),
+        fused=True,
     )
