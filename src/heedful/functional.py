@@ -14,6 +14,7 @@ from torch.jit._builtins import _register_builtin
 from torch.overrides import handle_torch_function
 
 from heedful.dispatch import AUTO, choose
+from heedful.dropout import Placement, draw_seed
 from heedful.kernels import native
 from heedful.kernels.native import repeated
 from heedful.kernels.torch_sdpa import pytorch_sdpa
@@ -22,7 +23,7 @@ from heedful.modes import in_function_mode, is_causal_bias
 from heedful.problem import DTYPES, AttentionProblem
 from heedful.result import AttentionResult, AttentionResultWithMass
 from heedful.shapes import broadcasts, sizes_of
-from heedful.sharded import current, refuse
+from heedful.sharded import current, first_head, refuse
 from heedful.summaries import received_mass
 
 # Called with each problem before it runs, in every thread. Small calls that repeat are only seen under a function mode.
@@ -142,7 +143,11 @@ def problem_of(
     """Return the problem that the arguments of `attention` stand for, cast as autocast wants it."""
     if autocasts(query):
         query, key, value = map(cast_for_autocast, (query, key, value))
-    return AttentionProblem(query, key, value, mask, **options)
+    problem = AttentionProblem(query, key, value, mask, **options)
+    if problem.dropout_p > 0 and (first := first_head()):  # other ranks have the heads before
+        queries, keys = (torch.arange(n, device=query.device) for n in problem.sizes[3:5])
+        problem = replace(problem, placement=Placement(draw_seed(), queries, keys, first))
+    return problem
 
 
 def scaled_dot_product_attention(

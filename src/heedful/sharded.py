@@ -1,4 +1,4 @@
-"""Whether this thread computes attention of tokens that are sharded over ranks, and how; `parallel` sets it."""
+"""Whether this thread computes attention of tokens or heads that are sharded over ranks; `parallel` sets it."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ class Sharded:
 
 
 _by_thread: dict[int, Sharded] = {}
+_first_heads: dict[int, int] = {}  # by thread
 
 
 def current() -> Sharded | None:
@@ -52,6 +53,22 @@ def computing(sharded: Sharded) -> Iterator[None]:
         yield
     finally:
         del _by_thread[thread]
+
+
+def first_head() -> int:
+    """Return the place of this thread's first query head among all; other ranks may have those before."""
+    return _first_heads.get(threading.get_ident(), 0) if _first_heads else 0
+
+
+@contextmanager
+def heads_from(first: int) -> Iterator[None]:
+    """Count query heads from `first` in this thread, while the context lasts."""
+    thread = threading.get_ident()
+    _first_heads[thread] = first
+    try:
+        yield
+    finally:
+        del _first_heads[thread]
 
 
 def refuse(what: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,10 @@ class MLP(nn.Module):
     Shape:
         x (…, d_model) → (…, d_model)
     """
+
+    # Which layers a tensor-parallel plan splits, by outputs and by inputs: each rank has some of the features.
+    column_parallel: ClassVar[tuple[str, ...]] = ("gate", "up")
+    row_parallel: ClassVar[tuple[str, ...]] = ("down",)
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()

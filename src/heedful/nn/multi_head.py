@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -59,6 +61,10 @@ class MultiHeadAttention(nn.Module):
         >>> attention(x, mask=Padding(torch.tensor([5, 3]))).shape
         torch.Size([2, 5, 8])
     """
+
+    # Which layers a tensor-parallel plan splits, by outputs and by inputs: each rank has some of the heads.
+    column_parallel: ClassVar[tuple[str, ...]] = ("W_query", "W_key", "W_value")
+    row_parallel: ClassVar[tuple[str, ...]] = ("out_proj",)
 
     def __init__(
         self,
@@ -135,16 +141,16 @@ class MultiHeadAttention(nn.Module):
         check_call(self.d_model, self.d_context, x, context, cache)
         tokens = _batched(x)  # (B, T, d_model)
         source = tokens if context is None else _batched(context)  # (B, Tk, d_context)
-        B, T, Tk = tokens.shape[0], tokens.shape[1], source.shape[1]
-        Hq, Hkv, D = self.num_heads, self.num_kv_heads, self.head_dim
+        T, D = tokens.shape[1], self.head_dim
 
         queries = self.W_query(tokens)  # (B, T, Hq*D)
         keys = self.W_key(source)  # (B, Tk, Hkv*D)
         values = self.W_value(source)
 
-        queries_by_head = queries.view(B, T, Hq, D).transpose(1, 2)  # (B, Hq, T, D)
-        keys_by_head = keys.view(B, Tk, Hkv, D).transpose(1, 2)  # (B, Hkv, Tk, D)
-        values_by_head = values.view(B, Tk, Hkv, D).transpose(1, 2)
+        # With tensor parallelism, a rank has some of the heads.
+        queries_by_head = queries.unflatten(-1, (-1, D)).transpose(1, 2)  # (B, Hq, T, D)
+        keys_by_head = keys.unflatten(-1, (-1, D)).transpose(1, 2)  # (B, Hkv, Tk, D)
+        values_by_head = values.unflatten(-1, (-1, D)).transpose(1, 2)
 
         if self.rotary is not None:
             if positions is None:

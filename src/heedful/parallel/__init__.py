@@ -12,6 +12,7 @@ from heedful.parallel.order import TokenOrder, balanced_order, contiguous_order
 from heedful.parallel.ring import ring_attention
 from heedful.parallel.sharding import shard, unshard
 from heedful.parallel.simulation import simulate
+from heedful.parallel.tensor_parallel import tensor_parallel_plan
 from heedful.parallel.ulysses import mesh_attention, ulysses_attention
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "ring_attention",
     "shard",
     "simulate",
+    "tensor_parallel_plan",
     "ulysses_attention",
     "unshard",
 ]
