@@ -627,6 +627,13 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in --out from where it was saved.")
     ] = False,
+    mesh: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZES",
+            help="Share the rows, tokens and heads of a batch among processes that torchrun starts: dp=2,cp=2,tp=1.",
+        ),
+    ] = None,
     against: Annotated[
         str | None,
         typer.Option(
@@ -647,7 +654,9 @@ def train(
 
     options = {"steps": steps, "tokens": tokens, "minutes": minutes}
     if against is None:
-        done = command.train(books or [], out, config=config, options=options, resume=resume)
+        done = command.train(
+            books or [], out, config=config, options=options, resume=resume, mesh=mesh
+        )
     else:
         done = command.compare(books or [], against, config=config, options=options)
     if not done:

@@ -12,6 +12,7 @@ from threading import Event
 from typing import Any
 
 from heedful.gpt.generation import Sampling, generate
+from heedful.gpt.model import GPT
 from heedful.gpt.train.history import StepLosses
 from heedful.gpt.train.loss import mean_loss
 from heedful.gpt.train.progress import Display
@@ -37,15 +38,16 @@ def train_to_end(run: Run, display: Display) -> bool:
     """
     interval = math.ceil(run.record.steps / run.record.config.evaluations)
     with interruption() as interrupted:
-        while not is_finished(run) and not interrupted():
+        finished = run.ranks.any(is_finished(run))
+        while not finished and not run.ranks.any(interrupted()):
             _step(run, display)
-            if run.trainer.step % interval == 0 or is_finished(run):
+            finished = run.ranks.any(is_finished(run))
+            if run.trainer.step % interval == 0 or finished:
                 _evaluate(run, display)
                 _save(run)
-        if not is_finished(run):
+        if not finished:
             _save(run)
-            return False
-    return True
+    return finished
 
 
 def is_finished(run: Run) -> bool:
@@ -65,10 +67,17 @@ def _step(run: Run, display: Display) -> None:
 
 def _evaluate(run: Run, display: Display) -> None:
     """Measure the loss on a part of the validation tokens, and show it with a sample."""
-    trainer, config = run.trainer, run.trainer.config
+    model = run.trainer.whole_model()
+    if model is not None:
+        _evaluate_model(run, model, display)
+    run.ranks.first_does(lambda: None)  # the others wait
+
+
+def _evaluate_model(run: Run, model: GPT, display: Display) -> None:
+    config = run.trainer.config
     with run.clock.spending("validation"):
         validation = mean_loss(
-            trainer.model,
+            model,
             run.corpus.validation,
             config.batch_size,
             config.precision,
@@ -76,7 +85,7 @@ def _evaluate(run: Run, display: Display) -> None:
         )
     last = run.history[-1] = dataclasses.replace(run.history[-1], validation=validation)
     with run.clock.spending("samples"):
-        text = sample(run)
+        text = sample(run, model)
     display.print(
         f"step {last.step}/{run.record.steps}   training {last.training:.3f}   validation {validation:.3f}   "
         f"{run.tokens / run.clock.spent['steps']:,.0f} tokens/s"
@@ -84,12 +93,12 @@ def _evaluate(run: Run, display: Display) -> None:
     display.print(textwrap.indent(text, "  │ "))
 
 
-def sample(run: Run) -> str:
-    """Return the beginning of a text by the model, without touching torch's random state, which steps depend on."""
+def sample(run: Run, model: GPT) -> str:
+    """Return the beginning of a text by a run's model, without touching torch's random state, which steps depend on."""
     config, end_of_text = run.trainer.config, run.tokenizer.end_of_text
     assert end_of_text is not None  # Corpus.build requires it
     (ids,) = generate(
-        run.trainer.model,
+        model,
         [[end_of_text]],
         tokens=config.sample_tokens,
         sampling=Sampling(TEMPERATURE, seed=config.seed + run.trainer.step),

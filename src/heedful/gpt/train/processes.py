@@ -7,12 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch.distributed as dist
+from torch.distributed import PrefixStore, Store  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed.rendezvous import rendezvous
 
 from heedful.errors import ArgumentError, RankError
 from heedful.gpt.train.mesh import choose_mesh, launched_rank
 from heedful.gpt.train.ranks import TIMEOUT, ManyRanks, OneRank
 
-GRACE: float = 5.0  # seconds in which torchrun ends a rank after another failed; then it ends by itself
+GRACE: float = (
+    5.0  # seconds in which torchrun ends a rank after another failed; then it ends by itself
+)
 FAILURE = "failure"  # the rank that failed first, and why
 
 
@@ -42,8 +46,8 @@ def ranks_for(mesh: str | None) -> Iterator[OneRank]:
     if sizes is None:
         yield OneRank()
         return
-    store, rank, size = next(dist.rendezvous("env://", timeout=TIMEOUT))
-    own = dist.PrefixStore("gloo", store)
+    store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
+    own = PrefixStore("gloo", store)
     dist.init_process_group("gloo", store=own, rank=rank, world_size=size, timeout=TIMEOUT)
     try:
         yield ManyRanks(sizes)
@@ -62,8 +66,8 @@ def _follows(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "gloo" in str(error)
 
 
-def _first_failure(store: dist.Store, rank: int, size: int) -> RankError:
-    """Return which rank failed, and why: what it said, or that it said nothing. Leave torchrun the time to end this one."""
+def _first_failure(store: Store, rank: int, size: int) -> RankError:
+    """Return which rank failed, and why: what it said, or that it said nothing. It takes `GRACE`."""
     end = time.monotonic() + GRACE
     try:
         store.set(f"following/{rank}", "")

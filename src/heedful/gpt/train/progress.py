@@ -60,9 +60,15 @@ class Display:
 
 
 @contextmanager
-def display(completed: int, steps: int) -> Iterator[Display]:
-    """Show a bar of steps, some of them completed already; without a terminal only the lines are printed."""
-    console = Console()
+def display(completed: int, steps: int, *, quiet: bool = False) -> Iterator[Display]:
+    """Show a bar of steps, some of them completed already; without a terminal only the lines are printed.
+
+    Args:
+        completed: how many steps are.
+        steps: how many there are in all.
+        quiet: whether to show nothing, as all ranks but one do.
+    """
+    console = Console(quiet=quiet)
     progress = Progress(
         TextColumn("step {task.completed}/{task.total}"),
         BarColumn(),

@@ -47,6 +47,10 @@ class OneRank:
         """Do something on the first rank, while the others wait; these return None."""
         return work()
 
+    def told(self, text: str) -> str:
+        """Return the text that the first rank passes."""
+        return text
+
     def any(self, flag: bool) -> bool:
         """Return whether a flag is set on any rank."""
         return flag
@@ -95,16 +99,23 @@ class ManyRanks(OneRank):
             "cpu", (mesh.dp * mesh.cp, mesh.tp), mesh_dim_names=("data", "tp")
         )
         self._row, self._tokens = tokens.get_local_rank("dp"), tokens.get_local_rank("cp")
-        self._cp = tokens.get_group("cp")
-        self._data, self._tp = weights["data"], weights["tp"]
+        self._cp, self._data = tokens.get_group("cp"), weights.get_group("data")
+        self._weights = weights
         for group in (*tokens.get_all_groups(), *weights.get_all_groups()):
             group.set_timeout(TIMEOUT)
-        self._patient = dist.new_group(timeout=PATIENCE)
+        patient = dist.new_group(timeout=PATIENCE)
+        assert isinstance(patient, dist.ProcessGroup)
+        self._patient = patient
 
     def first_does(self, work: Callable[[], T]) -> T | None:
         done = work() if self.first else None
         dist.barrier(self._patient)
         return done
+
+    def told(self, text: str) -> str:
+        texts = [text]
+        dist.broadcast_object_list(texts)
+        return texts[0]
 
     def any(self, flag: bool) -> bool:
         flags = torch.tensor(int(flag))
@@ -113,7 +124,7 @@ class ManyRanks(OneRank):
 
     def total(self, number: float) -> float:
         numbers = torch.tensor(number, dtype=torch.float64)
-        dist.all_reduce(numbers, group=self._data.get_group())
+        dist.all_reduce(numbers, group=self._data)
         return numbers.item()
 
     def part(self, batch: Batch) -> Batch:
@@ -131,11 +142,11 @@ class ManyRanks(OneRank):
     def distribute(self, objective: SummedLoss) -> None:
         model = objective.model
         if self.mesh.tp > 1:
-            parallelize_module(model, self._tp, tensor_parallel_plan(model))
+            parallelize_module(model, self._weights["tp"], tensor_parallel_plan(model))
         if self._data.size() == 1:
             return
         for module in (*model.blocks, objective):
-            fully_shard(module, mesh=self._data)
+            fully_shard(module, mesh=self._weights["data"])
             assert isinstance(module, FSDPModule)
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)  # gloo knows no other
@@ -145,7 +156,9 @@ class ManyRanks(OneRank):
 
     def clip(self, parameters: Iterable[nn.Parameter], most: float) -> None:
         parameters = list(parameters)
-        by_mesh: dict[object, list[Tensor]] = {}  # weights that have heads lie on a mesh of their own
+        by_mesh: dict[
+            object, list[Tensor]
+        ] = {}  # weights that have heads lie on a mesh of their own
         for parameter in parameters:
             assert parameter.grad is not None
             by_mesh.setdefault(mesh_of(parameter), []).append(parameter.grad)

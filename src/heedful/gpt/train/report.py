@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from heedful.gpt.model import GPT
 from heedful.gpt.train.bigram import Bigram
 from heedful.gpt.train.history import StepLosses
 from heedful.gpt.train.loss import mean_loss
@@ -61,22 +62,26 @@ class TrainingReport:
         )
 
 
-def write_report(run: Run) -> TrainingReport:
+def write_report(run: Run, model: GPT) -> TrainingReport:
     """Evaluate a finished run on all validation tokens, and write the report and the picture into its folder.
+
+    Args:
+        run: the run.
+        model: its model, with all weights.
 
     Raises:
         ArgumentError: a file cannot be written.
     """
     trainer, config, validation = run.trainer, run.trainer.config, run.corpus.validation
     with run.clock.spending("validation"):
-        loss = mean_loss(trainer.model, validation, config.batch_size, config.precision)
+        loss = mean_loss(model, validation, config.batch_size, config.precision)
     with run.clock.spending("bigram model"):
-        model = Bigram(run.corpus.train.tokens, run.tokenizer.vocab_size)
-        bigram = model.loss(validation.tokens)
+        counted = Bigram(run.corpus.train.tokens, run.tokenizer.vocab_size)
+        bigram = counted.loss(validation.tokens)
     with run.clock.spending("saving"):
         draw_losses(run.folder / CURVE, run.history, bigram)
     report = TrainingReport(
-        parameters=trainer.model.parameter_count,
+        parameters=model.parameter_count,
         validation=loss,
         bigram=bigram,
         validation_tokens=len(validation) - 1,

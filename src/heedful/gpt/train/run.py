@@ -4,7 +4,8 @@ run.json                                  the configuration, the books and the n
 tokenizer.json, tokenizer_config.json     the tokenizer, as `Tokenizer.save` writes it
 corpus.json, tokens.npy                   the tokens, as `Corpus.build` writes them
 training.safetensors                      everything that the next step depends on, weights included, and the digests of
-                                          the files above and of losses.csv, which are verified before a run is resumed
+                                          the files above and of losses.csv, which are verified before a run is resumed;
+                                          on many ranks, a folder training-… in its place (see sharded_state.py)
 config.json, model.safetensors            the model, as `checkpoint.save` writes it and `heedful generate` reads it
 losses.csv, losses.png, report.txt        the results
 run.lock                                  the process that trains it, or did so last
@@ -13,7 +14,6 @@ run.lock                                  the process that trains it, or did so 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,11 +27,21 @@ from heedful.gpt.data.corpus import INDEX, TOKENS, Corpus
 from heedful.gpt.tokenizer import CONFIG as TOKENIZER
 from heedful.gpt.tokenizer import VOCABULARY, Tokenizer, load_tokenizer, make_tokenizer
 from heedful.gpt.train.config import TrainingConfig
+from heedful.gpt.train.fingerprint import fingerprint, is_unchanged
 from heedful.gpt.train.history import StepLosses, history_digest, read_history, write_history
 from heedful.gpt.train.plan import plan_steps
 from heedful.gpt.train.progress import Clock
+from heedful.gpt.train.ranks import OneRank
+from heedful.gpt.train.sharded_state import (
+    check_shards,
+    load_facts,
+    load_shards,
+    newest_shards,
+    remove_shards,
+    save_shards,
+)
 from heedful.gpt.train.state import load_state, save_state
-from heedful.gpt.train.trainer import Trainer, build_trainer, resolve_precision
+from heedful.gpt.train.trainer import Trainer, build_trainer, check_mesh, resolve_precision
 from heedful.reading import read_json
 from heedful.writing import new_folder, reserved
 
@@ -125,17 +135,18 @@ def begin_run(folder: Path, books: Sequence[Book], config: TrainingConfig) -> No
         record.save(unfinished)
         trainer = build_trainer(resolved, tokenizer.vocab_size, corpus.train, steps)
         inputs = {
-            name: _fingerprint(unfinished / name) for name in INPUTS if (unfinished / name).exists()
+            name: fingerprint(unfinished / name) for name in INPUTS if (unfinished / name).exists()
         }
         Run(unfinished, record, tokenizer, corpus, trainer, clock, [], inputs).save_state()
 
 
-def open_run(folder: Path, clock: Clock) -> Run:
+def open_run(folder: Path, clock: Clock, ranks: OneRank | None = None) -> Run:
     """Open a run at its last checkpoint, or at its beginning.
 
     Args:
         folder: the run's folder.
         clock: receives the time that earlier processes have spent.
+        ranks: the ranks to go on with, which may be others than before; None: one process.
 
     Returns:
         The run; its next step is the same to the bit as without the interruption.
@@ -143,14 +154,23 @@ def open_run(folder: Path, clock: Clock) -> Run:
     Raises:
         ArgumentError: the folder holds no run, or its files are damaged, changed or missing.
     """
-    check_folder(folder)
-    tensors, facts = load_state(folder / STATE)
+    ranks = ranks or OneRank()
+    ranks.first_does(lambda: check_folder(folder))
+    shards = _newest_shards(folder)
+    if shards is None:
+        tensors, facts = load_state(folder / STATE)
+    else:
+        ranks.first_does(lambda: check_shards(shards))
+        tensors, facts = {}, load_facts(shards)
     inputs = facts["inputs"]
-    _check_inputs(folder, inputs)
+    ranks.first_does(lambda: _check_inputs(folder, inputs))
     record = RunRecord.load(folder)
+    ranks.first_does(lambda: check_mesh(ranks.mesh, record.config))
     config = dataclasses.replace(record.config, precision=record.precision)
     tokenizer, corpus = load_tokenizer(folder), Corpus.load(folder)
-    trainer = build_trainer(config, tokenizer.vocab_size, corpus.train, record.steps)
+    trainer = build_trainer(config, tokenizer.vocab_size, corpus.train, record.steps, ranks)
+    if shards is not None:
+        tensors = load_shards(shards, trainer.weights)
     trainer.load_state(tensors, facts)
     checkpoint.check_free(trainer.model, folder)
     history: list[StepLosses] = []
@@ -160,6 +180,15 @@ def open_run(folder: Path, clock: Clock) -> Run:
     return Run(folder, record, tokenizer, corpus, trainer, clock, history, inputs)
 
 
+def _newest_shards(folder: Path) -> Path | None:
+    """Return the checkpoint of many ranks, unless one process has written a newer one and was killed then."""
+    shards = newest_shards(folder)
+    if shards is None or not (folder / STATE).exists():
+        return shards
+    newer = load_facts(shards)["step"] >= load_state(folder / STATE)[1]["step"]
+    return shards if newer else None
+
+
 def check_folder(folder: Path) -> None:
     """Raise `ArgumentError` unless a folder has a run's settings and no symbolic links, before any work."""
     _check_links(folder)
@@ -167,23 +196,9 @@ def check_folder(folder: Path) -> None:
         raise _no_run(folder, f"no {RECORD}")
 
 
-def _fingerprint(path: Path) -> str:
-    """Return the size and the SHA-256 digest of a file."""
-    with path.open("rb") as file:
-        return f"{path.stat().st_size} bytes {hashlib.file_digest(file, 'sha256').hexdigest()}"
-
-
-def _is_unchanged(path: Path, fingerprint: str | None) -> bool:
-    """Check whether a file has this fingerprint, or is missing without one. A file of another size is not read."""
-    if fingerprint is None:
-        return not path.exists()
-    same_size = path.is_file() and fingerprint.startswith(f"{path.stat().st_size} bytes ")
-    return same_size and _fingerprint(path) == fingerprint
-
-
 def _check_inputs(folder: Path, saved: Mapping[str, str]) -> None:
     """Raise `ArgumentError` unless the inputs of a run are those that its checkpoint was saved with."""
-    changed = [name for name in INPUTS if not _is_unchanged(folder / name, saved.get(name))]
+    changed = [name for name in INPUTS if not is_unchanged(folder / name, saved.get(name))]
     if changed:
         raise ArgumentError(
             "--resume",
@@ -232,6 +247,11 @@ class Run:
     inputs: dict[str, str]
 
     @property
+    def ranks(self) -> OneRank:
+        """The ranks that train."""
+        return self.trainer.ranks
+
+    @property
     def tokens(self) -> int:
         """The number of training tokens read so far."""
         return self.trainer.step * self.trainer.tokens_per_step
@@ -243,20 +263,24 @@ class Run:
             ArgumentError: a file cannot be written, for example on a full disk; the last checkpoint stays intact.
         """
         # The history comes first: a reader ignores surplus lines, but cannot do without missing ones.
-        write_history(self.folder / HISTORY, self.history)
+        self.ranks.first_does(lambda: write_history(self.folder / HISTORY, self.history))
         self.save_state()
         self.save_model()
 
     def save_model(self) -> None:
-        """Write the model as it is now, for `heedful generate`.
+        """Write the model as it is now, for `heedful generate`. All ranks call it, as they call `save`.
 
         Raises:
             ArgumentError: a file cannot be written, or the folder holds another model.
         """
-        checkpoint.save(self.trainer.model, self.folder)
+        model = self.trainer.whole_model()
+        if model is not None:
+            checkpoint.save(model, self.folder)
 
     def save_state(self) -> None:
         """Write everything that the next step depends on, and the digests of the files that a resumed run reads.
+
+        A checkpoint of one process and one of many ranks replace each other.
 
         Raises:
             ArgumentError: the file cannot be written.
@@ -267,4 +291,9 @@ class Run:
             "inputs": self.inputs,
             "history": history_digest(self.history),
         }
-        save_state(self.folder / STATE, tensors, facts | run_facts)
+        if self.ranks.mesh.ranks == 1:
+            save_state(self.folder / STATE, tensors, facts | run_facts)
+            remove_shards(self.folder)
+        else:
+            save_shards(self.folder, tensors, facts | run_facts, self.ranks)
+            self.ranks.first_does(lambda: (self.folder / STATE).unlink(missing_ok=True))

@@ -18,6 +18,7 @@ from heedful.gpt.data.corpus import Split
 from heedful.gpt.model import GPT
 from heedful.gpt.train.config import TrainingConfig
 from heedful.gpt.train.loss import SummedLoss
+from heedful.gpt.train.mesh import Mesh
 from heedful.gpt.train.ranks import OneRank, mesh_of
 from heedful.kernels.native import library
 
@@ -29,6 +30,11 @@ def resolve_precision(precision: str) -> str:
     if precision != "auto":
         return precision
     return "bfloat16" if library.isa in ("avx512bf16", "amx", "neon_bf16") else "float32"
+
+
+def check_mesh(mesh: Mesh, config: TrainingConfig) -> None:
+    """Raise `ArgumentError` unless a mesh divides the batches and the model of a configuration."""
+    mesh.check_fits(GPTConfig.llama(**config.model), config.batch_size)
 
 
 def build_trainer(
@@ -123,6 +129,11 @@ class Trainer:
         self._summed_loss = SummedLoss(model, config.precision)
         self.ranks.distribute(self._summed_loss)
         self._optimizer = _optimizer(model, config)
+
+    @property
+    def weights(self) -> dict[str, nn.Parameter]:
+        """The parameters by name; a tied one is there once."""
+        return dict(self.model.named_parameters())
 
     @property
     def tokens_per_step(self) -> int:
@@ -230,7 +241,6 @@ class Trainer:
         self.step = facts["step"]
         torch.set_rng_state(tensors["random"])
 
-
     def _distributed(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return this rank's parts of whole tensors, each as the weight that it belongs to is distributed."""
         parameters = dict(self.model.named_parameters())
@@ -280,7 +290,9 @@ def learning_rate(step: int, steps: int, *, peak: float, final: float, warmup: i
 
 
 def _optimizer(model: GPT, config: TrainingConfig) -> torch.optim.AdamW:
-    groups: dict[tuple[bool, object], list[nn.Parameter]] = {}  # a fused step takes tensors of one mesh
+    groups: dict[
+        tuple[bool, object], list[nn.Parameter]
+    ] = {}  # a fused step takes tensors of one mesh
     for parameter in model.parameters():
         decayed = parameter.dim() >= 2
         groups.setdefault((decayed, mesh_of(parameter)), []).append(parameter)
