@@ -155,15 +155,16 @@ class ManyRanks(OneRank):
         return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
     def clip(self, parameters: Iterable[nn.Parameter], most: float) -> None:
-        parameters = list(parameters)
-        by_mesh: dict[
-            object, list[Tensor]
-        ] = {}  # weights that have heads lie on a mesh of their own
+        groups: dict[object, list[nn.Parameter]] = {}
         for parameter in parameters:
-            assert parameter.grad is not None
-            by_mesh.setdefault(mesh_of(parameter), []).append(parameter.grad)
-        norms = [self.whole(nn.utils.get_total_norm(grads)) for grads in by_mesh.values()]
-        nn.utils.clip_grads_with_norm_(parameters, most, torch.stack(norms).norm())
+            groups.setdefault(mesh_of(parameter), []).append(parameter)
+        norms = [
+            self.whole(nn.utils.get_total_norm([p.grad for p in group if p.grad is not None]))
+            for group in groups.values()
+        ]
+        norm = torch.stack(norms).norm()
+        for group in groups.values():
+            nn.utils.clip_grads_with_norm_(group, most, norm)
 
 
 @functools.cache
