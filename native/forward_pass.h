@@ -45,7 +45,8 @@ struct ForwardPass {
     explicit ForwardPass(const heedful_problem &problem)
         : p(problem), rows(p.Tq * (p.Hq / p.Hkv)), tiles((rows + WIDE - 1) / WIDE), heads(p.B * p.Hkv),
           chunks(heads * tiles < FEW_TILES && p.Tk >= 2 * CHUNK ? (p.Tk + CHUNK - 1) / CHUNK : 1),
-          group(std::clamp(heads * tiles / FEW_GROUPS, int64_t{1}, MAX_GROUP)), groups((tiles + group - 1) / group),
+          group(std::clamp(std::min(tiles, heads * tiles / FEW_GROUPS), int64_t{1}, MAX_GROUP)),
+          groups((tiles + group - 1) / group),
           item_floats(floats_of_an_item()),
           partial_floats(scratch_floats<typename WideTile::PartialSums, typename MiddleTile::PartialSums,
                                         typename NarrowTile::PartialSums, typename FewTile::PartialSums>(p)) {}

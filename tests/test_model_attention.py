@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 import heedful
 from heedful import ArgumentError, Causal, Sinks, accelerate, attention_of, summarize
-from heedful.functional import observers
 from heedful.gpt import GPT, GPTConfig
 from heedful.integrations.transformers import register
 from heedful.kernels import native
@@ -222,9 +221,14 @@ def test_nothing_stays_behind_after_an_error():
             heedful.attention(x, x, x)
             raise RuntimeError("in the model")
 
+    asks = torch.overrides.has_torch_function, F.has_torch_function
+    model = Model()
     with pytest.raises(RuntimeError, match="in the model"):
-        attention_of(Model(), torch.randn(1, 2, 5, 8))
-    assert not observers
+        attention_of(model, torch.randn(1, 2, 5, 8))
+    assert torch._C._len_torch_function_stack() == 0
+    assert (torch.overrides.has_torch_function, F.has_torch_function) == asks
+    assert not model._forward_hooks
+    assert not model._forward_pre_hooks
 
 
 @pytest.mark.parametrize(
@@ -262,30 +266,75 @@ def test_small_calls_that_repeat_are_seen():
         assert len(attention_of(Model(), x).layers) == 1
 
 
-def test_the_attention_of_another_thread_hides_none_of_the_models():
-    entered, release = threading.Event(), threading.Event()
+def test_the_attention_of_another_thread_is_none_of_the_models():
     x = torch.randn(1, 2, 4, 8)
-
-    def wait_in_the_other_thread(_):
-        if threading.current_thread() is other:
-            entered.set()
-            release.wait(60)
 
     class Model(nn.Module):
         def forward(self, x):
+            other = threading.Thread(target=heedful.attention, args=(x, x, x))
             other.start()
-            assert entered.wait(60)  # the other thread is within an attention
+            other.join()
             return heedful.attention(x, x, x)
 
-    # A kernel that is named computes no call as a repeated one, which observers do not see.
-    other = threading.Thread(target=heedful.attention, args=(x, x, x), kwargs={"kernel": "online"})
-    observers.append(wait_in_the_other_thread)
-    try:
-        assert len(attention_of(Model(), x).layers) == 1
-    finally:
-        release.set()
-        observers.remove(wait_in_the_other_thread)
-        other.join()
+    assert len(attention_of(Model(), x).layers) == 1
+
+
+def test_our_function_in_the_place_of_pytorchs_is_seen_once(monkeypatch):
+    monkeypatch.setattr(F, "scaled_dot_product_attention", heedful.scaled_dot_product_attention)
+    assert list(attention_of(Sdpa(), torch.randn(1, 5, 16)).layers) == ["Sdpa"]
+
+
+def test_every_option_of_our_function_is_part_of_what_is_summarized():
+    generator = torch.Generator().manual_seed(0)
+    x, bias = torch.randn(1, 2, 4, 8, generator=generator), torch.randn(4, 4, generator=generator)
+    options = {"bias": bias, "scale": 0.3, "softcap": 2.0, "sinks": torch.tensor([0.5, -1.0])}
+
+    class Model(nn.Module):
+        def forward(self, x):
+            return heedful.attention(x, x, x, heedful.Causal(), kernel="online", **options)
+
+    (summary,) = attention_of(Model(), x, rows=range(4)).layers.values()
+    expected = heedful.summarize(x, x, heedful.Causal(), rows=range(4), **options)
+    assert torch.equal(summary.weights, expected.weights)
+
+
+class OfPyTorch(nn.Module):
+    """PyTorch's module between two attentions."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = Sdpa()
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+
+    def forward(self, x):
+        x = self.first(x)
+        return self.attention(x, x, x, need_weights=False)[0]
+
+
+def test_pytorchs_module_is_seen_where_it_does_not_run_fused():
+    assert list(attention_of(OfPyTorch().train(), torch.randn(1, 5, 16)).layers) == [
+        "first",
+        "attention",
+    ]
+
+
+def test_pytorchs_modules_stay_on_their_fused_path():
+    torch.manual_seed(0)
+    model, x = OfPyTorch().eval(), torch.randn(1, 5, 16)
+    fused = []
+    with torch.no_grad():
+        expected = model(x)
+    with pytest.MonkeyPatch.context() as patch:
+        run = torch._native_multi_head_attention
+        patch.setattr(
+            torch,
+            "_native_multi_head_attention",
+            lambda *args, **options: (fused.append(True), run(*args, **options))[1],
+        )
+        output, layers = attention_of(model, x)
+    assert fused
+    assert list(layers) == ["first"]
+    assert torch.equal(output, expected)
 
 
 def test_an_attention_that_cannot_be_summarized_is_no_silent_gap():

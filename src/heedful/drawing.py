@@ -26,7 +26,7 @@ TABLE_LIMIT: int = 16  # rows or columns of a table, whose cells have room for n
 PICTURE_LIMIT: int = 64  # rows or columns of a picture, whose cells can still be distinguished
 PANEL_LIMIT: int = 8
 PICK_LIMIT: int = 32  # panels to pick from
-USUAL: float = 0.98  # of the entries of a picture that are not 0 lie within its scale, at least
+USUAL: float = 0.99  # of the entries of a picture that are not 0 lie within its scale, at least
 LEVELS: int = 48  # colors of a picture, each of which is one path
 
 SEQUENTIAL: tuple[str, ...] = (
@@ -249,9 +249,14 @@ def robust_maximum(sizes: numpy.ndarray) -> float:
     The first queries of a causal attention have few keys, and so weights many times as large as all others.
     """
     largest = float(sizes.max(initial=0.0)) or 1.0
-    present = sizes[sizes > 0]
-    usual = float(numpy.quantile(present, USUAL)) if present.size else largest
+    usual = usual_maximum(sizes)
     return usual if largest > 2 * usual else largest
+
+
+def usual_maximum(sizes: numpy.ndarray) -> float:
+    """Return the size that all but a hundredth of those above 0 do not exceed; 1 if none is above 0."""
+    present = sizes[sizes > 0]
+    return float(numpy.quantile(present, USUAL, method="higher")) if present.size else 1.0
 
 
 def _panel(

@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
+from heedful.sharded import first_row
+
 _WORD = 0xFFFFFFFF
 _FIRST, _SECOND = 0x7FEB352D, 0x846CA68B  # odd multipliers of a 32-bit mixer with low bias
 _GOLDEN = 0x9E3779B9  # 2^32 / golden ratio: spreads consecutive keys over the words
@@ -32,8 +34,19 @@ class Placement(NamedTuple):
 
 
 def draw_seed() -> Int64[Tensor, ""]:
-    """Draw a seed of 63 bits, int64 (), from torch's default generator, so that `torch.manual_seed` determines it."""
-    return torch.randint(2**63 - 1, ())
+    """Draw a seed of 63 bits, int64 (), from torch's default generator, so that `torch.manual_seed` determines it.
+
+    If other ranks have the batch entries before those of this thread, the seed is that for its own.
+    """
+    seed = torch.randint(2**63 - 1, ())
+    first = first_row()
+    return seed_of_rows(seed, first) if first else seed
+
+
+def seed_of_rows(seed: Int64[Tensor, ""], first: int) -> Int64[Tensor, ""]:
+    """Return the seed, of 64 bits, by which batch entry b drops what entry first + b drops by this one."""
+    low, high = (seed + first) & _WORD, ((seed >> 32) + first) & _WORD  # `_row` adds b to each
+    return (high << 32) | low
 
 
 def kept(

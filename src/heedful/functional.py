@@ -1,8 +1,6 @@
 """Attention as a function, and a drop-in replacement for PyTorch's."""
 
 import math
-import threading
-from collections.abc import Callable
 from dataclasses import replace
 from types import NoneType
 from typing import Any
@@ -26,11 +24,6 @@ from heedful.shapes import broadcasts, sizes_of
 from heedful.sharded import current, first_head, refuse
 from heedful.summaries import received_mass
 
-# Called with each problem before it runs, in every thread. Small calls that repeat are only seen under a function mode.
-observers: list[Callable[[AttentionProblem], None]] = []
-_observed = (
-    threading.local()
-)  # running: whether this thread runs a problem that the observers have seen
 _NUMBERS = (float, int, torch.SymFloat, torch.SymInt)
 
 
@@ -348,8 +341,6 @@ def _run(
     problem: AttentionProblem, kernel: str, autocast: bool, call: repeated.Signature | None = None
 ) -> Tensor | AttentionResult:
     """Run a kernel in the dtypes of the problem, with autocast switched off."""
-    if observers and not getattr(_observed, "running", False):
-        return _run_observed(problem, kernel, autocast)
     chosen = choose(problem, kernel)
     if call and chosen.NAME == native.NAME:
         repeated.remember(call, problem)
@@ -359,20 +350,6 @@ def _run(
         with torch.autocast(problem.query.device.type, enabled=False):
             output, lse = chosen.run(problem)
     return AttentionResult(output, lse) if problem.return_lse and lse is not None else output
-
-
-def _run_observed(
-    problem: AttentionProblem, kernel: str, autocast: bool
-) -> Tensor | AttentionResult:
-    """Show the problem to the observers, and run it without them, hidden from PyTorch's function modes."""
-    _observed.running = True
-    try:
-        for observe in observers:
-            observe(problem)
-        with torch._C.DisableTorchFunction():
-            return _run(problem, kernel, autocast)
-    finally:
-        _observed.running = False
 
 
 def _run_with_received_mass(

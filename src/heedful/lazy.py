@@ -1,8 +1,11 @@
-"""A property that is computed once, and that `torch.compile` can trace."""
+"""Values computed at first use: a property that `torch.compile` can trace, and the names of a package."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Generic, TypeVar, overload
 
 T = TypeVar("T")
@@ -30,3 +33,31 @@ class lazy(Generic[T]):  # noqa: N801 - used as a decorator, like property
         value = self.compute(instance)
         object.__setattr__(instance, self.name, value)  # later look-ups find this value first
         return value
+
+
+def importing_names(
+    package: str, **names: tuple[str, ...]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return a package's `__getattr__` and `__dir__`, which import each name when it is first used.
+
+    `import heedful` thus takes no time: PyTorch takes a second to import, and `heedful --help` does not need it.
+
+    Args:
+        package: the package's name.
+        names: the names that the package re-exports, by the module in it that has them.
+    """
+    homes = {name: home for home, those in names.items() for name in those}
+
+    def get(name: str) -> Any:
+        if name in homes:
+            value = getattr(import_module(f"{package}.{homes[name]}"), name)
+            setattr(sys.modules[package], name, value)  # later look-ups find it there
+            return value
+        if not name.startswith("_") and find_spec(f"{package}.{name}") is not None:
+            return import_module(f"{package}.{name}")
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    def listed() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *homes})
+
+    return get, listed

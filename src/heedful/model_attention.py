@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import mmap
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -15,15 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from heedful.attention_calls import reader_of
 from heedful.errors import ArgumentError
-from heedful.functional import (
-    as_problem,
-    attention,
-    observers,
-    problem_of,
-    scaled_dot_product_attention,
-)
 from heedful.masks import Dense, KeyRanges, Mask
+from heedful.modes import unnoticed
 from heedful.problem import AttentionProblem
 from heedful.summaries import Summary, summarize
 from heedful.tables import table
@@ -107,7 +101,12 @@ def attention_of(
         {'0': (1, 2, 2, 2), '1': (1, 2, 2, 2)}
     """
     watcher = _Watcher(layers, heads, statistics, each)
-    with torch.no_grad(), _watched_modules(model, watcher.modules), watcher.watching():
+    with (
+        torch.no_grad(),
+        _watched_modules(model, watcher.modules),
+        unnoticed(watcher, torch.overrides, F),
+        watcher,
+    ):
         if isinstance(inputs, Mapping):
             output = model(**inputs)
         else:
@@ -150,35 +149,20 @@ class _Watcher(TorchFunctionMode):
         self.heads: Sequence[int] | None = heads
         self.statistics: dict[str, Any] = statistics
         self.each: Callable[[str, AttentionProblem, Summary], None] | None = each
-        self.thread: int = threading.get_ident()
         self.modules: list[str] = []
         self.count: int = 0
         self.summaries: dict[str, Summary] = {}
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """See every attention until the block ends."""
-        observers.append(self.see)
-        try:
-            with self:
-                yield
-        finally:
-            observers.remove(self.see)
-
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Let a function of PyTorch run, and look at its arguments before if it is attention."""
-        if func is not F.scaled_dot_product_attention:
-            seen = self.count
-            result = func(*args, **(kwargs or {}))
-            if func in OURS and self.count == seen:  # a small call that repeats tells no observer
-                self.see(OURS[func](*args, **(kwargs or {})))
-            return result
-        problem = _as_problem(*args, **(kwargs or {}))
+        """Let a function of PyTorch or heedful run, and look at its arguments before if it is attention."""
+        keywords = kwargs or {}
+        read = reader_of(func)
+        if read is None:
+            return func(*args, **keywords)
+        problem = read(*args, **keywords)
         if problem is not None:
             self.see(problem)
-        result = func(
-            *args, **(kwargs or {})
-        )  # which raises PyTorch's error if the arguments are wrong
+        result = func(*args, **keywords)  # which raises its own error if the arguments are wrong
         if problem is None:
             raise ArgumentError(
                 "model",
@@ -190,8 +174,6 @@ class _Watcher(TorchFunctionMode):
 
     def see(self, problem: AttentionProblem) -> None:
         """Summarize an attention, unless it is not wanted."""
-        if threading.get_ident() != self.thread:
-            return
         index, self.count = self.count, self.count + 1
         if self.layers is not None and index not in self.layers:
             return
@@ -212,7 +194,8 @@ class _Watcher(TorchFunctionMode):
                 "model",
                 expected="a model that calls scaled_dot_product_attention or heedful.attention",
                 received="one that calls neither where it can be seen",
-                remedy='In transformers, use model.set_attn_implementation("sdpa"); leave out torch.compile.',
+                remedy='In transformers, use model.set_attn_implementation("sdpa"); leave out torch.compile; '
+                "for modules of torch.nn in eval mode, call torch.backends.mha.set_fastpath_enabled(False).",
             )
         missing = sorted(i for i in self.layers or () if not 0 <= i < self.count)
         if missing:
@@ -222,39 +205,6 @@ class _Watcher(TorchFunctionMode):
                 received=str(missing),
                 remedy="Leave it out to see all.",
             )
-
-
-def _as_problem(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> AttentionProblem | None:
-    """Return the problem that arguments of PyTorch's function stand for; None if ours do not take it."""
-    return as_problem(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-
-
-def _problem_of_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Mask | Tensor | None = None,
-    *,
-    scale: float | None = None,
-    **_: Any,
-) -> AttentionProblem:
-    """Return the problem of a call of `attention` that repeats: it has no other options."""
-    return problem_of(query, key, value, mask, scale=scale)
-
-
-OURS: dict[Any, Callable[..., Any]] = {
-    attention: _problem_of_attention,
-    scaled_dot_product_attention: _as_problem,
-}
 
 
 def _summarize(problem: AttentionProblem, statistics: dict[str, Any]) -> Summary:

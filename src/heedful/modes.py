@@ -2,9 +2,10 @@
 
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from types import NoneType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from torch._C._functorch import (
 )
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad, profiler
+from torch.overrides import TorchFunctionMode
 
 _PLAIN = {Tensor, torch.nn.Parameter, NoneType}
 
@@ -39,9 +41,8 @@ def eager(*tensors: Tensor | None) -> bool:
     )
 
 
-_detail = (
-    threading.local()
-)  # wanted: whether function modes of this thread see operations instead of whole calls
+# wanted: whether function modes of this thread see operations instead of whole calls
+_detail = threading.local()
 
 
 def in_function_mode() -> bool:
@@ -60,6 +61,35 @@ def operation_by_operation() -> Iterator[None]:
         yield
     finally:
         _detail.wanted = before
+
+
+@contextmanager
+def unnoticed(mode: TorchFunctionMode, *namespaces: Any) -> Iterator[None]:
+    """Let PyTorch's own code take the same path as without a function mode.
+
+    nn.MultiheadAttention, nn.TransformerEncoder and its layers leave their fused path, which changes the last bits of
+    their results, if `has_torch_function` reports that a mode is active.
+
+    Args:
+        mode: the mode. It sees no less: functions that do not ask whether it is there run under it.
+        namespaces: the modules of PyTorch whose code asks by this name.
+    """
+    original = torch.overrides.has_torch_function
+
+    def ignoring_mode(tensors: Iterable[Any]) -> bool:
+        depth = torch._C._len_torch_function_stack()
+        if depth and torch._C._get_function_stack_at(depth - 1) is mode:
+            with torch.overrides._pop_mode_temporarily():
+                return original(tensors)
+        return original(tensors)
+
+    with ExitStack() as restored:
+        for namespace in namespaces:
+            restored.callback(
+                setattr, namespace, "has_torch_function", namespace.has_torch_function
+            )
+            namespace.has_torch_function = ignoring_mode
+        yield
 
 
 def _any_lazy(tensors: tuple[Tensor | None, ...]) -> bool:

@@ -1,4 +1,4 @@
-"""Printing of reports and progress: in colour on a terminal, plain where the output is piped."""
+"""Printing of reports and progress: in color on a terminal, plain where the output is piped."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ IN_ASCII: dict[int, str] = str.maketrans(
         "≥": ">=",
         "≤": "<=",
         "→": "->",
-    }
-    | {
         "“": '"',
         "”": '"',
         "’": "'",
@@ -51,7 +49,7 @@ def console_for(stream: TextIO, width: int = WIDTH) -> Console:
     """Return a console that collects its output for `printed`.
 
     Args:
-        stream: Where the text will be written. The console uses the colours that this stream supports, and none
+        stream: Where the text will be written. The console uses the colors that this stream supports, and none
             unless it is a terminal.
         width: The maximum number of columns. A narrower terminal's width takes precedence.
     """
@@ -73,20 +71,20 @@ class Abilities:
 
     Attributes:
         width: The number of columns.
-        colours: 0, 16, or many.
+        colors: 0, 16, or many.
         unicode: Whether it has more characters than ASCII.
     """
 
     width: int
-    colours: int
+    colors: int
     unicode: bool
 
     @classmethod
     def of(cls, console: Console, stream: TextIO) -> Abilities:
         """Return what a console of `console_for`, for a stream, can show."""
         systems = {None: 0, "standard": 16, "windows": 16}
-        colours = 0 if console.no_color else systems.get(console.color_system, 256)
-        return cls(console.width, colours, has_unicode(stream))
+        colors = 0 if console.no_color else systems.get(console.color_system, 256)
+        return cls(console.width, colors, has_unicode(stream))
 
 
 def has_unicode(stream: TextIO) -> bool:

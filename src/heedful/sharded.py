@@ -30,6 +30,7 @@ class Sharded:
 
 _by_thread: dict[int, Sharded] = {}
 _first_heads: dict[int, int] = {}  # by thread
+_first_rows: dict[int, int] = {}  # by thread
 
 
 def current() -> Sharded | None:
@@ -69,6 +70,22 @@ def heads_from(first: int) -> Iterator[None]:
         yield
     finally:
         del _first_heads[thread]
+
+
+def first_row() -> int:
+    """Return the place of this thread's first batch entry among all; other ranks may have those before."""
+    return _first_rows.get(threading.get_ident(), 0) if _first_rows else 0
+
+
+@contextmanager
+def rows_from(first: int) -> Iterator[None]:
+    """Count batch entries from `first` in this thread, while the context lasts."""
+    thread = threading.get_ident()
+    _first_rows[thread] = first
+    try:
+        yield
+    finally:
+        del _first_rows[thread]
 
 
 def refuse(what: str) -> None:

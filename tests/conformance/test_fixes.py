@@ -73,6 +73,13 @@ def test_a_mutant_of_each_bug_is_mended(bug: str) -> None:
     assert verdict.difference <= ROUNDING, verdict.diff
 
 
+def test_a_fix_that_cannot_be_called_is_measured(tmp_path) -> None:
+    source = (BASES / "padded.py").read_text()
+    wrong = tmp_path / "padded.py"
+    wrong.write_text(source.replace("permute(2, 0, 3, 1, 4)", "permute(2, 0, 1, 3, 4)"))
+    assert largest_difference(load(BASES / "padded.py"), load(wrong), {}) == float("inf")
+
+
 def test_a_fix_that_computes_something_else_is_measured(tmp_path) -> None:
     base = BASES / "einsums.py"
     other = tmp_path / "other.py"
@@ -174,6 +181,13 @@ def test_a_fix_of_a_scale_makes_it_the_usual_one():
 
 def test_a_fix_that_disables_a_part_is_not_proved():
     before = replace(report_of("padding-leak"), facts=(Fact("padding mask", "attention_mask"),))
+    assert proves("padding-leak", before, replace(before, findings=()))
+    assert not proves("padding-leak", before, report_of())
+
+
+def test_a_fix_still_takes_other_numbers_of_tokens():
+    """Heads that are turned with the tokens once too often fit only as many tokens as heads."""
+    before = replace(report_of("padding-leak"), facts=(Fact("largest context", "no limit"),))
     assert proves("padding-leak", before, replace(before, findings=()))
     assert not proves("padding-leak", before, report_of())
 

@@ -1,4 +1,4 @@
-"""Maps of the terminal use the width there is, and can be read with 16 colours, without colours, and in ASCII."""
+"""Maps of the terminal use the width there is, and can be read with 16 colors, without colors, and in ASCII."""
 
 import fcntl
 import io
@@ -32,8 +32,8 @@ def labelled(tensor, words=None):
     return LabelledMatrix(tensor, words or rows, words or columns)
 
 
-def drawn(tensor, width, colours=0, unicode=True, words=None):
-    return matrices(labelled(tensor, words), Abilities(width, colours, unicode))
+def drawn(tensor, width, colors=0, unicode=True, words=None):
+    return matrices(labelled(tensor, words), Abilities(width, colors, unicode))
 
 
 def widths(text):
@@ -83,7 +83,7 @@ def test_a_map_has_the_means_of_its_cells():
     assert "mean 0.5" in lines[MAX_MAP_ROWS]
 
 
-def test_signs_can_be_told_apart_without_colours():
+def test_signs_can_be_told_apart_without_colors():
     signed = torch.tensor([[1.0, -1.0] * 30] * 40)
     for unicode, pair in ((True, "█≡"), (False, "#%")):
         lines = drawn(signed, 70, unicode=unicode).plain.splitlines()
@@ -98,7 +98,7 @@ def test_ascii_has_nothing_else():
     assert drawn(masked[:4, :4], 60, unicode=False, words=("a" * 20,) * 4).plain.isascii()
 
 
-# --- colours ------------------------------------------------------------------------------------------
+# --- colors ------------------------------------------------------------------------------------------
 
 LUMINANCE = {
     "black": 0.0,
@@ -111,8 +111,8 @@ LUMINANCE = {
 
 
 @pytest.mark.parametrize("tensor", [SIX, SIX - 0.5])
-def test_sixteen_colours_never_put_a_colour_on_itself(tensor):
-    styles = {span.style for span in drawn(tensor, 60, colours=16).spans} - {"dim", ""}
+def test_sixteen_colors_never_put_a_color_on_itself(tensor):
+    styles = {span.style for span in drawn(tensor, 60, colors=16).spans} - {"dim", ""}
     assert len(styles) == (2 if (tensor >= 0).all() else 4)
     for style in styles:
         ink, ground = style.split(" on ")
@@ -120,15 +120,15 @@ def test_sixteen_colours_never_put_a_colour_on_itself(tensor):
         assert (light + 0.05) / (dark + 0.05) > 4
 
 
-def test_a_map_of_sixteen_colours_has_characters():
-    text = drawn(LARGE, 60, colours=16)
+def test_a_map_of_sixteen_colors_has_characters():
+    text = drawn(LARGE, 60, colors=16)
     assert set(text.plain) & set("░▒▓█")
     assert set(text.plain) & set("-~=≡")
     assert not any(" on " in str(span.style) for span in text.spans)
 
 
 @pytest.mark.parametrize("stops", [SEQUENTIAL, DIVERGING])
-def test_many_colours_have_ink_that_can_be_read(stops):
+def test_many_colors_have_ink_that_can_be_read(stops):
     def luminance(color):
         channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
         linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
@@ -141,9 +141,9 @@ def test_many_colours_have_ink_that_can_be_read(stops):
 
 
 @pytest.mark.parametrize("tensor", [SIX, SIX - 0.5, LARGE])
-@pytest.mark.parametrize("colours", [16, 256])
-def test_every_style_is_one_that_rich_knows(tensor, colours):
-    styles = {str(span.style) for span in drawn(tensor, 60, colours).spans}
+@pytest.mark.parametrize("colors", [16, 256])
+def test_every_style_is_one_that_rich_knows(tensor, colors):
+    styles = {str(span.style) for span in drawn(tensor, 60, colors).spans}
     assert len(styles) > 2
     for style in styles:
         Style.parse(style)
@@ -235,10 +235,10 @@ def test_a_terminal_shows_what_it_can(width, environment):
     if environment["TERM"] == "xterm":
         assert not re.search(
             r"\x1b\[[0-9;]*(3[78];|47)", written
-        )  # no colours beyond 16, no white ground
+        )  # no colors beyond 16, no white ground
 
 
-def test_what_is_piped_has_the_usual_width_and_no_colours():
+def test_what_is_piped_has_the_usual_width_and_no_colors():
     result = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         capture_output=True,

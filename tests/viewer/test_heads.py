@@ -15,10 +15,11 @@ from heedful import Causal, Sinks, attention_of, summarize
 from heedful.errors import ArgumentError
 from heedful.nn import MultiHeadAttention
 from heedful.summaries.request import Cell
-from heedful.viewer import head_payload, statistics_of_page
-from heedful.viewer.head_statistics import distances_between, statistics_of
-from heedful.viewer.heads import heads_of
-from heedful.viewer.pooling import color_limits, pooled
+from heedful.viewer import statistics_of_page
+from heedful.viewer.heads import payload
+from heedful.viewer.heads.heads import heads_of
+from heedful.viewer.heads.pooling import color_limits, pooled
+from heedful.viewer.heads.statistics import distances_between, statistics_of
 
 DTYPES = {"f4": np.float32, "u2": np.uint16, "u1": np.uint8, "i4": np.int32}
 
@@ -128,7 +129,7 @@ def test_long_texts_have_blocks_and_keys_within_their_room(monkeypatch):
     assert torch.equal(head["top_weights"].float(), summary.top_weights[0, 2])
     assert any("8 bits" in note for note in content.view["notes"])
 
-    monkeypatch.setattr(head_payload, "ROOM", 30_000)
+    monkeypatch.setattr(payload, "ROOM", 30_000)
     small = Content(heedful.show(layers))
     assert (
         sum(it["bytes"] for layer in small.view["models"][0]["layers"] for it in layer["heads"])
@@ -141,7 +142,7 @@ def test_long_texts_have_blocks_and_keys_within_their_room(monkeypatch):
 @pytest.mark.parametrize(("room", "dtype"), [(40_000, "u2"), (22_000, "u1")])
 def test_all_weights_are_rounded_before_they_become_blocks(monkeypatch, room, dtype):
     layers = model(100, layers=1)
-    monkeypatch.setattr(head_payload, "ROOM", room)
+    monkeypatch.setattr(payload, "ROOM", room)
     content = Content(heedful.show(layers))
     packed = content.view["models"][0]["layers"][0]["heads"][1]["arrays"]
     assert packed["weights"]["dtype"] == dtype

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from heedful import ArgumentError, Causal, summarize
 from heedful.problem import AttentionProblem
-from heedful.viewer.kept_attention import KeptAttention
+from heedful.viewer.models.kept_attention import KeptAttention
 from strategies import calls
 from summaries.dense import pooled, weights_of
 
@@ -102,7 +102,7 @@ KILLED = """
 import os, signal, torch
 from heedful import Causal, summarize
 from heedful.problem import AttentionProblem
-from heedful.viewer.kept_attention import KeptAttention
+from heedful.viewer.models.kept_attention import KeptAttention
 x = torch.randn(1, 2, 5000, 64)
 kept = KeptAttention(size=x.nbytes)
 kept.add(AttentionProblem(x, x, x, Causal()), summarize(x, x, Causal()))

@@ -18,11 +18,11 @@ from heedful import ArgumentError
 from heedful.cli import app
 from heedful.gpt import GPT, GPTConfig, checkpoint
 from heedful.gpt.tokenizer import ByteTokenizer, SubwordTokenizer
-from heedful.viewer import model_command
-from heedful.viewer.model_command import Chosen, run, size_to_keep, statistics_within
-from heedful.viewer.model_files import find_model
-from heedful.viewer.text_model import load_model
-from heedful.viewer.token_texts import token_texts
+from heedful.viewer.models import command
+from heedful.viewer.models.command import Chosen, run, size_to_keep, statistics_within
+from heedful.viewer.models.files import find_model
+from heedful.viewer.models.text_model import load_model
+from heedful.viewer.models.token_texts import token_texts
 
 transformers = pytest.importorskip(
     "transformers", reason="transformers is missing; install it with: pip install -e '.[models]'"
@@ -89,7 +89,7 @@ def test_the_page_has_the_models_own_attention(build, tmp_path, monkeypatch):
     save(model, tmp_path / "model")
     seen = []
     monkeypatch.setattr(
-        model_command, "show", lambda attention, **kw: seen.append((attention, kw)) or Page()
+        command, "show", lambda attention, **kw: seen.append((attention, kw)) or Page()
     )
 
     class Page:
@@ -293,7 +293,7 @@ def test_the_size_that_is_announced_is_what_is_kept(folder, chosen):
     model = load_model(find_model(str(folder)), "llama")
     ids = model.encode(TEXT)
     size = size_to_keep(model, len(ids), chosen)
-    with model_command.KeptAttention(size) as kept:
+    with command.KeptAttention(size) as kept:
         run(model, ids, chosen, kept)
         stored = kept._file.seek(0, os.SEEK_END)
     assert 0 <= stored - size < 64 * 3 * 3  # the alignment

@@ -9,8 +9,8 @@ import torch
 import heedful
 from heedful import Causal, summarize
 from heedful.problem import AttentionProblem
-from heedful.viewer.kept_attention import KeptAttention
-from heedful.viewer.server import HOST, listening, make_server
+from heedful.viewer.models.kept_attention import KeptAttention
+from heedful.viewer.models.server import HOST, listening, make_server
 from viewer.browser import chromium
 
 for package in ("starlette", "uvicorn"):

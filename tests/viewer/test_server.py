@@ -11,8 +11,8 @@ import torch
 
 from heedful import ArgumentError, Causal, summarize
 from heedful.problem import AttentionProblem
-from heedful.viewer.kept_attention import KeptAttention
-from heedful.viewer.server import HOST, content_security_policy, listening, make_server
+from heedful.viewer.models.kept_attention import KeptAttention
+from heedful.viewer.models.server import HOST, content_security_policy, listening, make_server
 from summaries.dense import pooled, weights_of
 
 for package in ("starlette", "uvicorn"):

@@ -21,8 +21,8 @@ from heedful.textbook import (
     SelfAttentionV1,
 )
 from heedful.viewer import Page
-from heedful.viewer.nodes import nodes_of
-from heedful.viewer.recording import recording_of
+from heedful.viewer.steps.nodes import nodes_of
+from heedful.viewer.steps.recording import recording_of
 
 X = torch.rand(1, 6, 8, generator=torch.Generator().manual_seed(0))
 
@@ -355,7 +355,7 @@ def test_a_picture_says_which_heads_it_leaves_out(tmp_path, monkeypatch):
         notes.append(figure.get_supxlabel())
         return b""
 
-    monkeypatch.setattr("heedful.viewer.picture.saved", saved)
+    monkeypatch.setattr("heedful.viewer.steps.picture.saved", saved)
     for heads in (8, 9):
         module = MultiHeadAttention(9 * 8, 8 * heads, context_length=6, num_heads=heads).eval()
         heedful.show(module, torch.rand(1, 6, 72)).save(tmp_path / "picture.png")

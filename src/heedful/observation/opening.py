@@ -8,7 +8,7 @@ more scores than that, only the rows of a sample of queries are.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,13 +16,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from heedful.attention_calls import reader_of
 from heedful.dropout import draw_seed
 from heedful.errors import HeedfulError
-from heedful.functional import as_problem, attention, problem_of
-from heedful.functional import scaled_dot_product_attention as own_sdpa
-from heedful.kernels.torch_sdpa import pytorch_sdpa
+from heedful.functional import attention
 from heedful.masks import Dense, Mask
-from heedful.modes import is_causal_bias, values_known
+from heedful.modes import values_known
 from heedful.observation.summary import Summary, sample_strides
 from heedful.problem import AttentionProblem
 from heedful.scores import soft_cap, softmax_with_sinks
@@ -84,7 +83,7 @@ class FusedCall:
         cls, function: object, arguments: Sequence[Any], keywords: Mapping[str, Any]
     ) -> FusedCall | None:
         """Return the call of a function, or None if it is no attention whose entries can be read."""
-        read = _readers().get(function)
+        read = reader_of(function)
         if read is None:
             return None
         try:
@@ -132,44 +131,8 @@ _NAMES = ("query", "key", "value", "mask")
 _NAMES_OF_SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
 
-def _readers() -> dict[object, Callable[..., AttentionProblem | None]]:
-    """Return the functions that compute attention, each with one that returns the problem of its arguments."""
-    return {
-        attention: _problem_of_attention,
-        own_sdpa: _problem_of_sdpa,
-        F.scaled_dot_product_attention: _problem_of_sdpa,  # which users may have replaced
-        pytorch_sdpa: _problem_of_sdpa,
-    }
-
-
 def _is_readable(tensor: Tensor) -> bool:
     return values_known(tensor) and type(tensor) in (Tensor, torch.nn.Parameter)
-
-
-def _problem_of_attention(*arguments: Any, **keywords: Any) -> AttentionProblem:
-    return problem_of(
-        *arguments,
-        **{
-            name: value
-            for name, value in keywords.items()
-            if name not in ("kernel", "return_lse", "return_received_mass")
-        },
-    )
-
-
-def _problem_of_sdpa(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> AttentionProblem | None:
-    if is_causal_bias(attn_mask):
-        return None
-    return as_problem(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
 
 class _Steps:

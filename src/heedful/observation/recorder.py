@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from types import TracebackType
 from typing import Any
@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from heedful.errors import ArgumentError
-from heedful.modes import operation_by_operation
+from heedful.modes import operation_by_operation, unnoticed
 from heedful.observation.opening import FusedCall
 from heedful.observation.reachable import ReachableTensors
 from heedful.observation.step_names import TupleItem
@@ -105,7 +105,7 @@ def record(
     builder = TraceBuilder(reachable, Limits(largest, memory, steps), boundary=record.__code__)
     mode = _RecordingMode(builder, open_attention=open_attention)
     detail = nullcontext() if open_attention else operation_by_operation()
-    with _uncompiled(), _fast_paths_kept(mode), detail, mode:
+    with _uncompiled(), unnoticed(mode, torch.overrides), detail, mode:
         result = callable(*inputs, **keywords)
     return builder.build(result)
 
@@ -190,29 +190,6 @@ def _uncompiled() -> Iterator[None]:
         return
     with torch.compiler.set_stance("force_eager"):
         yield
-
-
-@contextmanager
-def _fast_paths_kept(mode: _RecordingMode) -> Iterator[None]:
-    """Let torch's modules take the same code path as without a recording.
-
-    nn.MultiheadAttention, nn.TransformerEncoder and its layers leave their fused path, which changes the last bits of
-    their results, if `has_torch_function` reports that a mode is active.
-    """
-    original = torch.overrides.has_torch_function
-
-    def ignoring_mode(tensors: Iterable[Any]) -> bool:
-        depth = torch._C._len_torch_function_stack()
-        if depth and torch._C._get_function_stack_at(depth - 1) is mode:
-            with torch.overrides._pop_mode_temporarily():
-                return original(tensors)
-        return original(tensors)
-
-    torch.overrides.has_torch_function = ignoring_mode
-    try:
-        yield
-    finally:
-        torch.overrides.has_torch_function = original
 
 
 def _torch_name(func: Any) -> str:

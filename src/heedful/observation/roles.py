@@ -22,8 +22,14 @@ BETWEEN: frozenset[str] = frozenset(
         "float",
         "double",
         "tanh",
+        "contiguous",
+        "squeeze",
+        "unsqueeze",
+        "transpose",
+        "permute",
+        "clone",
+        "type_as",
     }
-    | {"contiguous", "squeeze", "unsqueeze", "transpose", "permute", "clone", "type_as"}
 )
 """Operations between scores and softmax, or softmax and context, that have no role of their own."""
 

@@ -9,7 +9,7 @@ from heedful.observation import Step, Trace, record
 from heedful.tour.comparison import Comparison
 from heedful.tour.descriptions import DESCRIPTIONS, StepDescription
 from heedful.tour.inputs import MAX_FEATURES, MAX_TOKENS
-from heedful.viewer.recording import given_tensors
+from heedful.viewer.steps.recording import given_tensors
 
 SEED: int = 123  # of the documents that the textbook follows
 HEADS: int = 2  # enough to see that heads differ

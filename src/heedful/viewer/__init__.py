@@ -19,9 +19,9 @@ from heedful.errors import ArgumentError
 from heedful.model_attention import AttentionOfModel
 from heedful.observation import Trace
 from heedful.summaries import Summary
-from heedful.viewer.heads import check_same_heads, heads_of, statistics_of_page
+from heedful.viewer.heads.heads import check_same_heads, heads_of, statistics_of_page
 from heedful.viewer.page import HeadsView, Page, View
-from heedful.viewer.recording import Recording, labels_of_trace, recording_of
+from heedful.viewer.steps.recording import Recording, labels_of_trace, recording_of
 
 __all__ = ["Page", "show", "statistics_of_page", "what_if"]
 
@@ -86,9 +86,8 @@ def show(
         return Page(title or f"The check of {subject.target}", body=subject._repr_html_())
     first = _recorded(subject, inputs, keywords, labels)
     recordings = (first,)
-    if (
-        beside is not None
-    ):  # without inputs, both calls are found out, and the same tokens are drawn
+    # Without inputs, both calls are found out, and the same tokens are drawn.
+    if beside is not None:
         recordings = (first, _recorded(beside, inputs, keywords, first.labels))
     names = " beside ".join(it.title for it in recordings)
     return Page(title or names, (View(recordings),))
@@ -150,7 +149,7 @@ def _recorded(
             remedy="Build the module first, or let `heedful show my.py:Class --out page.html` build it.",
         )
     if not inputs and not keywords and isinstance(subject, nn.Module):
-        from heedful.viewer.discovery import recording_of_target
+        from heedful.viewer.steps.discovery import recording_of_target
 
         return recording_of_target(subject, labels)
     name = getattr(subject, "__name__", type(subject).__name__)

@@ -18,9 +18,9 @@ from heedful.conformance.command import pairs
 from heedful.errors import ArgumentError, HeedfulError
 from heedful.screen import print_out, visible
 from heedful.viewer import what_if as what_if_page
-from heedful.viewer.discovery import recording_of_target
 from heedful.viewer.page import Page, View, check_name
-from heedful.viewer.recording import Recording
+from heedful.viewer.steps.discovery import recording_of_target
+from heedful.viewer.steps.recording import Recording
 
 SEED = 123
 """The seed of weights and tokens: targets that are built alike get the same ones."""

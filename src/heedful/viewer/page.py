@@ -15,10 +15,11 @@ from markupsafe import Markup
 from heedful.errors import ArgumentError
 from heedful.listing import STYLE as CODE_STYLE
 from heedful.listing import Listing
-from heedful.viewer.head_payload import heads_as_json
-from heedful.viewer.heads import Heads
-from heedful.viewer.payload import Arrays, as_script_text, line_id, run_of
-from heedful.viewer.recording import Recording
+from heedful.viewer.data import Arrays, as_script_text
+from heedful.viewer.heads.heads import Heads
+from heedful.viewer.heads.payload import heads_as_json
+from heedful.viewer.steps.payload import line_id, run_of
+from heedful.viewer.steps.recording import Recording
 from heedful.writing import reserved
 
 TEMPLATE = "page.html.j2"
@@ -198,8 +199,8 @@ class Page:
             write(content)
 
     def _picture(self, form: str) -> bytes:
-        from heedful.viewer.head_picture import picture_of_heads
-        from heedful.viewer.picture import picture_of
+        from heedful.viewer.heads.picture import picture_of_heads
+        from heedful.viewer.steps.picture import picture_of
 
         heads = next((view for view in self.views if isinstance(view, HeadsView)), None)
         if heads is None:

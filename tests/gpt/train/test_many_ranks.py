@@ -1,13 +1,11 @@
 """`heedful train --mesh` in real processes: the losses of one process, and what happens if one of them fails."""
 
 import csv
-import os
-import subprocess
-import sys
+import time
 from pathlib import Path
 
 import pytest
-from many_ranks import train
+from many_ranks import TIMEOUT, train
 from typer.testing import CliRunner
 
 from heedful.cli import app
@@ -69,3 +67,133 @@ def test_a_mesh_has_the_losses_of_one_process(mesh, one):
     codes = train(ranks, *begin("many"), "--mesh", mesh)
     assert codes == [0] * ranks, Path("err.0").read_text()
     assert losses("many") == pytest.approx(one, abs=1e-4)
+
+
+# --- checkpoints ---------------------------------------------------------------------------------------
+
+
+def state_of(out: str) -> set[str]:
+    """Return the names of the checkpoints in the folder of a run, and of what is left of unfinished ones."""
+    return {path.name for path in Path(out).glob("*training*")} | {
+        path.name for path in Path(out).glob(".*")
+    }
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("dp=2", "cp=2,tp=2"),
+        pytest.param("cp=2,tp=2", "", marks=SLOW),
+        pytest.param("", "dp=2,tp=2", marks=SLOW),
+        pytest.param("dp=2,cp=2", "tp=2", marks=SLOW),
+    ],
+)
+def test_an_interrupted_run_goes_on_to_the_same_losses_on_another_mesh(first, second, one):
+    assert go(*begin("many"), mesh=first, failing="is interrupted") == {130}
+    assert len(losses("many")) == 8  # of 20
+    assert state_of("many") == {"training-000000000008" if first else "training.safetensors"}
+    assert go("--out", "many", "--resume", mesh=second) == {0}
+    assert state_of("many") == {"training-000000000020" if second else "training.safetensors"}
+    assert losses("many") == pytest.approx(one, abs=1e-4)
+    assert Path("many/report.txt").exists()
+
+
+def go(*arguments: str, mesh: str, failing: str = "") -> set[int]:
+    """Run the command on a mesh, or in one process, and return the exit codes."""
+    ranks = 2 ** mesh.count("2")
+    on = ("--mesh", mesh) if mesh else ()
+    return set(train(ranks, *arguments, *on, failing=failing, culprit=ranks - 1))
+
+
+def test_generate_reads_the_model_of_many_ranks(one):
+    assert go(*begin("many"), mesh="dp=2") == {0}
+    prompt = ["generate", "--prompt", "The sea", "--temperature", "0", "--tokens", "20", "--from"]
+    texts = [CliRunner().invoke(app, [*prompt, out]).output for out in ("one", "many")]
+    assert texts[0] == texts[1] != ""
+
+
+def test_a_checkpoint_interrupted_while_it_is_written_is_never_taken_for_a_whole_one(one):
+    codes = train(2, *begin("many"), "--mesh", "dp=2", failing="dies while it writes")
+    assert codes == [2, -9]
+    left = state_of("many")
+    assert "training-000000000010" in left
+    assert "training-000000000020" not in left
+    assert go("--out", "many", "--resume", mesh="cp=2") == {0}
+    assert state_of("many") == {"training-000000000020"}
+    assert losses("many") == pytest.approx(one, abs=1e-4)
+
+
+def test_a_damaged_checkpoint_of_many_ranks_is_refused():
+    assert go(*begin("many"), mesh="dp=2", failing="is interrupted") == {130}
+    shard = sorted(Path("many/training-000000000008").glob("shard-*"))[1]
+    content = bytearray(shard.read_bytes())
+    content[-5] ^= 1
+    shard.write_bytes(content)
+    result = CliRunner().invoke(app, ["train", "--resume", "--out", "many"])
+    assert result.exit_code == 2
+    assert f"changed or missing files: {shard.name}" in result.stderr
+
+
+# --- failures ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("failing", "cause"),
+    [
+        ("dies", "rank 1: it has ended, or did not answer within 4 seconds"),
+        ("hangs", "rank 1: it has ended, or did not answer within 4 seconds"),
+        ("raises", "rank 1: ZeroDivisionError: on purpose"),
+    ],
+)
+def test_a_rank_that_fails_ends_the_others_in_time_and_is_named(failing, cause):
+    began = time.monotonic()
+    Path("tiny.toml").write_text(TINY.replace("batch_size = 4", "batch_size = 3"))
+    codes = train(3, *begin("many"), "--mesh", "dp=3", failing=failing)
+    assert time.monotonic() - began < 4 * TIMEOUT
+    assert codes[0] == codes[2] == 2
+    for rank in (0, 2):
+        assert cause in Path(f"err.{rank}").read_text()
+
+
+def test_only_the_first_rank_prints():
+    assert go(*begin("many"), mesh="dp=2") == {0}
+    assert "2 ranks (dp=2,cp=1,tp=1)" in Path("out.0").read_text()
+    assert Path("out.1").read_text() == Path("err.1").read_text() == ""
+
+
+# --- arguments -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mesh", "complaint"),
+    [
+        ("pp=2", "received 'pp=2'"),
+        ("dp=2,dp=2", "received 'dp=2'"),
+        ("dp=0", "received 'dp=0'"),
+        ("dp", "received 'dp'"),
+        ("", "received ''"),
+        ("dp=2", "torchrun --nproc-per-node 2 -m heedful train … --mesh dp=2"),
+    ],
+)
+def test_a_mesh_that_cannot_be_is_refused(mesh, complaint):
+    result = CliRunner().invoke(app, ["train", *begin("many"), "--mesh", mesh])
+    assert result.exit_code == 2
+    assert complaint in result.stderr
+    assert not Path("many").exists()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "arguments", "complaint"),
+    [
+        (3, ["--mesh", "dp=2"], "torchrun --nproc-per-node 2 -m heedful train … --mesh dp=2"),
+        (2, [], "a mesh of 2 ranks"),
+        (3, ["--mesh", "dp=3"], "batch_size: expected a multiple of 3"),
+        (3, ["--mesh", "cp=3"], "context_length: expected a multiple of 3"),
+        (3, ["--mesh", "tp=3"], "num_kv_heads: expected a multiple of 3"),
+        (2, ["--mesh", "dp=2", "--minutes", "1"], "a budget of steps or tokens"),
+    ],
+)
+def test_a_mesh_that_does_not_fit_is_refused_by_the_first_rank(ranks, arguments, complaint):
+    assert train(ranks, *begin("many"), *arguments) == [2] * ranks
+    assert complaint in Path("err.0").read_text()
+    assert not Path("many").exists()

@@ -1,4 +1,4 @@
-"""The report as text: in colour on a terminal, plain where it is piped."""
+"""The report as text: in color on a terminal, plain where it is piped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def as_text(report: BenchReport, stream: TextIO) -> str:
 
     Args:
         report: The report.
-        stream: Where the text will be printed. There are no colours unless it is a terminal.
+        stream: Where the text will be printed. There are no colors unless it is a terminal.
     """
     console = console_for(stream, WIDTH)
     console.print(_machine(report))

@@ -28,8 +28,8 @@ CHECK_SECONDS = 20.0
 CANDIDATES = 60
 """The largest number of candidates that are checked for one finding."""
 
-PARTS = frozenset({"padding mask", "cache", "rotary", "heads", "scale"})
-"""The facts that tell which parts an attention has."""
+PARTS = frozenset({"padding mask", "cache", "rotary", "heads", "scale", "largest context"})
+"""The facts that tell which parts an attention has, and that it takes other numbers of tokens."""
 
 Check = Callable[[Any, str], Report]
 """A function of a definition and the name of a bug that returns the report, and may stop early at that bug."""

@@ -22,7 +22,7 @@ FORMULA = "=+-@"
 
 
 def as_text(grades: Sequence[Grade]) -> str:
-    """Return the table as text, in the colours that stdout can show."""
+    """Return the table as text, in the colors that stdout can show."""
     table = plain_table()
     for name in COLUMNS:
         table.add_column(name, overflow="fold")

@@ -1,4 +1,4 @@
-"""The report of a check as text: in colour on a terminal, plain otherwise."""
+"""The report of a check as text: in color on a terminal, plain otherwise."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DIFF_STYLES: dict[str, str] = {"+": "green", "-": "red", "@": "cyan"}
 
 
 def as_text(result: CheckResult, stream: TextIO | None = None) -> str:
-    """Return the whole report, in the colours that a stream can show; plain without a stream."""
+    """Return the whole report, in the colors that a stream can show; plain without a stream."""
     console = console_for(stream or io.StringIO())
     console.print(_result(result))
     for part in _fixes(result):

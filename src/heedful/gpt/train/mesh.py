@@ -75,13 +75,6 @@ class Mesh:
                     received=str(number),
                     remedy=remedy,
                 )
-        if shape.dropout > 0 and self.ranks > 1:
-            raise ArgumentError(
-                "dropout",
-                expected=f"0.0 with {OPTION}, because ranks would drop other numbers than one process",
-                received=str(shape.dropout),
-                remedy="Set dropout = 0.0 in the table [model] of --config.",
-            )
 
 
 def launched_ranks() -> int | None:

@@ -12,7 +12,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from heedful.errors import ArgumentError, RankError
 from heedful.gpt.train.mesh import choose_mesh, launched_rank
-from heedful.gpt.train.ranks import TIMEOUT, ManyRanks, OneRank
+from heedful.gpt.train.ranks import OneRank
 
 GRACE: float = (
     5.0  # seconds in which torchrun ends a rank after another failed; then it ends by itself

@@ -181,7 +181,7 @@ class Trainer:
         Returns:
             The weighted loss of this rank's part.
         """
-        with self.ranks.computing(batch.inputs.shape[1]):
+        with self.ranks.computing(batch):
             loss = weight * self._summed_loss(self.ranks.part(batch))
             loss.backward()
         return loss.item()

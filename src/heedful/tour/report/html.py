@@ -11,7 +11,7 @@ from heedful.tour.inputs import Tokens
 from heedful.tour.recordings import RecordedRun, RungResult
 from heedful.tour.report.report import TourReport
 from heedful.viewer.page import View, embedded
-from heedful.viewer.recording import Recording
+from heedful.viewer.steps.recording import Recording
 
 TEMPLATE: str = "page.html.j2"
 

@@ -100,12 +100,12 @@ def _numbered(head: Tensor, matrix: LabelledMatrix, numbers: _Numbers, longest: 
 
 @dataclass(frozen=True)
 class _Numbers:
-    """Formats the numbers of a tensor, and colours them as pages do."""
+    """Formats the numbers of a tensor, and colors them as pages do."""
 
     largest: float
     signed: bool
     decimals: int
-    colours: int
+    colors: int
     unicode: bool
 
     @classmethod
@@ -113,7 +113,7 @@ class _Numbers:
         finite = tensor[tensor.isfinite()].float()
         signed = bool((finite < 0).any())
         largest = largest_absolute(finite)
-        return cls(largest, signed, decimals, abilities.colours, abilities.unicode)
+        return cls(largest, signed, decimals, abilities.colors, abilities.unicode)
 
     def text(self, entry: float | bool) -> str:
         if isinstance(entry, bool) or entry == 0:
@@ -127,14 +127,14 @@ class _Numbers:
     def style(self, entry: float) -> str:
         if not math.isfinite(entry):
             return "dim"
-        return _style(entry / self.largest if self.largest else 0.0, self.signed, self.colours)
+        return _style(entry / self.largest if self.largest else 0.0, self.signed, self.colors)
 
 
-def _style(share: float, signed: bool, colours: int) -> str:
-    """Return the colours of a number that is a share of the largest, from −1 to 1."""
-    if not colours:
+def _style(share: float, signed: bool, colors: int) -> str:
+    """Return the colors of a number that is a share of the largest, from −1 to 1."""
+    if not colors:
         return ""
-    if colours == 16:
+    if colors == 16:
         names = SIXTEEN_NEGATIVE if share < 0 else SIXTEEN_POSITIVE
         return names[(abs(share) > 0.2) + (abs(share) > 0.6)]
     stops = DIVERGING if signed else SEQUENTIAL
@@ -152,11 +152,11 @@ def _shortened(label: str, longest: int, unicode: bool) -> str:
 
 @dataclass(frozen=True)
 class _Shades:
-    """The shades of a map: a colour for each cell if there are many, or else a character of five."""
+    """The shades of a map: a color for each cell if there are many, or else a character of five."""
 
     largest: float
     signed: bool
-    colours: int
+    colors: int
     characters: tuple[str, str]
 
     @classmethod
@@ -165,17 +165,15 @@ class _Shades:
         finite = entries[numpy.isfinite(entries)]
         characters = UNICODE_SHADES if abilities.unicode else ASCII_SHADES
         largest = robust_maximum(numpy.abs(finite))
-        return cls(largest, bool((finite < 0).any()), abilities.colours, characters)
+        return cls(largest, bool((finite < 0).any()), abilities.colors, characters)
 
     def cell(self, mean: float, width: int) -> tuple[str, str]:
         """Return a cell's text and style."""
         if not math.isfinite(mean):
             return ("?" if math.isnan(mean) else " ") * width, "dim"
         share = min(max(mean / self.largest, -1.0), 1.0)
-        if (
-            self.colours > 16
-        ):  # rich removes blanks from the end of a line, whatever their ground is
-            ground = _style(share, self.signed, self.colours).rpartition(" ")[2]
+        if self.colors > 16:  # rich removes blanks from the end of a line, whatever their ground is
+            ground = _style(share, self.signed, self.colors).rpartition(" ")[2]
             return self.characters[0][-1] * width, f"{ground} on {ground}"
         character = self.characters[share < 0][math.ceil(abs(share) * 4 - 1e-9)]
         foreground = {
@@ -185,13 +183,13 @@ class _Shades:
             "yellow": "yellow",
             "red": "bold red",
         }
-        ground = _style(share, self.signed, self.colours).rpartition(" ")[2]
+        ground = _style(share, self.signed, self.colors).rpartition(" ")[2]
         return character * width, foreground[ground]
 
     @property
     def key(self) -> str:
-        """What the characters mean; nothing if colours tell it."""
-        if self.colours > 16:
+        """What the characters mean; nothing if colors tell it."""
+        if self.colors > 16:
             return ""
         positive, negative = self.characters
         text = (

@@ -1,4 +1,4 @@
-"""The report as text: in colour on a terminal, plain where it is piped."""
+"""The report as text: in color on a terminal, plain where it is piped."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def as_text(report: TourReport, stream: TextIO, page: Path | None) -> str:
 
     Args:
         report: The report.
-        stream: Where the text will be printed. There are no colours unless it is a terminal.
+        stream: Where the text will be printed. There are no colors unless it is a terminal.
         page: The file to which the page was written, or None.
     """
     console = console_for(stream, MAX_WIDTH if stream.isatty() else WIDTH)

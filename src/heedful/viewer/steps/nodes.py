@@ -12,8 +12,8 @@ from torch import Tensor
 
 from heedful.observation import Source, Step, Summary
 from heedful.shapes import times
-from heedful.viewer.attentions import FoundAttention, find_attentions
-from heedful.viewer.axes import (
+from heedful.viewer.steps.attentions import FoundAttention, find_attentions
+from heedful.viewer.steps.axes import (
     Axes,
     axes_of_elementwise,
     axes_of_input,
@@ -23,9 +23,9 @@ from heedful.viewer.axes import (
     guessed_axes,
     is_torn,
 )
-from heedful.viewer.node import Node
-from heedful.viewer.recording import Recording
-from heedful.viewer.rules import Rule, rule_of
+from heedful.viewer.steps.node import Node
+from heedful.viewer.steps.recording import Recording
+from heedful.viewer.steps.rules import Rule, rule_of
 
 CELLS = 128  # rows or columns of a map of means, at most
 FEWEST_CELLS = 32  # and at least, if the value has that many
@@ -258,13 +258,3 @@ def _means(value: Tensor, largest: int) -> Tensor:
     means = torch.where(count == 0, -torch.inf, means)
     means = torch.where(sums(flat.isnan().double()) > 0, torch.nan, means)
     return means.reshape(*value.shape[:-2], height, width).float()
-
-
-def label_text(label: object) -> str:
-    """Return a label as a page contains it: at most 1000 characters, without halves of pairs.
-
-    >>> label_text("a" * 2000) == "a" * 1000 + "…"
-    True
-    """
-    text = re.sub(r"[\ud800-\udfff]", "\ufffd", str(label))
-    return text if len(text) <= 1000 else f"{text[:1000]}…"

@@ -11,7 +11,7 @@ from heedful.conformance.calling.isolation import undisturbed
 from heedful.conformance.calling.subject import find_subject
 from heedful.conformance.calling.target import TargetError
 from heedful.errors import ArgumentError
-from heedful.viewer.recording import Recording
+from heedful.viewer.steps.recording import Recording
 
 TOKENS = 6
 

@@ -4,27 +4,24 @@
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
-import io
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from heedful.errors import ArgumentError, MissingExtraError
-from heedful.viewer.axes import HEAD, KEY, TOKEN
-from heedful.viewer.node import Node
-from heedful.viewer.nodes import nodes_of
-from heedful.viewer.recording import Recording
+from heedful.errors import ArgumentError
+from heedful.viewer.pictures import COLORS, check_matplotlib, drawable, saved
+from heedful.viewer.steps.axes import HEAD, KEY, TOKEN
+from heedful.viewer.steps.node import Node
+from heedful.viewer.steps.nodes import nodes_of
+from heedful.viewer.steps.recording import Recording
 
-EXTRA = "train"
 MAPS = ("scores", "masked", "weights")
 LARGEST = 1 << 20  # entries of a value
 MOST_ROWS = 8
 NUMBERED = 8  # rows or columns of a map whose cells have room for numbers
 INCHES = 3.2
-COLORS = ("#6e2a04", "#dd6519", "#fdd5b1", "#f4f8fc", "#c6dbef", "#4292c6", "#08306b")
 
 
 def picture_of(recordings: Sequence[Recording], form: str) -> bytes:
@@ -67,26 +64,6 @@ def picture_of(recordings: Sequence[Recording], form: str) -> bytes:
             ha="left",
         )
     return saved(figure, form)
-
-
-def check_matplotlib(form: str) -> None:
-    """Raise `MissingExtraError` unless Matplotlib is installed."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: F401
-        from matplotlib.figure import Figure  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError(f"A picture (.{form})", EXTRA) from error
-
-
-def saved(figure: Any, form: str) -> bytes:
-    """Return a figure as a file."""
-    content = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", "Glyph"
-        )  # a label that the font cannot draw becomes a box
-        figure.savefig(content, format=form, dpi=160, bbox_inches="tight")
-    return content.getvalue()
 
 
 def _rows(recording: Recording) -> list[tuple[str, list[tuple[str, Tensor]], tuple[str, ...]]]:
@@ -152,10 +129,3 @@ def _draw(ax: Any, matrix: Tensor, labels: tuple[str, ...]) -> None:
         )
     else:
         ax.tick_params(labelsize=7)
-
-
-def drawable(label: str, longest: int = 16) -> str:
-    """Return a label as Matplotlib can draw it: short, without control characters, and no formula."""
-    shown = label[:longest].replace("\n", "↵").replace("\t", "⇥")
-    letters = (it if it.isprintable() else "\N{REPLACEMENT CHARACTER}" for it in shown)
-    return "".join(letters).replace("$", r"\$")

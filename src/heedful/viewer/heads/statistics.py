@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from heedful.summaries import Summary
-from heedful.viewer.heads import Heads, whole_weights
-from heedful.viewer.pooling import sums_of_cells
+from heedful.viewer.heads.heads import Heads, whole_weights
+from heedful.viewer.heads.pooling import sums_of_cells
 
 
 @dataclass(frozen=True)

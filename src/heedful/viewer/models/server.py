@@ -16,7 +16,7 @@ import torch
 
 from heedful.errors import ArgumentError, MissingExtraError
 from heedful.screen import print_out
-from heedful.viewer.kept_attention import KeptAttention
+from heedful.viewer.models.kept_attention import KeptAttention
 
 HOST = "127.0.0.1"
 NAMES = (HOST, "localhost")

@@ -16,8 +16,8 @@ from heedful.gpt import checkpoint
 from heedful.gpt.tokenizer import load_tokenizer
 from heedful.integrations.transformers import NAME as OURS
 from heedful.integrations.transformers import register
-from heedful.viewer.model_files import OPTION, ModelFiles
-from heedful.viewer.token_texts import token_texts
+from heedful.viewer.models.files import OPTION, ModelFiles
+from heedful.viewer.models.token_texts import token_texts
 
 UNUSED = ("pooler",)  # weights that many checkpoints lack, and no attention depends on
 

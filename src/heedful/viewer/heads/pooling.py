@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from heedful.drawing import usual_maximum
 from heedful.summaries.request import Cell
-
-ROBUST = 0.99
 
 
 def counts_of_cells(cell: Cell, length: tuple[int, int]) -> Tensor:
@@ -55,8 +54,8 @@ def color_limits(maps: Tensor, *, single: bool) -> Tensor:
             all others, it is the 99th percentile of those above 0.
     """
     flat = maps.flatten(-2).double()
-    limits = flat.amax(dim=-1)
-    if not single:
-        above = flat.masked_fill(flat <= 0, torch.nan)
-        limits = torch.nan_to_num(torch.nanquantile(above, ROBUST, dim=-1, interpolation="higher"))
-    return limits.masked_fill(limits <= 0, 1.0)
+    if single:
+        limits = flat.amax(dim=-1)
+        return limits.masked_fill(limits <= 0, 1.0)
+    limits = [usual_maximum(it) for it in flat.reshape(-1, flat.shape[-1]).numpy()]
+    return torch.tensor(limits, dtype=torch.double).view(flat.shape[:-1])

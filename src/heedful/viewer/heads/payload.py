@@ -15,11 +15,10 @@ from torch import Tensor
 
 from heedful.summaries import Summary
 from heedful.summaries.request import Cell
-from heedful.viewer.head_statistics import HeadStatistic, distances_between, statistics_of
-from heedful.viewer.heads import POOL, TOP, Heads, whole_weights
-from heedful.viewer.nodes import label_text
-from heedful.viewer.payload import Arrays
-from heedful.viewer.pooling import color_limits, pooled
+from heedful.viewer.data import Arrays, label_text
+from heedful.viewer.heads.heads import POOL, TOP, Heads, whole_weights
+from heedful.viewer.heads.pooling import color_limits, pooled
+from heedful.viewer.heads.statistics import HeadStatistic, distances_between, statistics_of
 
 ROOM = 9_800_000  # bytes of all heads, compressed; base64 makes a third more of them
 SHARE_OF_MAPS = 0.72

@@ -18,11 +18,12 @@ from heedful.problem import AttentionProblem
 from heedful.reading import read_file
 from heedful.screen import print_out, progress, visible
 from heedful.summaries import Summary
-from heedful.viewer import server, show, statistics_of_page
-from heedful.viewer.kept_attention import KeptAttention, in_megabytes
-from heedful.viewer.model_files import OPTION, find_model
+from heedful.viewer import show, statistics_of_page
+from heedful.viewer.models import server
+from heedful.viewer.models.files import OPTION, find_model
+from heedful.viewer.models.kept_attention import KeptAttention, in_megabytes
+from heedful.viewer.models.text_model import TextModel, load_model
 from heedful.viewer.page import HeadsView, Page, check_name
-from heedful.viewer.text_model import TextModel, load_model
 
 MAX_TEXT = 1 << 26  # bytes
 MEMORY = 1 << 28  # bytes of all maps, and of all top keys; a page has room for a twentieth of them

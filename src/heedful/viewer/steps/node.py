@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from heedful.viewer.axes import Axes
-from heedful.viewer.rules import Rule
+from heedful.viewer.steps.axes import Axes
+from heedful.viewer.steps.rules import Rule
 
 
 @dataclass(eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from heedful.viewer.node import Node
+from heedful.viewer.steps.node import Node
 
 
 @dataclass(frozen=True)

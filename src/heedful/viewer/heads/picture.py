@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from heedful.errors import ArgumentError
-from heedful.viewer.head_payload import SIDE_OF_OVERVIEW, Head, blocks_of
-from heedful.viewer.heads import POOL, Heads
-from heedful.viewer.picture import COLORS, check_matplotlib, drawable, saved
-from heedful.viewer.pooling import color_limits
+from heedful.viewer.heads.heads import POOL, Heads
+from heedful.viewer.heads.payload import SIDE_OF_OVERVIEW, Head, blocks_of
+from heedful.viewer.heads.pooling import color_limits
+from heedful.viewer.pictures import COLORS, check_matplotlib, drawable, saved
 
 INCHES_OF_HEAD = 0.62
 INCHES_OF_MAP = 7.0

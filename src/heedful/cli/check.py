@@ -1,0 +1,120 @@
+"""The command `heedful check`: its options."""
+
+from typing import Annotated, Literal
+
+import typer
+
+
+def check(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TARGET",
+            help="path/to/file.py:Name or package.module:Name, where Name is a class, a function or an instance. "
+            "The name is optional if the file defines exactly one nn.Module.",
+            show_default=False,
+        ),
+    ] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            metavar="NAME=VALUE",
+            help="An argument of the constructor, if its value cannot be guessed from its name. Repeatable.",
+        ),
+    ] = None,
+    causal: Annotated[
+        bool | None,
+        typer.Option(
+            "--causal/--bidirectional",
+            help="Whether a query may see later keys. Default: as the target declares.",
+        ),
+    ] = None,
+    window: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="The number of keys that each query sees, its own included."
+        ),
+    ] = None,
+    heads: Annotated[int | None, typer.Option(metavar="N", help="The number of heads.")] = None,
+    example: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ARGUMENTS",
+            help="The arguments of a call in Python, such as 'torch.randn(2, 9, 32), mask=None'. They may use the "
+            "names of the target's file.",
+        ),
+    ] = None,
+    example_from: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE::TEST",
+            help="A test without fixtures that calls the target; its first call is the example.",
+        ),
+    ] = None,
+    module: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Check this module within the target, such as blocks.0.attn, with the inputs that it gets when the "
+            "target runs.",
+        ),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Lines of the target that no probe ran are a bug.")
+    ] = False,
+    expect: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=REASON",
+            help="A known finding, which does not count as a bug. Repeatable.",
+        ),
+    ] = None,
+    fix: Annotated[
+        bool,
+        typer.Option(
+            "--fix",
+            help="Print a diff for each bug that has a mechanical remedy, proved by another check of a copy.",
+        ),
+    ] = False,
+    write: Annotated[
+        bool, typer.Option("--write", help="Look for the same diffs and apply them to the file.")
+    ] = False,
+    form: Annotated[
+        Literal["text", "json", "junit"], typer.Option("--format", help="The report's format.")
+    ] = "text",
+    explain: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Print what a finding means, and exit.")
+    ] = None,
+    listed: Annotated[
+        bool, typer.Option("--list", help="Print every finding's name and meaning, and exit.")
+    ] = False,
+) -> None:
+    """Check whether an attention module is right; if not, report which bug it has, and on which line.
+
+    Exits with 1 if there are bugs (with --write, if some are left), and with 2 if the target cannot be imported,
+    built or called.
+    """
+    from heedful.conformance import command
+
+    if listed:
+        command.list_findings()
+    elif explain is not None:
+        command.explain(explain)
+    else:
+        code = command.check_and_print(
+            target or "",
+            assignments=assignments or [],
+            expectations=expect or [],
+            causal=causal,
+            window=window,
+            num_heads=heads,
+            fix=fix,
+            write=write,
+            example=example,
+            example_from=example_from,
+            module=module,
+            strict=strict,
+            form=form,
+        )
+        raise typer.Exit(code)

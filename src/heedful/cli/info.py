@@ -1,0 +1,14 @@
+"""The command `heedful info`: its options."""
+
+from heedful.cli.options import Json
+
+
+def info(json: Json = False) -> None:
+    """Describe this installation: versions, threads, instruction set, and why our kernel is missing if it is."""
+    from dataclasses import asdict
+    from json import dumps
+
+    from heedful.info import info
+
+    description = info()
+    print(dumps(asdict(description), indent=2) if json else description)
