@@ -71,6 +71,6 @@ def train(
             books or [], out, config=config, options=options, resume=resume, mesh=mesh
         )
     else:
-        done = command.compare(books or [], against, config=config, options=options)
+        done = command.compare(books or [], against, config=config, options=options, mesh=mesh)
     if not done:
         raise typer.Exit(INTERRUPTED if against is None else FAILED)

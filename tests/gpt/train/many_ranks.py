@@ -10,17 +10,17 @@ from pathlib import Path
 
 import torch
 from torch.distributed import TCPStore
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 
 from heedful.cli import app
-from heedful.gpt.train import processes, ranks
-from heedful.gpt.train.sharded_state import HuggingFaceStorageWriter
+from heedful.gpt.train import processes
 from heedful.gpt.train.trainer import Trainer
 
 TIMEOUT = 4.0  # seconds that a rank waits for another, in the tests of failures
 GRACE = 1.0
 
 
-def train(number: int, *arguments: str, failing: str = "", culprit: int = 1) -> list[int]:
+def train(number: int, *arguments: str, failing: str = "", culprit: int = -1) -> list[int]:
     """Run `heedful train` on ranks, and return their exit codes; what each of them prints is in out.0, err.0, ….
 
     Args:
@@ -30,18 +30,30 @@ def train(number: int, *arguments: str, failing: str = "", culprit: int = 1) -> 
         culprit: which one.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["many_ranks", "matplotlib.figure", "heedful.gpt.train.command"])
+    context.set_forkserver_preload(
+        [
+            "many_ranks",
+            "matplotlib.figure",
+            "heedful.gpt.train.command",
+            "heedful.gpt.train.many_ranks",
+        ]
+    )
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # torchrun keeps it
-    failures = [failing if rank == culprit else "" for rank in range(number)]
+    failures = [failing if rank == culprit % number else "" for rank in range(number)]
     members = [
-        context.Process(target=_member, args=(rank, number, store.port, str(Path.cwd()), arguments, how))
+        context.Process(
+            target=_member, args=(rank, number, store.port, str(Path.cwd()), arguments, how)
+        )
         for rank, how in enumerate(failures)
     ]
     for member in members:
         member.start()
-    for member in members:
-        member.join(timeout=120)
-        assert member.exitcode is not None, "a process hangs"
+    for rank, member in enumerate(members):
+        if not (failing == "hangs" and rank == culprit % number):
+            member.join(timeout=120)
+            assert member.exitcode is not None, "a process hangs"
+    members[culprit].kill()  # as torchrun would
+    members[culprit].join()
     return [member.exitcode for member in members]
 
 
@@ -53,7 +65,7 @@ def _member(rank, number, port, folder, arguments, failing):
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(number)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
-    ranks.TIMEOUT = processes.TIMEOUT = timedelta(seconds=TIMEOUT)
+    processes.TIMEOUT = timedelta(seconds=TIMEOUT)
     processes.GRACE = GRACE
     if failing:
         FAILURES[failing]()
@@ -66,6 +78,7 @@ def _at_step(step: int, fail) -> None:
 
     def failing(trainer):
         if trainer.step == step:
+            Path("failed").touch()
             fail()
         return take_step(trainer)
 
@@ -99,7 +112,7 @@ def _die_while_writing() -> None:
 FAILURES = {
     "dies": lambda: _at_step(7, _die),
     "raises": lambda: _at_step(7, _raise),
-    "hangs": lambda: _at_step(7, lambda: time.sleep(3 * TIMEOUT)),
+    "hangs": lambda: _at_step(7, lambda: time.sleep(120)),
     "is interrupted": lambda: _at_step(7, lambda: signal.raise_signal(signal.SIGINT)),
     "dies while it writes": _die_while_writing,
 }

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from many_ranks import TIMEOUT, train
+from many_ranks import GRACE, TIMEOUT, train
 from typer.testing import CliRunner
 
 from heedful.cli import app
@@ -37,6 +37,10 @@ SLOW = pytest.mark.slow
 def shelf(tmp_path, monkeypatch):
     """Create a working folder with two books and a configuration, and enter it."""
     monkeypatch.chdir(tmp_path)
+    write_files()
+
+
+def write_files() -> None:
     Path("sea.txt").write_text("The sea is calm to-night.\nThe tide is full,\n" * 30)
     Path("sky.txt").write_text("The sky is dark, and so it goes.\n" * 30)
     Path("tiny.toml").write_text(TINY)
@@ -51,22 +55,28 @@ def losses(out: str) -> list[float]:
     return [float(row["training"]) for row in rows]
 
 
-@pytest.fixture
-def one():
-    """Train in one process, and return the losses."""
-    assert CliRunner().invoke(app, ["train", *begin("one")]).exit_code == 0
-    return losses("one")
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    """Train in one process, and return the folder of the run, without and with dropout."""
+    folder = tmp_path_factory.mktemp("one")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        write_files()
+        for out, p in (("0.0", 0.0), ("0.3", 0.3)):
+            Path("tiny.toml").write_text(TINY.replace("dropout = 0.0", f"dropout = {p}"))
+            assert CliRunner().invoke(app, ["train", *begin(out)]).exit_code == 0
+    return folder
 
 
-MESHES = ["dp=2", "cp=2", "tp=2", "dp=2,cp=2", "dp=2,tp=2", "cp=2,tp=2"]
+MESHES = ["dp=2", "cp=2", "tp=2", "dp=2,cp=2", "dp=2,tp=2", "cp=2,tp=2", "dp=2,cp=2,tp=2"]
 
 
-@pytest.mark.parametrize("mesh", MESHES)
-def test_a_mesh_has_the_losses_of_one_process(mesh, one):
-    ranks = 2 ** mesh.count("2")
-    codes = train(ranks, *begin("many"), "--mesh", mesh)
-    assert codes == [0] * ranks, Path("err.0").read_text()
-    assert losses("many") == pytest.approx(one, abs=1e-4)
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("mesh", [pytest.param(m, marks=SLOW if "," in m else ()) for m in MESHES])
+def test_a_mesh_has_the_losses_of_one_process(mesh, dropout, one):
+    Path("tiny.toml").write_text(TINY.replace("dropout = 0.0", f"dropout = {dropout}"))
+    assert go(*begin("many"), mesh=mesh) == {0}, Path("err.0").read_text()
+    assert losses("many") == pytest.approx(losses(f"{one}/{dropout}"), abs=1e-4)
 
 
 # --- checkpoints ---------------------------------------------------------------------------------------
@@ -94,7 +104,7 @@ def test_an_interrupted_run_goes_on_to_the_same_losses_on_another_mesh(first, se
     assert state_of("many") == {"training-000000000008" if first else "training.safetensors"}
     assert go("--out", "many", "--resume", mesh=second) == {0}
     assert state_of("many") == {"training-000000000020" if second else "training.safetensors"}
-    assert losses("many") == pytest.approx(one, abs=1e-4)
+    assert losses("many") == pytest.approx(losses(f"{one}/0.0"), abs=1e-4)
     assert Path("many/report.txt").exists()
 
 
@@ -102,14 +112,15 @@ def go(*arguments: str, mesh: str, failing: str = "") -> set[int]:
     """Run the command on a mesh, or in one process, and return the exit codes."""
     ranks = 2 ** mesh.count("2")
     on = ("--mesh", mesh) if mesh else ()
-    return set(train(ranks, *arguments, *on, failing=failing, culprit=ranks - 1))
+    return set(train(ranks, *arguments, *on, failing=failing))
 
 
 def test_generate_reads_the_model_of_many_ranks(one):
     assert go(*begin("many"), mesh="dp=2") == {0}
     prompt = ["generate", "--prompt", "The sea", "--temperature", "0", "--tokens", "20", "--from"]
-    texts = [CliRunner().invoke(app, [*prompt, out]).output for out in ("one", "many")]
-    assert texts[0] == texts[1] != ""
+    texts = [CliRunner().invoke(app, [*prompt, out]).output for out in (f"{one}/0.0", "many")]
+    assert len(texts[0]) > 20
+    assert texts[0] == texts[1]
 
 
 def test_a_checkpoint_interrupted_while_it_is_written_is_never_taken_for_a_whole_one(one):
@@ -120,7 +131,7 @@ def test_a_checkpoint_interrupted_while_it_is_written_is_never_taken_for_a_whole
     assert "training-000000000020" not in left
     assert go("--out", "many", "--resume", mesh="cp=2") == {0}
     assert state_of("many") == {"training-000000000020"}
-    assert losses("many") == pytest.approx(one, abs=1e-4)
+    assert losses("many") == pytest.approx(losses(f"{one}/0.0"), abs=1e-4)
 
 
 def test_a_damaged_checkpoint_of_many_ranks_is_refused():
@@ -140,18 +151,17 @@ def test_a_damaged_checkpoint_of_many_ranks_is_refused():
 @pytest.mark.parametrize(
     ("failing", "cause"),
     [
-        ("dies", "rank 1: it has ended, or did not answer within 4 seconds"),
-        ("hangs", "rank 1: it has ended, or did not answer within 4 seconds"),
-        ("raises", "rank 1: ZeroDivisionError: on purpose"),
+        ("dies", "rank 2: it has ended, or did not answer within 4 seconds"),
+        ("hangs", "rank 2: it has ended, or did not answer within 4 seconds"),
+        ("raises", "rank 2: ZeroDivisionError: on purpose"),
     ],
 )
 def test_a_rank_that_fails_ends_the_others_in_time_and_is_named(failing, cause):
-    began = time.monotonic()
     Path("tiny.toml").write_text(TINY.replace("batch_size = 4", "batch_size = 3"))
     codes = train(3, *begin("many"), "--mesh", "dp=3", failing=failing)
-    assert time.monotonic() - began < 4 * TIMEOUT
-    assert codes[0] == codes[2] == 2
-    for rank in (0, 2):
+    assert time.time() - Path("failed").stat().st_mtime < TIMEOUT + GRACE + 3
+    assert codes[:2] == [2, 2]
+    for rank in (0, 1):
         assert cause in Path(f"err.{rank}").read_text()
 
 

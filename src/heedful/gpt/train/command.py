@@ -108,7 +108,12 @@ def _conclusion(run: Run, model: GPT, out: Path, finished: bool) -> str:
 
 
 def compare(
-    books: Sequence[Path], kernel: str, *, config: Path | None, options: Mapping[str, Any]
+    books: Sequence[Path],
+    kernel: str,
+    *,
+    config: Path | None,
+    options: Mapping[str, Any],
+    mesh: str | None = None,
 ) -> bool:
     """Train the same steps on heedful's attention kernel and on another one, and write nothing.
 
@@ -117,6 +122,7 @@ def compare(
         kernel: the name of the other kernel.
         config: as in `train`.
         options: as in `train`; `steps` is the number of steps to compare, 200 by default.
+        mesh: must be None, because kernels are compared in one process.
 
     Returns:
         Whether the two losses agree.
@@ -126,6 +132,13 @@ def compare(
         KernelError: one of the kernels cannot run here.
         MissingExtraError: the extra "train" is not installed.
     """
+    if mesh is not None:
+        raise ArgumentError(
+            "--mesh",
+            expected="none with --against, which compares kernels in one process",
+            received=mesh,
+            remedy="Leave one of the two options out.",
+        )
     steps = options.get("steps") or DEFAULT_STEPS
     texts = read_books(books) if books else [sonnets()]
     changes = read_changes(config, {**options, "steps": None})

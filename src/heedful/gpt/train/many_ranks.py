@@ -26,7 +26,6 @@ from heedful.parallel import TokenOrder, balanced_order, context_parallel, tenso
 from heedful.sharded import rows_from
 
 T = TypeVar("T")
-TIMEOUT: timedelta = timedelta(minutes=5)  # for the other ranks, within a step
 PATIENCE: timedelta = timedelta(hours=1)  # for the first rank, which prepares, evaluates and writes
 
 
@@ -39,9 +38,10 @@ class ManyRanks(OneRank):
 
     Args:
         mesh: the sizes of the mesh.
+        timeout: how long a rank waits for another, within a step.
     """
 
-    def __init__(self, mesh: Mesh) -> None:
+    def __init__(self, mesh: Mesh, timeout: timedelta) -> None:
         self.mesh: Mesh = mesh
         self.rank: int = dist.get_rank()
         sizes = (mesh.dp, mesh.cp, mesh.tp)
@@ -53,7 +53,7 @@ class ManyRanks(OneRank):
         self._cp, self._data = tokens.get_group("cp"), weights.get_group("data")
         self._weights = weights
         for group in (*tokens.get_all_groups(), *weights.get_all_groups()):
-            group.set_timeout(TIMEOUT)
+            group.set_timeout(timeout)
         patient = dist.new_group(timeout=PATIENCE)
         assert isinstance(patient, dist.ProcessGroup)
         self._patient = patient

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store  # pyright: ignore[reportPrivateImportUsage]
@@ -14,6 +15,7 @@ from heedful.errors import ArgumentError, RankError
 from heedful.gpt.train.mesh import choose_mesh, launched_rank
 from heedful.gpt.train.ranks import OneRank
 
+TIMEOUT: timedelta = timedelta(minutes=5)  # for an answer of another rank within a step
 GRACE: float = (
     5.0  # seconds in which torchrun ends a rank after another failed; then it ends by itself
 )
@@ -46,11 +48,13 @@ def ranks_for(mesh: str | None) -> Iterator[OneRank]:
     if sizes is None:
         yield OneRank()
         return
+    from heedful.gpt.train.many_ranks import ManyRanks  # takes a second
+
     store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
     own = PrefixStore("gloo", store)
     dist.init_process_group("gloo", store=own, rank=rank, world_size=size, timeout=TIMEOUT)
     try:
-        yield ManyRanks(sizes)
+        yield ManyRanks(sizes, TIMEOUT)
     except BaseException as error:
         if not _follows(error):
             store.compare_set(FAILURE, "", f"{rank} {type(error).__name__}: {error}")

@@ -22,14 +22,6 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.hf_storage import (
-    HuggingFaceStorageReader,
-    HuggingFaceStorageWriter,
-)
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
 
 from heedful.errors import ArgumentError, RankError
 from heedful.gpt.train.fingerprint import fingerprint, is_unchanged
@@ -56,6 +48,10 @@ def save_shards(
         ArgumentError: a file cannot be written; the checkpoint before stays.
         RankError: another rank could not write its part.
     """
+    from torch.distributed.checkpoint.api import CheckpointException  # takes a second
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
+
     target = folder / f"training-{facts['step']:012d}"
     if ranks.any(ranks.first and target.exists()):
         return  # a resumed run that has taken no step
@@ -66,7 +62,7 @@ def save_shards(
             writer = HuggingFaceStorageWriter(path, save_distributed=True)
             save(dict(tensors), storage_writer=writer)
         except CheckpointException as error:
-            _raise_cause(error, ranks)
+            _raise_cause(error.failures, ranks)
         ranks.first_does(lambda: _write_facts(Path(path), facts))
     ranks.first_does(lambda: remove_shards(folder, but=target))
 
@@ -84,17 +80,18 @@ def _digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _raise_cause(error: CheckpointException, ranks: OneRank) -> NoReturn:
+def _raise_cause(failures: Mapping[int, Any], ranks: OneRank) -> NoReturn:
     """Raise the failure of the first rank that failed: there as an error about the folder, elsewhere as that rank's."""
-    rank, (cause, *_) = min(error.failures.items())
+    rank = min(failures)
+    cause, _ = failures[rank]
     if rank != ranks.rank:
-        raise RankError(rank, f"it could not write its part of a checkpoint: {cause}") from error
+        raise RankError(rank, f"it could not write its part of a checkpoint: {cause}") from cause
     raise ArgumentError(
         "--out",
         expected="a folder in which a checkpoint can be written",
         received=str(cause),
         remedy="The checkpoint before it is intact; make room, and continue with --resume.",
-    ) from error
+    ) from cause
 
 
 def newest_shards(folder: Path) -> Path | None:
@@ -157,6 +154,10 @@ def load_shards(path: Path, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         path: the checkpoint.
         weights: the weights of a model, by name: what belongs to one of them is distributed as it is.
     """
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+    from torch.distributed.checkpoint.state_dict_loader import load
+
     reader = HuggingFaceStorageReader(str(path))
     tensors: dict[str, Tensor] = {}
     for name, facts in reader.read_metadata().state_dict_metadata.items():
