@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import signal
-import sys
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -13,6 +12,7 @@ from torch.distributed import TCPStore
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 
 from heedful.cli import app
+from heedful.gpt.data.batches import IGNORED, Batches
 from heedful.gpt.train import processes
 from heedful.gpt.train.trainer import Trainer
 
@@ -20,14 +20,13 @@ TIMEOUT = 4.0  # seconds that a rank waits for another, in the tests of failures
 GRACE = 1.0
 
 
-def train(number: int, *arguments: str, failing: str = "", culprit: int = -1) -> list[int]:
+def train(number: int, *arguments: str, failing: str = "") -> list[int]:
     """Run `heedful train` on ranks, and return their exit codes; what each of them prints is in out.0, err.0, ….
 
     Args:
         number: how many ranks there are.
         arguments: of the command.
-        failing: how one of them fails.
-        culprit: which one.
+        failing: how the last one fails; or what all of them do.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
@@ -39,36 +38,39 @@ def train(number: int, *arguments: str, failing: str = "", culprit: int = -1) ->
         ]
     )
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # torchrun keeps it
-    failures = [failing if rank == culprit % number else "" for rank in range(number)]
+    failures = [
+        failing if rank == number - 1 or failing in ON_ALL else "" for rank in range(number)
+    ]
     members = [
         context.Process(
-            target=_member, args=(rank, number, store.port, str(Path.cwd()), arguments, how)
+            target=_member,
+            args=(rank, number, store.port, str(Path.cwd()), arguments, how, failing == "hangs"),
         )
         for rank, how in enumerate(failures)
     ]
     for member in members:
         member.start()
     for rank, member in enumerate(members):
-        if not (failing == "hangs" and rank == culprit % number):
+        if not (failing == "hangs" and rank == number - 1):
             member.join(timeout=120)
             assert member.exitcode is not None, "a process hangs"
-    members[culprit].kill()  # as torchrun would
-    members[culprit].join()
+    members[-1].kill()  # as torchrun would
+    members[-1].join()
     return [member.exitcode for member in members]
 
 
-def _member(rank, number, port, folder, arguments, failing):
+def _member(rank, number, port, folder, arguments, failing, hanging):
     os.chdir(folder)
-    sys.stdout = sys.__stdout__ = Path(f"out.{rank}").open("w", encoding="utf-8")
-    sys.stderr = sys.__stderr__ = Path(f"err.{rank}").open("w", encoding="utf-8")
+    for descriptor, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(f"{name}.{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(number)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
-    processes.TIMEOUT = timedelta(seconds=TIMEOUT)
+    processes.TIMEOUT = timedelta(seconds=TIMEOUT if hanging else 60)
     processes.GRACE = GRACE
     if failing:
-        FAILURES[failing]()
+        (FAILURES | ON_ALL)[failing]()
     app(["train", *arguments])
 
 
@@ -116,3 +118,20 @@ FAILURES = {
     "is interrupted": lambda: _at_step(7, lambda: signal.raise_signal(signal.SIGINT)),
     "dies while it writes": _die_while_writing,
 }
+
+
+def _ignore_targets() -> None:
+    """Ignore targets: other numbers of them in each batch, each row and each part of a row."""
+    draw = Batches.__next__
+
+    def ignoring(batches):
+        batch = draw(batches)
+        rows, columns = torch.arange(len(batch.targets)).view(-1, 1), torch.arange(32)
+        ignored = columns < 9 * rows + batch.inputs[0, 0] % 7
+        batch.targets[ignored] = IGNORED
+        return batch
+
+    Batches.__next__ = ignoring
+
+
+ON_ALL = {"ignore targets": _ignore_targets}

@@ -139,7 +139,7 @@ def token_order(tokens: int, ranks: int) -> TokenOrder:
     return balanced_order(Causal(), tokens, ranks)
 
 
-class _DropoutOfPart(nn.Module):
+class _DropoutOfPart(nn.Dropout):
     """`nn.Dropout` that drops, of this rank's part of a batch, what it would drop of it in one process.
 
     It draws as much as one process does, so that all ranks keep the same state of torch's generator.
@@ -150,13 +150,13 @@ class _DropoutOfPart(nn.Module):
     """
 
     def __init__(self, config: GPTConfig, ranks: ManyRanks) -> None:
-        super().__init__()
-        self.config: GPTConfig = config
+        super().__init__(config.dropout)
+        self.tokens: int = config.context_length
         self.ranks: ManyRanks = ranks
 
-    def forward(self, x: Tensor) -> Tensor:
-        p, T = self.config.dropout, self.config.context_length
-        if not self.training or p == 0:
-            return x
-        kept = x.new_empty(len(x) * self.ranks.mesh.dp, T, x.shape[2]).bernoulli_(1 - p)
-        return x * self.ranks.own(kept.div_(max(1 - p, 2**-32)))
+    def forward(self, input: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return input
+        rows, features = len(input) * self.ranks.mesh.dp, input.shape[2]
+        kept = input.new_empty(rows, self.tokens, features).bernoulli_(1 - self.p)
+        return input * self.ranks.own(kept.div_(max(1 - self.p, 2**-32)))

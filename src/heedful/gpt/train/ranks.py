@@ -1,4 +1,4 @@
-"""What one of the ranks that train a model computes, and what they do together; of one process, which is the only rank."""
+"""What a rank of training does alone and with the others, as one process does it: `ManyRanks` is of several."""
 
 from __future__ import annotations
 
