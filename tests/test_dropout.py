@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heedful import Causal, attention
-from heedful.dropout import kept
+from heedful.dropout import kept, seed_of_rows
+from heedful.sharded import rows_from
 
 
 def indices(B: int, H: int, Tq: int, Tk: int) -> list[torch.Tensor]:
@@ -35,6 +36,26 @@ def test_torchs_generator_determines_the_dropped_weights():
     torch.manual_seed(3)
     assert torch.equal(dropped_weights(0.4, "reference"), first)
     assert not torch.equal(second == 0, first == 0)
+
+
+@pytest.mark.parametrize("kernel", ["reference", "online", "native"])
+def test_ranks_drop_in_their_rows_what_one_process_drops_there(kernel):
+    x = torch.randn(5, 3, 40, 8)
+    value = torch.eye(40).expand(5, 3, 40, 40)
+    torch.manual_seed(3)
+    whole = attention(x, x, value, dropout_p=0.4, kernel=kernel)
+    for rows in (slice(0, 2), slice(2, 5), slice(4, 5)):
+        torch.manual_seed(3)
+        with rows_from(rows.start):
+            part = attention(x[rows], x[rows], value[rows], dropout_p=0.4, kernel=kernel)
+        torch.testing.assert_close(part, whole[rows])
+
+
+@given(st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**31))
+def test_a_seed_of_rows_begins_with_the_draws_of_later_rows(seed, first):
+    b, h, q, k = indices(2, 2, 3, 4)
+    moved = seed_of_rows(torch.tensor(seed), first)
+    assert torch.equal(kept(moved, 0.5, b, h, q, k), kept(seed, 0.5, b + first, h, q, k))
 
 
 def test_without_dropout_no_random_number_is_drawn():

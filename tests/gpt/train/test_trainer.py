@@ -96,8 +96,8 @@ def test_accumulated_passes_equal_one_larger_batch(tmp_path):
 
 def test_dropout_acts_in_training_but_not_in_evaluation(tmp_path):
     split = corpus(tmp_path).validation
-    learner = trainer(tmp_path)
-    learner.model = model(dropout=0.5)
+    batches = Batches(corpus(tmp_path).train, 4, TINY["context_length"])
+    learner = Trainer(model(dropout=0.5), batches, config(), steps=50)
     windows = next(learner.batches)
     first, second = (
         learner.accumulate(windows, 1.0) for _ in range(2) if learner.model.train() is not None

@@ -93,9 +93,7 @@ def _continue(
     ranks.first_does(lambda: print_out(_introduction(run)))
     with display(run.trainer.step, run.record.steps, quiet=not ranks.first) as progress:
         finished = train_to_end(run, progress)
-    model = run.trainer.whole_model()
-    if model is not None:
-        print_out(_conclusion(run, model, out, finished))
+    run.trainer.with_whole_model(lambda model: print_out(_conclusion(run, model, out, finished)))
     return finished
 
 

@@ -43,7 +43,7 @@ def train_to_end(run: Run, display: Display) -> bool:
             _step(run, display)
             finished = run.ranks.any(is_finished(run))
             if run.trainer.step % interval == 0 or finished:
-                _evaluate(run, display)
+                run.trainer.with_whole_model(lambda model: _evaluate(run, model, display))
                 _save(run)
         if not finished:
             _save(run)
@@ -65,15 +65,8 @@ def _step(run: Run, display: Display) -> None:
     display.advance(loss, run.tokens / run.clock.spent["steps"])
 
 
-def _evaluate(run: Run, display: Display) -> None:
+def _evaluate(run: Run, model: GPT, display: Display) -> None:
     """Measure the loss on a part of the validation tokens, and show it with a sample."""
-    model = run.trainer.whole_model()
-    if model is not None:
-        _evaluate_model(run, model, display)
-    run.ranks.first_does(lambda: None)  # the others wait
-
-
-def _evaluate_model(run: Run, model: GPT, display: Display) -> None:
     config = run.trainer.config
     with run.clock.spending("validation"):
         validation = mean_loss(

@@ -124,13 +124,20 @@ class ManyRanks(OneRank):
         groups: dict[object, list[nn.Parameter]] = {}
         for parameter in parameters:
             groups.setdefault(mesh_of(parameter), []).append(parameter)
-        norms = [
-            self.whole(nn.utils.get_total_norm([p.grad for p in group if p.grad is not None]))
-            for group in groups.values()
-        ]
-        norm = torch.stack(norms).norm()
+        square = torch.zeros(())
         for group in groups.values():
-            nn.utils.clip_grads_with_norm_(group, most, norm)
+            parts = [self._part(p.grad) for p in group if p.grad is not None]
+            square += nn.utils.get_total_norm(parts) ** 2 / self._copies(group[0])
+        dist.all_reduce(square)
+        for group in groups.values():
+            nn.utils.clip_grads_with_norm_(group, most, square.sqrt())
+
+    def _part(self, tensor: Tensor) -> Tensor:
+        return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+    def _copies(self, tensor: Tensor) -> int:
+        """Return how many ranks have the same part of a tensor."""
+        return self.mesh.ranks // (tensor.device_mesh.size() if isinstance(tensor, DTensor) else 1)
 
 
 @functools.cache

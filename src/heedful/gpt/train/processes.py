@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ TIMEOUT: timedelta = timedelta(minutes=5)  # for an answer of another rank withi
 GRACE: float = (
     5.0  # seconds in which torchrun ends a rank after another failed; then it ends by itself
 )
+REDISTRIBUTING = "torch.distributed.tensor._redistribute"
 FAILURE = "failure"  # the rank that failed first, and why
 
 
@@ -50,6 +52,7 @@ def ranks_for(mesh: str | None) -> Iterator[OneRank]:
         return
     from heedful.gpt.train.many_ranks import ManyRanks  # takes a second
 
+    logging.getLogger(REDISTRIBUTING).setLevel(logging.ERROR)  # else each rank prints advice to us
     store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
     own = PrefixStore("gloo", store)
     dist.init_process_group("gloo", store=own, rank=rank, world_size=size, timeout=TIMEOUT)

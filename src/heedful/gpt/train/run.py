@@ -273,9 +273,7 @@ class Run:
         Raises:
             ArgumentError: a file cannot be written, or the folder holds another model.
         """
-        model = self.trainer.whole_model()
-        if model is not None:
-            checkpoint.save(model, self.folder)
+        self.trainer.with_whole_model(lambda model: checkpoint.save(model, self.folder))
 
     def save_state(self) -> None:
         """Write everything that the next step depends on, and the digests of the files that a resumed run reads.

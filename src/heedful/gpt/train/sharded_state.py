@@ -29,7 +29,10 @@ from heedful.gpt.train.ranks import OneRank
 from heedful.reading import read_json
 from heedful.writing import new_folder, reserved
 
-NAME = re.compile(r"\.?training-(\d{12})(\..*)?")
+WHOLE = re.compile(r"training-\d{12}")
+LEFT = re.compile(
+    r"\.training-\d{12}\..*"
+)  # of a process that was killed while it wrote or removed one
 FACTS = "facts.json"
 
 
@@ -55,7 +58,6 @@ def save_shards(
     target = folder / f"training-{facts['step']:012d}"
     if ranks.any(ranks.first and target.exists()):
         return  # a resumed run that has taken no step
-    ranks.first_does(lambda: remove_shards(folder, unfinished=True))
     with new_folder(target, "--out") if ranks.first else nullcontext() as created:
         path = ranks.told(str(created))
         try:
@@ -64,7 +66,7 @@ def save_shards(
         except CheckpointException as error:
             _raise_cause(error.failures, ranks)
         ranks.first_does(lambda: _write_facts(Path(path), facts))
-    ranks.first_does(lambda: remove_shards(folder, but=target))
+    ranks.first_does(lambda: remove_shards(folder, target))
 
 
 def _write_facts(path: Path, facts: Mapping[str, Any]) -> None:
@@ -96,26 +98,16 @@ def _raise_cause(failures: Mapping[int, Any], ranks: OneRank) -> NoReturn:
 
 def newest_shards(folder: Path) -> Path | None:
     """Return the newest checkpoint of many ranks in the folder of a run, if there is one."""
-    whole = [path for path in folder.glob("training-*") if NAME.fullmatch(path.name)]
-    return max(whole, default=None)
+    return max((path for path in folder.iterdir() if WHOLE.fullmatch(path.name)), default=None)
 
 
-def remove_shards(folder: Path, *, but: Path | None = None, unfinished: bool = False) -> None:
-    """Remove checkpoints of many ranks.
-
-    Args:
-        folder: the folder of a run.
-        but: a checkpoint that stays.
-        unfinished: whether to remove only what an interrupted process left.
-    """
+def remove_shards(folder: Path, but: Path | None = None) -> None:
+    """Remove checkpoints of many ranks, but one, from the folder of a run, and what is left of unfinished ones."""
     for path in folder.iterdir():
-        if NAME.fullmatch(path.name) and path != but and path.name.startswith("." * unfinished):
-            hidden = (
-                path
-                if path.name.startswith(".")
-                else path.rename(path.with_name(f".{path.name}.old"))
-            )
-            shutil.rmtree(hidden, ignore_errors=True)
+        if WHOLE.fullmatch(path.name) and path != but:
+            shutil.rmtree(path.rename(path.with_name(f".{path.name}.old")), ignore_errors=True)
+        elif LEFT.fullmatch(path.name):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def load_facts(path: Path) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -186,15 +186,17 @@ class Trainer:
             loss.backward()
         return loss.item()
 
-    def whole_model(self) -> GPT | None:
-        """Return the model with all its weights on the first rank, and None on the others. All ranks call it."""
-        if self.ranks.mesh.ranks == 1:
-            return self.model
-        weights = {
-            name: self.ranks.whole(parameter.detach())
-            for name, parameter in self.model.named_parameters()
-        }
-        return assemble(self.model.config, weights, "the ranks") if self.ranks.first else None
+    def with_whole_model(self, work: Callable[[GPT], None]) -> None:
+        """Do something with the model and all its weights on the first rank, while the others wait."""
+        model = self.model
+        if self.ranks.mesh.ranks > 1:
+            weights: dict[str, Tensor] = {}
+            for name, part in self.weights.items():
+                whole = self.ranks.whole(part.detach())
+                if self.ranks.first:
+                    weights[name] = whole
+            model = assemble(model.config, weights, "the ranks") if self.ranks.first else model
+        self.ranks.first_does(lambda: work(model))
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return everything that the next step depends on: tensors, and facts that JSON can represent.
@@ -202,7 +204,7 @@ class Trainer:
         Tensors that are distributed over ranks stay so.
         """
         tensors = {"random": torch.get_rng_state()}
-        for name, parameter in self.model.named_parameters():  # lists tied parameters once
+        for name, parameter in self.weights.items():
             tensors[f"weight.{name}"] = parameter.detach()
             for key, tensor in self._optimizer.state[parameter].items():
                 tensors[f"{key}.{name}"] = tensor
@@ -219,7 +221,7 @@ class Trainer:
             ArgumentError: the state belongs to another model or to other batches.
         """
         keys = {name.split(".", 1)[0] for name in tensors} - {"random", "weight"}
-        parameters = dict(self.model.named_parameters())
+        parameters = self.weights
         expected = {
             f"{key}.{name}": () if key == "step" else tuple(parameter.shape)
             for key in ("weight", *keys)
@@ -243,8 +245,7 @@ class Trainer:
 
     def _distributed(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return this rank's parts of whole tensors, each as the weight that it belongs to is distributed."""
-        parameters = dict(self.model.named_parameters())
-        like = {name: mesh_of(parameter) for name, parameter in parameters.items()}
+        like = {name: mesh_of(parameter) for name, parameter in self.weights.items()}
         keys = {
             key
             for name, tensor in tensors.items()
