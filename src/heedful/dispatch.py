@@ -23,7 +23,9 @@ KERNELS: dict[str, Kernel] = {
     for module in (native, torch_sdpa, flex, reference, online)
 }
 AUTO: str = "auto"
-AMX: bool = torch.cpu._is_amx_tile_supported()
+AMX: bool = (  # in PyTorch's kernel, which ATEN_CPU_CAPABILITY can limit
+    torch.cpu._is_amx_tile_supported() and torch.backends.cpu.get_cpu_capability() == "AVX512"
+)
 MAX_REFERENCE_BYTES: int = 2**30  # of scores and weights; beyond, block by block
 
 

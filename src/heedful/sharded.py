@@ -22,10 +22,12 @@ class Sharded:
     Attributes:
         attend: takes the arguments of `attention`, of this rank's tokens.
         places: int64, the places of this rank's tokens among all.
+        tokens: how many tokens there are in all.
     """
 
     attend: Callable[..., Any]
-    places: Int64[Tensor, " tokens"]
+    places: Int64[Tensor, " own"]
+    tokens: int
 
 
 _by_thread: dict[int, Sharded] = {}

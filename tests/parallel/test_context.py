@@ -11,7 +11,7 @@ from heedful.errors import ArgumentError
 from heedful.gpt.config import GPTConfig
 from heedful.gpt.model import GPT
 from heedful.masks import Causal, Documents
-from heedful.nn import MultiHeadAttention, RotaryEmbedding
+from heedful.nn import KVCache, MultiHeadAttention, RotaryEmbedding
 from heedful.parallel import (
     balanced_order,
     context_parallel,
@@ -142,21 +142,13 @@ def test_attention_that_knows_nothing_of_other_ranks_is_refused(name, call):
     assert name in str(refused.value)
 
 
-def test_a_model_of_transformers_is_refused():
-    from transformers import MistralConfig, MistralForCausalLM
-
-    from heedful.integrations.transformers import register
-
-    register()
-    sizes = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
-    model = MistralForCausalLM(MistralConfig(**sizes, num_attention_heads=4, num_key_value_heads=2))
-    for implementation, name in (
-        ("heedful", "transformers"),
-        ("sdpa", "scaled_dot_product_attention"),
-    ):
-        model.set_attn_implementation(implementation)
-        with pytest.raises(ArgumentError, match=name):
-            within(lambda _: model(torch.zeros(1, 4).long()), 1)
+def test_attention_written_with_a_softmax_is_refused():
+    x = torch.randn(1, 4, 8)
+    for softmax in (torch.softmax, torch.Tensor.softmax, torch.nn.functional.softmax):
+        with pytest.raises(ArgumentError, match="a softmax of 4 x 4 scores"):
+            within(lambda _, softmax=softmax: softmax(x @ x.mT, dim=-1))
+    experts = within(lambda _: torch.softmax(x, dim=-1))  # 8 of them for each token
+    assert torch.equal(experts[0], torch.softmax(x, dim=-1))
 
 
 def test_a_cache_other_tokens_and_a_second_context_are_refused():
@@ -165,6 +157,9 @@ def test_a_cache_other_tokens_and_a_second_context_are_refused():
         within(lambda _: module(torch.zeros(1, 3, 8)))
     with pytest.raises(ArgumentError, match="the 4 tokens of this rank"):
         within(lambda _: MultiHeadAttention(8, num_heads=2)(torch.zeros(1, 3, 8)))
+    cache = KVCache.empty(1, 2, capacity=4, head_dim=4)
+    with pytest.raises(ArgumentError, match="received a cache"):
+        within(lambda _: module(torch.zeros(1, 4, 8), cache=cache))
     with pytest.raises(ArgumentError, match="return_received_mass"):
         within(lambda x: attention(x, x, x, return_received_mass=True))
 

@@ -11,10 +11,18 @@ from torch.distributed.tensor.parallel import parallelize_module
 
 from heedful.errors import ArgumentError
 from heedful.gpt import GPT, GPTConfig
+from heedful.masks import Window
 from heedful.nn import MultiHeadAttention, RotaryEmbedding
-from heedful.parallel import tensor_parallel_plan
+from heedful.parallel import (
+    balanced_order,
+    context_parallel,
+    shard,
+    tensor_parallel_plan,
+    unshard,
+)
 
 RANKS = 2
+WEIGHT = torch.cos(torch.arange(2 * 12 * 32).double()).view(2, 12, 32)
 IDS = torch.arange(24).view(2, 12) * 5 % 11
 
 
@@ -44,7 +52,7 @@ def outcomes(module, x):
     """Return the output and the gradients of all parameters, whole."""
     torch.manual_seed(7)  # of dropout
     output = module(x)
-    (output * torch.linspace(-1, 1, output.shape[-1], dtype=torch.float64)).sum().backward()
+    (output * WEIGHT[..., : output.shape[-1]]).sum().backward()
     found = {"output": output} | {name: p.grad for name, p in module.named_parameters()}
     return {name: arrived(tensor.detach()) for name, tensor in found.items()}
 
@@ -52,6 +60,23 @@ def outcomes(module, x):
 def arrived(tensor):
     """Return a whole tensor in plain memory."""
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).clone()
+
+
+def compute_on_mesh(rank, ranks, folder):
+    """Save what an attention with dropout finds on a mesh of context and tensor parallelism."""
+    build, x = CASES["attention"]
+    mesh = dist.init_device_mesh("cpu", (2, ranks // 2), mesh_dim_names=("cp", "tp"))
+    module = parallelize_module(build(), mesh["tp"], tensor_parallel_plan(build()))
+    order = balanced_order(Window(5), x.shape[1], 2)
+    torch.manual_seed(7)
+    with context_parallel(mesh["cp"], order):
+        output = module(shard(x, mesh["cp"], order))
+    (output * shard(WEIGHT, mesh["cp"], order)).sum().backward()
+    shares = {name: arrived(p.grad) for name, p in module.named_parameters()}
+    for share in shares.values():
+        dist.all_reduce(share, group=mesh["cp"].get_group())
+    whole = unshard(arrived(output.detach()), mesh["cp"], order)
+    torch.save({"output": whole} | shares, folder / f"{rank}.pt")
 
 
 def compute(rank, ranks, folder):
@@ -88,6 +113,16 @@ def test_outputs_and_gradients_are_those_of_one_process(found, name):
         assert of_rank[name].keys() == expected.keys()
         for part, tensor in expected.items():
             torch.testing.assert_close(of_rank[name][part], tensor, rtol=0, atol=1e-10, msg=part)
+
+
+def test_context_and_tensor_parallelism_together(tmp_path):
+    run(compute_on_mesh, 4, tmp_path)
+    build, x = CASES["attention"]
+    expected = outcomes(build(), x)
+    for rank in range(4):
+        found = torch.load(tmp_path / f"{rank}.pt")
+        for part, tensor in expected.items():
+            torch.testing.assert_close(found[part], tensor, rtol=0, atol=1e-10, msg=part)
 
 
 def test_what_ranks_do_not_divide_is_refused_before_anything_changes(found):

@@ -31,7 +31,7 @@ class BenchCase:
         measures: "time"; "memory" that one call adds; or "threads": whether results depend on their number.
         peak: The name of the peak that limits the workload. "": none.
         probe_in_turn: Whether the peak is measured in turns with the contenders, for a more accurate share.
-        isa: The instruction set that our kernel uses, in a process of its own. "": the best available one.
+        isa: The instruction set that our kernel and the baseline are limited to, in processes of their own. "": none.
         ours: The name of our contender.
     """
 

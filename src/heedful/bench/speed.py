@@ -41,7 +41,7 @@ def measure_time(
     with ExitStack() as workers:
         baseline = case.peers[0]
         our_run, our_results = _prepare(OURS[case.ours], workload, workers, case.isa)
-        baseline_run, baseline_results = _prepare(PEERS[baseline], workload, workers)
+        baseline_run, baseline_results = _prepare(PEERS[baseline], workload, workers, case.isa)
         checks = _check(case, inputs, our_results, baseline_results)
         result = replace(result, checks=checks)
         if not result.right:

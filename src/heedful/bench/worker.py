@@ -28,6 +28,8 @@ from heedful.timing import time_runs
 
 SETTLE_SECONDS: float = 0.005  # after which the threads of the process that ran last are asleep
 WARM_UP_TOKENS: int = 16
+ISA_LIMITS: tuple[str, ...] = ("HEEDFUL_ISA", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")
+"""The environment variables that limit our kernel, PyTorch's and those of oneDNN; MKL's takes capital letters."""
 
 
 class WorkerError(HeedfulError):
@@ -40,7 +42,7 @@ class Worker:
     Args:
         name: A name in `peers.PEERS` or `peers.OURS`.
         workload: What the contender computes.
-        isa: The value of HEEDFUL_ISA in the process. "": the same as here.
+        isa: The instruction set that our kernel and PyTorch are limited to in the process. "": none.
 
     Raises:
         WorkerError: The contender cannot be prepared.
@@ -57,7 +59,7 @@ class Worker:
         # Return large blocks to the system as soon as they are freed. Otherwise an earlier peak would hide a later one.
         environment["MALLOC_MMAP_THRESHOLD_"] = "65536"
         if isa:
-            environment["HEEDFUL_ISA"] = isa
+            environment |= dict.fromkeys(ISA_LIMITS, isa) | {"MKL_ENABLE_INSTRUCTIONS": isa.upper()}
         self.name = name
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         self._process = subprocess.Popen(

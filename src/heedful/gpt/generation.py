@@ -19,6 +19,7 @@ from heedful.errors import ArgumentError
 from heedful.gpt.model import GPT
 from heedful.masks import Padding
 from heedful.nn import KVCache
+from heedful.parallel.axes import Group
 from heedful.textbook.checks import check_sizes
 
 
@@ -128,6 +129,7 @@ def generate(
     tokens: int,
     sampling: Sampling = Sampling(),
     stop: int | None = None,
+    group: Group | None = None,
 ) -> list[list[int]]:
     """Generate a continuation of each prompt.
 
@@ -138,6 +140,8 @@ def generate(
         tokens: the maximum number of new tokens per prompt.
         sampling: how tokens are chosen; `GREEDY` takes the likeliest.
         stop: the token that ends a text; it is not part of the result.
+        group: ranks of which each keeps some keys and values of every layer (`ShardedKVCache`), so that longer texts
+            fit. All ranks call generate() alike, and get the same tokens; sampling needs the same seed on all.
 
     Returns:
         The new tokens of each prompt, without the prompt. A prompt's tokens do not depend on the rest of the batch,
@@ -145,6 +149,7 @@ def generate(
 
     Raises:
         ArgumentError: there is no prompt, a prompt is empty, or an id is outside the vocabulary.
+        RankError: with a group, a rank generates other tokens than the rest, or has ended.
 
     Examples:
         >>> from heedful.gpt import GPT, GPTConfig
@@ -154,7 +159,7 @@ def generate(
         [5, 5]
     """
     texts: list[list[int]] = [[] for _ in prompts]
-    for step in stream(model, prompts, tokens=tokens, sampling=sampling, stop=stop):
+    for step in stream(model, prompts, tokens=tokens, sampling=sampling, stop=stop, group=group):
         for text, token in zip(texts, step, strict=True):
             if token is not None:
                 text.append(token)
@@ -168,6 +173,7 @@ def stream(
     tokens: int,
     sampling: Sampling = Sampling(),
     stop: int | None = None,
+    group: Group | None = None,
 ) -> Iterator[NextTokens]:
     """Generate a continuation of each prompt, one step at a time.
 
@@ -190,7 +196,7 @@ def stream(
             received=f"lengths {[len(prompt) for prompt in prompts]}",
             remedy="To begin a new text, pass the token that ends a text.",
         )
-    return _steps(Reader(model, prompts, tokens), tokens, sampling, stop)
+    return _steps(Reader(model, prompts, tokens, group), tokens, sampling, stop)
 
 
 @torch.inference_mode()
@@ -215,16 +221,24 @@ class Reader:
         model: the model.
         prompts: the texts to begin with; shorter ones are padded on the left.
         growth: the maximum number of tokens that will be appended to each text.
+        group: the ranks that the caches are sharded over; None: they are not.
     """
 
-    def __init__(self, model: GPT, prompts: Sequence[Sequence[int]], growth: int) -> None:
+    def __init__(
+        self,
+        model: GPT,
+        prompts: Sequence[Sequence[int]],
+        growth: int,
+        group: Group | None = None,
+    ) -> None:
         self.model: GPT = model
         self.device: torch.device = model.head.weight.device
         self.texts: list[list[int]] = [list(prompt) for prompt in prompts]
         self.context_length: int = model.config.context_length
         self.capacity: int = min(max(map(len, prompts)) + growth, self.context_length)
         self.starts: list[int] = []  # of the windows in the caches; empty before the first step
-        self.caches: list[KVCache] = []
+        self.caches: Sequence[KVCache] = []
+        self._group: Group | None = group
 
     def append(self, tokens: Sequence[int]) -> None:
         """Append one token to each text."""
@@ -235,7 +249,8 @@ class Reader:
         """Return the logits of the token after each text: (B, vocab_size)."""
         starts = [window_start(len(text), self.context_length) for text in self.texts]
         if starts != self.starts:
-            self.starts, self.caches = starts, self.model.new_caches(len(starts), self.capacity)
+            self.starts = starts
+            self.caches = self.model.new_caches(len(starts), self.capacity, self._group)
         windows = [text[start:] for text, start in zip(self.texts, starts, strict=True)]
         past, T = self.caches[0].length, max(map(len, windows))
         rows = [([0] * (T - len(window)) + window)[past:] for window in windows]

@@ -14,7 +14,8 @@ from heedful.errors import ArgumentError
 from heedful.gpt.config import GPTConfig
 from heedful.masks import Causal, KeyRanges, Mask
 from heedful.modes import eager
-from heedful.nn import KVCache, MultiHeadAttention, RotaryEmbedding
+from heedful.nn import KVCache, MultiHeadAttention, RotaryEmbedding, ShardedKVCache
+from heedful.parallel.axes import Group
 from heedful.sharded import current, default_positions
 
 
@@ -134,7 +135,7 @@ class GPT(nn.Module):
         *,
         mask: Mask | Tensor | None = None,
         positions: Tensor | None = None,
-        caches: list[KVCache] | None = None,
+        caches: Sequence[KVCache] | None = None,
     ) -> Tensor | tuple[Tensor, list[KVCache]]:
         """Compute the logits of each next token.
 
@@ -225,12 +226,15 @@ class GPT(nn.Module):
         """The number of parameters; a tied matrix counts once."""
         return sum(parameter.numel() for parameter in self.parameters())
 
-    def new_caches(self, batch: int, capacity: int) -> list[KVCache]:
+    def new_caches(
+        self, batch: int, capacity: int, group: Group | None = None
+    ) -> Sequence[KVCache]:
         """Create an empty cache for each layer, with the model's dtype and device.
 
         Args:
             batch: the number of sequences.
             capacity: the maximum number of tokens of each.
+            group: the ranks that the caches are sharded over; None: they are not.
 
         Examples:
             >>> model = GPT(GPTConfig.gpt2(vocab_size=50, d_model=16, num_layers=2, num_heads=2))
@@ -239,10 +243,10 @@ class GPT(nn.Module):
             [3, 3]
         """
         H, D, weight = self.config.num_kv_heads, self.config.head_dim, self.head.weight
-        return [
-            KVCache.empty(batch, H, capacity, D, dtype=weight.dtype, device=weight.device)
-            for _ in self.blocks
-        ]
+        sizes, like = (batch, H, capacity, D), {"dtype": weight.dtype, "device": weight.device}
+        if group is None:
+            return [KVCache.empty(*sizes, **like) for _ in self.blocks]
+        return [ShardedKVCache.on_ranks(group, *sizes, **like) for _ in self.blocks]
 
     @torch.no_grad()
     def _initialise(self) -> None:

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from heedful.errors import ArgumentError
 from heedful.masks import Mask
+from heedful.sharded import Sharded
 
 _UNREAD: tuple[Any, ...] = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 
@@ -26,17 +28,23 @@ class LazyMask(Tensor):
         mask: the mask, or None if every query sees every key.
         shape: (B, Tq, Tk).
         device: the device that the model expects the mask on.
+        sharded: if tokens are sharded over ranks, how: the mask is of all tokens, and the shape of those of this rank.
     """
 
     mask: Mask | None
+    sharded: Sharded | None
 
     @staticmethod
     def __new__(
-        cls, mask: Mask | None, shape: tuple[int, int, int], device: torch.device
+        cls,
+        mask: Mask | None,
+        shape: tuple[int, int, int],
+        device: torch.device,
+        sharded: Sharded | None = None,
     ) -> LazyMask:
         B, Tq, Tk = shape
         tensor = Tensor._make_wrapper_subclass(cls, (B, 1, Tq, Tk), dtype=torch.bool, device=device)
-        tensor.mask = mask
+        tensor.mask, tensor.sharded = mask, sharded
         return tensor
 
     @classmethod
@@ -44,12 +52,23 @@ class LazyMask(Tensor):
         if func in _UNREAD:  # checkpointing and autograd call these
             lazy_mask = args[0]
             B, _, Tq, Tk = lazy_mask.shape
-            return cls(lazy_mask.mask, (B, Tq, Tk), lazy_mask.device)
+            return cls(lazy_mask.mask, (B, Tq, Tk), lazy_mask.device, lazy_mask.sharded)
         args, kwargs = pytree.tree_map_only(cls, cls.materialize, (args, kwargs or {}))
         return func(*args, **kwargs)
 
     def materialize(self) -> Tensor:
-        """Return the dense Boolean tensor (B, 1, Tq, Tk)."""
+        """Return the dense Boolean tensor (B, 1, Tq, Tk).
+
+        Raises:
+            ArgumentError: the tokens are sharded, so that this rank's part of the mask is not what the model expects.
+        """
+        if self.sharded is not None:
+            raise ArgumentError(
+                "context_parallel",
+                expected="a model that leaves its mask to the attention",
+                received="a model that computes with it",
+                remedy="Run this model in one process.",
+            )
         B, _, Tq, Tk = self.shape
         if self.mask is None:
             return torch.ones(self.shape, dtype=torch.bool, device=self.device)

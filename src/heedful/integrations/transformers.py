@@ -11,9 +11,9 @@ from torch import Tensor
 from heedful.errors import ArgumentError, HeedfulError, MissingExtraError
 from heedful.functional import attention
 from heedful.integrations.lazy_mask import LazyMask
+from heedful.integrations.sharded_tokens import check_sharded_call
 from heedful.integrations.transformers_masks import make_mask, weights_error
 from heedful.masks import Causal, Dense, Mask
-from heedful.sharded import refuse
 
 NAME: str = "heedful"
 # Arguments of individual models that change the result and that heedful has no equivalent for.
@@ -30,6 +30,10 @@ def register(*, check: bool = False) -> None:
     position biases, grouped heads, cross-attention and dropout in training become masks and options of heedful. A mask
     of Tq x Tk entries is only computed for padding with holes, and if a model computes with its mask. `torch.compile`
     breaks the graph where a mask is made, and only there, so ``fullgraph=True`` is not possible.
+
+    Within `heedful.parallel.context_parallel`, a model runs on the tokens of each rank: pass ``shard(…)`` of the token
+    ids and of their positions (`position_ids`), the `attention_mask` of all tokens or none, and ``use_cache=False``.
+    Its masks and windows are of all tokens. Labels are shifted before they are sharded (`shift_labels`).
 
     A forward pass raises `ArgumentError` for what heedful cannot compute: attention weights
     (``output_attentions=True``), masks from user-defined functions, and arguments that only individual models have.
@@ -94,7 +98,7 @@ def attend(
     Raises:
         ArgumentError: the layer asks for something that heedful does not compute.
     """
-    refuse("a model of transformers")
+    check_sharded_call(attention_mask, others)
     if others:
         _check_others(others)
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal

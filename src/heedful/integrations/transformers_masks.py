@@ -15,8 +15,10 @@ from torch import Tensor
 
 from heedful.errors import ArgumentError
 from heedful.integrations.lazy_mask import LazyMask
+from heedful.integrations.sharded_tokens import check_sharded_tokens
 from heedful.intervals import Intervals
 from heedful.masks import Band, Causal, Dense, Documents, Grid, KeyRanges, Mask
+from heedful.sharded import current
 
 MaskFunction: TypeAlias = Callable[..., Any]
 
@@ -52,22 +54,31 @@ def make_mask(
         config: the config of the model.
 
     Returns:
-        The mask as a tensor (B, 1, Tq, Tk) without memory, or None if it hides nothing.
+        The mask as a tensor (B, 1, Tq, Tk) without memory, or None if it hides nothing. If tokens are sharded over
+        ranks, it is of all tokens, and the tensor has the shape of those of this rank.
 
     Raises:
-        ArgumentError: the mask function belongs to the model or the user, or attention weights are requested.
+        ArgumentError: the mask function belongs to the model or the user, attention weights are requested, or the
+            tokens are sharded and the arguments are of others.
     """
     if _requests_weights(config):
         raise weights_error()
-    grid = Grid(batch_size, q_length, kv_length, int(q_offset) - kv_offset, torch.device(device))
+    sharded, shape = current(), (batch_size, q_length, kv_length)
+    grid = Grid(*shape, int(q_offset) - kv_offset, torch.device(device))
+    if sharded is not None:
+        check_sharded_tokens(sharded, grid, attention_mask)
+        grid = grid._replace(Tq=sharded.tokens, Tk=sharded.tokens)
     with torch._C.DisableTorchFunction():  # a recording of the model has no use for these steps
-        reader = _MaskFunctionReader(grid, int(q_offset))
+        reader = _MaskFunctionReader(grid, int(q_offset), positions_count=sharded is None)
         pattern = reader.read(mask_function) if mask_function else _causal(grid)
-        mask = _lower(pattern, _real_keys(attention_mask, kv_offset, kv_length), grid)
+        mask = _lower(pattern, _real_keys(attention_mask, kv_offset, grid.Tk), grid)
+    if sharded is not None:
+        own = len(sharded.places)
+        return LazyMask(mask, (batch_size, own, own), grid.device, sharded)
     can_skip = allow_is_bidirectional_skip or (allow_is_causal_skip and q_length == 1)
     if mask is None and can_skip:
         return None
-    return LazyMask(mask, (batch_size, q_length, kv_length), grid.device)
+    return LazyMask(mask, shape, grid.device)
 
 
 def _requests_weights(config: Any) -> bool:
@@ -102,10 +113,12 @@ class _MaskFunctionReader:
         grid: the queries and keys.
         positions: the positions of the queries as the mask function counts them: that of the first query, or (B, Tq) if
             sequences are packed.
+        positions_count: whether positions that jump stand for packed sequences; those of sharded tokens jump anyway.
     """
 
     grid: Grid
     positions: int | Tensor
+    positions_count: bool = True
 
     def read(self, function: MaskFunction) -> Mask | None:
         """Return the mask of a function, or None if it hides nothing."""
@@ -147,15 +160,16 @@ class _MaskFunctionReader:
         start = i - (positions - left_padding.unsqueeze(-1)).remainder(chunk_size)
         return KeyRanges(Intervals.single(start, start + chunk_size, self.grid.Tk))
 
-    def packed_sequences(self, packed_sequence_mask: Tensor) -> Mask:
-        return Documents(packed_sequence_mask)
+    def packed_sequences(self, packed_sequence_mask: Tensor) -> Mask | None:
+        return Documents(packed_sequence_mask) if self.positions_count else None
 
     def packed_positions(self, mask_function: MaskFunction, position_ids: Tensor) -> Mask | None:
         """Read a function whose positions restart in each packed sequence.
 
         Within a sequence they differ only by a constant from the positions in the batch entry.
         """
-        return _MaskFunctionReader(self.grid, position_ids).read(mask_function)
+        reader = _MaskFunctionReader(self.grid, position_ids) if self.positions_count else self
+        return reader.read(mask_function)
 
 
 _TRANSLATIONS: dict[str, Callable[..., Mask | None]] = {

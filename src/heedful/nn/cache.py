@@ -103,7 +103,7 @@ class KVCache:
         Raises:
             ArgumentError: the sizes or the dtype differ from those of the cache, or the tokens exceed its capacity.
         """
-        self._check(key, value)
+        self.check(key, value)
         length = self.length + key.shape[2]
         keys, values = self.key, self.value
         if torch.is_grad_enabled() and (key.requires_grad or value.requires_grad):
@@ -112,9 +112,10 @@ class KVCache:
         values[:, :, self.length : length] = value
         return keys[:, :, :length], values[:, :, :length], KVCache(keys, values, length)
 
-    def _check(self, key: Tensor, value: Tensor) -> None:
-        B, Hkv, capacity, D = self.key.shape
-        T = key.shape[-2]
+    def check(self, key: Tensor, value: Tensor) -> None:
+        """Raise `ArgumentError` unless the keys and values of new tokens fit the cache."""
+        B, Hkv, _, D = self.key.shape
+        T, capacity = key.shape[-2], self.capacity
         for name, tensor in (("key", key), ("value", value)):
             if tuple(tensor.shape) != (B, Hkv, T, D) or tensor.dtype != self.key.dtype:
                 raise ArgumentError(

@@ -20,7 +20,8 @@ from heedful.nn.checks import (
     default_head_dim,
 )
 from heedful.nn.rotary import RotaryEmbedding
-from heedful.sharded import default_positions
+from heedful.nn.sharded_cache import ShardedKVCache
+from heedful.sharded import default_positions, refuse
 from heedful.textbook.checks import check_dropout, check_sizes
 
 
@@ -141,16 +142,16 @@ class MultiHeadAttention(nn.Module):
         check_call(self.d_model, self.d_context, x, context, cache)
         tokens = _batched(x)  # (B, T, d_model)
         source = tokens if context is None else _batched(context)  # (B, Tk, d_context)
-        T, D = tokens.shape[1], self.head_dim
+        B, T, Tk, D = *tokens.shape[:2], source.shape[1], self.head_dim
 
         queries = self.W_query(tokens)  # (B, T, Hq*D)
         keys = self.W_key(source)  # (B, Tk, Hkv*D)
         values = self.W_value(source)
 
-        # With tensor parallelism, a rank has some of the heads.
-        queries_by_head = queries.unflatten(-1, (-1, D)).transpose(1, 2)  # (B, Hq, T, D)
-        keys_by_head = keys.unflatten(-1, (-1, D)).transpose(1, 2)  # (B, Hkv, Tk, D)
-        values_by_head = values.unflatten(-1, (-1, D)).transpose(1, 2)
+        Hq, Hkv = queries.shape[2] // D, keys.shape[2] // D  # with tensor parallelism, of this rank
+        queries_by_head = queries.view(B, T, Hq, D).transpose(1, 2)  # (B, Hq, T, D)
+        keys_by_head = keys.view(B, Tk, Hkv, D).transpose(1, 2)  # (B, Hkv, Tk, D)
+        values_by_head = values.view(B, Tk, Hkv, D).transpose(1, 2)
 
         if self.rotary is not None:
             if positions is None:
@@ -159,9 +160,11 @@ class MultiHeadAttention(nn.Module):
             queries_by_head = self.rotary(queries_by_head, positions)
             keys_by_head = self.rotary(keys_by_head, positions)
         if cache is not None:
+            refuse("a cache of keys and values")
             keys_by_head, values_by_head, cache = cache.append(keys_by_head, values_by_head)
 
-        context_by_head = attention(
+        attend = cache.attend if isinstance(cache, ShardedKVCache) else attention
+        context_by_head = attend(
             queries_by_head,
             keys_by_head,
             values_by_head,

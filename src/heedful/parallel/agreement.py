@@ -171,5 +171,5 @@ def digest(*tensors: Tensor) -> str:
     hashed = hashlib.blake2b(digest_size=8)
     for tensor in tensors:
         hashed.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-        hashed.update(tensor.contiguous().numpy().tobytes())
+        hashed.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return hashed.hexdigest()

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import flex_attention
 from torch.overrides import TorchFunctionMode
 
 from heedful.errors import ArgumentError
@@ -23,7 +25,10 @@ _FOREIGN: tuple[Any, ...] = (
     torch.nn.functional.scaled_dot_product_attention,
     torch.nn.functional.multi_head_attention_forward,
     torch._native_multi_head_attention,  # pyright: ignore[reportPrivateImportUsage]
+    flex_attention,
+    torch.ops.higher_order.flex_attention,
 )
+_SOFTMAX: tuple[Any, ...] = (torch.softmax, torch.Tensor.softmax, torch.nn.functional.softmax)
 
 
 @contextmanager
@@ -34,10 +39,11 @@ def context_parallel(
 
     Inside, tokens are those that `shard` gives this rank, and masks are of all tokens. Modules of heedful take the
     tokens' places among all as positions; other code needs ``positions = order.places[rank]`` for its own embeddings of
-    positions. All attention must be self-attention, without a cache. PyTorch's `scaled_dot_product_attention` and
-    `nn.MultiheadAttention`, and transformers' models, are refused; attention that is written in other ways, as by
-    products and a softmax, is not noticed. The forward pass belongs inside, and so does the backward pass if it
-    computes parts of the forward pass again (`torch.utils.checkpoint`).
+    positions. All attention must be self-attention, without a cache. Models of transformers run with the implementation
+    "heedful" (`heedful.integrations.transformers`), which says what they need. PyTorch's attentions are refused, and
+    so is a softmax of scores between the tokens of this rank; attention that has none is not noticed. The forward pass
+    belongs inside, and so does the backward pass if it computes parts of the forward pass again
+    (`torch.utils.checkpoint`).
 
     Args:
         group: the ranks, as in `ring_attention` or `mesh_attention`.
@@ -76,14 +82,44 @@ def context_parallel(
         with torch._C.DisableTorchFunction():
             return chosen(*tensors, mask, group=group, order=order, **options)
 
-    with computing(Sharded(attend_sharded, order.places[ranks.rank])), _RefuseForeign():
+    places = order.places[ranks.rank]
+    sharded = Sharded(attend_sharded, places, order.tokens)
+    with computing(sharded), _RefuseForeign(len(places)):
         yield
 
 
 class _RefuseForeign(TorchFunctionMode):
-    """Refuses PyTorch's own attention."""
+    """Refuses attention that knows only the tokens of this rank, and labels that are shifted within them.
+
+    Args:
+        own: how many tokens this rank has.
+    """
+
+    def __init__(self, own: int) -> None:
+        super().__init__()
+        self._own: int = own
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _FOREIGN:
             refuse(f"PyTorch's {func.__name__}")
+        if func in _SOFTMAX and self._are_scores(args[0] if args else None):
+            refuse(f"a softmax of {self._own} x {self._own} scores")
+        if func is torch.nn.functional.pad and args and self._are_labels(args[0]):
+            refuse(
+                "labels that are shifted by one token: shift them before shard(), as shift_labels"
+            )
         return func(*args, **(kwargs or {}))
+
+    def _are_scores(self, tensor: Any) -> bool:
+        """Check whether a tensor looks like the scores of this rank's queries and keys."""
+        own = self._own
+        return isinstance(tensor, Tensor) and own > 1 and tuple(tensor.shape[-2:]) == (own, own)
+
+    def _are_labels(self, tensor: Any) -> bool:
+        """Check whether a tensor looks like a number for each token of this rank, as transformers shifts labels."""
+        return (
+            isinstance(tensor, Tensor)
+            and not tensor.is_floating_point()
+            and tensor.dim() > 0
+            and tensor.shape[-1] == self._own
+        )

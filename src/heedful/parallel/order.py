@@ -149,14 +149,15 @@ def lowered(mask: Mask | None, tokens: int, batch: int) -> Intervals | None:
     if mask is None:
         return None
     if not isinstance(mask, Mask):
-        raise _mask_error(type(mask).__name__)
+        raise mask_error(type(mask).__name__)
     ranges = mask.intervals(tokens, batch=batch)
     if ranges is None:
-        raise _mask_error(repr(mask))
+        raise mask_error(repr(mask))
     return ranges
 
 
-def _mask_error(received: str) -> ArgumentError:
+def mask_error(received: str) -> ArgumentError:
+    """Return the error for a mask without key ranges."""
     return ArgumentError(
         "mask",
         expected="a mask with key ranges, such as Causal() & Window(256), of all tokens",

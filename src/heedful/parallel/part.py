@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from heedful.dropout import Placement
 from heedful.intervals import Intervals
 from heedful.masks import KeyRanges
 from heedful.problem import AttentionProblem
+from heedful.sharded import first_head
 
 QUERIES_AT_ONCE: int = 8192  # whose part of the output is in memory besides the output itself
 
@@ -24,16 +25,16 @@ class Options:
 
     Attributes:
         scale: as in `attention`, like softcap, dropout_p and kernel.
-        seed: int64 (), which weights are dropped.
-        first_head: the place of the first query head among all.
+        first_head: the place of the first query head among all. Default: that of this thread, with tensor parallelism.
+        seed: int64 (), which weights are dropped; 0 until all ranks agree on one.
     """
 
     scale: float | None
     softcap: float | None
     dropout_p: float
     kernel: str
-    seed: Tensor
-    first_head: int = 0
+    first_head: int = field(default_factory=first_head)
+    seed: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))
 
 
 @dataclass(frozen=True, eq=False)

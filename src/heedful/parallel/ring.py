@@ -79,7 +79,7 @@ def ring_attention(
         True
     """
     ranks = ranks_of(group, dimensions=(1,))
-    options = Options(scale, softcap, dropout_p, kernel, torch.zeros((), dtype=torch.int64))
+    options = Options(scale, softcap, dropout_p, kernel)
     arguments = Arguments(query, key, value, mask, bias, sinks, options, order)
     arguments, travel, (number,) = agree_on("ring_attention", arguments, ranks, dense=False)
     assert travel is not None

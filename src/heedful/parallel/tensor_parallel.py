@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from torch import nn
@@ -91,7 +90,7 @@ class _Split(ParallelStyle):
         num_heads = getattr(module, "num_heads", None)
         if num_heads is not None:
             first = device_mesh.get_local_rank() * num_heads // ranks
-            run_within(module, partial(heads_from, first))
+            run_within(module, lambda **_: heads_from(first))
         return module
 
 

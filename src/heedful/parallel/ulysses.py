@@ -84,7 +84,7 @@ def ulysses_attention(
         True
     """
     ranks = ranks_of(group, dimensions=(1,))
-    options = Options(scale, softcap, dropout_p, kernel, torch.zeros((), dtype=torch.int64))
+    options = Options(scale, softcap, dropout_p, kernel)
     arguments = Arguments(query, key, value, mask, bias, sinks, options, order)
     return _exchanged("ulysses_attention", arguments, ranks, return_lse)
 
@@ -142,7 +142,7 @@ def mesh_attention(
         True
     """
     ranks = ranks_of(group, dimensions=(2,))
-    options = Options(scale, softcap, dropout_p, kernel, torch.zeros((), dtype=torch.int64))
+    options = Options(scale, softcap, dropout_p, kernel)
     arguments = Arguments(query, key, value, mask, bias, sinks, options, order)
     return _exchanged("mesh_attention", arguments, ranks, return_lse)
 
@@ -198,7 +198,7 @@ def _with_heads(
     read = aligned_key_heads(mine, Hq // Hkv)
     if read is not None:
         key, value = key[:, read], value[:, read]
-    options = replace(arguments.options, first_head=mine.first)
+    options = replace(arguments.options, first_head=arguments.options.first_head + mine.first)
     heads = replace(
         arguments,
         query=query,
