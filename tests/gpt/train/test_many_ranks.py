@@ -5,10 +5,13 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from many_ranks import GRACE, TIMEOUT, train
 from typer.testing import CliRunner
 
 from heedful.cli import app
+from heedful.gpt.train.sharded_state import load_shards
+from heedful.gpt.train.state import load_state
 
 pytest.importorskip("safetensors", reason="pip install -e '.[train]'")
 pytest.importorskip("matplotlib", reason="pip install -e '.[train]'")
@@ -18,7 +21,7 @@ tokenizer = "bytes"
 steps = 20
 batch_size = 2
 accumulation = 2
-clip = 0.1
+clip = 1.0  # about the norm of the gradients: some steps are clipped
 evaluations = 2
 evaluation_batches = 1
 sample_tokens = 4
@@ -79,6 +82,17 @@ def test_a_mesh_has_the_losses_of_one_process(mesh, dropout, one):
     Path("tiny.toml").write_text(TINY.replace("dropout = 0.0", f"dropout = {dropout}"))
     assert go(*begin("many"), mesh=mesh) == {0}, Path("err.0").read_text()
     assert losses("many") == pytest.approx(losses(f"{one}/{dropout}"), abs=1e-4)
+    assert_same_state("many", f"{one}/{dropout}")
+
+
+def assert_same_state(many: str, one: str) -> None:
+    """Compare weights, the averages of gradients and the state of torch's generator."""
+    found = load_shards(Path(many, "training-000000000020"), {})
+    expected, _ = load_state(Path(one, "training.safetensors"))
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        size = tensor.abs().max().item() if tensor.is_floating_point() else 0
+        torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-3 * size, msg=name)
 
 
 def test_ranks_with_unequal_numbers_of_targets_have_the_losses_of_one_process():
