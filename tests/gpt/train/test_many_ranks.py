@@ -10,6 +10,9 @@ from many_ranks import GRACE, TIMEOUT, train
 from typer.testing import CliRunner
 
 from heedful.cli import app
+from heedful.errors import ArgumentError
+from heedful.gpt.config import GPTConfig
+from heedful.gpt.train.mesh import Mesh
 from heedful.gpt.train.sharded_state import load_shards
 from heedful.gpt.train.state import load_state
 
@@ -76,8 +79,17 @@ def one(tmp_path_factory):
 MESHES = ["dp=2", "cp=2", "tp=2", "dp=2,cp=2", "dp=2,tp=2", "cp=2,tp=2", "dp=2,cp=2,tp=2"]
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
-@pytest.mark.parametrize("mesh", [pytest.param(m, marks=SLOW if "," in m else ()) for m in MESHES])
+QUICK = [("dp=2", 0.3), ("cp=2", 0.3), ("tp=2", 0.3)]
+
+
+@pytest.mark.parametrize(
+    ("mesh", "dropout"),
+    [
+        pytest.param(mesh, dropout, marks=() if (mesh, dropout) in QUICK else SLOW)
+        for mesh in MESHES
+        for dropout in (0.0, 0.3)
+    ],
+)
 def test_a_mesh_has_the_losses_of_one_process(mesh, dropout, one):
     Path("tiny.toml").write_text(TINY.replace("dropout = 0.0", f"dropout = {dropout}"))
     assert go(*begin("many"), mesh=mesh) == {0}, Path("err.0").read_text()
@@ -137,8 +149,10 @@ def go(*arguments: str, mesh: str, failing: str = "") -> set[int]:
     return set(train(ranks, *arguments, *on, failing=failing))
 
 
-def test_generate_reads_the_model_of_many_ranks(one):
+def test_the_first_rank_alone_prints_and_writes_a_model_for_generate(one):
     assert go(*begin("many"), mesh="dp=2") == {0}
+    assert "2 ranks (dp=2,cp=1,tp=1)" in Path("out.0").read_text()
+    assert Path("out.1").read_text() == Path("err.1").read_text() == ""
     prompt = ["generate", "--prompt", "The sea", "--temperature", "0", "--tokens", "20", "--from"]
     texts = [CliRunner().invoke(app, [*prompt, out]).output for out in (f"{one}/0.0", "many")]
     assert len(texts[0]) > 20
@@ -187,12 +201,6 @@ def test_a_rank_that_fails_ends_the_others_in_time_and_is_named(failing, cause):
         assert cause in Path(f"err.{rank}").read_text()
 
 
-def test_only_the_first_rank_prints():
-    assert go(*begin("many"), mesh="dp=2") == {0}
-    assert "2 ranks (dp=2,cp=1,tp=1)" in Path("out.0").read_text()
-    assert Path("out.1").read_text() == Path("err.1").read_text() == ""
-
-
 # --- arguments -----------------------------------------------------------------------------------------
 
 
@@ -219,13 +227,52 @@ def test_a_mesh_that_cannot_be_is_refused(mesh, complaint):
     [
         (3, ["--mesh", "dp=2"], "torchrun --nproc-per-node 2 -m heedful train … --mesh dp=2"),
         (2, [], "a mesh of 2 ranks"),
-        (3, ["--mesh", "dp=3"], "batch_size: expected a multiple of 3"),
-        (3, ["--mesh", "cp=3"], "context_length: expected a multiple of 3"),
-        (3, ["--mesh", "tp=3"], "num_kv_heads: expected a multiple of 3"),
-        (2, ["--mesh", "dp=2", "--minutes", "1"], "a budget of steps or tokens"),
     ],
 )
-def test_a_mesh_that_does_not_fit_is_refused_by_the_first_rank(ranks, arguments, complaint):
-    assert train(ranks, *begin("many"), *arguments) == [2] * ranks
+def test_a_mesh_of_other_ranks_than_torchrun_has_started_is_refused(
+    ranks, arguments, complaint, monkeypatch
+):
+    monkeypatch.setenv("WORLD_SIZE", str(ranks))
+    result = CliRunner().invoke(app, ["train", *begin("many"), *arguments])
+    assert result.exit_code == 2
+    assert complaint in result.stderr
+    assert not Path("many").exists()
+
+
+@pytest.mark.parametrize(
+    ("mesh", "complaint"),
+    [
+        ("dp=4", "batch_size: expected a multiple of 4"),
+        ("cp=3", "context_length: expected a multiple of 3"),
+        ("tp=4", "num_kv_heads: expected a multiple of 4"),
+        ("tp=2", "d_mlp: expected a multiple of 2"),
+    ],
+)
+def test_a_mesh_that_does_not_divide_a_model_or_its_batches_is_refused(mesh, complaint):
+    shape = GPTConfig.llama(num_heads=4, num_kv_heads=2, context_length=32, d_mlp=33)
+    with pytest.raises(ArgumentError, match=complaint):
+        Mesh.parse(mesh).check_fits(shape, batch_size=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--mesh", "cp=3"], "context_length: expected a multiple of 3"),
+        pytest.param(
+            ["--mesh", "cp=3", "--config", "fits.toml", "--minutes", "1"],
+            "a budget of steps or tokens",
+            marks=SLOW,
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_run_is_said_by_the_first_rank(arguments, complaint):
+    Path("fits.toml").write_text(TINY.replace("context_length = 32", "context_length = 33"))
+    assert train(3, *begin("many"), *arguments) == [2, 2, 2]
     assert complaint in Path("err.0").read_text()
     assert not Path("many").exists()
+
+
+def test_kernels_are_compared_in_one_process():
+    result = CliRunner().invoke(app, ["train", "--against", "torch_sdpa", "--mesh", "dp=2"])
+    assert result.exit_code == 2
+    assert "none with --against" in result.stderr

@@ -287,7 +287,7 @@ def test_resuming_a_finished_run_repeats_the_report():
 
 
 def test_samples_reach_the_terminal_without_control_characters(monkeypatch):
-    monkeypatch.setattr("heedful.gpt.train.loop.sample", lambda run: "\x1b[2Jone\r\x07two")
+    monkeypatch.setattr("heedful.gpt.train.loop.sample", lambda run, model: "\x1b[2Jone\r\x07two")
     result = start("out")
     assert "\\x1b[2Jone\\r" in result.output
     assert "\\x07two" in result.output
