@@ -3,22 +3,27 @@
 import io
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import heedful
 from heedful import screen
 from heedful.cli import app
+from heedful.cli.examples import EXAMPLES, FIRST_STEPS
 from heedful.textbook import simplified
 from heedful.tour import command as tour_command
 from heedful.tour import inputs, ladder
 from heedful.tour.report.text import as_text
 from heedful.tour.run import run_tour
+from heedful.tour.titles import TITLES
 
 D = json.loads((Path(__file__).parent / "data" / "figures.json").read_text())["inputs"]["D"]
 X = np.array(D["values"])
@@ -259,7 +264,7 @@ def test_an_ascii_terminal_gets_ascii():
 HEAVY = ("torch", "numpy", "rich", "rich.markdown", "jinja2", "pygments", "jaxtyping", "libcst")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["check", "--help"]])
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["--version"], ["check", "--help"]])
 def test_help_loads_no_heavy_packages(arguments):
     """PyTorch alone takes a second to import."""
     program = (
@@ -272,6 +277,112 @@ def test_help_loads_no_heavy_packages(arguments):
     )
     assert result.stdout
     assert result.stderr.splitlines()[-1] == "[]"
+
+
+# --- first contact ----------------------------------------------------------------------------
+
+
+def test_heedful_alone_says_what_one_can_do():
+    result = CliRunner().invoke(app, [])
+    assert result.exit_code == 0
+    for command in ("tour", "check", "practise", "show", "bench", "train"):
+        assert f"  heedful {command}" in result.stdout
+
+
+COMMANDS = typer.main.get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_every_command_has_examples_that_it_accepts():
+    assert set(EXAMPLES) == set(COMMANDS)
+    for name, examples in EXAMPLES.items():
+        assert examples
+        for line, _ in (*examples, *((step, meaning) for _, step, meaning in FIRST_STEPS)):
+            program, command, *arguments = shlex.split(line)
+            assert program == "heedful"
+            COMMANDS[command].make_context(command, arguments)  # raises if it does not accept them
+        shown = CliRunner().invoke(app, [name, "--help"]).stdout
+        assert f"Examples:\n  {examples[0][0]}" in shown
+
+
+def test_help_fits_a_narrow_terminal():
+    program = (
+        "from typer.testing import CliRunner; from heedful.cli import app\n"
+        f"for name in {[*COMMANDS]}: print(CliRunner().invoke(app, [name, '--help']).stdout)\n"
+        "for few in ([], ['--help']): print(CliRunner().invoke(app, few).stdout)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"COLUMNS": "40", "PYTHONUTF8": "1"},
+    )
+    assert [line for line in result.stdout.splitlines() if len(line) > 40] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("heedful t", ["tour", "train"]),
+        ("heedful tour --rung causal", ["causal-weights", "causal-attention"]),
+        ("heedful check --explain scale-m", ["scale-missing"]),
+        ("heedful practise scale-m", ["scale-missing"]),
+        ("heedful tour --lab", ["--labels"]),
+    ],
+)
+def test_a_shell_completes_commands_and_names(words, completed):
+    program = (
+        "import sys; from heedful.cli import app\n"
+        "try: app(prog_name='heedful')\n"
+        "finally: print('torch' in sys.modules, file=sys.stderr)"
+    )
+    protocol = {
+        "_HEEDFUL_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(words.count(" ")),
+    }
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | protocol,
+    )
+    assert (result.stdout.split(), result.stderr) == (completed, "False\n")
+
+
+def test_a_rung_has_a_number_and_is_guessed():
+    assert "Dropout on the weights" in run("--rung", "5").stdout
+    assert "Did you mean causal-weights or causal-attention?" in run("--rung", "causal").stderr
+    assert "Did you mean multi-head?" in run("--rung", "mutlihead").stderr
+    assert [rung.name for rung in ladder.LADDER] == [*TITLES]
+    for number, name in enumerate(TITLES, 1):
+        assert f"{number} {name}" in " ".join(run("--help").stdout.split()).replace("- ", "-")
+
+
+def test_the_tokens_of_a_matrix_have_labels():
+    np.save("m.npy", np.eye(3))
+    labelled = run("--rung", "1", "--input", "m.npy", "--labels", "un deux trois", "--json")
+    assert json.loads(labelled.stdout)["tokens"]["labels"] == ["un", "deux", "trois"]
+    assert "--labels: expected 3 words" in run("--input", "m.npy", "--labels", "un").stderr
+    assert "received no --input" in run("--labels", "un").stderr
+
+
+@pytest.mark.parametrize("module", ["typer", "heedful.cli.tour", "torch"])
+def test_ctrl_c_while_it_starts_is_one_line(module):
+    program = (
+        "import sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {module!r}: raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted()); sys.argv = ['heedful', 'info']\n"
+        "from heedful.__main__ import main; main()"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 130
+    assert re.fullmatch(r"heedful (info: )?interrupted\n", result.stderr)
 
 
 # --- what is not an error that heedful raises on purpose --------------------------------------
@@ -318,7 +429,7 @@ def test_ctrl_c_is_one_line_and_exit_code_130(monkeypatch):
         ("| true", 0, ""),
     ],
 )
-@pytest.mark.parametrize("command", ["info", "check --list"])
+@pytest.mark.parametrize("command", ["", "--help", "info", "check --list"])
 def test_a_closed_or_full_output_gives_no_traceback(command, redirected, code, text):
     ended = subprocess.run(
         ["bash", "-c", f"{sys.executable} -m heedful {command} {redirected}"],

@@ -3,15 +3,17 @@
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 
-from fuzz import comparison, problems, run
+from fuzz import comparison, problems, run, summaries
 from heedful.kernels import native
 from heedful.kernels.native import library
+from heedful.summaries import summarize
 
 pytestmark = pytest.mark.skipif(library.missing is not None, reason="needs the native kernel")
 TESTS = str(Path(__file__).parent)
@@ -28,14 +30,30 @@ def found_in(seeds) -> list[str]:
     return [f"seed {seed}: {fault}" for seed in seeds for fault in comparison.faults(*drawn(seed))]
 
 
-@pytest.mark.parametrize("isa", [] if library.missing else library.isas())
-def test_problems_agree_with_the_oracle(isa):
+@cache
+def asked(seed: int):
+    request = summaries.draw(drawn(seed)[0])
+    return drawn(seed)[0], request, summaries.exact(drawn(seed)[0], request)
+
+
+def found_in_summaries(seeds) -> list[str]:
+    return [f"seed {seed}: {fault}" for seed in seeds for fault in summaries.faults(*asked(seed))]
+
+
+@pytest.fixture(params=[] if library.missing else library.isas())
+def isa(request):
     before = library.isa
-    library.use_isa(isa)
-    try:
-        assert found_in(SEEDS) == []
-    finally:
-        library.use_isa(before)
+    library.use_isa(request.param)
+    yield request.param
+    library.use_isa(before)
+
+
+def test_problems_agree_with_the_oracle(isa):
+    assert found_in(SEEDS) == []
+
+
+def test_summaries_agree_with_the_oracle(isa):
+    assert found_in_summaries(SEEDS) == []
 
 
 def test_a_seed_always_draws_the_same_problem():
@@ -65,6 +83,31 @@ def test_a_planted_error_is_noticed(planted, monkeypatch):
     noticed = found_in(seeds)
     assert len(noticed) > 5
     assert all(f": {planted} is off by" in fault for fault in noticed)
+
+
+NUMBERS = (
+    *("lse", "mass", "entropy", "largest_weight", "mean_distance", "received_mass", "weights"),
+    *("top_weights", "top_keys", "pooled_mean", "pooled_max"),
+)
+
+
+@pytest.mark.parametrize("planted", NUMBERS)
+def test_an_error_planted_in_a_summary_is_noticed(planted, monkeypatch):
+    def wrong(**arguments):
+        summary = summarize(**arguments)
+        value = getattr(summary, planted)
+        if value is None:
+            return summary
+        value = value.clone()
+        value.view(-1)[-1:] += 1
+        return replace(summary, **{planted: value})
+
+    seeds = [seed for seed in SEEDS if drawn(seed)[0].kind == "plain"]
+    monkeypatch.setattr(summaries, "summarize", wrong)
+    noticed = found_in_summaries(seeds)
+    assert len(noticed) > 5
+    said = (planted, "top_keys") if planted == "top_weights" else (planted,)
+    assert all(any(f"summary: {name} " in fault for name in said) for fault in noticed)
 
 
 @pytest.mark.parametrize(("at_end", "index"), [(True, "8"), (False, "-1")])

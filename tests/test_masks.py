@@ -2,8 +2,10 @@
 
 import contextlib
 import itertools
+import operator
 import sys
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -433,6 +435,55 @@ def test_key_ranges_that_are_resized_after_they_were_checked_are_refused():
     query = torch.randn(1, 1, 4, 8)
     with pytest.raises(ArgumentError, match="mask: expected key ranges"):
         attention(query, query, query, mask)
+
+
+@pytest.mark.parametrize(
+    ("mask", "text"),
+    [
+        (Causal(), "Causal()"),
+        (Causal("end") & Window(3), "(Causal(align='end') & Window(3))"),
+        (Sinks(4) | Band(1, 2), "(Sinks(4) | Band(1, 2))"),
+        (Padding([3, 5], side="left"), "Padding([3, 5], side='left')"),
+        (Padding(torch.arange(64)), "Padding(tensor of 64)"),
+        (Prefix(2), "Prefix(2)"),
+        (Documents(torch.tensor([0, 0, 1])), "Documents([0, 0, 1])"),
+        (Dense(torch.ones(5, 7).bool()), "Dense(tensor of 5 × 7)"),
+        (KeyRanges(Window(2).intervals(3)), "KeyRanges(3 queries, 3 keys)"),
+    ],
+)
+def test_a_mask_prints_as_one_writes_it(mask, text):
+    assert repr(mask) == text
+
+
+@pytest.mark.parametrize("ask", [bool, lambda mask: mask and Window(3), lambda mask: not mask])
+def test_a_mask_has_no_truth_value(ask):
+    """`Causal() and Window(3)` would be Window(3), in silence."""
+    with pytest.raises(ArgumentError, match=r"Causal\(\) & Window"):
+        ask(Causal())
+
+
+def test_a_mask_has_no_complement():
+    with pytest.raises(ArgumentError, match=r"no complement.*from_hidden"):
+        ~Causal()
+
+
+def test_boolean_tensors_combine_with_masks():
+    shown = torch.rand(5, 5) < 0.5
+    causal = torch.ones(5, 5).tril().bool()
+    for mask in (Causal() & shown, shown & Causal()):
+        assert torch.equal(mask.dense(5)[0, 0], shown & causal)
+    for mask in (Causal() | shown, shown | Causal()):
+        assert torch.equal(mask.dense(5)[0, 0], shown | causal)
+
+
+@pytest.mark.parametrize("other", [np.ones((5, 5), bool), [[True]], torch.ones(5, 5)])
+@pytest.mark.parametrize("combine", [operator.and_, operator.or_])
+def test_other_operands_are_told_to_become_boolean_tensors(other, combine):
+    for operands in ((Causal(), other), (other, Causal())):
+        with pytest.raises(ArgumentError, match=r"torch\.as_tensor|a Boolean tensor"):
+            combine(*operands)
+    with pytest.raises(TypeError, match="unsupported operand"):
+        combine(Causal(), 3)
 
 
 NO_BATCH = [

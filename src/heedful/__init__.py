@@ -33,21 +33,23 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = importing_names(
         __name__,
-        acceleration=("accelerate",),
-        conformance=("check",),
-        conversion=("Certificate", "convert"),
-        dispatch=("Plan", "explain"),
-        errors=("ArgumentError", "HeedfulError", "KernelError", "MissingExtraError"),
-        functional=("attention", "scaled_dot_product_attention"),
-        masks=(
-            *("Band", "Causal", "Dense", "Documents", "KeyRanges", "Mask", "Padding", "Prefix"),
-            *("Sinks", "Window"),
-        ),
-        model_attention=("attention_of",),
-        observation=("Trace", "record"),
-        result=("AttentionResult", "merge"),
-        summaries=("Summary", "summarize"),
-        viewer=("show",),
+        {
+            "acceleration": ("accelerate",),
+            "conformance": ("check",),
+            "conversion": ("Certificate", "convert"),
+            "dispatch": ("Plan", "explain"),
+            "errors": ("ArgumentError", "HeedfulError", "KernelError", "MissingExtraError"),
+            "functional": ("attention", "scaled_dot_product_attention"),
+            "masks": (
+                *("Band", "Causal", "Dense", "Documents", "KeyRanges", "Mask", "Padding", "Prefix"),
+                *("Sinks", "Window"),
+            ),
+            "model_attention": ("attention_of",),
+            "observation": ("Trace", "record"),
+            "result": ("AttentionResult", "merge"),
+            "summaries": ("Summary", "summarize"),
+            "viewer": ("show",),
+        },
     )
 
 __all__ = [

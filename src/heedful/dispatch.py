@@ -185,7 +185,7 @@ def explain(
         >>> from heedful import Causal, explain
         >>> query = torch.zeros(1, 1, 4, 8)
         >>> explain(query, query, query, Causal()).mask
-        'Causal(align=None): one key range per query, 62.5% of the scores'
+        'Causal(): one key range per query, 62.5% of the scores'
     """
     problem = AttentionProblem(query, key, value, mask, **options)
     chosen = choose(problem, kernel)

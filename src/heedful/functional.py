@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 from types import NoneType
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from jaxtyping import Bool, Float
@@ -13,6 +13,7 @@ from torch.overrides import handle_torch_function
 
 from heedful.dispatch import AUTO, choose
 from heedful.dropout import Placement, draw_seed
+from heedful.errors import ArgumentError
 from heedful.kernels import native
 from heedful.kernels.native import repeated
 from heedful.kernels.torch_sdpa import pytorch_sdpa
@@ -27,6 +28,55 @@ from heedful.summaries import received_mass
 _NUMBERS = (float, int, torch.SymFloat, torch.SymInt)
 
 
+@overload
+def attention(
+    query: Float[Tensor, "B Hq Tq D"],
+    key: Float[Tensor, "B Hkv Tk D"],
+    value: Float[Tensor, "B Hkv Tk Dv"],
+    mask: Mask | Bool[Tensor, " ..."] | None = None,
+    *,
+    bias: Float[Tensor, " ..."] | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Float[Tensor, " Hq"] | None = None,
+    dropout_p: float = 0.0,
+    kernel: str = AUTO,
+    return_lse: Literal[False] = False,
+    return_received_mass: Literal[False] = False,
+) -> Float[Tensor, "B Hq Tq Dv"]: ...
+@overload
+def attention(
+    query: Float[Tensor, "B Hq Tq D"],
+    key: Float[Tensor, "B Hkv Tk D"],
+    value: Float[Tensor, "B Hkv Tk Dv"],
+    mask: Mask | Bool[Tensor, " ..."] | None = None,
+    *,
+    bias: Float[Tensor, " ..."] | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Float[Tensor, " Hq"] | None = None,
+    dropout_p: float = 0.0,
+    kernel: str = AUTO,
+    return_lse: Literal[True],
+    return_received_mass: Literal[False] = False,
+) -> AttentionResult: ...
+@overload
+def attention(
+    query: Float[Tensor, "B Hq Tq D"],
+    key: Float[Tensor, "B Hkv Tk D"],
+    value: Float[Tensor, "B Hkv Tk Dv"],
+    mask: Mask | Bool[Tensor, " ..."] | None = None,
+    *,
+    bias: Float[Tensor, " ..."] | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Float[Tensor, " Hq"] | None = None,
+    dropout_p: float = 0.0,
+    kernel: str = AUTO,
+    return_lse: bool = False,
+    return_received_mass: Literal[True],
+) -> AttentionResultWithMass: ...
+@overload
 def attention(
     query: Float[Tensor, "B Hq Tq D"],
     key: Float[Tensor, "B Hkv Tk D"],
@@ -41,6 +91,22 @@ def attention(
     kernel: str = AUTO,
     return_lse: bool = False,
     return_received_mass: bool = False,
+) -> Float[Tensor, "B Hq Tq Dv"] | AttentionResult | AttentionResultWithMass: ...
+def attention(
+    query: Float[Tensor, "B Hq Tq D"],
+    key: Float[Tensor, "B Hkv Tk D"],
+    value: Float[Tensor, "B Hkv Tk Dv"],
+    mask: Mask | Bool[Tensor, " ..."] | None = None,
+    *,
+    bias: Float[Tensor, " ..."] | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Float[Tensor, " Hq"] | None = None,
+    dropout_p: float = 0.0,
+    kernel: str = AUTO,
+    return_lse: bool = False,
+    return_received_mass: bool = False,
+    **foreign: object,
 ) -> Float[Tensor, "B Hq Tq Dv"] | AttentionResult | AttentionResultWithMass:
     """Compute softmax(scale · Q Kᵀ) V over the keys that the mask shows (Vaswani et al. 2017, arXiv 1706.03762, eq. 1).
 
@@ -63,6 +129,7 @@ def attention(
         return_lse: whether to return the log of the softmax's normaliser, too.
         return_received_mass: whether to return that and the sum of each key's weights over the queries, before
             dropout. No kernel computes it: a second pass does, in the way of `summarize`.
+        **foreign: arguments of other attentions, such as is_causal. None is accepted; the error says what to pass.
 
     Returns:
         The output (B, Hq, Tq, Dv) in the query's dtype; with `return_lse`, `AttentionResult(output, lse)`, where lse
@@ -81,6 +148,8 @@ def attention(
         >>> attention(query, key, value, Causal()).flatten()
         tensor([1.0000, 1.5000, 3.0000])
     """
+    if foreign:
+        raise _foreign(*next(iter(foreign.items())))
     if (sharded := current()) is not None:
         return sharded.attend(
             *(query, key, value),
@@ -128,6 +197,32 @@ def attention(
     if return_received_mass:
         return _run_with_received_mass(problem, kernel, autocast)
     return _run(problem, kernel, autocast, call)
+
+
+# Arguments of other attentions, and what stands for them here.
+_FOREIGN: dict[str, str] = {
+    "is_causal": "Pass mask=Causal().",
+    "causal": "Pass mask=Causal().",
+    "attn_mask": "Pass mask=…, a Boolean tensor (True = attend) or a mask; bias=… is added to the scores.",
+    "attention_mask": "Pass mask=Padding(attention_mask.sum(-1)).",
+    "key_padding_mask": "Pass mask=Padding((~key_padding_mask).sum(-1)): it is True where it hides.",
+    "window_size": "Pass mask=Band(before, after), or mask=Window(size).",
+    "sliding_window": "Pass mask=Window(sliding_window).",
+    "softmax_scale": "Pass scale=….",
+    "dropout": "Pass dropout_p=….",
+    "enable_gqa": "Leave it out: query heads share key heads wherever there are fewer of these.",
+    "need_weights": "Leave it out: summarize() has statistics of the weights, and record() and show() the weights.",
+}
+
+
+def _foreign(name: str, value: object) -> Exception:
+    """Return the error for an argument that `attention` does not have."""
+    if name not in _FOREIGN:
+        return TypeError(f"attention() got an unexpected keyword argument {name!r}")
+    received = "a tensor" if isinstance(value, Tensor) else repr(value)
+    return ArgumentError(
+        name, expected="no such argument", received=received, remedy=_FOREIGN[name]
+    )
 
 
 def problem_of(

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Int32, Int64
 from torch import Tensor
 
 from heedful.modes import values_known
+from heedful.shapes import times
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -37,6 +38,9 @@ class Intervals:
     start: Int32[Tensor, "B Tq R"]
     stop: Int32[Tensor, "B Tq R"]
     Tk: int
+
+    def __repr__(self) -> str:
+        return f"Intervals(start and stop: {times(self.start.shape)}, {self.Tk} keys)"
 
     @classmethod
     def single(cls, start: Tensor, stop: Tensor, Tk: int) -> Intervals:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Generic, TypeVar, overload
@@ -36,7 +36,7 @@ class lazy(Generic[T]):  # noqa: N801 - used as a decorator, like property
 
 
 def importing_names(
-    package: str, **names: tuple[str, ...]
+    package: str, names: Mapping[str, tuple[str, ...]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return a package's `__getattr__` and `__dir__`, which import each name when it is first used.
 

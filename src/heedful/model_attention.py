@@ -38,9 +38,8 @@ class AttentionOfModel(NamedTuple):
     def __repr__(self) -> str:
         names = [*self.layers]
         some = ", ".join(map(repr, names[:3])) + (", …" if len(names) > 3 else "")
-        return (
-            f"AttentionOfModel(output: {type(self.output).__name__}, {len(names)} layers: {some})"
-        )
+        count = f"{len(names)} layer{'s' * (len(names) != 1)}"
+        return f"AttentionOfModel(output: {type(self.output).__name__}, {count}: {some})"
 
     def _repr_html_(self) -> str:
         """Return the means of each layer, and those of its heads to unfold, for a notebook."""

@@ -14,15 +14,16 @@ from heedful.errors import ArgumentError
 from heedful.intervals import Intervals
 from heedful.lazy import lazy
 from heedful.masks import Dense, Grid, Mask
+from heedful.masks.checks import check_dense_layout, check_no_array
 from heedful.modes import any_set, is_causal_bias, values_known
-from heedful.shapes import Sizes, broadcasts, read_sizes
+from heedful.shapes import Sizes, broadcasts, read_sizes, times
 
 DTYPES: tuple[torch.dtype, ...] = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 # A call of up to so many decodes: reading keys and values, and the call itself, take most of the time.
 FEW_QUERIES: int = 8
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class AttentionProblem:
     """softmax(cap(scale · Q Kᵀ) + bias, masked) V, as data. Its users need not check anything again.
 
@@ -75,6 +76,12 @@ class AttentionProblem:
             # Building the grid checks the rest of the mask. Without keys there is nothing to hide.
             if self.grid.Tk == 0:
                 object.__setattr__(self, "mask", None)
+
+    def __repr__(self) -> str:
+        tensors = (("query", self.query), ("key", self.key), ("value", self.value))
+        shapes = ", ".join(f"{name} {times(tensor.shape)}" for name, tensor in tensors)
+        mask = "" if self.mask is None else f", mask={self.mask!r}"
+        return f"AttentionProblem({shapes}, {str(self.query.dtype).removeprefix('torch.')}{mask})"
 
     @lazy
     def sizes(self) -> Sizes:
@@ -244,6 +251,7 @@ class AttentionProblem:
 def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
     tensors = (("query", query), ("key", key), ("value", value))
     for name, tensor in tensors:
+        check_no_array(name, tensor)
         if not isinstance(tensor, Tensor) or tensor.dtype not in DTYPES:
             raise ArgumentError(
                 name,
@@ -251,6 +259,7 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
                 received=str(getattr(tensor, "dtype", type(tensor).__name__)),
                 remedy="Convert it, for example by .to(torch.float32).",
             )
+        check_dense_layout(name, tensor)
     if query.dtype == key.dtype == value.dtype and query.device == key.device == value.device:
         return
     attribute = "device" if query.dtype == key.dtype == value.dtype else "dtype"
@@ -320,6 +329,7 @@ def _check_sinks(sinks: Tensor, Hq: int, query: Tensor) -> None:
 
 def _check_companion(name: str, tensor: Tensor, query: Tensor) -> None:
     """Raise ArgumentError unless the tensor is floating point and on the query's device."""
+    check_no_array(name, tensor)
     if not isinstance(tensor, Tensor) or tensor.dtype not in DTYPES:
         hint = " A Boolean tensor is a mask: pass it as mask=…" if name == "bias" else ""
         raise ArgumentError(
@@ -328,6 +338,8 @@ def _check_companion(name: str, tensor: Tensor, query: Tensor) -> None:
             received=str(getattr(tensor, "dtype", type(tensor).__name__)),
             remedy=f"Its values enter the softmax.{hint}",
         )
+    if not is_causal_bias(tensor):
+        check_dense_layout(name, tensor)
     if tensor.device != query.device:
         raise ArgumentError(
             name,
@@ -339,14 +351,19 @@ def _check_companion(name: str, tensor: Tensor, query: Tensor) -> None:
 
 def _checked_mask(mask: Mask | Tensor, sizes: Sizes) -> Mask:
     """Return the mask, from a Boolean tensor if it is one, if it fits the number of query heads."""
+    check_no_array("mask", mask)
     if isinstance(mask, Tensor):
+        _check_not_padding(mask, sizes)
         mask = Dense(mask)
     if not isinstance(mask, Mask):
+        named = isinstance(mask, type) and issubclass(mask, Mask)
         raise ArgumentError(
             "mask",
             expected="a mask such as Causal(), a Boolean tensor, or None",
-            received=type(mask).__name__,
-            remedy="See heedful.masks; masks combine by & and |.",
+            received=f"the class {mask.__name__}" if named else f"{type(mask).__name__} {mask!r}",
+            remedy=f"Make a mask of it: {mask.__name__}(…)."
+            if named
+            else "See heedful.masks; masks combine by & and |.",
         )
     if mask.heads not in (None, sizes.Hq):
         raise ArgumentError(
@@ -356,6 +373,20 @@ def _checked_mask(mask: Mask | Tensor, sizes: Sizes) -> Mask:
             remedy="A mask's heads are query heads, not key/value heads.",
         )
     return mask
+
+
+def _check_not_padding(mask: Tensor, sizes: Sizes) -> None:
+    """Raise ArgumentError for a mask of real tokens (B, Tk), as tokenizers and transformers make them."""
+    B, _, _, Tq, Tk, _, _ = sizes
+    dense = mask.dtype == torch.bool and (mask.shape[0] in (1, Tq) if mask.dim() else False)
+    if mask.dim() != 2 or mask.is_floating_point() or dense or tuple(mask.shape) != (B, Tk):
+        return
+    raise ArgumentError(
+        "mask",
+        expected=f"a tensor that broadcasts to (B={B}, Hq, Tq={Tq}, Tk={Tk}), or a mask such as Padding",
+        received=f"{mask.dtype} {tuple(mask.shape)}, which looks like one entry for each token",
+        remedy='Pass Padding(mask.sum(-1)), or Padding(mask.sum(-1), side="left"), combined with Causal() by &.',
+    )
 
 
 def _check_dense(mask: Mask, dense: Tensor, sizes: Sizes, query: Tensor) -> None:

@@ -20,16 +20,7 @@ DIFFERENCES = [f"gradient of {name}" for name in ("query", "key", "bias", "sinks
 
 def exact(problem: Problem) -> dict[str, np.ndarray]:
     """Return the results that heedful should give, from the oracle."""
-    arguments = problem.arguments
-    D = arguments["query"].shape[3]
-    inputs = oracle.Inputs(
-        **{name: _wide(arguments.get(name)) for name in ("query", "key", "value", "bias", "sinks")},
-        shown=problem.shown,
-        scale=arguments.get("scale", 1 / math.sqrt(D)),
-        softcap=arguments.get("softcap"),
-        dropout_p=arguments.get("dropout_p", 0.0),
-        seed=_dropout_seed(problem),
-    )
+    arguments, inputs = problem.arguments, inputs_of(problem)
     results = oracle.forward(inputs)
     if "return_lse" not in arguments:
         del results["lse"]
@@ -37,6 +28,19 @@ def exact(problem: Problem) -> dict[str, np.ndarray]:
         grads = oracle.backward(inputs, _wide(problem.grad_output), _wide(problem.grad_lse))
         results |= {f"gradient of {name}": grads[name] for name in problem.differentiated}
     return results
+
+
+def inputs_of(problem: Problem) -> oracle.Inputs:
+    """Return the problem as the oracle takes it."""
+    arguments = problem.arguments
+    return oracle.Inputs(
+        **{name: _wide(arguments.get(name)) for name in ("query", "key", "value", "bias", "sinks")},
+        shown=problem.shown,
+        scale=arguments.get("scale", 1 / math.sqrt(arguments["query"].shape[3])),
+        softcap=arguments.get("softcap"),
+        dropout_p=arguments.get("dropout_p", 0.0),
+        seed=_dropout_seed(problem),
+    )
 
 
 def computed(problem: Problem) -> dict[str, Tensor]:
@@ -96,17 +100,22 @@ def _fault(problem: Problem, name: str, ours: Tensor, expected: np.ndarray) -> s
     received = _wide(ours)
     if problem.kind == "huge value" and name in DIFFERENCES and np.isfinite(received).all():
         return None
-    with np.errstate(invalid="ignore"):
-        error = np.where(received == expected, 0.0, np.abs(received - expected))
-    error = float(np.nan_to_num(error, nan=math.inf).max(initial=0.0))
+    error = error_of(received, expected)
     size = float(np.abs(expected[np.isfinite(expected)]).max(initial=1.0))
     if name in DIFFERENCES:
         size = max(size, _size_of_terms(problem, name))
-    allowed = (TOLERANCE[problem.arguments["query"].dtype] + 4 * _score_rounding(problem)) * size
+    allowed = (TOLERANCE[problem.arguments["query"].dtype] + 4 * score_rounding(problem)) * size
     return f"{name} is off by {error:.2g}, allowed {allowed:.2g}" if error > allowed else None
 
 
-def _score_rounding(problem: Problem) -> float:
+def error_of(received: np.ndarray, expected: np.ndarray) -> float:
+    """Return the largest difference; infinite if NaN is anywhere."""
+    with np.errstate(invalid="ignore"):
+        error = np.where(received == expected, 0.0, np.abs(received - expected))
+    return float(np.nan_to_num(error, nan=math.inf).max(initial=0.0))
+
+
+def score_rounding(problem: Problem) -> float:
     """Return the rounding error of the largest score in float32: a weight is off by the same share of it."""
     query, key = (
         np.abs(np.nan_to_num(_wide(problem.arguments[name]))) for name in ("query", "key")

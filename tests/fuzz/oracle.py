@@ -36,6 +36,18 @@ def forward(inputs: Inputs) -> dict[str, Array]:
     return {"output": output, "lse": lse}
 
 
+def dense_weights(inputs: Inputs) -> tuple[Array, Array]:
+    """Return the weights (B, Hq, Tq, Tk), before dropout, and the log-sum-exp."""
+    B, Hq, Tq, _ = inputs.query.shape
+    weights = np.zeros((B, Hq, Tq, inputs.key.shape[2]))
+    lse = np.full((B, Hq, Tq), -math.inf)
+    for at in np.ndindex(B, Hq, Tq):
+        row = Row(inputs, at)
+        weights[at][row.keys] = row.weights
+        lse[at] = row.lse
+    return weights, lse
+
+
 def backward(inputs: Inputs, grad_output: Array, grad_lse: Array | None) -> dict[str, Array]:
     """Return the gradients of all tensors."""
     B, Hq, Tq, _ = inputs.query.shape

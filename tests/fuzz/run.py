@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from fuzz import comparison, problems
+from fuzz import comparison, problems, summaries
 from heedful.kernels.native import library
 
 POSITION = Path("build/fuzz/position")
@@ -141,10 +141,13 @@ def work(first: int, last: int, isas: list[str]) -> None:
         print("at", seed, isas[0], flush=True)
         problem = problems.draw(seed)
         expected = comparison.exact(problem)
+        request = summaries.draw(problem)
+        statistics = summaries.exact(problem, request)
         for isa in isas:
             print("at", seed, isa, flush=True)
             library.use_isa(isa)
             faults = comparison.faults(problem, expected)
+            faults += summaries.faults(problem, request, statistics)
             if faults:
                 print("fault", "; ".join(faults), flush=True)
         print("done", seed, flush=True)

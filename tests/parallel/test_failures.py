@@ -56,10 +56,10 @@ DIFFERENCES = {
         "key: expected float32 (1, 2, tokens, 8)",
     ),
     "value": ({"value": torch.zeros(1, 2, 4, 6)}, "value: expected float32 (1, 2, tokens, 8)"),
-    "mask": ({"mask": Window(3)}, "mask: expected Causal(align=None) with digest"),
+    "mask": ({"mask": Window(3)}, "mask: expected Causal() with digest"),
     "documents": (
         {"mask": Causal() & Documents([0] * 6 + [1] * 6)},
-        "mask: expected Causal(align=None) with digest",
+        "mask: expected Causal() with digest",
     ),
     "scale": ({"scale": 0.3}, "scale, softcap, dropout_p, kernel: expected None, None, 0.0, auto"),
     "dropout": ({"dropout_p": 0.1}, "scale, softcap, dropout_p, kernel"),

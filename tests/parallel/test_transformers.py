@@ -128,10 +128,9 @@ def test_logits_and_gradients_are_those_of_one_process(build, padding):
     atol = 1e-5 if build in (gpt_oss, gemma2) else 1e-10  # experts and weights of norms in float32
     found = on_ranks(build, padding, BALANCED)
     assert_equal(found, in_one_process(build, padding, "heedful"), atol)
-    if (
-        padding == "none"
-    ):  # eager attention rounds rows of padding to NaN in float64; norms and rotations are float32
-        assert_equal(found, in_one_process(build, padding, "eager"), 1e-5)
+    # transformers' own attention is the other witness, in float32, because in float64 its rows of padding are NaN.
+    eager = in_one_process(build, padding, "eager", torch.float32)
+    assert_equal(found, {name: tensor.to(found[name]) for name, tensor in eager.items()}, 1e-4)
 
 
 @pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)

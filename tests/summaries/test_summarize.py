@@ -177,6 +177,15 @@ def test_large_scores_keep_their_weights():
     torch.testing.assert_close(summary.received_mass.double(), weights.sum(2), atol=1e-2, rtol=1e-3)
 
 
+def test_rows_of_the_lowest_scores_keep_their_weights():
+    x = torch.zeros(1, 2, 4, 8)
+    lowest = torch.full((4, 4), torch.finfo(torch.float32).min)
+    summary = summarize(x, x, bias=lowest, rows=[0, 3])
+    assert torch.equal(summary.weights, torch.full((1, 2, 2, 4), 0.25))
+    with_sinks = summarize(x, x, sinks=torch.zeros(2), rows=range(4))
+    torch.testing.assert_close(with_sinks.weights, torch.full((1, 2, 4, 4), 0.2))
+
+
 def test_there_are_no_gradients():
     query = torch.randn(1, 1, 5, 8, requires_grad=True)
     summary = summarize(query, query, bias=torch.zeros(5, 5, requires_grad=True), rows=[0])
@@ -191,7 +200,8 @@ def test_empty_tensors_have_empty_statistics():
                 torch.randn(B, 2, Tq, 8, dtype=dtype),
                 torch.randn(B, 2, Tk, 8, dtype=dtype),
             )
-            summary = summarize(query, key, top_k=2, pool=2, regions={"a": (0, 1)})
+            regions = {"a": (0, 1), "b": Padding(torch.zeros(B, dtype=torch.int64))}
+            summary = summarize(query, key, top_k=2, pool=2, regions=regions)
             assert summary.entropy.shape == (B, 2, Tq)
             assert torch.equal(summary.received_mass, torch.zeros(B, 2, Tk, dtype=dtype))
             assert (summary.largest_weight == 0).all() or Tk

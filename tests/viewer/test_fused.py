@@ -11,7 +11,6 @@ from heedful.nn import MultiHeadAttention
 from heedful.viewer.steps.discovery import recording_of_target
 from heedful.viewer.steps.nodes import nodes_of
 from heedful.viewer.steps.recording import recording_of
-from viewer.browser import Opened, chromium
 
 X = torch.randn(1, 6, 8, generator=torch.Generator().manual_seed(0))
 
@@ -100,13 +99,13 @@ def test_a_picture_shows_its_maps(tmp_path):
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_the_page_draws_itself_without_error(name, tmp_path):
+def test_the_page_draws_itself_without_error(name, tmp_path, open_address):
     torch.manual_seed(0)
     page = heedful.show(MODULES[name](), X, labels=[f"word {i}" for i in range(6)])
     page.save(tmp_path / "page.html")
-    with chromium() as browser, Opened(browser, tmp_path / "page.html") as it:
-        assert it.page.evaluate("document.documentElement.dataset.ready === 'true'")
-        it.page.locator(".card", has_text="weights").first.locator(".cell").first.hover()
-        assert "Computed beside by the reference." in it.page.content()
-        assert it.complaints == []
-        assert it.requests == []
+    it = open_address((tmp_path / "page.html").as_uri())
+    assert it.page.evaluate("document.documentElement.dataset.ready === 'true'")
+    it.page.locator(".card", has_text="weights").first.locator(".cell").first.hover()
+    assert "Computed beside by the reference." in it.page.content()
+    assert it.complaints == []
+    assert it.requests == []

@@ -64,7 +64,8 @@ export class Follow {
       return [make("tr", {}, make("th", { scope: "row" }, make("code", {}, node.name)), ...cells)];
     });
     const head = make("tr", {}, make("td"), ...keys.map((key) => make("th", { scope: "col" }, label(labels[key]!))));
-    return make("div", { class: "matrix" }, make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)));
+    const scrolled = { class: "matrix", role: "region", "aria-label": "The steps of the query", tabindex: 0 };
+    return make("div", scrolled, make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)));
   }
 
   private cell(node: number, panel: Panel, row: number, column: number): HTMLElement {

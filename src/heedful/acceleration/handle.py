@@ -83,6 +83,9 @@ class Acceleration:
             _active.add(self)
             _update_operators()
 
+    def __repr__(self) -> str:
+        return f"Acceleration({'active' if self in _active else 'removed'}; report() has its calls)"
+
     def remove(self) -> None:
         """Deactivate the handle. PyTorch's own kernels return when no other handle is active. It may be repeated."""
         with _lock:

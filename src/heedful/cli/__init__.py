@@ -9,14 +9,16 @@ import typer
 
 from heedful.cli import bench, check, generate, grade, info, practise, show, tour, train
 from heedful.cli.ending import Commands
+from heedful.cli.help import CommandWithExamples, columns, first_steps
+from heedful.screen import print_out
 
 __all__ = ["app"]
 
 app: typer.Typer = typer.Typer(
     cls=Commands,
     help="Attention for PyTorch that you can read, check, see and run fast.",
-    no_args_is_help=True,
-    add_completion=False,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "terminal_width": columns()},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -32,6 +34,7 @@ def _print_version(requested: bool) -> None:
 
 @app.callback()
 def heedful(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option(
@@ -40,6 +43,8 @@ def heedful(
     ] = False,
 ) -> None:
     """Attention for PyTorch that you can read, check, see and run fast."""
+    if context.invoked_subcommand is None:
+        print_out(first_steps())
 
 
 for command in (
@@ -53,4 +58,4 @@ for command in (
     train.train,
     generate.generate,
 ):
-    app.command()(command)
+    app.command(cls=CommandWithExamples)(command)

@@ -4,6 +4,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from heedful.cli import names
+
 
 def check(
     target: Annotated[
@@ -84,7 +86,12 @@ def check(
         Literal["text", "json", "junit"], typer.Option("--format", help="The report's format.")
     ] = "text",
     explain: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Print what a finding means, and exit.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Print what a finding means, and exit.",
+            autocompletion=names.findings,
+        ),
     ] = None,
     listed: Annotated[
         bool, typer.Option("--list", help="Print every finding's name and meaning, and exit.")

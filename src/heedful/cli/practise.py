@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from heedful.cli import names
 from heedful.cli.ending import FAILED
 
 
@@ -16,6 +17,7 @@ def practise(
             help="An exercise, named like the finding that describes its bug. Default: the one that was started "
             "last; if it is solved, the next one.",
             show_default=False,
+            autocompletion=names.exercises,
         ),
     ] = None,
     folder: Annotated[

@@ -5,17 +5,34 @@ from typing import Annotated
 
 import typer
 
+from heedful.cli import names
 from heedful.cli.ending import FAILED
 from heedful.cli.options import Json
+from heedful.tour.titles import TITLES
+
+_LISTED = ", ".join(f"{number} {name}" for number, name in enumerate(TITLES, 1))
 
 
 def tour(
-    rung: Annotated[str | None, typer.Option(metavar="NAME", help="Show only this rung.")] = None,
+    rung: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"Show only this rung, by name or number: {_LISTED}.",
+            autocompletion=names.rungs,
+        ),
+    ] = None,
     input: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
             help="Attend to the matrix (tokens, features) in a .npy, .csv or .pt file.",
+        ),
+    ] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WORDS", help="A word for each token of --input, separated by spaces."
         ),
     ] = None,
     text: Annotated[
@@ -43,5 +60,5 @@ def tour(
 
     if html is None and not json:
         html = Path("tour.html")
-    if not tour(rung=rung, input=input, text=text, html=html, json=json):
+    if not tour(rung=rung, input=input, labels=labels, text=text, html=html, json=json):
         raise typer.Exit(FAILED)

@@ -9,15 +9,32 @@ Each package imports only packages that stand below it here:
 - `calling`: how a target is built and called.
 - `recording`: recorded runs, their differences, their dataflow and the source code behind them.
 
-`check` walks through all of them, `command` is `heedful check`, and `pytest` makes a test of each probe.
+`checking` walks through all of them, `command` is `heedful check`, and `pytest` makes a test of each probe.
 `practising` and `grading` are the commands `heedful practise` and `heedful grade`.
 """
 
-from heedful.conformance.calling.examples import Example
-from heedful.conformance.check import check
-from heedful.conformance.recording.source import SourceLine
-from heedful.conformance.reporting.finding import Fact, Finding
-from heedful.conformance.reporting.fix import Fix
-from heedful.conformance.reporting.report import Report
+from typing import TYPE_CHECKING
+
+from heedful.lazy import importing_names
+
+if TYPE_CHECKING:
+    from heedful.conformance.calling.examples import Example
+    from heedful.conformance.checking import check
+    from heedful.conformance.recording.source import SourceLine
+    from heedful.conformance.reporting.finding import Fact, Finding
+    from heedful.conformance.reporting.fix import Fix
+    from heedful.conformance.reporting.report import Report
+else:  # a shell that completes the name of a finding reads the catalogue, which needs no PyTorch
+    __getattr__, __dir__ = importing_names(
+        __name__,
+        {
+            "calling.examples": ("Example",),
+            "checking": ("check",),
+            "recording.source": ("SourceLine",),
+            "reporting.finding": ("Fact", "Finding"),
+            "reporting.fix": ("Fix",),
+            "reporting.report": ("Report",),
+        },
+    )
 
 __all__ = ["Example", "Fact", "Finding", "Fix", "Report", "SourceLine", "check"]

@@ -15,7 +15,7 @@ from heedful.conformance.reporting.report import Report
 from heedful.conformance.reporting.result import EXIT_OK
 from heedful.conformance.reporting.text import as_text, catalogue_as_text
 from heedful.errors import ArgumentError
-from heedful.screen import print_out
+from heedful.screen import print_out, progress, visible
 from heedful.writing import reserved
 
 Format = Literal["text", "json", "junit"]
@@ -93,13 +93,15 @@ def check_and_print(
         "module": module,
         "strict": strict,
     }
-    report = check_in_own_process(
-        target,
-        arguments=arguments,
-        options=options,
-        example=example or "",
-        example_from=example_from or "",
-    )
+    with progress(1) as announce:
+        announce(f"Checking {visible(target)}")
+        report = check_in_own_process(
+            target,
+            arguments=arguments,
+            options=options,
+            example=example or "",
+            example_from=example_from or "",
+        )
     if write and report.fixes:
         write_fixes(report.fixes)
     print_out(_formatted(report, form))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from heedful.conformance.check import COVERAGE, check
+from heedful.conformance.checking import COVERAGE, check
 from heedful.conformance.probes import PROBES
 from heedful.conformance.probes.probe import Probe
 from heedful.conformance.reporting.report import Report

@@ -19,7 +19,7 @@ from heedful.conformance.calling.command_examples import (
 from heedful.conformance.calling.exceptions import described_with_line
 from heedful.conformance.calling.loading import loaded
 from heedful.conformance.calling.options import in_command, literal
-from heedful.conformance.check import check
+from heedful.conformance.checking import check
 from heedful.conformance.reporting.report import Report
 from heedful.errors import ArgumentError, HeedfulError
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heedful.modes import values_known
+from heedful.modes import transforming, values_known
 from heedful.problem import AttentionProblem
 from heedful.scores import soft_cap
 
@@ -21,6 +21,8 @@ def refusal(problem: AttentionProblem) -> str | None:
         return f"FlexAttention is used on CPUs and CUDA only, not on {device}"
     if not torch.compiler.is_compiling() and not values_known(problem.query):
         return "FlexAttention is compiled for tensors that have values"
+    if transforming():
+        return "FlexAttention has no rules for torch.func's transforms and forward-mode derivatives"
     if problem.dropout_p > 0:
         return "FlexAttention has no dropout"
     if problem.query.dtype == torch.float64:

@@ -10,9 +10,9 @@ query at the first key. With as many queries as keys, the two are the same and n
 Nearly all masks lower to intervals: at most two key ranges per query.
 """
 
-from heedful.masks.explicit import Dense, KeyRanges
 from heedful.masks.grid import Grid
-from heedful.masks.mask import MAX_KEY_RANGES, And, Mask, Or
+from heedful.masks.key_ranges import KeyRanges
+from heedful.masks.mask import MAX_KEY_RANGES, And, Dense, Mask, Or
 from heedful.masks.positional import Band, Causal, Sinks, Window
 from heedful.masks.sequences import Documents, Padding, Prefix
 

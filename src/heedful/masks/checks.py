@@ -9,8 +9,10 @@ from torch import Tensor
 from heedful.errors import ArgumentError
 from heedful.intervals import Intervals
 from heedful.masks.grid import Align, Grid
-from heedful.modes import any_set
+from heedful.modes import any_set, values_known
+from heedful.shapes import times
 
+MOST_SHOWN: int = 12  # integers in the repr of a mask
 MAX_KEYS: int = 2**31 - 1  # key ranges are int32; a larger size means the same as this one
 
 
@@ -36,15 +38,15 @@ def check_count(argument: str, count: int, *, minimum: int) -> None:
         )
 
 
-def as_lengths(argument: str, lengths: Tensor | Sequence[int] | int) -> Int64[Tensor, " B"]:
-    """Return lengths as int64 (B,), or (1,) if one number stands for all batch entries.
+def as_lengths(argument: str, lengths: Tensor | Sequence[int] | int) -> Int64[Tensor, " *B"]:
+    """Return lengths as int64 (B,), or without a dimension if one number stands for all batch entries.
 
     Raises:
         ArgumentError: the lengths are not integers of at least 0 in one dimension.
     """
-    tensor = torch.atleast_1d(torch.as_tensor(lengths))
+    tensor = as_integers(argument, lengths)
     integral = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
-    if not integral or tensor.dim() != 1 or any_set(tensor < 0, when_tracing=False):
+    if not integral or tensor.dim() > 1 or any_set(tensor < 0, when_tracing=False):
         raise ArgumentError(
             argument,
             expected="integers of at least 0, one per batch entry: shape (B,)",
@@ -53,6 +55,60 @@ def as_lengths(argument: str, lengths: Tensor | Sequence[int] | int) -> Int64[Te
             remedy="From a Boolean mask of real tokens (B, T): mask.sum(-1).",
         )
     return tensor.long()
+
+
+def as_integers(argument: str, numbers: object) -> Tensor:
+    """Return numbers as a tensor.
+
+    Raises:
+        ArgumentError: they are no numbers.
+    """
+    try:
+        return torch.as_tensor(numbers)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ArgumentError(
+            argument,
+            expected="integers: a tensor, a list, or one number",
+            received=f"{type(numbers).__name__} {numbers!r}",
+            remedy="Pass a tensor of dtype int64.",
+        ) from error
+
+
+def check_no_array(argument: str, value: object) -> None:
+    """Raise ArgumentError for a NumPy array or a list, which become tensors only where the caller says so."""
+    if isinstance(value, list | tuple) or hasattr(value, "__array_interface__"):
+        raise ArgumentError(
+            argument,
+            expected="a tensor",
+            received="a NumPy array"
+            if hasattr(value, "__array_interface__")
+            else f"a {type(value).__name__}",
+            remedy="Convert it by torch.as_tensor(…).",
+        )
+
+
+def check_dense_layout(argument: str, tensor: Tensor) -> None:
+    """Raise ArgumentError for a sparse or a nested tensor, which no kernel reads."""
+    if tensor.layout != torch.strided or tensor.is_nested:
+        raise ArgumentError(
+            argument,
+            expected="a dense tensor, with its entries in strided memory",
+            received="a nested tensor" if tensor.is_nested else f"layout {tensor.layout}",
+            remedy="Pad sequences of different lengths by .to_padded_tensor(0.0), with mask=Padding(lengths), or pack "
+            "them with mask=Documents(ids)."
+            if tensor.is_nested
+            else "Convert it by .to_dense().",
+        )
+
+
+def shown_argument(value: object) -> str:
+    """Return an argument of a mask for its `repr`: a few integers as they are, other tensors by their shape."""
+    if not isinstance(value, Tensor):
+        return repr(value)
+    row = value[0] if value.dim() == 2 and len(value) == 1 else value
+    if row.dim() < 2 and row.numel() <= MOST_SHOWN and values_known(row):
+        return repr(row.tolist())
+    return f"tensor of {times(value.shape)}"
 
 
 def check_key_ranges(mask: object, ranges: Intervals, grid: Grid) -> None:

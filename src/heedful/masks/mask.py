@@ -1,13 +1,13 @@
-"""The base class of masks, and the two combinations that its operators build."""
+"""The base class of masks, and what its operators make: combinations of masks, and masks of Boolean tensors."""
 
 from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import torch
 from jaxtyping import Bool
@@ -15,7 +15,14 @@ from torch import Tensor
 
 from heedful.errors import ArgumentError
 from heedful.intervals import Intervals
-from heedful.masks.checks import check_key_ranges
+from heedful.lazy import lazy
+from heedful.masks.checks import (
+    batch_of,
+    check_dense_layout,
+    check_key_ranges,
+    check_no_array,
+    shown_argument,
+)
 from heedful.masks.grid import Align, Grid
 from heedful.masks.picture import picture_of
 from heedful.modes import eager
@@ -98,11 +105,54 @@ class Mask(ABC):
         function = self.mask_function(Tq, Tk)
         return picture_of(repr(self), (self.batch or 1, self.heads or 1, Tq, Tk), function)
 
-    def __and__(self, other: Mask) -> Mask:
-        return And(self, other) if isinstance(other, Mask) else NotImplemented
+    def __repr__(self) -> str:
+        """Return the mask as one writes it, without arguments that have their defaults."""
+        shown = []
+        for argument in fields(self) if is_dataclass(self) else ():
+            value = getattr(self, argument.name)
+            if argument.default is MISSING:
+                shown.append(shown_argument(value))
+            elif value != argument.default:
+                shown.append(f"{argument.name}={value!r}")
+        return f"{type(self).__name__}({', '.join(shown)})"
 
-    def __or__(self, other: Mask) -> Mask:
-        return Or(self, other) if isinstance(other, Mask) else NotImplemented
+    # The algebra: a Boolean tensor stands for the mask of its entries, on either side.
+
+    __array_ufunc__ = None  # NumPy leaves `array & mask` to the mask, which says what to do
+
+    def __and__(self, other: Mask | Bool[Tensor, " ..."]) -> Mask:
+        mask = _as_operand(other)
+        return NotImplemented if mask is None else And(self, mask)
+
+    def __rand__(self, other: Bool[Tensor, " ..."]) -> Mask:
+        mask = _as_operand(other)
+        return NotImplemented if mask is None else And(mask, self)
+
+    def __or__(self, other: Mask | Bool[Tensor, " ..."]) -> Mask:
+        mask = _as_operand(other)
+        return NotImplemented if mask is None else Or(self, mask)
+
+    def __ror__(self, other: Bool[Tensor, " ..."]) -> Mask:
+        mask = _as_operand(other)
+        return NotImplemented if mask is None else Or(mask, self)
+
+    def __invert__(self) -> NoReturn:
+        raise ArgumentError(
+            "mask",
+            expected="what each query sees",
+            received=f"~{self!r}",
+            remedy="Masks have no complement. Name the mask of what is kept, such as Causal() or Band(before, after); "
+            "Dense.from_hidden(tensor) takes a tensor of what is hidden, and Dense(~mask.dense(Tq, Tk)) hides "
+            "what a mask shows.",
+        )
+
+    def __bool__(self) -> NoReturn:
+        raise ArgumentError(
+            "mask",
+            expected="masks combined by & and |",
+            received=f"the truth value of {self!r}, which `and`, `or`, `not` and `if` ask for",
+            remedy="Write Causal() & Window(256); to see whether there is a mask, write `mask is not None`.",
+        )
 
     # The forms that a mask lowers to
 
@@ -329,3 +379,123 @@ class Or(_Combination):
 def _cached_intervals(mask: Mask, grid: Grid) -> Intervals | None:
     """Return the intervals of a constant mask, built once per grid: models use the same mask in every layer."""
     return mask._few_key_ranges(grid)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Dense(Mask):
+    """Query i sees key j if the Boolean tensor is True there.
+
+    Args:
+        tensor: Boolean, 2 to 4 dimensions, broadcastable to (B, Hq, Tq, Tk); True = attend.
+
+    Raises:
+        ArgumentError: the tensor is not Boolean, or has fewer than 2 or more than 4 dimensions.
+
+    Examples:
+        >>> Dense(torch.eye(3, dtype=torch.bool)).dense(3)[0, 0].int()
+        tensor([[1, 0, 0],
+                [0, 1, 0],
+                [0, 0, 1]], dtype=torch.int32)
+    """
+
+    tensor: Bool[Tensor, " ..."]
+
+    def __post_init__(self) -> None:
+        check_no_array("tensor", self.tensor)
+        if not isinstance(self.tensor, Tensor) or self.tensor.dtype != torch.bool:
+            received = getattr(self.tensor, "dtype", type(self.tensor).__name__)
+            raise ArgumentError(
+                "tensor",
+                expected="a Boolean tensor, True = attend",
+                received=str(received),
+                remedy="Pass numbers that are added to the scores as bias=…; "
+                "convert a mask of 0 and 1 by .bool().",
+            )
+        check_dense_layout("tensor", self.tensor)
+        if not 2 <= self.tensor.dim() <= 4:
+            raise ArgumentError(
+                "tensor",
+                expected="2 to 4 dimensions, broadcastable to (B, Hq, Tq, Tk)",
+                received=f"shape {tuple(self.tensor.shape)}",
+                remedy="Reshape a mask of keys (B, Tk) to (B, 1, 1, Tk), or better, use Padding(lengths).",
+            )
+
+    @classmethod
+    def from_hidden(cls, hidden: Bool[Tensor, " ..."]) -> Dense:
+        """Return the mask that hides what `hidden` marks with True.
+
+        This is the polarity of `attn_mask` in `nn.MultiheadAttention` and of masks for `masked_fill`.
+
+        Examples:
+            >>> hidden = torch.ones(3, 3, dtype=torch.bool).triu(1)
+            >>> bool((Dense.from_hidden(hidden).dense(3) == ~hidden).all())
+            True
+        """
+        return cls(~hidden)
+
+    @lazy
+    def _four_dimensional(self) -> Bool[Tensor, "B Hq Tq Tk"]:
+        return self.tensor[(None,) * (4 - self.tensor.dim())]
+
+    @property
+    def batch(self) -> int | None:
+        return batch_of(self._four_dimensional)
+
+    @property
+    def heads(self) -> int | None:
+        Hq = self._four_dimensional.shape[1]
+        return None if Hq == 1 else Hq
+
+    def own_sizes(self) -> tuple[int, int] | None:
+        Tq, Tk = self.tensor.shape[-2:]
+        if Tq == Tk == 1:
+            return None
+        return (Tk if Tq == 1 else Tq, Tq if Tk == 1 else Tk)
+
+    def check(self, grid: Grid) -> None:
+        _, _, Tq, Tk = self._four_dimensional.shape
+        if Tq not in (1, grid.Tq) or Tk not in (1, grid.Tk):
+            raise ArgumentError(
+                "mask",
+                expected=f"a tensor broadcastable to (B, Hq, {grid.Tq}, {grid.Tk})",
+                received=f"Dense of shape {tuple(self.tensor.shape)}",
+                remedy="Slice it to the queries and keys of this call: tensor[..., :Tq, :Tk].",
+            )
+
+    def sees(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor, grid: Grid) -> Tensor:
+        tensor = self._four_dimensional.to(grid.device)
+        indices = (
+            torch.zeros_like(index) if size == 1 else index
+            for index, size in zip((b, h, q, k), tensor.shape, strict=True)
+        )
+        return tensor[tuple(indices)]
+
+    def dense(
+        self,
+        Tq: int,
+        Tk: int | None = None,
+        *,
+        batch: int | None = None,
+        device: torch.device | str = "cpu",
+    ) -> Bool[Tensor, "B Hq Tq Tk"]:
+        return super().dense(Tq, Tk, batch=batch, device=device).clone()
+
+    def dense_on(self, grid: Grid) -> Bool[Tensor, "B Hq Tq Tk"]:
+        return self._four_dimensional.to(grid.device).expand(-1, -1, grid.Tq, grid.Tk)
+
+    def key_ranges(self, grid: Grid) -> None:
+        return None
+
+
+def _as_operand(other: object) -> Mask | None:
+    """Return a mask, or the mask that a Boolean tensor stands for; None for anything else.
+
+    Raises:
+        ArgumentError: the other operand is an array, a list, or a tensor that is not Boolean.
+    """
+    if isinstance(other, Mask):
+        return other
+    check_no_array("mask", other)
+    if not isinstance(other, Tensor):
+        return None
+    return Dense(other)

@@ -13,7 +13,7 @@ from heedful.masks.grid import Align, Grid
 from heedful.masks.mask import Mask
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Causal(Mask):
     """Query i sees key j if j <= i (Vaswani et al. 2017, arXiv 1706.03762, §3.2.3).
 
@@ -49,7 +49,7 @@ class Causal(Mask):
         return grid.shift == 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Window(Mask):
     """Query i sees key j if i − size < j <= i (Mistral 7B, arXiv 2310.06825, §2: sliding window attention).
 
@@ -88,7 +88,7 @@ class Window(Mask):
         return Intervals.single(i - min(self.size, MAX_KEYS) + 1, i + 1, grid.Tk)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Band(Mask):
     """Query i sees key j if i − before <= j <= i + after (Longformer, arXiv 2004.05150, §3.1).
 
@@ -131,7 +131,7 @@ class Band(Mask):
         return Intervals.single(first, last + 1, grid.Tk)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sinks(Mask):
     """Every query sees key j if j < count: attention sinks (StreamingLLM, arXiv 2309.17453, §3.2).
 

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from heedful.errors import ArgumentError
 from heedful.intervals import Intervals
-from heedful.masks.checks import as_lengths, batch_of, check_align
+from heedful.masks.checks import as_integers, as_lengths, batch_of, check_align
 from heedful.masks.grid import Align, Grid
 from heedful.masks.mask import Mask
 from heedful.modes import any_set, values_known
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class _Lengths(Mask):
     """A mask that holds a number of keys for each batch entry."""
 
@@ -30,11 +30,12 @@ class _Lengths(Mask):
     @property
     def counts(self) -> Int64[Tensor, " B"]:
         """The lengths as int64 (B,), or (1,) if one number stands for all."""
-        return cast(Tensor, self.lengths)
+        return torch.atleast_1d(cast(Tensor, self.lengths))
 
     @property
     def batch(self) -> int | None:
-        return batch_of(self.counts)
+        lengths = cast(Tensor, self.lengths)
+        return len(lengths) if lengths.dim() else None
 
     def check(self, grid: Grid) -> None:
         if any_set(self.counts > grid.Tk, when_tracing=False):
@@ -55,7 +56,7 @@ class _Lengths(Mask):
         return counts[torch.zeros_like(b) if len(counts) == 1 else b]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Prefix(_Lengths):
     """Query i sees key j if j <= i or j < length: a prefix LM (Raffel et al. 2020, arXiv 1910.10683, §3.2.1).
 
@@ -89,12 +90,12 @@ class Prefix(_Lengths):
         return Intervals.single(torch.zeros_like(stop), stop, grid.Tk)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Padding(_Lengths):
     """Every query sees key j if j is a real token of its batch entry: the `attention_mask` of transformers.
 
     Args:
-        lengths: the number of real tokens of each batch entry: integers (B,).
+        lengths: the number of real tokens of each batch entry: integers (B,), or one integer for all.
         side: where the padding stands: ``"right"`` (tokens first) or ``"left"``.
 
     Raises:
@@ -144,7 +145,7 @@ class Padding(_Lengths):
         return torch.nn.functional.pad(self.counts.cumsum(0, dtype=torch.int32), (1, 0))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Documents(Mask):
     """Query i sees key j if both belong to the same document: packed sequences (Krell et al. 2021, arXiv 2107.02027).
 
@@ -167,7 +168,7 @@ class Documents(Mask):
     positional = True
 
     def __post_init__(self) -> None:
-        ids = self.ids if isinstance(self.ids, Tensor) else torch.as_tensor(self.ids)
+        ids = as_integers("ids", self.ids)
         if (
             ids.is_floating_point()
             or ids.dim() not in (1, 2)

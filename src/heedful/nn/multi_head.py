@@ -185,7 +185,7 @@ class MultiHeadAttention(nn.Module):
         if T == 1 and self.window is None and not needs_alignment:
             own_mask = None  # the newest token may attend to every key
         if call_mask is None or own_mask is None:
-            return call_mask or own_mask
+            return own_mask if call_mask is None else call_mask
         return call_mask & own_mask
 
     def extra_repr(self) -> str:

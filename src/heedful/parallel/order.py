@@ -56,6 +56,11 @@ class TokenOrder:
                 remedy="balanced_order() and contiguous_order() make orders.",
             )
 
+    def __repr__(self) -> str:
+        sizes = [len(places) for places in self.places]
+        even = sizes[0] if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
+        return f"TokenOrder({self.tokens} tokens on {self.ranks} ranks, {even} on each)"
+
     @property
     def ranks(self) -> int:
         """How many ranks there are."""

@@ -11,8 +11,9 @@ from torch import Tensor
 from heedful.errors import ArgumentError
 from heedful.kernels import native
 from heedful.masks import Mask
-from heedful.modes import any_set
+from heedful.modes import any_set, transforming, values_known
 from heedful.problem import AttentionProblem
+from heedful.scores import softmax_with_sinks
 from heedful.statistics import Statistics
 from heedful.summaries import chunked
 from heedful.summaries.request import Cell, Part, Region, SummaryRequest, make_request
@@ -63,7 +64,8 @@ def summarize(
         regions: named sets of keys, whose mass is computed for each query: a mask with key ranges, such as
             ``Sinks(4)``, ``Window(256)`` or ``Documents(ids)``, or a span (start, stop) of keys.
         rows: the indices of queries whose weights to return in full.
-        columns: the keys (start, stop) for which to return them; None: all.
+        columns: the keys (start, stop) for which to return them; None: all. Those of some are exact to the rounding
+            of the log-sum-exp to float32.
         queries: (first, total): where the queries stand among all, if they are a part. Mask, bias and regions are then
             those of all queries and keys; lse, rows and columns belong to the part. `Summary.merge` joins parts.
         keys: (first, total), likewise.
@@ -132,6 +134,13 @@ def received_mass(
 
 def _compute(request: SummaryRequest) -> Statistics[Tensor]:
     """Compute the statistics on the native kernel if it can, else in PyTorch."""
+    if transforming() and not values_known(request.problem.query):
+        raise ArgumentError(
+            "query",
+            expected="tensors outside torch.vmap, because statistics are added up in place",
+            received="tensors that torch.vmap batches",
+            remedy="Put its dimension into the batch: tensor.flatten(0, 1).",
+        )
     if native.refusal(request.problem):
         return chunked.summarize(request)
     ranges = request.ranges
@@ -189,6 +198,9 @@ def _weights(request: SummaryRequest, lse: Tensor, rows: Tensor, first: int, las
     """Return the weights of some queries on the keys first … last − 1."""
     key = chunked.seen_key(request.problem)
     scores = chunked.scores_of(request.problem, key, rows, first, last)
+    if request.lse is None and (first, last) == (0, key.shape[2]):
+        # Where scores are very large or low, float32 rounds the logarithm of the normalizer too coarsely.
+        return softmax_with_sinks(scores, request.problem.sinks)[0]
     return chunked.weights_from(scores, lse.index_select(2, rows))
 
 

@@ -247,7 +247,7 @@ def _ranges_of(name: str, region: Region, grid: Grid) -> Intervals:
 
 def _side_by_side(regions: list[Intervals]) -> Intervals:
     """Return the ranges of all regions, one after the other."""
-    B = max(len(ranges.start) for ranges in regions)
+    (B,) = torch.broadcast_shapes(*(ranges.start.shape[:1] for ranges in regions))
     start = torch.cat([ranges.start.expand(B, -1, -1) for ranges in regions], dim=-1)
     stop = torch.cat([ranges.stop.expand(B, -1, -1) for ranges in regions], dim=-1)
     return Intervals(start.contiguous(), stop.contiguous(), regions[0].Tk)

@@ -16,13 +16,20 @@ from heedful.writing import reserved
 
 
 def tour(
-    *, rung: str | None, input: Path | None, text: str | None, html: Path | None, json: bool
+    *,
+    rung: str | None,
+    input: Path | None,
+    labels: str | None = None,
+    text: str | None,
+    html: Path | None,
+    json: bool,
 ) -> bool:
     """Run the tour, write its page, and print it.
 
     Args:
         rung: The name of one rung. None: all rungs.
         input: A file with the token matrix.
+        labels: Words for its tokens, separated by spaces.
         text: A text for which MiniLM provides the token vectors and its own heads. Without `input` and `text`: the
             built-in sentence.
         html: The file to which the page is written. None: no file.
@@ -36,7 +43,7 @@ def tour(
         MissingExtraError: `text` needs an extra that is not installed.
     """
     rungs = choose_rungs(rung, LADDER if text is None else LADDER_OF_A_TEXT)
-    tokens = _tokens(input, text)
+    tokens = _tokens(input, labels, text)
     with nullcontext() if html is None else reserved(html, "--html") as write:
         with progress(len(rungs) + 1) as announce:
             report = run_tour(tokens, rungs, announce)
@@ -46,7 +53,7 @@ def tour(
     return not report.disagreements
 
 
-def _tokens(file: Path | None, text: str | None) -> inputs.Tokens:
+def _tokens(file: Path | None, labels: str | None, text: str | None) -> inputs.Tokens:
     """Return the tokens from the file, the text, or the built-in sentence."""
     if file is not None and text is not None:
         raise ArgumentError(
@@ -56,5 +63,12 @@ def _tokens(file: Path | None, text: str | None) -> inputs.Tokens:
             remedy="Pass either a matrix or a text.",
         )
     if file is not None:
-        return inputs.read_tokens(file)
+        return inputs.read_tokens(file, labels)
+    if labels is not None:
+        raise ArgumentError(
+            "--labels",
+            expected="the words of a matrix",
+            received="no --input",
+            remedy="Pass the matrix as --input; the words of a text label its tokens.",
+        )
     return inputs.sentence() if text is None else minilm.embed(text)

@@ -70,15 +70,16 @@ def sentence() -> Tokens:
     return Tokens(torch.tensor(EMBEDDINGS), WORDS, f"the sentence “{' '.join(WORDS)}”")
 
 
-def read_tokens(path: Path) -> Tokens:
-    """Read a matrix and convert it to float32. Its tokens are labelled by position.
+def read_tokens(path: Path, labels: str | None = None) -> Tokens:
+    """Read a matrix and convert it to float32.
 
     Args:
         path: A .npy, .csv or .pt file.
+        labels: A word for each token, separated by spaces. None: the tokens are labelled by position.
 
     Raises:
         ArgumentError: The file cannot be read, or does not contain a matrix of finite numbers, or its matrix is too
-            large.
+            large; or there is another number of labels.
     """
     readers = {".npy": _read_npy, ".csv": _read_csv, ".pt": _read_pt}
     reader = readers.get(path.suffix.lower())
@@ -89,9 +90,16 @@ def read_tokens(path: Path) -> Tokens:
     except OSError as error:
         raise _unusable(path, f"{error.strerror or error}", "a readable file") from error
     matrix = _checked(array, path)
-    return Tokens(
-        matrix, tuple(map(str, range(len(matrix)))), f"the matrix in {visible(str(path))}"
-    )
+    words = map(str, range(len(matrix))) if labels is None else map(visible, labels.split())
+    tokens = Tokens(matrix, tuple(words), f"the matrix in {visible(str(path))}")
+    if len(tokens.labels) != len(matrix):
+        raise ArgumentError(
+            "--labels",
+            expected=f"{len(matrix)} words, one for each row of the matrix",
+            received=f"{len(tokens.labels)} words",
+            remedy="Separate them by spaces, within quotation marks.",
+        )
+    return tokens
 
 
 def _read_npy(path: Path) -> Tensor:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 import torch
 
 from conformance.calling import foreign
-from heedful.conformance import check
+from heedful.conformance import check, checking
 from heedful.conformance.calling import discovery
 from heedful.conformance.calling.subject import find_subject
 from heedful.errors import ArgumentError
-
-checking = sys.modules[
-    "heedful.conformance.check"
-]  # the package holds the function under the file's name
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from heedful.conformance.calling.loading import loaded
-from heedful.conformance.check import evidence_of, run_probe
+from heedful.conformance.checking import evidence_of, run_probe
 from heedful.conformance.evidence.expectations import Expected
 from heedful.conformance.probes import PROBES
 from heedful.conformance.reporting.finding import Fact, Finding

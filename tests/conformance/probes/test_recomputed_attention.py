@@ -5,7 +5,7 @@ import torch
 from edited_attention import CONTEXT, CORRECT, SOFTMAX, edited
 from torch import nn
 
-from heedful.conformance.check import check
+from heedful.conformance.checking import check
 from heedful.conformance.evidence import designs
 from heedful.conformance.recording.forwarding import call_omitting
 from heedful.conformance.recording.source import prose_about

@@ -17,7 +17,7 @@ from edited_attention import (
 )
 from torch import nn
 
-from heedful.conformance.check import check
+from heedful.conformance.checking import check
 
 # The finding, what is replaced, by what, and what is on the line to be named.
 BUGS = {

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from heedful.conformance.recording.source import SourceLine
+if TYPE_CHECKING:
+    from heedful.conformance.recording.source import SourceLine
 
 Level = Literal["bug", "convention", "suspicious", "not-testable"]
 LEVELS: tuple[Level, ...] = ("bug", "suspicious", "convention", "not-testable")

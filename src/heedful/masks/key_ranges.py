@@ -1,23 +1,21 @@
-"""Masks that hold every query's keys: key ranges, and Boolean tensors."""
+"""The mask that holds every query's own ranges of keys."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool
 from torch import Tensor
 
 from heedful.errors import ArgumentError
 from heedful.intervals import Intervals
-from heedful.lazy import lazy
 from heedful.masks.checks import batch_of
 from heedful.masks.grid import Grid
 from heedful.masks.mask import Mask
 from heedful.modes import any_set
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class KeyRanges(Mask):
     """Query i sees the keys in its own ranges: a mask that was lowered once, for use in many layers.
 
@@ -37,11 +35,15 @@ class KeyRanges(Mask):
                 [0, 1, 1]], dtype=torch.int32)
     """
 
-    lowered: Intervals = field(repr=False)
+    lowered: Intervals
 
     def __post_init__(self) -> None:
         _check_tensors(self.lowered)
         _check_values(self.lowered)
+
+    def __repr__(self) -> str:
+        Tq, Tk = self.own_sizes()
+        return f"KeyRanges({Tq} queries, {Tk} keys)"
 
     @property
     def batch(self) -> int | None:
@@ -71,110 +73,6 @@ class KeyRanges(Mask):
         if start.device == device:
             return self.lowered
         return Intervals(start.to(device), stop.to(device), self.lowered.Tk)
-
-
-@dataclass(frozen=True, eq=False)
-class Dense(Mask):
-    """Query i sees key j if the Boolean tensor is True there.
-
-    Args:
-        tensor: Boolean, 2 to 4 dimensions, broadcastable to (B, Hq, Tq, Tk); True = attend.
-
-    Raises:
-        ArgumentError: the tensor is not Boolean, or has fewer than 2 or more than 4 dimensions.
-
-    Examples:
-        >>> Dense(torch.eye(3, dtype=torch.bool)).dense(3)[0, 0].int()
-        tensor([[1, 0, 0],
-                [0, 1, 0],
-                [0, 0, 1]], dtype=torch.int32)
-    """
-
-    tensor: Bool[Tensor, " ..."] = field(repr=False)
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.tensor, Tensor) or self.tensor.dtype != torch.bool:
-            received = getattr(self.tensor, "dtype", type(self.tensor).__name__)
-            raise ArgumentError(
-                "tensor",
-                expected="a Boolean tensor, True = attend",
-                received=str(received),
-                remedy="Pass numbers that are added to the scores as bias=…; "
-                "convert a mask of 0 and 1 by .bool().",
-            )
-        if not 2 <= self.tensor.dim() <= 4:
-            raise ArgumentError(
-                "tensor",
-                expected="2 to 4 dimensions, broadcastable to (B, Hq, Tq, Tk)",
-                received=f"shape {tuple(self.tensor.shape)}",
-                remedy="Reshape a mask of keys (B, Tk) to (B, 1, 1, Tk), or better, use Padding(lengths).",
-            )
-
-    @classmethod
-    def from_hidden(cls, hidden: Bool[Tensor, " ..."]) -> Dense:
-        """Return the mask that hides what `hidden` marks with True.
-
-        This is the polarity of `attn_mask` in `nn.MultiheadAttention` and of masks for `masked_fill`.
-
-        Examples:
-            >>> hidden = torch.ones(3, 3, dtype=torch.bool).triu(1)
-            >>> bool((Dense.from_hidden(hidden).dense(3) == ~hidden).all())
-            True
-        """
-        return cls(~hidden)
-
-    @lazy
-    def _four_dimensional(self) -> Bool[Tensor, "B Hq Tq Tk"]:
-        return self.tensor[(None,) * (4 - self.tensor.dim())]
-
-    @property
-    def batch(self) -> int | None:
-        return batch_of(self._four_dimensional)
-
-    @property
-    def heads(self) -> int | None:
-        Hq = self._four_dimensional.shape[1]
-        return None if Hq == 1 else Hq
-
-    def own_sizes(self) -> tuple[int, int] | None:
-        Tq, Tk = self.tensor.shape[-2:]
-        if Tq == Tk == 1:
-            return None
-        return (Tk if Tq == 1 else Tq, Tq if Tk == 1 else Tk)
-
-    def check(self, grid: Grid) -> None:
-        _, _, Tq, Tk = self._four_dimensional.shape
-        if Tq not in (1, grid.Tq) or Tk not in (1, grid.Tk):
-            raise ArgumentError(
-                "mask",
-                expected=f"a tensor broadcastable to (B, Hq, {grid.Tq}, {grid.Tk})",
-                received=f"Dense of shape {tuple(self.tensor.shape)}",
-                remedy="Slice it to the queries and keys of this call: tensor[..., :Tq, :Tk].",
-            )
-
-    def sees(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor, grid: Grid) -> Tensor:
-        tensor = self._four_dimensional.to(grid.device)
-        indices = (
-            torch.zeros_like(index) if size == 1 else index
-            for index, size in zip((b, h, q, k), tensor.shape, strict=True)
-        )
-        return tensor[tuple(indices)]
-
-    def dense(
-        self,
-        Tq: int,
-        Tk: int | None = None,
-        *,
-        batch: int | None = None,
-        device: torch.device | str = "cpu",
-    ) -> Bool[Tensor, "B Hq Tq Tk"]:
-        return super().dense(Tq, Tk, batch=batch, device=device).clone()
-
-    def dense_on(self, grid: Grid) -> Bool[Tensor, "B Hq Tq Tk"]:
-        return self._four_dimensional.to(grid.device).expand(-1, -1, grid.Tq, grid.Tk)
-
-    def key_ranges(self, grid: Grid) -> None:
-        return None
 
 
 def _check_tensors(lowered: Intervals) -> None:
