@@ -14,6 +14,8 @@
 # make viewer       check the types, the style and the tests of the pages' script in viewer/, and build it; needs npm
 # make bench        time attention beside PyTorch's and other libraries', judge it by benchmarks/targets.toml,
 #                   and rewrite docs/benchmarks.md
+# make scaling      time attention over 1 to 8 processes, compare it with predictions, and rewrite docs/scaling.md, in
+#                   less than 10 minutes on an idle machine
 # make conformance  check the mutants, the correct attentions and the bugs of public projects, and rewrite docs/conformance.md
 # make conformance-packages
 #                   check the attention modules of published packages, and rewrite docs/conformance-packages.md
@@ -31,7 +33,7 @@ NATIVE_TESTS = $(MAKE) --no-print-directory --jobs=$$(nproc) -C native/tests
 ARM := CXX=aarch64-linux-gnu-g++ SANITIZERS='-fsanitize=undefined -fsanitize-undefined-trap-on-error'
 QEMU := qemu-aarch64-static -L /usr/aarch64-linux-gnu
 
-.PHONY: tour bench conformance conformance-packages test test-slow test-native test-native-arm test-pytorch fuzz fuzz-files
+.PHONY: tour bench conformance conformance-packages test test-slow test-native test-native-arm test-pytorch fuzz fuzz-files scaling
 .PHONY: wheels viewer check lint format clean
 
 tour: .venv/installed
@@ -39,6 +41,9 @@ tour: .venv/installed
 
 bench: .venv/installed-bench
 	$(BIN)/heedful bench --targets benchmarks/targets.toml --page docs/benchmarks.md
+
+scaling: .venv/installed-test
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/scaling.py --page docs/scaling.md
 
 conformance: .venv/installed-test
 	$(BIN)/python tests/conformance/measure.py --fixes --page docs/conformance.md

@@ -15,7 +15,7 @@ from heedful.errors import ArgumentError, KernelError
 from heedful.kernels import Kernel, flex, native, online, reference, torch_sdpa
 from heedful.masks import MAX_KEY_RANGES, Mask
 from heedful.problem import FEW_QUERIES, AttentionProblem
-from heedful.screen import aligned
+from heedful.screen import aligned, with_unit
 from heedful.tables import table
 
 KERNELS: dict[str, Kernel] = {
@@ -146,10 +146,10 @@ class Plan:
             ("problem", self.problem),
             ("mask", self.mask),
             ("kernel", self.kernel + (f" ({self.notes})" if self.notes else "")),
-            ("FLOPs", "unknown" if self.flops is None else _with_unit(self.flops, "FLOP", 1000)),
+            ("FLOPs", "unknown" if self.flops is None else with_unit(self.flops, "FLOP", 1000)),
             (
                 "memory",
-                f"{_with_unit(self.bytes, 'B')} in and out, {_with_unit(self.scratch_bytes, 'B')} scratch",
+                f"{with_unit(self.bytes, 'B')} in and out, {with_unit(self.scratch_bytes, 'B')} scratch",
             ),
             *((f"not {name}", reason) for name, reason in self.others),
         ]
@@ -243,13 +243,3 @@ def _describe_mask(problem: AttentionProblem) -> str:
         return f"{problem.mask!r}: {form}"
     share = problem.pairs / max(B * Hq * Tq * Tk, 1)
     return f"{problem.mask!r}: {form}, {share:.1%} of the scores"
-
-
-def _with_unit(amount: float, unit: str, base: int = 1024) -> str:
-    """Format an amount with a prefix, for example 1536 B as '1.5 KiB'."""
-    prefixes = ("", "Ki", "Mi", "Gi", "Ti") if base == 1024 else ("", "k", "M", "G", "T")
-    for prefix in prefixes[:-1]:
-        if amount < base:
-            return f"{amount:.3g} {prefix}{unit}"
-        amount /= base
-    return f"{amount:.3g} {prefixes[-1]}{unit}"

@@ -144,8 +144,8 @@ class Intervals:
         """Return which queries see no key: Boolean (B or 1, Tq)."""
         return (self.stop <= self.start).all(dim=-1)
 
-    def unseen_keys(self) -> Bool[Tensor, "B Tk"]:
-        """Return which keys no query sees: Boolean (B or 1, Tk)."""
+    def queries_of_keys(self) -> Int32[Tensor, "B Tk"]:
+        """Return how many queries see each key: int32 (B or 1, Tk)."""
         edges = torch.zeros(
             len(self.start), self.Tk + 1, dtype=torch.int32, device=self.start.device
         )
@@ -153,7 +153,11 @@ class Intervals:
         ones = torch.ones_like(self.start).flatten(1)
         edges.scatter_add_(1, clipped.start.flatten(1).long(), ones)
         edges.scatter_add_(1, clipped.stop.flatten(1).long(), -ones)
-        return edges.cumsum(dim=1)[:, : self.Tk] == 0
+        return edges.cumsum(dim=1, dtype=torch.int32)[:, : self.Tk]
+
+    def unseen_keys(self) -> Bool[Tensor, "B Tk"]:
+        """Return which keys no query sees: Boolean (B or 1, Tk)."""
+        return self.queries_of_keys() == 0
 
     def block_mask(self, block: int = 128) -> BlockMask:
         """Build FlexAttention's block mask in O(Tq · Tk / block) instead of O(Tq · Tk)."""

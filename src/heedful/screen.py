@@ -106,6 +106,20 @@ def printed(console: Console) -> str:
     return "\n".join(line.rstrip() for line in text.splitlines())
 
 
+def with_unit(amount: float, unit: str, base: int = 1024) -> str:
+    """Format an amount with a prefix, in units of 1024 or 1000.
+
+    >>> with_unit(1536, "B"), with_unit(2e12, "FLOP", 1000)
+    ('1.5 KiB', '2 TFLOP')
+    """
+    prefixes = ("", "Ki", "Mi", "Gi", "Ti") if base == 1024 else ("", "k", "M", "G", "T")
+    for prefix in prefixes[:-1]:
+        if amount < base:
+            return f"{amount:.3g} {prefix}{unit}"
+        amount /= base
+    return f"{amount:.3g} {prefixes[-1]}{unit}"
+
+
 def plain_table() -> Table:
     """Return an empty table without borders and with dim headers."""
     from rich.table import Table

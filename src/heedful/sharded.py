@@ -101,6 +101,12 @@ def refuse(what: str) -> None:
         )
 
 
+def all_tokens(tokens: int) -> int:
+    """Return the number of tokens of all ranks, for so many of this one."""
+    sharded = current()
+    return tokens if sharded is None else sharded.tokens
+
+
 def default_positions(past: int, tokens: int, device: torch.device) -> Int64[Tensor, " tokens"]:
     """Return the positions of tokens that follow `past` others, or that this rank has.
 

@@ -79,16 +79,18 @@ def compute(rank, ranks, folder):
     torch.save(found, folder / f"{rank}.pt")
 
 
-def fail(rank, ranks, folder, how):
+def fail(rank, ranks, folder, how, attend=ring_attention):
     """Save the error of this rank, and after how many seconds it came."""
-    x = torch.randn(1, 2, 4, 8, requires_grad=True)
+    x = torch.randn(1, 3, 4, 8, requires_grad=True)
     order = contiguous_order(4 * ranks, ranks)
-    options = {"dtype": torch.float64 if how == "dtype" and rank == 1 else torch.float32}
     ring_attention(x, x, x, group=dist.group.WORLD, order=order)  # all are connected
-    if rank == 1 and how == "dies in a round":
+    if rank == 1 and how in ("dies in a round", "hangs in a round"):
         start = ProcessAxis.start
         calls = iter(range(100))
-        ProcessAxis.start = lambda *a: os._exit(1) if next(calls) == 2 else start(*a)
+        end = (
+            (lambda: os._exit(1)) if how == "dies in a round" else (lambda: time.sleep(3 * TIMEOUT))
+        )
+        ProcessAxis.start = lambda *a: (next(calls) == 2 and end()) or start(*a)
     began = time.monotonic()
     error = None
     try:
@@ -96,8 +98,12 @@ def fail(rank, ranks, folder, how):
             os._exit(1)
         if rank == 1 and how == "hangs":
             time.sleep(3 * TIMEOUT)
-        mine = x.to(options["dtype"])
-        output = ring_attention(mine, mine, mine, group=dist.group.WORLD, order=order)
+        mine = x.to(torch.float64) if rank == 1 and how == "dtype" else x
+        key = mine[:, :1] if rank == 1 and how == "shape" else mine
+        mask = Causal() if rank == 1 and how == "mask" else None
+        if rank == 1 and how == "fails":
+            key = key[:, :, 1:]
+        output = attend(mine, key, key, mask, group=dist.group.WORLD, order=order)
         if rank == 1 and how == "dies between the passes":
             os._exit(1)
         output.sum().backward()

@@ -10,7 +10,7 @@ from heedful import attention
 from heedful.errors import ArgumentError
 from heedful.gpt.config import GPTConfig
 from heedful.gpt.model import GPT
-from heedful.masks import Causal, Documents
+from heedful.masks import Causal, Documents, Padding
 from heedful.nn import KVCache, MultiHeadAttention, RotaryEmbedding
 from heedful.parallel import (
     balanced_order,
@@ -99,6 +99,38 @@ def test_a_gpt_has_the_losses_and_gradients_of_one_process(positions):
     results = simulate(on_each_rank, 3)
     torch.testing.assert_close(sum(loss for loss, _ in results), expected, rtol=0, atol=1e-10)
     assert_same_gradients([g for _, g in results], gradients_of(model, expected))
+
+
+@pytest.mark.parametrize("scheme", [ring_attention, ulysses_attention])
+@pytest.mark.parametrize("tokens", [2, 3])
+def test_a_rank_with_one_token_sees_no_later_ones(scheme, tokens):
+    """A module needs no mask for one token, which is the newest, unless other ranks have newer ones."""
+    module, x = MultiHeadAttention(8, num_heads=2).double(), torch.randn(1, tokens, 8).double()
+    order = contiguous_order(tokens, 2)
+
+    def on_each_rank(group):
+        with context_parallel(group, order, scheme):
+            return unshard(module(shard(x, group, order)), group, order)
+
+    for output in simulate(on_each_rank, 2):
+        torch.testing.assert_close(output, module(x), rtol=0, atol=1e-10)
+
+
+def test_a_gpt_takes_masks_of_all_tokens():
+    config = GPTConfig(vocab_size=11, context_length=T, d_model=16, num_heads=4, num_layers=2)
+    model, ids = GPT(config).double(), torch.randint(0, 11, (2, T))
+    restarts = torch.cat([torch.arange(n) for n in IDS.unique(return_counts=True)[1]])
+    order = balanced_order(Causal() & Documents(IDS), T, 3)
+    for mask, positions in [(Documents(IDS), restarts), (Padding([T, 9]), torch.arange(T))]:
+
+        def on_each_rank(group, mask=mask, positions=positions):
+            mine, places = shard(ids, group, order, dim=1), shard(positions, group, order, dim=0)
+            with context_parallel(group, order):
+                return unshard(model(mine, mask=mask, positions=places), group, order)
+
+        expected = model(ids, mask=mask, positions=positions)
+        for logits in simulate(on_each_rank, 3):
+            torch.testing.assert_close(logits, expected, rtol=0, atol=1e-10)
 
 
 def within(function, ranks=2):

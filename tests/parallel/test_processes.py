@@ -8,6 +8,7 @@ from parallel_cases import assert_equal
 from processes import SEED, TIMEOUT, cases, compute, fail, run
 
 from heedful import attention
+from heedful.parallel import ring_attention, ulysses_attention
 
 
 def in_one_process(call):
@@ -41,11 +42,17 @@ def test_results_and_gradients_are_those_of_one_process(ranks, tmp_path):
         ("dies", "it has ended", {0, 2}),
         ("hangs", "it did not answer within the group's timeout", {0, 2}),
         pytest.param("dies between the passes", "it has ended", {0, 2}, marks=SLOW),
-        pytest.param("dtype", "query: expected float32 (1, 2, tokens, 8)", {0, 1, 2}, marks=SLOW),
+        pytest.param("dtype", "query: expected float32 (1, 3, tokens, 8)", {0, 1, 2}, marks=SLOW),
+        pytest.param("shape", "key: expected float32 (1, 3, tokens, 8)", {0, 1, 2}, marks=SLOW),
+        pytest.param("mask", "mask: expected", {0, 1, 2}, marks=SLOW),
+        pytest.param("fails", "key: expected the 4 tokens of this rank", {0, 2}, marks=SLOW),
     ],
 )
-def test_a_rank_that_fails_is_named_by_all_others_in_time(how, cause, survivors, tmp_path):
-    run(fail, 3, tmp_path, how)
+@pytest.mark.parametrize(
+    "attend", [ring_attention, pytest.param(ulysses_attention, marks=SLOW)], ids=["ring", "ulysses"]
+)
+def test_a_rank_that_fails_is_named_by_all_others_in_time(how, cause, survivors, attend, tmp_path):
+    run(fail, 3, tmp_path, how, attend)
     for rank in survivors:
         report = json.loads((tmp_path / f"{rank}.json").read_text())
         assert report["rank"] == 1, report
@@ -54,10 +61,14 @@ def test_a_rank_that_fails_is_named_by_all_others_in_time(how, cause, survivors,
 
 
 @SLOW
-def test_no_rank_hangs_if_one_ends_between_two_rounds(tmp_path):
-    run(fail, 3, tmp_path, "dies in a round")
+@pytest.mark.parametrize(
+    ("how", "cause"),
+    [("dies in a round", "it has ended"), ("hangs in a round", "it did not answer within")],
+)
+def test_no_rank_hangs_if_one_fails_between_two_rounds(how, cause, tmp_path):
+    run(fail, 3, tmp_path, how)
     reports = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 2)]
-    assert any(report["rank"] == 1 and "it has ended" in report["error"] for report in reports)
+    assert any(report["rank"] == 1 and cause in report["error"] for report in reports)
     for report in reports:
         assert "rank" in report["error"]
         assert report["seconds"] < 2 * TIMEOUT + 2

@@ -140,6 +140,19 @@ def test_a_sliding_window_is_that_of_all_tokens_in_every_order(order):
         assert_equal(on_ranks(mistral, "none", order, attend_by), expected, 1e-5)
 
 
+def test_a_rank_with_one_token_sees_no_later_ones():
+    """Of a layer that gets no mask, a causal one needs none for one token, unless other ranks have newer ones."""
+    layer, x, order = torch.nn.Identity(), torch.randn(1, 2, 2, 8), contiguous_order(2, 2)
+
+    def on_each_rank(group):
+        mine, places = shard(x, group, order), order.places[group.axes[0].rank].unsqueeze(0)
+        with context_parallel(group, order):
+            return attend(layer, mine, mine, mine, None, position_ids=places)[0]
+
+    output = torch.cat(simulate(on_each_rank, 2), dim=1)
+    torch.testing.assert_close(output, attend(layer, x, x, x, None)[0])
+
+
 def refused(call, name, order=BALANCED):
     """Run a call of (model, ids, positions) on both ranks, and check what the error names."""
     ids, _ = batch("none")

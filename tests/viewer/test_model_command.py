@@ -159,6 +159,26 @@ def test_a_package_carries_the_model_and_is_not_imported(folder, tmp_path, monke
     assert "my_small_model" not in sys.modules
 
 
+def test_a_package_may_be_imported_by_another_name(folder, tmp_path, monkeypatch):
+    (tmp_path / "the_weights").mkdir()
+    (tmp_path / "the_weights" / "__init__.py").touch()
+    os.symlink(folder, tmp_path / "the_weights" / "model")
+    about = tmp_path / "my_small_model-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: my-small-model\nVersion: 1.0\n")
+    (about / "RECORD").write_text("the_weights/__init__.py,,\nthe_weights/model/config.json,,\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert find_model("my-small-model").folder == tmp_path / "the_weights" / "model"
+
+
+def test_a_folder_of_the_hubs_cache_is_searched(folder, tmp_path):
+    snapshot = tmp_path / "models--name--of-it" / "snapshots" / "0123456789abcdef"
+    snapshot.mkdir(parents=True)
+    for file in folder.iterdir():
+        os.symlink(file, snapshot / file.name)
+    assert find_model(str(tmp_path / "models--name--of-it")).folder == snapshot
+
+
 def test_code_beside_a_model_is_not_run(folder, tmp_path):
     model = tmp_path / "model"
     save(llama(), model)
@@ -197,6 +217,24 @@ def test_an_encoder_decoder_is_refused(tmp_path):
     )
     folder = save(transformers.T5ForConditionalGeneration(config), tmp_path / "model")
     assert "encoder-decoder (t5)" in error_of("--model", folder, "--text", TEXT)
+
+
+def test_a_model_with_attention_of_its_own_is_refused(tmp_path):
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.MPNetConfig(vocab_size=300, intermediate_size=16, **sizes)
+    folder = save(transformers.MPNetModel(config), tmp_path / "model")
+    assert "(mpnet), which has steps of its own" in error_of("--model", folder, "--text", TEXT)
+
+
+def test_a_model_that_can_only_call_pytorchs_function_is_seen(tmp_path):
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    model = transformers.FalconModel(
+        transformers.FalconConfig(vocab_size=300, multi_query=False, **sizes)
+    )
+    folder, out = save(model, tmp_path / "model"), tmp_path / "page.html"
+    result = show("--model", folder, "--text", TEXT, "--out", out)
+    assert result.exit_code == 0, result.output
+    assert "h.1.self_attention" in out.read_text()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from heedful.cli import bench, check, generate, grade, info, practise, show, tour, train
+from heedful.cli import bench, check, generate, grade, info, plan, practise, show, tour, train
 from heedful.cli.ending import Commands
 from heedful.cli.help import CommandWithExamples, columns, first_steps
 from heedful.screen import print_out
@@ -52,6 +52,7 @@ for command in (
     show.show,
     info.info,
     bench.bench,
+    plan.plan,
     check.check,
     grade.grade,
     practise.practise,

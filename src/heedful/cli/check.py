@@ -62,6 +62,26 @@ def check(
             "target runs.",
         ),
     ] = None,
+    ranks: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Compare N processes of a torch.distributed group with one, for context or tensor parallelism.",
+        ),
+    ] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TARGET",
+            help="With --ranks: the same attention for one rank, if the target does not run on one.",
+        ),
+    ] = None,
+    shard: Annotated[
+        Literal["contiguous", "zigzag", "striped", "replicated", "heads"] | None,
+        typer.Option(
+            help="With --ranks: which tokens each rank gets. Default: what fits, by trying.",
+        ),
+    ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Lines of the target that no probe ran are a bug.")
     ] = False,
@@ -99,6 +119,9 @@ def check(
 ) -> None:
     """Check whether an attention module is right; if not, report which bug it has, and on which line.
 
+    With --ranks, an attention over many processes is compared with the same attention on one: outputs, and the
+    gradients of arguments and parameters.
+
     Exits with 1 if there are bugs (with --write, if some are left), and with 2 if the target cannot be imported,
     built or called.
     """
@@ -108,6 +131,22 @@ def check(
         command.list_findings()
     elif explain is not None:
         command.explain(explain)
+    elif ranks is not None:
+        unused = {"--window": window, "--heads": heads, "--example-from": example_from}
+        unused |= {"--module": module, "--strict": strict, "--fix": fix, "--write": write}
+        code = command.check_on_ranks_and_print(
+            target or "",
+            ranks,
+            reference=reference or "",
+            layout=shard,
+            assignments=assignments or [],
+            expectations=expect or [],
+            causal=causal,
+            example=example or "",
+            unused=[option for option, value in unused.items() if value not in (None, False)],
+            form=form,
+        )
+        raise typer.Exit(code)
     else:
         code = command.check_and_print(
             target or "",

@@ -4,6 +4,7 @@ Each package imports only packages that stand below it here:
 
 - `probes`: each probe asks one question about a target and answers with findings and facts.
 - `fixing`: edits of the source that mend a finding (it stands beside `probes`).
+- `ranks`: an attention over many processes beside the same attention on one (it stands beside `probes`, too).
 - `evidence`: the runs that the probes look at, and the attentions found in them.
 - `reporting`: findings, the catalogue that explains them, and reports (it stands beside `evidence`).
 - `calling`: how a target is built and called.

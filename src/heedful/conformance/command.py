@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from heedful.conformance.own_process import check_in_own_process
+from heedful.conformance.own_process import RANKS_SECONDS, Limits, check_in_own_process
 from heedful.conformance.reporting.catalogue import find_entry
 from heedful.conformance.reporting.fix import Fix
 from heedful.conformance.reporting.junit import as_junit
@@ -106,6 +106,63 @@ def check_and_print(
         write_fixes(report.fixes)
     print_out(_formatted(report, form))
     return report.exit_code if report.unfixed or not write else EXIT_OK
+
+
+def check_on_ranks_and_print(
+    target: str,
+    ranks: int,
+    *,
+    reference: str,
+    layout: str | None,
+    assignments: Sequence[str],
+    expectations: Sequence[str],
+    causal: bool | None,
+    example: str,
+    unused: Sequence[str],
+    form: Format,
+) -> int:
+    """Check a target over many ranks, print the report, and return the exit code.
+
+    Args:
+        target: The target as "path/to/file.py:Name" or "package.module:Name".
+        ranks: The number of ranks.
+        reference: The same attention for one rank, in the same form; "" if the target runs on one.
+        layout: Which tokens each rank gets; None to try which fits.
+        assignments: Arguments of the constructor as "name=value".
+        expectations: Known findings as "name=reason".
+        causal: Whether calls should be causal, if an argument decides that.
+        example: The arguments of a call as a Python expression; "" if they are not given.
+        unused: The options that the user gave and that have no meaning here.
+        form: The format of the report.
+
+    Returns:
+        0 if there are no bugs, otherwise 1.
+
+    Raises:
+        HeedfulError: As in `check_and_print`.
+    """
+    if unused:
+        raise ArgumentError(
+            unused[0],
+            expected="no such option beside --ranks, which compares ranks with one",
+            received="both",
+            remedy="Check the target on one rank without --ranks as well; that check takes it.",
+        )
+    report = check_in_own_process(
+        target,
+        arguments=dict(pairs(assignments, "--with")),
+        options={
+            "ranks": ranks,
+            "reference": reference,
+            "layout": layout,
+            "causal": causal,
+            "expected_failures": expected_by(expectations),
+        },
+        example=example,
+        limits=Limits(seconds=RANKS_SECONDS),
+    )
+    print_out(_formatted(report, form))
+    return report.exit_code
 
 
 def write_fixes(fixes: Sequence[Fix]) -> None:

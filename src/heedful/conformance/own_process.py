@@ -28,6 +28,9 @@ SECONDS: float = 120.0
 FIX_SECONDS: float = 90.0
 """The time that the search for fixes may take besides."""
 
+RANKS_SECONDS: float = 300.0
+"""The time limit of a check on many ranks, which runs the target once for each layout of its tokens."""
+
 ENDING = tuple(getattr(signal, it) for it in ("SIGTERM", "SIGHUP") if hasattr(signal, it))
 """The signals by which a user or a shell ends the command."""
 

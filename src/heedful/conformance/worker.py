@@ -29,6 +29,8 @@ MEMORY_SHARE = 0.75
 
 def answer_to(request: Request) -> Report | HeedfulError:
     """Return the report on a target, or the error that its user made."""
+    if "ranks" in request.options:
+        return _answer_on_ranks(request)
     try:
         values = {name: literal(text) for name, text in request.arguments.items()}
         with (
@@ -52,6 +54,18 @@ def answer_to(request: Request) -> Report | HeedfulError:
             received=f"{request.target}, which raises {described_with_line(error)}",
             remedy="Import it and call it in Python to see where that happens.",
         )
+
+
+def _answer_on_ranks(request: Request) -> Report | HeedfulError:
+    """Return the report on a target over many ranks; it runs in their processes, and never in this one."""
+    from heedful.conformance.ranks.check import check_on_ranks
+
+    try:
+        return check_on_ranks(
+            request.target, arguments=request.arguments, example=request.example, **request.options
+        )
+    except HeedfulError as error:
+        return error
 
 
 def _limit_memory(limit: int | None) -> None:

@@ -16,7 +16,7 @@ from heedful.masks import Causal, KeyRanges, Mask
 from heedful.modes import eager
 from heedful.nn import KVCache, MultiHeadAttention, RotaryEmbedding, ShardedKVCache
 from heedful.parallel.axes import Group
-from heedful.sharded import current, default_positions
+from heedful.sharded import all_tokens, default_positions
 
 
 class MLP(nn.Module):
@@ -288,7 +288,7 @@ class GPT(nn.Module):
 
 def lower(mask: Mask, tokens: Tensor, past: int) -> Mask:
     """Lower a mask once for all layers; a mask that is not made of key ranges is returned as it is."""
-    B, T = tokens.shape
+    B, T = tokens.shape[0], all_tokens(tokens.shape[1])
     seen = mask & Causal(align="end")
     runs = seen.intervals(T, past + T, batch=B, device=tokens.device)
     return mask if runs is None else KeyRanges(runs)

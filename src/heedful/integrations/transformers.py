@@ -14,6 +14,7 @@ from heedful.integrations.lazy_mask import LazyMask
 from heedful.integrations.sharded_tokens import check_sharded_call
 from heedful.integrations.transformers_masks import make_mask, weights_error
 from heedful.masks import Causal, Dense, Mask
+from heedful.sharded import all_tokens
 
 NAME: str = "heedful"
 # Arguments of individual models that change the result and that heedful has no equivalent for.
@@ -102,7 +103,9 @@ def attend(
     if others:
         _check_others(others)
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    mask, bias = _mask_and_bias(attention_mask, position_bias, causal and query.shape[2] > 1)
+    mask, bias = _mask_and_bias(
+        attention_mask, position_bias, causal and all_tokens(query.shape[2]) > 1
+    )
     output = attention(
         *(query, key, value, mask),
         bias=bias,

@@ -21,7 +21,7 @@ from heedful.nn.checks import (
 )
 from heedful.nn.rotary import RotaryEmbedding
 from heedful.nn.sharded_cache import ShardedKVCache
-from heedful.sharded import default_positions, refuse
+from heedful.sharded import all_tokens, default_positions, refuse
 from heedful.textbook.checks import check_dropout, check_sizes
 
 
@@ -182,7 +182,7 @@ class MultiHeadAttention(nn.Module):
         """Return the intersection of the module's own mask and the caller's, for the T newest tokens."""
         own_mask, call_mask = self.own_mask, as_mask(mask)
         needs_alignment = call_mask is not None and call_mask.positional
-        if T == 1 and self.window is None and not needs_alignment:
+        if all_tokens(T) == 1 and self.window is None and not needs_alignment:
             own_mask = None  # the newest token may attend to every key
         if call_mask is None or own_mask is None:
             return own_mask if call_mask is None else call_mask

@@ -3,8 +3,8 @@
 Tokens are sharded over ranks. `balanced_order` chooses which tokens each rank has, `shard` and `unshard` convert
 tensors, and `ring_attention`, `ulysses_attention` and `mesh_attention` compute attention. Within `context_parallel`,
 modules compute so; `ContextParallel` and `tensor_parallel_plan` are for PyTorch's `parallelize_module`.
-`decode_attention` reads keys of which each rank has some. `simulate` runs the same code on threads, and `predict_cost`
-says what it costs.
+`decode_attention` reads keys of which each rank has some. `simulate` runs the same code on threads, `predict_cost`
+says what it costs, and `plan` which way is the best.
 """
 
 from importlib import import_module
@@ -16,9 +16,10 @@ from heedful.parallel.cost import AttentionSizes, Cost, predict_cost
 from heedful.parallel.decoding import decode_attention
 from heedful.parallel.order import TokenOrder, balanced_order, contiguous_order
 from heedful.parallel.ring import ring_attention
+from heedful.parallel.schedule import Hardware, Rate
 from heedful.parallel.sharding import shard, unshard
 from heedful.parallel.simulation import simulate
-from heedful.parallel.tensor_parallel import tensor_parallel_plan
+from heedful.parallel.splits import MeshSplit, ParallelPlan, plan
 from heedful.parallel.ulysses import mesh_attention, ulysses_attention
 
 if TYPE_CHECKING:
@@ -38,6 +39,10 @@ __all__ = [
     "AttentionSizes",
     "ContextParallel",
     "Cost",
+    "Hardware",
+    "MeshSplit",
+    "ParallelPlan",
+    "Rate",
     "TokenOrder",
     "Traffic",
     "balanced_order",
@@ -46,6 +51,7 @@ __all__ = [
     "count_traffic",
     "decode_attention",
     "mesh_attention",
+    "plan",
     "predict_cost",
     "ring_attention",
     "shard",

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from heedful.errors import ArgumentError
+from heedful.lazy import lazy
 from heedful.masks import Mask
 from heedful.parallel.heads import aligned_key_heads, split_heads
-from heedful.parallel.order import TokenOrder, pairs_of_queries
+from heedful.parallel.order import TokenOrder
 from heedful.parallel.travel import Travel, travel_of
 
 
@@ -87,6 +89,28 @@ def predict_cost(
         >>> predict_cost(Window(3), contiguous_order(12, 3), sizes).forward_bytes
         (128, 128, 0)
     """
+    ranks = ranks_of_mesh(mask, order, sizes, ulysses)
+    return Cost(
+        tuple(rank.pairs for rank in ranks),
+        tuple(rank.exchanged_forward + rank.ring_forward for rank in ranks),
+        tuple(rank.exchanged_backward + rank.ring_backward for rank in ranks),
+    )
+
+
+def ranks_of_mesh(
+    mask: Mask | None, order: TokenOrder, sizes: AttentionSizes, ulysses: int
+) -> list[MeshRank]:
+    """Return the place of each rank on a mesh.
+
+    Args:
+        mask: which keys each query sees, of all tokens.
+        order: which tokens each rank has.
+        sizes: the sizes of the attention.
+        ulysses: how many ranks exchange heads.
+
+    Raises:
+        ArgumentError: as `predict_cost`.
+    """
     if ulysses < 1 or order.ranks % ulysses or sizes.query_heads < ulysses:
         raise ArgumentError(
             "ulysses",
@@ -95,21 +119,25 @@ def predict_cost(
             remedy="1 predicts ring_attention().",
         )
     travel = travel_of(mask, order.joined(ulysses), sizes.batch)
-    ranks = [
-        _Rank(travel, order, sizes, ulysses, row, column)
+    return [
+        MeshRank(travel, order, sizes, ulysses, row, column)
         for row in range(order.ranks // ulysses)
         for column in range(ulysses)
     ]
-    return Cost(
-        tuple(rank.pairs for rank in ranks),
-        tuple(rank.exchanged_forward + rank.ring_forward for rank in ranks),
-        tuple(rank.exchanged_backward + rank.ring_backward for rank in ranks),
-    )
 
 
 @dataclass(frozen=True)
-class _Rank:
-    """The place of a rank on a mesh, and what it sends there."""
+class MeshRank:
+    """The place of a rank on a mesh, and what it computes and sends there.
+
+    Attributes:
+        travel: which keys travel between the rows of the mesh.
+        order: which tokens each rank has.
+        sizes: the sizes of the attention.
+        columns: how many ranks exchange heads.
+        row: the place of the rank in its ring.
+        column: its place among the ranks that exchange heads.
+    """
 
     travel: Travel
     order: TokenOrder
@@ -118,25 +146,28 @@ class _Rank:
     row: int
     column: int
 
-    @property
-    def _dealt(self) -> list[tuple[int, int]]:
+    @lazy
+    def dealt(self) -> list[tuple[int, int]]:
         """How many query heads and key heads the rank of each column gets."""
         split = split_heads(self.sizes.query_heads, self.sizes.key_heads, self.columns)
         return [(q.stop - q.first, k.stop - k.first) for q, k in split]
 
     @property
-    def _shares_keys(self) -> bool:
+    def shares_keys(self) -> bool:
         """Whether several ranks get the same key heads, which are then computed in float32 or better."""
-        return sum(keys for _, keys in self._dealt) > self.sizes.key_heads
+        return sum(keys for _, keys in self.dealt) > self.sizes.key_heads
+
+    @lazy
+    def pairs_of_rows(self) -> Tensor:
+        """The visible pairs of the keys of each row and the queries of this one, for the heads of this column."""
+        ranges = self.travel.ranges
+        sequences = self.sizes.batch if ranges is None or len(ranges.start) == 1 else 1
+        return self.travel.pairs[:, self.row] * sequences * self.dealt[self.column][0]
 
     @property
     def pairs(self) -> int:
         """The visible pairs of the queries of this row, for the heads of this column."""
-        tokens, ranges = self.order.tokens, self.travel.ranges
-        pairs = int(pairs_of_queries(ranges, tokens)[self.travel.order.places[self.row]].sum())
-        if ranges is None or len(ranges.start) == 1:
-            pairs *= self.sizes.batch
-        return pairs * self._dealt[self.column][0]
+        return int(self.pairs_of_rows.sum())
 
     def _tokens(self, column: int) -> int:
         return len(self.order.places[self.row * self.columns + column])
@@ -146,17 +177,17 @@ class _Rank:
 
     def _inputs(self, column: int) -> int:
         """How many numbers of query, key and value a token has in the heads of a column."""
-        queries, keys = self._dealt[column]
+        queries, keys = self.dealt[column]
         sizes = self.sizes
         per_head = queries * sizes.head_size + keys * (sizes.head_size + sizes.value_size)
         return sizes.batch * per_head
 
     def _outputs(self, column: int) -> int:
         """How many bytes output and log-sum-exp of a token have in the heads of a column."""
-        wide = self.row_count > 1 or self._shares_keys
+        wide = self.row_count > 1 or self.shares_keys
         number = self.sizes.wide if wide else self.sizes.narrow
         per_head = self.sizes.value_size * number + self.sizes.wide
-        return self.sizes.batch * self._dealt[column][0] * per_head
+        return self.sizes.batch * self.dealt[column][0] * per_head
 
     @property
     def row_count(self) -> int:
@@ -176,34 +207,39 @@ class _Rank:
     def exchanged_backward(self) -> int:
         """The same for gradients, the other way round."""
         columns = range(self.columns)
-        number = self.sizes.wide if self._shares_keys else self.sizes.narrow
+        number = self.sizes.wide if self.shares_keys else self.sizes.narrow
         outputs = self._of_others([self._outputs(column) for column in columns])
         others = self._of_others([self._tokens(column) for column in columns])
         own = self._tokens(self.column)
         return own * outputs + others * self._inputs(self.column) * number
 
-    @property
-    def _key_and_value(self) -> int:
-        """How many numbers a key and its value have, as the ring sends them."""
-        sizes = self.sizes
-        heads, _ = split_heads(sizes.query_heads, sizes.key_heads, self.columns)[self.column]
-        repeated = aligned_key_heads(heads, sizes.query_heads // sizes.key_heads)
-        count = self._dealt[self.column][1] if repeated is None else len(repeated)
-        return sizes.batch * count * (sizes.head_size + sizes.value_size)
+    @lazy
+    def ring_key_heads(self) -> int:
+        """How many key heads the ring has, those that are there several times included."""
+        heads, _ = split_heads(self.sizes.query_heads, self.sizes.key_heads, self.columns)[
+            self.column
+        ]
+        repeated = aligned_key_heads(heads, self.sizes.query_heads // self.sizes.key_heads)
+        return self.dealt[self.column][1] if repeated is None else len(repeated)
 
-    def _keys(self, pairs: list[tuple[int, int]]) -> int:
-        """How many keys go from one row to another, over some pairs of rows."""
-        return sum(len(part) for sender, to in pairs for part in self.travel.messages[sender][to])
+    @property
+    def key_and_value(self) -> int:
+        """How many numbers a key and its value have, as the ring sends them."""
+        return (
+            self.sizes.batch * self.ring_key_heads * (self.sizes.head_size + self.sizes.value_size)
+        )
 
     @property
     def ring_forward(self) -> int:
         """The keys and values that other rows need of this one."""
-        number = self.sizes.wide if self._shares_keys else self.sizes.narrow
-        sent = self._keys([(self.row, to) for to in range(self.row_count)])
-        return sent * self._key_and_value * number
+        number = self.sizes.wide if self.shares_keys else self.sizes.narrow
+        counts = self.travel.counts
+        sent = int(counts[self.row].sum() - counts[self.row, self.row])
+        return sent * self.key_and_value * number
 
     @property
     def ring_backward(self) -> int:
         """The same again, and the gradients of what other rows have sent."""
-        received = self._keys([(sender, self.row) for sender in range(self.row_count)])
-        return self.ring_forward + received * self._key_and_value * self.sizes.wide
+        counts = self.travel.counts
+        received = int(counts[:, self.row].sum() - counts[self.row, self.row])
+        return self.ring_forward + received * self.key_and_value * self.sizes.wide

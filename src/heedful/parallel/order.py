@@ -47,7 +47,7 @@ class TokenOrder:
             not self.places
             or not integral
             or any(bool((p.diff() <= 0).any()) for p in self.places)
-            or not torch.equal(torch.cat(self.places).sort().values, torch.arange(self.tokens))
+            or not _is_every_token(torch.cat(self.places))
         ):
             raise ArgumentError(
                 "places",
@@ -85,8 +85,24 @@ class TokenOrder:
         """Return the order of groups of so many neighboring ranks, each with the tokens of all its ranks."""
         groups = range(0, self.ranks, ranks)
         return TokenOrder(
-            tuple(torch.cat(self.places[first : first + ranks]).sort().values for first in groups)
+            tuple(self._ascending(self.places[first : first + ranks]) for first in groups)
         )
+
+    def _ascending(self, places: Sequence[Tensor]) -> Tensor:
+        """Return the places of several ranks in ascending order. Marking them is faster than sorting them."""
+        marked = torch.zeros(self.tokens, dtype=torch.bool)
+        for part in places:
+            marked[part] = True
+        return marked.nonzero().flatten()
+
+
+def _is_every_token(places: Tensor) -> bool:
+    """Return whether places are all numbers below their count, each of them once."""
+    if len(places) and not 0 <= int(places.min()) <= int(places.max()) < len(places):
+        return False
+    marked = torch.zeros(len(places), dtype=torch.bool)
+    marked[places] = True
+    return bool(marked.all())
 
 
 def contiguous_order(tokens: int, ranks: int) -> TokenOrder:

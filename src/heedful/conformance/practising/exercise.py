@@ -18,6 +18,11 @@ WITHOUT_EXERCISE: dict[str, str] = {
     "rotary-layout": "Either layout is right, so there is nothing to mend.",
     "statement-contradicted": "It compares the module with what the user of the check states.",
     "lines-not-run": "It says what the check did not run, and is no bug of the module.",
+    "ranks-output-differs": "It compares many processes with one.",
+    "ranks-gradient-differs": "It compares the backward passes of many processes with that of one.",
+    "ranks-dropout-differs": "It compares the dropout of many processes.",
+    "ranks-collectives-differ": "It compares the calls that many processes make.",
+    "ranks-gradient-summed": "It is a convention of attention over many processes, and no bug.",
 }
 """The findings that have no exercise, each with the reason."""
 

@@ -472,6 +472,46 @@ _NUMBERS = (
     ),
 )
 
+_RANKS = (
+    CatalogueEntry(
+        "ranks-output-differs",
+        "bug",
+        "On many ranks, the attention returns other numbers than on one: a mask is local to the tokens of a rank, "
+        "partial results are merged wrongly, a bias is added on every rank, or keys are those of other tokens.",
+        "heedful check --ranks N runs the target on N processes and on one, with the same weights and tokens.",
+        "Compute on each rank what one rank computes for its tokens or heads, from the line that departs on.",
+    ),
+    CatalogueEntry(
+        "ranks-gradient-differs",
+        "bug",
+        "On many ranks, the output is right, and gradients are not: an all-reduce of the gradients of keys and values "
+        "is missing, or a gradient is scaled by the number of ranks.",
+        "heedful check --ranks N goes back from the same gradients of the output on N processes and on one.",
+        "Sum up in the backward pass what the forward pass hands to several ranks, and scale nothing by their number.",
+    ),
+    CatalogueEntry(
+        "ranks-dropout-differs",
+        "bug",
+        "Ranks that have the same tensor drop different entries of it in training.",
+        "In training mode, with the same random state on every rank, outputs that should be equal differ.",
+        "Draw the dropout of a tensor that all ranks have from a random state that all of them share.",
+    ),
+    CatalogueEntry(
+        "ranks-collectives-differ",
+        "bug",
+        "Ranks make different calls of torch.distributed where all of them have to make the same, or with other sizes.",
+        "The calls of every rank are listed until the ranks no longer go on together.",
+        "Make the call on all ranks, with the same sizes, or on none.",
+    ),
+    CatalogueEntry(
+        "ranks-gradient-summed",
+        "convention",
+        "Gradients are those of the sum of what all ranks go back from, or shares that are to be summed over ranks.",
+        "Every gradient is that of one rank times the number of ranks, or the sum over the ranks is that of one rank.",
+        "Divide the loss by the number of ranks if all of them compute the same one, and sum shares over ranks.",
+    ),
+)
+
 _INTENT = (
     CatalogueEntry(
         "statement-contradicted",
@@ -492,7 +532,18 @@ _INTENT = (
 
 CATALOGUE: dict[str, CatalogueEntry] = {
     entry.name: entry
-    for group in (_MASKS, _PADDING, _WEIGHTS, _HEADS, _DROPOUT, _CACHES, _STATE, _NUMBERS, _INTENT)
+    for group in (
+        _MASKS,
+        _PADDING,
+        _WEIGHTS,
+        _HEADS,
+        _DROPOUT,
+        _CACHES,
+        _STATE,
+        _NUMBERS,
+        _RANKS,
+        _INTENT,
+    )
     for entry in group
 }
 """Every entry by its name, in the order in which they are listed."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +15,7 @@ from heedful.gpt.pretrained import INDEX
 
 OPTION = "--model"
 EXPECTED = f"a folder with a {CONFIG}, safetensors and a tokenizer, or an installed package that carries one"
-FOLDERS = 1000  # of a package that are searched
+FOLDERS = 1000  # that are searched
 
 
 class ModelFiles(NamedTuple):
@@ -41,11 +43,11 @@ def find_model(name: str) -> ModelFiles:
     """
     folder = Path(name)
     if folder.is_dir():
-        found = list(_models_in(folder))
+        found = list(_models_in(folder)) or list(_models_below(folder))
         if not found:
             raise _without_model(folder)
     else:
-        found = [it for place in _package_folders(name) for it in _models_below(place)]
+        found = [it for place in _package_folders(name) for it in _models_below(Path(place))]
     if len(found) != 1:
         places = ", ".join(str(it.folder / (it.gguf or "")) for it in found)
         raise ArgumentError(
@@ -61,27 +63,40 @@ def find_model(name: str) -> ModelFiles:
 
 def _package_folders(name: str) -> list[str]:
     """Return the folders of an installed package; only a package within a package would have to be imported."""
-    package = name.replace("-", "_")
-    spec = None
-    if package.isidentifier():
-        try:
-            spec = importlib.util.find_spec(package)
-        except ValueError:  # of the modules that the interpreter runs, some have no specification
-            spec = None
-    if spec is None or not spec.submodule_search_locations:
+    folders = [it for package in _import_names(name) for it in _folders_of(package)]
+    if not folders:
         raise ArgumentError(
             OPTION,
             expected=EXPECTED,
             received=f"{name}, which is neither",
             remedy="Install the package with pip, or name an existing folder.",
         )
-    return list(spec.submodule_search_locations)
+    return folders
 
 
-def _models_below(folder: str) -> Iterator[ModelFiles]:
-    """Yield the models in a package."""
-    places = [path for path in sorted(Path(folder).rglob("*")) if path.is_dir()]
-    for place in [Path(folder), *places[:FOLDERS]]:
+def _import_names(name: str) -> list[str]:
+    """Return what a package is imported as: by its own name, or by others that differ from what pip calls it."""
+    package = name.replace("-", "_")
+    try:
+        files = importlib.metadata.files(name) or []
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        files = []
+    others = sorted({it.parts[0] for it in files if it.name == "__init__.py"} - {package})
+    return [it for it in (package, *others) if it.isidentifier()]
+
+
+def _folders_of(package: str) -> list[str]:
+    try:
+        spec = importlib.util.find_spec(package)
+    except ValueError:  # of the modules that the interpreter runs, some have no specification
+        return []
+    return [] if spec is None else list(spec.submodule_search_locations or ())
+
+
+def _models_below(folder: Path) -> Iterator[ModelFiles]:
+    """Yield the models in a package, or in a folder such as one of the hub's cache."""
+    places = (path for path in folder.rglob("*") if path.is_dir())
+    for place in [folder, *sorted(islice(places, FOLDERS))]:
         yield from _models_in(place)
 
 

@@ -114,12 +114,13 @@ def _of_transformers(files: ModelFiles, title: str) -> TextModel:
             remedy="Call heedful.attention_of(model, inputs) with both texts.",
         )
     config: Any = whole.get_text_config()
+    attention = _attention_of(whole, title)
     tokenizer = _tokenizer(files)
     try:
         heads, positions = config.num_attention_heads, config.max_position_embeddings
         return TextModel(
             title,
-            lambda: _module(files),
+            lambda: _module(files, attention),
             lambda ids: {"input_ids": ids},
             lambda text: tokenizer(text, verbose=False)["input_ids"],
             lambda ids: tokenizer.decode(ids, clean_up_tokenization_spaces=False),
@@ -140,6 +141,28 @@ def _of_transformers(files: ModelFiles, title: str) -> TextModel:
         ) from error
 
 
+def _attention_of(config: Any, title: str) -> str:
+    """Return the name of the attention with which a model of transformers can be seen: ours, or PyTorch's function."""
+    from transformers.models.auto.modeling_auto import (  # pyright: ignore[reportMissingImports] - an extra
+        MODEL_MAPPING,
+    )
+
+    if type(config) not in MODEL_MAPPING:
+        return OURS  # the loader says what is wrong
+    made = MODEL_MAPPING[type(config)]
+    model: Any = made[0] if isinstance(made, tuple) else made
+    if model._supports_attention_backend:
+        return OURS
+    if model._supports_sdpa:
+        return "sdpa"
+    raise ArgumentError(
+        OPTION,
+        expected="a model whose attention transformers lets others compute",
+        received=f"{title} ({config.model_type}), which has steps of its own instead, or no attention",
+        remedy="heedful.show(model, input_ids=ids), with a model that you have loaded, shows its steps.",
+    )
+
+
 def _tokenizer(files: ModelFiles) -> Any:
     names = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
     if files.gguf is None and not any((files.folder / name).is_file() for name in names):
@@ -155,7 +178,7 @@ def _tokenizer(files: ModelFiles) -> Any:
         return AutoTokenizer.from_pretrained(files.folder, **_options(files))
 
 
-def _module(files: ModelFiles) -> nn.Module:
+def _module(files: ModelFiles, attention: str) -> nn.Module:
     """Return the model without a head for words or classes, which no attention depends on."""
     if (files.folder / "adapter_config.json").exists():  # the weights below it may lie anywhere
         raise ArgumentError(
@@ -172,7 +195,7 @@ def _module(files: ModelFiles) -> nn.Module:
 
         model, report = AutoModel.from_pretrained(
             files.folder,
-            attn_implementation=OURS,
+            attn_implementation=attention,
             output_loading_info=True,
             **weights,
             **_options(files),

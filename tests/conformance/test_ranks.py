@@ -1,0 +1,74 @@
+"""Attentions over ranks: right ones are silent, and each published bug is named with rank and line."""
+
+from pathlib import Path
+
+import pytest
+from ranks.mutants import MUTANTS, RIGHT
+
+from heedful.conformance.ranks.check import check_on_ranks
+
+QUICK = (
+    "the sliding window",
+    "gradients of gathered keys and values are not",
+    "is that of their mean",
+)
+QUICK += ("the bias of a row-parallel", "its own dropout", "one rank takes part")
+ATTENTIONS = {
+    "gathered:GatheredAttention": "contiguous",
+    "ring:RingAttention": "contiguous",
+    "zigzag:ZigzagRingAttention": "zigzag",
+    "tensor_parallel:ParallelAttention": "replicated",
+    "ulysses:UlyssesAttention": "contiguous",
+}
+
+
+@pytest.mark.parametrize("base", ATTENTIONS)
+def test_a_right_attention_is_silent(base):
+    file, _, name = base.partition(":")
+    arguments = {"dropout": "0.5"} if "Parallel" in name else {}
+    report = check_on_ranks(f"{RIGHT / file}.py:{name}", 2, arguments=arguments)
+    assert not report.findings
+    layout = next(fact.value for fact in report.facts if fact.name == "tokens")
+    assert layout.partition(":")[0] == ATTENTIONS[base]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [3, 4])
+@pytest.mark.parametrize("base", ATTENTIONS)
+def test_a_right_attention_is_silent_on_more_ranks(base, ranks):
+    file, _, name = base.partition(":")
+    heads = {"num_heads": "6", "d_model": "24"} if ranks == 3 else {}
+    if "kv_heads" in (RIGHT / f"{file}.py").read_text():
+        heads |= {"num_kv_heads": str(ranks)}
+    assert not check_on_ranks(f"{RIGHT / file}.py:{name}", ranks, arguments=heads).findings
+
+
+def _marked(mutant):
+    slow = not any(text in mutant.name for text in QUICK)
+    return pytest.param(mutant, id=mutant.name, marks=[pytest.mark.slow] * slow)
+
+
+@pytest.mark.parametrize("mutant", [_marked(it) for it in MUTANTS])
+def test_a_published_bug_is_named_with_rank_and_line(mutant, tmp_path):
+    report = check_on_ranks(
+        mutant.written(tmp_path), mutant.ranks, arguments=dict(mutant.arguments)
+    )
+    (finding,) = report.findings
+    assert (finding.name, finding.level) == (mutant.finding, "bug")
+    assert finding.place is not None
+    assert mutant.blamed in finding.place.source
+    assert f"rank {mutant.rank}" in finding.proof
+    assert report.exit_code == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", [it for it in MUTANTS if it.ranks > 2], ids=lambda it: it.name)
+def test_the_right_version_is_silent_on_as_many_ranks(mutant):
+    assert not check_on_ranks(mutant.target, mutant.ranks).findings
+
+
+def test_the_page_lists_every_bug():
+    page = (Path(__file__).parents[2] / "docs" / "conformance-ranks.md").read_text(encoding="utf-8")
+    table = page[page.index("| bug |") :].splitlines()[2:]
+    named = [line.split(" | ")[0].removeprefix("| ") for line in table]
+    assert named == [mutant.name for mutant in MUTANTS]
