@@ -205,9 +205,7 @@ class GPT(nn.Module):
         T, past = tokens.shape[1], caches[0].length if caches else 0
         if positions is None:
             positions = default_positions(past, T, tokens.device)
-        if (
-            isinstance(mask, Mask) and current() is None
-        ):  # of sharded tokens, it is one of all tokens
+        if isinstance(mask, Mask):
             mask = lower(mask, tokens, past)
         x = self.token_embedding(tokens)  # (B, T, C)
         if self.position_embedding is not None:
