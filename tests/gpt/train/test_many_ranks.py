@@ -1,6 +1,10 @@
 """`heedful train --mesh` in real processes: the losses of one process, and what happens if one of them fails."""
 
 import csv
+import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -276,3 +280,33 @@ def test_kernels_are_compared_in_one_process():
     result = CliRunner().invoke(app, ["train", "--against", "torch_sdpa", "--mesh", "dp=2"])
     assert result.exit_code == 2
     assert "none with --against" in result.stderr
+
+
+# --- torchrun ------------------------------------------------------------------------------------------
+
+
+def torchrun(*arguments: str) -> subprocess.Popen[str]:
+    command = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "heedful"]
+    return subprocess.Popen(
+        [sys.executable, "-m", *command, "train", *arguments, "--mesh", "dp=2"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+
+
+@SLOW
+def test_torchrun_trains_and_ctrl_c_saves_the_run(one):
+    endless = TINY.replace("steps = 20", "steps = 1000000")
+    Path("tiny.toml").write_text(endless.replace("evaluations = 2", "evaluations = 100000"))
+    run = torchrun(*begin("endless"))
+    assert run.stdout is not None
+    assert any("step 10/" in line for line in run.stdout)
+    run.send_signal(signal.SIGINT)
+    printed, _ = run.communicate(timeout=100)
+    assert "Interrupted, and saved after step" in printed
+    assert len(state_of("endless")) == 1
+    Path("tiny.toml").write_text(TINY)
+    printed, _ = torchrun(*begin("many")).communicate(timeout=100)
+    assert "2 ranks (dp=2,cp=1,tp=1)" in printed
+    assert losses("many") == pytest.approx(losses(f"{one}/0.0"), abs=1e-4)
