@@ -81,7 +81,7 @@ def visits(browser) -> list[Visit]:
     """Open every page from the file system, on a phone, in the dark."""
     found = []
     for path in files():
-        with Opened(browser, path, width=PHONE, dark=True) as opened:
+        with Opened(browser, path.as_uri(), width=PHONE, dark=True) as opened:
             width = opened.page.evaluate("document.documentElement.scrollWidth")
             name = str(path.relative_to(SITE))
             found.append(Visit(name, opened.complaints, opened.requests, width))
@@ -106,7 +106,7 @@ def test_no_page_is_wider_than_a_phone(visits):
 
 def test_the_site_is_dark_in_the_dark(browser):
     def brightness(dark: bool) -> float:
-        with Opened(browser, SITE / "index.html", dark=dark) as opened:
+        with Opened(browser, (SITE / "index.html").as_uri(), dark=dark) as opened:
             color = opened.page.evaluate("getComputedStyle(document.body).backgroundColor")
             return sum(float(it) for it in color.strip("rgba()").split(",")[:3])
 
@@ -114,8 +114,7 @@ def test_the_site_is_dark_in_the_dark(browser):
 
 
 def test_the_search_finds_a_page_without_a_server(browser):
-    with Opened(browser, SITE / "search.html") as opened:
-        opened.page.goto((SITE / "search.html").as_uri() + "?q=softmax")
+    with Opened(browser, (SITE / "search.html").as_uri() + "?q=softmax") as opened:
         found = opened.page.wait_for_selector("#search-results li a", timeout=20_000)
         assert found is not None
         opened.page.wait_for_timeout(500)
