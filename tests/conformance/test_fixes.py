@@ -192,11 +192,14 @@ def test_a_fix_still_takes_other_numbers_of_tokens():
     assert not proves("padding-leak", before, report_of())
 
 
-def test_a_fix_of_heads_makes_them_recognizable():
-    before = report_of("heads-mixed-split")
-    assert not proves("heads-mixed-split", before, report_of())
-    told = replace(report_of(), facts=(*before.facts, Fact("heads", "4")))
-    assert proves("heads-mixed-split", before, told)
+@pytest.mark.parametrize(
+    ("bug", "part"), [("heads-mixed-split", "heads"), ("rotary-offset", "rotary")]
+)
+def test_a_fix_of_a_part_makes_it_recognizable(bug, part):
+    before = report_of(bug)
+    assert not proves(bug, before, report_of())
+    told = replace(report_of(), facts=(*before.facts, Fact(part, "found")))
+    assert proves(bug, before, told)
 
 
 def test_only_proved_edits_are_shown(file, monkeypatch):

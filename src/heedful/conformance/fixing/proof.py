@@ -136,8 +136,9 @@ def proves(name: str, before: Report, after: Report) -> bool:
         return False
     if not _parts(before) <= _parts(after):
         return False
-    if name.startswith("heads-") and "heads" not in _parts(after):  # one mix-up may hide another
-        return False
+    for part in ("heads", "rotary"):  # one mix-up may hide another
+        if name.startswith(f"{part}-") and part not in _parts(after):
+            return False
     scales = [fact.value for fact in after.facts if fact.name == "scale"]
     return not name.startswith("scale-") or any("= 1/√head_dim (" in scale for scale in scales)
 
