@@ -3,6 +3,8 @@
 `make docs` builds the site and runs these tests.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
@@ -10,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from viewer.browser import Opened, chromium
+from viewer.browser import SCREENSHOTS, Opened, chromium, width_of
 
 SITE = Path(__file__).parents[2] / "build" / "docs"
 PHONE = 390
@@ -60,6 +62,15 @@ def test_every_finding_has_a_page():
     assert all((SITE / "findings" / f"{name}.html").exists() for name in CATALOGUE)
 
 
+@contextmanager
+def visited(browser, path: Path, query: str = "", **options) -> Iterator[Opened]:
+    """Open a page, and draw what it showed to a file."""
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    opened = Opened(browser, path.as_uri() + query, **options)
+    yield opened
+    opened.close(SCREENSHOTS / f"site.{'-'.join(path.relative_to(SITE).parts)}.jpg")
+
+
 @pytest.fixture(scope="module")
 def browser():
     with chromium() as started:
@@ -81,8 +92,8 @@ def visits(browser) -> list[Visit]:
     """Open every page from the file system, on a phone, in the dark."""
     found = []
     for path in files():
-        with Opened(browser, path, width=PHONE, dark=True) as opened:
-            width = opened.page.evaluate("document.documentElement.scrollWidth")
+        with visited(browser, path, width=PHONE, dark=True) as opened:
+            width = width_of(opened.page)
             name = str(path.relative_to(SITE))
             found.append(Visit(name, opened.complaints, opened.requests, width))
     return found
@@ -106,7 +117,7 @@ def test_no_page_is_wider_than_a_phone(visits):
 
 def test_the_site_is_dark_in_the_dark(browser):
     def brightness(dark: bool) -> float:
-        with Opened(browser, SITE / "index.html", dark=dark) as opened:
+        with visited(browser, SITE / "index.html", dark=dark) as opened:
             color = opened.page.evaluate("getComputedStyle(document.body).backgroundColor")
             return sum(float(it) for it in color.strip("rgba()").split(",")[:3])
 
@@ -114,8 +125,7 @@ def test_the_site_is_dark_in_the_dark(browser):
 
 
 def test_the_search_finds_a_page_without_a_server(browser):
-    with Opened(browser, SITE / "search.html") as opened:
-        opened.page.goto((SITE / "search.html").as_uri() + "?q=softmax")
+    with visited(browser, SITE / "search.html", "?q=softmax") as opened:
         found = opened.page.wait_for_selector("#search-results li a", timeout=20_000)
         assert found is not None
         opened.page.wait_for_timeout(500)
