@@ -9,15 +9,13 @@ from time import perf_counter
 
 import torch
 
-from heedful.conformance.ranks.judging import (
-    Attempt,
-    blamed,
-    differing_collectives,
-    findings_of,
-)
+from heedful.conformance.ranks.attempt import Attempt
+from heedful.conformance.ranks.building import RanksRequest
+from heedful.conformance.ranks.collectives import differing_collectives
+from heedful.conformance.ranks.judging import findings_of
 from heedful.conformance.ranks.layout import DESCRIPTIONS, LAYOUTS, ORDERS, Layout
-from heedful.conformance.ranks.processes import PATIENCE, Failure, run_on_ranks
-from heedful.conformance.ranks.rank import RanksRequest, run_part, run_whole
+from heedful.conformance.ranks.processes import PATIENCE, Failure, blamed, run_on_ranks
+from heedful.conformance.ranks.rank import run_part, run_whole
 from heedful.conformance.ranks.run import Whole
 from heedful.conformance.ranks.weights import is_packed
 from heedful.conformance.reporting.finding import Fact, Finding

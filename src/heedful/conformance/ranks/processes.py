@@ -11,7 +11,7 @@ import re
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -249,3 +249,9 @@ def _failure(rank: int, error: BaseException) -> Failure:
     told = error if isinstance(error, HeedfulError) else None
     ending: Ending = "waits" if waits and not own else "raises"
     return Failure(rank, ending, cause, raising_line(error), own, told)
+
+
+def blamed(failures: Sequence[Failure]) -> Failure:
+    """Return the failure that caused the others: an end, an exception or a hang before those who waited in vain."""
+    order = ("ends", "raises", "hangs", "waits")
+    return min(failures, key=lambda it: order.index(it.ending))
