@@ -94,7 +94,7 @@ struct SummaryPass {
     }
 
     int64_t first_query(int64_t part) const {
-        return std::clamp(stripes * part / parts * stripe, int64_t{0}, p.Tq);
+        return std::clamp(stripes * part / parts * stripe - offset, int64_t{0}, p.Tq);
     }
 
     void add_up_parts(int64_t head) const {

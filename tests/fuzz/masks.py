@@ -59,8 +59,12 @@ class MaskDrawer:
             return HUGE[self.rng.integers(len(HUGE))]
         return int(self.rng.integers(max(self.Tq, self.Tk) + 3))
 
-    def _lengths(self) -> np.ndarray:
-        return self.rng.integers(self.Tk + 1, size=self.B if self.rng.random() < 0.7 else 1)
+    def _lengths(self) -> tuple[torch.Tensor | int, np.ndarray]:
+        """Draw a length for each batch entry, or one for all; also as an array (B or 1, 1, 1, 1)."""
+        lengths = self.rng.integers(self.Tk + 1, size=self.B)
+        if self.rng.random() < 0.7:
+            return torch.from_numpy(lengths), lengths[:, None, None, None]
+        return int(lengths[0]), lengths[:1, None, None, None]
 
     def _causal(self) -> Drawn:
         return Causal(self.align), self.j <= self.i
@@ -82,16 +86,14 @@ class MaskDrawer:
         return Sinks(count), np.broadcast_to(self.j < min(count, sys.maxsize), (self.Tq, self.Tk))
 
     def _prefix(self) -> Drawn:
-        lengths = self._lengths()
-        seen = (self.j <= self.i) | (self.j < lengths[:, None, None, None])
-        return Prefix(torch.from_numpy(lengths), self.align), seen
+        lengths, each = self._lengths()
+        return Prefix(lengths, self.align), (self.j <= self.i) | (self.j < each)
 
     def _padding(self) -> Drawn:
-        lengths = self._lengths()
-        each = lengths[:, None, None, None]
+        lengths, each = self._lengths()
         if self.rng.random() < 0.5:
-            return Padding(torch.from_numpy(lengths), "right"), self.j < each
-        return Padding(torch.from_numpy(lengths), "left"), self.Tk - 1 - self.j < each
+            return Padding(lengths, "right"), self.j < each
+        return Padding(lengths, "left"), self.Tk - 1 - self.j < each
 
     def _documents(self) -> Drawn:
         rows = self.B if self.rng.random() < 0.7 else 1

@@ -273,7 +273,7 @@ def test_the_module_opens_under_its_own_names():
     }
     assert {step.file.rsplit("/", 1)[1] for step in trace} == {"multi_head.py"}
     assert trace["context"].name == "context_by_head"
-    assert trace["weights"].source.startswith("context_by_head = attention(")
+    assert trace["weights"].source.startswith("context_by_head = attend(")
 
 
 # --- names and roles ---------------------------------------------------------------------------------

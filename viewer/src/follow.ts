@@ -16,7 +16,7 @@ export class Follow {
   readonly element: HTMLElement;
   private chosen = 0;
 
-  constructor(name: string, private readonly level: number, private readonly onPoint: OnPoint) {
+  constructor(private readonly name: string, private readonly level: number, private readonly onPoint: OnPoint) {
     this.element = make("div", { class: "follow", role: "group", "aria-label": `One query, followed: ${name}` });
   }
 
@@ -64,7 +64,7 @@ export class Follow {
       return [make("tr", {}, make("th", { scope: "row" }, make("code", {}, node.name)), ...cells)];
     });
     const head = make("tr", {}, make("td"), ...keys.map((key) => make("th", { scope: "col" }, label(labels[key]!))));
-    const scrolled = { class: "matrix", role: "region", "aria-label": "The steps of the query", tabindex: 0 };
+    const scrolled = { class: "matrix", role: "region", "aria-label": `The steps of the query: ${this.name}`, tabindex: 0 };
     return make("div", scrolled, make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)));
   }
 

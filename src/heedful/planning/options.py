@@ -109,7 +109,7 @@ def read_mask(text: str, tokens: int) -> Mask | None:
 
     Examples:
         >>> read_mask("window:4K", 8192)
-        Window(size=4096, align=None)
+        Window(4096)
     """
     kind, _, numbers = text.partition(":")
     if text == "causal":
