@@ -47,7 +47,7 @@ def heedful(
         print_out(first_steps())
 
 
-for command in (
+for _command in (
     tour.tour,
     show.show,
     info.info,
@@ -59,4 +59,4 @@ for command in (
     train.train,
     generate.generate,
 ):
-    app.command(cls=CommandWithExamples)(command)
+    app.command(cls=CommandWithExamples)(_command)

@@ -183,7 +183,7 @@ class CallLog:
                 pickle.dump(call, log)
 
 
-log = CallLog()
+log: CallLog = CallLog()
 """The log of this process."""
 
 
