@@ -38,6 +38,7 @@ html_title = "heedful"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_extra_path = ["generated/pages"]
+(HERE / "generated" / "pages").mkdir(parents=True, exist_ok=True)  # Sphinx wants it early
 html_copy_source = False
 html_show_copyright = False
 html_show_sourcelink = False
