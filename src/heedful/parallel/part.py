@@ -16,7 +16,7 @@ from heedful.masks import KeyRanges
 from heedful.problem import AttentionProblem
 from heedful.sharded import first_head
 
-QUERIES_AT_ONCE: int = 8192  # whose part of the output is in memory besides the output itself
+QUERIES_AT_ONCE: int = 4096  # whose part of the output is in memory besides the output itself
 
 
 @dataclass(frozen=True, eq=False)
