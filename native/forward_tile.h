@@ -2,7 +2,7 @@
 // products to the final division, and nothing is ever reduced across a vector.
 //
 //   Sᵀ = K Qᵀ         keys down, queries across; the numbers of K are broadcast from where they lie
-//   m, l              the running maximum and normaliser of each lane (online_softmax.h)
+//   m, l              the running maximum and normalizer of each lane (online_softmax.h)
 //   Oᵀ += Vᵀ Pᵀ       O is transposed back once, at the end
 //
 // The names are those of FlashAttention-2 (arXiv 2307.08691, algorithm 1); P and O are not divided by l before the end.

@@ -1,5 +1,5 @@
 // The constants and the initial state of the online softmax (Milakov and Gimelshein, arXiv 1805.02867): a running
-// maximum m and normaliser l, with which each block of keys is added to the sums of the blocks before it.
+// maximum m and normalizer l, with which each block of keys is added to the sums of the blocks before it.
 #pragma once
 
 #include <cfloat>

@@ -126,7 +126,7 @@ def attention(
         dropout_p: the probability of dropping a weight; the others are scaled by 1/(1 − p). There is no
             training mode: pass 0.0 in evaluation.
         kernel: "auto", or the name of a kernel, which then runs or raises. `explain` says what "auto" chooses.
-        return_lse: whether to return the log of the softmax's normaliser, too.
+        return_lse: whether to return the log of the softmax's normalizer, too.
         return_received_mass: whether to return that and the sum of each key's weights over the queries, before
             dropout. No kernel computes it: a second pass does, in the way of `summarize`.
         **foreign: arguments of other attentions, such as is_causal. None is accepted; the error says what to pass.

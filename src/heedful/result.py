@@ -16,14 +16,14 @@ class AttentionResult(NamedTuple):
 
     Attributes:
         output: (B, Hq, Tq, Dv), the weighted mean of the values.
-        lse: (B, Hq, Tq), the natural logarithm of the softmax's normaliser, float32 or better; −∞ where a query
+        lse: (B, Hq, Tq), the natural logarithm of the softmax's normalizer, float32 or better; −∞ where a query
             saw no key.
 
     Examples:
         >>> from heedful import attention
         >>> query = torch.zeros(1, 1, 2, 4)
         >>> output, lse = attention(query, query, query, return_lse=True)
-        >>> lse.exp().round(decimals=3)  # the normaliser of two scores of 0
+        >>> lse.exp().round(decimals=3)  # the normalizer of two scores of 0
         tensor([[[2., 2.]]])
     """
 
@@ -42,7 +42,7 @@ class AttentionResultWithMass(NamedTuple):
 
     Attributes:
         output: (B, Hq, Tq, Dv), the weighted mean of the values.
-        lse: (B, Hq, Tq), the natural logarithm of the softmax's normaliser. It has gradients if the output has.
+        lse: (B, Hq, Tq), the natural logarithm of the softmax's normalizer. It has gradients if the output has.
         received_mass: (B, Hq, Tk), the sum of each key's weights over the queries of one query head, before dropout.
 
     Examples:
@@ -73,7 +73,7 @@ def merge(*results: AttentionResult) -> AttentionResult:
     """Merge attention over disjoint sets of keys into attention over their union.
 
     This is the rescaling of FlashAttention (Dao et al. 2022, arXiv 2205.14135, §3.1). Pass `sinks` to the attention
-    over one of the parts only, because the normaliser of each part would count them again.
+    over one of the parts only, because the normalizer of each part would count them again.
 
     Args:
         *results: the results of `attention(…, return_lse=True)`, of the same queries and different keys.

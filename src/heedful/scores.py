@@ -30,7 +30,7 @@ def soft_cap(scores: Float[Tensor, "*shape"], cap: float | None) -> Float[Tensor
 def softmax_with_sinks(
     scores: Float[Tensor, "B Hq Tq Tk"], sinks: Float[Tensor, " Hq"] | None
 ) -> tuple[Float[Tensor, "B Hq Tq Tk"], Float[Tensor, "B Hq Tq"]]:
-    """Return the attention weights and the logarithm of their normaliser.
+    """Return the attention weights and the logarithm of their normalizer.
 
     A row of −∞ gets weights 0, log-sum-exp −∞ and gradients 0.
 
@@ -55,13 +55,13 @@ def softmax_with_sinks(
         highest = torch.maximum(highest, sinks.detach())
     highest = highest.masked_fill(highest == -math.inf, 0.0)
     exponentials = torch.exp(scores - highest)
-    normaliser = exponentials.sum(dim=-1, keepdim=True)
+    normalizer = exponentials.sum(dim=-1, keepdim=True)
     if sinks is not None:
-        normaliser = normaliser + torch.exp(sinks - highest)
-    hidden = normaliser == 0
-    normaliser = normaliser.masked_fill(hidden, 1.0)
-    lse = (highest + normaliser.log()).masked_fill(hidden, -math.inf)
-    return exponentials / normaliser, lse.squeeze(-1)
+        normalizer = normalizer + torch.exp(sinks - highest)
+    hidden = normalizer == 0
+    normalizer = normalizer.masked_fill(hidden, 1.0)
+    lse = (highest + normalizer.log()).masked_fill(hidden, -math.inf)
+    return exponentials / normalizer, lse.squeeze(-1)
 
 
 def alibi_slopes(num_heads: int) -> Float[Tensor, " Hq"]:

@@ -22,7 +22,7 @@ def refusal(problem: AttentionProblem) -> str | None:
 
 
 def run(problem: AttentionProblem) -> tuple[Tensor, Tensor]:
-    """Update the highest score m, the normaliser l and the unnormalised output O, rescaled as m rises."""
+    """Update the highest score m, the normalizer l and the unnormalized output O, rescaled as m rises."""
     query, key, value = problem.widened()
     B, Hq, _, Tq, Tk, _, _ = problem.sizes
     seed = problem.draw_seed() if problem.dropout_p > 0 else 0
