@@ -72,3 +72,39 @@ def test_the_page_lists_every_bug():
     table = page[page.index("| bug |") :].splitlines()[2:]
     named = [line.split(" | ")[0].removeprefix("| ") for line in table]
     assert named == [mutant.name for mutant in MUTANTS]
+
+
+GATHERED = """import torch
+import torch.distributed as dist
+from torch import nn
+
+
+class GatheredAttention(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        self.qkv = nn.Linear(d_model, 3 * d_model)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        if dist.get_world_size() > 1:
+            k, v = (self.gathered(it.contiguous()) for it in (k, v))
+        scores = q @ k.transpose(1, 2) / q.shape[-1] ** 0.5
+        seen = torch.ones(scores.shape[1:]).tril().bool()
+        return scores.masked_fill(~seen, float("-inf")).softmax(-1) @ v
+
+    def gathered(self, own):
+        parts = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, own)
+        return torch.cat(parts, dim=1)
+"""
+
+
+def test_tensors_without_a_gradient_are_no_obstacle(tmp_path):
+    """Gathered keys and values have none, and neither have two of the three parts that a chunk returns."""
+    file = tmp_path / "gathered.py"
+    file.write_text(GATHERED)
+    (finding,) = check_on_ranks(f"{file}:GatheredAttention", 2).findings
+    assert finding.name == "ranks-output-differs"
+    assert "rank 1" in finding.proof
+    assert finding.place is not None
+    assert "masked_fill" in finding.place.source

@@ -172,8 +172,9 @@ class _Watched:
             -1
         )  # 2 if a gradient flows back from the reading call, 1 if it is one of torch.distributed
 
-    def keep(self, gradient: Tensor) -> None:
-        self.gradient = gradient.detach().clone()
+    def keep(self, gradient: Tensor | None) -> None:
+        if gradient is not None:  # no gradient flows back to one of several results of a call
+            self.gradient = gradient.detach().clone()
 
 
 class _BackwardRecorder(TorchFunctionMode):
