@@ -168,9 +168,8 @@ class _Watched:
         self.tensor, self.reader, self.value = tensor, reader, value
         self.gradient: Tensor | None = None
         self.place: SourceLine | None = None
-        self.weight = (
-            -1
-        )  # 2 if a gradient flows back from the reading call, 1 if it is one of torch.distributed
+        # 2 if a gradient flows back from the reading call, 1 if it is one of torch.distributed.
+        self.weight = -1
 
     def keep(self, gradient: Tensor | None) -> None:
         if gradient is not None:  # no gradient flows back to one of several results of a call
