@@ -9,6 +9,10 @@ import torch
 
 torch.manual_seed(0)  # parametrised tensors are drawn while tests are collected
 
+# A shell without job control ignores SIGINT in what it starts in the background, and so would all processes of the tests.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # Hypothesis draws the same examples everywhere; `HYPOTHESIS_PROFILE=explore` draws new ones.
 hypothesis.settings.register_profile(
     "default", deadline=None, derandomize=True, max_examples=100, print_blob=True
