@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from heedful.conformance.calling.exceptions import (
     UNEQUAL_SIZES,
     describe_exception,
+    own_frames,
     raising_frame,
     raising_line,
 )
@@ -30,7 +31,11 @@ def causing_line(error: BaseException) -> SourceLine | None:
     frame, raised = raising_frame(error), raising_line(error)
     if frame is None or raised is None or not UNEQUAL_SIZES.search(describe_exception(error)):
         return None
-    return _swapped_unpacking(frame, raised) or _assignment_of_unknown_size(frame, raised)
+    return (
+        _swapped_unpacking(frame, raised)
+        or _assignment_of_unknown_size(frame, raised)
+        or _assignment_in_caller(error)
+    )
 
 
 def _swapped_unpacking(frame: FrameType, raised: SourceLine) -> SourceLine | None:
@@ -71,6 +76,23 @@ def _assignment_of_unknown_size(frame: FrameType, raised: SourceLine) -> SourceL
         if made is None or not TURNING.match(made.source):
             return made
         line = made
+
+
+def _assignment_in_caller(error: BaseException) -> SourceLine | None:
+    """Return the line of the innermost caller that assigns a tensor of a size that its code does not know.
+
+    The size is one of the two that should be equal. The raising code was given the tensor, so it is not at fault.
+    """
+    said = UNEQUAL_SIZES.search(describe_exception(error))
+    sizes = set() if said is None else set(map(int, said.groups()))
+    for frame, line in reversed(own_frames(error)[:-1]):
+        file, first = frame.f_code.co_filename, frame.f_code.co_firstlineno
+        unknown = sizes.difference(_numbers(frame))
+        for name in variables_read(file, line) if len(unknown) == 1 else ():
+            tensor = frame.f_locals.get(name)
+            if isinstance(tensor, Tensor) and not unknown.isdisjoint(tensor.shape):
+                return assignment_before(file, line, name, first)
+    return None
 
 
 def _numbers(frame: FrameType) -> Iterator[int]:

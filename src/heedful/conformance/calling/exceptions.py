@@ -62,17 +62,18 @@ def attempt(run: Callable[[], Any]) -> Any:
 
 def raising_line(error: BaseException) -> SourceLine | None:
     """Return the innermost line of the target's own code that an exception passed through."""
-    own = _own_frames(error)
+    own = own_frames(error)
     return SourceLine.at(own[-1][0].f_code.co_filename, own[-1][1]) if own else None
 
 
 def raising_frame(error: BaseException) -> FrameType | None:
     """Return the innermost frame of the target's own code that an exception passed through."""
-    own = _own_frames(error)
+    own = own_frames(error)
     return own[-1][0] if own else None
 
 
-def _own_frames(error: BaseException) -> list[tuple[FrameType, int]]:
+def own_frames(error: BaseException) -> list[tuple[FrameType, int]]:
+    """Return the frames of the target's own code that an exception passed through, each with its line; the last raised."""
     frames = traceback.walk_tb(error.__traceback__)
     return [(frame, line) for frame, line in frames if line and not _is_runner(frame.f_globals)]
 
@@ -112,7 +113,7 @@ def unfit_mask(error: BaseException) -> UnfitMask | None:
 
     It is a Boolean tensor, or one whose variable is named a mask, in the statement that raises.
     """
-    said, own = UNEQUAL_SIZES.search(describe_exception(error)), _own_frames(error)
+    said, own = UNEQUAL_SIZES.search(describe_exception(error)), own_frames(error)
     if said is None or not own:
         return None
     frame, line = own[-1]

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from heedful.conformance.calling import names
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.exceptions import (
+    UNEQUAL_SIZES,
     attempt,
     describe_exception,
     described_with_line,
@@ -26,7 +27,7 @@ from heedful.conformance.calling.exceptions import (
 )
 from heedful.conformance.calling.layouts import likely_layouts, unpacked_ranks
 from heedful.conformance.calling.target import Target, is_required
-from heedful.conformance.recording.source import SourceLine, parsed_file
+from heedful.conformance.recording.source import parsed_file
 from heedful.errors import ArgumentError
 
 SIZES = ((3, 5), (4, 8), (2, 16))  # B and T at which a call must fail alike to prove a bug
@@ -127,8 +128,9 @@ def proof_of_bug(failures: Sequence[FailedCall]) -> BaseException | None:
 
     It is a name that exists nowhere; or the same line raises in every call that the target's own code shows to be
     valid, whatever the sizes are. Such a call gives only tokens, with as many axes as the code unpacks and a width that
-    its first projection takes, and the exception does not name the number of tokens. Other arguments do no harm if the
-    exception is about strides, which no value changes.
+    its first projection takes, and the exception does not name the number of tokens. Where the code unpacks no axes, the
+    exception names two unequal sizes, the same ones in all calls. Other arguments do no harm if the exception is about
+    strides, which no value changes.
     """
     missing = (it.error for it in failures if is_missing_name(it.error))
     first = next(missing, None)
@@ -136,7 +138,7 @@ def proof_of_bug(failures: Sequence[FailedCall]) -> BaseException | None:
         return first
     target = failures[0].caller.target
     layouts, ranks = likely_layouts(target.callee), unpacked_ranks(target.callee)
-    errors: dict[SourceLine, BaseException] = {}
+    errors: list[BaseException] = []
     for caller in (failure.caller for failure in failures):
         if caller.convention.guessed or (layouts.declared and caller.layout == layouts.tokens[1]):
             continue
@@ -150,8 +152,16 @@ def proof_of_bug(failures: Sequence[FailedCall]) -> BaseException | None:
                 or re.search(rf"\b{T}\b", describe_exception(error))
             ):
                 return None
-            errors.setdefault(place, error)
-    return next(iter(errors.values())) if len(errors) == 1 else None
+            errors.append(error)
+    if len(set(map(raising_line, errors))) != 1:
+        return None
+    return errors[0] if ranks or _are_of_same_sizes(errors) else None
+
+
+def _are_of_same_sizes(errors: Sequence[BaseException]) -> bool:
+    """Check whether all exceptions name the same two sizes, which then belong to the target and not to the tokens."""
+    found = [UNEQUAL_SIZES.search(describe_exception(it)) for it in errors]
+    return None not in found and len({it.groups() for it in found if it is not None}) == 1
 
 
 def _errors(caller: Caller, ranks: set[int]) -> Iterator[tuple[tuple[int, int], Exception]]:
@@ -165,7 +175,7 @@ def _errors(caller: Caller, ranks: set[int]) -> Iterator[tuple[tuple[int, int], 
     for B, T in SIZES:
         inputs = caller.draw(B if caller.batched else 1, T)
         arguments = caller.arguments(inputs)
-        if next(iter(arguments.values())).dim() not in ranks:
+        if ranks and next(iter(arguments.values())).dim() not in ranks:
             return
         args, keywords = caller.target.bound(arguments)
         products = _Products()

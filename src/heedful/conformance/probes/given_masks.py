@@ -1,4 +1,4 @@
-"""Probe: a mask that an example gives has an effect."""
+"""Probe: a mask that every call gets, from an example or because it is required, has an effect."""
 
 from __future__ import annotations
 
@@ -24,10 +24,8 @@ from heedful.observation.leaves import leaves_of
 
 @probe("mask-unused")
 def given_masks(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Exchange 1 and 0 in the masks of an example, all and one by one. Some result must change, if code reads them."""
+    """Exchange 1 and 0 in the masks, all entries and every second one. Some result must change, if code reads them."""
     subject = evidence.subject
-    if not subject.convention.from_example:
-        return
     given = subject.arguments(evidence.inputs)
     found = {it.name for it in (subject.padding, subject.attention_mask) if it is not None}
     for name in _masks(evidence, given):

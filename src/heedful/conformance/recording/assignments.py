@@ -120,7 +120,13 @@ def _innermost_at(source: ParsedSource, line: int) -> ast.stmt | None:
 
 
 def assigns(statement: ast.stmt, variable: str) -> bool:
+    """Check whether a statement assigns a variable, alone or among others, as in `q, k = …`."""
     match statement:
         case ast.Assign(targets=targets):
-            return any(isinstance(node, ast.Name) and node.id == variable for node in targets)
-    return False
+            pass
+        case ast.AnnAssign(target=target, value=ast.expr()):
+            targets = [target]
+        case _:
+            return False
+    parts = (part for it in targets for part in (it.elts if isinstance(it, ast.Tuple) else [it]))
+    return any(isinstance(it, ast.Name) and it.id == variable for it in parts)

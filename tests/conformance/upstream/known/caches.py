@@ -107,6 +107,14 @@ CASES = (
         known_as=("rotary-offset", "rotary-mismatch"),
         options={"causal": True},
     ),
+    Case(
+        "omlx_2363",
+        "Attention",
+        "jundot/omlx#2363",
+        "cache-mismatch",
+        known_as=("rotary-offset", "rotary-mismatch"),
+        options={"causal": True, **sizes(dims=32, n_heads=4, n_kv_heads=2)},
+    ),
 )
 
 
@@ -180,3 +188,9 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
 def _(module: Any) -> tuple[Tensor, Tensor]:
     m, x = made(module.SwitchHead, C, H), tokens()
     return in_steps(m, x), m(x)[0]
+
+
+@proves("omlx_2363")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, cache = made(module.Attention, 24, H, 2), tokens(B, T, 24), module.KVCache()
+    return torch.cat([m(part, cache) for part in x.split([3, 2, 1], dim=1)], 1), m(x)

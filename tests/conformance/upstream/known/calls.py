@@ -172,6 +172,13 @@ CASES = (
         options=sizes(embed_dim=32, num_heads=4),
         example=_queries_and_memory,
     ),
+    Case(
+        "vllm_13686",
+        "Olmo2Attention",
+        "vllm-project/vllm#13686",
+        "crashes",
+        options={"causal": True, **sizes(hidden_size=32, num_heads=4, num_kv_heads=2)},
+    ),
 )
 
 
@@ -292,3 +299,12 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     keep = torch.ones(T, 5).tril().expand(B, T, 5)
     context = attended(m.q_proj(x), m.k_proj(memory), m.v_proj(memory), keep[0].bool())
     return m(x, memory, memory, keep), m.out_proj(context)
+
+
+@proves("vllm_13686")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Olmo2Attention, C, H, 2), tokens()
+    q, k, v = m.qkv_proj(x).split([C, 8, 8], -1)
+    q, k = rotated(heads(m.q_norm(q))), rotated(heads(m.k_norm(k), 2))
+    context = F.scaled_dot_product_attention(q, k, heads(v, 2), attn_mask=CAUSAL, enable_gqa=True)
+    return m(x), m.o_proj(merged(context))

@@ -123,6 +123,13 @@ CASES = (
         options=sizes(in_channels=16, num_heads=4, in_shape=(4, 6), drop_rate=0.1),
         example=_globe,
     ),
+    Case(
+        "softmax_n_32",
+        "AttentionN",
+        "softmax1/Flash-Attention-Softmax-N#32",
+        "dropout-in-eval",
+        options=sizes(dim=32, heads=4, dropout=0.1),
+    ),
 )
 
 
@@ -231,3 +238,11 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     areas = torch.sin((torch.arange(3) + 0.5) * torch.pi / 3).double().repeat_interleave(4)
     context = merged(F.scaled_dot_product_attention(q, k, v, attn_mask=areas.log().expand(12, 12)))
     return m(image), m.proj(context.mT.reshape(B, C, 3, 4))
+
+
+@proves("softmax_n_32")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.AttentionN, C, H, n=1.0, dropout=0.5), tokens()
+    q, k, v = (heads(part) for part in m.qkv(x).chunk(3, -1))
+    scores = (q @ k.mT / 2).exp()
+    return m(x), m.out(merged(scores / (1 + scores.sum(-1, keepdim=True)) @ v))

@@ -54,6 +54,17 @@ def _patches() -> tuple[Any, ...]:
     return (torch.randn(2, 24, 32),)
 
 
+def _views() -> tuple[Any, ...]:
+    """Return two bird's eye views of 4 × 4 cells, and those of the frame before."""
+    return torch.randn(2, 16, 32), torch.randn(2, 16, 32)
+
+
+def _roads() -> tuple[Any, ...]:
+    """Return 5 roads at 3 times, twice, and the sources and targets of 8 edges."""
+    edges = torch.tensor([[0, 1, 2, 3, 4, 0, 2, 4], [1, 2, 3, 4, 0, 2, 4, 1]])
+    return torch.randn(2, 5, 3, 5), edges
+
+
 CASES = (
     Case("fuxictr_30", "MultiHeadSelfAttention", "reczoo/FuxiCTR#30", "heads-mixed-split"),
     Case(
@@ -245,7 +256,36 @@ CASES = (
         options=sizes(),
         example=_patches,
     ),
+    Case(
+        "movie_gen_8",
+        "TemporalTransformer",
+        "kyegomez/movie-gen#8",
+        "batch-mixed",
+        options=sizes(),
+    ),
+    Case(
+        "uniad_268",
+        "TemporalSelfAttention",
+        "OpenDriveLab/UniAD#268",
+        "batch-mixed",
+        options=sizes(embed_dims=32, bev_h=4, bev_w=4),
+        example=_views,
+    ),
+    Case(
+        "truxify_13116",
+        "SpatialTemporalGAT",
+        "KanishJebaMathewM/Truxify#13116",
+        "batch-mixed",
+        known_as=("length-dependent", "attention-ignored"),
+        options=sizes(),
+        example=_roads,
+    ),
 )
+
+
+def _each(call: Any, *inputs: Tensor) -> Tensor:
+    """Return the outputs of a call for each sample alone."""
+    return torch.cat([call(*sample) for sample in zip(*(x.split(1) for x in inputs), strict=True)])
 
 
 @proves("fuxictr_30")
@@ -480,3 +520,31 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
             h = h + m.attn(m.norm1(h), [0, h.shape[1]])
             expected[:, i : i + 2, j : j + 2] = (h + m.mlp(m.norm2(h))).view(window.shape)
     return m(patches), expected.flatten(1, 2)
+
+
+@proves("movie_gen_8")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.TemporalTransformer, C, 1, H, 24), tokens()
+    (block,) = m.blocks
+    y = x + m.pos_embed[:, :T]
+    weights, biases = block.attn.in_proj_weight, block.attn.in_proj_bias
+    q, k, v = F.linear(block.norm1(y), weights, biases).chunk(3, -1)
+    y = y + block.attn.out_proj(attended(q, k, v))
+    return m(x), m.norm(y + block.mlp(block.norm2(y)))
+
+
+@proves("uniad_268")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, view, before = made(module.TemporalSelfAttention, C, 2, 3), tokens(), tokens()
+    return m(view, before), _each(m, view, before)
+
+
+@proves("truxify_13116")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.SpatialTemporalGAT, 5), tokens(B, 4, 3, 5)
+    edges = torch.tensor([[0, 1, 2, 3, 0, 2], [1, 2, 3, 0, 2, 1]])
+    h = x.transpose(1, 2).reshape(-1, 4, 5)
+    for layer in m.spatial_layers:
+        h = F.elu(torch.stack([layer(graph, edges) for graph in h]))
+    _, last = m.temporal(h.view(B, 3, 4, -1).transpose(1, 2).flatten(0, 1))
+    return m(x, edges), m.head(last[0]).view(B, 4, -1)

@@ -40,6 +40,11 @@ def _peptides() -> tuple[Any, ...]:
     return amino_acids, torch.rand(2), torch.tensor([2, 3]), torch.randn(2, 7, 32)
 
 
+def _sequence() -> tuple[Any, ...]:
+    """Return two sequences of the only length that there is."""
+    return (torch.randn(2, 8, 32),)
+
+
 CASES = (
     Case(
         "ribonanza_5",
@@ -151,6 +156,15 @@ CASES = (
         known_as=("future-leak", "mask-fill-too-small"),
         options={"causal": True, **sizes()},
         example=_peptides,
+    ),
+    Case(
+        "linformer_pytorch_19",
+        "MHAttention",
+        "tatp22/linformer-pytorch#19",
+        "mask-fill-overflow",
+        known_as=("crashes",),
+        options=sizes(input_size=8, channels=32, nhead=4, dim_k=4),
+        example=_sequence,
     ),
 )
 
@@ -282,3 +296,11 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     m, amino_acids = made(module.PeptideDecoder, C, H), torch.randint(1, 20, (B, T))
     spectra = tokens(B), torch.tensor([1, 2, 3]), tokens(B, 5, C)
     return m(amino_acids, *spectra)[:, :4], m(amino_acids[:, :3], *spectra)
+
+
+@proves("linformer_pytorch_19")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MHAttention, T, C, H, 3), tokens()
+    expected = m(x)
+    actual = copy.deepcopy(m).half()(x.half()).double()
+    return torch.where((actual - expected).abs() < 1e-2, expected, actual), expected

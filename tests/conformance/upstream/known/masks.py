@@ -298,6 +298,22 @@ CASES = (
         "mask-broadcast",
         known_as=("batch-mixed", "padding-leak", "mask-unused", "nan-on-masked-rows"),
     ),
+    Case(
+        "keras_23038",
+        "DecoderSelfAttention",
+        "keras-team/keras#23038",
+        "future-leak",
+        known_as=("mask-unused",),
+        options={"causal": True},
+    ),
+    Case(
+        "cellflow_226",
+        "TokenAttentionPooling",
+        "theislab/CellFlow#226",
+        "mask-unused",
+        known_as=("padding-leak",),
+        options=sizes(dim=32, num_heads=4),
+    ),
 )
 
 
@@ -553,3 +569,18 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     m, x = made(module.MultiHeadAttention, C, H), tokens()
     context = attended(m.query_proj(x), m.key_proj(x), m.value_proj(x), REAL)
     return m(x, x, x, ~REAL[:, None].expand(B, T, T))[0], context
+
+
+@proves("keras_23038")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.DecoderSelfAttention, C, H), tokens()
+    a = m.attention
+    context = attended(a.query_dense(x), a.key_dense(x), a.value_dense(x), CAUSAL)
+    return m(x), m.norm(x + a.output_dense(context))
+
+
+@proves("cellflow_226")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.TokenAttentionPooling, C, H), tokens()
+    alone = [m(row[None, real], real[None, real]) for row, real in zip(x, REAL, strict=True)]
+    return m(x, REAL), torch.cat(alone)

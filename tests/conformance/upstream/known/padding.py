@@ -9,13 +9,16 @@ import torch.nn.functional as F
 from torch import Tensor
 from upstream.cases import Case, sizes
 from upstream.proofs import (
+    CAUSAL,
     REAL,
     B,
     C,
     H,
     T,
     attended,
+    heads,
     made,
+    merged,
     proves,
     tokens,
 )
@@ -51,6 +54,11 @@ def _headlines() -> tuple[Any, ...]:
     words = torch.randint(1, 20, (2, 7))
     words[1, 4:] = 0
     return (words,)
+
+
+def _images_and_questions() -> tuple[Any, ...]:
+    """Return two feature maps, two questions of up to 6 words, and the numbers of words."""
+    return torch.randn(2, 4, 3, 3), torch.randint(1, 20, (2, 6)), torch.tensor([6, 4])
 
 
 CASES = (
@@ -129,6 +137,23 @@ CASES = (
             vocab_size=20, hidden_size=16, num_attention_heads=4, additive_attn_hidden_dim=8
         ),
         example=_headlines,
+    ),
+    Case(
+        "mac_network_7",
+        "MACNetwork",
+        "rosinality/mac-network-pytorch#7",
+        "padding-leak",
+        known_as=("mask-unused",),
+        options=sizes(n_vocab=20, dim=8, embed_hidden=12, in_channels=4),
+        example=_images_and_questions,
+    ),
+    Case(
+        "burn_4697",
+        "CausalSelfAttention",
+        "tracel-ai/burn#4697",
+        "nan-on-masked-rows",
+        known_as=("output-not-finite",),
+        options={"causal": True},
     ),
 )
 
@@ -216,3 +241,21 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     words = torch.randint(1, 20, (B, T)) * REAL
     alone = [m(row[None, real]) for row, real in zip(words, REAL, strict=True)]
     return m(words), torch.cat(alone)
+
+
+@proves("mac_network_7")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, maps = made(module.MACNetwork, 20, 5, 7, 3), tokens(B, 3, 2, 2)
+    words, counts = torch.randint(1, 20, (B, T)), REAL.sum(1)
+    alone = [m(maps[[i]], words[[i], : counts[i]], counts[[i]]) for i in range(B)]
+    return m(maps, words, counts), torch.cat(alone)
+
+
+@proves("burn_4697")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, real = made(module.CausalSelfAttention, C, H), tokens(), REAL.flip(1)
+    q, k, v = (heads(project(x)) for project in (m.query, m.key, m.value))
+    seen = CAUSAL & real[:, None, None]
+    context = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+    context = torch.where(seen.any(-1, keepdim=True), context, 0.0)
+    return m(x, ~real), m.output(merged(context))

@@ -99,6 +99,21 @@ CASES = (
         known_as=("cache-mismatch", "causal-alignment"),
         options={"causal": True, **sizes(dim=32, dim_head=8, heads=4)},
     ),
+    Case(
+        "speechbrain_3073",
+        "RelPosMHAXL",
+        "speechbrain/speechbrain#3073",
+        "relative-shift-wrong",
+        known_as=("weights-wrong",),
+    ),
+    Case(
+        "nntrainer_3982",
+        "DisentangledSelfAttention",
+        "nntrainer/nntrainer#3982",
+        "relative-shift-wrong",
+        known_as=("weights-wrong",),
+        options=sizes(hidden_size=32, num_heads=4),
+    ),
 )
 
 
@@ -230,3 +245,30 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
 def _(module: Any) -> tuple[Tensor, Tensor]:
     m, x = made(module.Attention, C, 5, H), tokens()
     return m(x[:, 4:], mem=x[:, :4]), m(x)[:, 4:]
+
+
+@proves("speechbrain_3073")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.RelPosMHAXL, C, H), tokens()
+    q, k, v = (part.transpose(1, 2) for part in m.in_proj(x).view(B, T, H, -1).chunk(3, -1))
+    distances = torch.arange(T)[:, None] - torch.arange(T)
+    angles = distances[..., None] * m.positional_encoding.inv_freq
+    places = torch.stack([angles.sin(), angles.cos()], -1).flatten(-2)
+    places = m.linear_pos(places).unflatten(-1, (H, -1))
+    scores = (q + m.pos_bias_u[:, None]) @ k.mT
+    scores = scores + torch.einsum("bhid,ijhd->bhij", q + m.pos_bias_v[:, None], places)
+    return m(x), m.out_proj(merged((scores / 2).softmax(-1) @ v))
+
+
+@proves("nntrainer_3982")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.DisentangledSelfAttention, C, H), tokens()
+    q, k, v = (heads(project(x)) for project in (m.query_proj, m.key_proj, m.value_proj))
+    distances = (torch.arange(T)[:, None] - torch.arange(T) + 4).clamp(0, 7)
+    of_keys, of_queries = (
+        project(m.rel_embeddings).unflatten(-1, (H, -1))[distances]
+        for project in (m.pos_key_proj, m.pos_query_proj)
+    )
+    scores = q @ k.mT + torch.einsum("bhid,ijhd->bhij", q, of_keys)
+    scores = scores + torch.einsum("bhjd,ijhd->bhij", k, of_queries)
+    return m(x), m.dense(merged((scores / 12**0.5).softmax(-1) @ v))

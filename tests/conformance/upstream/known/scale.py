@@ -129,6 +129,14 @@ CASES = (
         options=sizes(hidden=32, num_heads=4),
         example=_tokens_first,
     ),
+    Case(
+        "tiny_transformers_71",
+        "CausalAttention",
+        "PAIR-code/tiny-transformers#71",
+        "scale-missing",
+        known_as=("scale-wrong",),
+        options={"causal": True},
+    ),
 )
 
 
@@ -250,3 +258,11 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     a, y = m.attn, m.ln_1(x).transpose(0, 1)
     context = a.out_proj(attended(a.q_proj(y), a.k_proj(y), a.v_proj(y))).transpose(0, 1)
     return m(x), x + context + m.mlp(m.ln_2(x + context))
+
+
+@proves("tiny_transformers_71")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.CausalAttention, module.AttnConfig(d_model=C, d_head=5)), tokens()
+    q, k, v = (x[:, None] @ w for w in (m.w_q, m.w_k, m.w_v))
+    context = F.scaled_dot_product_attention(q, k, v, attn_mask=CAUSAL)
+    return m(x), (context @ m.w_o).sum(1)

@@ -65,6 +65,13 @@ CASES = (
         known_as=("gradient-wrong", "rotary-precision"),
         options=sizes(qdim=32, kdim=24, num_heads=4),
     ),
+    Case(
+        "mlx_3071",
+        "AlibiAttention",
+        "ml-explore/mlx#3071",
+        "weights-wrong",
+        options={"causal": True, **sizes(dims=48, num_heads=6)},
+    ),
 )
 
 
@@ -107,3 +114,14 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     q = rotated(m.q_norm(heads(m.q_proj(x))), interleaved=True)
     context = F.scaled_dot_product_attention(q, m.k_norm(k), v, attn_mask=REAL[:, None, None])
     return m(x, prompt, REAL), m.out_proj(merged(context))
+
+
+@proves("mlx_3071")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.AlibiAttention, 24, 6), tokens(B, T, 24)
+    slopes = torch.tensor([1 / 4, 1 / 16, 1 / 64, 1 / 256, 1 / 2, 1 / 8]).double()
+    distances = torch.arange(T) - torch.arange(T)[:, None]
+    bias = (slopes[:, None, None] * distances).masked_fill(~CAUSAL, float("-inf"))
+    q, k, v = (heads(project(x), 6) for project in (m.query_proj, m.key_proj, m.value_proj))
+    context = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+    return m(x), m.out_proj(merged(context))

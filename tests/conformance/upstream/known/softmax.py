@@ -58,6 +58,11 @@ def _clicked_items() -> tuple[Any, ...]:
     return torch.randn(2, 7, 16), torch.tensor([7, 4])
 
 
+def _beats_and_notes() -> tuple[Any, ...]:
+    """Return two rhythms of 6 beats, and the note before each beat."""
+    return torch.rand(2, 6, 2), torch.randint(0, 10, (2, 6))
+
+
 CASES = (
     Case(
         "labml_146",
@@ -201,6 +206,15 @@ CASES = (
         known_as=("rows-not-normalised", "padding-leak", "mask-unused"),
         options=sizes(input_units=16, out_units=8, max_len=10, k_max=3),
         example=_clicked_items,
+    ),
+    Case(
+        "everybody_compose_53",
+        "AttentionRNN",
+        "tsunrise/everybody-compose#53",
+        "softmax-wrong-dim",
+        known_as=("rows-not-normalised", "attention-ignored"),
+        options=sizes(num_notes=10, embed_dim=8, hidden_dim=12),
+        example=_beats_and_notes,
     ),
 )
 
@@ -394,3 +408,20 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
         expected = m.squash(weights @ mapped)
         logits = logits + expected @ mapped.mT
     return m(items, REAL.sum(1)), expected
+
+
+@proves("everybody_compose_53")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, notes = made(module.AttentionRNN, 9, 5, 7), tokens(B, T, 2), torch.randint(9, (B, T))
+    beats, state, logits = m.beat_encoder(x)[0], None, []
+    for t in range(T):
+        hidden = torch.zeros(1, B, 7).double() if state is None else state[0]
+        pairs = torch.cat([hidden[0, :, None].expand(B, T, 7), beats], -1)
+        scores = pairs
+        for layer in list(m.score)[:-1]:
+            scores = layer(scores)
+        context = scores.mT.softmax(-1) @ beats
+        mixed = torch.cat([context, m.note_embedding(notes[:, t : t + 1])], -1)
+        out, state = m.decoder(mixed + m.mix(mixed), state)
+        logits.append(m.to_notes(out))
+    return m(x, notes), torch.cat(logits, 1)
