@@ -117,7 +117,59 @@ class Attention(nn.Module):
             context = context * (~padding_mask[..., None]).to(context)
         return context
 """
+FUSED = """import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Norm(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        return self.weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
+
+
+class Attention(nn.Module):
+    def __init__(self, width=32, heads=4, kv_heads=2):
+        super().__init__()
+        self.size = width // heads
+        self.sizes = [width, kv_heads * self.size, kv_heads * self.size]
+        self.qkv, self.out = nn.Linear(width, sum(self.sizes)), nn.Linear(width, width)
+        self.norms = nn.ModuleList([Norm(self.sizes[0]), Norm(self.sizes[1])])
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).split(self.sizes, -1)
+        q, k = self.norms[0](q), self.norms[1](k)
+        q, k, v = (it.unflatten(-1, (-1, self.size)).transpose(1, 2) for it in (q, k, v))
+        context = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return self.out(context.transpose(1, 2).flatten(2))
+"""
+TWO_VIEWS = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, width=16):
+        super().__init__()
+        self.gate, self.out = nn.Linear(2 * width, 1), nn.Linear(width, width)
+
+    def forward(self, x, earlier):
+        count, tokens, width = x.shape
+        views = torch.stack([earlier, x], 1).reshape(2 * count, tokens, width)
+        both = torch.cat([views[0::2], x], -1)
+        weights = self.gate(both).softmax(1)
+        return x + self.out(weights * x)
+"""
+EXAMPLES = {
+    PIXELS: lambda: torch.randn(2, 8, 4, 6),
+    STACKED: lambda: torch.randint(20, (3, 6)),
+    TWO_VIEWS: lambda: (torch.randn(2, 6, 16), torch.randn(2, 6, 16)),
+}
 WRONG = [
+    (FUSED, "split(self.sizes, -1)", "chunk(3, -1)", "crashes", "q, k, v = self.qkv"),
+    (TWO_VIEWS, "views[0::2]", "views[:count]", "batch-mixed", "both ="),
     (
         UNEQUAL,
         "with_copies(k, n)",
@@ -136,7 +188,7 @@ WRONG = [
 @pytest.mark.parametrize(("source", "old", "new", "name", "line"), WRONG)
 def test_the_line_to_edit_is_named(tmp_path, source, old, new, name, line):
     assert source.count(old) == 1
-    example = {PIXELS: torch.randn(2, 8, 4, 6), STACKED: torch.randint(20, (3, 6))}.get(source)
+    example = EXAMPLES.get(source, lambda: None)()
     with written(tmp_path, source.replace(old, new)) as attention:
         bugs = {bug.name: bug.place for bug in check(attention, example=example).bugs}
     place = bugs[name]
@@ -146,6 +198,6 @@ def test_the_line_to_edit_is_named(tmp_path, source, old, new, name, line):
 
 @pytest.mark.parametrize("source", dict.fromkeys(source for source, *_ in WRONG))
 def test_the_right_versions_are_left_alone(tmp_path, source):
-    example = {PIXELS: torch.randn(2, 8, 4, 6), STACKED: torch.randint(20, (3, 6))}.get(source)
+    example = EXAMPLES.get(source, lambda: None)()
     with written(tmp_path, source) as attention:
         assert not check(attention, example=example).bugs

@@ -65,6 +65,46 @@ class Attention(nn.Module):
         return x + scores.softmax(-1) @ self.v(words)
 """
 
+# Pools words by a class token in front of them. The mask of a call is required, and hides words from all queries.
+POOLED = """
+import torch
+from torch import nn
+
+class Attention(nn.Module):
+    def __init__(self, width=32):
+        super().__init__()
+        self.token = nn.Parameter(torch.randn(1, 1, width))
+        self.q, self.k, self.v = (nn.Linear(width, width) for _ in range(3))
+
+    def forward(self, x, words_mask):
+        '''words_mask: True at words, of shape (batch, words)'''
+        keep = torch.cat([words_mask[:, :1].new_ones(len(x), 1), words_mask], 1)
+        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1)
+        scores = self.q(x) @ self.k(x).mT * x.shape[-1] ** -0.5
+        seen = keep[:, None, :].expand_as(scores)
+        scores = scores.masked_fill(~seen, torch.finfo(scores.dtype).min)
+        return (scores.softmax(-1) @ self.v(x))[:, 0]
+"""
+# Reads an image once for a question of several words, whose number is known.
+ASKED = """
+import torch
+from torch import nn
+
+class Attention(nn.Module):
+    def __init__(self, width=16, ids=20):
+        super().__init__()
+        self.words = nn.Embedding(ids, width)
+        self.score, self.read = nn.Linear(width, 1), nn.Linear(width, 1)
+
+    def forward(self, pixels, question, question_len):
+        words = self.words(question)
+        padding = torch.arange(words.shape[1]) >= question_len[:, None]
+        scores = self.score(words).squeeze(-1).masked_fill(padding, -torch.inf)
+        asked = scores.softmax(-1)[:, None] @ words
+        weights = self.read(pixels * asked).softmax(1)
+        return (weights * pixels).sum(1)
+"""
+
 
 def found(tmp_path, source, **options):
     with written(tmp_path, source) as target:
@@ -101,3 +141,22 @@ def test_a_mask_of_an_example_has_an_effect(tmp_path):
     assert name == "mask-unused"
     source = GIVEN.replace("word_pad.to(scores.dtype)", "(word_pad.to(scores.dtype) * 0)")
     assert found(tmp_path, source, example=example) != []
+
+
+def test_a_required_mask_has_an_effect_on_the_rows_that_are_read(tmp_path):
+    assert found(tmp_path, POOLED) == []
+    source = POOLED.replace("keep[:, None, :]", "(keep[:, None, :] | ~keep[:, :, None])").replace(
+        "new_ones(len(x), 1)", "new_zeros(len(x), 1)"
+    )
+    ((name, line),) = found(tmp_path, source)
+    assert name == "mask-unused"
+    assert "[:, 0]" in line
+
+
+def test_a_sequence_of_an_example_is_the_same_beside_a_longer_one(tmp_path):
+    example = (torch.randn(3, 9, 16), torch.randint(1, 20, (3, 6)), torch.tensor([5, 3, 6]))
+    assert found(tmp_path, ASKED, example=example) == []
+    source = ASKED.replace(".masked_fill(padding, -torch.inf)", "")
+    ((name, line),) = found(tmp_path, source, example=example)
+    assert name == "padding-leak"
+    assert "scores.softmax" in line

@@ -101,7 +101,23 @@ class SkewedWrongly(Skewed):
         return flat.reshape(batch, heads, length, distances)[..., :length]
 
 
-@pytest.mark.parametrize("target", [Relative, CausalRelative, Skewed])
+class Clipped(Relative):
+    """Treats all keys that are two tokens away or more alike."""
+
+    def distances(self, T):
+        return torch.arange(T - 1, -T, -1).clamp(-2, 2)
+
+
+class Symmetric(Relative):
+    """Loses which of two keys at the same distance comes first, as angles without their signs do."""
+
+    def positions(self, T, C, dtype):
+        positions = super().positions(T, C, dtype)
+        earlier = positions[:T]
+        return torch.cat([earlier, earlier[:-1].flip(0)])
+
+
+@pytest.mark.parametrize("target", [Relative, CausalRelative, Skewed, Clipped])
 def test_a_right_shift_is_no_bug(target):
     assert not check(target).bugs
 
@@ -112,6 +128,7 @@ def test_a_right_shift_is_no_bug(target):
         (TooFew, "none of the scores of this query", "torch.arange(T - 1"),
         (SkewedTooFew, "none of the scores of this query", "torch.arange(T)"),
         (SkewedWrongly, "none of the scores of this query", "reshape(batch, heads, -1)"),
+        (Symmetric, "have the same score", "earlier[:-1].flip(0)"),
         (Unshifted, "from columns 0 and 1", "x.view(B, H, "),
         (PaddedOnTheRight, "none of the scores of this query", "x.view(B, H, "),
     ],

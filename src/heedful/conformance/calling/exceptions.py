@@ -73,7 +73,7 @@ def raising_frame(error: BaseException) -> FrameType | None:
 
 
 def own_frames(error: BaseException) -> list[tuple[FrameType, int]]:
-    """Return the frames of the target's own code that an exception passed through, each with its line; the last raised."""
+    """Return the frames of the target's own code that an exception passed through, the outermost first, and lines."""
     frames = traceback.walk_tb(error.__traceback__)
     return [(frame, line) for frame, line in frames if line and not _is_runner(frame.f_globals)]
 

@@ -128,9 +128,9 @@ def proof_of_bug(failures: Sequence[FailedCall]) -> BaseException | None:
 
     It is a name that exists nowhere; or the same line raises in every call that the target's own code shows to be
     valid, whatever the sizes are. Such a call gives only tokens, with as many axes as the code unpacks and a width that
-    its first projection takes, and the exception does not name the number of tokens. Where the code unpacks no axes, the
-    exception names two unequal sizes, the same ones in all calls. Other arguments do no harm if the exception is about
-    strides, which no value changes.
+    its first projection takes, and the exception does not name the number of tokens. Where the code unpacks no axes,
+    the exception names two unequal sizes, the same ones in all calls. Other arguments do no harm if the exception is
+    about strides, which no value changes.
     """
     missing = (it.error for it in failures if is_missing_name(it.error))
     first = next(missing, None)

@@ -40,7 +40,7 @@ def batch_independence(evidence: Evidence) -> Iterator[Finding | Fact]:
                 "suspicious" if evidence.subject.convention.is_unsure else "bug",
                 f"Changing token {j} of sequence {c} changes output {i} of sequence {b}.",
                 f"B = {B}, T = {T}",
-                _line(evidence, _first_mixing_step(evidence, c, j)),
+                _line(evidence, _first_mixing_step(evidence, c)),
             )
             return
 
@@ -88,10 +88,13 @@ def _copied_layer(module: nn.Module | None, step: Step) -> SourceLine | None:
     return next(is_layer, stack)
 
 
-def _first_mixing_step(evidence: Evidence, c: int, j: int) -> Step | None:
-    """Return the first step at which a change of token j of sequence c reaches the other sequences."""
-    B, _ = evidence.inputs.sizes
-    after = evidence.after(c, j)
+def _first_mixing_step(evidence: Evidence, c: int) -> Step | None:
+    """Return the first step at which a change of all tokens of sequence c reaches the other sequences."""
+    B, T = evidence.inputs.sizes
+    inputs = evidence.inputs
+    for token in range(T):  # all, so that no axis but the batch's is left unchanged in parts
+        inputs = inputs.changed(c, token)
+    after = evidence.subject.record(inputs)
     for step in evidence.baseline.trace:
         changed = changed_entries(evidence.baseline, after, step)
         if changed is None or not changed.any():

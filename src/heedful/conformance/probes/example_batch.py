@@ -30,31 +30,38 @@ def example_batch(evidence: Evidence) -> Iterator[Finding | Fact]:
     if not subject.batched or evidence.influence[0, :, 1, :].any():
         return
     for name, lengths in _lengths(subject.convention.constants).items():
-        chosen = torch.stack([lengths.argmin(), lengths.argmax()])
-        short, long = map(int, lengths[chosen])
-        inputs = subject.draw(2, evidence.inputs.sizes[1])
-        pair = attempt(lambda: _observed(subject, inputs, chosen, (long, long)))
-        alone = attempt(lambda: _observed(subject, inputs.entry(0), chosen[:1], (long, short)))
-        if isinstance(pair, Exception) or isinstance(alone, Exception) or draws_noise(evidence):
-            continue
-        difference = (pair.output[0] - alone.output[0]).abs().max()
-        if not differing_entries(pair.output[0], alone.output[0]).any():
-            continue
-        yield Finding(
-            "padding-leak",
-            "bug",
-            f"By {name}, a sequence of the example has {short} tokens. Beside one of {long}, with padding, its output "
-            f"differs from its output alone by {difference:.3g}.",
-            f"{name} {lengths.tolist()}",
-            SourceLine.of(
-                _softmax_over_padding(pair, short, long) or first_divergent_step(alone, pair)
-            ),
-        )
-        return
+        finding = _compared(evidence, name, lengths)
+        if finding is not None:
+            yield finding
+            return
+
+
+def _compared(evidence: Evidence, name: str, lengths: Tensor) -> Finding | None:
+    """Compare the output of the shortest sequence alone with its output beside the longest one."""
+    subject = evidence.subject
+    chosen = torch.stack([lengths.argmin(), lengths.argmax()])
+    short, long = map(int, lengths[chosen])
+    inputs = subject.draw(2, evidence.inputs.sizes[1])
+    pair = attempt(lambda: _observed(subject, inputs, chosen, (long, long)))
+    alone = attempt(lambda: _observed(subject, inputs.entry(0), chosen[:1], (long, short)))
+    if isinstance(pair, Exception) or isinstance(alone, Exception) or draws_noise(evidence):
+        return None
+    if not differing_entries(pair.output[0], alone.output[0]).any():
+        return None
+    difference = (pair.output[0] - alone.output[0]).abs().max()
+    step = _softmax_over_padding(pair, short, long) or first_divergent_step(alone, pair)
+    return Finding(
+        "padding-leak",
+        "bug",
+        f"By {name}, a sequence of the example has {short} tokens. Beside one of {long}, with padding, its output "
+        f"differs from its output alone by {difference:.3g}.",
+        f"{name} {lengths.tolist()}",
+        SourceLine.of(step),
+    )
 
 
 def _lengths(constants: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the arguments that are called lengths and hold those of a second sequence, which another argument holds."""
+    """Return the arguments that are called lengths and hold those of a second sequence, which is another argument."""
     tensors = _of_sequences(constants)
     return {
         name: value
@@ -78,7 +85,7 @@ def _of_sequences(constants: Mapping[str, Any]) -> dict[str, Tensor]:
 def _observed(
     subject: Subject, inputs: Inputs, chosen: Tensor, tokens: tuple[int, int]
 ) -> Observation:
-    """Record a call with some sequences of the example, whose second axis is cut from one number of tokens to another."""
+    """Record a call with some sequences of the example, cut from the first of two numbers of tokens to the second."""
     whole, shown = tokens
     given = {
         name: (value[chosen, :shown] if value.shape[1:2] == (whole,) else value[chosen])

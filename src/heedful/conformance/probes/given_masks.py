@@ -21,6 +21,16 @@ from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step, Trace
 from heedful.observation.leaves import leaves_of
 
+SELECTIONS = ("getitem", "select", "index_select")
+SELECTED = (
+    "the rows that this line selects do not depend on them.",
+    "In the mask's rows of these queries, hide the keys that it hides from the others.",
+)
+FILLED = (
+    "from this line on, all masks are the same.",
+    "Make the mask a tensor of numbers before they are filled in, or a Boolean that masked_fill() takes.",
+)
+
 
 @probe("mask-unused")
 def given_masks(evidence: Evidence) -> Iterator[Finding | Fact]:
@@ -42,13 +52,14 @@ def given_masks(evidence: Evidence) -> Iterator[Finding | Fact]:
         losing = _step_losing(runs, read)
         if losing is None or any(it.kind == "parameter" for it in losing.inputs):
             continue  # a trained factor may start at 0
+        reason, remedy = SELECTED if losing.operation in SELECTIONS else FILLED
         yield Finding(
             "mask-unused",
             "bug",
-            f"Other entries of {name} change no result: from this line on, all masks are the same.",
+            f"Other entries of {name} change no result: {reason}",
             f"{name} {tuple(given[name].shape)}",
             SourceLine.of(losing),
-            "Make the mask a tensor of numbers before they are filled in, or a Boolean that masked_fill() takes.",
+            remedy,
         )
         return
 

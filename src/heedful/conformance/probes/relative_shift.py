@@ -11,6 +11,7 @@ from torch import Tensor
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import ancestors
+from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.observation import Observation, tensor_of, value_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -35,7 +36,8 @@ def relative_shift(evidence: Evidence) -> Iterator[Finding | Fact]:
         proof = _proof(*rows, causal=evidence.is_causal or later_have_none)
         if proof:
             function = steps[0].function.rpartition(".")[2]
-            line = SourceLine.of(_numbering(evidence, steps, *rows) or _reshaping(steps))
+            made = _numbering(evidence, steps, *rows) or _symmetric(evidence, steps, rows[0])
+            line = SourceLine.of(made or _reshaping(steps))
             yield Finding("relative-shift-wrong", "bug", f"{function}: {proof}", f"T = {T}", line)
             return
 
@@ -69,23 +71,32 @@ def _rows(before: Tensor, after: Tensor, T: int) -> tuple[Tensor, Tensor] | None
 
 
 def _proof(x: Tensor, y: Tensor, *, causal: bool) -> str:
-    """Describe an entry of the result that is in a wrong row or at a wrong distance; return "" if none is."""
-    found: dict[int, tuple[int, int]] = {}
+    """Describe an entry of the result that is in a wrong row or at a wrong distance; return "" if none is.
+
+    Equal columns, as those of distances that are treated alike, are all taken for the one that fits.
+    """
+    found: dict[int, tuple[set[int], int]] = {}
     T = y.shape[-1]
     for i, j in product(range(T), repeat=2):
         if causal and j > i:
             continue
-        columns = (x[:, i] == y[:, i, j, None]).all(0).nonzero().flatten()
-        if len(columns) != 1:
+        columns = set((x[:, i] == y[:, i, j, None]).all(0).nonzero().flatten().tolist())
+        if not columns:
             return f"the score of query {i} and key {j} is none of the scores of this query."
-        column = int(columns)
-        if found.setdefault(j - i, (column, i))[0] != column:
-            other = found[j - i][1]
+        known, other = found.setdefault(j - i, (columns, i))
+        if known.isdisjoint(columns):
             return (
                 f"queries {other} and {i} take the score of one distance from columns "
-                f"{found[j - i][0]} and {column}."
+                f"{min(known)} and {min(columns)}."
             )
+        found[j - i] = known & columns, other
+    if not causal and _are_equal(*(x[..., min(found[distance][0])] for distance in (1, -1))):
+        return "the keys one token before a query and one token after it have the same score."
     return ""
+
+
+def _are_equal(a: Tensor, b: Tensor) -> bool:
+    return not differing_entries(a, b).any()
 
 
 def _numbering(evidence: Evidence, steps: Sequence[Step], x: Tensor, y: Tensor) -> Step | None:
@@ -97,6 +108,22 @@ def _numbering(evidence: Evidence, steps: Sequence[Step], x: Tensor, y: Tensor) 
     return next(
         (it for it in numbered if it.operation == "arange" and it.shape == x.shape[-1:]), None
     )
+
+
+def _symmetric(evidence: Evidence, steps: Sequence[Step], x: Tensor) -> Step | None:
+    """Return the step from which on the rows of earlier and later keys are equal, if those of the scores are."""
+    trace, distances = evidence.baseline.trace.steps, x.shape[-1]
+    behind = ancestors(trace, steps[0]) if _are_equal(x, x.flip(-1)) else set[int]()
+    found = None
+    for index in sorted(behind, reverse=True):
+        value = tensor_of(trace[index])
+        axes = [] if value is None else [a for a, n in enumerate(value.shape) if n == distances]
+        if value is None or not axes:
+            continue
+        if not _are_equal(value, value.flip(axes[0])):
+            break
+        found = trace[index]
+    return found
 
 
 def _reshaping(steps: Sequence[Step]) -> Step:
