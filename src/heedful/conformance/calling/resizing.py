@@ -76,7 +76,8 @@ def telling_sequence(arguments: Mapping[str, Any], axes: Axes) -> int:
         letters = axes.of(value.shape)
         if letters == "B" and value.dtype != torch.bool and int(value.max()) != axes.T:
             return int(value.argmin())
-        if letters[:1] == "B" and "T" not in letters and value.dtype == torch.bool:
+        is_mask = value.dtype == torch.bool and value.dim() > 1
+        if letters[:1] == "B" and "T" not in letters and is_mask:
             kept = value.flatten(1).double().mean(1)
             return int((kept - 0.5).abs().argmin())
     return 0
