@@ -23,6 +23,7 @@ from heedful.conformance.evidence.chain import chain_between, softmax_in, softma
 from heedful.conformance.evidence.fused import FUSED, fused_attention
 from heedful.conformance.recording.dataflow import (
     PRODUCTS,
+    feature_sizes,
     is_projection,
     only_selects,
     steps_from_tokens,
@@ -56,7 +57,7 @@ def find_attentions(observation: Observation) -> list[RecordedAttention]:
 
 def describe_other_designs(observation: Observation) -> list[str]:
     """Describe the pairs of products that mix tokens without comparing them, since the first sums over the tokens."""
-    finder, T = _Finder(observation), observation.inputs.sizes[1]
+    finder = _Finder(observation)
     designs: list[str] = []
     for step in observation.trace:
         context = finder.product(step)
@@ -64,7 +65,7 @@ def describe_other_designs(observation: Observation) -> list[str]:
             continue
         for side in (0, 1):
             for scores in finder.products_behind(context, side):
-                if sums_over_tokens(scores, T):
+                if finder.sums_over_tokens(scores):
                     chain = chain_between(observation, scores.step, context.sources[side])
                     designs.append(LINEAR if softmax_in(chain) is None else OVER_FEATURES)
     return list(dict.fromkeys(designs))
@@ -72,9 +73,9 @@ def describe_other_designs(observation: Observation) -> list[str]:
 
 def products_over_tokens(observation: Observation) -> list[Product]:
     """Return the products of two tensors that sum over the tokens and compare none, as Kᵀ V does, in order."""
-    finder, T = _Finder(observation), observation.inputs.sizes[1]
+    finder = _Finder(observation)
     products = (finder.product(step) for step in observation.trace)
-    return [it for it in products if it is not None and sums_over_tokens(it, T)]
+    return [it for it in products if it is not None and finder.sums_over_tokens(it)]
 
 
 class _Finder:
@@ -84,6 +85,7 @@ class _Finder:
         self._observation = observation
         self._steps = observation.trace.steps
         self._from_tokens = steps_from_tokens(self._steps)
+        self._features = feature_sizes(self._steps)
         self._scores: dict[int, Product] = {}
         self._contexts: set[int] = set()
 
@@ -110,6 +112,8 @@ class _Finder:
         """Yield the attention, if any, whose weights a product multiplies by values."""
         for side in (0, 1):
             for scores in self.products_behind(context, side):
+                if self.sums_over_tokens(scores):
+                    continue
                 attention = _attention(self._observation, scores, context, side)
                 if attention is not None:
                     # A context is not the scores of another attention.
@@ -117,6 +121,19 @@ class _Finder:
                     self._contexts.add(context.step.index)
                     yield attention
                     return
+
+    def sums_over_tokens(self, product: Product) -> bool:
+        """Check whether a product compares features, as Kᵀ V and scores between channels do, and sums over the tokens.
+
+        These may be the tokens of a segment alone.
+        """
+        sizes, T = product.sizes, self._observation.inputs.sizes[1]
+        compared = {sizes[letter] for side in (0, 1) for letter in product.own(side)}
+        summed = {sizes[letter] for letter in product.summed}
+        if T in compared:
+            return False
+        of_features = bool(compared) and compared <= self._features
+        return T in summed or (of_features and summed.isdisjoint(self._features))
 
     def products_behind(self, product: Product, side: int) -> list[Product]:
         """Return the nearest products that an operand of a product was computed from, with no projection between."""
@@ -196,7 +213,7 @@ def _attention(
     """
     T = observation.inputs.sizes[1]
     weighted = _weights_and_values(context, side, T)
-    if weighted is None or sums_over_tokens(scores, T):
+    if weighted is None:
         return None
     layout, applied, value = weighted
     chain = chain_between(observation, scores.step, context.sources[side])
@@ -234,19 +251,6 @@ def _attention(
         context=applied @ value,
         empty_slot_weight=applied.new_zeros(applied.shape[:2]),
     )
-
-
-def sums_over_tokens(scores: Product, tokens: int) -> bool:
-    """Check whether a product compares features, as Kᵀ V and the scores between channels do: it sums over the tokens.
-
-    Args:
-        scores: The product.
-        tokens: The number of tokens.
-    """
-    sizes = scores.sizes
-    compared = [letter for side in (0, 1) for letter in scores.own(side)]
-    compares_tokens = any(sizes[letter] == tokens for letter in compared)
-    return not compares_tokens and any(sizes[letter] == tokens for letter in scores.summed)
 
 
 def _weights_and_values(

@@ -35,6 +35,7 @@ WITHOUT_SOFTMAX: tuple[str, ...] = (
     *("without softmax", "without a softmax", "no softmax", "unnormali", "not normali"),
 )
 """Words that announce weights without a softmax."""
+GATE = "sigmoid"
 PLAIN: tuple[str, ...] = ("masked_fill", "where", "dropout", "mask")
 """Operations that say nothing about a design even if a comment names them."""
 
@@ -91,6 +92,8 @@ def _describe_function(evidence: Evidence, attention: RecordedAttention) -> str:
     named = [name for name in functions if is_named(evidence, name)]
     if named or any(words in prose for words in WITHOUT_SOFTMAX):
         return f"not normalized: {named[0] if named else 'linear'} attention?"
+    if GATE in operations and attention.weights.shape[1] == 1 < attention.weights.shape[2]:
+        return "not normalized: a gate for each token"
     if reads_trained_numbers(evidence.baseline, attention):
         return "not normalized: trained numbers take part"
     if _depends_on_length(evidence, attention):

@@ -15,12 +15,15 @@ from heedful.conformance.calling.subject import Subject
 from heedful.conformance.calling.target import Target, is_from_transformers
 from heedful.conformance.evidence.fused import FUSED, fused_arguments
 from heedful.conformance.evidence.triangular import is_triangular
-from heedful.conformance.recording.observation import Observation, tensor_of
+from heedful.conformance.recording.dataflow import steps_from_tokens
+from heedful.conformance.recording.observation import Observation, tensor_of, value_of
 from heedful.conformance.recording.source import prose_about
 from heedful.errors import ArgumentError
 
 PREFIX: re.Pattern[str] = re.compile(r"\bprefix|bidirectional attention")
 """Words that announce that some tokens see all others, in lower case."""
+
+UNIONS: tuple[str, ...] = ("or", "ior", "logical_or", "logical_or_", "bitwise_or")
 
 
 @dataclass(frozen=True)
@@ -103,11 +106,25 @@ def _causal(subject: Subject, expected: Expected, baseline: Observation) -> tupl
     ):
         return True, "it calls PyTorch's attention with is_causal=True"
     mask_is_an_argument = is_from_transformers(subject.module)
-    if not mask_is_an_argument and any(map(is_triangular, _possible_masks(baseline))):
+    has_triangle = any(map(is_triangular, _possible_masks(baseline)))
+    if not mask_is_an_argument and has_triangle and not _adds_later_keys(baseline):
         return True, "it builds a triangular mask"
     if "causal" in subject.name.lower() and not is_after_prefix(subject.target):
         return True, "its name says that it is"
     return None, ""
+
+
+def _adds_later_keys(baseline: Observation) -> bool:
+    """Check whether a run joins a mask of later keys alone, made from positions, to another, as for frames ahead."""
+    steps = baseline.trace.steps
+    from_tokens = steps_from_tokens(steps)
+    for step in (step for step in steps if step.operation in UNIONS):
+        for source in (it for it in step.inputs if it.step is not None):
+            mask = value_of(baseline, source)
+            is_matrix = mask is not None and mask.dim() > 1 and source.step not in from_tokens
+            if is_matrix and bool(mask.any()) and not mask.tril().any():
+                return True
+    return False
 
 
 def is_after_prefix(target: Target) -> bool:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
+import torch
 from torch import Tensor, nn
 
+from heedful.conformance.calling.resizing import Resized
 from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
@@ -29,10 +32,13 @@ STACKS = (nn.TransformerEncoder, nn.TransformerDecoder, nn.ModuleList, nn.Sequen
 def batch_independence(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Change a token of one sequence, and check that no other sequence of the batch changes."""
     B, T = evidence.inputs.sizes
+    together = _entries_together(evidence)
+    if together > 1:
+        yield Fact("first axis", f"groups of {together} entries that belong together")
     for b in range(B):
         for c in range(B):
             influence = evidence.influence[b, :, c, :]
-            if b == c or not influence.any():
+            if b // together == c // together or not influence.any():
                 continue
             i, j = influence.nonzero()[0].tolist()
             yield Finding(
@@ -40,9 +46,29 @@ def batch_independence(evidence: Evidence) -> Iterator[Finding | Fact]:
                 "suspicious" if evidence.subject.convention.is_unsure else "bug",
                 f"Changing token {j} of sequence {c} changes output {i} of sequence {b}.",
                 f"B = {B}, T = {T}",
-                _line(evidence, _first_mixing_step(evidence, c)),
+                _line(evidence, _first_mixing_step(evidence, c // together, together)),
             )
             return
+
+
+def _entries_together(evidence: Evidence) -> int:
+    """Return how many neighbors on the first axis belong together, by what an example gives beside the tokens.
+
+    An argument of shape (batch, frames) tells that the first axis holds the frames of each video, and integers that
+    name all its entries, as those of edges do, that it holds the nodes of a graph.
+    """
+    B, _ = evidence.inputs.sizes
+    if evidence.subject.fixed_sizes is None or B < 3:
+        return 1
+    for constant in evidence.subject.convention.constants.values():
+        value = constant.value if isinstance(constant, Resized) else None
+        if not isinstance(value, Tensor) or value.dim() < 2:
+            continue
+        if value.dtype == torch.int64 and value.unique().tolist() == [*range(B)]:
+            return B
+        if 1 < value.shape[0] < B == value.shape[0] * value.shape[1]:
+            return value.shape[1]
+    return 1
 
 
 def _line(evidence: Evidence, step: Step | None) -> SourceLine | None:
@@ -88,29 +114,32 @@ def _copied_layer(module: nn.Module | None, step: Step) -> SourceLine | None:
     return next(is_layer, stack)
 
 
-def _first_mixing_step(evidence: Evidence, c: int) -> Step | None:
-    """Return the first step at which a change of all tokens of sequence c reaches the other sequences."""
+def _first_mixing_step(evidence: Evidence, group: int, together: int) -> Step | None:
+    """Return the first step at which a change of all tokens of a group of entries reaches the other groups."""
     B, T = evidence.inputs.sizes
     inputs = evidence.inputs
-    for token in range(T):  # all, so that no axis but the batch's is left unchanged in parts
-        inputs = inputs.changed(c, token)
+    for entry, token in product(range(group * together, (group + 1) * together), range(T)):
+        inputs = inputs.changed(
+            entry, token
+        )  # all, so that only the batch's axis is left unchanged in parts
     after = evidence.subject.record(inputs)
+    groups = B // together
     for step in evidence.baseline.trace:
         changed = changed_entries(evidence.baseline, after, step)
         if changed is None or not changed.any():
             continue
-        axes = [axis for axis, size in enumerate(changed.shape) if size % B == 0]
-        if axes and not any(_is_one_sequence(changed, axis, B, c) for axis in axes):
+        axes = [axis for axis, size in enumerate(changed.shape) if size % groups == 0]
+        if axes and not any(_is_of_one_group(changed, axis, groups, group) for axis in axes):
             return step
     return None
 
 
-def _is_one_sequence(changed: Tensor, axis: int, B: int, c: int) -> bool:
-    """Check whether all changed indices of an axis belong to sequence c.
+def _is_of_one_group(changed: Tensor, axis: int, groups: int, group: int) -> bool:
+    """Check whether all changed indices of an axis belong to one group of sequences.
 
     The axis may hold the batch alone, the batch before the heads, or the heads before the batch.
     """
     indices, size = indices_with_any(changed, axis), changed.shape[axis]
-    return all(index // (size // B) == c for index in indices) or all(
-        index % B == c for index in indices
+    return all(index // (size // groups) == group for index in indices) or all(
+        index % groups == group for index in indices
     )

@@ -37,6 +37,7 @@ from heedful.conformance.recording.dataflow import (
 )
 from heedful.conformance.recording.definitions import attribute_definition
 from heedful.conformance.recording.differences import differing_entries
+from heedful.conformance.recording.early_returns import returned_early
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
@@ -51,7 +52,9 @@ COMBINING: tuple[str, ...] = ("add", "add_", "iadd", "mul", "mul_", "imul", "sub
 
 @probe("projection-unused")
 def projections(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Change each projection that no used step reads, and check that the output changes."""
+    """Change each projection that no used step reads, and check that the output changes, unless the run ended early."""
+    if returned_early(evidence.baseline.trace):
+        return
     unused = unused_steps(evidence.baseline.trace.steps)
     finding = (
         _unused_parameter(evidence, unused)

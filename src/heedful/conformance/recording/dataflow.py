@@ -24,6 +24,7 @@ VIEWS: frozenset[str] = frozenset(
     }
 )
 """Operations that rearrange or copy entries without computing new ones."""
+SPLITTING: frozenset[str] = frozenset({"view", "reshape", "unflatten"})
 JOINING: frozenset[str] = frozenset({"cat", "concat", "stack"})
 
 MULTIPLICATIONS: tuple[str, ...] = ("mul", "mul_", "imul", "multiply")
@@ -43,6 +44,17 @@ def is_projection(step: Step) -> bool:
     if step.operation in PROJECTIONS:
         return True
     return step.operation in PRODUCTS and any(source.kind == "parameter" for source in step.inputs)
+
+
+def feature_sizes(steps: Sequence[Step]) -> set[int]:
+    """Return the numbers of features that projections return, and those of the heads that these are split into."""
+    projected = {step.index for step in steps if is_projection(step)}
+    split = (
+        it for it in steps if it.operation in SPLITTING and projected.intersection(_input_steps(it))
+    )
+    return {
+        step.shape[-1] for step in (*(steps[index] for index in projected), *split) if step.shape
+    }
 
 
 def steps_from_tokens(steps: Sequence[Step]) -> set[int]:

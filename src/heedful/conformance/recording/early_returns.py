@@ -1,0 +1,43 @@
+"""Functions that returned before their last lines, so that a run says nothing about what these would have read."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+
+from heedful.conformance.recording.source import contains_line, parsed_file
+from heedful.observation import Step
+
+
+def returned_early(steps: Iterable[Step]) -> bool:
+    """Check whether a function of a run returned within a branch, and other lines behind it compute something."""
+    by_function = sorted(steps, key=_function)
+    for (file, name), own in groupby(by_function, key=_function):
+        last = max((step.line for step in own if step.line is not None), default=None)
+        if last is not None and any(_skips(it, last) for it in _definitions(file, name, last)):
+            return True
+    return False
+
+
+def _function(step: Step) -> tuple[str, str]:
+    return step.file or "", step.function
+
+
+def _definitions(file: str, name: str, line: int) -> Iterator[ast.FunctionDef]:
+    """Yield the functions of a name in a file that contain a line."""
+    source = parsed_file(file)
+    for node in () if source is None else source.statements():
+        is_named = isinstance(node, ast.FunctionDef) and node.name == name.rpartition(".")[2]
+        if isinstance(node, ast.FunctionDef) and is_named and contains_line(node, line):
+            yield node
+
+
+def _skips(function: ast.FunctionDef, last: int) -> bool:
+    """Check whether the last line that computed something is in a branch that returns, with other lines behind it."""
+    for index, statement in enumerate(function.body):
+        returns = isinstance(statement, ast.If) and isinstance(statement.body[-1], ast.Return)
+        if returns and statement.lineno <= last <= (statement.body[-1].end_lineno or 0):
+            later = function.body[index + 1 :]
+            return any(isinstance(node, ast.Call) for it in later for node in ast.walk(it))
+    return False
