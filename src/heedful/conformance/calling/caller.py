@@ -162,6 +162,12 @@ class Caller:
     ) -> Observation:
         """Run the target as `run` does, and record each step; `open_attention` is that of `heedful.record`."""
         arguments = self.arguments(inputs, keep, attend)
+        return self.record_call(arguments, inputs, open_attention=open_attention)
+
+    def record_call(
+        self, arguments: Mapping[str, Any], inputs: Inputs, *, open_attention: bool = False
+    ) -> Observation:
+        """Run the target as `call` does, and record each step."""
         with self.isolated():
             trace = self.trace(arguments, open_attention=open_attention)
         return self.observation(inputs, arguments, trace)

@@ -43,6 +43,7 @@ PADDING_MASKS: Names = (
 ATTENTION_MASKS: Names = (
     *("attn_mask", "src_mask", "tgt_mask", "attention_mask", "mask", "causal_mask"),
 )
+MASKS: Names = (*PADDING_MASKS, *ATTENTION_MASKS)
 VALID_LENGTHS: Names = ("lengths", "lens", "seq_lens", "valid_lens", "valid_len", "valid_lengths")
 # Whether True, or 1, means by convention that a token is visible: transformers' mask, and those of torch.nn.
 TRUE_KEEPS: Mapping[str, bool] = {

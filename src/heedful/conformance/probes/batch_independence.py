@@ -8,6 +8,7 @@ from itertools import product
 import torch
 from torch import Tensor, nn
 
+from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.resizing import Resized
 from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
@@ -16,9 +17,11 @@ from heedful.conformance.recording.assignments import assignment_before, variabl
 from heedful.conformance.recording.dataflow import VIEWS, parameter_names
 from heedful.conformance.recording.definitions import attribute_definition, layer_definition
 from heedful.conformance.recording.differences import changed_entries, indices_with_any
+from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step
+from heedful.shapes import times
 
 # The layers from torch that take tokens first by default.
 TOKENS_FIRST = (
@@ -41,12 +44,41 @@ def batch_independence(evidence: Evidence) -> Iterator[Finding | Fact]:
             if b // together == c // together or not influence.any():
                 continue
             i, j = influence.nonzero()[0].tolist()
+            after = _after_change(evidence, c // together, together)
             yield Finding(
                 "batch-mixed",
                 "suspicious" if evidence.subject.convention.is_unsure else "bug",
                 f"Changing token {j} of sequence {c} changes output {i} of sequence {b}.",
                 f"B = {B}, T = {T}",
-                _line(evidence, _first_mixing_step(evidence, c // together, together)),
+                _line(evidence, _first_mixing_step(evidence, after, c // together, together)),
+            )
+            return
+    yield from _mixed_by_arguments(evidence, together)
+
+
+def _mixed_by_arguments(evidence: Evidence, together: int) -> Iterator[Finding]:
+    """Change what an example gives one sequence beside its tokens, and check that no other sequence changes."""
+    subject, inputs = evidence.subject, evidence.inputs
+    (B, _), given = inputs.sizes, subject.arguments(inputs)
+    first = slice(0, together)
+    for name in subject.convention.constants if together < B else ():
+        value = given.get(name)
+        if not isinstance(value, Tensor) or not value.is_floating_point() or len(value) != B:
+            continue
+        changed = value.clone()
+        changed[first] = value[first].flip(-1) + 1
+        after = attempt(lambda it={**given, name: changed}: subject.record_call(it, inputs))
+        if isinstance(after, Exception):
+            continue
+        rows = evidence.differs(after.output, evidence.baseline.output)
+        others = rows[together:].any(-1).nonzero().flatten().tolist()
+        if rows[first].any() and others:
+            yield Finding(
+                "batch-mixed",
+                "bug",
+                f"Changing {name} of sequence 0 changes the output of sequence {others[0] + together}.",
+                f"B = {B}, {name} {times(value.shape)}",
+                _line(evidence, _first_mixing_step(evidence, after, 0, together)),
             )
             return
 
@@ -114,16 +146,20 @@ def _copied_layer(module: nn.Module | None, step: Step) -> SourceLine | None:
     return next(is_layer, stack)
 
 
-def _first_mixing_step(evidence: Evidence, group: int, together: int) -> Step | None:
-    """Return the first step at which a change of all tokens of a group of entries reaches the other groups."""
-    B, T = evidence.inputs.sizes
+def _after_change(evidence: Evidence, group: int, together: int) -> Observation:
+    """Run on other tokens in a group of entries: on all, so that only the batch's axis is left unchanged in parts."""
     inputs = evidence.inputs
+    _, T = inputs.sizes
     for entry, token in product(range(group * together, (group + 1) * together), range(T)):
-        inputs = inputs.changed(
-            entry, token
-        )  # all, so that only the batch's axis is left unchanged in parts
-    after = evidence.subject.record(inputs)
-    groups = B // together
+        inputs = inputs.changed(entry, token)
+    return evidence.subject.record(inputs)
+
+
+def _first_mixing_step(
+    evidence: Evidence, after: Observation, group: int, together: int
+) -> Step | None:
+    """Return the first step at which a change within a group of entries reaches the other groups."""
+    groups = evidence.inputs.sizes[0] // together
     for step in evidence.baseline.trace:
         changed = changed_entries(evidence.baseline, after, step)
         if changed is None or not changed.any():

@@ -94,10 +94,7 @@ def _observed(
     typed = {
         name: it.to(subject.dtype) if it.is_floating_point() else it for name, it in given.items()
     }
-    arguments = subject.arguments(inputs) | typed
-    with subject.isolated():
-        trace = subject.trace(arguments)
-    return subject.observation(inputs, arguments, trace)
+    return subject.record_call(subject.arguments(inputs) | typed, inputs)
 
 
 def _softmax_over_padding(pair: Observation, short: int, long: int) -> Step | None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from heedful.conformance.calling import names
 from heedful.conformance.calling.documentation import documented_arguments
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.masks import MASK_WORDS
@@ -15,6 +16,7 @@ from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import steps_from_argument
 from heedful.conformance.recording.differences import differing_entries
+from heedful.conformance.recording.forwarding import call_omitting
 from heedful.conformance.recording.observation import tensor_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -46,6 +48,8 @@ def given_masks(evidence: Evidence) -> Iterator[Finding | Fact]:
         if plain is None or None in others:
             continue
         read = steps_from_argument(plain.steps, name)
+        if not read and subject.convention.from_example:
+            yield from _left_out(evidence, name, given[name])
         runs = [plain, *(it for it in others if it is not None)]
         if not read or any(_results_differ(plain, it) for it in runs[1:]):
             continue
@@ -62,6 +66,21 @@ def given_masks(evidence: Evidence) -> Iterator[Finding | Fact]:
             remedy,
         )
         return
+
+
+def _left_out(evidence: Evidence, name: str, mask: Tensor) -> Iterator[Finding]:
+    """Report a mask of an example that hides something, if a call that takes such a mask does not get it."""
+    line = call_omitting(evidence.subject.target.callee, name, names.MASKS)
+    if line is None or bool((mask == mask.flatten()[0]).all()):
+        return
+    yield Finding(
+        "mask-unused",
+        "bug",
+        f"No step reads {name}, and the call on this line takes a mask but is given none.",
+        f"{name} {tuple(mask.shape)}",
+        line,
+        f"Pass {name} on.",
+    )
 
 
 def _masks(evidence: Evidence, given: Mapping[str, Any]) -> Iterator[str]:

@@ -32,14 +32,13 @@ def packed_sequences(evidence: Evidence) -> Iterator[Finding | Fact]:
         return
     i, j = influence.nonzero()[0].tolist()
     attention = evidence.attentions[0].context_step if evidence.attentions else None
-    masks = (*names.PADDING_MASKS, *names.ATTENTION_MASKS)
     yield Finding(
         "batch-mixed",
         "bug",
         f"By {name} there are {len(lengths)} sequences in a row. Changing token {j}, of sequence {sequence[j]}, "
         f"changes output {i}, of sequence {sequence[i]}.",
         f"T = {T}, lengths {', '.join(map(str, lengths.tolist()))}",
-        call_omitting(subject.target.callee, name, masks) or SourceLine.of(attention),
+        call_omitting(subject.target.callee, name, names.MASKS) or SourceLine.of(attention),
     )
 
 

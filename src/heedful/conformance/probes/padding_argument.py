@@ -27,13 +27,12 @@ from heedful.conformance.probes.padded_batch import (
     real_tokens,
 )
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.assignments import overwriting
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.forwarding import call_omitting
 from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
-
-MASKS: frozenset[str] = frozenset((*names.PADDING_MASKS, *names.ATTENTION_MASKS))
 
 
 @probe("mask-unused", "mask-inverted")
@@ -48,7 +47,8 @@ def padding_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
     if not padding_has_effect(evidence, subject):
         _, reason, line = unused_masking(observation) or (
             *("", ""),
-            call_omitting(subject.target.callee, argument.name, MASKS)
+            overwriting(subject.target.forward, argument.name)
+            or call_omitting(subject.target.callee, argument.name, names.MASKS)
             or unmasked_call(observation),
         )
         partner = _partner(evidence, subject, argument)

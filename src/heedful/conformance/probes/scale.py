@@ -7,6 +7,8 @@ import inspect
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
 
 from torch import Tensor, nn
@@ -20,9 +22,11 @@ from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.designs import reads_trained_numbers
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.fused import FUSED, fused_arguments
+from heedful.conformance.evidence.masking import scores_after
 from heedful.conformance.evidence.regression import centred, slope_of
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.softmax import has_sink
+from heedful.conformance.probes.weighting_causes import ADDITIONS
 from heedful.conformance.recording.assignments import last_assignment
 from heedful.conformance.recording.call_sites import call_relying_on_default, value_handed_to
 from heedful.conformance.recording.dataflow import (
@@ -44,6 +48,8 @@ FREE: re.Pattern[str] = re.compile(
     r"\bt5|luong|\b[mμµ]up\b|unscaled|\b(no|not|without)( a| any)? scal"
 )
 """Words that announce another scale than 1/√head_dim, in lower case."""
+MISTAKEN: tuple[str, ...] = ("1/√d_model", "1/d_model", "√head_dim", "head_dim")
+"""Scales that no design asks for."""
 SCALES: re.Pattern[str] = re.compile(r"scal|temper|denom|norm_fac")
 """Names of attributes that hold the scale, or what the scores are divided by."""
 
@@ -73,6 +79,8 @@ def scale(evidence: Evidence) -> Iterator[Finding | Fact]:
     ):
         without_logits = attention.softmax_step is None or has_sink(attention)
         slope = None if without_logits else _slope(attention, other)
+        summed = slope is None and not without_logits
+        slope = _slope_of_sum(attention, other) if summed else slope
         if slope is None:
             continue
         used = _total_scale(evidence, observation, attention, slope)
@@ -80,8 +88,11 @@ def scale(evidence: Evidence) -> Iterator[Finding | Fact]:
         formula = used.formula and f" = {used.formula}"
         yield Fact("scale", f"{used.factor:.4g}{formula} (head size {D})")
         wrong = abs(used.factor - D**-0.5) > TOLERANCE * D**-0.5
+        wrong &= (
+            not summed or used.formula in MISTAKEN
+        )  # a sum of several products may need another scale
         if wrong and D > 1 and not _is_intended(evidence, index, attention, used.factor):
-            yield _finding(evidence, observation, attention, used)
+            yield _finding(evidence, observation, attention, used, is_sum=summed)
             return
 
 
@@ -99,6 +110,26 @@ def _slope(attention: RecordedAttention, other: RecordedAttention) -> float | No
     x = centred(attention.scores - other.scores, visible)
     y = centred(attention.logits - other.logits, visible)
     return slope_of(x, y)
+
+
+def _slope_of_sum(attention: RecordedAttention, other: RecordedAttention) -> float | None:
+    """Return the slope over the products of queries and keys where other scores of the same tokens are added to them.
+
+    Those of their distance are, for example (Dai et al. 2019). It is the slope up to the sum times that of the sum.
+    """
+    pairs = zip(pairwise(attention.chain), pairwise(other.chain), strict=False)
+    for (before, step), (before_other, step_other) in pairs:
+        if step.operation not in ADDITIONS:
+            continue
+        terms = scores_after(before, attention), scores_after(before_other, other)
+        totals = scores_after(step, attention), scores_after(step_other, other)
+        if terms[0] is None or terms[1] is None or totals[0] is None or totals[1] is None:
+            return None
+        first = slope_of(attention.scores - other.scores, terms[0] - terms[1])
+        sums = replace(attention, scores=totals[0]), replace(other, scores=totals[1])
+        second = _slope(*sums)
+        return None if first is None or second is None else first * second
+    return None
 
 
 def _total_scale(
@@ -236,14 +267,20 @@ def _is_default_of_constructor(module: nn.Module | None, factor: float) -> bool:
 
 
 def _finding(
-    evidence: Evidence, observation: Observation, attention: RecordedAttention, scale: _Scale
+    evidence: Evidence,
+    observation: Observation,
+    attention: RecordedAttention,
+    scale: _Scale,
+    *,
+    is_sum: bool,
 ) -> Finding:
-    """Build the finding on a wrong scale."""
+    """Build the finding on a wrong scale, of the products of queries and keys or of a sum of several."""
     D = attention.query.shape[-1]
+    is_free = not is_sum and _is_free(evidence, observation, attention, scale)
     formula = scale.formula and f" ({scale.formula})"
     return Finding(
         "scale-missing" if _is_missing(scale) else "scale-wrong",
-        "convention" if _is_free(evidence, observation, attention, scale) else "bug",
+        "convention" if is_free else "bug",
         f"The logits grow by {scale.factor:.4g}{formula} per unit of query · key; 1/√head_dim is {D**-0.5:.4g}.",
         f"head size {D}, {attention.query.shape[1]} tokens",
         _scaling_line(evidence, observation, attention, scale.steps),

@@ -24,9 +24,10 @@ def token_mixing(evidence: Evidence) -> Iterator[Finding | Fact]:
     influence = evidence.influence[0, :, 0]
     if not evidence.baseline.output.isfinite().all():  # which is another finding
         return
-    if T < 2 or (influence & ~torch.eye(T, dtype=torch.bool)).any():
-        return
     unused = unused_steps(evidence.baseline.trace.steps)
+    if T < 2 or (influence & ~torch.eye(T, dtype=torch.bool)).any():
+        yield from _discarded(evidence, unused)
+        return
     steps = evidence.baseline.trace.steps
     projected = set[int]().union(
         *(ancestors(steps, steps[index]) for index in unused if is_projection(steps[index]))
@@ -50,6 +51,18 @@ def token_mixing(evidence: Evidence) -> Iterator[Finding | Fact]:
     if ignored and ignored[-1].context_step.name.startswith("output"):
         place = SourceLine.of(ignored[-1].context_step)
     yield Finding("attention-ignored", "bug", proof, f"T = {T}", place)
+
+
+def _discarded(evidence: Evidence, unused: set[int]) -> Iterator[Finding]:
+    """Report that the one row of a pooled result is computed from something else than what the attention returns."""
+    pooled, attentions = evidence.subject.convention.pooled, evidence.attentions
+    wasted = [it for it in attentions if {it.context_step.index, it.chain[-1].index} <= unused]
+    if pooled and attentions and len(wasted) == len(attentions):
+        proof = (
+            "Nothing uses the weights of the attention, nor the sum of the tokens that they weigh."
+        )
+        place = last_return(evidence.subject.target.forward)
+        yield Finding("attention-ignored", "bug", proof, f"T = {evidence.inputs.sizes[1]}", place)
 
 
 def _has_single_key(evidence: Evidence) -> bool:

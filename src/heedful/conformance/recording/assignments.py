@@ -107,6 +107,26 @@ def alias_before(file: str, line: int, first: int) -> SourceLine | None:
     return None
 
 
+def overwriting(function: Callable[..., object], parameter: str) -> SourceLine | None:
+    """Return the line of a function that assigns a parameter another value without a look at the one it was given.
+
+    A default that is set where the parameter is None is no such line: it is in a branch that reads the parameter.
+    """
+    source = parsed(function)
+    definition = None if source is None else next(iter(source.tree.body), None)
+    for statement in definition.body if isinstance(definition, ast.FunctionDef) else ():
+        if _reads(statement, parameter):
+            return None
+        if assigns(statement, parameter) and source is not None:
+            return source.line_of(statement)
+    return None
+
+
+def _reads(node: ast.AST, variable: str) -> bool:
+    names = (it for it in ast.walk(node) if isinstance(it, ast.Name))
+    return any(it.id == variable and isinstance(it.ctx, ast.Load) for it in names)
+
+
 def _last_between(source: ParsedSource, first: int, line: int, variable: str) -> ast.stmt | None:
     """Return the last statement from one line to before another that assigns a variable."""
     made = (it for it in source.statements() if first <= it.lineno < line and assigns(it, variable))
