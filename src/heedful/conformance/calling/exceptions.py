@@ -124,9 +124,19 @@ def unfit_mask(error: BaseException) -> UnfitMask | None:
             tensor.dtype == torch.bool or "mask" in name.lower()
         ):
             continue
-        made = assignment_before(code.co_filename, line, name, code.co_firstlineno)
-        place = made or SourceLine.at(code.co_filename, line)
+        place = _assignment_of(tensor, own) or SourceLine.at(code.co_filename, line)
         return UnfitMask(name, tuple(tensor.shape), sizes, place)
+    return None
+
+
+def _assignment_of(tensor: Tensor, frames: list[tuple[FrameType, int]]) -> SourceLine | None:
+    """Return the line of the innermost frame that assigns a tensor to a variable, before it calls the next frame."""
+    for frame, line in reversed(frames):
+        file, first = frame.f_code.co_filename, frame.f_code.co_firstlineno
+        for name in (name for name, value in frame.f_locals.items() if value is tensor):
+            made = assignment_before(file, line, name, first)
+            if made is not None:
+                return made
     return None
 
 

@@ -121,9 +121,9 @@ def documented_axes(target: Callable[..., Any], argument: str = "") -> Iterator[
 
 
 def _documented_shape(parts: list[str]) -> str:
-    """Return a letter per axis of a shape; N is the batch, as in torch.nn, unless another axis is."""
+    """Return a letter per axis of a shape; N is the batch, as in torch.nn, or None, as in Keras, unless another is."""
     letters = "".join(map(_documented_axis, parts))
-    batch = [n for n, part in enumerate(parts) if part.strip() == "N"]
+    batch = [n for n, part in enumerate(parts) if part.strip() in ("N", "None")]
     if len(batch) == 1 and "B" not in letters:
         return letters[: batch[0]] + "B" + letters[batch[0] + 1 :]
     return letters

@@ -26,7 +26,7 @@ FORMS = {
 def documented_mask(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Pass a mask that hides nothing, in the shape that the docstring gives it, where no mask was found to work."""
     subject, B = evidence.subject, evidence.inputs.sizes[0]
-    if subject.convention.from_example or len(subject.convention.names) > 1 or not subject.batched:
+    if subject.convention.from_example or not subject.batched:
         return
     found = {it.name for it in (subject.padding, subject.attention_mask) if it is not None}
     for name in (name for name in masks_by_name(subject) if name not in found):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.padded_batch import (
@@ -28,24 +29,52 @@ from heedful.observation import Step
 
 @probe("nan-on-masked-rows")
 def masked_rows(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Let queries see no key: pad on the right, pad a causal sequence on the left, or make a whole one padding."""
+    """Let queries see no key: pad on the right, far behind the real tokens, on the left, or make a sequence padding."""
     subject = padded_subject(evidence)
     if subject is None or padding_is_inverted(evidence, subject):
         return
+    for question in (_reaching_real_tokens, _far_from_real_tokens, _without_any_key):
+        finding = question(evidence, subject)
+        if finding is not None:
+            yield finding
+            return
+
+
+def _reaching_real_tokens(evidence: Evidence, subject: Subject) -> Finding | None:
     keep = real_tokens(evidence, "right")
     padded = subject.record(evidence.inputs, keep=keep)
-    if masked_rows_spoil(padded, keep) and not evidence.baseline.output.isnan().any():
-        yield Finding(
-            "nan-on-masked-rows",
-            "bug",
-            "Padded queries see no key and become NaN, which reaches the outputs of real tokens.",
-            describe_sizes(evidence),
-            line_masking_whole_row(padded),
-        )
-        return
+    if evidence.baseline.output.isnan().any() or not masked_rows_spoil(padded, keep):
+        return None
+    return Finding(
+        "nan-on-masked-rows",
+        "bug",
+        "Padded queries see no key and become NaN, which reaches the outputs of real tokens.",
+        describe_sizes(evidence),
+        line_masking_whole_row(padded),
+    )
+
+
+def _far_from_real_tokens(evidence: Evidence, subject: Subject) -> Finding | None:
+    """Leave one real token. Only attention within a window has queries, in the padding, that do not see it."""
+    keep = torch.ones(evidence.inputs.sizes, dtype=torch.bool)
+    keep[-1, 1:] = False
+    padded = subject.record(evidence.inputs, keep=keep)
+    if evidence.is_causal or not padded.output[-1].isnan().any():
+        return None
+    return Finding(
+        "nan-on-masked-rows",
+        "bug",
+        "Queries in the padding, far from the real tokens, see no key and produce NaN in the output. A later layer "
+        "gives them weights of 0, and 0 · NaN is NaN.",
+        "one real token, and padding behind it",
+        line_masking_whole_row(padded),
+    )
+
+
+def _without_any_key(evidence: Evidence, subject: Subject) -> Finding | None:
     causal = evidence.is_causal
     if causal and "left" not in padding_sides(subject):
-        return
+        return None
     keep = real_tokens(evidence, "left")
     if not causal:
         keep = torch.ones_like(keep)
@@ -54,10 +83,10 @@ def masked_rows(evidence: Evidence) -> Iterator[Finding | Fact]:
     gradients = _parameter_gradients(evidence, output[keep].square().sum())
     in_output = bool(output.detach().isnan().any())
     if not in_output and not any(gradient.isnan().any() for gradient in gradients):
-        return
+        return None
     where = "output" if in_output else "gradient of a loss on real tokens alone"
     consequence = ", and the next layer spreads it to every row" if causal else ""
-    yield Finding(
+    return Finding(
         "nan-on-masked-rows",
         "bug" if causal else "suspicious",
         f"Queries that see no key produce NaN in the {where}{consequence}.",
