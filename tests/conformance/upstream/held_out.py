@@ -5,7 +5,6 @@ They guide no change of it. Once a bug guides a change, it is moved to the known
 
 from __future__ import annotations
 
-from upstream.held_out_one import ONE
-from upstream.held_out_two import TWO
+from upstream.cases import Case
 
-HELD_OUT = (*ONE, *TWO)
+HELD_OUT: tuple[Case, ...] = ()

@@ -63,6 +63,16 @@ def _queries_and_memory() -> tuple[Any, ...]:
     return torch.randn(2, 5, 32), memory, memory, torch.ones(2, 5, 7)
 
 
+def _pixels_and_prompts() -> tuple[Any, ...]:
+    """Return two images of 9 pixels, and the 5 tokens of their texts with the 4 tokens of their images."""
+    return torch.randn(2, 9, 32), torch.randn(2, 9, 24)
+
+
+def _translation() -> tuple[Any, ...]:
+    """Return 6 words so far, 5 words of the encoder, and the causal mask."""
+    return torch.randn(2, 6, 32), torch.randn(2, 5, 32), torch.ones(1, 6, 6).tril()
+
+
 CASES = (
     Case(
         "olmo_521",
@@ -178,6 +188,39 @@ CASES = (
         "vllm-project/vllm#13686",
         "crashes",
         options={"causal": True, **sizes(hidden_size=32, num_heads=4, num_kv_heads=2)},
+    ),
+    Case(
+        "video_crafter_38",
+        "CrossAttention",
+        "AILab-CVC/VideoCrafter#38",
+        "crashes",
+        known_as=("heads-mixed-merge",),
+        options=sizes(
+            query_dim=32,
+            context_dim=24,
+            heads=4,
+            dim_head=8,
+            img_cross_attention=True,
+            text_context_length=5,
+        ),
+        example=_pixels_and_prompts,
+    ),
+    Case(
+        "reclearn_54",
+        "MultiHeadAttention",
+        "ZiyaoGeng/RecLearn#54",
+        "crashes",
+        known_as=("mask-broadcast",),
+        options={"causal": True, **sizes(d_model=32, num_heads=4)},
+    ),
+    Case(
+        "nlp_torchtext_2",
+        "DecoderLayer",
+        "rexrex9/nlp_torchtext#2",
+        "crashes",
+        known_as=("future-leak", "context-wrong", "keys-values-swapped"),
+        options={"causal": True, **sizes(e_dim=32, h_dim=8, n_heads=4)},
+        example=_translation,
     ),
 )
 
@@ -308,3 +351,37 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     q, k = rotated(heads(m.q_norm(q))), rotated(heads(m.k_norm(k), 2))
     context = F.scaled_dot_product_attention(q, k, heads(v, 2), attn_mask=CAUSAL, enable_gqa=True)
     return m(x), m.o_proj(merged(context))
+
+
+@proves("video_crafter_38")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.CrossAttention, C, 5, H, 4, 0.0, True, 7, 0.5)
+    x, text, image = tokens(), tokens(B, 7, 5), tokens(B, 4, 5)
+    q = m.to_q(x)
+    by_text = attended(q, m.to_k(text), m.to_v(text))
+    by_image = attended(q, m.to_k_ip(image), m.to_v_ip(image))
+    return m(x, torch.cat([text, image], 1)), m.to_out(by_text + by_image / 2)
+
+
+@proves("reclearn_54")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MultiHeadAttention, C, H), tokens()
+    keep = CAUSAL & REAL[:, None, None]
+    q, k, v = (heads(project(x)) for project in (m.wq, m.wk, m.wv))
+    context = F.scaled_dot_product_attention(q, k, v, attn_mask=keep)
+    return m(x, x, x, REAL), merged(context)
+
+
+@proves("nlp_torchtext_2")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, source = made(module.DecoderLayer, C, 4, H), tokens(), tokens()
+
+    def multi_head(layer: Any, x: Tensor, memory: Tensor, keep: Tensor | None = None) -> Tensor:
+        q = torch.cat([head.lQ(x) for head in layer.atte_layers], -1)
+        k = torch.cat([head.lK(memory) for head in layer.atte_layers], -1)
+        v = torch.cat([head.lV(memory) for head in layer.atte_layers], -1)
+        return layer.l(attended(q, k, v, keep))
+
+    y = m.sa_LN(x + multi_head(m.self_attention, x, x, CAUSAL))
+    y = m.ia_LN(y + multi_head(m.interactive_attention, y, source))
+    return m(x, source, CAUSAL[None]), m.ff_LN(y + m.ff_layer(y))

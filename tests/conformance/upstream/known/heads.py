@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from upstream.cases import Case, image, sizes
 from upstream.proofs import (
+    CAUSAL,
     REAL,
     B,
     C,
@@ -19,6 +20,7 @@ from upstream.proofs import (
     made,
     merged,
     proves,
+    rotated,
     tokens,
 )
 
@@ -63,6 +65,11 @@ def _roads() -> tuple[Any, ...]:
     """Return 5 roads at 3 times, twice, and the sources and targets of 8 edges."""
     edges = torch.tensor([[0, 1, 2, 3, 4, 0, 2, 4], [1, 2, 3, 4, 0, 2, 4, 1]])
     return torch.randn(2, 5, 3, 5), edges
+
+
+def _frames_and_prompts() -> tuple[Any, ...]:
+    """Return two videos of 3 frames, the 5 tokens of each frame's prompt, and that no frame stands for itself."""
+    return torch.randn(6, 32, 2, 2), torch.randn(6, 5, 24), torch.zeros(2, 3, dtype=torch.bool)
 
 
 CASES = (
@@ -279,6 +286,32 @@ CASES = (
         known_as=("length-dependent", "attention-ignored"),
         options=sizes(),
         example=_roads,
+    ),
+    Case(
+        "diffusers_7268",
+        "TransformerSpatioTemporalModel",
+        "huggingface/diffusers#7268",
+        "batch-mixed",
+        options=sizes(
+            num_attention_heads=4, attention_head_dim=8, in_channels=32, cross_attention_dim=24
+        ),
+        example=_frames_and_prompts,
+    ),
+    Case(
+        "infini_transformer_15",
+        "InfiniAttention",
+        "Beomi/InfiniTransformer#15",
+        "context-wrong",
+        known_as=("weights-wrong", "rotary-mismatch", "rotary-offset"),
+        options={"causal": True, **sizes(hidden_size=32, num_heads=4)},
+    ),
+    Case(
+        "vllm_omni_5865",
+        "CrossAttention",
+        "vllm-project/vllm-omni#5865",
+        "context-wrong",
+        known_as=("batch-mixed", "mask-broadcast", "padding-leak"),
+        options=sizes(dim=32, num_heads=4, cross_attention_dim=24),
     ),
 )
 
@@ -548,3 +581,33 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
         h = F.elu(torch.stack([layer(graph, edges) for graph in h]))
     _, last = m.temporal(h.view(B, 3, 4, -1).transpose(1, 2).flatten(0, 1))
     return m(x, edges), m.head(last[0]).view(B, 4, -1)
+
+
+@proves("diffusers_7268")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.TransformerSpatioTemporalModel, H, 4, C, 5)
+    frames, prompts = tokens(B, 2, C, 3, 2), tokens(B, 2, 7, 5)
+    single = torch.zeros(B, 2, dtype=torch.bool)
+    alone = [m(*video) for video in zip(frames, prompts, single.split(1), strict=True)]
+    return m(frames.flatten(0, 1), prompts.flatten(0, 1), single), torch.cat(alone)
+
+
+@proves("infini_transformer_15")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.InfiniAttention, C, H, 4), tokens()
+    m.gate.data.copy_(tokens(1, H, 1, 1))
+    q, k, v = (heads(project(x)) for project in (m.q_proj, m.k_proj, m.v_proj))
+    segment = torch.arange(T) // 4
+    near = CAUSAL & (segment[:, None] == segment)
+    local = F.scaled_dot_product_attention(rotated(q), rotated(k), v, attn_mask=near)
+    weights = (F.elu(q) + 1) @ (F.elu(k) + 1).mT * (segment[:, None] > segment)
+    distant = weights @ v / (weights.sum(-1, keepdim=True) + 1e-6)
+    gate = m.gate.sigmoid()
+    return m(x), m.o_proj(merged(gate * distant + (1 - gate) * local))
+
+
+@proves("vllm_omni_5865")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, prompt = made(module.CrossAttention, C, H, 12), tokens(B, 8, C), tokens(B, T, 12)
+    context = attended(m.to_q(x), m.to_k(prompt), m.to_v(prompt), REAL)
+    return m(x, prompt, REAL), m.to_out(context)

@@ -83,6 +83,20 @@ def _samples_of_molecules() -> tuple[Any, ...]:
     return torch.randn(4, 8, 16), torch.randn(2, 2, 4, 4, 8), torch.ones(4, 8)
 
 
+def _videos() -> tuple[Any, ...]:
+    """Return two videos of 4 frames of 5 pixels, and that the first is one of separate images."""
+    return torch.randn(2, 5, 4, 32), None, torch.tensor([True, False])
+
+
+def _patches_of_two_images() -> tuple[Any, ...]:
+    """Return the patches of images of 2 × 3 and 2 × 2, their rotations, and which are of the same image."""
+    places = torch.tensor([[r, c] for w in (3, 2) for r in range(2) for c in range(w)])
+    angles = (places[:, :, None] * torch.tensor([1.0, 0.1])).flatten(1)
+    image = torch.tensor([0] * 6 + [1] * 4)
+    rotations = torch.polar(torch.ones_like(angles), angles)
+    return torch.randn(1, 10, 32), rotations, image[:, None] == image
+
+
 CASES = (
     Case(
         "flamingo_10",
@@ -313,6 +327,39 @@ CASES = (
         "mask-unused",
         known_as=("padding-leak",),
         options=sizes(dim=32, num_heads=4),
+    ),
+    Case(
+        "transformers_47946",
+        "GPT2Model",
+        "huggingface/transformers#47946",
+        "mask-unused",
+        known_as=("padding-leak",),
+        options={"causal": True, **sizes(hidden_size=32, num_attention_heads=4)},
+    ),
+    Case(
+        "video_diffusion_6",
+        "Attention",
+        "lucidrains/video-diffusion-pytorch#6",
+        "mask-inverted",
+        options=sizes(dim=32, heads=4, dim_head=8),
+        example=_videos,
+    ),
+    Case(
+        "atkt_1",
+        "AttentionModule",
+        "xiaopengguo/ATKT#1",
+        "future-leak",
+        known_as=("mask-after-softmax", "rows-not-normalised"),
+        options={"causal": True, **sizes(hidden_dim=32)},
+    ),
+    Case(
+        "mistral_inference_218",
+        "TransformerBlock",
+        "mistralai/mistral-inference#218",
+        "mask-unused",
+        known_as=("batch-mixed",),
+        options=sizes(dim=32, hidden_dim=64, n_heads=4),
+        example=_patches_of_two_images,
     ),
 )
 
@@ -584,3 +631,36 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     m, x = made(module.TokenAttentionPooling, C, H), tokens()
     alone = [m(row[None, real], real[None, real]) for row, real in zip(x, REAL, strict=True)]
     return m(x, REAL), torch.cat(alone)
+
+
+@proves("transformers_47946")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, states = made(module.GPT2Model, C, H), tokens(B, 4, C), tokens()
+    alone = [m(x[[i]], states[[i]][:, REAL[i]]) for i in range(B)]
+    return m(x, states, None, REAL.long()), torch.cat(alone)
+
+
+@proves("video_diffusion_6")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, videos, bias = made(module.Attention, C, H, 5), tokens(B, 4, T, C), tokens(H, T, T)
+    separate = torch.tensor([True, False, True])
+    q, k, v = (x.unflatten(-1, (H, 5)).transpose(2, 3) for x in m.to_qkv(videos).chunk(3, -1))
+    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+    mixed = torch.where(separate[:, None, None, None, None], v, mixed)
+    return m(videos, bias, separate), m.to_out(mixed.transpose(2, 3).flatten(3))
+
+
+@proves("atkt_1")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.AttentionModule, C, 5), tokens()
+    scores = m.similarity(m.mlp(x).tanh())
+    past = [(scores[:, :t].softmax(1) * x[:, :t]).sum(1) for t in range(1, T + 1)]
+    return m(x), torch.cat([torch.stack(past, 1), x], -1)
+
+
+@proves("mistral_inference_218")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.TransformerBlock, C, 24, H), tokens(1, 10, C)
+    angles = [module.precompute_freqs_cis_2d(C // H, 2, w).to(torch.cdouble) for w in (3, 2)]
+    alone = [m(*image) for image in zip(x.split([6, 4], 1), angles, strict=True)]
+    return m(x, torch.cat(angles), module.block_diagonal_mask([6, 4])), torch.cat(alone, 1)

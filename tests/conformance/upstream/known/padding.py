@@ -61,6 +61,13 @@ def _images_and_questions() -> tuple[Any, ...]:
     return torch.randn(2, 4, 3, 3), torch.randint(1, 20, (2, 6)), torch.tensor([6, 4])
 
 
+def _histories() -> tuple[Any, ...]:
+    """Return two histories of up to 6 items, and the numbers of items."""
+    items = torch.randint(1, 20, (2, 6))
+    items[1, 4:] = 0
+    return items, torch.tensor([6, 4])
+
+
 CASES = (
     Case(
         "flash_linear_attention_1266",
@@ -154,6 +161,23 @@ CASES = (
         "nan-on-masked-rows",
         known_as=("output-not-finite",),
         options={"causal": True},
+    ),
+    Case(
+        "light_sans_3",
+        "LightSANs",
+        "BELIEVEfxy/LightSANs#3",
+        "padding-leak",
+        known_as=("mask-unused",),
+        options=sizes(n_items=20, hidden_size=32, n_heads=4, max_seq_length=8),
+        example=_histories,
+    ),
+    Case(
+        "fast_transformers_37",
+        "LocalAttentionLayer",
+        "idiap/fast-transformers#37",
+        "nan-on-masked-rows",
+        known_as=("output-not-finite",),
+        options=sizes(d_model=32, n_heads=4, local_context=3),
     ),
 )
 
@@ -259,3 +283,24 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     context = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
     context = torch.where(seen.any(-1, keepdim=True), context, 0.0)
     return m(x, ~real), m.output(merged(context))
+
+
+@proves("light_sans_3")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, items, counts = made(module.LightSANs, 9, C, H), torch.randint(1, 9, (B, T)), REAL.sum(1)
+    alone = [m(items[[i], : counts[i]], counts[[i]]) for i in range(B)]
+    return m(items * REAL, counts), torch.cat(alone)
+
+
+@proves("fast_transformers_37")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.LocalAttentionLayer, C, H, 3), tokens()
+    actual, expected = m(x, REAL), torch.zeros_like(x)
+    near = torch.ones(T, T, dtype=torch.bool).triu(-1).tril(1)
+    q, k, v = (f(x) for f in (m.query_projection, m.key_projection, m.value_projection))
+    for i, count in enumerate(REAL.sum(1)):
+        parts = (heads(part[[i], :count]) for part in (q, k, v))
+        context = F.scaled_dot_product_attention(*parts, attn_mask=near[:count, :count])
+        expected[i, :count] = m.out_projection(merged(context))[0]
+    # what there is at padding is free, but it must be a number
+    return actual, torch.where(REAL[..., None], expected, actual.nan_to_num())

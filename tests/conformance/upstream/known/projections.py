@@ -56,6 +56,21 @@ def _pairs_of_sentences() -> tuple[Any, ...]:
     return torch.randint(0, 20, (2, 7)), (torch.arange(7) > 3).long().expand(2, 7)
 
 
+def _sentences() -> tuple[Any, ...]:
+    """Return two sentences of up to 6 words, and where there are words."""
+    return torch.randn(2, 6, 32), torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
+
+
+def _traffic() -> tuple[Any, ...]:
+    """Return 3 features of 5 nodes at 4 times, and the sources and targets of 8 edges."""
+    return torch.randn(5, 3, 4), edges()[1]
+
+
+def _nodes() -> tuple[Any, ...]:
+    """Return the nodes of a graph."""
+    return (torch.randn(7, 16),)
+
+
 CASES = (
     Case("lanmt_11", "TransformerCrossEncoderLayer", "zomux/lanmt#11", "projection-unused"),
     Case(
@@ -171,6 +186,40 @@ CASES = (
         "gradient-wrong",
         known_as=("crashes",),
         options={"causal": True},
+    ),
+    Case(
+        "flash_linear_attention_875",
+        "LinearAttention",
+        "fla-org/flash-linear-attention#875",
+        "gradient-wrong",
+        options={"causal": True, **sizes(hidden_size=32, num_heads=4)},
+    ),
+    Case(
+        "fastnlp_140",
+        "StarTransformer",
+        "FudanNLP/fastNLP#140",
+        "projection-unused",
+        known_as=("keys-values-swapped", "context-wrong"),
+        options=sizes(hidden_size=32, num_layers=2, num_head=4, head_dim=8),
+        example=_sentences,
+    ),
+    Case(
+        "pytorch_geometric_temporal_204",
+        "A3TGCN",
+        "benedekrozemberczki/pytorch_geometric_temporal#204",
+        "attention-ignored",
+        known_as=("weights-wrong",),
+        options=sizes(in_channels=3, out_channels=8, periods=4),
+        example=_traffic,
+    ),
+    Case(
+        "simgnn_2",
+        "Attention",
+        "pulkit1joshi/SimGNN#2",
+        "attention-ignored",
+        known_as=("context-wrong",),
+        options=sizes(filters_3=16),
+        example=_nodes,
     ),
 )
 
@@ -350,3 +399,38 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     weight = m.key_projection.weight
     grads = [torch.autograd.grad((y * direction).sum(), weight)[0] for y in (m(x), expected)]
     return grads[0], grads[1]
+
+
+@proves("flash_linear_attention_875")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, direction = made(module.LinearAttention, C, H), tokens().requires_grad_(), tokens()
+    q, k, v = (heads(project(x)) for project in (m.q_proj, m.k_proj, m.v_proj))
+    weights = ((F.elu(q) + 1) @ (F.elu(k) + 1).mT).tril()
+    expected = m.o_proj(merged(weights / weights.sum(-1, keepdim=True) @ v))
+    gradients = [torch.autograd.grad((y * direction).sum(), x)[0] for y in (m(x), expected)]
+    return gradients[0], gradients[1]
+
+
+@proves("fastnlp_140")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.StarTransformer, C, 1, H, 4), tokens()
+    nodes, relay = m(x, REAL.long())
+    words = x * REAL[..., None]
+    mean = words.sum(1, keepdim=True) / REAL.sum(1)[:, None, None]
+    star, keys = m.star_att[0], torch.cat([mean, nodes], 1)
+    seen = torch.cat([REAL[:, :1], REAL], 1)
+    context = attended(star.WQ(mean), star.WK(keys), star.WV(keys), seen)
+    return relay, F.leaky_relu(star.WO(context))[:, 0]
+
+
+@proves("pytorch_geometric_temporal_204")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, states = made(module.PeriodAttention, C, 4), tokens(4, T, C)
+    return m(states.flip(0)), m(states).flip(0)
+
+
+@proves("simgnn_2")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, nodes = made(module.Attention, C), tokens(7, C)
+    weights = (nodes @ (nodes.mean(0) @ m.weights_att).tanh()).sigmoid()
+    return m(nodes), (weights[:, None] * nodes).sum(0, keepdim=True)

@@ -137,6 +137,13 @@ CASES = (
         known_as=("scale-wrong",),
         options={"causal": True},
     ),
+    Case(
+        "squeezeformer_1",
+        "MultiHeadedSelfAttentionModule",
+        "upskyy/Squeezeformer#1",
+        "scale-wrong",
+        options=sizes(d_model=32, num_heads=4),
+    ),
 )
 
 
@@ -266,3 +273,20 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     q, k, v = (x[:, None] @ w for w in (m.w_q, m.w_k, m.w_v))
     context = F.scaled_dot_product_attention(q, k, v, attn_mask=CAUSAL)
     return m(x), (context @ m.w_o).sum(1)
+
+
+@proves("squeezeformer_1")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MultiHeadedSelfAttentionModule, C, H), tokens()
+    a = m.attention
+    q, k, v = (heads(project(x)) for project in (a.query_proj, a.key_proj, a.value_proj))
+    distances = torch.arange(T)[:, None] - torch.arange(T)
+    angles = distances[..., None] * m.positional_encoding.div_term
+    places = a.pos_proj(torch.stack([angles.sin(), angles.cos()], -1).flatten(-2))
+    scores = (q + a.u_bias[:, None]) @ k.mT
+    scores = scores + torch.einsum(
+        "bhid,ijhd->bhij", q + a.v_bias[:, None], places.unflatten(-1, (H, -1))
+    )
+    return m(x, ~REAL[:, None]), a.out_proj(
+        merged((scores / 2).masked_fill(~REAL[:, None, None], -torch.inf).softmax(-1) @ v)
+    )

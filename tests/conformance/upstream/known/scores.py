@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from upstream.cases import Case, image, sizes
+from upstream.cases import Case, edges, image, sizes
 from upstream.proofs import (
     CAUSAL,
     REAL,
@@ -28,6 +28,24 @@ from upstream.proofs import (
 def _windows() -> tuple[Any, ...]:
     """Return the tokens of two windows of 2 × 2 × 2, from the skip connection and from below."""
     return torch.randn(2, 8, 16), torch.randn(2, 8, 16)
+
+
+def _graph() -> tuple[Any, ...]:
+    """Return the features of 5 nodes, and which nodes are neighbors; each is one of itself."""
+    x, (source, target) = edges()
+    adjacent = torch.eye(5)
+    adjacent[source, target] = adjacent[target, source] = 1
+    return x, adjacent
+
+
+def _groups() -> tuple[Any, ...]:
+    """Return 4 tokens of a task, and 3 of observations and 2 of readouts at 3 times."""
+    return torch.randn(2, 4, 32), torch.randn(2, 3, 3, 32), torch.randn(2, 3, 2, 32)
+
+
+def _image_tokens() -> tuple[Any, ...]:
+    """Return a class token and 3 × 4 patches."""
+    return (torch.randn(2, 13, 32),)
 
 
 CASES = (
@@ -71,6 +89,31 @@ CASES = (
         "ml-explore/mlx#3071",
         "weights-wrong",
         options={"causal": True, **sizes(dims=48, num_heads=6)},
+    ),
+    Case(
+        "pygat_16",
+        "SpGraphAttentionLayer",
+        "diegoantognini/pyGAT#16",
+        "weights-wrong",
+        options=sizes(in_features=16, out_features=8),
+        example=_graph,
+    ),
+    Case(
+        "octo_75",
+        "BlockTransformer",
+        "octo-models/octo#75",
+        "weights-wrong",
+        options=sizes(token_embedding_size=32, num_heads=4),
+        example=_groups,
+    ),
+    Case(
+        "tt_metal_42891",
+        "BeitSdpaSelfAttention",
+        "tenstorrent/tt-metal#42891",
+        "weights-wrong",
+        known_as=("scale-wrong", "relative-shift-wrong"),
+        options=sizes(hidden_size=32, num_attention_heads=4, window_size=(3, 4)),
+        example=_image_tokens,
     ),
 )
 
@@ -125,3 +168,33 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     q, k, v = (heads(project(x), 6) for project in (m.query_proj, m.key_proj, m.value_proj))
     context = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
     return m(x), m.out_proj(merged(context))
+
+
+@proves("pygat_16")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.SpGraphAttentionLayer, C, 5), tokens(T, C)
+    adjacent = (torch.rand(T, T) < 0.5) | torch.eye(T, dtype=torch.bool)
+    h = x @ m.W
+    scores = F.leaky_relu(h @ m.a[0, :5, None] + h @ m.a[0, 5:], 0.2)
+    weights = scores.masked_fill(~adjacent, float("-inf")).softmax(-1)
+    return m(x, adjacent), F.elu(weights @ h)
+
+
+@proves("octo_75")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, task = made(module.BlockTransformer, C, H), tokens(B, 2, C)
+    obs, readout = tokens(B, 2, 3, C), tokens(B, 2, 2, C)
+    without = m(task, obs, readout[:, :, :0])  # no task and no observation looks at a readout
+    return torch.cat([out.flatten(1) for out in m(task, obs, readout)[:2]], 1), torch.cat(
+        [out.flatten(1) for out in without[:2]], 1
+    )
+
+
+@proves("tt_metal_42891")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.BeitSdpaSelfAttention, C, H, (2, 3)), tokens(B, 7, C)
+    with torch.no_grad():
+        m.relative_position_bias.relative_position_bias_table += tokens(18, H)  # as after training
+    q, k, v = (heads(project(x)) for project in (m.query, m.key, m.value))
+    bias = m.relative_position_bias()
+    return m(x), merged(F.scaled_dot_product_attention(q, k, v, attn_mask=bias))

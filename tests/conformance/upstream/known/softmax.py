@@ -63,6 +63,16 @@ def _beats_and_notes() -> tuple[Any, ...]:
     return torch.rand(2, 6, 2), torch.randint(0, 10, (2, 6))
 
 
+def _views() -> tuple[Any, ...]:
+    """Return the feature maps of 2 views of 3 × 4 pixels, twice."""
+    return (torch.randn(2, 16, 2, 3, 4),)
+
+
+def _facts() -> tuple[Any, ...]:
+    """Return 5 facts, a question, and the memory so far."""
+    return torch.randn(2, 5, 16), torch.randn(2, 16), torch.randn(2, 16)
+
+
 CASES = (
     Case(
         "labml_146",
@@ -215,6 +225,24 @@ CASES = (
         known_as=("rows-not-normalised", "attention-ignored"),
         options=sizes(num_notes=10, embed_dim=8, hidden_dim=12),
         example=_beats_and_notes,
+    ),
+    Case(
+        "nlca_net_11",
+        "SpaceTimeNonlocalBlock",
+        "ZhiboRao/NLCA_Net#11",
+        "rows-not-normalised",
+        known_as=("softmax-wrong-dim", "weights-wrong"),
+        options=sizes(in_channels=16),
+        example=_views,
+    ),
+    Case(
+        "dmn_tensorflow_6",
+        "EpisodeModule",
+        "therne/dmn-tensorflow#6",
+        "softmax-wrong-dim",
+        known_as=("batch-mixed", "rows-not-normalised"),
+        options=sizes(num_hidden=16),
+        example=_facts,
     ),
 )
 
@@ -425,3 +453,23 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
         out, state = m.decoder(mixed + m.mix(mixed), state)
         logits.append(m.to_notes(out))
     return m(x, notes), torch.cat(logits, 1)
+
+
+@proves("nlca_net_11")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.SpaceTimeNonlocalBlock, C), tokens(B, C, 2, 2, 3)
+    q, k, v = (conv(x).flatten(2).mT for conv in (m.theta, m.phi, m.g))
+    context = F.scaled_dot_product_attention(q, k, v, scale=1.0)
+    return m(x), x + m.out(context.mT.reshape(B, C // 2, 2, 2, 3))
+
+
+@proves("dmn_tensorflow_6")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, facts, question, memory = made(module.EpisodeModule, C), tokens(), tokens(B, C), tokens(B, C)
+    q, k = question[:, None], memory[:, None]
+    parts = [facts * q, facts * k, (facts - q).abs(), (facts - k).abs()]
+    gates = m.w2(m.w1(torch.cat(parts, -1)).tanh())[..., 0].softmax(-1)
+    state = torch.zeros_like(memory)
+    for t in range(T):
+        state = m.gru(facts[:, t], state, gates[:, t, None])
+    return m(facts, question, memory), state

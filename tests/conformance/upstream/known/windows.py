@@ -12,11 +12,13 @@ from upstream.proofs import (
     CAUSAL,
     C,
     H,
+    T,
     attended,
     heads,
     made,
     merged,
     proves,
+    rotated,
     tokens,
 )
 
@@ -24,6 +26,17 @@ from upstream.proofs import (
 def _clips() -> tuple[Any, ...]:
     """Return the frames of two clips, one after the other, and how many there are of each."""
     return torch.randn(17, 32), torch.tensor([10, 7])
+
+
+def _angles(length: int, half: int) -> Tensor:
+    """Return the angles by which the pairs of a head are rotated at each position."""
+    return torch.outer(torch.arange(length), 10000.0 ** -(torch.arange(half) / half))
+
+
+def _tokens_and_positions() -> tuple[Any, ...]:
+    """Return 8 tokens, and the cosines and sines of their positions."""
+    angles = _angles(8, 4)
+    return torch.randn(2, 8, 32), (angles.cos(), angles.sin())
 
 
 CASES = (
@@ -84,6 +97,25 @@ CASES = (
             ),
         },
     ),
+    Case(
+        "transformers_47162",
+        "MoonshineStreamingEncoderLayer",
+        "huggingface/transformers#47162",
+        "window-off-by-one",
+        options=sizes(hidden_size=32, num_attention_heads=4, sliding_window=(3, 2)),
+    ),
+    Case(
+        "unilm_1612",
+        "SlidingWindowAttention",
+        "microsoft/unilm#1612",
+        "window-off-by-one",
+        options={
+            "causal": True,
+            "window": 4,
+            **sizes(dim=32, n_self_heads=4, sliding_window=4),
+        },
+        example=_tokens_and_positions,
+    ),
 )
 
 
@@ -140,3 +172,24 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     keep = CAUSAL.triu(-2)
     context = F.scaled_dot_product_attention(q, k, v, attn_mask=keep, enable_gqa=True)
     return m(x), m.out(merged(context))
+
+
+@proves("transformers_47162")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MoonshineStreamingEncoderLayer, C, H, (3, 2)), tokens()
+    a, y = m.self_attn, m.input_layernorm(x)
+    seen = torch.ones(T, T, dtype=torch.bool).triu(-2).tril(2)
+    return m(x), x + a.o_proj(attended(a.q_proj(y), a.k_proj(y), a.v_proj(y), seen))
+
+
+@proves("unilm_1612")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.SlidingWindowAttention, C, H, 3), tokens()
+    cos, sin = (angles.double() for angles in (_angles(T, 2).cos(), _angles(T, 2).sin()))
+    q, k = (rotated(heads(project(x)), interleaved=True) for project in (m.q_proj, m.k_proj))
+    keep = CAUSAL.triu(-2)
+    context = F.scaled_dot_product_attention(q, k, heads(m.v_proj(x)), attn_mask=keep)
+    state: dict[str, Tensor] = {}
+    parts = [(x[:, t : t + 2], (cos[t : t + 2], sin[t : t + 2]), state) for t in (0, 2, 4)]
+    actual = torch.stack([m(x, (cos, sin)), torch.cat([m(*part) for part in parts], 1)])
+    return actual, m.out_proj(merged(context)).expand_as(actual)
