@@ -16,6 +16,7 @@ from heedful.conformance.evidence.masking import unused_masking
 from heedful.conformance.probes.padded_batch import line_applying_argument
 from heedful.conformance.probes.padding_argument import unmasked_call
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.assignments import overwriting
 from heedful.conformance.recording.forwarding import call_omitting
 from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import prose_about
@@ -62,7 +63,8 @@ def _unused(
     """Report a mask without effect: a bug, unless nothing reads it and the target may take it to fit an interface."""
     _, reason, line = unused_masking(observation) or (
         *("", ""),
-        call_omitting(subject.target.callee, argument.name, names.ATTENTION_MASKS)
+        overwriting(subject.target.forward, argument.name)
+        or call_omitting(subject.target.callee, argument.name, names.ATTENTION_MASKS)
         or unmasked_call(observation),
     )
     said = prose_about(subject.target.callee)

@@ -1,0 +1,306 @@
+"""Designs and mistakes of public modules in which an axis, a mask or a part of the code means something unusual."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from attentions_with_caches import written
+
+from heedful import check
+
+HEAD = """
+import math
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Attention(nn.Module):
+"""
+# The keys and values of earlier segments are summed up, and read by each query.
+SEGMENTS = (
+    HEAD
+    + """
+    def __init__(self, width=32, heads=4, segment=4):
+        super().__init__()
+        self.heads, self.segment = heads, segment
+        self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
+
+    def split(self, x):
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+    def forward(self, x):
+        memory, total, outputs = 0.0, 1e-6, []
+        for part in x.split(self.segment, 1):
+            q, k, v = (self.split(it(part)) for it in (self.q, self.k, self.v))
+            context = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            seen, keys = F.elu(q) + 1, F.elu(k) + 1
+            if outputs:
+                context = (context + seen @ memory / (seen @ total)) / 2
+            memory, total = memory + keys.mT @ v, total + keys.sum(-2).unsqueeze(-1)
+            outputs.append(context.transpose(1, 2).flatten(2))
+        return self.o(torch.cat(outputs, 1))
+"""
+)
+# The nodes of a graph are gated by how near they are to their mean.
+GATED = (
+    HEAD
+    + """
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(width, width) * width**-0.5)
+
+    def forward(self, nodes):
+        '''nodes: (nodes, width). Returns one row for the graph.'''
+        mean = torch.tanh((nodes @ self.weight).mean(0)).view(1, -1)
+        gates = torch.sigmoid(nodes @ mean.t())
+        graph = (nodes.t() @ gates).t()
+        return graph
+"""
+)
+# A frame of speech sees some frames back and a few ahead.
+AHEAD = (
+    HEAD
+    + """
+    def __init__(self, width=32, back=3, ahead=2):
+        super().__init__()
+        self.back, self.ahead = back, ahead
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        distance = torch.arange(x.shape[1])[:, None] - torch.arange(x.shape[1])
+        earlier = (distance >= 0) & (distance < self.back)
+        later = (distance < 0) & (-distance <= self.ahead)
+        return self.out(F.scaled_dot_product_attention(q, k, v, attn_mask=earlier | later))
+"""
+)
+# The neighbors of each node are summed up.
+GRAPH = (
+    HEAD
+    + """
+    def __init__(self, width=3, times=4):
+        super().__init__()
+        self.embed, self.score = nn.Linear(width, 8), nn.Linear(8, 1)
+
+    def forward(self, x, edge_index):
+        '''x: (nodes, width, times). edge_index: (2, edges).'''
+        source, target = edge_index
+        h = self.embed(x.movedim(-1, 0))
+        h = torch.stack([it.index_add(0, target, it[source]) for it in h])
+        return (self.score(h).softmax(0) * h).sum(0)
+"""
+)
+# The frames of all videos are one batch, and each pixel attends over the frames and to the prompt of its video.
+VIDEO = (
+    HEAD
+    + """
+    def __init__(self, width=16, prompt=12):
+        super().__init__()
+        self.q, self.k = nn.Linear(width, width), nn.Linear(prompt, width)
+        self.v, self.mix = nn.Linear(prompt, width), nn.Linear(width, 3 * width)
+
+    def forward(self, frames, prompts, alone):
+        '''
+        frames: (batch * frames, width, height, width). prompts: (batch * frames, words, prompt)
+        alone: (batch, frames)
+        '''
+        (batch, count), pixels = alone.shape, frames.shape[2:].numel()
+        first = prompts.unflatten(0, (batch, count))[:, 0]
+        words = first[:, None].expand(-1, pixels, -1, -1).flatten(0, 1)
+        x = frames.flatten(2).mT.unflatten(0, (batch, count)).transpose(1, 2).flatten(0, 1)
+        x = x + F.scaled_dot_product_attention(*self.mix(x).chunk(3, -1))
+        x = x + F.scaled_dot_product_attention(self.q(x), self.k(words), self.v(words))
+        x = x.unflatten(0, (batch, pixels)).transpose(1, 2).flatten(0, 1)
+        return frames + x.mT.unflatten(2, frames.shape[2:])
+"""
+)
+# If all videos of a batch are single images, there is nothing to attend to.
+IMAGES = (
+    HEAD
+    + """
+    def __init__(self, width=16):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x, is_image=None):
+        '''x: (batch, frames, width). is_image: (batch,).'''
+        q, k, v = self.qkv(x).chunk(3, -1)
+        if is_image is not None and is_image.all():
+            return self.out(v)
+        scores = q @ k.mT * q.shape[-1] ** -0.5
+        if is_image is not None:
+            others = ~torch.eye(x.shape[1], dtype=torch.bool)
+            scores = scores.masked_fill(others & is_image[:, None, None], -torch.inf)
+        return self.out(scores.softmax(-1) @ v)
+"""
+)
+# The patches of several images are one sequence. The mask of a call says which belong together.
+PATCHES = (
+    HEAD
+    + """
+    def __init__(self, width=16):
+        super().__init__()
+        self.inner, self.norm = Inner(width), nn.LayerNorm(width)
+
+    def forward(self, x, mask=None):
+        '''mask: (patches, patches), True where a patch may look.'''
+        return x + self.inner(self.norm(x), mask=mask)
+
+
+class Inner(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x, mask=None):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return self.out(F.scaled_dot_product_attention(q, k, v, attn_mask=mask))
+"""
+)
+# The heads are part of the batch, as in code for TensorFlow.
+FOLDED = (
+    HEAD
+    + """
+    def __init__(self, width=32, heads=4):
+        super().__init__()
+        self.heads = heads
+        self.q, self.k, self.v = (nn.Linear(width, width) for _ in range(3))
+
+    def forward(self, q, k, v, mask=None):
+        '''
+        q, k, v: (None, seq_len, width)
+        mask: (None, seq_len), 1 for a real item and 0 for padding
+        '''
+        q, k, v = (
+            torch.cat(project(x).chunk(self.heads, -1))
+            for project, x in ((self.q, q), (self.k, k), (self.v, v))
+        )
+        if mask is not None:
+            mask = mask.unsqueeze(1).repeat(self.heads, 1, 1)
+        return torch.cat(self.attend(q, k, v, mask).chunk(self.heads), 2)
+
+    def attend(self, q, k, v, mask):
+        scores = q @ k.mT / k.shape[-1] ** 0.5
+        if mask is not None:
+            scores = torch.where(mask == 0, -1e9, scores)
+        return scores.softmax(-1) @ v
+"""
+)
+# The scores are sums of those of contents and of distances.
+RELATIVE = (
+    HEAD
+    + """
+    def __init__(self, width=32, heads=4):
+        super().__init__()
+        self.heads, self.size = heads, width // heads
+        self.divisor = math.sqrt(self.size)
+        self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.distances = nn.Parameter(torch.randn(129, self.size))
+
+    def forward(self, x):
+        q, k, v = (it(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for it in (self.q, self.k, self.v))
+        T = x.shape[1]
+        places = self.distances[(torch.arange(T)[:, None] - torch.arange(T)).clamp(-64, 64) + 64]
+        scores = q @ k.mT + torch.einsum("bhid,ijd->bhij", q, places)
+        weights = (scores / self.divisor).softmax(-1)
+        return self.out((weights @ v).transpose(1, 2).flatten(2))
+"""
+)
+# Each token sees its neighbors.
+LOCAL = (
+    HEAD
+    + """
+    def __init__(self, width=16, around=3):
+        super().__init__()
+        self.around = around
+        self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in range(4))
+
+    def near(self, x):
+        side = self.around // 2
+        zeros = x.new_zeros(x.shape[0], side, *x.shape[2:])
+        return torch.cat([zeros, x, zeros], 1).unfold(1, self.around, 1)
+
+    def forward(self, x, padding_mask=None):
+        '''padding_mask: True at padding, (batch, tokens)'''
+        keep = x.new_ones(x.shape[:2]).bool() if padding_mask is None else ~padding_mask
+        scores = torch.einsum("btd,btdn->btn", self.q(x), self.near(self.k(x))) * x.shape[-1] ** -0.5
+        scores = scores.masked_fill(~self.near(keep), -1e30)
+        return self.out(torch.einsum("btn,btdn->btd", scores.softmax(-1), self.near(self.v(x))))
+"""
+)
+
+
+def _edges():
+    ends = torch.tensor([[0, 1, 2, 3, 4, 0, 2, 4], [1, 2, 3, 4, 0, 2, 4, 1]])
+    return torch.randn(5, 3, 4), ends
+
+
+def _videos():
+    alone = torch.zeros(2, 3, dtype=torch.bool)
+    return torch.randn(6, 16, 2, 2), torch.randn(6, 5, 12), alone
+
+
+def _patches():
+    image = torch.tensor([0] * 6 + [1] * 4)
+    return torch.randn(1, 10, 16), image[:, None] == image
+
+
+EXAMPLES = {
+    GATED: lambda: torch.randn(7, 16),
+    GRAPH: _edges,
+    VIDEO: _videos,
+    IMAGES: lambda: (torch.randn(2, 6, 16), torch.tensor([True, False])),
+    PATCHES: _patches,
+}
+OPTIONS = {GATED: {"arguments": {"width": 16}}, FOLDED: {"arguments": {"width": 32, "heads": 4}}}
+
+
+def bugs_of(folder, source, options):
+    example = EXAMPLES.get(source if options is None else options, lambda: None)()
+    stated = OPTIONS.get(source if options is None else options, {})
+    with written(folder, source) as attention:
+        bugs = check(attention, example=example, **stated).bugs
+    return {bug.name: bug.place.source if bug.place else "" for bug in bugs}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [SEGMENTS, GATED, AHEAD, GRAPH, VIDEO, IMAGES, PATCHES, FOLDED, RELATIVE, LOCAL],
+    ids=(
+        "segments gated ahead graph video images patches folded relative local".split()  # noqa: SIM905
+    ),
+)
+def test_sound_modules_are_left_alone(tmp_path, source):
+    assert bugs_of(tmp_path, source, None) == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "old", "new", "name", "line"),
+    [
+        (GATED, "return graph", "return mean", "attention-ignored", "return mean"),
+        (
+            VIDEO,
+            "first[:, None].expand(-1, pixels, -1, -1)",
+            "first[None].expand(pixels, -1, -1, -1)",
+            "batch-mixed",
+            "",
+        ),
+        (PATCHES, ", mask=mask)", ")", "mask-unused", "self.inner("),
+        (
+            PATCHES,
+            "        return x + self.inner",
+            "        mask = None\n        return x + self.inner",
+            "mask-unused",
+            "mask = None",
+        ),
+        (FOLDED, ".repeat(self.heads, 1, 1)", "", "mask-broadcast", "mask.unsqueeze(1)"),
+        (RELATIVE, "math.sqrt(self.size)", "math.sqrt(width)", "scale-wrong", "self.divisor ="),
+        (LOCAL, "-1e30", "-torch.inf", "nan-on-masked-rows", ""),
+    ],
+)
+def test_mistakes_are_named(tmp_path, source, old, new, name, line):
+    assert source.count(old) == 1
+    found = bugs_of(tmp_path, source.replace(old, new), source)
+    assert name in found
+    assert line in found[name]
