@@ -1,0 +1,105 @@
+"""Held-out bugs of public projects, with proofs: the third set.
+
+They were re-created without running the check or reading it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from upstream.cases import Case, sizes
+from upstream.proofs import REAL, B, C, H, T, made, proves, tokens
+
+
+def _video_and_query() -> tuple[Any, ...]:
+    """Return two videos of 7 frames, two queries of up to 5 words, and where there are words."""
+    words = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+    return torch.randn(2, 7, 32), torch.randn(2, 5, 32), words
+
+
+def _series() -> tuple[Any, ...]:
+    """Return two series of 8 steps that attend to series of 12 steps."""
+    past = torch.randn(2, 12, 32)
+    return torch.randn(2, 8, 32), past, past
+
+
+def _nodes_of_graphs() -> tuple[Any, ...]:
+    """Return the 7 nodes of two graphs, and the number of the graph of each node."""
+    return torch.randn(7, 16), torch.tensor([0, 0, 0, 1, 1, 1, 1])
+
+
+THREE: tuple[Case, ...] = (
+    Case(
+        "lighthouse_77",
+        "T2V_TransformerEncoder",
+        "line/lighthouse#77",
+        "mask-broadcast",
+        known_as=("batch-mixed", "padding-leak", "nan-on-masked-rows", "mask-unused"),
+        options=sizes(d_model=32, nhead=4),
+        example=_video_and_query,
+    ),
+    Case(
+        "long_short_transformer_2",
+        "LongShortAttention",
+        "lucidrains/long-short-transformer#2",
+        "crashes",
+        known_as=("mask-broadcast",),
+        options=sizes(dim=32, heads=4, dim_head=8, window_size=4, r=2),
+    ),
+    Case(
+        "time_series_library_209",
+        "AutoCorrelationLayer",
+        "thuml/Time-Series-Library#209",
+        "crashes",
+        options=sizes(d_model=32, n_heads=4, seq_len_q=8, seq_len_kv=12, modes=3),
+        example=_series,
+    ),
+    Case(
+        "spektral_302",
+        "Readout",
+        "danielegrattarola/spektral#302",
+        "batch-mixed",
+        known_as=("rows-not-normalised", "softmax-wrong-dim"),
+        options=sizes(in_channels=16, channels=8, n_classes=3),
+        example=_nodes_of_graphs,
+    ),
+)
+
+
+@proves("lighthouse_77")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, video, text = made(module.T2V_TransformerEncoder, C, H), tokens(B, 5, C), tokens()
+    counts = REAL.sum(1)
+    alone = [m(video[[i]], text[[i], : counts[i]]) for i in range(B)]
+    return m(video, text, REAL.long()), torch.cat(alone)
+
+
+@proves("long_short_transformer_2")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.LongShortAttention, dim=C, heads=H, dim_head=4, window_size=2, r=2)
+    x, counts = tokens(), REAL.sum(1)
+    alone = [m(x[[i], : counts[i]])[0] for i in range(B)]
+    return m(x, mask=REAL)[REAL], torch.cat(alone)
+
+
+@proves("time_series_library_209")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, past = made(module.AutoCorrelationLayer, C, H, T, 8, 3), tokens(), tokens(B, 8, C)
+    inner = m.inner_correlation
+    q = torch.fft.rfft(m.query_projection(x), dim=1)[:, :3].unflatten(-1, (H, -1))
+    k = torch.fft.rfft(m.key_projection(past), dim=1)[:, :3].unflatten(-1, (H, -1))
+    scores = torch.einsum("bxhe,byhe->bhxy", q, k)
+    scores = torch.complex(scores.real.tanh(), scores.imag.tanh())
+    weights = torch.complex(inner.weights1, inner.weights2) / C**2
+    out = torch.einsum("bhxy,byhe,heox->bxho", scores, k, weights).flatten(2)
+    return m(x, past, past), m.out_projection(torch.fft.irfft(F.pad(out, (0, 0, 0, 1)), n=T, dim=1))
+
+
+@proves("spektral_302")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, graphs = made(module.Readout, C, 8, 3), [tokens(3, C), tokens(4, C), tokens(2, C)]
+    numbers = torch.arange(3).repeat_interleave(torch.tensor([3, 4, 2]))
+    return m(torch.cat(graphs), numbers), torch.cat([m(graph) for graph in graphs])
