@@ -10,8 +10,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from upstream.cases import Case, sizes
-from upstream.proofs import REAL, B, C, H, T, made, proves, tokens
+from upstream.cases import Case, image, sizes
+from upstream.proofs import CAUSAL, REAL, B, C, H, T, attended, heads, made, merged, proves, tokens
 
 
 def _video_and_query() -> tuple[Any, ...]:
@@ -66,6 +66,37 @@ THREE: tuple[Case, ...] = (
         options=sizes(in_channels=16, channels=8, n_classes=3),
         example=_nodes_of_graphs,
     ),
+    Case(
+        "annotated_transformer_1",
+        "MultiHeadedAttention",
+        "yflyzhang/AnnotatedTransformer#1",
+        "projection-unused",
+        known_as=("keys-values-swapped", "context-wrong"),
+        options=sizes(h=4, d_model=32),
+    ),
+    Case(
+        "wenet_2699",
+        "MultiHeadedAttention",
+        "wenet-e2e/wenet#2699",
+        "dropout-in-eval",
+        options=sizes(n_head=4, n_feat=32, dropout_rate=0.1),
+    ),
+    Case(
+        "leo_optimizer_2",
+        "MultiHeadAttention",
+        "vukrosic/leo-optimizer#2",
+        "rotary-mismatch",
+        options={"causal": True, **sizes(d_model=32, n_heads=4, max_seq_len=16)},
+    ),
+    Case(
+        "self_attention_gan_tensorflow_3",
+        "SelfAttention",
+        "taki0112/Self-Attention-GAN-Tensorflow#3",
+        "softmax-wrong-dim",
+        known_as=("rows-not-normalised", "context-wrong", "weights-wrong"),
+        options=sizes(ch=16),
+        example=image,
+    ),
 )
 
 
@@ -103,3 +134,36 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     m, graphs = made(module.Readout, C, 8, 3), [tokens(3, C), tokens(4, C), tokens(2, C)]
     numbers = torch.arange(3).repeat_interleave(torch.tensor([3, 4, 2]))
     return m(torch.cat(graphs), numbers), torch.cat([m(graph) for graph in graphs])
+
+
+@proves("annotated_transformer_1")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, text = made(module.MultiHeadedAttention, H, C), tokens(B, 5, C), tokens()
+    context = attended(m.q_proj(x), m.k_proj(text), m.v_proj(text), REAL)
+    return m(x, text, text, REAL[:, None]), m.o_proj(context)
+
+
+@proves("wenet_2699")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MultiHeadedAttention, H, C, 0.5), tokens()
+    context = attended(m.linear_q(x), m.linear_k(x), m.linear_v(x), REAL)
+    return m(x, x, x, REAL[:, None]), m.linear_out(context)
+
+
+@proves("leo_optimizer_2")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MultiHeadAttention, C, H, 16), tokens()
+    q, k, v = (heads(part) for part in m.qkv(x).chunk(3, -1))
+    turns = torch.complex(m.rotary.cos[:T], -m.rotary.sin[:T])
+    q, k = (torch.complex(*part.chunk(2, -1)) * turns for part in (q, k))
+    q, k = (torch.cat([part.real, part.imag], -1) for part in (q, k))
+    return m(x), m.w_o(merged(F.scaled_dot_product_attention(q, k, v, attn_mask=CAUSAL)))
+
+
+@proves("self_attention_gan_tensorflow_3")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.SelfAttention, C), tokens(B, C, 3, 4)
+    m.gamma.data.fill_(0.5)
+    k, q, v = (project(x).flatten(2).mT for project in (m.f_conv, m.g_conv, m.h_conv))
+    context = F.scaled_dot_product_attention(q, k, v, scale=1.0)
+    return m(x), x + context.mT.reshape(x.shape) / 2
