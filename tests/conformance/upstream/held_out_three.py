@@ -5,13 +5,28 @@ They were re-created without running the check or reading it.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from upstream.cases import Case, image, sizes
-from upstream.proofs import CAUSAL, REAL, B, C, H, T, attended, heads, made, merged, proves, tokens
+from upstream.proofs import (
+    CAUSAL,
+    REAL,
+    B,
+    C,
+    H,
+    T,
+    attended,
+    heads,
+    in_steps,
+    made,
+    merged,
+    proves,
+    tokens,
+)
 
 
 def _video_and_query() -> tuple[Any, ...]:
@@ -97,6 +112,39 @@ THREE: tuple[Case, ...] = (
         options=sizes(ch=16),
         example=image,
     ),
+    Case(
+        "diffusers_3207",
+        "AttentionBlock",
+        "huggingface/diffusers#3207",
+        "crashes",
+        known_as=("heads-mixed-merge", "batch-mixed"),
+        options=sizes(channels=16, num_head_channels=4, norm_num_groups=4),
+        example=image,
+    ),
+    Case(
+        "espnet_2816",
+        "RelPositionMultiHeadedAttention",
+        "espnet/espnet#2816",
+        "relative-shift-wrong",
+        known_as=("weights-wrong",),
+        options=sizes(n_head=4, n_feat=32),
+    ),
+    Case(
+        "hyprstream_1521",
+        "LlamaAttention",
+        "hyprstream/hyprstream#1521",
+        "causal-alignment",
+        known_as=("cache-mismatch",),
+        options={"causal": True, **sizes(hidden_size=32, num_heads=4, num_kv_heads=2)},
+    ),
+    Case(
+        "aprender_2143",
+        "AlibiSelfAttention",
+        "paiml/aprender#2143",
+        "weights-wrong",
+        known_as=("relative-shift-wrong",),
+        options={"causal": True, **sizes(d_model=32, n_heads=4)},
+    ),
 )
 
 
@@ -167,3 +215,43 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     k, q, v = (project(x).flatten(2).mT for project in (m.f_conv, m.g_conv, m.h_conv))
     context = F.scaled_dot_product_attention(q, k, v, scale=1.0)
     return m(x), x + context.mT.reshape(x.shape) / 2
+
+
+@proves("diffusers_3207")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.AttentionBlock, C, 4, 2), tokens(B, C, 2, 3)
+    h = m.group_norm(x).flatten(2).mT
+    context = m.proj_attn(attended(m.query(h), m.key(h), m.value(h)))
+    return m(x), x + context.mT.reshape(x.shape)
+
+
+@proves("espnet_2816")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.RelPositionMultiHeadedAttention, H, C), tokens()
+    q, k, v = (heads(project(x)) for project in (m.linear_q, m.linear_k, m.linear_v))
+    distances = (torch.arange(T)[:, None] - torch.arange(T)).abs()
+    steps = torch.exp(torch.arange(0, C, 2).float() * -(math.log(10000.0) / C))
+    angles = distances[..., None] * steps
+    places = torch.stack([angles.sin(), angles.cos()], -1).flatten(-2).double()
+    places = m.linear_pos(places).unflatten(-1, (H, -1))
+    scores = (q + m.pos_bias_u) @ k.mT
+    scores = scores + torch.einsum("bhid,ijhd->bhij", q + m.pos_bias_v, places)
+    scores = (scores / 2).masked_fill(~REAL[:, None, None], float("-inf"))
+    return m(x, REAL[:, None]), m.linear_out(merged(scores.softmax(-1) @ v))
+
+
+@proves("hyprstream_1521")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.LlamaAttention, C, H, 2), tokens()
+    return in_steps(m, x), m(x)[0]
+
+
+@proves("aprender_2143")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.AlibiSelfAttention, C, H), tokens()
+    slopes = torch.tensor([1 / 4, 1 / 16, 1 / 64, 1 / 256]).double()
+    distances = torch.arange(T) - torch.arange(T)[:, None]
+    bias = (slopes[:, None, None] * distances).masked_fill(~CAUSAL, float("-inf"))
+    q, k, v = (heads(part) for part in m.qkv(x).chunk(3, -1))
+    context = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+    return m(x), m.proj(merged(context))
