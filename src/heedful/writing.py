@@ -90,7 +90,7 @@ def new_folder(path: Path, option: str) -> Iterator[Path]:
             temporary.chmod(0o777 & ~_umask())  # mkdtemp grants access to the owner only
             try:
                 temporary.rename(target)
-            except OSError as error:  # for example, another process has created and filled the folder
+            except OSError as error:  # for example, another process has filled the folder
                 received = f"{path}, which has been created meanwhile: {error.strerror or error}"
                 raise _taken(path, option, received) from error
             _synchronize_folder(target.parent)
