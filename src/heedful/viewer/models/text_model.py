@@ -78,7 +78,7 @@ def load_model(files: ModelFiles, title: str) -> TextModel:
             import accelerate  # noqa: F401 # pyright: ignore[reportMissingImports] - an extra
             import gguf  # noqa: F401 # pyright: ignore[reportMissingImports] - an extra
     except ImportError as error:
-        raise MissingExtraError("heedful show --model", "models") from error
+        raise MissingExtraError("--model", "models") from error
     return _of_transformers(files, title)
 
 
