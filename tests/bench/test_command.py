@@ -202,7 +202,7 @@ def test_missing_matplotlib_is_named_with_the_command_that_installs_it(tmp_path,
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = run("--plot", "out.png")
     assert result.exit_code == 2
-    assert "pip install 'heedful[bench]'" in result.stderr
+    assert "pip install 'heedful[pictures]'" in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 
