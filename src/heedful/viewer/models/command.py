@@ -19,6 +19,7 @@ from heedful.reading import read_file
 from heedful.screen import print_out, progress, visible
 from heedful.summaries import Summary
 from heedful.viewer import show, statistics_of_page
+from heedful.viewer.heads.payload import ROOM
 from heedful.viewer.models import server
 from heedful.viewer.models.files import OPTION, find_model
 from heedful.viewer.models.kept_attention import KeptAttention, in_megabytes
@@ -26,8 +27,10 @@ from heedful.viewer.models.text_model import TextModel, load_model
 from heedful.viewer.page import HeadsView, Page, check_name
 
 MAX_TEXT = 1 << 26  # bytes
-MEMORY = 1 << 28  # bytes of all maps, and of all top keys; a page has room for a twentieth of them
-FLOAT, INTEGER = 4, 8  # bytes
+MEMORY = 1 << 28  # bytes of all maps; a page has room for a twentieth of them
+HOPELESS_TOP_KEYS = 2  # times a page's room, which compression does not save
+FLOAT = 4  # bytes
+BYTES_OF_TOP_KEY = 8  # of a page: a weight and an index
 
 
 class Chosen(NamedTuple):
@@ -138,15 +141,15 @@ def statistics_within(tokens: int, heads: int) -> dict[str, Any]:
     """Return what to compute of each attention: what a page shows, as far as all heads fit into memory.
 
     >>> statistics_within(16384, heads=270)
-    {'top_k': 5, 'pool': 256}
+    {'top_k': 0, 'pool': 256}
     """
     statistics = statistics_of_page(tokens)
     while (rows := statistics.get("rows")) and heads * len(rows) ** 2 * FLOAT > MEMORY:
         statistics = {"top_k": statistics["top_k"], "pool": len(rows)}
     while (pool := statistics.get("pool", 1)) > 1 and heads * pool**2 * 2 * FLOAT > MEMORY:
         statistics["pool"] = pool // 2
-    most = MEMORY // (heads * tokens * (FLOAT + INTEGER))
-    return statistics | {"top_k": max(1, min(statistics["top_k"], most))}
+    most = HOPELESS_TOP_KEYS * ROOM // (heads * tokens * BYTES_OF_TOP_KEY)
+    return statistics | {"top_k": min(statistics["top_k"], most)}
 
 
 def size_to_keep(model: TextModel, tokens: int, chosen: Chosen) -> int:
