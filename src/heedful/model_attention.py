@@ -223,8 +223,8 @@ def _summarize(problem: AttentionProblem, statistics: dict[str, Any]) -> Summary
 def _apart(summary: Summary) -> Callable[[], Summary]:
     """Move a summary out of the heap, and return what makes it again.
 
-    What stays in the heap, even an empty tensor, splits the room that a layer's large tensors leave when they are freed.
-    Those of the next layers then find no place there, and the peak of the model would double.
+    What stays in the heap, even an empty tensor, splits the room that a layer's large tensors leave when they are
+    freed. Those of the next layers would find no place there, and the peak of the model would double.
     """
     tensors = {name: value for name, value in vars(summary).items() if isinstance(value, Tensor)}
     rest = replace(summary, **dict.fromkeys(tensors), region_mass={})
