@@ -1,5 +1,7 @@
 """How Sphinx builds the site: `make docs`, without a network."""
 
+import json
+import logging
 import os
 import re
 import shutil
@@ -55,6 +57,24 @@ nb_execution_timeout = 120
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_merge_streams = True
+
+# A notebook's kernel warns that others on this machine can read its output, and nbclient names it; pages need neither.
+KERNEL = HERE / "generated" / "jupyter" / "kernels" / "python3"
+KERNEL.mkdir(parents=True, exist_ok=True)
+(KERNEL / "kernel.json").write_text(
+    json.dumps(
+        {
+            "argv": [
+                *(sys.executable, "-m", "ipykernel_launcher"),
+                *("--log-level=ERROR", "-f", "{connection_file}"),
+            ],
+            "display_name": "Python 3",
+            "language": "python",
+        }
+    )
+)
+os.environ["JUPYTER_PATH"] = str(KERNEL.parents[1])
+logging.getLogger("traitlets").setLevel(logging.WARNING)
 
 # --- docstrings ---
 

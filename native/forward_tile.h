@@ -275,7 +275,8 @@ struct ForwardTile {
     // Pᵀ = exp(scores − m), added to l, then dropped out and stored as operands of the second product.
     void compute_weights(int lane, const KeyBlock<LANES> &block) {
         const Span span = block.span(lane);
-        const F m = load(buf.m + lane);
+        const F m = load(buf.m + lane), factor = splat(missing_scale * LOG2_E);
+        const bool drops = p.dropout_p > 0;  // kept, as the factor is: a store might change what p refers to
         F sums[2] = {};
         for (int64_t r = span.first; r < span.last; r += 2) {
             F pair[2];
@@ -284,9 +285,9 @@ struct ForwardTile {
                     pair[i] = F{};
                     continue;
                 }
-                pair[i] = exp2<DEGREE<N>>(exponents(load(buf.S + (r + i) * LANES + lane) - m));
+                pair[i] = exp2<DEGREE<N>>((load(buf.S + (r + i) * LANES + lane) - m) * factor);
                 sums[i] += pair[i];
-                if (p.dropout_p > 0) pair[i] = dropout.keeps(block.first + r + i, lane) ? pair[i] : F{};
+                if (drops) pair[i] = dropout.keeps(block.first + r + i, lane) ? pair[i] : F{};
             }
             store_weights(r, span.last, lane, pair);
         }

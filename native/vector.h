@@ -146,7 +146,7 @@ INLINE F exp2(F x) {
     const __mmask16 normal = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
     return (F)_mm512_maskz_scalef_ps(normal, (__m512)exp2_polynomial<DEGREE>(f), (__m512)x);
 #else
-    x = maximum_of(splat(-200.0f), x);
+    x = maximum_of(splat(-127.0f), x);  // an exponent of −127 has bits of 0, so the power is 0
 #if defined(__AVX2__)
     const F whole = (F)_mm256_floor_ps((__m256)x);
 #elif defined(HEEDFUL_NEON)
@@ -157,7 +157,7 @@ INLINE F exp2(F x) {
 #endif
     const F p = exp2_polynomial<DEGREE>(x - whole);
     const I exponent = (__builtin_convertvector(whole, I) + 127) << 23;
-    return whole < -126.0f ? F{} : p * (F)exponent;
+    return p * (F)exponent;
 #endif
 }
 

@@ -9,7 +9,7 @@ import torch
 
 torch.manual_seed(0)  # parametrised tensors are drawn while tests are collected
 
-# A shell without job control ignores SIGINT in what it starts in the background, and so would all processes of the tests.
+# A shell without job control ignores SIGINT in what it starts in the background, and so would all processes of tests.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -1,12 +1,16 @@
 """The command line: what is printed, where, and with which exit code."""
 
+import fcntl
 import io
 import json
 import os
 import re
 import shlex
+import struct
 import subprocess
 import sys
+import termios
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -321,6 +325,44 @@ def test_help_fits_a_narrow_terminal():
 
 
 @pytest.mark.parametrize(
+    "command",
+    [
+        "info",
+        "practise",
+        "practise --list",
+        "bench --list",
+        "check --list",
+        "check --explain mask-unused",
+        "check heedful.textbook:CausalAttention --with d_in=3 --with d_out=4",
+        "tour --rung causal-weights",
+        "plan --tokens 8K --heads 8 --head-size 64 --ranks 4 --bandwidth 1G --flops 1T",
+    ],
+)
+def test_output_fits_a_narrow_terminal_without_colors(command):
+    lines = on_a_terminal(command, 40, os.environ | {"NO_COLOR": "1", "TERM": "dumb"}).splitlines()
+    assert lines
+    assert [line for line in lines if len(line) > 40 or "\x1b" in line] == []
+
+
+def on_a_terminal(command: str, columns: int, environment: dict[str, str]) -> str:
+    """Return what a command writes to a terminal of some columns, as on stdout; its progress is left out."""
+    environment = {name: it for name, it in environment.items() if name not in ("COLUMNS", "LINES")}
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    arguments = [sys.executable, "-m", "heedful", *command.split()]
+    with subprocess.Popen(
+        arguments, stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL, env=environment
+    ):
+        os.close(theirs)
+        written = b""
+        with suppress(OSError):  # which Linux raises when the last process has closed a terminal
+            while part := os.read(ours, 1 << 16):
+                written += part
+    os.close(ours)
+    return written.decode()
+
+
+@pytest.mark.parametrize(
     ("words", "completed"),
     [
         ("heedful t", ["tour", "train"]),
@@ -439,6 +481,12 @@ def test_too_little_memory_is_no_defect(monkeypatch):
     assert (result.exit_code, result.stderr) == (2, "heedful this machine's memory is not enough\n")
 
 
+def test_a_check_without_a_target_says_what_to_write():
+    result = CliRunner().invoke(app, ["check"])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("heedful check: TARGET: expected a target, --list or --explain")
+
+
 def test_ctrl_c_is_one_line_and_exit_code_130(monkeypatch):
     monkeypatch.setattr(tour_command, "tour", failing(KeyboardInterrupt()))
     result = run()
@@ -454,7 +502,9 @@ def test_ctrl_c_is_one_line_and_exit_code_130(monkeypatch):
         ("| true", 0, ""),
     ],
 )
-@pytest.mark.parametrize("command", ["", "--help", "info", "check --list"])
+@pytest.mark.parametrize(
+    "command", ["", "--help", "info", "check --list", "practise --list", "bench --list"]
+)
 def test_a_closed_or_full_output_gives_no_traceback(command, redirected, code, text):
     ended = subprocess.run(
         ["bash", "-c", f"{sys.executable} -m heedful {command} {redirected}"],

@@ -19,15 +19,23 @@ def blocks(language: str) -> list[str]:
 
 
 def test_the_readmes_python_runs(capsys, tmp_path, monkeypatch):
+    """Each example needs no other ones than the two of the first screen: the module, and the call."""
     monkeypatch.chdir(tmp_path)  # an example writes a page
+    monkeypatch.syspath_prepend(tmp_path)
     pytest.importorskip(
         "transformers",
         reason="transformers is missing; install it with: pip install -e '.[transformers]'",
     )
+    module, call, *others = blocks("python")
+    (tmp_path / "my.py").write_text(module)
+    first: dict[str, Any] = {}
+    exec(compile(call, "README.md", "exec"), first)
+    assert first["output"].shape == (2, 8, 300, 64)
     names: dict[str, Any] = {}
-    for example in blocks("python"):
-        exec(compile(example, "README.md", "exec"), names)
-    assert names["output"].shape == (2, 8, 300, 64)
+    for example in others:
+        alone = dict(first)
+        exec(compile(example, "README.md", "exec"), alone)
+        names |= alone
     assert names["report"].ok
     assert names["model"].config._attn_implementation == "heedful"
     assert "kernel" in capsys.readouterr().out
@@ -50,6 +58,19 @@ def test_the_report_in_the_readme_is_what_heedful_check_prints(tmp_path, monkeyp
     assert shown is not None
     seconds = re.compile(r", [\d.]+ s\)")
     assert seconds.sub(")", printed).strip() == seconds.sub(")", shown[1]).strip()
+
+
+def test_the_first_attempt_in_the_readme_gets_a_diff_for_each_bug_and_is_right_afterwards(
+    tmp_path, monkeypatch
+):
+    first_attempt, *_ = blocks("python")
+    (tmp_path / "my.py").write_text(first_attempt)
+    monkeypatch.chdir(tmp_path)
+    command = ["check", "my.py:CausalAttention", "--with", "d_in=3", "--with", "d_out=4"]
+    written = CliRunner().invoke(app, [*command, "--write"]).stdout
+    assert len(re.findall("^fix of ", written, re.MULTILINE)) == 3, written
+    printed = CliRunner().invoke(app, command).stdout
+    assert re.match(r"CausalAttention: no bug  \(", printed), printed
 
 
 def test_the_picture_in_the_readme_is_what_heedful_show_draws(tmp_path, monkeypatch):

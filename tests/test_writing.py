@@ -1,7 +1,10 @@
 """Files and folders appear complete or not at all, and never through a link."""
 
 import os
+import signal
 import stat
+import subprocess
+import sys
 
 import pytest
 
@@ -29,6 +32,32 @@ def test_an_interruption_leaves_no_file(tmp_path, interruption):
     with pytest.raises(interruption):
         write_half()
     assert list(tmp_path.iterdir()) == []
+
+
+ENDED_WHILE_WRITING = """
+import os, signal
+from pathlib import Path
+from heedful.writing import new_folder, reserved, reserved_file
+signal.signal({number}, signal.SIG_DFL)  # nohup, which may have started these tests, ignores SIGHUP
+with {function}(Path({name!r}), "--out"):
+    assert any(path.name.startswith(".{name}.") for path in Path().iterdir())
+    os.kill(os.getpid(), {number})
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda it: it.name)
+@pytest.mark.parametrize(
+    ("function", "name"), [("reserved", "page"), ("reserved_file", "page"), ("new_folder", "run")]
+)
+def test_a_signal_that_ends_the_process_leaves_no_file(tmp_path, function, name, number):
+    (tmp_path / "page").write_text("before")
+    program = ENDED_WHILE_WRITING.format(number=int(number), function=function, name=name)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (128 + number, b"")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["page"]
+    assert (tmp_path / "page").read_text() == "before"
 
 
 @pytest.mark.parametrize("exists", [True, False])

@@ -100,7 +100,7 @@ class MissingExtraError(HeedfulError, ImportError):
         extra: the name of heedful's extra that installs it.
 
     Examples:
-        >>> str(MissingExtraError("heedful train", "train")).split(". ")[1]
+        >>> str(MissingExtraError("Training", "train")).split(". ")[1]
         "Install it with: pip install 'heedful[train]'"
     """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from dataclasses import dataclass
 from importlib.metadata import version
+from typing import TextIO
 
 import torch
 
@@ -36,6 +37,10 @@ class Info:
     missing: str | None
 
     def __str__(self) -> str:
+        return self.as_text()
+
+    def as_text(self, stream: TextIO | None = None) -> str:
+        """Return the description as a table, with long texts folded to the columns of a stream if there is one."""
         native = f"{self.isa}, of {', '.join(self.isas)}; set HEEDFUL_ISA to choose"
         rows = {
             **self.versions,
@@ -44,7 +49,7 @@ class Info:
             "kernels": ", ".join(f"{dtype} {kernel}" for dtype, kernel in self.kernels.items()),
             "native": f"cannot be used: {self.missing}" if self.missing else native,
         }
-        return aligned(rows.items())
+        return aligned(rows.items(), stream)
 
 
 def info() -> Info:

@@ -111,7 +111,7 @@ def attention_of(
         else:
             output = model(*inputs) if isinstance(inputs, tuple) else model(inputs)
     watcher.check_layers()
-    return AttentionOfModel(output, watcher.summaries)
+    return AttentionOfModel(output, {name: made() for name, made in watcher.kept.items()})
 
 
 @contextmanager
@@ -150,7 +150,7 @@ class _Watcher(TorchFunctionMode):
         self.each: Callable[[str, AttentionProblem, Summary], None] | None = each
         self.modules: list[str] = []
         self.count: int = 0
-        self.summaries: dict[str, Summary] = {}
+        self.kept: dict[str, Callable[[], Summary]] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Let a function of PyTorch or heedful run, and look at its arguments before if it is attention."""
@@ -177,14 +177,15 @@ class _Watcher(TorchFunctionMode):
         if self.layers is not None and index not in self.layers:
             return
         name = self.modules[-1] if self.modules else "model"
-        same = sum(other == name or other.startswith(f"{name} (") for other in self.summaries)
+        same = sum(other == name or other.startswith(f"{name} (") for other in self.kept)
         name = f"{name} ({same + 1})" if same else name
         with torch._C.DisableTorchFunction():
             if self.heads is not None:
                 problem = _with_heads(problem, self.heads)
-            self.summaries[name] = _apart(_summarize(problem, self.statistics))
+            summary = _summarize(problem, self.statistics)
+            self.kept[name] = _apart(summary)
             if self.each is not None:
-                self.each(name, problem, self.summaries[name])
+                self.each(name, problem, summary)
 
     def check_layers(self) -> None:
         """Raise ArgumentError unless all that was requested has run."""
@@ -219,24 +220,32 @@ def _summarize(problem: AttentionProblem, statistics: dict[str, Any]) -> Summary
     )
 
 
-def _apart(summary: Summary) -> Summary:
-    """Return the summary in memory of its own.
+def _apart(summary: Summary) -> Callable[[], Summary]:
+    """Move a summary out of the heap, and return what makes it again.
 
-    In the heap, the tensors that stay would lie between those of each layer that are freed, and the model's next large
-    tensors would find no place there: its peak would double.
+    What stays in the heap, even an empty tensor, splits the room that a layer's large tensors leave when they are
+    freed. Those of the next layers would find no place there, and the peak of the model would double.
     """
-    tensors = {
-        name: _copied(value) for name, value in vars(summary).items() if isinstance(value, Tensor)
-    }
-    masses = {name: _copied(mass) for name, mass in summary.region_mass.items()}
-    return replace(summary, **tensors, region_mass=masses)
+    tensors = {name: value for name, value in vars(summary).items() if isinstance(value, Tensor)}
+    rest = replace(summary, **dict.fromkeys(tensors), region_mass={})
+    values = {name: _moved(tensor) for name, tensor in tensors.items()}
+    masses = {name: _moved(mass) for name, mass in summary.region_mass.items()}
+
+    def made() -> Summary:
+        tensors = {name: tensor() for name, tensor in values.items()}
+        return replace(rest, **tensors, region_mass={name: it() for name, it in masses.items()})
+
+    return made
 
 
-def _copied(tensor: Tensor) -> Tensor:
+def _moved(tensor: Tensor) -> Callable[[], Tensor]:
+    """Copy a tensor of the CPU into memory of its own, and return what makes the tensor of it."""
     if not tensor.is_cpu or not tensor.numel():
-        return tensor
+        return lambda: tensor
     memory = mmap.mmap(-1, tensor.numel() * tensor.element_size())
-    return torch.frombuffer(memory, dtype=tensor.dtype).view(tensor.shape).copy_(tensor)
+    dtype, shape = tensor.dtype, tensor.shape
+    torch.frombuffer(memory, dtype=dtype).view(shape).copy_(tensor)
+    return lambda: torch.frombuffer(memory, dtype=dtype).view(shape)
 
 
 def _with_heads(problem: AttentionProblem, heads: Sequence[int]) -> AttentionProblem:

@@ -6,6 +6,7 @@ import io
 import os
 import shutil
 import sys
+import textwrap
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -45,6 +46,11 @@ IN_ASCII: dict[int, str] = str.maketrans(
 UNLIMITED: int = 100_000  # columns of a text that is not wrapped
 
 
+def columns(stream: TextIO, width: int = WIDTH) -> int:
+    """Return the number of columns for texts on a stream: those of a narrower terminal, or else the maximum."""
+    return min(width, shutil.get_terminal_size().columns) if stream.isatty() else width
+
+
 def console_for(stream: TextIO, width: int = WIDTH) -> Console:
     """Return a console that collects its output for `printed`.
 
@@ -59,7 +65,7 @@ def console_for(stream: TextIO, width: int = WIDTH) -> Console:
         file=io.StringIO(),
         force_terminal=stream.isatty(),
         height=25,  # rich takes no width without a height where TERM=dumb
-        width=min(width, shutil.get_terminal_size().columns) if stream.isatty() else width,
+        width=columns(stream, width),
         highlight=False,
         emoji=False,
     )
@@ -127,8 +133,12 @@ def plain_table() -> Table:
     return Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
 
 
-def aligned(rows: Iterable[Sequence[str]]) -> str:
+def aligned(rows: Iterable[Sequence[str]], stream: TextIO | None = None) -> str:
     """Return rows of texts as a table of plain text, whose columns are as wide as their longest text.
+
+    Args:
+        rows: The rows.
+        stream: Where the table will be written: long texts are folded to its columns. None: they are not.
 
     >>> print(aligned([("name", "shape"), ("scores", "2 × 3")]))
     name    shape
@@ -140,9 +150,20 @@ def aligned(rows: Iterable[Sequence[str]]) -> str:
     table.show_header = False
     for row in rows:
         table.add_row(*map(Text, row))
-    console = console_for(io.StringIO(), width=UNLIMITED)
+    width = columns(stream) if stream else UNLIMITED
+    console = console_for(io.StringIO(), width)
     console.print(table)
     return printed(console)
+
+
+def wrapped(text: str, stream: TextIO) -> str:
+    """Return text with its lines folded to the columns of a stream, except for indented ones, which are code."""
+    return "\n".join(
+        line
+        if line.startswith(" ")
+        else textwrap.fill(line, columns(stream), break_on_hyphens=False)
+        for line in text.splitlines()
+    )
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from heedful.errors import ArgumentError
+from heedful.signals import raising_at_signals
 
 
 @contextmanager
@@ -17,9 +18,9 @@ def reserved(path: Path, option: str) -> Iterator[Callable[[str | bytes], None]]
     """Check that a file can be written, and yield the function that writes its content.
 
     The content goes to a temporary file in the same folder, which is renamed when the block ends without an error.
-    After an error or Ctrl-C, the temporary file is removed and an existing file stays as it was. A symbolic link is
-    refused, so that nothing is written to a place that was not named. The content is on the disk before the file has
-    its name, so that a power failure leaves either the old content or the new one.
+    After an error, Ctrl-C or SIGTERM, the temporary file is removed and an existing file stays as it was. A symbolic
+    link is refused, so that nothing is written to a place that was not named. The content is on the disk before the
+    file has its name, so that a power failure leaves either the old content or the new one.
 
     Args:
         path: the file.
@@ -31,7 +32,7 @@ def reserved(path: Path, option: str) -> Iterator[Callable[[str | bytes], None]]
     Raises:
         ArgumentError: the file cannot be written.
     """
-    with _temporary(path, option) as temporary:
+    with raising_at_signals(), _temporary(path, option) as temporary:
         yield functools.partial(_write, path, option, temporary)
 
 
@@ -51,7 +52,7 @@ def reserved_file(path: Path, option: str) -> Iterator[BinaryIO]:
     Raises:
         ArgumentError: the file cannot be written.
     """
-    with _temporary(path, option) as temporary:
+    with raising_at_signals(), _temporary(path, option) as temporary:
         try:
             with temporary.open("wb") as file:
                 yield file
@@ -77,23 +78,24 @@ def new_folder(path: Path, option: str) -> Iterator[Path]:
     target = path.resolve()
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise _taken(path, option, f"{path}, which is neither")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    except OSError as error:
-        raise _unwritable(path, option, f"{error.strerror or error}") from error
-    try:
-        yield temporary
-        _synchronize_folder(temporary)
-        temporary.chmod(0o777 & ~_umask())  # mkdtemp grants access to the owner only
+    with raising_at_signals():
         try:
-            temporary.rename(target)
-        except OSError as error:  # for example, another process has created and filled the folder
-            received = f"{path}, which has been created meanwhile: {error.strerror or error}"
-            raise _taken(path, option, received) from error
-        _synchronize_folder(target.parent)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        except OSError as error:
+            raise _unwritable(path, option, f"{error.strerror or error}") from error
+        try:
+            yield temporary
+            _synchronize_folder(temporary)
+            temporary.chmod(0o777 & ~_umask())  # mkdtemp grants access to the owner only
+            try:
+                temporary.rename(target)
+            except OSError as error:  # for example, another process has filled the folder
+                received = f"{path}, which has been created meanwhile: {error.strerror or error}"
+                raise _taken(path, option, received) from error
+            _synchronize_folder(target.parent)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
 @contextmanager

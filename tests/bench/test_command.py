@@ -8,6 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from heedful.bench.cases import CASES
 from heedful.bench.peers import Contender, Peer, contender, pytorch, registry
 from heedful.bench.report import plot
 from heedful.bench.run import QUICK_BUDGET
@@ -175,7 +176,7 @@ def test_a_peer_that_computes_something_else_is_left_out(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--case", "nope"], "decode-b8-bf16"),
+        (["--case", "nope"], "heedful bench --list"),
         (["--peer", "nope"], "onnxruntime"),
         (["--plot", "out.gif"], ".svg"),
         (["--page", "missing/page.md"], "--page"),
@@ -191,6 +192,11 @@ def test_an_unusable_option_gives_one_line(tmp_path, arguments, message):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_list_has_the_names_of_all_cases():
+    listed = run("--list").stdout
+    assert [line.split()[0] for line in listed.splitlines()] == [case.name for case in CASES]
+
+
 def test_a_missing_peer_is_named_with_the_command_that_installs_it(monkeypatch):
     monkeypatch.setattr(contender, "find_spec", lambda name: None)
     result = run("--quick", "--peer", "jax", "--case", "causal-12x1024x64-bf16")
@@ -202,7 +208,7 @@ def test_missing_matplotlib_is_named_with_the_command_that_installs_it(tmp_path,
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = run("--plot", "out.png")
     assert result.exit_code == 2
-    assert "pip install 'heedful[bench]'" in result.stderr
+    assert "pip install 'heedful[pictures]'" in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 

@@ -287,7 +287,7 @@ def test_a_page_without_maps_has_no_picture(tmp_path):
 
 def test_a_picture_says_what_installs_matplotlib(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'heedful\[train\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'heedful\[pictures\]'"):
         heedful.show(MODULES["causal"](), X).save(tmp_path / "page.png")
     assert list(tmp_path.iterdir()) == []
 

@@ -3,7 +3,7 @@
 import { coloringsOf } from "./colorings.js";
 import { heading, make, uniqueId } from "./elements.js";
 import { headName } from "./head_grid.js";
-import { isSingle, readHead, rowOf, type HeadsContent, type Place, type Statistic } from "./heads.js";
+import { found, isSingle, readHead, rowOf, type HeadsContent, type Place, type Statistic } from "./heads.js";
 import { named } from "./heatmap.js";
 import { MapPanel, type ShownHead } from "./map_panel.js";
 import { exactText } from "./numbers.js";
@@ -13,8 +13,9 @@ import { TokenText } from "./token_text.js";
 
 export class HeadPanel {
   readonly element = make("section", { class: "one-head" });
-  /** The chosen query. */
-  query = -1;
+  private query = -1;
+  /** The chosen token of the keys, where they are of another text. */
+  private key = 0;
   private readonly tiles: Tiles | null;
   private readonly map: MapPanel;
   private readonly title = make("div");
@@ -22,6 +23,10 @@ export class HeadPanel {
   private readonly queryTitle = make("div", { "aria-live": "polite" });
   private readonly rows = make("div", { class: "of-query" });
   private readonly text: TokenText;
+  private readonly textTitle = make("div");
+  /** The text that is shown: that of the queries, or that of the keys. */
+  private labels: readonly string[] = [];
+  private wanted = "";
   private readonly colorings = make("select", { id: uniqueId("choice") });
   private readonly scale = make("span", { class: "soft" });
   private place: Place | null = null;
@@ -30,13 +35,13 @@ export class HeadPanel {
   private row: ArrayLike<number> | null = null;
 
   constructor(private readonly content: HeadsContent, private readonly bytes: ArrayBuffer, private readonly level: number) {
-    this.tiles = content.tiles === null ? null : new Tiles(content.tiles);
+    this.tiles = content.tiles === null ? null : new Tiles(content.tiles, content.models[0]!.layers.map((it) => it.place));
     this.map = new MapPanel(content.models.length > 1, this.tiles, (query) => { this.choose(query); });
     this.text = new TokenText("The text, token by token", (token) => { this.chooseToken(token); });
     this.colorings.addEventListener("change", () => { this.color(); });
     this.element.append(this.title, this.facts, this.map.element,
       make("section", { class: "query" }, this.queryTitle, this.rows),
-      make("section", { class: "whole-text" }, heading(level + 1, {}, "The text"),
+      make("section", { class: "whole-text" }, this.textTitle,
         make("p", { class: "controls" }, make("label", { for: this.colorings.id }, "Color the tokens by"), this.colorings, this.scale),
         this.text.element));
   }
@@ -51,7 +56,11 @@ export class HeadPanel {
     }));
     if (place !== this.place) return; // the reader has gone on to another head
     const layer = models[0]!.layers[place.layer]!;
-    this.shown = { place, layer, heads, queries: this.texts(layer.queries), keys: this.texts(layer.keys) };
+    const { labels, keyLabels } = this.content;
+    this.shown = {
+      place, layer, heads, queries: texts(labels, layer.queries), keys: texts(keyLabels ?? labels, layer.keys),
+      same: keyLabels === null && layer.queries === layer.keys,
+    };
     this.title.replaceChildren(heading(this.level, {}, headName(models[0]!, place)));
     this.facts.replaceChildren(...this.factsOf(place));
     this.map.show(this.shown);
@@ -60,26 +69,31 @@ export class HeadPanel {
     this.element.dataset["shown"] = `${place.layer}.${place.head}`;
   }
 
-  /** Mark tokens that were searched for. */
-  mark(tokens: readonly number[]): void {
-    this.text.mark(tokens);
+  /** Find the tokens of the text that contain something, mark them, and return their places. */
+  find(wanted: string): readonly number[] {
+    this.wanted = wanted;
+    const places = found(this.labels, wanted);
+    this.text.mark(places);
+    return places;
+  }
+
+  /** The chosen token of the text that is shown. */
+  get token(): number {
+    return this.showsOtherText() ? this.key : this.query;
   }
 
   /** Choose a token as the query, and show it in the map and the text; or point at it where the text has keys alone. */
   chooseToken(token: number): void {
     if (this.shown === null) return;
     const { layer } = this.shown;
-    if (layer.queries !== layer.keys && this.colorsKeys()) {
+    if (this.showsOtherText()) {
+      this.key = token;
       this.map.mark(this.query, token);
+      this.text.choose(token);
     } else if (token < layer.queries) {
       this.map.center(token);
       this.choose(token);
     }
-  }
-
-  private texts(count: number): readonly string[] {
-    const { labels } = this.content;
-    return labels.length === count ? labels : numbered(count);
   }
 
   private factsOf(place: Place): HTMLElement[] {
@@ -135,21 +149,33 @@ export class HeadPanel {
     this.colorings.selectedIndex = before >= 0 && before < options.length ? before : first;
   }
 
-  private colorsKeys(): boolean {
-    return coloringsOf(this.shown!.heads, this.query, this.row)[this.colorings.selectedIndex]?.ofKeys ?? false;
+  /** Whether the text is that of the keys, and not that of the queries, too. */
+  private showsOtherText(): boolean {
+    return !this.shown!.same && (coloringsOf(this.shown!.heads, this.query, this.row)[this.colorings.selectedIndex]?.ofKeys ?? false);
   }
 
   private color(): void {
-    const { heads, layer, queries, keys } = this.shown!;
+    const { heads, queries, keys, same } = this.shown!;
     const coloring = coloringsOf(heads, this.query, this.row)[this.colorings.selectedIndex] ?? null;
-    this.text.show(coloring?.ofKeys === true ? keys : queries);
+    const ofKeys = coloring?.ofKeys === true;
+    const labels = ofKeys ? keys : queries;
+    if (labels !== this.labels) {
+      this.labels = labels;
+      this.textTitle.replaceChildren(heading(this.level + 1, {}, same ? "The text" : `The text of the ${ofKeys ? "keys" : "queries"}`));
+      this.text.show(labels);
+      this.find(this.wanted);
+    }
     this.text.color(coloring?.value ?? null, coloring?.limit ?? 0);
     this.scale.textContent = coloring === null ? "" : `the strongest color is ${exactText(coloring.limit)}`;
-    if (layer.queries === layer.keys) this.text.choose(this.query);
+    this.text.choose(ofKeys && !same ? Math.min(this.key, keys.length - 1) : this.query);
   }
 }
 
 const known = new Map<number, readonly string[]>();
+
+function texts(labels: readonly string[], count: number): readonly string[] {
+  return labels.length === count ? labels : numbered(count);
+}
 
 /** Numbers for tokens without labels: the same list for the same count. */
 function numbered(count: number): readonly string[] {

@@ -22,6 +22,8 @@ export interface PackedHead {
 }
 
 export interface Layer {
+  /** Its place among all attentions that ran, which the page's server asks for. */
+  readonly place: number;
   readonly name: string;
   readonly short: string;
   readonly queries: number;
@@ -46,7 +48,10 @@ export interface Model {
 
 export interface HeadsContent {
   readonly kind: "attention";
+  /** The tokens; in cross-attention, those of the queries. */
   readonly labels: readonly string[];
+  /** The tokens of the keys in cross-attention; null where queries and keys are of one text. */
+  readonly keyLabels: readonly string[] | null;
   /** One model, or two that are compared. */
   readonly models: readonly Model[];
   readonly distances: Statistic | null;

@@ -2,7 +2,7 @@
 
 import { heading, labelText, levelWithin, make, uniqueId } from "./elements.js";
 import { HeadGrid } from "./head_grid.js";
-import { found, sortedHeads, type HeadsContent, type Statistic } from "./heads.js";
+import { sortedHeads, type HeadsContent, type Statistic } from "./heads.js";
 import { HeadPanel } from "./head_panel.js";
 
 export class HeadsView {
@@ -14,7 +14,6 @@ export class HeadsView {
   private statistic: Statistic | null;
   private descending = true;
   private layer: number | null = null;
-  private matches: readonly number[] = [];
 
   /**
    * @param root The element that the view fills.
@@ -74,27 +73,28 @@ export class HeadsView {
     const field = make("input", { type: "search", id: uniqueId("search"), spellcheck: "false", autocomplete: "off" });
     const step = (text: string, name: string, by: number) => {
       const button = make("button", { type: "button", "aria-label": name, title: name }, text);
-      button.addEventListener("click", () => { this.next(by); });
+      button.addEventListener("click", () => { this.next(field.value, by); });
       return button;
     };
     field.addEventListener("input", () => {
-      this.matches = found(this.content.labels, field.value);
-      this.hits.textContent = field.value === "" ? "" : `${this.matches.length} found`;
-      this.panel.mark(this.matches);
+      const { length } = this.panel.find(field.value);
+      this.hits.textContent = field.value === "" ? "" : `${length} found`;
     });
     field.addEventListener("keydown", (event) => {
-      if (event.key === "Enter") this.next(event.shiftKey ? -1 : 1);
+      if (event.key === "Enter") this.next(field.value, event.shiftKey ? -1 : 1);
     });
-    return make("div", { class: "controls search", role: "search" }, make("label", { for: field.id }, "Find a token"),
+    return make("div", { class: "controls search", role: "search", "aria-label": this.content.models[0]!.title }, make("label", { for: field.id }, "Find a token"),
       make("span", { class: "field" }, field, step("↑", "Previous match", -1), step("↓", "Next match", 1)), this.hits);
   }
 
-  private next(by: number): void {
-    if (this.matches.length === 0) return;
-    const { query } = this.panel;
-    const next = by > 0 ? this.matches.find((it) => it > query) : this.matches.filter((it) => it < query).at(-1);
-    const to = next ?? (by > 0 ? this.matches[0]! : this.matches.at(-1)!);
-    this.hits.textContent = `${this.matches.indexOf(to) + 1} of ${this.matches.length}`;
+  /** Go to the next match in the text that is shown now. */
+  private next(wanted: string, by: number): void {
+    const matches = this.panel.find(wanted);
+    if (matches.length === 0) return;
+    const { token } = this.panel;
+    const next = by > 0 ? matches.find((it) => it > token) : matches.filter((it) => it < token).at(-1);
+    const to = next ?? (by > 0 ? matches[0]! : matches.at(-1)!);
+    this.hits.textContent = `${matches.indexOf(to) + 1} of ${matches.length}`;
     this.panel.chooseToken(to);
   }
 }

@@ -19,6 +19,8 @@ export interface ShownHead {
   readonly heads: readonly HeadData[];
   readonly queries: readonly string[];
   readonly keys: readonly string[];
+  /** Whether queries and keys are the same tokens. */
+  readonly same: boolean;
 }
 
 export class MapPanel {

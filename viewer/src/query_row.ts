@@ -34,12 +34,12 @@ export function queryRow(
     ? make("p", { class: "soft" }, "This page holds blocks of weights, which name no single keys. ",
       make("code", {}, "heedful show --model … --serve"), " finds them.")
     : tableOf(top, shown.keys);
-  return make("div", { class: "row" }, make("dl", { class: "facts" }, ...facts(head, query)),
+  return make("div", { class: "row" }, make("dl", { class: "facts" }, ...facts(head, query, shown.same)),
     make("div", { class: "pair" }, table, lines(shown, query, keysOf, onChoose)));
 }
 
-function facts(head: HeadData, query: number): HTMLElement[] {
-  const names = head.queries === head.keys ? { ...OF_QUERIES, [RECEIVED]: "received mass" } : OF_QUERIES;
+function facts(head: HeadData, query: number, same: boolean): HTMLElement[] {
+  const names = same ? { ...OF_QUERIES, [RECEIVED]: "received mass" } : OF_QUERIES;
   return Object.entries(names).flatMap(([name, text]) => {
     const numbers = head.tokens[name];
     if (numbers === undefined) return [];

@@ -15,13 +15,17 @@ export class Tiles {
 
   /**
    * @param address Where the server answers, relative to the page.
+   * @param places The place of each layer among all attentions.
    * @param request What asks it.
    */
-  constructor(private readonly address: string, private readonly request: Fetch = (address) => fetch(address)) {}
+  constructor(
+    private readonly address: string, private readonly places: readonly number[],
+    private readonly request: Fetch = (address) => fetch(address),
+  ) {}
 
   /** The mean and maximum of a part of a head's weights, in at most cells × cells blocks. */
   tile(place: Place, part: Rectangle, cells = CELLS): Promise<Blocks> {
-    const address = `${this.address}?layer=${place.layer}&head=${place.head}&rows=${part.top}:${part.bottom}` +
+    const address = `${this.address}?layer=${this.places[place.layer]!}&head=${place.head}&rows=${part.top}:${part.bottom}` +
       `&columns=${part.left}:${part.right}&cells=${cells}`;
     const known = this.known.get(address);
     if (known !== undefined) return known;

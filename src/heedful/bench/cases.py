@@ -257,7 +257,7 @@ def choose_cases(names: Sequence[str]) -> tuple[BenchCase, ...]:
                 "--case",
                 expected=f"the beginning of a case's name, up to a dash: {', '.join(beginnings)}",
                 received=repr(name),
-                remedy=f"The full names are {', '.join(case.name for case in CASES)}.",
+                remedy="`heedful bench --list` prints the full names.",
             )
     return tuple(case for case in CASES if not names or any(_matches(name, case) for name in names))
 

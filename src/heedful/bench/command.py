@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from heedful.bench.cases import choose_cases
+from heedful.bench.cases import CASES, choose_cases
 from heedful.bench.peers import choose_peers
 from heedful.bench.report import plot
 from heedful.bench.report.json import as_json
@@ -13,8 +13,13 @@ from heedful.bench.report.markdown import as_markdown
 from heedful.bench.report.text import as_text
 from heedful.bench.run import run_cases
 from heedful.bench.targets import BenchTargets
-from heedful.screen import print_out, progress
+from heedful.screen import aligned, print_out, progress
 from heedful.writing import reserved
+
+
+def list_cases() -> None:
+    """Print the name of every case, with the heading under which reports list it."""
+    print_out(aligned(((case.name, case.group) for case in CASES), sys.stdout))
 
 
 def bench(

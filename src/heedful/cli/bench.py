@@ -42,13 +42,19 @@ def bench(
             "--quick", help="Use small workloads and few turns, to check the results only."
         ),
     ] = False,
+    listed: Annotated[
+        bool, typer.Option("--list", help="Print the name of every case, and exit.")
+    ] = False,
 ) -> None:
     """Time attention beside PyTorch's and that of other libraries, and check every result.
 
     Exits with 1 if a result is wrong, and with 2 if an argument cannot be used.
     """
-    from heedful.bench.command import bench
+    from heedful.bench.command import bench, list_cases
 
+    if listed:
+        list_cases()
+        return
     right = bench(
         case_names=case or [],
         peer_names=peer or [],

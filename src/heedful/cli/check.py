@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import typer
 
 from heedful.cli import names
+from heedful.errors import ArgumentError
 
 
 def check(
@@ -133,11 +134,18 @@ def check(
         command.list_findings()
     elif explain is not None:
         command.explain(explain)
+    elif target is None:
+        raise ArgumentError(
+            "TARGET",
+            expected="a target, --list or --explain",
+            received="none of them",
+            remedy="Write heedful check my.py:Attention.",
+        )
     elif ranks is not None:
         unused = {"--window": window, "--heads": heads, "--example-from": example_from}
         unused |= {"--module": module, "--strict": strict, "--fix": fix, "--write": write}
         code = command.check_on_ranks_and_print(
-            target or "",
+            target,
             ranks,
             reference=reference or "",
             layout=shard,
@@ -151,7 +159,7 @@ def check(
         raise typer.Exit(code)
     else:
         code = command.check_and_print(
-            target or "",
+            target,
             assignments=assignments or [],
             expectations=expect or [],
             causal=causal,

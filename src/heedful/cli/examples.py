@@ -17,6 +17,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "info": (("heedful info", "what a report of a defect needs"),),
     "bench": (
         ("heedful bench --quick", "check the results of every case"),
+        ("heedful bench --list", "the names of the cases"),
         ("heedful bench --case causal --plot speed.svg", "time some cases, and draw them"),
     ),
     "plan": (

@@ -56,13 +56,21 @@ def show(
     text_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A file with the text, in UTF-8.")
     ] = None,
+    target_text: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="What the decoder of an encoder-decoder writes. Default: what it finds most likely.",
+            show_default=False,
+        ),
+    ] = None,
     tokens: Annotated[
         int | None,
         typer.Option(metavar="N", min=2, help="Read the first N tokens of the text."),
     ] = None,
     layers: Annotated[
         str | None,
-        typer.Option(metavar="LIST", help="The model's attentions to show, such as 0,3-5."),
+        typer.Option(metavar="LIST", help="The model's layers to show, such as 0,3-5."),
     ] = None,
     heads: Annotated[
         str | None, typer.Option(metavar="LIST", help="The query heads to show, likewise.")
@@ -114,6 +122,7 @@ def show(
             model,
             text=text,
             text_file=text_file,
+            target_text=target_text,
             tokens=tokens,
             layers=layers,
             heads=heads,
@@ -121,7 +130,8 @@ def show(
             port=(port or 0) if serve else None,
         )
         return
-    unused = {"--text": text, "--text-file": text_file, "--tokens": tokens, "--layers": layers}
+    unused = {"--text": text, "--text-file": text_file, "--target-text": target_text}
+    unused |= {"--tokens": tokens, "--layers": layers}
     check_unused(unused | {"--heads": heads, "--serve": serve or None, "--port": port}, model)
     show(
         target,

@@ -15,7 +15,7 @@ from heedful.conformance.reporting.report import Report
 from heedful.conformance.reporting.result import EXIT_OK
 from heedful.conformance.reporting.text import as_text, catalogue_as_text
 from heedful.errors import ArgumentError
-from heedful.screen import print_out, progress, visible
+from heedful.screen import print_out, progress, visible, wrapped
 from heedful.writing import reserved
 
 Format = Literal["text", "json", "junit"]
@@ -27,7 +27,7 @@ def explain(name: str) -> None:
     Raises:
         ArgumentError: No finding has that name.
     """
-    print_out(str(find_entry(name, "--explain")))
+    print_out(wrapped(str(find_entry(name, "--explain")), sys.stdout))
 
 
 def list_findings() -> None:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -21,6 +21,7 @@ from heedful.conformance.reporting.report import Report
 from heedful.errors import ArgumentError
 from heedful.reading import read_file
 from heedful.screen import without_controls
+from heedful.signals import raising_at_signals
 
 SECONDS: float = 120.0
 """The time limit of a check, more than ten times what the check of a large module takes."""
@@ -30,9 +31,6 @@ FIX_SECONDS: float = 90.0
 
 RANKS_SECONDS: float = 300.0
 """The time limit of a check on many ranks, which runs the target once for each layout of its tokens."""
-
-ENDING = tuple(getattr(signal, it) for it in ("SIGTERM", "SIGHUP") if hasattr(signal, it))
-"""The signals by which a user or a shell ends the command."""
 
 WORKER = "heedful.conformance.worker"
 
@@ -145,36 +143,13 @@ def _run(
     copying = threading.Thread(target=_copy, args=(process.stdout, output), daemon=True)
     copying.start()
     try:
-        with _ending_at_signals():
+        with raising_at_signals():
             return process.wait(seconds)
     except subprocess.TimeoutExpired:
         return None
     finally:
         _kill(process)
         copying.join(timeout=1.0)
-
-
-@contextlib.contextmanager
-def _ending_at_signals() -> Iterator[None]:
-    """Raise SystemExit where a signal would end this process at once, so that the one of the target ends, too.
-
-    Only the main thread can handle signals. What nohup or a handler of the caller's catches is left alone.
-    """
-
-    def stop(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    deadly = [number for number in ENDING if signal.getsignal(number) is signal.SIG_DFL]
-    for number in deadly:
-        signal.signal(number, stop)
-    try:
-        yield
-    finally:
-        for number in deadly:
-            signal.signal(number, signal.SIG_DFL)
 
 
 def _described(code: int | None, seconds: float) -> str:

@@ -35,7 +35,7 @@ def summarize(
     top_k: int = 0,
     pool: int | tuple[int, int] | None = None,
     regions: Mapping[str, Region] | None = None,
-    rows: Sequence[int] | Tensor | None = None,
+    rows: Sequence[int] | slice | Tensor | None = None,
     columns: tuple[int, int] | None = None,
     queries: tuple[int, int] | None = None,
     keys: tuple[int, int] | None = None,
@@ -63,7 +63,7 @@ def summarize(
             up; so there may be fewer. One number stands for both.
         regions: named sets of keys, whose mass is computed for each query: a mask with key ranges, such as
             ``Sinks(4)``, ``Window(256)`` or ``Documents(ids)``, or a span (start, stop) of keys.
-        rows: the indices of queries whose weights to return in full.
+        rows: the indices of queries whose weights to return in full; ``slice(None)`` stands for all.
         columns: the keys (start, stop) for which to return them; None: all. Those of some are exact to the rounding
             of the log-sum-exp to float32.
         queries: (first, total): where the queries stand among all, if they are a part. Mask, bias and regions are then
@@ -156,11 +156,15 @@ def _compute(request: SummaryRequest) -> Statistics[Tensor]:
     )
 
 
-def _check_rows(rows: Sequence[int] | Tensor | None, request: SummaryRequest) -> Tensor | None:
+def _check_rows(
+    rows: Sequence[int] | slice | Tensor | None, request: SummaryRequest
+) -> Tensor | None:
     """Return the rows as int64 (R,); None if none are requested."""
     if rows is None:
         return None
     Tq, device = request.problem.sizes.Tq, request.problem.query.device
+    if isinstance(rows, slice):
+        rows = range(Tq)[rows]
     if isinstance(rows, Tensor):
         integral = rows.dtype in (torch.int64, torch.int32) and rows.dim() == 1
         outside = integral and any_set((rows < 0) | (rows >= Tq), when_tracing=False)

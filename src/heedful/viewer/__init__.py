@@ -20,6 +20,7 @@ from heedful.model_attention import AttentionOfModel
 from heedful.observation import Trace
 from heedful.summaries import Summary
 from heedful.viewer.heads.heads import check_same_heads, heads_of, statistics_of_page
+from heedful.viewer.heads.kinds import heads_by_kind
 from heedful.viewer.page import HeadsView, Page, View
 from heedful.viewer.steps.recording import Recording, labels_of_trace, recording_of
 
@@ -43,6 +44,7 @@ def show(
     | Callable[..., Any]
     | None = None,
     labels: Sequence[str] | None = None,
+    target_labels: Sequence[str] | None = None,
     title: str | None = None,
     **keywords: Any,
 ) -> Page:
@@ -54,7 +56,9 @@ def show(
 
     Summaries are shown as a grid of heads, which can be sorted by each of their statistics, and one head's map, with
     the tokens at both sides. The page has a cell for each weight where the summaries hold all of them, and blocks where
-    they hold a pooled map: `statistics_of_page` asks for what fits the length.
+    they hold a pooled map: `statistics_of_page` asks for what fits the length. Those of an encoder-decoder are shown
+    in three parts: the encoder's self-attention, the decoder's, and cross-attention, whose queries are the decoder's
+    tokens and whose keys are the encoder's.
 
     Args:
         subject: A module, a function, a `Trace`, a report of `check`, what `attention_of` or `summarize` returns, or
@@ -63,10 +67,13 @@ def show(
             random tokens are drawn.
         beside: Another module, function or trace, which runs on the same inputs, or the attention of another model
             for the same tokens. The two are shown side by side.
-        labels: A text for each token.
+        labels: A text for each token; of an encoder-decoder, for each that its encoder reads.
+        target_labels: A text for each token that the decoder of an encoder-decoder reads. The kind of each attention
+            follows from its name, which has "encoder" or "decoder" in it, and in cross-attention, as transformers and
+            PyTorch have it, "cross", "encoder_attn", "EncDecAttention" or "multihead_attn".
         title: The heading of the page.
-        keywords: Further arguments of the call. If one of them is called `beside`, `labels` or `title`, wrap the
-            callable in a lambda.
+        keywords: Further arguments of the call. If one of them is called `beside`, `labels`, `target_labels` or
+            `title`, wrap the callable in a lambda.
 
     Returns:
         The page. A notebook shows it; `page.save("page.html")` writes it.
@@ -81,7 +88,16 @@ def show(
         Page('SelfAttentionV1', 1 view)
     """
     if isinstance(subject, (AttentionOfModel, Summary, Mapping)):
+        if target_labels is not None:
+            return _page_of_kinds(subject, beside, labels, target_labels, title)
         return _page_of_heads(subject, beside, labels, title)
+    if target_labels is not None:
+        raise ArgumentError(
+            "target_labels",
+            expected="no such argument, except with the attention of an encoder-decoder",
+            received="it",
+            remedy="Pass what attention_of() returns for the model.",
+        )
     if isinstance(subject, Report):
         return Page(title or f"The check of {subject.target}", body=subject._repr_html_())
     first = _recorded(subject, inputs, keywords, labels)
@@ -99,7 +115,9 @@ def _page_of_heads(
     labels: Sequence[str] | None,
     title: str | None,
 ) -> Page:
-    one = heads_of(_layers(subject), labels, "the first")
+    one = heads_of(
+        _layers(subject), labels, "the first" if beside is not None else title or "Attention"
+    )
     name = title or "Attention"
     if beside is None:
         return Page(name, (HeadsView((one,)),))
@@ -113,6 +131,30 @@ def _page_of_heads(
     other = replace(heads_of(_layers(beside), None, "the second"), labels=one.labels)
     check_same_heads(one, other)
     return Page(name, (HeadsView((one, other)),))
+
+
+def _page_of_kinds(
+    subject: AttentionOfModel | Mapping[str, Summary] | Summary,
+    beside: object,
+    labels: Sequence[str] | None,
+    target_labels: Sequence[str],
+    title: str | None,
+) -> Page:
+    layers = _layers(subject)
+    if isinstance(layers, Summary) or labels is None or beside is not None:
+        raise ArgumentError(
+            "target_labels",
+            expected="the attention of one encoder-decoder by the names of its layers, and labels of both texts",
+            received="one summary"
+            if isinstance(layers, Summary)
+            else "no labels"
+            if labels is None
+            else "beside, too",
+            remedy="Pass what attention_of() returns, and the texts of both.",
+        )
+    kinds = heads_by_kind(layers, labels, target_labels)
+    views = tuple(HeadsView((heads,), heading=kind) for kind, heads in kinds.items())
+    return Page(title or "Attention", views)
 
 
 def _layers(

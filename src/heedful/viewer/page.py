@@ -57,6 +57,11 @@ class HeadsView:
     tiles: bool = False
     heading: str = ""
 
+    @property
+    def count(self) -> int:
+        """The number of its heads."""
+        return sum(heads for model in self.models for heads, _, _ in model.sizes)
+
 
 AnyView = View | HeadsView
 
@@ -82,9 +87,11 @@ def embedded(views: Sequence[AnyView]) -> Embedded:
     content, elements = [], []
     nodes = sum(2 * len(it.trace) for it in _recordings(views))
     largest = min(LARGEST, ROOM // max(nodes, 1))
+    heads = max(1, sum(view.count for view in views if isinstance(view, HeadsView)))
     for i, view in enumerate(views):
         if isinstance(view, HeadsView):
-            content.append(heads_as_json(view.models, arrays, tiles=view.tiles))
+            share = view.count / heads
+            content.append(heads_as_json(view.models, arrays, tiles=view.tiles, share=share))
             elements.append(Markup(f'<div class="view heads" id="view-{i}"></div>'))
             continue
         runs, listings = [], ""
@@ -202,10 +209,20 @@ class Page:
         from heedful.viewer.heads.picture import picture_of_heads
         from heedful.viewer.steps.picture import picture_of
 
-        heads = next((view for view in self.views if isinstance(view, HeadsView)), None)
-        if heads is None:
+        of_heads = [view for view in self.views if isinstance(view, HeadsView)]
+        if not of_heads:
             return picture_of(_recordings(self.views), form)
-        return picture_of_heads(heads.models, form, self.title)
+        named = [
+            (name, model)
+            for view in of_heads
+            for name, model in zip(_names_of(view), view.models, strict=True)
+        ]
+        return picture_of_heads(named, form, self.title)
+
+
+def _names_of(view: HeadsView) -> tuple[str, ...]:
+    """Return what a picture calls the models of a view."""
+    return ("the first", "the second") if len(view.models) == 2 else (view.heading,)
 
 
 def check_name(path: Path, option: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from heedful.errors import MissingExtraError
 
-EXTRA = "train"
+EXTRA = "pictures"
 COLORS = ("#6e2a04", "#dd6519", "#fdd5b1", "#f4f8fc", "#c6dbef", "#4292c6", "#08306b")
 
 

@@ -41,3 +41,26 @@ def test_queries_that_see_no_key_are_found_on_the_line_that_numbers_the_keys(tmp
     assert bugs_of(tmp_path, SECTIONS) == {}
     bugs = bugs_of(tmp_path, SECTIONS.replace("self.size // 2", "self.size"))
     assert "theirs =" in bugs["self-hidden"]
+
+
+LARGEST = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    '''Queries see the largest of their scores, which a comparison of the scores themselves finds.'''
+
+    def __init__(self, width=8):
+        super().__init__()
+        self.ask, self.key, self.tell = (nn.Linear(width, width) for _ in range(3))
+
+    def forward(self, x):
+        scores = self.ask(x) @ self.key(x).mT / x.shape[-1] ** 0.5
+        low = scores < scores.topk(1, dim=-1).values - 1
+        return scores.masked_fill(low, float("-inf")).softmax(-1) @ self.tell(x)
+"""
+
+
+def test_a_comparison_of_scores_is_no_step_that_hides_scores(tmp_path):
+    with written(tmp_path, LARGEST) as attention:
+        assert "could not run" not in str(check(attention))

@@ -159,6 +159,18 @@ def test_the_same_command_trains_the_same_model():
     assert_same_runs("first", "second")
 
 
+def test_minutes_that_preparing_uses_up_leave_one_step():
+    result = run("one.txt", "--config", "tiny.toml", "--out", "out", "--minutes", "1e-6")
+    assert result.exit_code == 0, result.output
+    assert re.search(r"^steps +1, ", result.stdout, re.MULTILINE), result.output
+
+
+def test_training_names_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    result = run("one.txt")
+    assert result.stderr.startswith("heedful train: Training needs the extra 'train', which is not")
+
+
 def test_tokens_and_minutes_are_budgets_as_well():
     common = ("one.txt", "--config", "tiny.toml")
     assert run(*common, "--out", "tokens", "--tokens", "300").exit_code == 0

@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from heedful.bench.peers.contender import EXTRA
 from heedful.bench.worker import Worker
 from heedful.bench.workload import AttentionWorkload
 from heedful.errors import ArgumentError, MissingExtraError
@@ -49,7 +48,7 @@ def check_plot(path: Path) -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise MissingExtraError("--plot", EXTRA) from error
+        raise MissingExtraError("--plot", "pictures") from error
 
 
 def draw_plot(path: Path, *, quick: bool, announce: Callable[[str], None]) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heedful.conformance.recording.dataflow import DIVISIONS, EXPONENTIALS, ancestors
+from heedful.conformance.recording.dataflow import DIVISIONS, EXPONENTIALS, ancestors, read_by
 from heedful.conformance.recording.observation import Observation, value_of
 from heedful.observation import Source, Step
 
@@ -15,7 +15,7 @@ def chain_between(observation: Observation, scores: Step, weights: Source) -> tu
     assert weights.step is not None
     chain = {scores.index}
     for index in sorted(ancestors(steps, steps[weights.step])):
-        if any(source.step in chain for source in steps[index].inputs):
+        if any(source.step in chain for source in read_by(steps[index])):
             chain.add(index)
     return tuple(steps[index] for index in sorted(chain))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from heedful.conformance.evidence.attention import FAINT, RecordedAttention
@@ -66,9 +67,11 @@ def masking_step(attention: RecordedAttention) -> Step | None:
 
 
 def scores_after(step: Step, attention: RecordedAttention) -> Tensor | None:
-    """Return a step's value as (L, Tq, Tk), in the order of an attention; None if it has another shape."""
+    """Return a step's value as (L, Tq, Tk), in the order of an attention; None if it has another shape or is a mask."""
     value, weights = tensor_of(step), attention.applied_weights
     if value is None or value.numel() != weights.numel() or value.shape[-2:] != weights.shape[-2:]:
+        return None
+    if value.dtype is torch.bool:
         return None
     return value.reshape(weights.shape)
 

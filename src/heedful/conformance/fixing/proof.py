@@ -52,15 +52,17 @@ def proved_fixes(target: Any, report: Report, check: Check) -> tuple[Fix, ...]:
     origin = origin_of(target)
     search = _Search(origin, check, time.monotonic() + SEARCH_SECONDS)
     fixes: list[Fix] = []
-    tried: set[str] = set()
+    failed: set[str] = set()
     text, file = origin.text, origin.file
-    while bugs := [bug for bug in report.bugs if bug.name not in tried]:
-        tried.add(bugs[0].name)
+    while bugs := [bug for bug in report.bugs if bug.name not in failed]:
         proved = search.fix(bugs[0], report, text, file)
-        if proved is not None:
-            after, file, report = proved
-            fixes.append(Fix(bugs[0].name, origin.file, SourceText(text), SourceText(after)))
-            text = after
+        if proved is None:
+            failed.add(bugs[0].name)
+            continue
+        after, file, report = proved
+        fixes.append(Fix(bugs[0].name, origin.file, SourceText(text), SourceText(after)))
+        text = after
+        failed.clear()  # what is mended now may have hidden that an earlier fix was right
     return tuple(fixes)
 
 

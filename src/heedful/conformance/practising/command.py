@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
+import sys
 from pathlib import Path
 
 from heedful.conformance.practising.exercise import (
@@ -17,7 +17,7 @@ from heedful.conformance.practising.progress import Attempt, Progress
 from heedful.conformance.reporting.catalogue import CATALOGUE
 from heedful.errors import ArgumentError
 from heedful.reading import read_file
-from heedful.screen import WIDTH, aligned, print_out
+from heedful.screen import aligned, print_out, wrapped
 from heedful.writing import reserved
 
 MAX_FILE = 1 << 20  # bytes; an exercise has some two thousand
@@ -32,9 +32,11 @@ def list_exercises(folder: Path) -> None:
     progress = Progress.of(folder)
     rows = [_row(name, progress) for name in exercises()]
     solved = sum(progress.attempt(name).solved for name in exercises())
-    print_out(aligned(rows))
-    print_out(f"\n{solved} of {len(rows)} solved. These findings have no exercise:")
-    print_out(aligned(("", name, reason) for name, reason in WITHOUT_EXERCISE.items()))
+    print_out(aligned(rows, sys.stdout))
+    told = f"\n{solved} of {len(rows)} solved. These findings have no exercise:"
+    print_out(wrapped(told, sys.stdout))
+    without = (("", name, reason) for name, reason in WITHOUT_EXERCISE.items())
+    print_out(aligned(without, sys.stdout))
 
 
 def start(name: str | None, folder: Path, *, restart: bool) -> None:
@@ -79,7 +81,7 @@ def check(name: str | None, folder: Path) -> bool:
     exercise = _current(name, progress)
     path = _started(exercise, folder)
     verdict = judged(exercise, path)
-    print_out(wrapped(verdict.text))
+    print_out(wrapped(verdict.text, sys.stdout))
     if verdict.solved:
         progress = progress.after(exercise.name, solved=True)
         progress.save(folder)
@@ -105,7 +107,7 @@ def hint(name: str | None, folder: Path) -> None:
     hints = hints_for(exercise)[:count]
     progress.after(exercise.name, hints=count).save(folder)
     for number, text in enumerate(hints, 1):
-        print_out(wrapped(f"{number} of {MOST}  {text}"))
+        print_out(wrapped(f"{number} of {MOST}  {text}", sys.stdout))
 
 
 def _row(name: str, progress: Progress) -> tuple[str, str, str]:
@@ -177,22 +179,17 @@ def _make(folder: Path) -> None:
 def _introduction(exercise: Exercise, path: Path, *, written: bool) -> str:
     meaning = CATALOGUE[exercise.finding].meaning
     lines = [
-        wrapped(f"{path} has one bug, {exercise.finding}: {meaning}"),
-        "Find the line and mend it in your editor. Then:",
-        f"  heedful practise {exercise.name} --check    # is the bug gone, and did nothing new come?",
-        f"  heedful practise {exercise.name} --hint     # from what goes wrong to the line, one step each time",
+        wrapped(f"{path} has one bug, {exercise.finding}: {meaning}", sys.stdout),
+        wrapped("Find the line and mend it in your editor. Then:", sys.stdout),
+        f"  heedful practise {exercise.name} --check",
+        "      is the bug gone, and no new one?",
+        f"  heedful practise {exercise.name} --hint",
+        "      one step more from it to its line",
     ]
     if not written and not _is_unchanged(exercise, path):
-        lines.insert(0, f"{path} has your changes and was left alone; --restart writes it again.\n")
+        changed = f"{path} has your changes and was left alone; --restart writes it again."
+        lines.insert(0, wrapped(changed, sys.stdout) + "\n")
     return "\n".join(lines)
-
-
-def wrapped(text: str) -> str:
-    """Return text with its long lines folded, except for indented ones, which are code."""
-    return "\n".join(
-        line if line.startswith(" ") else textwrap.fill(line, WIDTH, break_on_hyphens=False)
-        for line in text.splitlines()
-    )
 
 
 def _is_unchanged(exercise: Exercise, path: Path) -> bool:

@@ -61,7 +61,7 @@ def steps_from_tokens(steps: Sequence[Step]) -> set[int]:
     """Return the indices of the steps whose results depend on the inputs of the run."""
     dependent: set[int] = set()
     for step in steps:
-        if any(source.kind == "input" or source.step in dependent for source in _read_by(step)):
+        if any(source.kind == "input" or source.step in dependent for source in read_by(step)):
             dependent.add(step.index)
     return dependent
 
@@ -76,7 +76,7 @@ def steps_from_argument(steps: Sequence[Step], name: str) -> set[int]:
     return dependent
 
 
-def _read_by(step: Step) -> Sequence[Source]:
+def read_by(step: Step) -> Sequence[Source]:
     """Return the sources whose entries a step reads, without templates for the shape or dtype of its result."""
     if step.operation.endswith("_like") or step.operation.startswith("new_"):
         return ()
@@ -120,7 +120,7 @@ def steps_to_next_projection(observation: Observation, start: Step) -> list[Step
     """Return a step and the steps after it that only rearrange its result, in the order of the trace."""
     path = {start.index}
     for step in observation.trace.steps[start.index + 1 :]:
-        reads_path = any(source.step in path for source in _read_by(step))
+        reads_path = any(source.step in path for source in read_by(step))
         if reads_path and step.operation in VIEWS and not is_projection(step):
             path.add(step.index)
     return [observation.trace.steps[index] for index in sorted(path)]

@@ -168,4 +168,4 @@ def _check_extra() -> None:
         import matplotlib  # noqa: F401  # pyright: ignore[reportMissingImports]
         import safetensors  # noqa: F401  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise MissingExtraError("heedful train", "train") from error
+        raise MissingExtraError("Training", "train") from error

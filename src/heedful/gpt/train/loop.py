@@ -51,10 +51,10 @@ def train_to_end(run: Run, display: Display) -> bool:
 
 
 def is_finished(run: Run) -> bool:
-    """Check whether a run has taken its last step or used up its time."""
-    minutes = run.record.config.minutes
+    """Check whether a run has taken its last step or used up its time, of which the first step needs none."""
+    minutes, step = run.record.config.minutes, run.trainer.step
     late = minutes is not None and run.clock.seconds > minutes * 60 * SHARE_OF_TIME
-    return late or run.trainer.step >= run.record.steps
+    return (late and step > 0) or step >= run.record.steps
 
 
 def _step(run: Run, display: Display) -> None:

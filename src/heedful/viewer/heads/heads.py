@@ -24,12 +24,16 @@ class Heads:
     Attributes:
         title: What they are of.
         layers: The summary of each layer, by its name.
-        labels: The texts of the tokens.
+        labels: The texts of the tokens; of the queries' tokens, if the keys are another text's.
+        key_labels: The texts of the keys' tokens in cross-attention; None if queries and keys are of one text.
+        places: The place of each layer among all attentions that ran; None if these are all.
     """
 
     title: str
     layers: Mapping[str, Summary]
     labels: tuple[str, ...]
+    key_labels: tuple[str, ...] | None = None
+    places: tuple[int, ...] | None = None
 
     @property
     def sizes(self) -> list[tuple[int, int, int]]:
@@ -49,7 +53,7 @@ def statistics_of_page(tokens: int) -> dict[str, Any]:
     """Return what `attention_of` should compute for a page: all weights of a short text, else a pooled map.
 
     Args:
-        tokens: The number of tokens.
+        tokens: The number of tokens; of the longer text of an encoder-decoder.
 
     Examples:
         >>> from heedful.viewer import statistics_of_page
@@ -57,7 +61,7 @@ def statistics_of_page(tokens: int) -> dict[str, Any]:
         {'top_k': 8, 'pool': 512}
     """
     if tokens <= WHOLE_UP_TO:
-        return {"top_k": min(TOP, tokens), "rows": range(tokens)}
+        return {"top_k": min(TOP, tokens), "rows": slice(None)}
     return {"top_k": TOP, "pool": POOL}
 
 
@@ -67,7 +71,7 @@ def heads_of(
     """Return the heads of a page, after a check that it can show them."""
     if isinstance(layers, Summary):
         layers = {"": layers}
-    _check_layers(layers)
+    check_layers(layers)
     lengths = {length for it in layers.values() for length in (it.lse.shape[2], it.keys.size)}
     if labels is None:
         labels = [f"t{i}" for i in range(max(lengths))]
@@ -81,7 +85,8 @@ def heads_of(
     return Heads(title, layers, tuple(map(str, labels)))
 
 
-def _check_layers(layers: Mapping[str, Summary]) -> None:
+def check_layers(layers: Mapping[str, Summary]) -> None:
+    """Raise `ArgumentError` unless these are summaries of one sequence's attention."""
     wrong = next((name for name, it in layers.items() if not isinstance(it, Summary)), None)
     if wrong is not None or not layers:
         raise ArgumentError(

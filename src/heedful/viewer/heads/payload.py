@@ -28,13 +28,16 @@ HOPELESS = 100  # times the room, which no compression saves
 SAMPLE = 6  # heads that are compressed to foresee the size of all
 
 
-def heads_as_json(models: Sequence[Heads], arrays: Arrays, *, tiles: bool) -> dict[str, Any]:
+def heads_as_json(
+    models: Sequence[Heads], arrays: Arrays, *, tiles: bool, share: float = 1.0
+) -> dict[str, Any]:
     """Return one model's heads, or two models' that are compared, as the script reads them.
 
     Args:
         models: The heads.
         arrays: Receives the numbers.
         tiles: Whether the server of the page answers requests for tiles.
+        share: The share of the page's room that these heads have.
     """
     heads = [
         Head(layer, h)
@@ -42,7 +45,7 @@ def heads_as_json(models: Sequence[Heads], arrays: Arrays, *, tiles: bool) -> di
         for layer in it.layers.values()
         for h in range(layer.lse.shape[1])
     ]
-    room = ROOM / len(heads)
+    room = share * ROOM / len(heads)
     of_map, used = _first_that_fits(_forms_of_map(heads), heads, SHARE_OF_MAPS * room)
     room -= used
     of_tokens, used = _first_that_fits(_forms_of_tokens(heads), heads, SHARE_OF_TOKENS * room)
@@ -52,6 +55,9 @@ def heads_as_json(models: Sequence[Heads], arrays: Arrays, *, tiles: bool) -> di
     return {
         "kind": "attention",
         "labels": [label_text(label) for label in models[0].labels],
+        "keyLabels": None
+        if models[0].key_labels is None
+        else [label_text(label) for label in models[0].key_labels],
         "models": [_model_as_json(it, forms, arrays) for it in models],
         "distances": None if distances is None else _statistic_as_json(distances),
         "notes": [note for form in forms for note in form.notes],
@@ -258,9 +264,12 @@ def _compressed(packed: dict[str, Packed]) -> tuple[bytes, dict[str, Any]]:
 
 
 def _model_as_json(heads: Heads, forms: tuple[Form, ...], arrays: Arrays) -> dict[str, Any]:
+    places = heads.places or range(len(heads.layers))
     layers = [
-        _layer_as_json(name, short, layer, forms, arrays)
-        for (name, layer), short in zip(heads.layers.items(), heads.short_names, strict=True)
+        {"place": place, **_layer_as_json(name, short, layer, forms, arrays)}
+        for place, (name, layer), short in zip(
+            places, heads.layers.items(), heads.short_names, strict=True
+        )
     ]
     statistics = [_statistic_as_json(it) for it in statistics_of(heads)]
     return {"title": label_text(heads.title), "layers": layers, "statistics": statistics}

@@ -19,11 +19,11 @@ MOST_LABELS = 60
 LONGEST_WORD = 40  # characters of a title's word
 
 
-def picture_of_heads(models: Sequence[Heads], form: str, title: str) -> bytes:
-    """Return a picture of one model's heads, or of two models' side by side.
+def picture_of_heads(named: Sequence[tuple[str, Heads]], form: str, title: str) -> bytes:
+    """Return a picture of a model's heads, or of several models' or kinds of attention side by side.
 
     Args:
-        models: The heads.
+        named: The heads, with their names; "" for one that needs none.
         form: "svg" or "png".
         title: The heading.
 
@@ -34,8 +34,10 @@ def picture_of_heads(models: Sequence[Heads], form: str, title: str) -> bytes:
     check_matplotlib(form)
     from matplotlib.figure import Figure
 
-    heads = models[0].sizes
-    single = len(heads) == 1 and heads[0][0] == 1
+    models = [model for _, model in named]
+    layers = max(len(model.sizes) for model in models)
+    most = [max(heads for heads, _, _ in model.sizes) for model in models]
+    single = layers == 1 and max(most) == 1
     if any(
         blocks_of(Head(it, 0), POOL) is None for model in models for it in model.layers.values()
     ):
@@ -45,14 +47,12 @@ def picture_of_heads(models: Sequence[Heads], form: str, title: str) -> bytes:
             received=f".{form}",
             remedy="Ask for pool=512, or for rows=range(T) of a short text.",
         )
-    height = INCHES_OF_MAP if single else INCHES_OF_HEAD * len(heads) + 0.8
-    width = INCHES_OF_MAP if single else INCHES_OF_HEAD * max(it[0] for it in heads) + 1.0
-    figure = Figure(figsize=(width * len(models), height), layout="constrained")
+    height = INCHES_OF_MAP if single else INCHES_OF_HEAD * layers + 0.8
+    widths = [INCHES_OF_MAP if single else INCHES_OF_HEAD * it + 1.0 for it in most]
+    figure = Figure(figsize=(sum(widths), height), layout="constrained")
     figure.suptitle(drawable_title(title), fontsize=10)
-    names = ("the first", "the second") if len(models) == 2 else ("",)
-    for ax, model, name in zip(
-        figure.subplots(1, len(models), squeeze=False)[0], models, names, strict=True
-    ):
+    axes = figure.subplots(1, len(models), squeeze=False, width_ratios=widths)[0]
+    for ax, (name, model) in zip(axes, named, strict=True):
         (_draw_map if single else _draw_grid)(ax, model)
         ax.set_title(name, fontsize=9)
     return saved(figure, form)
@@ -125,8 +125,9 @@ def _draw_map(ax: Any, model: Heads) -> None:
         fontsize=7,
     )
     texts = [drawable(it) for it in model.labels]
+    of_keys = texts if model.key_labels is None else [drawable(it) for it in model.key_labels]
     if len(texts) == rows <= MOST_LABELS:
         ax.set_yticks(range(rows), texts, fontsize=6)
-    if len(texts) == columns <= MOST_LABELS:
-        ax.set_xticks(range(columns), texts, fontsize=6, rotation=90)
+    if len(of_keys) == columns <= MOST_LABELS:
+        ax.set_xticks(range(columns), of_keys, fontsize=6, rotation=90)
     ax.set(xlabel="key", ylabel="query")

@@ -31,8 +31,10 @@ class HeadStatistic:
 def statistics_of(heads: Heads) -> list[HeadStatistic]:
     """Return all statistics that the summaries of all layers have."""
     regions = dict.fromkeys(name for it in heads.layers.values() for name in it.region_mass)
+    one_text = heads.key_labels is None
     measures = {
         **_MEASURES,
+        **(_MEASURES_OF_ONE_TEXT if one_text else {}),
         **{
             f"mass on {name}": (
                 f"The share of each query's weight that is on the keys of “{name}”, on average.",
@@ -40,12 +42,13 @@ def statistics_of(heads: Heads) -> list[HeadStatistic]:
             )
             for name in regions
         },
-        "mass after an earlier same token": (
+    }
+    if one_text:
+        measures["mass after an earlier same token"] = (
             "The weight on tokens that follow an earlier occurrence of the query's own token, on average: "
             "induction heads have much of it.",
             _induction(heads.labels),
-        ),
-    }
+        )
     found = []
     for name, (about, measure) in measures.items():
         values = [measure(summary) for summary in heads.layers.values()]
@@ -130,6 +133,9 @@ _MEASURES: dict[str, tuple[str, Measure]] = {
         "The share of all weight that is on the first key: attention sinks have much of it.",
         _first_key,
     ),
+}
+
+_MEASURES_OF_ONE_TEXT: dict[str, tuple[str, Measure]] = {
     "mass on itself": ("The weight of each query on its own token, on average.", _on_diagonal(0)),
     "mass on the previous token": (
         "The weight of each query on the token before its own, on average.",

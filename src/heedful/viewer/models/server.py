@@ -57,7 +57,7 @@ def check_installed() -> None:
         import starlette  # noqa: F401 # pyright: ignore[reportMissingImports] - an extra
         import uvicorn  # noqa: F401 # pyright: ignore[reportMissingImports] - an extra
     except ImportError as error:
-        raise MissingExtraError("heedful show --serve", "serve") from error
+        raise MissingExtraError("--serve", "serve") from error
 
 
 @contextlib.contextmanager

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,33 @@ from heedful.viewer.models.files import OPTION, ModelFiles
 from heedful.viewer.models.token_texts import token_texts
 
 UNUSED = ("pooler",)  # weights that many checkpoints lack, and no attention depends on
+MOST_GENERATED = 128  # tokens
+
+
+@dataclass(frozen=True, eq=False)
+class Decoder:
+    """The decoder of an encoder-decoder, which reads a text of its own.
+
+    Attributes:
+        layers: The number of its layers, each of which attends to its own text and then to the encoder's.
+        heads: The number of heads of each attention.
+        encode: Returns the tokens that it reads while it is to write a text.
+        generate: Returns the tokens that it reads while it writes what it finds most likely after the encoder's tokens.
+    """
+
+    layers: int
+    heads: int
+    encode: Callable[[str], list[int]]
+    generate: Callable[[Sequence[int]], list[int]]
+
+
+class Attention(NamedTuple):
+    """The sizes of one attention."""
+
+    heads: int
+    key_heads: int
+    queries: int
+    keys: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,21 +57,23 @@ class TextModel:
     Attributes:
         title: Its name.
         module: Returns the model, in eval mode and in the dtype that it is stored in.
-        inputs: Returns the arguments of a call for tokens (1, T).
+        inputs: Returns the arguments of a call for tokens (1, T), and for those of the decoder if there is one.
         encode: Returns the tokens of a text, with the special ones that the model expects.
         decode: Returns the text of tokens.
         positions: The number of positions that it was trained on.
         rotary: Whether it computes positions, and so can go beyond.
-        layers: The number of its attentions.
+        layers: The number of its layers; of those of the encoder, if there is one.
         heads: The number of query heads of each.
         key_heads: The number of key heads of each.
         head_size: The number of features of a head.
         dtype: The dtype of its weights.
+        biased: Whether a bias for each pair of tokens is added to the scores.
+        decoder: The decoder of an encoder-decoder; None for a model of one text.
     """
 
     title: str
     module: Callable[[], nn.Module]
-    inputs: Callable[[Tensor], Any]
+    inputs: Callable[..., Any]
     encode: Callable[[str], list[int]]
     decode: Callable[[list[int]], str]
     positions: int
@@ -53,8 +83,25 @@ class TextModel:
     key_heads: int
     head_size: int
     dtype: torch.dtype
+    biased: bool = False
+    decoder: Decoder | None = None
 
-    def texts(self, ids: list[int]) -> list[str]:
+    def attentions(self, tokens: int, of_decoder: int = 0) -> list[list[Attention]]:
+        """Return the sizes of the attentions of each layer, in the order in which they run.
+
+        Args:
+            tokens: The number of tokens of the text.
+            of_decoder: The number of tokens that the decoder reads.
+        """
+        layer = [Attention(self.heads, self.key_heads, tokens, tokens)]
+        layers = [layer] * self.layers
+        if self.decoder is None:
+            return layers
+        heads = self.decoder.heads
+        to_itself = Attention(heads, heads, of_decoder, of_decoder)
+        return layers + [[to_itself, to_itself._replace(keys=tokens)]] * self.decoder.layers
+
+    def texts(self, ids: Sequence[int]) -> list[str]:
         """Return a text for each token."""
         return token_texts(ids, self.decode)
 
@@ -78,7 +125,7 @@ def load_model(files: ModelFiles, title: str) -> TextModel:
             import accelerate  # noqa: F401 # pyright: ignore[reportMissingImports] - an extra
             import gguf  # noqa: F401 # pyright: ignore[reportMissingImports] - an extra
     except ImportError as error:
-        raise MissingExtraError("heedful show --model", "models") from error
+        raise MissingExtraError("--model", "models") from error
     return _of_transformers(files, title)
 
 
@@ -106,31 +153,30 @@ def _of_transformers(files: ModelFiles, title: str) -> TextModel:
         from transformers import AutoConfig  # pyright: ignore[reportMissingImports] - an extra
 
         whole = AutoConfig.from_pretrained(files.folder, **_options(files))
-    if getattr(whole, "is_encoder_decoder", False):
-        raise ArgumentError(
-            OPTION,
-            expected="a model of one text: an encoder or a decoder",
-            received=f"{title}, an encoder-decoder ({whole.model_type}), whose decoder reads a second text",
-            remedy="Call heedful.attention_of(model, inputs) with both texts.",
-        )
-    config: Any = whole.get_text_config()
+    both = getattr(whole, "is_encoder_decoder", False)
+    config: Any = whole if both else whole.get_text_config()
     attention = _attention_of(whole, title)
     tokenizer = _tokenizer(files)
     try:
-        heads, positions = config.num_attention_heads, config.max_position_embeddings
+        biased = hasattr(
+            config, "relative_attention_num_buckets"
+        )  # and computes it for any distance
+        heads = config.num_attention_heads
         return TextModel(
             title,
             lambda: _module(files, attention),
-            lambda ids: {"input_ids": ids},
+            _inputs_of_both if both else lambda ids: {"input_ids": ids},
             lambda text: tokenizer(text, verbose=False)["input_ids"],
             lambda ids: tokenizer.decode(ids, clean_up_tokenization_spaces=False),
-            positions=positions,
+            positions=sys.maxsize if biased else config.max_position_embeddings,
             rotary=getattr(config, "rope_parameters", None) is not None,
             layers=config.num_hidden_layers,
             heads=heads,
             key_heads=getattr(config, "num_key_value_heads", None) or heads,
             head_size=getattr(config, "head_dim", None) or config.hidden_size // heads,
             dtype=getattr(config, "dtype", None) or torch.float32,
+            biased=biased,
+            decoder=_decoder(files, config, tokenizer, attention) if both else None,
         )
     except (AttributeError, TypeError, ZeroDivisionError) as error:
         raise ArgumentError(
@@ -139,6 +185,36 @@ def _of_transformers(files: ModelFiles, title: str) -> TextModel:
             received=f"{title} ({config.model_type}): {error}",
             remedy="Call heedful.attention_of(model, inputs) with a model that you have loaded.",
         ) from error
+
+
+def _inputs_of_both(ids: Tensor, of_decoder: Tensor) -> dict[str, Any]:
+    return {"input_ids": ids, "decoder_input_ids": of_decoder, "use_cache": False}
+
+
+def _decoder(files: ModelFiles, config: Any, tokenizer: Any, attention: str) -> Decoder:
+    def encode(text: str) -> list[int]:
+        ids = tokenizer(text_target=text, verbose=False)["input_ids"]
+        first = config.decoder_start_token_id
+        if first is None:  # then it is the mark of the language, at the end
+            first = ids[-1]
+        # The decoder reads each token to predict the next one, and nothing comes after the end.
+        return [first, *(ids[:-1] if ids[-1] in tokenizer.all_special_ids else ids)]
+
+    def generate(ids: Sequence[int]) -> list[int]:
+        module: Any = _module(files, attention, writes=True)
+        most = min(MOST_GENERATED, getattr(config, "max_position_embeddings", MOST_GENERATED))
+        made = module.generate(
+            torch.tensor([ids]),
+            do_sample=False,
+            num_beams=1,
+            max_new_tokens=most,
+            use_cache=False,  # T5 makes one for as many layers as the encoder has
+        )
+        return made[0, :-1].tolist()
+
+    layers = getattr(config, "decoder_layers", None) or config.num_decoder_layers
+    heads = getattr(config, "decoder_attention_heads", None) or config.num_attention_heads
+    return Decoder(layers, heads, encode, generate)
 
 
 def _attention_of(config: Any, title: str) -> str:
@@ -178,8 +254,8 @@ def _tokenizer(files: ModelFiles) -> Any:
         return AutoTokenizer.from_pretrained(files.folder, **_options(files))
 
 
-def _module(files: ModelFiles, attention: str) -> nn.Module:
-    """Return the model without a head for words or classes, which no attention depends on."""
+def _module(files: ModelFiles, attention: str, *, writes: bool = False) -> nn.Module:
+    """Return the model without a head for words or classes, which no attention depends on, unless it is to write."""
     if (files.folder / "adapter_config.json").exists():  # the weights below it may lie anywhere
         raise ArgumentError(
             OPTION,
@@ -191,16 +267,23 @@ def _module(files: ModelFiles, attention: str) -> nn.Module:
     if files.gguf is not None:
         weights = {"dtype": torch.float32}  # no dtype of PyTorch's is that of its packed numbers
     with _quietly(files):
-        from transformers import AutoModel  # pyright: ignore[reportMissingImports] - an extra
+        from transformers import (  # pyright: ignore[reportMissingImports] - an extra
+            AutoModel,
+            AutoModelForSeq2SeqLM,
+        )
 
-        model, report = AutoModel.from_pretrained(
+        model, report = (AutoModelForSeq2SeqLM if writes else AutoModel).from_pretrained(
             files.folder,
             attn_implementation=attention,
             output_loading_info=True,
             **weights,
             **_options(files),
         )
-    missing = [name for name in report["missing_keys"] if not name.startswith(UNUSED)]
+    missing = [
+        name
+        for name in report["missing_keys"]
+        if not name.startswith(UNUSED) and not _is_computed(model, name)
+    ]
     if missing:
         raise ArgumentError(
             OPTION,
@@ -210,6 +293,11 @@ def _module(files: ModelFiles, attention: str) -> nn.Module:
         )
     model.config.get_text_config().use_cache = False
     return model.eval()
+
+
+def _is_computed(model: nn.Module, name: str) -> bool:
+    """Return whether a weight is computed when the model is built, such as the positions of Marian and Pegasus."""
+    return "Sinusoidal" in type(model.get_submodule(name.rpartition(".")[0])).__name__
 
 
 def _options(files: ModelFiles) -> dict[str, Any]:
