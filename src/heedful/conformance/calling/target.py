@@ -27,6 +27,8 @@ CASTS: Mapping[torch.dtype, Callable[[nn.Module], nn.Module]] = {
     torch.float16: nn.Module.half,
 }
 
+SPREAD = 0.3
+"""The standard deviation of the numbers that take the place of a trained tensor of zeros."""
 
 LEAF: re.Pattern[str] = re.compile(r"[.\[]")  # begins the path of a leaf within an argument
 # Entries of a matrix that is as good as zero, and of one that was never initialized.
@@ -97,12 +99,27 @@ class Target:
         return (*bound.args, *others), bound.kwargs
 
     def copied(self, dtype: torch.dtype, *, train: bool = False) -> Callable[..., Any]:
-        """Return a copy of the module in a dtype, in evaluation or training mode; a function is returned as it is."""
+        """Return a copy of the module in a dtype, in evaluation or training mode; a function is returned as it is.
+
+        Trained tensors of zeros alone, such as a gate that opens in training, have other numbers in the copy.
+        """
         if self.module is None:
             return self.callee
         module = CASTS[dtype](copy.deepcopy(self.module))
+        _replace_zeros(module)
         module.train(train)  # its result is not used: a module may override it and return nothing
         return module
+
+
+def _replace_zeros(module: nn.Module) -> None:
+    """Give trained tensors of zeros alone other numbers: zeros hide whatever they multiply."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            is_number = parameter.is_floating_point() and parameter.device.type == "cpu"
+            if is_number and parameter.requires_grad and not parameter.any():
+                numbers = torch.randn(parameter.shape, generator=generator)
+                parameter.copy_(numbers * SPREAD if numbers.numel() > 1 else torch.tensor(SPREAD))
 
 
 def is_required(parameter: inspect.Parameter) -> bool:

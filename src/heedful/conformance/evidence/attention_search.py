@@ -224,6 +224,10 @@ def _attention(
     query, key = operands
     if not len(query) == len(key) == len(value) == len(applied):
         return None
+    if (query.shape[1], key.shape[1]) != applied.shape[
+        1:
+    ]:  # the scores of several kinds of keys, side by side
+        return None
     softmax = softmax_in(chain)
     plain_scores = query @ key.mT
     weights = logits = None

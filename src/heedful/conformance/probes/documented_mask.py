@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from heedful.conformance.calling.exceptions import UnfitMask, attempt, unfit_mask
+from heedful.conformance.calling.exceptions import attempt, unfit_mask
 from heedful.conformance.calling.layouts import documented_axes
 from heedful.conformance.calling.mask_forms import ATTENTION_FORMS, PADDING_FORMS
 from heedful.conformance.calling.masks import masks_by_name
@@ -32,9 +32,10 @@ def documented_mask(evidence: Evidence) -> Iterator[Finding | Fact]:
     for name in (name for name in masks_by_name(subject) if name not in found):
         shapes = [shape for shape in documented_axes(subject.target.callee, name) if shape in FORMS]
         for shape in shapes[:1]:
-            masks = [_unfit(evidence, name, FORMS[shape], it) for it in (torch.bool, torch.int64)]
-            mask = masks[0]
-            if mask is None or None in masks or B not in mask.sizes:
+            tried = [_error(evidence, name, FORMS[shape], it) for it in (torch.bool, torch.int64)]
+            unfit = [unfit_mask(it) for it in tried if it is not None]
+            mask = next((it for it in unfit if it is not None), None)
+            if None in tried or mask is None or B not in mask.sizes:
                 continue
             proof = (
                 f"With {name} of the documented shape {FORMS[shape]}, it raises an exception: the mask of shape "
@@ -44,10 +45,10 @@ def documented_mask(evidence: Evidence) -> Iterator[Finding | Fact]:
             return
 
 
-def _unfit(evidence: Evidence, name: str, form: str, dtype: torch.dtype) -> UnfitMask | None:
-    """Call the target with a mask in a form, and return the mask that does not fit; None if it works."""
+def _error(evidence: Evidence, name: str, form: str, dtype: torch.dtype) -> Exception | None:
+    """Return what a call with a mask in a form raises; None if it works."""
     subject, inputs = evidence.subject, evidence.inputs
     shown = all_visible(form, dtype, true_keeps=True)(*inputs.sizes, subject.dtype)
     given = {**subject.arguments(inputs), name: shown}
     error = attempt(lambda: subject.call(given, inputs))
-    return unfit_mask(error) if isinstance(error, Exception) else None
+    return error if isinstance(error, Exception) else None

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from torch import Tensor
+
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.call_sites import lines_calling
 from heedful.conformance.recording.dataflow import PRODUCTS, VIEWS, steps_from_tokens
+from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -62,7 +65,7 @@ def _report(evidence: Evidence, attention: RecordedAttention) -> Finding | None:
             _line(evidence, attention, twice[-1]),
             f"Apply one of the two normalizations to the {other}.",
         )
-    if not own:
+    if not own or _are_one(attention.key, attention.value):
         return None
     return Finding(
         "context-wrong",
@@ -73,6 +76,11 @@ def _report(evidence: Evidence, attention: RecordedAttention) -> Finding | None:
         _line(evidence, attention, own[0]),
         f"Normalize the {other} instead of the values.",
     )
+
+
+def _are_one(key: Tensor, value: Tensor) -> bool:
+    """Check whether the values are the keys, so that what normalizes these normalizes both (Zhu et al. 2021)."""
+    return key.shape == value.shape and not differing_entries(key, value).any()
 
 
 def _line(

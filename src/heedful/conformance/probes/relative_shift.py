@@ -73,7 +73,8 @@ def _rows(before: Tensor, after: Tensor, T: int) -> tuple[Tensor, Tensor] | None
 def _proof(x: Tensor, y: Tensor, *, causal: bool) -> str:
     """Describe an entry of the result that is in a wrong row or at a wrong distance; return "" if none is.
 
-    Equal columns, as those of distances that are treated alike, are all taken for the one that fits.
+    Equal columns, as those of distances that are treated alike, are all taken for the one that fits. Only scores with
+    a column for each distance to an earlier or later key are meant to tell the two.
     """
     found: dict[int, tuple[set[int], int]] = {}
     T = y.shape[-1]
@@ -90,7 +91,11 @@ def _proof(x: Tensor, y: Tensor, *, causal: bool) -> str:
                 f"{min(known)} and {min(columns)}."
             )
         found[j - i] = known & columns, other
-    if not causal and _are_equal(*(x[..., min(found[distance][0])] for distance in (1, -1))):
+    if (
+        not causal
+        and x.shape[-1] == 2 * T - 1
+        and _are_equal(*(x[..., min(found[distance][0])] for distance in (1, -1)))
+    ):
         return "the keys one token before a query and one token after it have the same score."
     return ""
 

@@ -70,8 +70,8 @@ def steps_from_argument(steps: Sequence[Step], name: str) -> set[int]:
     """Return the indices of the steps whose results depend on an argument of the run."""
     dependent: set[int] = set()
     for step in steps:
-        given = any(source.kind == "input" and source.name == name for source in _read_by(step))
-        if given or any(source.step in dependent for source in _read_by(step)):
+        given = any(source.kind == "input" and source.name == name for source in read_by(step))
+        if given or any(source.step in dependent for source in read_by(step)):
             dependent.add(step.index)
     return dependent
 

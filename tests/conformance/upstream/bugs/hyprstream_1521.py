@@ -12,8 +12,8 @@ def rope(x: Tensor, start_pos: int) -> Tensor:
     half = x.shape[-1] // 2
     inv_freq = 10000.0 ** -(torch.arange(half, device=x.device).float() / half)
     positions = torch.arange(start_pos, start_pos + x.shape[-2], device=x.device).float()
-    angles = torch.outer(positions, inv_freq).to(x.dtype)
-    cos, sin = angles.cos(), angles.sin()
+    angles = torch.outer(positions, inv_freq)
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 

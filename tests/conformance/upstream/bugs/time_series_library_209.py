@@ -28,13 +28,14 @@ class FourierCrossAttention(nn.Module):
     def forward(self, q, k, v):
         """All inputs are of shape (batch, length, heads, channels of a head)."""
         length = q.shape[1]
-        xq, xk = q.permute(0, 2, 3, 1), k.permute(0, 2, 3, 1)
+        xq, xk, xv = (x.permute(0, 2, 3, 1) for x in (q, k, v))
         xq_ft = torch.fft.rfft(xq, dim=-1)[..., self.index_q]
         xk_ft = torch.fft.rfft(xk, dim=-1)[..., self.index_kv]
+        xv_ft = torch.fft.rfft(xv, dim=-1)[..., self.index_kv]
 
         xqk_ft = torch.einsum("bhex,bhey->bhxy", xq_ft, xk_ft)
         xqk_ft = torch.complex(xqk_ft.real.tanh(), xqk_ft.imag.tanh())
-        xqkv_ft = torch.einsum("bhxy,bhey->bhex", xqk_ft, xk_ft)
+        xqkv_ft = torch.einsum("bhxy,bhey->bhex", xqk_ft, xv_ft)
         weights = torch.complex(self.weights1, self.weights2)
         xqkvw = torch.einsum("bhex,heox->bhox", xqkv_ft, weights)
 

@@ -115,6 +115,14 @@ CASES = (
         known_as=("rotary-offset", "rotary-mismatch"),
         options={"causal": True, **sizes(dims=32, n_heads=4, n_kv_heads=2)},
     ),
+    Case(
+        "hyprstream_1521",
+        "LlamaAttention",
+        "hyprstream/hyprstream#1521",
+        "causal-alignment",
+        known_as=("cache-mismatch",),
+        options={"causal": True, **sizes(hidden_size=32, num_heads=4, num_kv_heads=2)},
+    ),
 )
 
 
@@ -194,3 +202,9 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
 def _(module: Any) -> tuple[Tensor, Tensor]:
     m, x, cache = made(module.Attention, 24, H, 2), tokens(B, T, 24), module.KVCache()
     return torch.cat([m(part, cache) for part in x.split([3, 2, 1], dim=1)], 1), m(x)
+
+
+@proves("hyprstream_1521")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.LlamaAttention, C, H, 2), tokens()
+    return in_steps(m, x), m(x)[0]

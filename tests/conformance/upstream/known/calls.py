@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from upstream.cases import Case, sizes
+from upstream.cases import Case, image, sizes
 from upstream.proofs import (
     CAUSAL,
     REAL,
@@ -71,6 +71,12 @@ def _pixels_and_prompts() -> tuple[Any, ...]:
 def _translation() -> tuple[Any, ...]:
     """Return 6 words so far, 5 words of the encoder, and the causal mask."""
     return torch.randn(2, 6, 32), torch.randn(2, 5, 32), torch.ones(1, 6, 6).tril()
+
+
+def _series() -> tuple[Any, ...]:
+    """Return two series of 8 steps that attend to series of 12 steps."""
+    past = torch.randn(2, 12, 32)
+    return torch.randn(2, 8, 32), past, past
 
 
 CASES = (
@@ -221,6 +227,31 @@ CASES = (
         known_as=("future-leak", "context-wrong", "keys-values-swapped"),
         options={"causal": True, **sizes(e_dim=32, h_dim=8, n_heads=4)},
         example=_translation,
+    ),
+    Case(
+        "long_short_transformer_2",
+        "LongShortAttention",
+        "lucidrains/long-short-transformer#2",
+        "crashes",
+        known_as=("mask-broadcast",),
+        options=sizes(dim=32, heads=4, dim_head=8, window_size=4, r=2),
+    ),
+    Case(
+        "time_series_library_209",
+        "AutoCorrelationLayer",
+        "thuml/Time-Series-Library#209",
+        "crashes",
+        options=sizes(d_model=32, n_heads=4, seq_len_q=8, seq_len_kv=12, modes=3),
+        example=_series,
+    ),
+    Case(
+        "diffusers_3207",
+        "AttentionBlock",
+        "huggingface/diffusers#3207",
+        "crashes",
+        known_as=("heads-mixed-merge", "batch-mixed"),
+        options=sizes(channels=16, num_head_channels=4, norm_num_groups=4),
+        example=image,
     ),
 )
 
@@ -385,3 +416,33 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     y = m.sa_LN(x + multi_head(m.self_attention, x, x, CAUSAL))
     y = m.ia_LN(y + multi_head(m.interactive_attention, y, source))
     return m(x, source, CAUSAL[None]), m.ff_LN(y + m.ff_layer(y))
+
+
+@proves("long_short_transformer_2")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.LongShortAttention, dim=C, heads=H, dim_head=4, window_size=2, r=2)
+    x, counts = tokens(), REAL.sum(1)
+    alone = [m(x[[i], : counts[i]])[0] for i in range(B)]
+    return m(x, mask=REAL)[REAL], torch.cat(alone)
+
+
+@proves("time_series_library_209")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, past = made(module.AutoCorrelationLayer, C, H, T, 8, 3), tokens(), tokens(B, 8, C)
+    inner = m.inner_correlation
+    q = torch.fft.rfft(m.query_projection(x), dim=1)[:, :3].unflatten(-1, (H, -1))
+    k = torch.fft.rfft(m.key_projection(past), dim=1)[:, :3].unflatten(-1, (H, -1))
+    v = torch.fft.rfft(m.value_projection(past), dim=1)[:, :3].unflatten(-1, (H, -1))
+    scores = torch.einsum("bxhe,byhe->bhxy", q, k)
+    scores = torch.complex(scores.real.tanh(), scores.imag.tanh())
+    weights = torch.complex(inner.weights1, inner.weights2) / C**2
+    out = torch.einsum("bhxy,byhe,heox->bxho", scores, v, weights).flatten(2)
+    return m(x, past, past), m.out_projection(torch.fft.irfft(F.pad(out, (0, 0, 0, 1)), n=T, dim=1))
+
+
+@proves("diffusers_3207")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.AttentionBlock, C, 4, 2), tokens(B, C, 2, 3)
+    h = m.group_norm(x).flatten(2).mT
+    context = m.proj_attn(attended(m.query(h), m.key(h), m.value(h)))
+    return m(x), x + context.mT.reshape(x.shape)

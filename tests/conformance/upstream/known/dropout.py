@@ -10,6 +10,7 @@ from torch import Tensor
 from upstream.cases import Case, sizes
 from upstream.proofs import (
     CAUSAL,
+    REAL,
     B,
     C,
     H,
@@ -130,6 +131,13 @@ CASES = (
         "dropout-in-eval",
         options=sizes(dim=32, heads=4, dropout=0.1),
     ),
+    Case(
+        "wenet_2699",
+        "MultiHeadedAttention",
+        "wenet-e2e/wenet#2699",
+        "dropout-in-eval",
+        options=sizes(n_head=4, n_feat=32, dropout_rate=0.1),
+    ),
 )
 
 
@@ -246,3 +254,10 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     q, k, v = (heads(part) for part in m.qkv(x).chunk(3, -1))
     scores = (q @ k.mT / 2).exp()
     return m(x), m.out(merged(scores / (1 + scores.sum(-1, keepdim=True)) @ v))
+
+
+@proves("wenet_2699")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MultiHeadedAttention, H, C, 0.5), tokens()
+    context = attended(m.linear_q(x), m.linear_k(x), m.linear_v(x), REAL)
+    return m(x, x, x, REAL[:, None]), m.linear_out(context)

@@ -72,6 +72,11 @@ def _frames_and_prompts() -> tuple[Any, ...]:
     return torch.randn(6, 32, 2, 2), torch.randn(6, 5, 24), torch.zeros(2, 3, dtype=torch.bool)
 
 
+def _nodes_of_graphs() -> tuple[Any, ...]:
+    """Return the 7 nodes of two graphs, and the number of the graph of each node."""
+    return torch.randn(7, 16), torch.tensor([0, 0, 0, 1, 1, 1, 1])
+
+
 CASES = (
     Case("fuxictr_30", "MultiHeadSelfAttention", "reczoo/FuxiCTR#30", "heads-mixed-split"),
     Case(
@@ -312,6 +317,15 @@ CASES = (
         "context-wrong",
         known_as=("batch-mixed", "mask-broadcast", "padding-leak"),
         options=sizes(dim=32, num_heads=4, cross_attention_dim=24),
+    ),
+    Case(
+        "spektral_302",
+        "Readout",
+        "danielegrattarola/spektral#302",
+        "batch-mixed",
+        known_as=("rows-not-normalised", "softmax-wrong-dim"),
+        options=sizes(in_channels=16, channels=8, n_classes=3),
+        example=_nodes_of_graphs,
     ),
 )
 
@@ -611,3 +625,10 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     m, x, prompt = made(module.CrossAttention, C, H, 12), tokens(B, 8, C), tokens(B, T, 12)
     context = attended(m.to_q(x), m.to_k(prompt), m.to_v(prompt), REAL)
     return m(x, prompt, REAL), m.to_out(context)
+
+
+@proves("spektral_302")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, graphs = made(module.Readout, C, 8, 3), [tokens(3, C), tokens(4, C), tokens(2, C)]
+    numbers = torch.arange(3).repeat_interleave(torch.tensor([3, 4, 2]))
+    return m(torch.cat(graphs), numbers), torch.cat([m(graph) for graph in graphs])

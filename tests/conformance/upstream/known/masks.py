@@ -97,6 +97,12 @@ def _patches_of_two_images() -> tuple[Any, ...]:
     return torch.randn(1, 10, 32), rotations, image[:, None] == image
 
 
+def _video_and_query() -> tuple[Any, ...]:
+    """Return two videos of 7 frames, two queries of up to 5 words, and where there are words."""
+    words = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+    return torch.randn(2, 7, 32), torch.randn(2, 5, 32), words
+
+
 CASES = (
     Case(
         "flamingo_10",
@@ -360,6 +366,15 @@ CASES = (
         known_as=("batch-mixed",),
         options=sizes(dim=32, hidden_dim=64, n_heads=4),
         example=_patches_of_two_images,
+    ),
+    Case(
+        "lighthouse_77",
+        "T2V_TransformerEncoder",
+        "line/lighthouse#77",
+        "mask-broadcast",
+        known_as=("batch-mixed", "padding-leak", "nan-on-masked-rows", "mask-unused"),
+        options=sizes(d_model=32, nhead=4),
+        example=_video_and_query,
     ),
 )
 
@@ -664,3 +679,11 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     angles = [module.precompute_freqs_cis_2d(C // H, 2, w).to(torch.cdouble) for w in (3, 2)]
     alone = [m(*image) for image in zip(x.split([6, 4], 1), angles, strict=True)]
     return m(x, torch.cat(angles), module.block_diagonal_mask([6, 4])), torch.cat(alone, 1)
+
+
+@proves("lighthouse_77")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, video, text = made(module.T2V_TransformerEncoder, C, H), tokens(B, 5, C), tokens()
+    counts = REAL.sum(1)
+    alone = [m(video[[i]], text[[i], : counts[i]]) for i in range(B)]
+    return m(video, text, REAL.long()), torch.cat(alone)

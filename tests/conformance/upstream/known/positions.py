@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from upstream.cases import Case, sizes
-from upstream.proofs import CAUSAL, B, C, H, T, heads, made, merged, proves, rotated, tokens
+from upstream.proofs import (
+    CAUSAL,
+    REAL,
+    B,
+    C,
+    H,
+    T,
+    heads,
+    made,
+    merged,
+    proves,
+    rotated,
+    tokens,
+)
 
 CASES = (
     Case(
@@ -113,6 +127,21 @@ CASES = (
         "relative-shift-wrong",
         known_as=("weights-wrong",),
         options=sizes(hidden_size=32, num_heads=4),
+    ),
+    Case(
+        "leo_optimizer_2",
+        "MultiHeadAttention",
+        "vukrosic/leo-optimizer#2",
+        "rotary-mismatch",
+        options={"causal": True, **sizes(d_model=32, n_heads=4, max_seq_len=16)},
+    ),
+    Case(
+        "espnet_2816",
+        "RelPositionMultiHeadedAttention",
+        "espnet/espnet#2816",
+        "relative-shift-wrong",
+        known_as=("weights-wrong",),
+        options=sizes(n_head=4, n_feat=32),
     ),
 )
 
@@ -272,3 +301,28 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     scores = q @ k.mT + torch.einsum("bhid,ijhd->bhij", q, of_keys)
     scores = scores + torch.einsum("bhjd,ijhd->bhij", k, of_queries)
     return m(x), m.dense(merged((scores / 12**0.5).softmax(-1) @ v))
+
+
+@proves("leo_optimizer_2")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MultiHeadAttention, C, H, 16), tokens()
+    q, k, v = (heads(part) for part in m.qkv(x).chunk(3, -1))
+    turns = torch.complex(m.rotary.cos[:T], -m.rotary.sin[:T])
+    q, k = (torch.complex(*part.chunk(2, -1)) * turns for part in (q, k))
+    q, k = (torch.cat([part.real, part.imag], -1) for part in (q, k))
+    return m(x), m.w_o(merged(F.scaled_dot_product_attention(q, k, v, attn_mask=CAUSAL)))
+
+
+@proves("espnet_2816")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.RelPositionMultiHeadedAttention, H, C), tokens()
+    q, k, v = (heads(project(x)) for project in (m.linear_q, m.linear_k, m.linear_v))
+    distances = (torch.arange(T)[:, None] - torch.arange(T)).abs()
+    steps = torch.exp(torch.arange(0, C, 2).float() * -(math.log(10000.0) / C))
+    angles = distances[..., None] * steps
+    places = torch.stack([angles.sin(), angles.cos()], -1).flatten(-2).double()
+    places = m.linear_pos(places).unflatten(-1, (H, -1))
+    scores = (q + m.pos_bias_u) @ k.mT
+    scores = scores + torch.einsum("bhid,ijhd->bhij", q + m.pos_bias_v, places)
+    scores = (scores / 2).masked_fill(~REAL[:, None, None], float("-inf"))
+    return m(x, REAL[:, None]), m.linear_out(merged(scores.softmax(-1) @ v))

@@ -221,6 +221,14 @@ CASES = (
         options=sizes(filters_3=16),
         example=_nodes,
     ),
+    Case(
+        "annotated_transformer_1",
+        "MultiHeadedAttention",
+        "yflyzhang/AnnotatedTransformer#1",
+        "projection-unused",
+        known_as=("keys-values-swapped", "context-wrong"),
+        options=sizes(h=4, d_model=32),
+    ),
 )
 
 
@@ -434,3 +442,10 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     m, nodes = made(module.Attention, C), tokens(7, C)
     weights = (nodes @ (nodes.mean(0) @ m.weights_att).tanh()).sigmoid()
     return m(nodes), (weights[:, None] * nodes).sum(0, keepdim=True)
+
+
+@proves("annotated_transformer_1")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, text = made(module.MultiHeadedAttention, H, C), tokens(B, 5, C), tokens()
+    context = attended(m.q_proj(x), m.k_proj(text), m.v_proj(text), REAL)
+    return m(x, text, text, REAL[:, None]), m.o_proj(context)

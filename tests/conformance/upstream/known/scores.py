@@ -115,6 +115,14 @@ CASES = (
         options=sizes(hidden_size=32, num_attention_heads=4, window_size=(3, 4)),
         example=_image_tokens,
     ),
+    Case(
+        "aprender_2143",
+        "AlibiSelfAttention",
+        "paiml/aprender#2143",
+        "weights-wrong",
+        known_as=("relative-shift-wrong",),
+        options={"causal": True, **sizes(d_model=32, n_heads=4)},
+    ),
 )
 
 
@@ -198,3 +206,14 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     q, k, v = (heads(project(x)) for project in (m.query, m.key, m.value))
     bias = m.relative_position_bias()
     return m(x), merged(F.scaled_dot_product_attention(q, k, v, attn_mask=bias))
+
+
+@proves("aprender_2143")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.AlibiSelfAttention, C, H), tokens()
+    slopes = torch.tensor([1 / 4, 1 / 16, 1 / 64, 1 / 256]).double()
+    distances = torch.arange(T) - torch.arange(T)[:, None]
+    bias = (slopes[:, None, None] * distances).masked_fill(~CAUSAL, float("-inf"))
+    q, k, v = (heads(part) for part in m.qkv(x).chunk(3, -1))
+    context = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+    return m(x), m.proj(merged(context))

@@ -244,6 +244,15 @@ CASES = (
         options=sizes(num_hidden=16),
         example=_facts,
     ),
+    Case(
+        "self_attention_gan_tensorflow_3",
+        "SelfAttention",
+        "taki0112/Self-Attention-GAN-Tensorflow#3",
+        "softmax-wrong-dim",
+        known_as=("rows-not-normalised", "context-wrong", "weights-wrong"),
+        options=sizes(ch=16),
+        example=image,
+    ),
 )
 
 
@@ -473,3 +482,12 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     for t in range(T):
         state = m.gru(facts[:, t], state, gates[:, t, None])
     return m(facts, question, memory), state
+
+
+@proves("self_attention_gan_tensorflow_3")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.SelfAttention, C), tokens(B, C, 3, 4)
+    m.gamma.data.fill_(0.5)
+    k, q, v = (project(x).flatten(2).mT for project in (m.f_conv, m.g_conv, m.h_conv))
+    context = F.scaled_dot_product_attention(q, k, v, scale=1.0)
+    return m(x), x + context.mT.reshape(x.shape) / 2
