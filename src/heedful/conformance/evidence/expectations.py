@@ -121,8 +121,9 @@ def _adds_later_keys(baseline: Observation) -> bool:
     for step in (step for step in steps if step.operation in UNIONS):
         for source in (it for it in step.inputs if it.step is not None):
             mask = value_of(baseline, source)
-            is_matrix = mask is not None and mask.dim() > 1 and source.step not in from_tokens
-            if is_matrix and bool(mask.any()) and not mask.tril().any():
+            if mask is None or mask.dim() < 2 or source.step in from_tokens:
+                continue
+            if mask.any() and not mask.tril().any():
                 return True
     return False
 

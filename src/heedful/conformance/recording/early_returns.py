@@ -36,8 +36,9 @@ def _definitions(file: str, name: str, line: int) -> Iterator[ast.FunctionDef]:
 def _skips(function: ast.FunctionDef, last: int) -> bool:
     """Check whether the last line that computed something is in a branch that returns, with other lines behind it."""
     for index, statement in enumerate(function.body):
-        returns = isinstance(statement, ast.If) and isinstance(statement.body[-1], ast.Return)
-        if returns and statement.lineno <= last <= (statement.body[-1].end_lineno or 0):
+        if not isinstance(statement, ast.If) or not isinstance(statement.body[-1], ast.Return):
+            continue
+        if statement.lineno <= last <= (statement.body[-1].end_lineno or 0):
             later = function.body[index + 1 :]
             return any(isinstance(node, ast.Call) for it in later for node in ast.walk(it))
     return False
