@@ -8,6 +8,7 @@ from itertools import product
 import torch
 from torch import Tensor, nn
 
+from heedful.conformance.calling.convention import MEMORY
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.resizing import Resized
 from heedful.conformance.evidence.chain import SOFTMAXES
@@ -61,10 +62,16 @@ def _mixed_by_arguments(evidence: Evidence, together: int) -> Iterator[Finding]:
     subject, inputs = evidence.subject, evidence.inputs
     (B, _), given = inputs.sizes, subject.arguments(inputs)
     first = slice(0, together)
-    for name in subject.convention.constants if together < B else ():
+    for name, constant in subject.convention.constants.items() if together < B else ():
         value = given.get(name)
-        if not isinstance(value, Tensor) or not value.is_floating_point() or len(value) != B:
+        if (
+            not isinstance(value, Tensor)
+            or not value.is_floating_point()
+            or value.shape[:1] != (B,)
+        ):
             continue
+        if together == 1 and constant is not MEMORY and not _is_of_sequences(constant):
+            continue  # its first axis may have this size by chance
         changed = value.clone()
         changed[first] = value[first].flip(-1) + 1
         after = attempt(lambda it={**given, name: changed}: subject.record_call(it, inputs))
@@ -81,6 +88,13 @@ def _mixed_by_arguments(evidence: Evidence, together: int) -> Iterator[Finding]:
                 _line(evidence, _first_mixing_step(evidence, after, 0, together)),
             )
             return
+
+
+def _is_of_sequences(constant: object) -> bool:
+    """Check whether an argument of an example has a part for each sequence."""
+    if not isinstance(constant, Resized) or not isinstance(constant.value, Tensor):
+        return False
+    return constant.axes.of(constant.value.shape)[:1] == "B"
 
 
 def _entries_together(evidence: Evidence) -> int:
