@@ -147,8 +147,8 @@ def upstream_section(verdicts: Sequence[UpstreamVerdict]) -> str:
         "no change may be guided by them.",
         _figures(verdicts),
         "### Rounds with held-out bugs",
-        "The known bugs flatter the check, because it was changed until it named most of them. These are the figures of\n"
-        "sets that it had not seen, each measured once. In round 3, two of the four alarms were right: the re-created\n"
+        "The known bugs flatter the check, because it was changed until it named most of them. These are the figures\n"
+        "of sets that it had not seen, each measured once. In round 3, two of the four alarms were right: the re-created\n"
         "modules had another bug, which was mended. After each round the bugs became known ones.",
         ROUNDS,
         "### Failures",
