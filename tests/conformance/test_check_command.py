@@ -164,7 +164,7 @@ def test_no_target_at_all():
     assert "path/to/file.py:Name" in error_of("")
     result = CliRunner().invoke(app, ["check"])
     assert result.exit_code == 2
-    assert "path/to/file.py:Name" in result.stderr
+    assert "heedful check my.py:Attention" in result.stderr
 
 
 def test_a_missing_name_is_answered_with_the_available_ones():

@@ -6,7 +6,7 @@ import ast
 import builtins
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -177,13 +177,17 @@ def _errors(caller: Caller, ranks: set[int]) -> Iterator[tuple[tuple[int, int], 
         arguments = caller.arguments(inputs)
         if ranks and next(iter(arguments.values())).dim() not in ranks:
             return
-        args, keywords = caller.target.bound(arguments)
         products = _Products()
-        with torch.no_grad(), caller.isolated(), products:
-            error = attempt(lambda args=args, keywords=keywords: caller.callee(*args, **keywords))
+        error = attempt(lambda it=arguments, watch=products: _called(caller, it, watch))
         began = products.with_parameter if has_matrices else products.any
         if began and isinstance(error, Exception):
             yield (B, T), error
+
+
+def _called(caller: Caller, arguments: Mapping[str, Any], products: _Products) -> Any:
+    args, keywords = caller.target.bound(arguments)
+    with torch.no_grad(), caller.isolated(), products:
+        return caller.callee(*args, **keywords)
 
 
 def _has_constants(caller: Caller) -> bool:
