@@ -24,7 +24,7 @@ VIEWS: frozenset[str] = frozenset(
     }
 )
 """Operations that rearrange or copy entries without computing new ones."""
-SPLITTING: frozenset[str] = frozenset({"view", "reshape", "unflatten"})
+SPLITTING: frozenset[str] = frozenset({"view", "reshape", "unflatten", "chunk", "split", "unbind"})
 JOINING: frozenset[str] = frozenset({"cat", "concat", "stack"})
 
 MULTIPLICATIONS: tuple[str, ...] = ("mul", "mul_", "imul", "multiply")
@@ -47,14 +47,17 @@ def is_projection(step: Step) -> bool:
 
 
 def feature_sizes(steps: Sequence[Step]) -> set[int]:
-    """Return the numbers of features that projections return, and those of the heads that these are split into."""
-    projected = {step.index for step in steps if is_projection(step)}
-    split = (
-        it for it in steps if it.operation in SPLITTING and projected.intersection(_input_steps(it))
-    )
-    return {
-        step.shape[-1] for step in (*(steps[index] for index in projected), *split) if step.shape
-    }
+    """Return the numbers of features that linear projections return, and of the parts that these are split into."""
+    projected: set[int] = set()
+    sizes: set[int] = set()
+    for step in steps:
+        is_linear = is_projection(step) and step.operation not in CONVOLUTIONS
+        is_part = step.operation in VIEWS and not projected.isdisjoint(_input_steps(step))
+        if is_linear or is_part:
+            projected.add(step.index)
+        if step.shape and (is_linear or (is_part and step.operation in SPLITTING)):
+            sizes.add(step.shape[-1])
+    return sizes
 
 
 def steps_from_tokens(steps: Sequence[Step]) -> set[int]:
