@@ -24,7 +24,7 @@ VIEWS: frozenset[str] = frozenset(
     }
 )
 """Operations that rearrange or copy entries without computing new ones."""
-SPLITTING: frozenset[str] = frozenset({"view", "reshape", "unflatten", "chunk", "split", "unbind"})
+SPLITTING: frozenset[str] = frozenset({"view", "reshape", "unflatten"})
 JOINING: frozenset[str] = frozenset({"cat", "concat", "stack"})
 
 MULTIPLICATIONS: tuple[str, ...] = ("mul", "mul_", "imul", "multiply")
