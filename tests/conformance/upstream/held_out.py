@@ -59,11 +59,6 @@ def _queries_keys_values() -> tuple[Any, ...]:
     return torch.randn(2, 12, 16), torch.randn(2, 12, 16), torch.randn(2, 12, 16)
 
 
-def _two_videos() -> tuple[Any, ...]:
-    """Return two videos of 3 frames, and the number of frames."""
-    return torch.randn(6, 32, 4, 4), 3
-
-
 def _cells() -> tuple[Any, ...]:
     """Return the states of 5 cells, and the drug that each was given."""
     return torch.randn(5, 16), F.one_hot(torch.tensor([0, 2, 1, 1, 0]), 3).float()
@@ -175,15 +170,12 @@ HELD_OUT: tuple[Case, ...] = (
         example=_queries_keys_values,
     ),
     Case(
-        "diffusers_5633",
-        "TransformerTemporalModel",
-        "huggingface/diffusers#5633",
+        "anygpt_10",
+        "CausalSelfAttention",
+        "any-LABS/anyGPT#10",
         "heads-mixed-merge",
-        known_as=("context-wrong", "batch-mixed"),
-        options=sizes(
-            num_attention_heads=4, attention_head_dim=8, in_channels=32, norm_num_groups=8
-        ),
-        example=_two_videos,
+        known_as=("heads-mixed-split", "future-leak"),
+        options={"causal": True},
     ),
     Case(
         "flash_linear_attention_268",
@@ -331,9 +323,7 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
 def _(module: Any) -> tuple[Tensor, Tensor]:
     m, x, v = made(module.MultiHeadAttention, C, n_heads=H), tokens(), tokens()
     mask = CAUSAL[None, None]
-    parts = [
-        m(x[:, :t], x[:, :t], v[:, :t], mask[:, :, :t, :t])[:, -1:] for t in range(1, T + 1)
-    ]
+    parts = [m(x[:, :t], x[:, :t], v[:, :t], mask[:, :, :t, :t])[:, -1:] for t in range(1, T + 1)]
     return m(x, x, v, mask), torch.cat(parts, 1)
 
 
@@ -354,17 +344,11 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     return m(q, k, v), F.scaled_dot_product_attention(q, k, v, attn_mask=keep)
 
 
-@proves("diffusers_5633")
+@proves("anygpt_10")
 def _(module: Any) -> tuple[Tensor, Tensor]:
-    m = made(module.TransformerTemporalModel, H, 4, C, norm_num_groups=4)
-    x = tokens(2, 3, C, 4, 5)
-    y = m.norm(x.transpose(1, 2)).transpose(1, 2)
-    expected = x.clone()
-    for row in range(4):
-        for column in range(5):
-            pixel = m.transformer_blocks[0](m.proj_in(y[..., row, column]))
-            expected[..., row, column] += m.proj_out(pixel)
-    return m(x.flatten(0, 1), 3), expected.flatten(0, 1)
+    m, x = made(module.CausalSelfAttention), tokens(B, T, 32)
+    q, k, v = m.c_attn(x).chunk(3, -1)
+    return m(x), m.c_proj(attended(q, k, v, CAUSAL))
 
 
 @proves("flash_linear_attention_268")
@@ -390,8 +374,7 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     m, z, drugs = made(module.PerturbationResponse, C, 3, 7), tokens(5, C), [0, 2, 1, 1, 0]
     p = F.one_hot(torch.tensor(drugs), 3).double()
     expected = [
-        cell
-        + ((m.H_key[drug] @ cell / C**0.5).softmax(0) * F.softplus(m.H_pq[drug])) @ m.w_qk
+        cell + ((m.H_key[drug] @ cell / C**0.5).softmax(0) * F.softplus(m.H_pq[drug])) @ m.w_qk
         for cell, drug in zip(z, drugs, strict=True)
     ]
     return m(z, p), torch.stack(expected)

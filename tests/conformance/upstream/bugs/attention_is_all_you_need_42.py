@@ -10,7 +10,7 @@ class ScaledDotProductAttention(nn.Module):
     """Scaled Dot-Product Attention"""
 
     def __init__(self, d_model, attn_dropout=0.1):
-        super(ScaledDotProductAttention, self).__init__()
+        super().__init__()
         self.temper = np.power(d_model, 0.5)
         self.dropout = nn.Dropout(attn_dropout)
         self.softmax = nn.Softmax(dim=-1)
@@ -20,9 +20,7 @@ class ScaledDotProductAttention(nn.Module):
 
         if attn_mask is not None:
             assert attn_mask.size() == attn.size(), (
-                "Attention mask shape {} mismatch with Attention logit tensor shape {}.".format(
-                    attn_mask.size(), attn.size()
-                )
+                f"Attention mask shape {attn_mask.size()} mismatch with Attention logit tensor shape {attn.size()}."
             )
             attn = attn.masked_fill(attn_mask.bool(), -float("inf"))
 
@@ -37,7 +35,7 @@ class MultiHeadAttention(nn.Module):
     """Multi-Head Attention module"""
 
     def __init__(self, n_head, d_model, d_k, d_v, dropout=0.1):
-        super(MultiHeadAttention, self).__init__()
+        super().__init__()
 
         self.n_head = n_head
         self.d_k = d_k

@@ -9,7 +9,9 @@ from torch import nn
 Tensor = torch.Tensor
 
 
-def apply_attention_logit_biases(logits: Tensor, attention_logit_biases: Optional[Tensor]) -> Tensor:
+def apply_attention_logit_biases(
+    logits: Tensor, attention_logit_biases: Optional[Tensor]
+) -> Tensor:
     """Applies `attention_logit_biases` on `logits`.
 
     Args:

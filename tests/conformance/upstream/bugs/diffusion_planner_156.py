@@ -54,9 +54,7 @@ class DiTBlock(nn.Module):
 
         x = (
             x
-            + self.cross_attn(
-                self.norm3(x), cross_c, cross_c, key_padding_mask=cross_attn_mask
-            )[0]
+            + self.cross_attn(self.norm3(x), cross_c, cross_c, key_padding_mask=cross_attn_mask)[0]
         )
         return x + self.mlp2(self.norm4(x))
 

@@ -11,7 +11,9 @@ def flash_attn_func(q, k, v, causal=False, window_size=(-1, -1)):
     window_size: how many keys to the left and to the right of a query it sees; a negative number means all of them.
     """
     tgt_len, src_len = q.size(1), k.size(1)
-    offset = torch.arange(src_len, device=q.device) - torch.arange(tgt_len, device=q.device)[:, None]
+    offset = (
+        torch.arange(src_len, device=q.device) - torch.arange(tgt_len, device=q.device)[:, None]
+    )
     hidden = torch.zeros_like(offset, dtype=torch.bool)
     left, right = window_size
     if left >= 0:

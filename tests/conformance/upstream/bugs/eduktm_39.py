@@ -15,7 +15,7 @@ class MultiHeadAttention(nn.Module):
     """
 
     def __init__(self, n_feat, d_k=None, n_heads=8, dropout=0.1, kq_same=True, bias=True):
-        super(MultiHeadAttention, self).__init__()
+        super().__init__()
         self.d_model = n_feat
         self.d_k = d_k or n_feat // n_heads
         self.h = n_heads

@@ -1,6 +1,6 @@
 """Dot product attention with masks, causality and local windows, and a layer that uses it."""
 
-from typing import Optional, Union
+from typing import Optional
 
 import torch
 from torch import nn
@@ -56,7 +56,7 @@ def dot_product_attention(
     *,
     scale: Optional[float] = None,
     is_causal: bool = False,
-    local_window_size: Union[int, tuple[int, int], None] = None,
+    local_window_size: int | tuple[int, int] | None = None,
 ) -> torch.Tensor:
     r"""Scaled dot product attention function.
 
@@ -92,7 +92,7 @@ class LocalSelfAttention(nn.Module):
         self,
         features: int,
         num_heads: int,
-        local_window_size: Union[int, tuple[int, int], None] = None,
+        local_window_size: int | tuple[int, int] | None = None,
         is_causal: bool = False,
         use_bias: bool = False,
     ):
