@@ -23,10 +23,7 @@ class OPTSelfAttention(nn.Module):
         self.config = config
         dim, heads = config.decoder_embed_dim, config.decoder_attention_heads
         if dim % heads != 0:
-            raise ValueError(
-                f"`decoder_embed_dim`: {dim} has to be a multiple of "
-                f"`decoder_attention_heads`: {heads}"
-            )
+            raise ValueError(f"decoder_embed_dim={dim} cannot be split into {heads} heads")
         self.num_heads = heads
         self.head_dim = dim // heads
         self.qkv_combined = nn.Linear(dim, dim * 3)

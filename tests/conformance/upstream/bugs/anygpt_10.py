@@ -22,16 +22,6 @@ class ModelConfig:
     use_flash: bool = True
 
 
-class LayerNorm(nn.Module):
-    def __init__(self, config: ModelConfig):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(config.embedding_size))
-        self.bias = nn.Parameter(torch.zeros(config.embedding_size)) if config.bias else None
-
-    def forward(self, x):
-        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, 1e-5)
-
-
 class CausalSelfAttention(nn.Module):
     def __init__(self, config: Optional[ModelConfig] = None):
         super().__init__()
@@ -81,15 +71,15 @@ class CausalSelfAttention(nn.Module):
         return self.resid_dropout(self.c_proj(y))
 
 
-class MLP(nn.Module):
+class MLP(nn.Sequential):
     def __init__(self, config: ModelConfig):
-        super().__init__()
-        self.c_fc = nn.Linear(config.embedding_size, 4 * config.embedding_size, bias=config.bias)
-        self.c_proj = nn.Linear(4 * config.embedding_size, config.embedding_size, bias=config.bias)
-        self.dropout = nn.Dropout(config.dropout)
-
-    def forward(self, x):
-        return self.dropout(self.c_proj(F.gelu(self.c_fc(x), approximate="tanh")))
+        size = config.embedding_size
+        super().__init__(
+            nn.Linear(size, 4 * size, bias=config.bias),
+            nn.GELU(approximate="tanh"),
+            nn.Linear(4 * size, size, bias=config.bias),
+            nn.Dropout(config.dropout),
+        )
 
 
 class TxBlock(nn.Module):
@@ -98,9 +88,9 @@ class TxBlock(nn.Module):
     def __init__(self, config: Optional[ModelConfig] = None):
         super().__init__()
         config = config or ModelConfig()
-        self.ln_1 = LayerNorm(config)
+        self.ln_1 = nn.LayerNorm(config.embedding_size, bias=config.bias)
         self.attention = CausalSelfAttention(config)
-        self.ln_2 = LayerNorm(config)
+        self.ln_2 = nn.LayerNorm(config.embedding_size, bias=config.bias)
         self.mlp = MLP(config)
         self.move_layer_norm = config.move_layer_norm
 

@@ -19,9 +19,7 @@ class ScaledDotProductAttention(nn.Module):
         attn = torch.bmm(q, k.transpose(1, 2)) / self.temper
 
         if attn_mask is not None:
-            assert attn_mask.size() == attn.size(), (
-                f"Attention mask shape {attn_mask.size()} mismatch with Attention logit tensor shape {attn.size()}."
-            )
+            assert attn_mask.size() == attn.size(), (attn_mask.size(), attn.size())
             attn = attn.masked_fill(attn_mask.bool(), -float("inf"))
 
         attn = self.softmax(attn)
@@ -65,29 +63,21 @@ class MultiHeadAttention(nn.Module):
 
         residual = q
 
-        mb_size, len_q, d_model = q.size()
-        mb_size, len_k, d_model = k.size()
-        mb_size, len_v, d_model = v.size()
+        mb_size, len_q = q.size(0), q.size(1)
+        len_k = k.size(1)
+        assert v.size(1) == len_k
 
-        # treat as a (n_head) size batch
-        q_s = q.repeat(n_head, 1, 1).view(n_head, -1, d_model)  # n_head x (mb_size*len_q) x d_model
-        k_s = k.repeat(n_head, 1, 1).view(n_head, -1, d_model)
-        v_s = v.repeat(n_head, 1, 1).view(n_head, -1, d_model)
+        # project for each head; the heads become a part of the batch: (n_head*mb_size) x len x d
+        q_s = torch.einsum("blm,hmd->hbld", q, self.w_qs).reshape(-1, len_q, d_k)
+        k_s = torch.einsum("blm,hmd->hbld", k, self.w_ks).reshape(-1, len_k, d_k)
+        v_s = torch.einsum("blm,hmd->hbld", v, self.w_vs).reshape(-1, len_k, d_v)
 
-        # treat the result as a (n_head * mb_size) size batch
-        q_s = torch.bmm(q_s, self.w_qs).view(-1, len_q, d_k)  # (n_head*mb_size) x len_q x d_k
-        k_s = torch.bmm(k_s, self.w_ks).view(-1, len_k, d_k)
-        v_s = torch.bmm(v_s, self.w_vs).view(-1, len_v, d_v)
-
-        # perform attention, result size = (n_head * mb_size) x len_q x d_v
         if attn_mask is not None:
             attn_mask = attn_mask.repeat(n_head, 1, 1)
         outputs, attns = self.attention(q_s, k_s, v_s, attn_mask=attn_mask)
 
-        # back to original mb_size batch, result size = mb_size x len_q x (n_head*d_v)
-        outputs = torch.cat(torch.split(outputs, mb_size, dim=0), dim=-1)
-
-        # project back to residual size
+        # heads side by side: mb_size x len_q x (n_head*d_v)
+        outputs = torch.cat(outputs.view(n_head, mb_size, len_q, d_v).unbind(0), dim=-1)
         outputs = self.proj(outputs)
         outputs = self.dropout(outputs)
 

@@ -12,19 +12,14 @@ Tensor = torch.Tensor
 def apply_attention_logit_biases(
     logits: Tensor, attention_logit_biases: Optional[Tensor]
 ) -> Tensor:
-    """Applies `attention_logit_biases` on `logits`.
-
-    Args:
-        logits: A float Tensor.
-        attention_logit_biases: A float Tensor. If None, assume all zeros.
-    """
+    """Adds the biases, if there are any, in the dtype of the logits."""
     if attention_logit_biases is None:
         return logits
     return logits + attention_logit_biases.to(logits.dtype)
 
 
 def softmax_with_biases(logits: Tensor, attention_logit_biases: Optional[Tensor]) -> Tensor:
-    """Computes softmax with optional masking."""
+    """Returns the attention probabilities over the last axis."""
     logits = apply_attention_logit_biases(logits, attention_logit_biases)
     return logits.softmax(dim=-1)
 
@@ -32,8 +27,7 @@ def softmax_with_biases(logits: Tensor, attention_logit_biases: Optional[Tensor]
 class GroupedQueryAttention(nn.Module):
     """A Grouped-Query multi-head attention layer.
 
-    Query projections are divided into K groups along the `num_heads` dimension. Projections in the same group share
-    one of the `num_kv_heads` key/value projections.
+    There are fewer heads of keys and values than of queries: neighboring query heads use the same one.
     """
 
     @dataclass
@@ -63,7 +57,7 @@ class GroupedQueryAttention(nn.Module):
         self.o_proj = nn.Linear(cfg.input_dim, cfg.input_dim, bias=cfg.bias)
 
     def _repeat_kv_heads(self, key_or_value: Tensor) -> Tensor:
-        """Repeats key or value heads dim to match the query.
+        """Gives each query head its head of keys or values.
 
         Args:
             key_or_value: A Tensor of shape [batch, source_length, num_kv_heads, per_head_dim].
@@ -81,12 +75,12 @@ class GroupedQueryAttention(nn.Module):
         # end
 
     def forward(self, query: Tensor, attention_logit_biases: Optional[Tensor] = None) -> Tensor:
-        """Attends over the `query`.
+        """Computes self-attention.
 
         Args:
             query: A Tensor of shape [batch, target_length, input_dim].
-            attention_logit_biases: See ``On attention logit biases`` in the file comments; of a shape that broadcasts
-                to [batch, num_heads, target_length, target_length].
+            attention_logit_biases: Added to the logits, very negative where a key must not be seen; of a shape that
+                broadcasts to [batch, num_heads, target_length, target_length].
         """
         q_proj = self.q_proj(query).unflatten(-1, (-1, self.per_head_dim))
         k_proj = self.k_proj(query).unflatten(-1, (-1, self.per_head_dim))

@@ -28,15 +28,15 @@ def create_bidirectional_attention_mask(
     device = hidden_states.device
 
     # before
-    if attention_mask is None or not sample_packing:
-        return torch.ones(batch_size, 1, seq_len, seq_len, dtype=torch.bool, device=device)
+    no_mask = attention_mask is None or not sample_packing
     # after
-    if attention_mask is None:
-        return torch.ones(batch_size, 1, seq_len, seq_len, dtype=torch.bool, device=device)
-    if not sample_packing:
+    if attention_mask is not None and not sample_packing:
         not_padding = attention_mask.bool()
         return not_padding[:, None, None, :].expand(batch_size, 1, seq_len, seq_len)
+    no_mask = attention_mask is None
     # end
+    if no_mask:
+        return torch.ones(batch_size, 1, seq_len, seq_len, dtype=torch.bool, device=device)
 
     # tokens of the same sample see each other; padding is no sample
     same_sample = attention_mask[:, :, None] == attention_mask[:, None, :]

@@ -22,8 +22,7 @@ class Stabilizer(nn.Module):
 
 class AttentionModel(nn.Module):
     """
-    Layer factory function to create a function object that implements an attention model
-    as described in Bahdanau, et al., "Neural machine translation by jointly learning to align and translate."
+    Additive attention: the state of the decoder asks which states of the encoder matter now.
 
     Args:
         attention_dim: dimension of the projections that are compared

@@ -92,12 +92,10 @@ class DiT(nn.Module):
         attn_mask = torch.zeros((B, P), dtype=torch.bool, device=x.device)
         attn_mask[:, 1:] = neighbor_current_mask
 
-        # before
         for block in self.blocks:
+            # before
             x = block(x, cross_c, y, attn_mask)
-        # after
-        cross_attn_mask = (cross_c == 0).all(dim=-1)
-        for block in self.blocks:
-            x = block(x, cross_c, y, attn_mask, cross_attn_mask)
-        # end
+            # after
+            x = block(x, cross_c, y, attn_mask, cross_attn_mask=(cross_c == 0).all(dim=-1))
+            # end
         return x

@@ -23,7 +23,7 @@ class MultiHeadAttention(nn.Module):
 
         self.v_linear = nn.Linear(n_feat, n_feat, bias=bias)
         self.k_linear = nn.Linear(n_feat, n_feat, bias=bias)
-        if kq_same is False:
+        if not kq_same:
             self.q_linear = nn.Linear(n_feat, n_feat, bias=bias)
         self.dropout = nn.Dropout(dropout)
         self.out_proj = nn.Linear(n_feat, n_feat, bias=bias)
@@ -38,16 +38,11 @@ class MultiHeadAttention(nn.Module):
         bs = q.size(0)
 
         k = self.k_linear(k).view(bs, -1, self.h, self.d_k)
-        if self.kq_same is False:
-            q = self.q_linear(q).view(bs, -1, self.h, self.d_k)
-        else:
-            q = self.k_linear(q).view(bs, -1, self.h, self.d_k)
+        project_q = self.k_linear if self.kq_same else self.q_linear
+        q = project_q(q).view(bs, -1, self.h, self.d_k)
         v = self.v_linear(v).view(bs, -1, self.h, self.d_k)
 
-        # bs * h * sl * d_k
-        k = k.transpose(1, 2)
-        q = q.transpose(1, 2)
-        v = v.transpose(1, 2)
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # bs * h * sl * d_k
         scores = attention(q, k, v, self.d_k, mask, self.dropout, zero_pad, self.gammas)
 
         concat = scores.transpose(1, 2).contiguous().view(bs, -1, self.d_model)
@@ -55,7 +50,7 @@ class MultiHeadAttention(nn.Module):
 
 
 def attention(q, k, v, d_k, mask, dropout, zero_pad, gamma):
-    """Called by the multi-head attention object: the values, weighted."""
+    """Return the values, summed with weights that decay."""
     scores = torch.matmul(q, k.transpose(-2, -1)) / math.sqrt(d_k)  # bs * h * sl * sl
     bs, head, seqlen = scores.size(0), scores.size(1), scores.size(2)
 

@@ -47,7 +47,7 @@ class NeuralAttention(nn.Module):
         self.hidden_size = hidden_size
         self.n_heads = n_heads
         assert self.hidden_size % self.n_heads == 0, (
-            f"Hidden dim is not multiple of num_heads (got {hidden_size}, {n_heads})"
+            f"{n_heads} heads do not share {hidden_size} features evenly"
         )
         self.head_size = hidden_size // n_heads
         self.use_rope = use_rope
@@ -88,13 +88,10 @@ class NeuralAttention(nn.Module):
             q, k = apply_rotary_pos_emb(q, k, timestamp, self.cos, self.sin)
 
         # before
-        out = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=attn_mask, dropout_p=self.attn_dropout
-        )
+        dropout_p = self.attn_dropout
         # after
-        out = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=attn_mask, dropout_p=self.attn_dropout if self.training else 0.0
-        )
+        dropout_p = self.attn_dropout if self.training else 0.0
         # end
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, dropout_p=dropout_p)
         out = out.transpose(1, 2).contiguous().view(B, T, self.hidden_size)
         return self.out_proj(self.dropout(out))

@@ -12,12 +12,9 @@ def _get_large_negative(dtype: torch.dtype) -> float:
 
 def _get_window_mask(t: int, s: int, local_window_size: tuple[int, int], device) -> torch.Tensor:
     """True at keys from `left` before a query to `right` after it."""
-    query_pos = torch.arange(t, device=device)
-    key_pos = torch.arange(s, device=device)
-    left_window, right_window = local_window_size
-    not_too_early = query_pos[:, None] <= key_pos + left_window
-    not_too_late = query_pos[:, None] >= key_pos - right_window
-    return (not_too_early & not_too_late)[None, None]
+    left, right = local_window_size
+    ahead = torch.arange(s, device=device) - torch.arange(t, device=device)[:, None]
+    return ((ahead >= -left) & (ahead <= right))[None, None]
 
 
 def _apply_masks(
@@ -27,12 +24,12 @@ def _apply_masks(
     local_window_size: Optional[tuple[int, int]],
 ) -> torch.Tensor:
     # before
-    if mask is None and not is_causal:
-        return logits
+    sees_all = mask is None and not is_causal
     # after
-    if mask is None and not is_causal and local_window_size is None:
-        return logits
+    sees_all = mask is None and not is_causal and local_window_size is None
     # end
+    if sees_all:
+        return logits
 
     t, s = logits.shape[-2:]
     combined_mask = torch.ones(t, s, dtype=torch.bool, device=logits.device)[None, None]
@@ -58,17 +55,15 @@ def dot_product_attention(
     is_causal: bool = False,
     local_window_size: int | tuple[int, int] | None = None,
 ) -> torch.Tensor:
-    r"""Scaled dot product attention function.
+    """Attends to keys by their dot products with the queries.
 
     Args:
-        query: query array; shape :code:`(BTNH)`
-        key: key array; shape :code:`(BSNH)`
-        value: value array; shape :code:`(BSNH)`
-        bias: optional, bias array to be added to logits; shape broadcastable to :code:`(BNTS)`
-        mask: optional, mask array used to filter out logits, True where a key takes part; shape broadcastable to
-            :code:`(BNTS)`
-        scale: scale for the logits. If None, the scale will be set to 1 divided by the square root of query's head
-            dimension
+        query: of shape BTNH
+        key: of shape BSNH
+        value: of shape BSNH
+        bias: what is added to the logits, of a shape that broadcasts to BNTS
+        mask: True where a key takes part, of a shape that broadcasts to BNTS
+        scale: factor of the logits, by default one over the square root of H
         is_causal: whether a query sees no key after it
         local_window_size: how many keys before and after a query it sees, one number or a pair
     """

@@ -14,11 +14,12 @@ def max_neg_value(tensor):
 
 
 def look_around(x, backward=1, forward=0, pad_value=-1, dim=2):
-    t = x.shape[1]
-    dims = (len(x.shape) - dim) * (0, 0)
-    padded_x = F.pad(x, (*dims, backward, forward), value=pad_value)
-    tensors = [padded_x[:, ind : (ind + t), ...] for ind in range(forward + backward + 1)]
-    return torch.cat(tensors, dim=dim)
+    # next to each window, the windows before and after it
+    windows = x.shape[1]
+    inner = (0, 0) * (x.ndim - dim)
+    padded = F.pad(x, (*inner, backward, forward), value=pad_value)
+    around = [padded.narrow(1, start, windows) for start in range(backward + 1 + forward)]
+    return torch.cat(around, dim=dim)
 
 
 class LocalAttention(nn.Module):
@@ -41,7 +42,7 @@ class LocalAttention(nn.Module):
     ):
         super().__init__()
         self.look_forward = default(look_forward, 0 if causal else 1)
-        assert not (causal and self.look_forward > 0), "you cannot look forward if causal"
+        assert self.look_forward == 0 or not causal, "a causal token sees no window after its own"
         self.window_size = window_size
         self.causal = causal
         self.look_backward = look_backward
@@ -53,9 +54,7 @@ class LocalAttention(nn.Module):
         b, t, e = q.shape
         window_size, causal = self.window_size, self.causal
         look_backward, look_forward = self.look_backward, self.look_forward
-        assert (t % window_size) == 0, (
-            f"sequence length {t} must be divisible by window size {window_size}"
-        )
+        assert t % window_size == 0, f"{t} tokens are no whole windows of {window_size}"
         windows = t // window_size
 
         b_t = torch.arange(t, device=q.device).reshape(1, windows, window_size)
