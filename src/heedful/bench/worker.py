@@ -26,7 +26,8 @@ from heedful.bench.workload import AttentionWorkload, make_inputs
 from heedful.errors import HeedfulError
 from heedful.timing import time_runs
 
-SETTLE_SECONDS: float = 0.005  # after which the threads of the process that ran last are asleep
+LOOK_SECONDS: float = 0.001  # the time in which a process shows whether its threads wait in a busy loop
+MAX_SETTLE_SECONDS: float = 0.5
 WARM_UP_TOKENS: int = 16
 ISA_LIMITS: tuple[str, ...] = ("HEEDFUL_ISA", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")
 """The environment variables that limit our kernel, PyTorch's and those of oneDNN; MKL's takes capital letters."""
@@ -81,10 +82,8 @@ class Worker:
 
     def seconds(self, repeats: int = 1) -> float:
         """Run the contender `repeats` times in a row and return the mean seconds of one run."""
-        time.sleep(SETTLE_SECONDS)
-        seconds = self._request("seconds", repeats)
-        time.sleep(SETTLE_SECONDS)
-        return seconds
+        settle()
+        return self._request("seconds", repeats)
 
     def memory(self) -> int:
         """Run the contender and return by how many bytes the peak of resident memory rises."""
@@ -117,6 +116,19 @@ class Worker:
         self._stderr.close()
 
 
+def settle() -> None:
+    """Wait until this process's threads sleep: after a run they wait for the next one in a busy loop, 10 ms and more.
+
+    Meanwhile they would take processors from the contender of another process.
+    """
+    end = time.perf_counter() + MAX_SETTLE_SECONDS
+    while time.perf_counter() < end:
+        used = time.process_time()
+        time.sleep(LOOK_SECONDS)
+        if time.process_time() - used < LOOK_SECONDS / 2:
+            return
+
+
 # --- the child's side --------------------------------------------------------------------------------
 
 
@@ -144,7 +156,9 @@ def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
             peer.prepare(make_inputs(small)).run()
             _send(_peak_growth(contender.run), answers)
         else:
-            _send(time_runs(contender.run, *arguments), answers)
+            seconds = time_runs(contender.run, *arguments)
+            settle()
+            _send(seconds, answers)
 
 
 def _send(answer: Any, answers: BinaryIO) -> None:
