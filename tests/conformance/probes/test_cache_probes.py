@@ -58,6 +58,15 @@ WRONG = [
         "causal-alignment",
         GROWING,
         VISIBLE,
+        "visible = torch.ones(1, past + T, dtype=torch.bool)  # a single new token reads all\n"
+        "        if T > 1:\n"
+        "            visible = torch.ones(T, past + T, dtype=torch.bool).tril()",
+        "tril()",
+    ),
+    (
+        "causal-alignment",
+        GROWING,
+        VISIBLE,
         "visible = torch.ones(T, T, dtype=torch.bool).tril()",
         "& kept",
     ),

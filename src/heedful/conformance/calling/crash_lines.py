@@ -11,11 +11,10 @@ from types import FrameType
 from torch import Tensor, nn
 
 from heedful.conformance.calling.exceptions import (
-    UNEQUAL_SIZES,
-    describe_exception,
     own_frames,
     raising_frame,
     raising_line,
+    unequal_sizes,
 )
 from heedful.conformance.recording.assignments import assignment_before, variables_read
 from heedful.conformance.recording.source import SourceLine, parsed_file
@@ -29,7 +28,7 @@ TURNING: re.Pattern[str] = re.compile(r"(\w+) = \1\.(transpose|permute|contiguou
 def causing_line(error: BaseException) -> SourceLine | None:
     """Return the line that gives a tensor the sizes with which an operation raises; None if it cannot be told."""
     frame, raised = raising_frame(error), raising_line(error)
-    if frame is None or raised is None or not UNEQUAL_SIZES.search(describe_exception(error)):
+    if frame is None or raised is None or unequal_sizes(error) is None:
         return None
     return (
         _swapped_unpacking(frame, raised)
@@ -83,8 +82,7 @@ def _assignment_in_caller(error: BaseException) -> SourceLine | None:
 
     The size is one of the two that should be equal. The raising code was given the tensor, so it is not at fault.
     """
-    said = UNEQUAL_SIZES.search(describe_exception(error))
-    sizes = set() if said is None else set(map(int, said.groups()))
+    sizes = set(unequal_sizes(error) or ())
     for frame, line in reversed(own_frames(error)[:-1]):
         file, first = frame.f_code.co_filename, frame.f_code.co_firstlineno
         unknown = sizes.difference(_numbers(frame))

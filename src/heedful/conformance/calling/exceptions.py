@@ -78,15 +78,19 @@ def own_frames(error: BaseException) -> list[tuple[FrameType, int]]:
     return [(frame, line) for frame, line in frames if line and not _is_runner(frame.f_globals)]
 
 
+def unequal_sizes(error: BaseException) -> tuple[int, int] | None:
+    """Return the two sizes that an operation needs to be equal; None if the exception says nothing of the kind."""
+    said = UNEQUAL_SIZES.search(describe_exception(error))
+    return None if said is None else (int(said[1]), int(said[2]))
+
+
 def without_tensors(error: BaseException) -> BaseException:
     """Return an exception whose frames no longer hold their local variables, which may be large tensors.
 
     An AttributeError keeps them, because they tell whether an argument lacks the attribute, and so do errors of unequal
     sizes, because they tell which mask does not fit.
     """
-    if not isinstance(error, AttributeError) and not UNEQUAL_SIZES.search(
-        describe_exception(error)
-    ):
+    if not isinstance(error, AttributeError) and unequal_sizes(error) is None:
         traceback.clear_frames(error.__traceback__)
     return error
 
@@ -113,11 +117,11 @@ def unfit_mask(error: BaseException) -> UnfitMask | None:
 
     It is a Boolean tensor, or one whose variable is named a mask, in the statement that raises.
     """
-    said, own = UNEQUAL_SIZES.search(describe_exception(error)), own_frames(error)
-    if said is None or not own:
+    sizes, own = unequal_sizes(error), own_frames(error)
+    if sizes is None or not own:
         return None
     frame, line = own[-1]
-    code, sizes = frame.f_code, (int(said[1]), int(said[2]))
+    code = frame.f_code
     for name in variables_read(code.co_filename, line):
         tensor = frame.f_locals.get(name)
         if not isinstance(tensor, Tensor) or not (

@@ -18,12 +18,12 @@ from torch.overrides import TorchFunctionMode
 from heedful.conformance.calling import names
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.exceptions import (
-    UNEQUAL_SIZES,
     attempt,
     describe_exception,
     described_with_line,
     raising_frame,
     raising_line,
+    unequal_sizes,
 )
 from heedful.conformance.calling.layouts import likely_layouts, unpacked_ranks
 from heedful.conformance.calling.target import Target, is_required
@@ -160,8 +160,8 @@ def proof_of_bug(failures: Sequence[FailedCall]) -> BaseException | None:
 
 def _are_of_same_sizes(errors: Sequence[BaseException]) -> bool:
     """Check whether all exceptions name the same two sizes, which then belong to the target and not to the tokens."""
-    found = [UNEQUAL_SIZES.search(describe_exception(it)) for it in errors]
-    return None not in found and len({it.groups() for it in found if it is not None}) == 1
+    found = {unequal_sizes(it) for it in errors}
+    return None not in found and len(found) == 1
 
 
 def _errors(caller: Caller, ranks: set[int]) -> Iterator[tuple[tuple[int, int], Exception]]:

@@ -117,6 +117,11 @@ class Resized:
 
         return mapped(resize, self.value)
 
+    @property
+    def has_part_per_sequence(self) -> bool:
+        """Whether the argument is one tensor, with a part for each sequence on its first axis."""
+        return isinstance(self.value, Tensor) and self.axes.of(self.value.shape)[:1] == "B"
+
     def part(self, B: int, start: int, stop: int, dtype: torch.dtype) -> Any:
         """Return the argument for the tokens from `start` up to `stop`, while earlier ones are in a cache.
 

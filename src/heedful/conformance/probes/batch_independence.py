@@ -70,7 +70,8 @@ def _mixed_by_arguments(evidence: Evidence, together: int) -> Iterator[Finding]:
             or value.shape[:1] != (B,)
         ):
             continue
-        if together == 1 and constant is not MEMORY and not _is_of_sequences(constant):
+        of_sequences = isinstance(constant, Resized) and constant.has_part_per_sequence
+        if together == 1 and constant is not MEMORY and not of_sequences:
             continue  # its first axis may have this size by chance
         changed = value.clone()
         changed[first] = value[first].flip(-1) + 1
@@ -88,13 +89,6 @@ def _mixed_by_arguments(evidence: Evidence, together: int) -> Iterator[Finding]:
                 _line(evidence, _first_mixing_step(evidence, after, 0, together)),
             )
             return
-
-
-def _is_of_sequences(constant: object) -> bool:
-    """Check whether an argument of an example has a part for each sequence."""
-    if not isinstance(constant, Resized) or not isinstance(constant.value, Tensor):
-        return False
-    return constant.axes.of(constant.value.shape)[:1] == "B"
 
 
 def _entries_together(evidence: Evidence) -> int:

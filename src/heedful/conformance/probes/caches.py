@@ -14,7 +14,7 @@ from heedful.conformance.probes.cache_causes import find_cache_cause
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.state import first_difference, line_changing_state
 from heedful.conformance.recording.observation import Observation
-from heedful.conformance.recording.source import prose_about
+from heedful.conformance.recording.source import own_text, prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
 
 CACHE_KINDS: dict[str, str] = {
@@ -30,6 +30,10 @@ ONE_TOKEN: re.Pattern[str] = re.compile(
     r"|\b(one at a time|token by token)\b"
 )
 """What code says in words, in lower case, if each call with a filled cache takes one token."""
+SEVERAL_TOKENS: re.Pattern[str] = re.compile(
+    r"(\w*(len|length|seq|tokens)\w*|\b[TLNSn]|(shape\[-?\d\]|size\(-?\d\))) > 1\b"
+)
+"""A question of code that treats several tokens in another way than one: its words about one token are no limit."""
 
 
 @probe("cache-mismatch", "causal-alignment", "rotary-offset", "stale-state")
@@ -39,7 +43,7 @@ def cache(evidence: Evidence) -> Iterator[Finding | Fact]:
     if use is None or evidence.subject.fixed_sizes is not None:
         return
     yield Fact("cache", CACHE_KINDS[use.kind].format(argument=use.argument))
-    alone = ONE_TOKEN.search(prose_about(evidence.subject.callee)) is not None
+    alone = _takes_one_token(evidence)
     for sizes in chunk_sizes(evidence.inputs.sizes[1]):
         if alone and max(sizes[1:]) > 1:
             continue
@@ -47,6 +51,12 @@ def cache(evidence: Evidence) -> Iterator[Finding | Fact]:
         if finding is not None:
             yield finding
             return
+
+
+def _takes_one_token(evidence: Evidence) -> bool:
+    """Check whether each call with a filled cache takes one token, by what the code says."""
+    callee = evidence.subject.callee
+    return bool(ONE_TOKEN.search(prose_about(callee)) and not SEVERAL_TOKENS.search(own_text(callee)))
 
 
 def chunk_sizes(T: int) -> list[tuple[int, ...]]:

@@ -77,8 +77,7 @@ def _of_sequences(constants: Mapping[str, Any]) -> dict[str, Tensor]:
     return {
         name: it.value
         for name, it in constants.items()
-        if isinstance(it, Resized) and isinstance(it.value, Tensor)
-        if it.axes.of(it.value.shape)[:1] == "B"
+        if isinstance(it, Resized) and it.has_part_per_sequence
     }
 
 

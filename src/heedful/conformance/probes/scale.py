@@ -88,9 +88,8 @@ def scale(evidence: Evidence) -> Iterator[Finding | Fact]:
         formula = used.formula and f" = {used.formula}"
         yield Fact("scale", f"{used.factor:.4g}{formula} (head size {D})")
         wrong = abs(used.factor - D**-0.5) > TOLERANCE * D**-0.5
-        wrong &= (
-            not summed or used.formula in MISTAKEN
-        )  # a sum of several products may need another scale
+        if summed and used.formula not in MISTAKEN:
+            continue  # a sum of several products may need another scale
         if wrong and D > 1 and not _is_intended(evidence, index, attention, used.factor):
             yield _finding(evidence, observation, attention, used, is_sum=summed)
             return
