@@ -26,7 +26,9 @@ from heedful.bench.workload import AttentionWorkload, make_inputs
 from heedful.errors import HeedfulError
 from heedful.timing import time_runs
 
-LOOK_SECONDS: float = 0.001  # the time in which a process shows whether its threads wait in a busy loop
+LOOK_SECONDS: float = (
+    0.001  # the time in which a process shows whether its threads wait in a busy loop
+)
 MAX_SETTLE_SECONDS: float = 0.5
 WARM_UP_TOKENS: int = 16
 ISA_LIMITS: tuple[str, ...] = ("HEEDFUL_ISA", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")

@@ -332,3 +332,12 @@ def test_a_detached_copy_beside_the_tensor_is_meant(tmp_path):
     assert "gradient-wrong" not in [name for name, _ in found(tmp_path, source)]
     wrong = source.replace("still = v.detach()", "v = v.detach()").replace("@ still", "@ v")
     assert "gradient-wrong" in [name for name, _ in found(tmp_path, wrong)]
+
+
+def test_heads_that_were_never_split_cannot_be_merged(tmp_path):
+    split = ".view(B, T, 3, self.heads, -1).permute(2, 0, 3, 1, 4)"
+    wrong = LOCAL_SCALE.replace(split, ".chunk(3, dim=-1)")
+    (bug,) = found(tmp_path, wrong)
+    assert bug == ("heads-mixed-merge", "q, k, v = self.qkv(x).chunk(3, dim=-1)")
+    one_head = wrong.replace("heads=4", "heads=1").replace(".transpose(1, 2)", "")
+    assert found(tmp_path, one_head) == []

@@ -88,6 +88,50 @@ def test_a_scale_that_a_call_passes_on_is_blamed_where_it_comes_from(tmp_path, q
     assert line in bug.place.source
 
 
+def test_an_unpacked_size_is_right_and_dividing_by_it_is_wrong(tmp_path):
+    source = CORRECT.replace("key.shape[-1] ** 0.5", "C**0.5")
+    with edited(tmp_path, source=source) as attention:
+        bugs = check(attention, causal=True).bugs
+    assert [(it.name, it.place and it.place.source) for it in bugs] == [
+        ("scale-wrong", "scores = scores / C**0.5")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("root", "given", "line"),
+    [
+        ("math.sqrt(size)", "d_model", "self.divide = Divide(d_model)"),
+        ("size ** 0.5", "d_model", "self.divide = Divide(d_model)"),
+        ("2 * size ** 0.5", "d_model // num_heads", "self.divisor = 2 * size ** 0.5"),
+    ],
+    ids=["a function", "a power", "the root itself is right"],
+)
+def test_a_submodule_that_divides_by_the_root_of_a_size_is_given_the_wrong_size(
+    tmp_path, root, given, line
+):
+    divide = f"""
+import math
+
+class Divide(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.divisor = {root}
+
+    def forward(self, scores):
+        return scores / self.divisor
+
+"""
+    source = CORRECT.replace(CLASS, divide + CLASS)
+    source = source.replace("scores / key.shape[-1] ** 0.5", "self.divide(scores)")
+    source = source.replace(
+        "        self.p = dropout\n",
+        f"        self.p = dropout\n        self.divide = Divide({given})\n",
+    )
+    with edited(tmp_path, source=source) as attention:
+        bugs = check(attention, causal=True).bugs
+    assert [(it.name, it.place and it.place.source) for it in bugs] == [("scale-wrong", line)]
+
+
 @pytest.mark.parametrize(
     ("fill", "diagonal", "bug"),
     [("-8.0", 1, "mask-fill-too-small"), ("torch.finfo(x.dtype).min", 0, "self-hidden")],

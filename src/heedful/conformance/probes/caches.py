@@ -56,7 +56,9 @@ def cache(evidence: Evidence) -> Iterator[Finding | Fact]:
 def _takes_one_token(evidence: Evidence) -> bool:
     """Check whether each call with a filled cache takes one token, by what the code says."""
     callee = evidence.subject.callee
-    return bool(ONE_TOKEN.search(prose_about(callee)) and not SEVERAL_TOKENS.search(own_text(callee)))
+    return bool(
+        ONE_TOKEN.search(prose_about(callee)) and not SEVERAL_TOKENS.search(own_text(callee))
+    )
 
 
 def chunk_sizes(T: int) -> list[tuple[int, ...]]:

@@ -34,12 +34,14 @@ def head_merge(evidence: Evidence) -> Iterator[Finding | Fact]:
             if evidence.subject.convention.is_image:
                 forms += _with_tokens_on_one_axis(value, T)
             if _mixes_tokens(forms, expected):
+                unsplit = _unsplit_queries(evidence)
+                reason = "" if unsplit is None else " The queries were never split into heads."
                 yield Finding(
                     "heads-mixed-merge",
                     "bug",
-                    "After the heads are merged, a token's row holds contexts of other tokens.",
+                    f"After the heads are merged, a token's row holds contexts of other tokens.{reason}",
                     f"B = {B}, T = {T}",
-                    SourceLine.of(step),
+                    SourceLine.of(unsplit or step),
                 )
                 return
 
@@ -67,6 +69,20 @@ def _of_heads_apart(evidence: Evidence) -> Iterator[tuple[Tensor, Step]]:
     ]
     if len({it.shape for it, _ in contexts}) == 1 < len(contexts):
         yield torch.cat([it for it, _ in contexts], -1), contexts[-1][1]
+
+
+def _unsplit_queries(evidence: Evidence) -> Step | None:
+    """Return the step whose result is taken as the queries of one head, in a target of several heads."""
+    B, _ = evidence.inputs.sizes
+    for attention in evidence.attentions:
+        made = attention.query_source.step
+        if (
+            len(attention.query) == B
+            and (evidence.expected.num_heads or 1) > 1
+            and made is not None
+        ):
+            return evidence.baseline.trace.steps[made]
+    return None
 
 
 def _mixes_tokens(forms: list[Tensor], expected: Tensor) -> bool:

@@ -52,6 +52,8 @@ MISTAKEN: tuple[str, ...] = ("1/√d_model", "1/d_model", "√head_dim", "head_d
 """Scales that no design asks for."""
 SCALES: re.Pattern[str] = re.compile(r"scal|temper|denom|norm_fac")
 """Names of attributes that hold the scale, or what the scores are divided by."""
+UNPACKING: re.Pattern[str] = re.compile(r"\(?\w+,[\w\s,*]*\)? = [\w.]+\.(shape|size\(\))")
+"""A statement that unpacks a shape."""
 
 
 class _Scale(NamedTuple):
@@ -351,7 +353,8 @@ def _assignment_of_factor(
 ) -> SourceLine | None:
     """Return the line that gives a wrong number to the local variable that a step multiplies or divides by.
 
-    A variable that holds the head size is right, and what the step does with it is wrong.
+    A variable that holds the head size is right, and what the step does with it is wrong. So is one of several that a
+    shape is unpacked into: it is the size of another axis, and no scale.
     """
     numbers = [it for it in step.arguments if isinstance(it, int | float) and it > 0]
     try:
@@ -368,7 +371,13 @@ def _assignment_of_factor(
             name, power = _variable_with_power(operand)
             assigned = name and last_assignment(evidence.subject.callee, step, name)
             made = [it for it in observation.trace if assigned and it.line == assigned.line]
-            if assigned and not made and not math.isclose(numbers[0] ** (1 / power), head_size):
+            unpacked = assigned and UNPACKING.match(assigned.source)
+            if (
+                assigned
+                and not unpacked
+                and not made
+                and not math.isclose(numbers[0] ** (1 / power), head_size)
+            ):
                 return assigned
     return None
 

@@ -105,10 +105,13 @@ def attribute_definition(
 
 
 def _given_value(module: nn.Module, path: str, statement: ast.stmt) -> SourceLine | None:
-    """Return the line that creates a submodule with the value of an attribute, which `self.x = x` only keeps."""
+    """Return the line that creates a submodule with the value of an attribute, which the submodule is only given.
+
+    The submodule keeps it, `self.x = x`, or its square root.
+    """
     match statement:
-        case ast.Assign(targets=[ast.Attribute(attr=_)], value=ast.Name(id=parameter)) if path:
-            pass
+        case ast.Assign(targets=[ast.Attribute(attr=_)], value=value) if path:
+            parameter = value.id if isinstance(value, ast.Name) else _radicand(value)
         case _:
             return None
     outer, _, name = path.rpartition(".")
@@ -126,6 +129,15 @@ def _given_value(module: nn.Module, path: str, statement: ast.stmt) -> SourceLin
                 if parameter in given or parameter in [*accepted][: len(call.args)]:
                     return source.line_of(created)
     return None
+
+
+def _radicand(value: ast.expr) -> str:
+    """Return the variable of which an expression is the square root or its inverse; "" for other expressions."""
+    root = re.fullmatch(
+        r"(?:1(?:\.0)? / )?(?:\w+\.)?(?:sqrt\((\w+)\)|pow(?:er)?\((\w+), -?0?\.5\))|(\w+) \*\* -?0?\.5",
+        ast.unparse(value),
+    )
+    return "" if root is None else next(filter(None, root.groups()))
 
 
 def layer_definition(
