@@ -128,11 +128,6 @@ struct DecodeTile {
         }
     }
 
-    static void prefetch_row(const N *from, int64_t count) {
-        constexpr int64_t LINE = 64 / sizeof(N);
-        for (int64_t i = 0; i < count; i += LINE) __builtin_prefetch(from + i);
-    }
-
     // Copy `count` numbers to a row of `row` operands that ends with zeros; nullptr gives zeros alone.
     void copy_padded(const N *from, int64_t count, T *to, int64_t row) const {
         memset(to, 0, sizeof(T) * row);

@@ -23,6 +23,13 @@ INLINE void copy_row(const N *from, int64_t count, float *to) {
 
 INLINE void store_row(float *to, F numbers) { store(to, numbers); }
 
+// Fetch a row into the cache.
+template <class N>
+INLINE void prefetch_row(const N *from, int64_t count) {
+    constexpr int64_t LINE = 64 / sizeof(N);
+    for (int64_t i = 0; i < count; i += LINE) __builtin_prefetch(from + i);
+}
+
 // The numbers [at, at + W) of a row of `count` numbers, zeros beyond its end.
 template <class N>
 INLINE F lane_vector(const N *row, int64_t at, int64_t count) {
@@ -47,11 +54,16 @@ constexpr int64_t operand_row(int64_t size) {
 template <class N, bool PAIRS, int LANES, class RowOf, class T>
 INLINE void load_lanes(RowOf row_of, int count, int64_t D, bool negate, T *to) {
     const int64_t words = operands<T>(D);
+    const N *rows[LANES];
+    for (int lane = 0; lane < LANES; lane++) {
+        rows[lane] = lane < count ? row_of(lane) : nullptr;
+        if (rows[lane]) prefetch_row(rows[lane], D);  // all at once: memory answers many requests in the time of one
+    }
     for (int lane = 0; lane < LANES; lane += W)
         for (int64_t d = 0; d < words; d += W) {
             F v[W];
             for (int i = 0; i < W; i++) {
-                const N *row = lane + i < count ? row_of(lane + i) : nullptr;
+                const N *row = rows[lane + i];
                 if (!row)
                     v[i] = F{};
                 else if constexpr (PAIRS)
