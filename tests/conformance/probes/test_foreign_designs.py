@@ -308,6 +308,17 @@ class MaskedCausal(Heads):
         return self.to_out((weights @ value).transpose(1, 2).flatten(2))
 
 
+class Frequencies(Heads):
+    """Compares and mixes the frequencies of a series (Zhou et al. 2022)."""
+
+    def forward(self, x):
+        query, key, value = (torch.fft.rfft(it, dim=2) for it in self.split(x))
+        scores = query @ key.mT
+        context = torch.complex(scores.real.tanh(), scores.imag.tanh()) @ value
+        context = torch.fft.irfft(context, n=x.shape[1], dim=2)
+        return self.to_out(context.transpose(1, 2).flatten(2))
+
+
 @pytest.mark.parametrize(
     "design",
     [
@@ -360,3 +371,8 @@ def test_a_boolean_mask_of_unusual_polarity_is_suspicious_if_masks_are_added():
     found = check(Additive(), example=torch.randn(2, 5, 24)).findings
     (finding,) = (it for it in found if it.name == "mask-inverted")
     assert finding.level == "suspicious"
+
+
+def test_every_probe_of_complex_numbers_runs():
+    torch.manual_seed(0)
+    assert check(Frequencies()).findings == ()

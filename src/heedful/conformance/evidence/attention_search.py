@@ -90,7 +90,10 @@ class _Finder:
         self._contexts: set[int] = set()
 
     def product(self, step: Step) -> Product | None:
-        """Return a step as a product of two tensors that depend on tokens; None if it is something else."""
+        """Return a step as a product of two tensors that depend on tokens; None if it is something else.
+
+        Complex numbers have no order, so products of frequencies are no scores of a softmax.
+        """
         if step.operation not in PRODUCTS:
             return None
         arguments = _flattened((*step.arguments, *step.keywords.values()))
@@ -100,7 +103,11 @@ class _Finder:
         if len(sources) != 2 or not all(self._depends_on_tokens(source) for source in sources):
             return None
         values = [value_of(self._observation, source) for source in sources]
-        operands = [(s, v) for s, v in zip(sources, values, strict=True) if v is not None]
+        operands = [
+            (source, value)
+            for source, value in zip(sources, values, strict=True)
+            if value is not None and not value.is_complex()
+        ]
         product = product_of(step, operands) if len(operands) == 2 else None
         if product is not None and step.operation == "einsum":
             product = with_pixels_as_one(product, self._observation.inputs.sizes[1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from upstream.cases import Case, sizes
 from upstream.proofs import (
@@ -12,8 +13,10 @@ from upstream.proofs import (
     C,
     H,
     T,
+    heads,
     in_steps,
     made,
+    merged,
     proves,
     tokens,
 )
@@ -123,6 +126,22 @@ CASES = (
         known_as=("cache-mismatch",),
         options={"causal": True, **sizes(hidden_size=32, num_heads=4, num_kv_heads=2)},
     ),
+    Case(
+        "flash_linear_attention_268",
+        "LinearAttention",
+        "fla-org/flash-linear-attention#268",
+        "cache-mismatch",
+        known_as=("rows-not-normalised",),
+        options={"causal": True, **sizes(hidden_size=32, num_heads=4)},
+    ),
+    Case(
+        "executorch_21749",
+        "CachedAttention",
+        "pytorch/executorch#21749",
+        "causal-alignment",
+        known_as=("cache-mismatch",),
+        options={"causal": True, **sizes(dim=32, n_heads=4, n_kv_heads=2)},
+    ),
 )
 
 
@@ -208,3 +227,21 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
 def _(module: Any) -> tuple[Tensor, Tensor]:
     m, x = made(module.LlamaAttention, C, H, 2), tokens()
     return in_steps(m, x), m(x)[0]
+
+
+@proves("flash_linear_attention_268")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.LinearAttention, C, H), tokens()
+    q, k, v = F.elu(heads(m.q_proj(x))) + 1, F.elu(heads(m.k_proj(x))) + 1, heads(m.v_proj(x))
+    weights = (q @ k.transpose(-2, -1)).tril()
+    expected = m.o_proj(merged(weights / weights.sum(-1, keepdim=True) @ v))
+    return torch.stack([m(x)[0], in_steps(m, x)]), expected.expand(2, B, T, C)
+
+
+@proves("executorch_21749")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.CachedAttention, C, H, 2, 8), tokens()
+    q, k, v = heads(m.wq(x)), heads(m.wk(x), 2), heads(m.wv(x), 2)
+    context = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    expected = m.wo(merged(context))
+    return torch.stack([m(x)[0], in_steps(m, x)]), expected.expand(2, B, T, C)

@@ -138,6 +138,13 @@ CASES = (
         "dropout-in-eval",
         options=sizes(n_head=4, n_feat=32, dropout_rate=0.1),
     ),
+    Case(
+        "ibl_mtm_13",
+        "NeuralAttention",
+        "colehurwitz/IBL_MtM_model#13",
+        "dropout-in-eval",
+        options=sizes(hidden_size=32, n_heads=4),
+    ),
 )
 
 
@@ -261,3 +268,10 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     m, x = made(module.MultiHeadedAttention, H, C, 0.5), tokens()
     context = attended(m.linear_q(x), m.linear_k(x), m.linear_v(x), REAL)
     return m(x, x, x, REAL[:, None]), m.linear_out(context)
+
+
+@proves("ibl_mtm_13")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.NeuralAttention, 0, C, H), tokens()
+    context = attended(m.query(x), m.key(x), m.value(x), CAUSAL)
+    return m(x, CAUSAL.expand(B, T, T)), m.out_proj(context)

@@ -77,6 +77,11 @@ def _nodes_of_graphs() -> tuple[Any, ...]:
     return torch.randn(7, 16), torch.tensor([0, 0, 0, 1, 1, 1, 1])
 
 
+def _encoder_and_decoder_states() -> tuple[Any, ...]:
+    """Return the states of an encoder and the state of a decoder."""
+    return torch.randn(2, 6, 32), torch.randn(2, 32)
+
+
 CASES = (
     Case("fuxictr_30", "MultiHeadSelfAttention", "reczoo/FuxiCTR#30", "heads-mixed-split"),
     Case(
@@ -326,6 +331,29 @@ CASES = (
         known_as=("rows-not-normalised", "softmax-wrong-dim"),
         options=sizes(in_channels=16, channels=8, n_classes=3),
         example=_nodes_of_graphs,
+    ),
+    Case(
+        "axlearn_842",
+        "GroupedQueryAttention",
+        "apple/axlearn#842",
+        "group-order",
+    ),
+    Case(
+        "anygpt_10",
+        "CausalSelfAttention",
+        "any-LABS/anyGPT#10",
+        "heads-mixed-merge",
+        known_as=("heads-mixed-split", "future-leak"),
+        options={"causal": True},
+    ),
+    Case(
+        "cntk_2083",
+        "AttentionModel",
+        "microsoft/CNTK#2083",
+        "context-wrong",
+        known_as=("keys-values-swapped",),
+        options=sizes(attention_dim=24, enc_dim=32, dec_dim=32),
+        example=_encoder_and_decoder_states,
     ),
 )
 
@@ -632,3 +660,25 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     m, graphs = made(module.Readout, C, 8, 3), [tokens(3, C), tokens(4, C), tokens(2, C)]
     numbers = torch.arange(3).repeat_interleave(torch.tensor([3, 4, 2]))
     return m(torch.cat(graphs), numbers), torch.cat([m(graph) for graph in graphs])
+
+
+@proves("axlearn_842")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.GroupedQueryAttention), tokens(B, T, 32)
+    q, k, v = heads(m.q_proj(x)), heads(m.k_proj(x), 2), heads(m.v_proj(x), 2)
+    return m(x), m.o_proj(merged(F.scaled_dot_product_attention(q, k, v, enable_gqa=True)))
+
+
+@proves("anygpt_10")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.CausalSelfAttention), tokens(B, T, 32)
+    q, k, v = m.c_attn(x).chunk(3, -1)
+    return m(x), m.c_proj(attended(q, k, v, CAUSAL))
+
+
+@proves("cntk_2083")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, states, state = made(module.AttentionModel, C, C, C), tokens(), tokens(B, C)
+    u = m.attn_proj_tanh((m.attn_proj_enc(states) + m.attn_proj_dec(state)[:, None]).tanh())
+    weights = u[..., 0].masked_fill(~REAL, float("-inf")).softmax(-1)
+    return m(states, state, REAL), torch.einsum("bt,btc->bc", weights, states)

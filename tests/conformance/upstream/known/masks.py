@@ -17,6 +17,7 @@ from upstream.proofs import (
     T,
     attended,
     heads,
+    in_steps,
     made,
     merged,
     proves,
@@ -101,6 +102,28 @@ def _video_and_query() -> tuple[Any, ...]:
     """Return two videos of 7 frames, two queries of up to 5 words, and where there are words."""
     words = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
     return torch.randn(2, 7, 32), torch.randn(2, 5, 32), words
+
+
+def _targets_and_memory() -> tuple[Any, ...]:
+    """Return 6 tokens and 5 tokens of the encoder, both with the time first."""
+    return torch.randn(6, 2, 32), torch.randn(5, 2, 32)
+
+
+def _exercises() -> tuple[Any, ...]:
+    """Return 6 exercises as queries and keys, their answers as values, and the mask of what was before."""
+    exercises = torch.randn(2, 6, 32)
+    mask = torch.ones(1, 1, 6, 6).tril()
+    return exercises, exercises, torch.randn(2, 6, 32), mask
+
+
+def _queries_keys_values() -> tuple[Any, ...]:
+    """Return the queries, keys and values of 12 tokens."""
+    return torch.randn(2, 12, 16), torch.randn(2, 12, 16), torch.randn(2, 12, 16)
+
+
+def _tokens_and_empty_cache() -> tuple[Any, ...]:
+    """Return 6 tokens, and the keys, values and length of an empty cache."""
+    return torch.randn(2, 6, 32), (torch.zeros(2, 32, 4, 8), torch.zeros(2, 32, 4, 8), 0)
 
 
 CASES = (
@@ -375,6 +398,41 @@ CASES = (
         known_as=("batch-mixed", "padding-leak", "nan-on-masked-rows", "mask-unused"),
         options=sizes(d_model=32, nhead=4),
         example=_video_and_query,
+    ),
+    Case(
+        "causal_transformer_decoder_1",
+        "CausalTransformerDecoder",
+        "alex-matton/causal-transformer-decoder#1",
+        "future-leak",
+        options={"causal": True, **sizes(d_model=32, nhead=4)},
+        example=_targets_and_memory,
+    ),
+    Case(
+        "eduktm_39",
+        "MultiHeadAttention",
+        "bigdata-ustc/EduKTM#39",
+        "future-leak",
+        known_as=("mask-unused",),
+        options=sizes(n_feat=32, n_heads=4),
+        example=_exercises,
+    ),
+    Case(
+        "local_attention_5",
+        "LocalAttention",
+        "lucidrains/local-attention#5",
+        "future-leak",
+        known_as=("window-missing",),
+        options={"causal": True, **sizes(window_size=4, causal=True, exact_windowsize=True)},
+        example=_queries_keys_values,
+    ),
+    Case(
+        "alpa_608",
+        "OPTSelfAttention",
+        "alpa-projects/alpa#608",
+        "future-leak",
+        known_as=("cache-mismatch", "causal-alignment"),
+        options={"causal": True, **sizes()},
+        example=_tokens_and_empty_cache,
     ),
 )
 
@@ -687,3 +745,35 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     counts = REAL.sum(1)
     alone = [m(video[[i]], text[[i], : counts[i]]) for i in range(B)]
     return m(video, text, REAL.long()), torch.cat(alone)
+
+
+@proves("causal_transformer_decoder_1")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.CausalTransformerDecoder, C, H)
+    x, memory = tokens(T, B, C), tokens(5, B, C)
+    return m(x, memory), torch.cat([m(x[: t + 1], memory)[-1:] for t in range(T)])
+
+
+@proves("eduktm_39")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, v = made(module.MultiHeadAttention, C, n_heads=H), tokens(), tokens()
+    mask = CAUSAL[None, None]
+    parts = [m(x[:, :t], x[:, :t], v[:, :t], mask[:, :, :t, :t])[:, -1:] for t in range(1, T + 1)]
+    return m(x, x, v, mask), torch.cat(parts, 1)
+
+
+@proves("local_attention_5")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.LocalAttention, 4, causal=True, exact_windowsize=True)
+    q, k, v = (tokens(B, 12, C) for _ in range(3))
+    keep = torch.ones(12, 12, dtype=torch.bool).tril().triu(-4)
+    return m(q, k, v), F.scaled_dot_product_attention(q, k, v, attn_mask=keep)
+
+
+@proves("alpa_608")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.OPTSelfAttention, module.OPTConfig(C, H, 8)), tokens()
+    q, k, v = m.qkv_combined(x).chunk(3, -1)
+    expected = m.out_proj(attended(q, k, v, CAUSAL))
+    steps = in_steps(lambda y, cache: m(y, cache or m.init_cache(B, torch.float64)), x)
+    return torch.stack([m(x)[0], steps]), expected.expand(2, B, T, C)

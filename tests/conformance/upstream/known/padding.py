@@ -68,6 +68,14 @@ def _histories() -> tuple[Any, ...]:
     return items, torch.tensor([6, 4])
 
 
+def _scene() -> tuple[Any, ...]:
+    """Return 4 trajectories, the condition, 6 tokens of a scene that has only 4, and which neighbors are missing."""
+    scene = torch.randn(2, 6, 32)
+    scene[:, 4:] = 0
+    missing = torch.tensor([[False, False, True], [False, True, True]])
+    return torch.randn(2, 4, 32), torch.randn(2, 32), scene, missing
+
+
 CASES = (
     Case(
         "flash_linear_attention_1266",
@@ -178,6 +186,23 @@ CASES = (
         "nan-on-masked-rows",
         known_as=("output-not-finite",),
         options=sizes(d_model=32, n_heads=4, local_context=3),
+    ),
+    Case(
+        "axolotl_3735",
+        "DiffusionAttention",
+        "axolotl-ai-cloud/axolotl#3735",
+        "padding-leak",
+        known_as=("mask-unused",),
+        options=sizes(hidden_size=32, num_attention_heads=4),
+    ),
+    Case(
+        "diffusion_planner_156",
+        "DiT",
+        "tier4/Diffusion-Planner#156",
+        "padding-leak",
+        known_as=("mask-unused",),
+        options=sizes(depth=1, hidden_dim=32, heads=4),
+        example=_scene,
     ),
 )
 
@@ -304,3 +329,18 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
         expected[i, :count] = m.out_projection(merged(context))[0]
     # what there is at padding is free, but it must be a number
     return actual, torch.where(REAL[..., None], expected, actual.nan_to_num())
+
+
+@proves("axolotl_3735")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.DiffusionAttention, C, H), tokens()
+    context = attended(m.q_proj(x), m.k_proj(x), m.v_proj(x), REAL)
+    return m(x, REAL.long()), m.o_proj(context)
+
+
+@proves("diffusion_planner_156")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, y, scene = made(module.DiT, 2, C, H), tokens(B, 4, C), tokens(B, C), tokens()
+    missing = torch.zeros(B, 3, dtype=torch.bool)
+    padded = F.pad(scene, (0, 0, 0, 2))
+    return m(x, y, padded, missing), m(x, y, scene, missing)

@@ -143,6 +143,14 @@ CASES = (
         known_as=("weights-wrong",),
         options=sizes(n_head=4, n_feat=32),
     ),
+    Case(
+        "mlx_lm_1396",
+        "LanguageModel",
+        "ml-explore/mlx-lm#1396",
+        "rotary-offset",
+        known_as=("rotary-mismatch", "cache-mismatch"),
+        options={"causal": True},
+    ),
 )
 
 
@@ -326,3 +334,19 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     scores = scores + torch.einsum("bhid,ijhd->bhij", q + m.pos_bias_v, places)
     scores = (scores / 2).masked_fill(~REAL[:, None, None], float("-inf"))
     return m(x, REAL[:, None]), m.linear_out(merged(scores.softmax(-1) @ v))
+
+
+@proves("mlx_lm_1396")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.LanguageModel, module.TextConfig(hidden_size=C, head_dim=4)), tokens()
+    expected, k, v = x, x, x
+    for layer in m.layers:
+        a, y = layer.self_attn, layer.input_layernorm(expected)
+        if not a.is_kv_shared_layer:
+            k, v = rotated(heads(a.k_proj(y), 2)), heads(a.v_proj(y), 2)
+        q = rotated(heads(a.q_proj(y)))
+        context = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        expected = expected + a.o_proj(merged(context))
+    cache = m.make_cache()
+    steps = torch.cat([m(part, cache) for part in x.split([3, 2, 1], 1)], 1)
+    return torch.stack([m(x), steps]), expected.expand(2, B, T, C)

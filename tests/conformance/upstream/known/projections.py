@@ -71,6 +71,11 @@ def _nodes() -> tuple[Any, ...]:
     return (torch.randn(7, 16),)
 
 
+def _two_stages() -> tuple[Any, ...]:
+    """Return what two stages know."""
+    return (torch.randn(3, 2, 32),)
+
+
 CASES = (
     Case("lanmt_11", "TransformerCrossEncoderLayer", "zomux/lanmt#11", "projection-unused"),
     Case(
@@ -228,6 +233,15 @@ CASES = (
         "projection-unused",
         known_as=("keys-values-swapped", "context-wrong"),
         options=sizes(h=4, d_model=32),
+    ),
+    Case(
+        "aitm_1",
+        "Attention",
+        "adtalos/AITM-torch#1",
+        "projection-unused",
+        known_as=("keys-values-swapped", "weights-wrong"),
+        options=sizes(dim=32),
+        example=_two_stages,
     ),
 )
 
@@ -449,3 +463,10 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     m, x, text = made(module.MultiHeadedAttention, H, C), tokens(B, 5, C), tokens()
     context = attended(m.q_proj(x), m.k_proj(text), m.v_proj(text), REAL)
     return m(x, text, text, REAL[:, None]), m.o_proj(context)
+
+
+@proves("aitm_1")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Attention, C), tokens(B, 2, C)
+    scores = torch.einsum("bsc,bsc->bs", m.q_layer(x), m.k_layer(x)) / C**0.5
+    return m(x), torch.einsum("bs,bsc->bc", scores.softmax(-1), m.v_layer(x))

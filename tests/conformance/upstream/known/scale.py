@@ -35,6 +35,11 @@ def _tokens_first() -> tuple[Any, ...]:
     return (torch.randn(6, 2, 32),)
 
 
+def _cells() -> tuple[Any, ...]:
+    """Return the states of 5 cells, and the drug that each was given."""
+    return torch.randn(5, 16), F.one_hot(torch.tensor([0, 2, 1, 1, 0]), 3).float()
+
+
 CASES = (
     Case(
         "machine_learning_13",
@@ -143,6 +148,29 @@ CASES = (
         "upskyy/Squeezeformer#1",
         "scale-wrong",
         options=sizes(d_model=32, num_heads=4),
+    ),
+    Case(
+        "dl4proteins_12",
+        "MultiHeadAttention",
+        "Graylab/DL4Proteins-notebooks#12",
+        "scale-wrong",
+        options={"causal": True, **sizes(n_embd=32, num_heads=4, block_size=64)},
+    ),
+    Case(
+        "attention_is_all_you_need_42",
+        "MultiHeadAttention",
+        "jadore801120/attention-is-all-you-need-pytorch#42",
+        "scale-wrong",
+        options=sizes(n_head=4, d_model=32, d_k=8, d_v=8),
+    ),
+    Case(
+        "cellcap_35",
+        "PerturbationResponse",
+        "broadinstitute/CellCap#35",
+        "scale-missing",
+        known_as=("scale-wrong",),
+        options=sizes(n_latent=16, n_drug=3, n_prog=6),
+        example=_cells,
     ),
 )
 
@@ -290,3 +318,33 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     return m(x, ~REAL[:, None]), a.out_proj(
         merged((scores / 2).masked_fill(~REAL[:, None, None], -torch.inf).softmax(-1) @ v)
     )
+
+
+@proves("dl4proteins_12")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MultiHeadAttention, C, H, T), tokens()
+    context = [
+        F.scaled_dot_product_attention(h.query(x), h.key(x), h.value(x), is_causal=True)
+        for h in m.heads
+    ]
+    return m(x), m.proj(torch.cat(context, -1))
+
+
+@proves("attention_is_all_you_need_42")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MultiHeadAttention, H, C, 4, 4), tokens()
+    hidden = ~REAL[:, None].expand(B, T, T)
+    q, k, v = (torch.einsum("btc,hcd->bhtd", x, w) for w in (m.w_qs, m.w_ks, m.w_vs))
+    context = F.scaled_dot_product_attention(q, k, v, attn_mask=~hidden[:, None])
+    return m(x, x, x, hidden)[0], m.layer_norm(m.proj(merged(context)) + x)
+
+
+@proves("cellcap_35")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, z, drugs = made(module.PerturbationResponse, C, 3, 7), tokens(5, C), [0, 2, 1, 1, 0]
+    p = F.one_hot(torch.tensor(drugs), 3).double()
+    expected = [
+        cell + ((m.H_key[drug] @ cell / C**0.5).softmax(0) * F.softplus(m.H_pq[drug])) @ m.w_qk
+        for cell, drug in zip(z, drugs, strict=True)
+    ]
+    return m(z, p), torch.stack(expected)

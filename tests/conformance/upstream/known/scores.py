@@ -123,6 +123,14 @@ CASES = (
         known_as=("relative-shift-wrong",),
         options={"causal": True, **sizes(d_model=32, n_heads=4)},
     ),
+    Case(
+        "attention_mechanism_1",
+        "cbam",
+        "nikhilroxtomar/Attention-Mechanism-Implementation#1",
+        "weights-wrong",
+        options=sizes(channel=16),
+        example=image,
+    ),
 )
 
 
@@ -217,3 +225,12 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     q, k, v = (heads(part) for part in m.qkv(x).chunk(3, -1))
     context = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
     return m(x), m.proj(merged(context))
+
+
+@proves("attention_mechanism_1")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.cbam, C, 4, 3), tokens(B, C, 4, 4)
+    gate = (m.ca.mlp(x.mean((2, 3))) + m.ca.mlp(x.amax((2, 3)))).sigmoid()
+    y = x * gate[..., None, None]
+    pooled = torch.stack([y.mean(1), y.amax(1)], 1)
+    return m(x), y * m.sa.conv(pooled).sigmoid()

@@ -10,6 +10,7 @@ from torch import Tensor
 from upstream.cases import Case, sizes
 from upstream.proofs import (
     CAUSAL,
+    B,
     C,
     H,
     T,
@@ -116,6 +117,25 @@ CASES = (
         },
         example=_tokens_and_positions,
     ),
+    Case(
+        "ditfastattn_7",
+        "FastAttention",
+        "thu-nics/DiTFastAttn#7",
+        "window-missing",
+        options=sizes(dim=32, heads=4, window_size=2),
+    ),
+    Case(
+        "jax_32300",
+        "LocalSelfAttention",
+        "jax-ml/jax#32300",
+        "window-missing",
+        known_as=("future-leak",),
+        options={
+            "causal": True,
+            "window": 3,
+            **sizes(features=32, num_heads=4, local_window_size=(2, 0)),
+        },
+    ),
 )
 
 
@@ -193,3 +213,19 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     parts = [(x[:, t : t + 2], (cos[t : t + 2], sin[t : t + 2]), state) for t in (0, 2, 4)]
     actual = torch.stack([m(x, (cos, sin)), torch.cat([m(*part) for part in parts], 1)])
     return actual, m.out_proj(merged(context)).expand_as(actual)
+
+
+@proves("ditfastattn_7")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.FastAttention, C, H, 2), tokens()
+    near = torch.ones(T, T, dtype=torch.bool).triu(-2).tril(2)
+    return m(x), m.to_out(attended(m.to_q(x), m.to_k(x), m.to_v(x), near))
+
+
+@proves("jax_32300")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.LocalSelfAttention, C, H, (2, 1)), tokens()
+    near = torch.ones(T, T, dtype=torch.bool).triu(-2).tril(1)
+    expected = m.out(attended(m.query(x), m.key(x), m.value(x), near))
+    masked = m(x, torch.ones(1, 1, 1, T, dtype=torch.bool))
+    return torch.stack([m(x), masked]), expected.expand(2, B, T, C)
