@@ -111,6 +111,8 @@ static __attribute__((noinline)) void product(int64_t M, int64_t lanes, const T 
     if constexpr (BY_TILES<T>) {
         assert(a_k == 1);
         tile_product<ADD>(whole_steps<T>(M), lanes, A, a_row, B, b_k, whole_steps<T>(K), C, c_row);
+    } else if (ADD && a_row == 1) {  // known to the compiler, so that a tile of many rows needs one address for all
+        lane_tiles<MAX_VECTORS, ADD>(M, lanes, A, 1, a_k, B, b_k, K, C, c_row);
     } else {
         lane_tiles<MAX_VECTORS, ADD>(M, lanes, A, a_row, a_k, B, b_k, K, C, c_row);
     }
