@@ -70,6 +70,32 @@ def test_gradients_that_differ_by_rounding_only_are_suspicious(tmp_path):
     assert (finding.name, finding.level) == ("gradient-not-deterministic", "suspicious")
 
 
+GATED = """
+        with torch.no_grad():
+            far = torch.softmax(scores.masked_fill(self.mask[:T, :T], -1e9), dim=-1).cumsum(-1)
+            gate = far.detach() if self.p < 2 else far
+        scores = scores * gate
+"""
+SCORED_UNTRAINED = """
+        with torch.no_grad():
+            scores = query @ key.transpose(-2, -1)
+"""
+SCORES = "        scores = query @ key.transpose(-2, -1)\n"
+
+
+@pytest.mark.parametrize("beside", ["", "query = query.detach()"])
+def test_a_block_without_gradients_is_no_bug_and_hides_none(tmp_path, beside):
+    block = GATED + f"        {beside}\n" * bool(beside)
+    extra = "        scores = scores + 0.1 * (query @ key.mT)\n"
+    with edited(tmp_path, SOFTMAX, block + extra + SOFTMAX) as attention:
+        names = [it.name for it in findings_of(attention(*SIZES))]
+    assert names == ["gradient-wrong"] * bool(beside)
+
+
+def test_a_block_that_keeps_projections_from_training_is_a_bug(tmp_path):
+    assert_bug(tmp_path, "gradient-wrong", SCORES, SCORED_UNTRAINED, "scores = query @ key")
+
+
 CORRECT_GRADIENTS = {
     "the largest score subtracted": (
         SOFTMAX,

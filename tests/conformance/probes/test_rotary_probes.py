@@ -326,3 +326,58 @@ AXIAL = OF_A_GRID.replace(
 )
 def test_the_line_is_found_where_parts_of_the_features_are_rotated_apart(tmp_path, old, new, line):
     assert_names_the_line(tmp_path, "rotary-mismatch", AXIAL, old, new, line)
+
+
+STACKED = """
+import torch
+from torch import nn
+
+class Turning(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.register_buffer("speeds", 100.0 ** -torch.linspace(0, 1, size // 2), persistent=False)
+
+    def forward(self, heads, start):
+        angles = torch.arange(start, start + heads.shape[-2])[:, None] * self.speeds
+        turned = torch.polar(torch.ones_like(angles), angles) * torch.view_as_complex(heads.unflatten(-1, (-1, 2)))
+        return torch.view_as_real(turned).flatten(-2)
+
+class Layer(nn.Module):
+    def __init__(self, width, again):
+        super().__init__()
+        self.again = again
+        self.project = nn.Linear(width, 3 * width)
+        self.turning = Turning(width // 4)
+
+    def forward(self, tokens):
+        count = tokens.shape[1]
+        query, key, value = (it.unflatten(-1, (4, -1)).transpose(1, 2) for it in self.project(tokens).chunk(3, -1))
+        key = self.turning(key, 0)
+        if self.again:
+            first = count - count
+        else:
+            first = 0 * count
+        query = self.turning(query, first)
+        scores = query @ key.mT / query.shape[-1] ** 0.5
+        hidden = torch.ones(count, count, dtype=torch.bool).triu(1)
+        context = scores.masked_fill(hidden, float("-inf")).softmax(-1) @ value
+        return tokens + context.transpose(1, 2).flatten(2)
+
+class Attention(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.layers = nn.ModuleList(Layer(width, again) for again in (False, True))
+
+    def forward(self, tokens):
+        for layer in self.layers:
+            tokens = layer(tokens)
+        return tokens
+"""
+
+
+@pytest.mark.parametrize(("start", "bugs"), [("count - count", 0), ("count", 1), ("2 * count", 1)])
+def test_queries_of_a_later_layer_that_begin_too_late_are_found(tmp_path, start, bugs):
+    with written(tmp_path, STACKED.replace("count - count", start)) as attention:
+        found = check(attention(32), causal=True).bugs
+    assert [it.name for it in found] == ["rotary-offset"] * bugs
+    assert all(it.place is not None and f"first = {start}" in it.place.source for it in found)

@@ -86,3 +86,61 @@ def test_a_helper_that_says_what_it_counts_is_not_blamed(tmp_path, given, bugs):
         found = check(attention, causal=True).bugs
     assert [bug.name for bug in found] == ["window-off-by-one"] * bugs
     assert all(bug.place is not None and call in bug.place.source for bug in found)
+
+
+TWO_SIDED = """
+import torch
+from torch import nn
+
+class Attention(nn.Module):
+    def __init__(self, d_model, window=2):
+        super().__init__()
+        self.window = window
+        self.reach = window, window
+        self.projections = nn.ModuleList(nn.Linear(d_model, d_model) for _ in range(3))
+
+    def forward(self, x):
+        query, key, value = (projection(x) for projection in self.projections)
+        places = torch.arange(x.shape[1])
+        ahead = places - places[:, None]
+        near = (ahead >= -self.window) & (ahead <= self.window)
+        scores = query @ key.mT / query.shape[-1] ** 0.5
+        return torch.where(near, scores, float("-inf")).softmax(-1) @ value
+"""
+BAND = "(ahead >= -self.window) & (ahead <= self.window)"
+PAIR = TWO_SIDED.replace("self.window = window", "pass").replace("self.reach", "self.window")
+LEFT, RIGHT = "ahead >= -self.window[0]", "ahead <= self.window[1]"
+PAIR = PAIR.replace(BAND, f"torch.ones_like(ahead, dtype=torch.bool)\n        near &= {RIGHT}")
+PAIR = PAIR.replace(RIGHT, f"{RIGHT}\n        near &= ({LEFT}) | torch.tensor(self.window[0] < 0)")
+ONE_SIDED = {
+    "the mask forgets the keys before": (TWO_SIDED.replace(BAND, "ahead <= self.window"), "near ="),
+    "the mask forgets the keys after": (TWO_SIDED.replace(BAND, "ahead >= -self.window"), "near ="),
+    "one number of the pair is negative": (
+        PAIR.replace("window, window\n", "-window, window\n"),
+        "(-window, window)",
+    ),
+}
+
+
+@pytest.mark.parametrize("bug", ONE_SIDED)
+def test_a_window_that_limits_one_side_only_is_found(tmp_path, bug):
+    source, line = ONE_SIDED[bug]
+    with written(tmp_path, source) as encoder:
+        (finding,) = check(encoder(24)).bugs
+    assert finding.name == "window-missing"
+    assert finding.place is not None
+    assert line in finding.place.source
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        TWO_SIDED,
+        PAIR,
+        TWO_SIDED.replace(BAND, "ahead <= self.window  # the look-ahead"),
+        PAIR.replace("= window, window\n", "= -1, window\n"),
+    ],
+)
+def test_a_window_of_both_sides_or_meant_for_one_is_right(tmp_path, source):
+    with written(tmp_path, source) as encoder:
+        assert not check(encoder(24)).bugs

@@ -34,7 +34,7 @@ def find_gradient_line(evidence: Evidence) -> SourceLine | None:
     watch = _GradientWatch()
     with watch:
         loss = attempt(point.loss)
-    functions = () if isinstance(loss, Exception) else _custom_functions(loss.grad_fn)
+    functions = () if isinstance(loss, Exception) else custom_functions(loss.grad_fn)
     explicit = [line for name, line in watch.cuts if name in EXPLICIT_CUTS]
     backwards = [
         _departing_line(evidence, function) or last_return(function.backward)
@@ -138,7 +138,7 @@ def _floating_tensors(tree: Any) -> list[Tensor]:
     return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
 
 
-def _custom_functions(node: Any) -> Iterator[Any]:
+def custom_functions(node: Any) -> Iterator[Any]:
     """Yield the classes of autograd Functions in a graph that are not torch's own."""
     seen, pending = set(), [node]
     while pending:

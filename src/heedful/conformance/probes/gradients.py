@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +14,12 @@ from heedful.conformance.calling.exceptions import attempt, describe_exception
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.detached_maxima import DetachedMaxima
 from heedful.conformance.probes.differentiation import DifferentiationPoint, random_like
-from heedful.conformance.probes.gradient_lines import detached_beside, find_gradient_line
+from heedful.conformance.probes.gradient_lines import (
+    custom_functions,
+    detached_beside,
+    find_gradient_line,
+)
+from heedful.conformance.probes.no_grad_blocks import HeldBlocks
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import CHOICES
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -69,6 +75,11 @@ def gradient(evidence: Evidence) -> Iterator[Finding | Fact]:
     if _is_right_but_for_maxima(evidence, names):
         yield Fact("gradients", "a maximum that is subtracted is detached")
         return
+    if _is_right_but_for_blocks(evidence, derivatives):
+        yield Fact(
+            "gradients", "a part is computed under torch.no_grad(), beside one that has them"
+        )
+        return
     if (kept := detached_beside(evidence)) is not None:
         yield Fact(
             "gradients", f"a copy without a gradient is used beside the tensor: {kept.source}"
@@ -105,6 +116,25 @@ def _is_right_but_for_maxima(evidence: Evidence, names: Sequence[str]) -> bool:
     )
 
 
+def _is_right_but_for_blocks(evidence: Evidence, derivatives: Mapping[str, float]) -> bool:
+    """Check whether all gradients agree as long as the blocks without gradients keep their values.
+
+    A block is not meant if it keeps a parameter or the tokens from any gradient: nothing trains what it computes.
+    """
+    cut_off = {name: derivative for name, derivative in derivatives.items() if derivative == 0}
+    point = DifferentiationPoint.of(evidence)
+    with (blocks := HeldBlocks()):
+        loss = point.loss()
+    if not blocks.values or any(custom_functions(loss.grad_fn)):
+        return False
+    if cut_off and _find_wrong_leaf(evidence, cut_off) is not None:
+        return False
+    names, precision = [*derivatives], _precision(evidence)
+    by_difference = _derivative_by_difference(evidence, names, precision.step, blocks)
+    size = sum(abs(derivative) for derivative in derivatives.values())
+    return _is_close(sum(derivatives.values()), by_difference, size, precision)
+
+
 def _precision(evidence: Evidence) -> _Precision:
     return PRECISIONS[evidence.subject.dtype]
 
@@ -123,19 +153,37 @@ def _derivatives_by_autograd(
     }
 
 
-def _derivative_by_difference(evidence: Evidence, names: Sequence[str], step: float) -> float:
-    """Return the derivative of the loss along the directions of some leaves together, by two runs."""
+def _derivative_by_difference(
+    evidence: Evidence,
+    names: Sequence[str],
+    step: float,
+    blocks: AbstractContextManager[object] | None = None,
+) -> float:
+    """Return the derivative of the loss along the directions of some leaves together, by two runs.
 
-    return (_loss_at(evidence, names, step) - _loss_at(evidence, names, -step)) / (2 * step)
+    Args:
+        evidence: The runs.
+        names: The names of the leaves.
+        step: The length of a step.
+        blocks: What holds values in both runs, if anything does.
+    """
+    after, before = (_loss_at(evidence, names, it, blocks) for it in (step, -step))
+    return (after - before) / (2 * step)
 
 
-def _loss_at(evidence: Evidence, names: Sequence[str], distance: float) -> float:
+def _loss_at(
+    evidence: Evidence,
+    names: Sequence[str],
+    distance: float,
+    blocks: AbstractContextManager[object] | None = None,
+) -> float:
     """Return the loss at a distance along the directions of some leaves."""
     point = DifferentiationPoint.of(evidence)
     with torch.no_grad():
         for name in names:
             point.leaves[name].add_(_direction(point.leaves[name], name), alpha=distance)
-    return point.loss().item()
+    with blocks or nullcontext():
+        return point.loss().item()
 
 
 def _is_at_kink(evidence: Evidence, name: str, derivative: float) -> bool:

@@ -38,6 +38,7 @@ from heedful.conformance.recording.dataflow import (
 from heedful.conformance.recording.definitions import attribute_definition
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.early_returns import returned_early
+from heedful.conformance.recording.siblings import pairing_siblings
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
@@ -251,6 +252,9 @@ def _line_without_projection(evidence: Evidence, name: str, unused: set[int]) ->
         repeating = _repeated_attention(evidence, computed)
         if repeating is not None:
             return SourceLine.of(repeating.scores_step)
+        pairing = pairing_siblings(computed) if role in ("query", "key") else None
+        if pairing is not None:
+            return pairing
         if module is not None and computed.module and returns_result(computed):
             return next(iter(lines_calling(module, computed.module)), SourceLine.of(computed))
     for readers in _readers_of_siblings(steps, name):

@@ -22,6 +22,7 @@ from heedful.conformance.probes.rotations import (
 )
 from heedful.conformance.recording.call_sites import call_site
 from heedful.conformance.recording.dataflow import VIEWS, ancestors
+from heedful.conformance.recording.handed_numbers import line_computing_number
 from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -58,9 +59,21 @@ def rotary(evidence: Evidence) -> Iterator[Finding | Fact]:
             yield finding
             return
         if query.layout is not None:
+            offset = _offset_in_others(evidence, attention)
             yield Fact("rotary", f"{query.layout} {PAIRS[query.layout]}")
-            yield _report_layout(query, query.layout)
+            yield offset or _report_layout(query, query.layout)
             return
+
+
+def _offset_in_others(evidence: Evidence, right: RecordedAttention) -> Finding | None:
+    """Return a finding if another attention than a right one rotates queries and keys to different positions."""
+    for attention in evidence.attentions:
+        sides = (None, None) if attention is right else find_rotations(evidence, attention)
+        query, key = sides
+        finding = None if query is None or key is None else _compare(evidence, query, key)
+        if finding is not None and finding.name == "rotary-offset":
+            return finding
+    return None
 
 
 def _report_layout(query: Rotation, layout: str) -> Finding:
@@ -118,7 +131,7 @@ def _compare(evidence: Evidence, query: Rotation, key: Rotation) -> Finding | No
     preserve_norms = query.preserves_norms and key.preserves_norms
     if depends_on_distance:
         is_offset = preserve_norms and not _is_identity_at_own_position(products)
-        return _report_offset(key) if is_offset else None
+        return _report_offset(evidence, query, key) if is_offset else None
     if query.preserves_norms and is_near(query.maps, key.maps):
         return None  # the positions are not consecutive, as those of image patches
     if preserve_norms and query.layout != key.layout:
@@ -148,13 +161,21 @@ def _is_identity_at_own_position(products: Tensor) -> bool:
     return is_near(own, own[0].diagonal().mean() * torch.eye(len(own[0]), dtype=own.dtype))
 
 
-def _report_offset(key: Rotation) -> Finding:
+def _report_offset(evidence: Evidence, query: Rotation, key: Rotation) -> Finding:
+    """Report different positions of queries and keys, on the line that computes those which do not begin at 0."""
+    steps, module = evidence.baseline.trace.steps, evidence.subject.module
+    begins = is_near(key.maps[0], torch.eye(len(key.maps[0]), dtype=key.maps.dtype))
+    wrong = query if begins else key
+    behind = ancestors(steps, wrong.steps[-1]) - ancestors(steps, wrong.steps[0])
+    counting = (steps[it] for it in sorted(behind) if steps[it].operation == "arange")
+    lines = (line_computing_number(module, it) for it in counting) if begins else ()
+    computed = next((line for line in lines if line is not None), None)
     return Finding(
         "rotary-offset",
         "bug",
         "Queries and keys are rotated to different positions: the query and the key of one token do not match.",
         f"head size {key.maps.shape[-1]}",
-        SourceLine.of(key.steps[-1]),
+        computed or SourceLine.of(key.steps[-1]),
     )
 
 

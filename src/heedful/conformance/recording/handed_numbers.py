@@ -68,7 +68,13 @@ def _given(
             case None | ast.Constant():
                 continue
             case ast.Name(id=name):
-                made = (it for it in source.statements() if it.lineno < call.lineno)
+                part = module.get_submodule(caller_path)
+                skipped = {id(it) for it in _statements_not_taken(source, part)}
+                made = (
+                    it
+                    for it in source.statements()
+                    if it.lineno < call.lineno and id(it) not in skipped
+                )
                 last = max(
                     (it for it in made if assigns(it, name)), key=lambda it: it.lineno, default=None
                 )
@@ -80,6 +86,17 @@ def _given(
             case _:
                 return SourceLine.at(source.file, call.lineno)
     return None
+
+
+def _statements_not_taken(source: ParsedSource, part: nn.Module) -> Iterator[ast.AST]:
+    """Yield what is in the branch of `if self.flag:` that a module does not take, because of its own flag."""
+    for statement in source.statements():
+        match statement:
+            case ast.If(test=ast.Attribute(value=ast.Name(id="self"), attr=flag)) if isinstance(
+                taken := getattr(part, flag, None), bool
+            ):
+                for child in statement.orelse if taken else statement.body:
+                    yield from ast.walk(child)
 
 
 def _calls_of(

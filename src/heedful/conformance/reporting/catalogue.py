@@ -155,8 +155,10 @@ _MASKS = (
         "window-missing",
         "bug",
         "The module declares a sliding window, but queries see keys outside it, or far fewer keys.",
-        "The number of keys that the last query sees differs from the size of the window.",
-        "Hide the keys with j <= i - window in addition to those with j > i.",
+        "The number of keys that the last query sees differs from the size of the window, or a window of both sides "
+        "limits one of them alone.",
+        "Hide the keys with j <= i - window in addition to those with j > i, or those further than the window on "
+        "either side.",
     ),
 )
 

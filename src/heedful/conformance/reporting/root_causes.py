@@ -87,7 +87,7 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "length-dependent": ("cache-mismatch", "crashes"),
     "causal-alignment": ("cache-mismatch",),
     "cache-garbage-read": ("cache-mismatch", "length-dependent"),
-    "rotary-offset": ("cache-mismatch",),
+    "rotary-offset": ("cache-mismatch", "length-dependent"),
     "rotary-mismatch": (
         *("cache-mismatch", "rotary-layout", "left-padding-positions", "padding-leak"),
         "length-dependent",
