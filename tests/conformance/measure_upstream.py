@@ -36,7 +36,8 @@ ROUNDS = """\
 | 1 | 16 | 10 | 4 | 16 |
 | 2 | 24 | 10 | 4 | 18 |
 | 3 | 12 | 6 | 5 | 8 |
-| 4 | 20 | 14 | 4 | 19 |"""
+| 4 | 20 | 14 | 4 | 19 |
+| 5 | 20 | 12 | 7 | 14 |"""
 """What the check said of each held-out set when it first saw it. These bugs guided changes since, and are known now."""
 
 
