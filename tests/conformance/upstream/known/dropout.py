@@ -39,6 +39,11 @@ def _globe() -> tuple[Any, ...]:
     return (torch.randn(2, 16, 4, 6),)
 
 
+def _observations() -> tuple[Any, ...]:
+    """Return the observations of two cells, and how many there are of each."""
+    return torch.randn(11, 32), torch.tensor([0, 7, 4])
+
+
 CASES = (
     Case(
         "timm_1978",
@@ -144,6 +149,14 @@ CASES = (
         "colehurwitz/IBL_MtM_model#13",
         "dropout-in-eval",
         options=sizes(hidden_size=32, n_heads=4),
+    ),
+    Case(
+        "weather_generator_923",
+        "MultiSelfAttentionHeadVarlen",
+        "ecmwf/WeatherGenerator#923",
+        "dropout-in-eval",
+        options=sizes(dim_embed=32, num_heads=4, dropout_rate=0.1),
+        example=_observations,
     ),
 )
 
@@ -275,3 +288,15 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     m, x = made(module.NeuralAttention, 0, C, H), tokens()
     context = attended(m.query(x), m.key(x), m.value(x), CAUSAL)
     return m(x, CAUSAL.expand(B, T, T)), m.out_proj(context)
+
+
+@proves("weather_generator_923")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.MultiSelfAttentionHeadVarlen, C, H, dropout_rate=0.5)
+    x, parts = tokens(11, C), []
+    for cell in x.split([7, 4]):
+        y = m.lnorm(cell)[None]
+        q, k = m.lnorm_q(heads(m.proj_heads_q(y))), m.lnorm_k(heads(m.proj_heads_k(y)))
+        context = F.scaled_dot_product_attention(q, k, heads(m.proj_heads_v(y)))
+        parts.append(cell + m.proj_out(merged(context))[0])
+    return m(x, torch.tensor([0, 7, 4])), torch.cat(parts)

@@ -82,6 +82,16 @@ def _encoder_and_decoder_states() -> tuple[Any, ...]:
     return torch.randn(2, 6, 32), torch.randn(2, 32)
 
 
+def _photos() -> tuple[Any, ...]:
+    """Return two feature maps of 4 × 4 pixels, with the channels last."""
+    return (torch.randn(2, 4, 4, 16),)
+
+
+def _videos() -> tuple[Any, ...]:
+    """Return the frames of two videos of 4 frames."""
+    return (torch.randn(8, 16, 3, 3),)
+
+
 CASES = (
     Case("fuxictr_30", "MultiHeadSelfAttention", "reczoo/FuxiCTR#30", "heads-mixed-split"),
     Case(
@@ -354,6 +364,31 @@ CASES = (
         known_as=("keys-values-swapped",),
         options=sizes(attention_dim=24, enc_dim=32, dec_dim=32),
         example=_encoder_and_decoder_states,
+    ),
+    Case(
+        "trans2seg_4",
+        "Attention_Decoder",
+        "xieenze/Trans2Seg#4",
+        "heads-mixed-merge",
+        known_as=("heads-mixed-split",),
+        options=sizes(dim=32, num_heads=4),
+    ),
+    Case(
+        "tokenlearner_pytorch_1",
+        "TokenLearnerBlock",
+        "rish-16/tokenlearner-pytorch#1",
+        "batch-mixed",
+        options=sizes(S=6, C=16, num_heads=2),
+        example=_photos,
+    ),
+    Case(
+        "video_ldm_5",
+        "TemporalAttentionLayer",
+        "srpkdyy/VideoLDM#5",
+        "context-wrong",
+        known_as=("batch-mixed",),
+        options=sizes(dim=16, n_frames=4, n_heads=4),
+        example=_videos,
     ),
 )
 
@@ -682,3 +717,30 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     u = m.attn_proj_tanh((m.attn_proj_enc(states) + m.attn_proj_dec(state)[:, None]).tanh())
     weights = u[..., 0].masked_fill(~REAL, float("-inf")).softmax(-1)
     return m(states, state, REAL), torch.einsum("bt,btc->bc", weights, states)
+
+
+@proves("trans2seg_4")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, classes, x = made(module.Attention_Decoder, C, H), tokens(B, 4, C), tokens()
+    k, v = m.fc_kv(x).chunk(2, -1)
+    return m(classes, x)[1], m.proj(attended(m.fc_q(classes), k, v))
+
+
+@proves("tokenlearner_pytorch_1")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.TokenLearnerBlock, 6, C, H), tokens(B, 4, 4, C)
+    y = m.tklr(x)
+    a = m.mhsa
+    q, k, v = F.linear(y, a.in_proj_weight, a.in_proj_bias).chunk(3, -1)
+    return m(x), m.tkfsr(a.out_proj(attended(q, k, v)), x)
+
+
+@proves("video_ldm_5")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.TemporalAttentionLayer, C, 3, H), tokens(2 * 3, C, 2, 2)
+    m.alpha.data.fill_(0.25)
+    frames = x.unflatten(0, (2, 3)).permute(0, 3, 4, 1, 2).flatten(0, 2)
+    q = frames + m.pos_enc(3)
+    out = m.o_proj(attended(m.q_proj(q), m.k_proj(q), m.v_proj(q)))
+    out = (0.25 * frames + 0.75 * out).unflatten(0, (2, 2, 2)).permute(0, 3, 4, 1, 2)
+    return m(x), out.flatten(0, 1)

@@ -45,6 +45,12 @@ def _sequence() -> tuple[Any, ...]:
     return (torch.randn(2, 8, 32),)
 
 
+def _pages() -> tuple[Any, ...]:
+    """Return text with two images, and after which of them its tokens come."""
+    shown = torch.arange(8)[:, None] >= torch.tensor([2, 5])
+    return torch.randn(2, 8, 32), torch.randn(2, 2, 3, 32), shown.long().expand(2, 8, 2)
+
+
 CASES = (
     Case(
         "ribonanza_5",
@@ -165,6 +171,15 @@ CASES = (
         known_as=("crashes",),
         options=sizes(input_size=8, channels=32, nhead=4, dim_k=4),
         example=_sequence,
+    ),
+    Case(
+        "transformers_26428",
+        "IdeficsGatedCrossAttentionLayer",
+        "huggingface/transformers#26428",
+        "mask-fill-too-small",
+        known_as=("nan-on-masked-rows", "padding-leak", "future-leak"),
+        options=sizes(),
+        example=_pages,
     ),
 )
 
@@ -304,3 +319,20 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     expected = m(x)
     actual = copy.deepcopy(m).half()(x.half()).double()
     return torch.where((actual - expected).abs() < 1e-2, expected, actual), expected
+
+
+@proves("transformers_26428")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.IdeficsGatedCrossAttentionLayer, C, H, C), tokens()
+    images, shown = tokens(B, 2, 3, C), torch.arange(T)[:, None] >= torch.tensor([2, 4])
+    y, states, a = m.input_layernorm(x), images.flatten(1, 2), m.cross_attn
+    late = attended(
+        a.q_proj(y[:, 2:]),
+        a.k_proj(states),
+        a.v_proj(states),
+        shown[2:].repeat_interleave(3, 1),
+    )
+    context = torch.cat([torch.zeros_like(y[:, :2]), a.o_proj(late)], 1)
+    x_ = x + m.alpha_cross_attn.tanh() * context
+    expected = x_ + m.alpha_dense.tanh() * m.mlp(m.post_attention_layernorm(x_))
+    return m(x, images, shown.expand(B, T, 2)), expected

@@ -21,6 +21,7 @@ from upstream.proofs import (
     made,
     merged,
     proves,
+    rotated,
     tokens,
 )
 
@@ -124,6 +125,26 @@ def _queries_keys_values() -> tuple[Any, ...]:
 def _tokens_and_empty_cache() -> tuple[Any, ...]:
     """Return 6 tokens, and the keys, values and length of an empty cache."""
     return torch.randn(2, 6, 32), (torch.zeros(2, 32, 4, 8), torch.zeros(2, 32, 4, 8), 0)
+
+
+def _titles() -> tuple[Any, ...]:
+    """Return the tokens of two titles and where they are no padding."""
+    mask = torch.tensor([[1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0, 0]])
+    return torch.randint(1, 64, (2, 7)) * mask, mask
+
+
+def _recordings() -> tuple[Any, ...]:
+    """Return two spectrograms and the texts that they speak, each with its lengths."""
+    text = torch.randint(1, 40, (2, 6))
+    return torch.randn(2, 8, 9), torch.tensor([9, 7]), text, torch.tensor([6, 4])
+
+
+def _texts() -> tuple[Any, ...]:
+    """Return two texts, of which the shorter is padded."""
+    return (torch.tensor([[5, 3, 9, 12, 7, 3, 21], [8, 3, 3, 30, 0, 0, 0]]),)
+
+
+LENGTHS = REAL.sum(1).tolist()
 
 
 CASES = (
@@ -433,6 +454,47 @@ CASES = (
         known_as=("cache-mismatch", "causal-alignment"),
         options={"causal": True, **sizes()},
         example=_tokens_and_empty_cache,
+    ),
+    Case(
+        "news_recommendation_llm_21",
+        "PLMBasedNewsEncoder",
+        "YadaYuki/news-recommendation-llm#21",
+        "mask-unused",
+        known_as=("padding-leak",),
+        options=sizes(),
+        example=_titles,
+    ),
+    Case(
+        "nemo_6677",
+        "AlignerModel",
+        "NVIDIA-NeMo/Speech#6677",
+        "mask-inverted",
+        known_as=("padding-leak", "nan-on-masked-rows", "output-not-finite"),
+        options=sizes(),
+        example=_recordings,
+    ),
+    Case(
+        "time_series_prediction_32",
+        "DecoderLayer",
+        "LongxingTan/Time-series-prediction#32",
+        "future-leak",
+        known_as=("mask-fill-too-small", "mask-inverted"),
+        options={"causal": True, **sizes(hidden_size=32, num_attention_heads=4)},
+    ),
+    Case(
+        "unsloth_2868",
+        "LlamaAttention",
+        "unslothai/unsloth#2868",
+        "future-leak",
+        options={"causal": True},
+    ),
+    Case(
+        "speechbrain_2276",
+        "FastSpeech2Encoder",
+        "speechbrain/speechbrain#2276",
+        "mask-inverted",
+        options=sizes(),
+        example=_texts,
     ),
 )
 
@@ -777,3 +839,49 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     expected = m.out_proj(attended(q, k, v, CAUSAL))
     steps = in_steps(lambda y, cache: m(y, cache or m.init_cache(B, torch.float64)), x)
     return torch.stack([m(x)[0], steps]), expected.expand(2, B, T, C)
+
+
+@proves("news_recommendation_llm_21")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, ids = made(module.PLMBasedNewsEncoder), torch.randint(1, 64, (B, T)) * REAL
+    alone = [m(ids[i : i + 1, :n], REAL[i : i + 1, :n]) for i, n in enumerate(LENGTHS)]
+    return m(ids, REAL), torch.cat(alone)
+
+
+@proves("nemo_6677")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, spec = made(module.AlignerModel, 20, C, 8), tokens(B, 8, 9)
+    text, aligner = torch.randint(1, 20, (B, T)), m.alignment_encoder
+    keys = aligner.key_proj(m.embed(text).transpose(1, 2)).transpose(1, 2)
+    distances = torch.cdist(aligner.query_proj(spec).transpose(1, 2), keys)
+    scores = (-0.0005 * distances**2).masked_fill(~REAL[:, None], float("-inf"))
+    actual, _ = m(spec, torch.tensor([9, 8, 7]), text, REAL.sum(1))
+    return actual, scores.softmax(-1)[:, None]
+
+
+@proves("time_series_prediction_32")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, memory = made(module.DecoderLayer, C, H), tokens(), tokens(B, 4, C)
+    a, c = m.self_attention, m.cross_attention
+    y = m.ln1(x + attended(a.dense_q(x), a.dense_k(x), a.dense_v(x), CAUSAL))
+    y = m.ln2(y + attended(c.dense_q(y), c.dense_k(memory), c.dense_v(memory)))
+    return m(x, memory), m.ln3(y + m.ffn(y))
+
+
+@proves("unsloth_2868")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.LlamaAttention, C, H, 2), tokens()
+    q, k = rotated(heads(m.q_proj(x))), rotated(heads(m.k_proj(x), 2))
+    context = F.scaled_dot_product_attention(
+        q, k, heads(m.v_proj(x), 2), is_causal=True, enable_gqa=True
+    )
+    return m(x), m.o_proj(merged(context))
+
+
+@proves("speechbrain_2276")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.FastSpeech2Encoder, enc_d_model=C)
+    ids, kept = torch.randint(1, 40, (B, T)) * REAL, REAL[..., None].double()
+    angles = torch.arange(T).double()[:, None] * 10000.0 ** -(torch.arange(0.0, C, 2) / C).double()
+    x = m.encPreNet(ids) + torch.cat([angles.sin(), angles.cos()], -1)
+    return m(ids), m.encoder[0](x * kept, ~REAL) * kept

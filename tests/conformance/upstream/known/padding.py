@@ -76,6 +76,19 @@ def _scene() -> tuple[Any, ...]:
     return torch.randn(2, 4, 32), torch.randn(2, 32), scene, missing
 
 
+def _utterances() -> tuple[Any, ...]:
+    """Return three padded utterances and their lengths."""
+    return torch.randn(3, 6, 16), [6, 4, 3]
+
+
+def _prompts() -> tuple[Any, ...]:
+    """Return two prompts, of which the shorter is padded on the left, and where they are no padding."""
+    return torch.randint(1, 50, (2, 7)), torch.tensor([[1] * 7, [0] * 3 + [1] * 4])
+
+
+LENGTHS = REAL.sum(1).tolist()
+
+
 CASES = (
     Case(
         "flash_linear_attention_1266",
@@ -203,6 +216,31 @@ CASES = (
         known_as=("mask-unused",),
         options=sizes(depth=1, hidden_dim=32, heads=4),
         example=_scene,
+    ),
+    Case(
+        "stack_propagation_slu_5",
+        "SelfAttention",
+        "LeePleased/StackPropagation-SLU#5",
+        "padding-leak",
+        known_as=("mask-unused",),
+        options=sizes(input_dim=16, hidden_dim=24, output_dim=12, dropout_rate=0.1),
+        example=_utterances,
+    ),
+    Case(
+        "nnsight_673",
+        "LanguageModel",
+        "ndif-team/nnsight#673",
+        "left-padding-positions",
+        options={"causal": True, **sizes()},
+        example=_prompts,
+    ),
+    Case(
+        "rten_1321",
+        "GroupQueryAttention",
+        "robertknight/rten#1321",
+        "nan-on-masked-rows",
+        known_as=("output-not-finite",),
+        options={"causal": True, **sizes(hidden_size=32, num_heads=4, kv_num_heads=2)},
     ),
 )
 
@@ -344,3 +382,27 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     missing = torch.zeros(B, 3, dtype=torch.bool)
     padded = F.pad(scene, (0, 0, 0, 2))
     return m(x, y, padded, missing), m(x, y, scene, missing)
+
+
+@proves("stack_propagation_slu_5")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.SelfAttention, C, 24, 12, 0.1), tokens()
+    alone = [m(x[i : i + 1, :n], [n]) for i, n in enumerate(LENGTHS)]
+    return m(x, LENGTHS), torch.cat(alone)
+
+
+@proves("nnsight_673")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, ids, mask = made(module.LanguageModel), torch.randint(1, 50, (B, T)), REAL.flip(1).long()
+    alone = [m(ids[i : i + 1, -n:])[0] for i, n in enumerate(LENGTHS)]
+    return m(ids, mask)[mask.bool()], torch.cat(alone)
+
+
+@proves("rten_1321")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, mask = made(module.GroupQueryAttention, C, H, 2), tokens(), REAL.flip(1)
+    q, k, v = heads(m.query(x)), heads(m.key(x), 2), heads(m.value(x), 2)
+    context = F.scaled_dot_product_attention(
+        q, k, v, CAUSAL & mask[:, None, None], enable_gqa=True
+    ).nan_to_num()
+    return m(x, mask), m.out(merged(context * mask[:, None, :, None]))

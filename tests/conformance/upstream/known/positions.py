@@ -151,6 +151,13 @@ CASES = (
         known_as=("rotary-mismatch", "cache-mismatch"),
         options={"causal": True},
     ),
+    Case(
+        "transformers_47328",
+        "Token2WavDiTModel",
+        "huggingface/transformers#47328",
+        "rotary-layout",
+        known_as=("rotary-mismatch",),
+    ),
 )
 
 
@@ -350,3 +357,13 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     cache = m.make_cache()
     steps = torch.cat([m(part, cache) for part in x.split([3, 2, 1], 1)], 1)
     return torch.stack([m(x), steps]), expected.expand(2, B, T, C)
+
+
+@proves("transformers_47328")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.Token2WavDiTModel, module.DiTConfig(hidden_size=C, head_dim=C // H))
+    x, block = tokens(), m.transformer_blocks[0]
+    y, a = block.attn_norm(x), block.attn
+    q, k = (rotated(heads(project(y)), interleaved=True) for project in (a.to_q, a.to_k))
+    x_ = x + a.to_out(merged(F.scaled_dot_product_attention(q, k, heads(a.to_v(y)))))
+    return m(x), x_ + block.ff(block.ff_norm(x_))

@@ -131,6 +131,14 @@ CASES = (
         options=sizes(channel=16),
         example=image,
     ),
+    Case(
+        "retnet_10",
+        "MultiScaleRetention",
+        "Jamie-Stirling/RetNet#10",
+        "weights-wrong",
+        known_as=("context-wrong", "cache-mismatch", "length-dependent"),
+        options={"causal": True, **sizes(hidden_size=32, heads=4, chunk_size=3)},
+    ),
 )
 
 
@@ -234,3 +242,14 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     y = x * gate[..., None, None]
     pooled = torch.stack([y.mean(1), y.amax(1)], 1)
     return m(x), y * m.sa.conv(pooled).sigmoid()
+
+
+@proves("retnet_10")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MultiScaleRetention, C, H, chunk_size=2), tokens()
+    distances, outs = torch.arange(T)[:, None] - torch.arange(T), []
+    for r in m.retentions:
+        decay = torch.where(CAUSAL, r.gamma ** distances.clamp(min=0).double(), 0.0)
+        outs.append(((x @ r.W_Q) @ (x @ r.W_K).mT * decay) @ (x @ r.W_V))
+    y = m.group_norm(torch.cat(outs, -1).flatten(0, 1)).unflatten(0, (B, T))
+    return m(x), (F.silu(x @ m.W_G) * y) @ m.W_O

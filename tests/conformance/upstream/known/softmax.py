@@ -73,6 +73,18 @@ def _facts() -> tuple[Any, ...]:
     return torch.randn(2, 5, 16), torch.randn(2, 16), torch.randn(2, 16)
 
 
+def _step() -> tuple[Any, ...]:
+    """Return a word of each of two sentences, the state of the decoder and the outputs of the encoder."""
+    return torch.randint(0, 20, (2,)), torch.randn(1, 2, 16), torch.randn(5, 2, 16)
+
+
+def _molecule() -> tuple[Any, ...]:
+    """Return the atoms of a molecule, its bonds, and their types and directions."""
+    atoms, bonds = edges()
+    kinds = torch.stack([torch.randint(0, 4, (8,)), torch.randint(0, 3, (8,))], dim=1)
+    return atoms, bonds, kinds
+
+
 CASES = (
     Case(
         "labml_146",
@@ -252,6 +264,31 @@ CASES = (
         known_as=("rows-not-normalised", "context-wrong", "weights-wrong"),
         options=sizes(ch=16),
         example=image,
+    ),
+    Case(
+        "vision_transformer_1",
+        "MultiHeadAttention",
+        "nerminnuraydogan/vision-transformer#1",
+        "softmax-wrong-dim",
+        known_as=("rows-not-normalised",),
+    ),
+    Case(
+        "seq2seq_6",
+        "Decoder",
+        "keon/seq2seq#6",
+        "rows-not-normalised",
+        known_as=("softmax-wrong-dim", "weights-wrong"),
+        options=sizes(embed_size=16, hidden_size=16, output_size=20),
+        example=_step,
+    ),
+    Case(
+        "pretrain_gnns_49",
+        "GATConv",
+        "snap-stanford/pretrain-gnns#49",
+        "softmax-wrong-dim",
+        known_as=("rows-not-normalised", "weights-wrong"),
+        options=sizes(emb_dim=16),
+        example=_molecule,
     ),
 )
 
@@ -491,3 +528,35 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     k, q, v = (project(x).flatten(2).mT for project in (m.f_conv, m.g_conv, m.h_conv))
     context = F.scaled_dot_product_attention(q, k, v, scale=1.0)
     return m(x), x + context.mT.reshape(x.shape) / 2
+
+
+@proves("vision_transformer_1")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MultiHeadAttention, C, H), tokens()
+    contexts = [attended(h.query(x), h.key(x), h.value(x), count=1) for h in m.heads]
+    return m(x), m.linear(torch.cat(contexts, -1))
+
+
+@proves("seq2seq_6")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, state, outputs = made(module.Decoder, C, C, 20), tokens(1, B, C), tokens(T, B, C)
+    energy = m.attention.attn(torch.cat([state.expand(T, B, C), outputs], -1)).relu()
+    weights = (energy @ m.attention.v).softmax(0).T
+    return m(torch.randint(0, 20, (B,)), state, outputs)[2], weights[:, None]
+
+
+@proves("pretrain_gnns_49")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, (_, bonds, kinds), atoms = made(module.GATConv, C), _molecule(), tokens(5, C)
+    x = m.weight_linear(atoms).unflatten(-1, (2, C))
+    rows = []
+    for target in range(5):
+        into = bonds[1] == target
+        sources = torch.cat([bonds[0, into], torch.tensor([target])])
+        kind = torch.cat([kinds[into], torch.tensor([[4, 0]])])
+        bond = m.edge_embedding1(kind[:, 0]) + m.edge_embedding2(kind[:, 1])
+        seen = x[sources] + bond.unflatten(-1, (2, C))
+        pairs = torch.cat([x[target].expand_as(seen), seen], -1)
+        weights = F.leaky_relu((pairs * m.att).sum(-1), 0.2).softmax(0)
+        rows.append((weights[..., None] * seen).sum(0).mean(0))
+    return m(atoms, bonds, kinds), torch.stack(rows) + m.bias

@@ -40,6 +40,11 @@ def _tokens_and_positions() -> tuple[Any, ...]:
     return torch.randn(2, 8, 32), (angles.cos(), angles.sin())
 
 
+def _chats() -> tuple[Any, ...]:
+    """Return two chats and where their images are."""
+    return torch.randn(2, 10, 32), [[(1, 3)], [(4, 7)]]
+
+
 CASES = (
     Case(
         "transformers_39408",
@@ -136,6 +141,26 @@ CASES = (
             **sizes(features=32, num_heads=4, local_window_size=(2, 0)),
         },
     ),
+    Case(
+        "vllm_47332",
+        "Gemma4Attention",
+        "vllm-project/vllm#47332",
+        "window-missing",
+        known_as=("causal-alignment", "cache-mismatch"),
+        options=sizes(hidden_size=32, num_heads=4, num_kv_heads=2, sliding_window=4),
+        example=_chats,
+    ),
+    Case(
+        "zml_763",
+        "SelfAttn",
+        "zml/zml#763",
+        "window-off-by-one",
+        options={
+            "causal": True,
+            "window": 4,
+            **sizes(hidden_size=32, num_heads=4, num_kv_heads=2, sliding_window=4),
+        },
+    ),
 )
 
 
@@ -229,3 +254,30 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     expected = m.out(attended(m.query(x), m.key(x), m.value(x), near))
     masked = m(x, torch.ones(1, 1, 1, T, dtype=torch.bool))
     return torch.stack([m(x), masked]), expected.expand(2, B, T, C)
+
+
+@proves("vllm_47332")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Gemma4Attention, C, H, 2, sliding_window=2), tokens()
+    images = [[(0, 3)], [(1, 2), (4, 5)], []]
+    keep = CAUSAL.triu(-1).repeat(B, 1, 1)
+    for request, ranges in enumerate(images):
+        for start, end in ranges:
+            keep[request, start : end + 1, start : end + 1] = True
+    q, k, v = m.qkv_proj(x).split([C, C // 2, C // 2], -1)
+    context = F.scaled_dot_product_attention(
+        heads(q), heads(k, 2), heads(v, 2), keep[:, None], enable_gqa=True
+    )
+    cache: dict[str, Tensor] = {}
+    parts = [m(part, images, cache) for part in (x[:, :4], x[:, 4:])]
+    actual = torch.stack([m(x, images), torch.cat(parts, 1)])
+    return actual, m.o_proj(merged(context)).expand_as(actual)
+
+
+@proves("zml_763")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.SelfAttn, C, H, 2, 3), tokens()
+    q, k, v = heads(m.q_proj(x)), heads(m.k_proj(x), 2), heads(m.v_proj(x), 2)
+    keep = CAUSAL.triu(-2)
+    context = F.scaled_dot_product_attention(q, k, v, attn_mask=keep, enable_gqa=True)
+    return m(x)[0], m.o_proj(merged(context))
