@@ -230,6 +230,52 @@ LOCAL = (
 """
 )
 
+# The tokens of an image see each other, and those of text the ones before them. Each sequence has images of its own.
+DIALOGUE = (
+    HEAD
+    + """
+    def __init__(self, width=16):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(width, width) for _ in range(3))
+
+    def forward(self, x, images):
+        T = x.shape[1]
+        seen = []
+        for spans in images:
+            mask = torch.ones(T, T, dtype=torch.bool).tril()
+            for first, last in spans:
+                inside = torch.zeros(T, dtype=torch.bool)
+                inside[first:last] = True
+                mask = mask | (inside[:, None] & inside)
+            seen.append(mask)
+        scores = self.q(x) @ self.k(x).mT / x.shape[-1] ** 0.5
+        return scores.masked_fill(~torch.stack(seen), -torch.inf).softmax(-1) @ self.v(x)
+"""
+)
+# A table of angles is made in float32. Padding may be on either side.
+TABLE = (
+    HEAD
+    + """
+    def __init__(self, width=16, longest=128):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(width, width) for _ in range(3))
+        angles = torch.outer(torch.arange(longest), 10000 ** -(torch.arange(width / 2) / width * 2))
+        self.register_buffer("cos", torch.cat([angles.cos()] * 2, 1), persistent=False)
+        self.register_buffer("sin", torch.cat([angles.sin()] * 2, 1), persistent=False)
+
+    def rotate(self, x):
+        first, second = x.chunk(2, -1)
+        T = x.shape[1]
+        return x * self.cos[:T] + torch.cat([-second, first], -1) * self.sin[:T]
+
+    def forward(self, x, attention_mask=None):
+        '''attention_mask: True where a query may see a key, (batch, queries, keys).'''
+        q, k, v = self.rotate(self.q(x)), self.rotate(self.k(x)), self.v(x)
+        causal = attention_mask is None
+        return F.scaled_dot_product_attention(q, k, v, attention_mask, is_causal=causal)
+"""
+)
+
 
 def _edges():
     ends = torch.tensor([[0, 1, 2, 3, 4, 0, 2, 4], [1, 2, 3, 4, 0, 2, 4, 1]])
@@ -252,8 +298,13 @@ EXAMPLES = {
     VIDEO: _videos,
     IMAGES: lambda: (torch.randn(2, 6, 16), torch.tensor([True, False])),
     PATCHES: _patches,
+    DIALOGUE: lambda: (torch.randn(2, 7, 16), [[(1, 4)], [(0, 2), (4, 6)]]),
 }
-OPTIONS = {GATED: {"arguments": {"width": 16}}, FOLDED: {"arguments": {"width": 32, "heads": 4}}}
+OPTIONS = {
+    GATED: {"arguments": {"width": 16}},
+    FOLDED: {"arguments": {"width": 32, "heads": 4}},
+    TABLE: {"causal": True},
+}
 
 
 def bugs_of(folder, source, options):
@@ -266,9 +317,22 @@ def bugs_of(folder, source, options):
 
 @pytest.mark.parametrize(
     "source",
-    [SEGMENTS, GATED, AHEAD, GRAPH, VIDEO, IMAGES, PATCHES, FOLDED, RELATIVE, LOCAL],
+    [
+        SEGMENTS,
+        GATED,
+        AHEAD,
+        GRAPH,
+        VIDEO,
+        IMAGES,
+        PATCHES,
+        FOLDED,
+        RELATIVE,
+        LOCAL,
+        DIALOGUE,
+        TABLE,
+    ],
     ids=(
-        "segments gated ahead graph video images patches folded relative local".split()  # noqa: SIM905
+        "segments gated ahead graph video images patches folded relative local dialogue table".split()  # noqa: SIM905
     ),
 )
 def test_sound_modules_are_left_alone(tmp_path, source):
@@ -297,6 +361,7 @@ def test_sound_modules_are_left_alone(tmp_path, source):
         (FOLDED, ".repeat(self.heads, 1, 1)", "", "mask-broadcast", "mask.unsqueeze(1)"),
         (RELATIVE, "math.sqrt(self.size)", "math.sqrt(width)", "scale-wrong", "self.divisor ="),
         (LOCAL, "-1e30", "-torch.inf", "nan-on-masked-rows", ""),
+        (TABLE, "is_causal=causal", "is_causal=False", "future-leak", "scaled_dot"),
     ],
 )
 def test_mistakes_are_named(tmp_path, source, old, new, name, line):

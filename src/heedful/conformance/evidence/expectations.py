@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from heedful.conformance.calling import names
@@ -115,7 +116,10 @@ def _causal(subject: Subject, expected: Expected, baseline: Observation) -> tupl
 
 
 def _adds_later_keys(baseline: Observation) -> bool:
-    """Check whether a run joins a mask of later keys alone, made from positions, to another, as for frames ahead."""
+    """Check whether a run joins to another mask one that is made from positions and lets queries see later keys.
+
+    It has later keys alone, as for frames ahead, or the tokens of an image, which all see each other.
+    """
     steps = baseline.trace.steps
     from_tokens = steps_from_tokens(steps)
     for step in (step for step in steps if step.operation in UNIONS):
@@ -123,9 +127,18 @@ def _adds_later_keys(baseline: Observation) -> bool:
             mask = value_of(baseline, source)
             if mask is None or mask.dim() < 2 or source.step in from_tokens:
                 continue
-            if mask.any() and not mask.tril().any():
+            if mask.any() and (not mask.tril().any() or _is_of_one_image(mask)):
                 return True
     return False
+
+
+def _is_of_one_image(mask: Tensor) -> bool:
+    """Check whether a mask lets some neighboring tokens see each other, and no others anything."""
+    rows, columns = mask.shape[-2:]
+    if rows != columns or mask.dtype != torch.bool or mask.all():
+        return False
+    inside = mask.diagonal(dim1=-2, dim2=-1)
+    return bool(mask.triu(1).any()) and torch.equal(mask, inside[..., None] & inside[..., None, :])
 
 
 def is_after_prefix(target: Target) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from heedful.conformance.calling.exceptions import attempt, describe_exception, raising_line
+from heedful.conformance.calling.resizing import Resized
+from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.noise import draws_noise
 from heedful.conformance.probes.divergence import first_divergent_step
@@ -34,6 +36,8 @@ def batches(evidence: Evidence) -> Iterator[Finding | Fact]:
             continue
         if draws_noise(evidence):
             return  # other numbers of sequences get other random numbers
+        if b and _has_list_for_sequences(subject, B):
+            return  # alone, the sequence was given the first one's entry
         distance = (alone[0] - batch[b]).abs().max()
         step = (
             first_divergent_step(subject.record(inputs.entry(b)), evidence.baseline)
@@ -48,3 +52,9 @@ def batches(evidence: Evidence) -> Iterator[Finding | Fact]:
             SourceLine.of(step),
         )
         return
+
+
+def _has_list_for_sequences(subject: Subject, B: int) -> bool:
+    """Check whether an argument of the example is a list with an entry for each sequence, such as one of its images."""
+    values = [it.value for it in subject.convention.constants.values() if isinstance(it, Resized)]
+    return any(isinstance(it, list | tuple) and len(it) == B for it in values)

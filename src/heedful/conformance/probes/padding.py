@@ -200,8 +200,10 @@ def _compare_with_unpadded(evidence: Evidence, padded: Observation, keep: Tensor
         seen = None if everything is None else everything[:, start:stop]
         alone = evidence.subject.run(entry, keep=seen).detach()[0]
         within = padded.output[b, start:stop]
-        # The angles of rotations may be float32. Their differences are then equal only up to its rounding.
+        # The angles of rotations may be float32, or a table of them was, before it was converted. Their differences
+        # are then equal only up to its rounding.
         dtype = coarsest_dtype(padded)
+        dtype = torch.float32 if start and dtype == torch.float64 else dtype
         if (
             alone.shape == within.shape
             and differing_entries(alone.to(dtype), within.to(dtype)).any()

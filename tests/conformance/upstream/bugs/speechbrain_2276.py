@@ -39,9 +39,9 @@ class PositionalEmbedding(nn.Module):
 
     def forward(self, seq_len, mask, dtype):
         """Computes the forward pass. The embeddings are kept where the mask, of shape (batch, time, 1), is one."""
-        pos_seq = torch.arange(seq_len, device=mask.device).to(dtype)
-        sinusoid_inp = torch.matmul(pos_seq[:, None], self.inv_freq[None].to(dtype))
-        pos_emb = torch.cat([sinusoid_inp.sin(), sinusoid_inp.cos()], dim=1)
+        pos_seq = torch.arange(seq_len, device=mask.device).float()
+        sinusoid_inp = torch.matmul(pos_seq[:, None], self.inv_freq[None].float())
+        pos_emb = torch.cat([sinusoid_inp.sin(), sinusoid_inp.cos()], dim=1).to(dtype)
         return pos_emb[None] * mask
 
 

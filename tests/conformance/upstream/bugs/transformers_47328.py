@@ -26,7 +26,7 @@ class DiTRotaryEmbedding(nn.Module):
 
     @torch.no_grad()
     def forward(self, x, position_ids):
-        freqs = position_ids[:, :, None].to(self.inv_freq.dtype) * self.inv_freq
+        freqs = position_ids[:, :, None].float() * self.inv_freq.float()
         # before
         emb = torch.cat((freqs, freqs), dim=-1)
         # after
