@@ -341,3 +341,94 @@ def test_heads_that_were_never_split_cannot_be_merged(tmp_path):
     assert bug == ("heads-mixed-merge", "q, k, v = self.qkv(x).chunk(3, dim=-1)")
     one_head = wrong.replace("heads=4", "heads=1").replace(".transpose(1, 2)", "")
     assert found(tmp_path, one_head) == []
+
+
+MASKED_BY_HELPER = """def visible(scores, padding, causal):
+    plain = padding is None
+    if plain:
+        return scores
+    T = scores.shape[-1]
+    keep = padding[:, None, :]
+    if causal:
+        keep = keep & torch.ones(T, T, dtype=torch.bool).tril()
+    return scores.masked_fill(~keep, -1e9)
+
+
+class Attention(nn.Module):
+    def __init__(self, width=16, causal=True):
+        super().__init__()
+        self.qkv, self.causal = nn.Linear(width, 3 * width), causal
+
+    def forward(self, x, padding=None):
+        '''padding: True at tokens, False at padding, (batch, tokens).'''
+        q, k, v = self.qkv(x).chunk(3, -1)
+        scores = visible(q @ k.mT / q.shape[-1] ** 0.5, padding, self.causal)
+        return scores.softmax(-1) @ v
+"""
+
+
+def test_a_helper_that_returns_before_it_masks_is_named_by_its_condition(tmp_path):
+    right = MASKED_BY_HELPER.replace("padding is None", "padding is None and not causal").replace(
+        "keep = padding[:, None, :]",
+        "keep = torch.ones(1, 1, T, dtype=torch.bool) if padding is None else padding[:, None, :]",
+    )
+    assert found(tmp_path, right, causal=True) == []
+    assert found(tmp_path, MASKED_BY_HELPER, causal=True) == [
+        ("future-leak", "plain = padding is None")
+    ]
+    ignored = MASKED_BY_HELPER.replace("plain = padding is None", "plain = not causal")
+    assert ("mask-unused", "plain = not causal") in found(
+        tmp_path, ignored.replace("causal=True", "causal=False")
+    )
+
+
+RECENT = """class Attention(nn.Module):
+    '''Causal attention that forgets what lies more than `reach` tokens back.'''
+
+    def __init__(self, width=16, reach=4):
+        super().__init__()
+        self.qkv, self.reach = nn.Linear(width, 3 * width), reach
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        at = torch.arange(x.shape[1])
+        back = at[:, None] - at
+        hidden = (back < 0) | (back > self.reach)
+        scores = q @ k.mT * q.shape[-1] ** -0.5
+        scores.masked_fill_(hidden, -torch.inf)
+        chosen = scores.topk(min(5, x.shape[1]), -1)
+        return torch.einsum("btn,btnd->btd", chosen.values.softmax(-1), v[:, None].expand(
+            -1, x.shape[1], -1, -1).gather(2, chosen.indices[..., None].expand(-1, -1, -1, v.shape[-1])))
+"""
+
+
+def test_a_mask_that_is_true_nowhere_is_named(tmp_path):
+    wrong = RECENT.replace("(back < 0) | (back", "(back < 0) & (back")
+    assert found(tmp_path, wrong, causal=True) == [
+        ("future-leak", "hidden = (back < 0) & (back > self.reach)")
+    ]
+
+
+SLOTS = """class Attention(nn.Module):
+    def __init__(self, width=16, slots=12):
+        super().__init__()
+        self.slots, self.qkv = slots, nn.Linear(width, 3 * width)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        T = x.shape[1]
+        k, v = (F.pad(it, (0, 0, 0, max(0, self.slots - T))) for it in (k, v))
+        place = torch.arange(k.shape[1])
+        empty = torch.where(place > torch.arange(T)[:, None], -1e9, 0.0)
+        scores = q @ k.mT * q.shape[-1] ** -0.5 + empty
+        return scores.softmax(-1) @ v
+"""
+
+
+def test_a_mask_that_is_the_same_for_every_query_is_named(tmp_path):
+    assert found(tmp_path, SLOTS, causal=True) == []
+    wrong = SLOTS.replace("torch.arange(T)[:, None]", "T - 1").replace(
+        "-1e9, 0.0)", "-1e9, 0.0)[None]"
+    )
+    (bug, *_) = found(tmp_path, wrong, causal=True)
+    assert bug == ("future-leak", "empty = torch.where(place > T - 1, -1e9, 0.0)[None]")

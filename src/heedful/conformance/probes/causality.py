@@ -12,6 +12,11 @@ from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import CHANGED, Evidence
 from heedful.conformance.evidence.fills import fill_line
 from heedful.conformance.evidence.fused import FUSED, fused_arguments
+from heedful.conformance.evidence.lost_masks import (
+    fill_of_nothing,
+    line_leaving_before_masks,
+    mask_of_all_queries,
+)
 from heedful.conformance.evidence.masking import (
     MaskDefect,
     building_step,
@@ -131,7 +136,7 @@ def _diagnose_by_influence(evidence: Evidence) -> MaskDefect:
         return MaskDefect("mask-inverted", INVERTED, place or SourceLine.of(call))
     weak = None if call is None else _weak_additive_mask(evidence.baseline, call)
     leak = MaskDefect("future-leak", "", _leaking_line(evidence) or SourceLine.of(call))
-    return weak or unused_masking(evidence.baseline) or leak
+    return weak or unused_masking(evidence.baseline) or fill_of_nothing(evidence.baseline) or leak
 
 
 def _weak_additive_mask(observation: Observation, call: Step) -> MaskDefect | None:
@@ -221,10 +226,11 @@ def _diagnose_ineffective_mask(
     triangle = _triangle_line(evidence)
     if triangle is not None:
         return MaskDefect("mask-unused", "A triangular mask is built, but hides nothing.", triangle)
-    only_given = _given_mask_alone(evidence)
-    if only_given is not None:
-        return only_given
-    place = SourceLine.of(attention.softmax_step or attention.scores_step)
+    meant = _given_mask_alone(evidence) or mask_of_all_queries(evidence.baseline, attention)
+    if meant is not None:
+        return meant
+    left = line_leaving_before_masks(evidence.subject, evidence.inputs)
+    place = left or SourceLine.of(attention.softmax_step or attention.scores_step)
     return MaskDefect("future-leak", "No mask is applied to the scores.", place)
 
 

@@ -220,14 +220,16 @@ def _compare_with_unpadded(evidence: Evidence, padded: Observation, keep: Tensor
 
 
 def _replaces_the_usual_mask(evidence: Evidence) -> bool:
-    """Check whether a mask that hides nothing lets queries see later keys, which they do not see without a mask.
+    """Check whether a mask that hides nothing changes which keys queries see: later ones without a mask, or with one.
 
     Lengths in an example are replaced, too: they are those of the example's own sequences.
     """
     subject, (B, T) = evidence.subject, evidence.inputs.sizes
     if subject.convention.from_example and subject.padding and subject.padding.form == LENGTHS:
         return True
-    if subject.padding is None or subject.padding.form == "(B, T)" or not evidence.is_causal:
+    only_with_mask = bool(evidence.expected.causal) and not evidence.is_causal
+    usual = subject.padding is None or subject.padding.form == "(B, T)" or not evidence.is_causal
+    if subject.padding is None or (usual and not only_with_mask):
         return False
     seen = subject.run(evidence.inputs, keep=torch.ones(B, T, dtype=torch.bool)).detach()
     return bool(evidence.differs(seen, evidence.baseline.output).any())

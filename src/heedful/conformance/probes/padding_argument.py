@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.fused import fused_arguments
+from heedful.conformance.evidence.lost_masks import line_leaving_before_masks
 from heedful.conformance.evidence.masking import unused_masking
 from heedful.conformance.probes.padded_batch import (
     describe_sizes,
@@ -49,6 +51,12 @@ def padding_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
             *("", ""),
             overwriting(subject.target.forward, argument.name)
             or call_omitting(subject.target.callee, argument.name, names.MASKS)
+            or line_leaving_before_masks(
+                subject,
+                evidence.inputs,
+                real_tokens(evidence, "right"),
+                re.compile(rf"\b{argument.name}\b"),
+            )
             or unmasked_call(observation),
         )
         partner = _partner(evidence, subject, argument)

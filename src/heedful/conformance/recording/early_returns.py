@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Container, Iterable, Iterator
 from itertools import groupby
 
-from heedful.conformance.recording.source import contains_line, parsed_file
+from heedful.conformance.recording.assignments import assigns
+from heedful.conformance.recording.source import SourceLine, contains_line, parsed_file
 from heedful.observation import Step
 
 
@@ -42,3 +44,29 @@ def _skips(function: ast.FunctionDef, last: int) -> bool:
             later = function.body[index + 1 :]
             return any(isinstance(node, ast.Call) for it in later for node in ast.walk(it))
     return False
+
+
+def line_skipping(words: re.Pattern[str], file: str, ran: Container[int]) -> SourceLine | None:
+    """Return the condition by which a function of a file returned before statements that contain some words.
+
+    Args:
+        words: What the skipped statements contain, and the condition's branch does not.
+        file: The file.
+        ran: The numbers of its lines that ran.
+    """
+    source = parsed_file(file)
+    for function in () if source is None else source.statements():
+        body = function.body if isinstance(function, ast.FunctionDef) else []
+        for index, statement in enumerate(body):
+            if not isinstance(statement, ast.If) or not isinstance(statement.body[-1], ast.Return):
+                continue
+            skipped = "\n".join(map(ast.unparse, body[index + 1 :]))
+            if statement.body[-1].lineno in ran and words.search(skipped):
+                made = [it for it in body[:index] if _assigns_name(it, statement.test)]
+                return source.line_of((made or [statement])[-1]) if source is not None else None
+    return None
+
+
+def _assigns_name(statement: ast.stmt, test: ast.expr) -> bool:
+    """Check whether a statement assigns the variable that a condition consists of."""
+    return isinstance(test, ast.Name) and assigns(statement, test.id)
