@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -22,6 +23,7 @@ from heedful.conformance.probes.gradient_lines import (
 from heedful.conformance.probes.no_grad_blocks import HeldBlocks
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import CHOICES
+from heedful.conformance.recording.source import parsed_file
 from heedful.conformance.reporting.finding import Fact, Finding
 
 
@@ -116,16 +118,24 @@ def _is_right_but_for_maxima(evidence: Evidence, names: Sequence[str]) -> bool:
     )
 
 
+def _has_backward(evidence: Evidence) -> bool:
+    """Check whether the target's file defines a function with a backward pass."""
+    source = parsed_file(evidence.subject.target.forward.__code__.co_filename)
+    definitions = () if source is None else source.statements()
+    return any(isinstance(it, ast.FunctionDef) and it.name == "backward" for it in definitions)
+
+
 def _is_right_but_for_blocks(evidence: Evidence, derivatives: Mapping[str, float]) -> bool:
     """Check whether all gradients agree as long as the blocks without gradients keep their values.
 
-    A block is not meant if it keeps a parameter or the tokens from any gradient: nothing trains what it computes.
+    A block is not meant if it keeps a parameter or the tokens from any gradient: nothing trains what it computes. In a
+    file with backward passes of its own, it may lack one.
     """
     cut_off = {name: derivative for name, derivative in derivatives.items() if derivative == 0}
     point = DifferentiationPoint.of(evidence)
     with (blocks := HeldBlocks()):
         loss = point.loss()
-    if not blocks.values or any(custom_functions(loss.grad_fn)):
+    if not blocks.values or any(custom_functions(loss.grad_fn)) or _has_backward(evidence):
         return False
     if cut_off and _find_wrong_leaf(evidence, cut_off) is not None:
         return False

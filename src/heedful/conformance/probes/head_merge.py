@@ -72,15 +72,16 @@ def _of_heads_apart(evidence: Evidence) -> Iterator[tuple[Tensor, Step]]:
 
 
 def _unsplit_queries(evidence: Evidence) -> Step | None:
-    """Return the step whose result is taken as the queries of one head, in a target of several heads."""
+    """Return the step whose result is taken as the queries of one head, in a target of several heads.
+
+    A line that several attentions run may compute one head after the other.
+    """
     B, _ = evidence.inputs.sizes
-    for attention in evidence.attentions:
+    lines = [attention.scores_step.line for attention in evidence.attentions]
+    for attention in evidence.attentions if (evidence.expected.num_heads or 1) > 1 else ():
         made = attention.query_source.step
-        if (
-            len(attention.query) == B
-            and (evidence.expected.num_heads or 1) > 1
-            and made is not None
-        ):
+        alone = len(attention.query) == B and lines.count(attention.scores_step.line) == 1
+        if alone and made is not None:
             return evidence.baseline.trace.steps[made]
     return None
 

@@ -107,11 +107,17 @@ def attribute_definition(
 def _given_value(module: nn.Module, path: str, statement: ast.stmt) -> SourceLine | None:
     """Return the line that creates a submodule with the value of an attribute, which the submodule is only given.
 
-    The submodule keeps it, `self.x = x`, or its square root.
+    The submodule keeps it, `self.x = x`, or its square root, if that is all that it needs to be given.
     """
+    accepted = inspect.signature(type(module.get_submodule(path))).parameters
+    required = [name for name, it in accepted.items() if it.default is inspect.Parameter.empty]
     match statement:
+        case ast.Assign(targets=[ast.Attribute(attr=_)], value=ast.Name(id=parameter)) if path:
+            pass
         case ast.Assign(targets=[ast.Attribute(attr=_)], value=value) if path:
-            parameter = value.id if isinstance(value, ast.Name) else _radicand(value)
+            parameter = _radicand(value)
+            if required != [parameter]:
+                return None
         case _:
             return None
     outer, _, name = path.rpartition(".")
@@ -125,7 +131,6 @@ def _given_value(module: nn.Module, path: str, statement: ast.stmt) -> SourceLin
                 value=ast.Call() as call,
             ) if attr == name:
                 given = {keyword.arg for keyword in call.keywords}
-                accepted = inspect.signature(type(module.get_submodule(path))).parameters
                 if parameter in given or parameter in [*accepted][: len(call.args)]:
                     return source.line_of(created)
     return None
