@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from attentions_with_caches import (
     FILL,
     GROWING,
@@ -104,6 +105,13 @@ def test_counting_positions_over_padding_is_a_bug_in_causal_targets(tmp_path, di
     assert (finding.name, finding.level) == ("left-padding-positions", level)
     assert finding.place is not None
     assert finding.place.source == "positions = torch.arange(T)"
+
+
+def test_an_example_of_tokens_and_their_mask_alone_may_be_padded_on_the_left(tmp_path):
+    example = torch.randn(2, 5, 8), torch.tensor([[1] * 5, [0, 0, 1, 1, 1]])
+    with written(tmp_path, LEARNED_POSITIONS) as target:
+        bugs = check(target(8), example=example, causal=True).bugs
+    assert [bug.name for bug in bugs] == ["left-padding-positions"]
 
 
 def test_positions_given_by_the_caller_are_not_blamed(tmp_path):

@@ -170,7 +170,16 @@ def _leaks(evidence: Evidence, subject: Subject) -> Iterator[Finding]:
 
 def _positions_are_given(subject: Subject) -> bool:
     """Check whether an example has other arguments for each token, which padding on the left would shift."""
-    return subject.convention.from_example and subject.convention.guessed
+    convention = subject.convention
+    return convention.from_example and convention.guessed and _has_others(subject)
+
+
+def _has_others(subject: Subject) -> bool:
+    """Check whether an example has other arguments than the tokens and their padding mask."""
+    return any(
+        subject.padding is None or name != subject.padding.name
+        for name in subject.convention.constants
+    )
 
 
 def _find_leak(
@@ -194,7 +203,8 @@ def _compare_with_unpadded(evidence: Evidence, padded: Observation, keep: Tensor
     for b in range(len(keep)):
         real = keep[b].nonzero().flatten()
         start, stop = int(real[0]), int(real[-1]) + 1
-        if start and evidence.subject.convention.max_tokens is not None:
+        cut = evidence.subject.convention.max_tokens is not None
+        if start and cut and _has_others(evidence.subject):
             continue  # the example's other arguments belong to its first tokens
         entry = evidence.inputs.entry(b).tokens(start, stop)
         seen = None if everything is None else everything[:, start:stop]
