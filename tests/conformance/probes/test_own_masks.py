@@ -123,6 +123,19 @@ def test_a_mask_of_ids_hides_the_padding(tmp_path, edited):
     assert edited in line
 
 
+def test_positions_must_not_be_kept_at_the_padding_alone(tmp_path):
+    positions = "x = x + torch.arange(x.shape[1])[:, None] / 9 * keep[..., None]"
+    source = FROM_IDS.replace(
+        "        q, k, v = (f(x)",
+        f"        keep = ~encoder_padding_mask\n        {positions}\n        q, k, v = (f(x)",
+    )
+    assert found(tmp_path, source) == []
+    wrong = source.replace("keep = ~encoder_padding_mask", "keep = encoder_padding_mask")
+    assert found(tmp_path, wrong) == [("mask-inverted", positions)]
+    same_for_all = wrong.replace("torch.arange(x.shape[1])[:, None] / 9", "torch.full((24,), 0.5)")
+    assert found(tmp_path, same_for_all) == []
+
+
 def test_a_mask_that_is_handed_on_is_read(tmp_path):
     example = {"x": torch.randn(2, 6, 24), "n_real": torch.tensor([6, 4])}
     assert found(tmp_path, HANDED_ON, example=example) == []

@@ -17,7 +17,7 @@ from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.forwarding import call_omitting_beside
 from heedful.conformance.recording.inputs import Inputs
-from heedful.conformance.recording.observation import Observation, tensor_of
+from heedful.conformance.recording.observation import Observation, tensor_of, value_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step
@@ -48,10 +48,14 @@ def padding_ids(evidence: Evidence) -> Iterator[Finding | Fact]:
     if compared is not None:
         yield from _leaks(evidence, padded, observation, compared)
     weights = _weights_of_real_tokens(evidence, observation)
+    case = f"B = {B}, T = {T}, the last {PADDED} tokens are {padding}"
+    kept = None if compared is None else _kept_for_padding(observation, ids == padding)
+    if kept is not None:
+        proof = f"The id of padding is {padding}; this mask keeps what is computed for each token at padding alone."
+        yield Finding("mask-inverted", "bug", proof, case, SourceLine.of(kept))
     if compared is None or weights is None:
         return
     of_real, of_padding = weights[..., : T - PADDED], weights[..., T - PADDED :]
-    case = f"B = {B}, T = {T}, the last {PADDED} tokens are {padding}"
     if of_padding.max() > FAINT and of_real.max() < FAINT:
         yield Finding(
             "mask-inverted",
@@ -116,6 +120,27 @@ def _comparison(observation: Observation, is_padding: Tensor) -> Step | None:
         told = value.reshape(is_padding.shape) if value.shape[0] == len(is_padding) else None
         if told is not None and (torch.equal(told, is_padding) or torch.equal(told, ~is_padding)):
             return step
+    return None
+
+
+def _kept_for_padding(observation: Observation, is_padding: Tensor) -> Step | None:
+    """Return the step whose result, 1 at padding and 0 at real tokens, is multiplied with rows that differ by token.
+
+    Rows that are equal may be an embedding of padding.
+    """
+    T = is_padding.shape[1]
+    for step in observation.trace:
+        sources = step.inputs if step.operation == "mul" and len(step.inputs) == 2 else ()
+        for source, other in zip(sources, reversed(sources), strict=True):
+            mask, rows = value_of(observation, source), value_of(observation, other)
+            if mask is None or rows is None or mask.numel() != is_padding.numel():
+                continue
+            is_mask = torch.equal(mask.reshape(is_padding.shape).bool(), is_padding)
+            differ = (
+                rows.dim() > 1 and rows.shape[-2] == T and bool((rows != rows[..., :1, :]).any())
+            )
+            if is_mask and differ and source.step is not None:
+                return observation.trace[source.step]
     return None
 
 

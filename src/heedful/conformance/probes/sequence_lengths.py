@@ -229,8 +229,9 @@ def _compare_prefixes(
 def _compare_weights(evidence: Evidence, inputs: Inputs, lengths: Iterable[int]) -> Finding | None:
     """Recompute the weights from the scores at each length."""
     T = evidence.inputs.sizes[1]
-    expected = [_properties(attention, T) for attention in evidence.attentions]
-    for length in lengths:
+    usual = find_attentions(evidence.subject.record(inputs.tokens(0, T)))
+    expected = [_properties(attention, T) for attention in usual]
+    for length in (it for it in lengths if it != T):
         attentions = find_attentions(evidence.subject.record(inputs.tokens(0, length)))
         if len(attentions) != len(expected):
             continue
