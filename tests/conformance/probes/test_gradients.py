@@ -1,6 +1,7 @@
 """Gradients that are cut, wrong or not deterministic."""
 
 import pytest
+import torch
 from edited_attention import (
     SIZES,
     SOFTMAX,
@@ -12,6 +13,7 @@ from edited_attention import (
 )
 from torch import nn
 
+from heedful import check
 from heedful.textbook import causal
 
 NOISY = "        weights = Noisy.apply(torch.softmax(scores, -1), {})\n"
@@ -124,3 +126,35 @@ def test_an_embedding_row_without_a_gradient_by_design_is_no_bug():
             return self.attention(self.embedding(tokens))
 
     assert findings_of(Reader()) == []
+
+
+class Captions(nn.Module):
+    """Text that reads the images before it; the words before the first image read none."""
+
+    fill = "lowest"
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(16, 16) for _ in range(3))
+
+    def forward(self, x, images, seen):
+        q, k, v = (f(y)[:, None] for f, y in ((self.q, x), (self.k, images), (self.v, images)))
+        hidden = torch.zeros_like(seen).masked_fill(seen == 0, torch.finfo(x.dtype).min)
+        out = nn.functional.scaled_dot_product_attention(q, k, v, hidden[:, None])[:, 0]
+        return x + (out if self.fill == "lowest" else out * seen.amax(-1, keepdim=True))
+
+
+class CaptionsWithoutImages(Captions):
+    """The same, but words that see no image get 0."""
+
+    fill = "zero"
+
+
+def test_a_row_that_numbers_hide_has_a_wrong_gradient_in_torch():
+    torch.manual_seed(0)
+    seen = torch.tensor([0.0, 0, 1, 1, 1])[:, None].expand(2, 5, 3).clone()
+    example = torch.randn(2, 5, 16), torch.randn(2, 3, 16), seen
+    (bug,) = check(Captions(), example=example).bugs
+    assert bug.name == "mask-fill-too-small"
+    assert "scaled_dot_product" in bug.place.source
+    assert check(CaptionsWithoutImages(), example=example).bugs == ()

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from heedful.conformance.calling.exceptions import attempt, describe_exception
 from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.evidence.fused import FUSED, fused_arguments
+from heedful.conformance.evidence.lost_masks import LOW
 from heedful.conformance.probes.detached_maxima import DetachedMaxima
 from heedful.conformance.probes.differentiation import DifferentiationPoint, random_like
 from heedful.conformance.probes.gradient_lines import (
@@ -23,8 +25,10 @@ from heedful.conformance.probes.gradient_lines import (
 from heedful.conformance.probes.no_grad_blocks import HeldBlocks
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import CHOICES
-from heedful.conformance.recording.source import parsed_file
+from heedful.conformance.recording.observation import value_of
+from heedful.conformance.recording.source import SourceLine, parsed_file
 from heedful.conformance.reporting.finding import Fact, Finding
+from heedful.observation import Source, Step
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,17 @@ def gradient(evidence: Evidence) -> Iterator[Finding | Fact]:
         )
         return
     B, T = evidence.inputs.sizes
+    masked = _call_with_hidden_row(evidence)
+    if masked is not None:
+        yield Finding(
+            "mask-fill-too-small",
+            "bug",
+            "A finite number hides every key of a query in PyTorch's attention: the query reads all of them alike, and "
+            f"the gradient of {name} is {derivatives[name]:.3g} in place of {by_difference:.3g}.",
+            f"B = {B}, T = {T}",
+            SourceLine.of(masked),
+        )
+        return
     yield Finding(
         "gradient-wrong",
         "bug",
@@ -118,18 +133,31 @@ def _is_right_but_for_maxima(evidence: Evidence, names: Sequence[str]) -> bool:
     )
 
 
+def _call_with_hidden_row(evidence: Evidence) -> Step | None:
+    """Return the fused call whose mask adds a very low number to all scores of a query."""
+    for step in evidence.baseline.trace:
+        mask = fused_arguments(step)["attn_mask"] if step.operation == FUSED else None
+        value = value_of(evidence.baseline, mask) if isinstance(mask, Source) else None
+        if value is not None and value.is_floating_point() and (value < LOW).all(-1).any():
+            return step
+    return None
+
+
 def _has_backward(evidence: Evidence) -> bool:
-    """Check whether the target's file defines a function with a backward pass."""
+    """Check whether a backward pass in the target's file calls a function that contains a block without gradients."""
     source = parsed_file(evidence.subject.target.forward.__code__.co_filename)
-    definitions = () if source is None else source.statements()
-    return any(isinstance(it, ast.FunctionDef) and it.name == "backward" for it in definitions)
+    statements = () if source is None else source.statements()
+    functions = [it for it in statements if isinstance(it, ast.FunctionDef)]
+    blocks = {it.name for it in functions if "with torch.no_grad()" in ast.unparse(it)}
+    backward = [node for it in functions if it.name == "backward" for node in ast.walk(it)]
+    return any(isinstance(it, ast.Name) and it.id in blocks for it in backward)
 
 
 def _is_right_but_for_blocks(evidence: Evidence, derivatives: Mapping[str, float]) -> bool:
     """Check whether all gradients agree as long as the blocks without gradients keep their values.
 
-    A block is not meant if it keeps a parameter or the tokens from any gradient: nothing trains what it computes. In a
-    file with backward passes of its own, it may lack one.
+    A block is not meant if it keeps a parameter or the tokens from any gradient: nothing trains what it computes. Neither
+    is one that a backward pass runs, which code outside of it may have left out.
     """
     cut_off = {name: derivative for name, derivative in derivatives.items() if derivative == 0}
     point = DifferentiationPoint.of(evidence)
