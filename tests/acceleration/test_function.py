@@ -512,3 +512,22 @@ def test_a_small_call_that_is_made_again_has_gradients_and_the_kernel_that_the_u
         with sdpa_kernel(SDPBackend.MATH), accelerate() as acceleration:
             F.scaled_dot_product_attention(*tensors)
     assert acceleration.report().served == 0
+
+
+def test_gradients_are_right_where_a_finite_mask_hides_every_key_of_a_query():
+    query, key, value = (torch.randn(1, 2, 70, 64) for _ in range(3))
+    mask = torch.zeros(70, 70)
+    mask[[0, 33]] = torch.finfo(torch.float32).min
+
+    def gradients(function, dtype):
+        inputs = [it.to(dtype).requires_grad_() for it in (query, key, value)]
+        function(*inputs, mask.to(dtype)).square().sum().backward()
+        return [it.grad for it in inputs]
+
+    def plain(query, key, value, mask):
+        return (query @ key.mT / 8 + mask).softmax(-1) @ value
+
+    with accelerate():
+        ours = gradients(F.scaled_dot_product_attention, torch.float32)
+    for actual, expected in zip(ours, gradients(plain, torch.float64), strict=True):
+        torch.testing.assert_close(actual.double(), expected, atol=1e-5, rtol=1e-5)

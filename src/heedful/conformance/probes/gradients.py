@@ -156,7 +156,7 @@ def _has_backward(evidence: Evidence) -> bool:
 def _is_right_but_for_blocks(evidence: Evidence, derivatives: Mapping[str, float]) -> bool:
     """Check whether all gradients agree as long as the blocks without gradients keep their values.
 
-    A block is not meant if it keeps a parameter or the tokens from any gradient, because nothing trains what it computes.
+    A block is not meant if it keeps a parameter or the tokens from any gradient, since nothing trains what it computes.
     Neither is one that a backward pass runs, which code outside of it may have left out.
     """
     cut_off = {name: derivative for name, derivative in derivatives.items() if derivative == 0}
