@@ -520,7 +520,7 @@ def test_gradients_are_right_where_a_finite_mask_hides_every_key_of_a_query():
     mask[[0, 33]] = torch.finfo(torch.float32).min
 
     def gradients(function, dtype):
-        inputs = [it.to(dtype).requires_grad_() for it in (query, key, value)]
+        inputs = [it.clone().to(dtype).requires_grad_() for it in (query, key, value)]
         function(*inputs, mask.to(dtype)).square().sum().backward()
         return [it.grad for it in inputs]
 
