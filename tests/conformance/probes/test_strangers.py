@@ -252,6 +252,23 @@ DIALOGUE = (
         return scores.masked_fill(~torch.stack(seen), -torch.inf).softmax(-1) @ self.v(x)
 """
 )
+# The first axis holds 4 frames of each video. A trained number starts at 1, which leaves the attention out.
+MIXED = (
+    HEAD
+    + """
+    def __init__(self, width=16, frames=4):
+        super().__init__()
+        self.frames, self.mix = frames, nn.Parameter(torch.ones(()))
+        self.q, self.k, self.v = (nn.Linear(width, width) for _ in range(3))
+
+    def forward(self, x):
+        '''x: the pixels of all frames, (videos * frames, pixels, width).'''
+        pixels = x.unflatten(0, (-1, self.frames)).transpose(1, 2)
+        context = F.scaled_dot_product_attention(self.q(pixels), self.k(pixels), self.v(pixels))
+        context = context.transpose(1, 2).flatten(0, 1)
+        return self.mix * x + (1 - self.mix) * context
+"""
+)
 # A table of angles is made in float32. Padding may be on either side.
 TABLE = (
     HEAD
@@ -298,6 +315,7 @@ EXAMPLES = {
     VIDEO: _videos,
     IMAGES: lambda: (torch.randn(2, 6, 16), torch.tensor([True, False])),
     PATCHES: _patches,
+    MIXED: lambda: torch.randn(8, 5, 16),
     DIALOGUE: lambda: (torch.randn(2, 7, 16), [[(1, 4)], [(0, 2), (4, 6)]]),
 }
 OPTIONS = {
@@ -330,9 +348,10 @@ def bugs_of(folder, source, options):
         LOCAL,
         DIALOGUE,
         TABLE,
+        MIXED,
     ],
     ids=(
-        "segments gated ahead graph video images patches folded relative local dialogue table".split()  # noqa: SIM905
+        "segments gated ahead graph video images patches folded relative local dialogue table mixed".split()  # noqa: SIM905
     ),
 )
 def test_sound_modules_are_left_alone(tmp_path, source):
@@ -361,6 +380,7 @@ def test_sound_modules_are_left_alone(tmp_path, source):
         (FOLDED, ".repeat(self.heads, 1, 1)", "", "mask-broadcast", "mask.unsqueeze(1)"),
         (RELATIVE, "math.sqrt(self.size)", "math.sqrt(width)", "scale-wrong", "self.divisor ="),
         (LOCAL, "-1e30", "-torch.inf", "nan-on-masked-rows", ""),
+        (MIXED, "(1 - self.mix) * context", "(1 - self.mix) * x", "attention-ignored", ""),
         (TABLE, "is_causal=causal", "is_causal=False", "future-leak", "scaled_dot"),
     ],
 )

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from heedful.conformance.calling.options import option, option_with
+from heedful.conformance.recording.source import own_text
 from heedful.errors import ArgumentError
 from heedful.observation.leaves import with_changed_leaves
 
@@ -106,20 +107,29 @@ class Target:
         if self.module is None:
             return self.callee
         module = CASTS[dtype](copy.deepcopy(self.module))
-        _replace_zeros(module)
+        _replace_hiding_numbers(module)
         module.train(train)  # its result is not used: a module may override it and return nothing
         return module
 
 
-def _replace_zeros(module: nn.Module) -> None:
-    """Give trained tensors of zeros alone other numbers: zeros hide whatever they multiply."""
+def _replace_hiding_numbers(module: nn.Module) -> None:
+    """Give trained tensors of zeros alone other numbers, and those of ones that mix two terms: they hide a term."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for parameter in module.parameters():
-            is_number = parameter.is_floating_point() and parameter.device.type == "cpu"
-            if is_number and parameter.requires_grad and not parameter.any():
+        for name, parameter in module.named_parameters():
+            if not parameter.is_floating_point() or parameter.device.type != "cpu":
+                continue
+            hides = not parameter.any() or (bool((parameter == 1).all()) and _mixes(module, name))
+            if parameter.requires_grad and hides:
                 numbers = torch.randn(parameter.shape, generator=generator)
                 parameter.copy_(numbers * SPREAD if numbers.numel() > 1 else torch.tensor(SPREAD))
+
+
+def _mixes(module: nn.Module, path: str) -> bool:
+    """Check whether the code of a parameter's owner subtracts it from 1: `alpha * x + (1 - alpha) * y`."""
+    owner, _, name = path.rpartition(".")
+    code = own_text(module.get_submodule(owner))
+    return re.search(rf"\b1(\.0)? - (self\.)?{re.escape(name)}\b", code) is not None
 
 
 def is_required(parameter: inspect.Parameter) -> bool:

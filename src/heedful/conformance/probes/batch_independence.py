@@ -13,6 +13,7 @@ from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.resizing import Resized
 from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.evidence.groups import taken_together
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.assignments import assignment_before, variables_read
 from heedful.conformance.recording.dataflow import VIEWS, parameter_names
@@ -95,9 +96,10 @@ def _entries_together(evidence: Evidence) -> int:
     """Return how many neighbors on the first axis belong together, by what an example gives beside the tokens.
 
     An argument of shape (batch, frames) tells that the first axis holds the frames of each video, and integers that
-    name all its entries, as those of edges do, that it holds the nodes of a graph.
+    name all its entries, as those of edges do, that it holds the nodes of a graph. So does a target that takes no
+    single entry, but fewer than the example has.
     """
-    B, _ = evidence.inputs.sizes
+    B, T = evidence.inputs.sizes
     if evidence.subject.fixed_sizes is None or B < 3:
         return 1
     for constant in evidence.subject.convention.constants.values():
@@ -108,7 +110,7 @@ def _entries_together(evidence: Evidence) -> int:
             return B
         if 1 < value.shape[0] < B == value.shape[0] * value.shape[1]:
             return value.shape[1]
-    return 1
+    return taken_together(evidence.subject, B, T)
 
 
 def _line(evidence: Evidence, step: Step | None) -> SourceLine | None:

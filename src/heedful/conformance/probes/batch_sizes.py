@@ -8,6 +8,7 @@ from heedful.conformance.calling.exceptions import attempt, describe_exception, 
 from heedful.conformance.calling.resizing import Resized
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.evidence.groups import taken_together
 from heedful.conformance.evidence.noise import draws_noise
 from heedful.conformance.probes.divergence import first_divergent_step
 from heedful.conformance.probes.probe import probe
@@ -28,6 +29,8 @@ def batches(evidence: Evidence) -> Iterator[Finding | Fact]:
         alone = attempt(lambda b=b: subject.run(inputs.entry(b)).detach())
         if isinstance(alone, Exception) and subject.convention.guessed:
             return  # other arguments may not belong to another number of sequences
+        if isinstance(alone, Exception) and taken_together(subject, *inputs.sizes) > 1:
+            return
         if isinstance(alone, Exception):
             proof = f"With one sequence the target raises {describe_exception(alone)}; with {B} it works."
             yield Finding("length-dependent", "bug", proof, "B = 1", raising_line(alone))
