@@ -30,7 +30,7 @@ def test_quick_runs_are_repeated_within_a_turn():
         return 1e-5
 
     take_turns({"quick": timed_run}, Budget(seconds=0.0, min_turns=3))
-    assert repeats_of_calls == [1, 2000, 2000, 2000]
+    assert repeats_of_calls == [1, 200, 200, 200]
 
 
 def test_iterated_turns_run_each_contender_once():

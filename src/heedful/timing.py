@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-# Faster runs are repeated within a turn: the first one wakes the threads and finds the caches full of another's data.
-MIN_TURN_SECONDS: float = 0.02
+# Faster runs are repeated within a turn, so that the resolution of the clock does not matter. A longer turn would keep data in
+# caches in which a model does not find it.
+MIN_TURN_SECONDS: float = 0.002
 
 TimedRun: TypeAlias = Callable[[int], float]
 """Runs a contender the given number of times in a row and returns the mean seconds of one run."""
