@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-# Faster runs are repeated within a turn, so that the resolution of the clock does not matter. A longer turn would keep data in
-# caches in which a model does not find it.
+# Faster runs are repeated within a turn, so that the resolution of the clock does not matter. A longer turn would keep
+# data in caches in which a model does not find it.
 MIN_TURN_SECONDS: float = 0.002
 
 TimedRun: TypeAlias = Callable[[int], float]
