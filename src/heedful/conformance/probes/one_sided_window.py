@@ -90,7 +90,11 @@ def _windows(module: nn.Module) -> Iterator[_Window]:
 
 def _repeats_a_variable(place: SourceLine) -> bool:
     """Check whether a line makes a pair of which both numbers come from the same variables."""
-    match ast.parse(place.source).body:
+    try:
+        statements = ast.parse(place.source).body
+    except SyntaxError:  # the first line of several
+        return False
+    match statements:
         case [ast.Assign(value=ast.Tuple(elts=[one, other]) | ast.List(elts=[one, other]))]:
             return names_in([one]) == names_in([other]) != set()
     return False
