@@ -17,6 +17,7 @@ from heedful.conformance.calling.construction import instantiate, unstated_param
 from heedful.conformance.calling.crash_lines import causing_line
 from heedful.conformance.calling.examples import Example
 from heedful.conformance.calling.exceptions import (
+    attempt,
     describe_exception,
     described_with_line,
     global_tensor_read,
@@ -200,7 +201,16 @@ def evidence_of(
     subject = find_subject(
         target, example=example, causal=expected.causal, cache=cache, arguments=arguments
     )
-    return Evidence(subject, expected)
+    evidence = Evidence(subject, expected)
+    failed = attempt(lambda: evidence.baseline) if subject.convention.from_example else None
+    if isinstance(failed, Exception) and subject.convention.guessed:
+        raise ArgumentError(
+            option("example"),
+            expected="a call that shows which of its sizes are those of the batch and of the tokens",
+            received=f"a call of {subject.name} that runs, but with other sizes raises {describe_exception(failed)}",
+            remedy="Give an example in which the batch and the tokens have sizes that no other axis has.",
+        ) from failed
+    return evidence
 
 
 def _run_probes(evidence: Evidence, unless: str) -> tuple[tuple[ProbeRun, ...], Coverage | None]:
