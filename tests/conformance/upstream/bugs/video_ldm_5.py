@@ -3,7 +3,11 @@
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from einops import rearrange
+
+
+def by_location(frames, n_frames):
+    """(b t) c h w -> b (h w) t c"""
+    return frames.unflatten(0, (-1, n_frames)).flatten(3).permute(0, 3, 1, 2)
 
 
 class PositionalEncoding(nn.Module):
@@ -51,25 +55,25 @@ class TemporalAttentionLayer(nn.Module):
         skip = q
 
         h, w = q.shape[-2:]
-        q = rearrange(q, "(b t) c h w -> b (h w) t c", t=self.n_frames)
+        q = by_location(q, self.n_frames)
         q = q + self.pos_enc(self.n_frames)
 
-        kv = q if kv is None else rearrange(kv, "(b t) c h w -> b (h w) t c", t=self.n_frames)
+        kv = q if kv is None else by_location(kv, self.n_frames)
 
         q, k, v = self.q_proj(q), self.k_proj(kv), self.v_proj(kv)
-        q = rearrange(q, "b hw s (heads d) -> b hw heads s d", heads=self.n_heads)
+        q = q.unflatten(-1, (self.n_heads, -1)).transpose(2, 3)
         # before
-        k = rearrange(k, "b hw s (heads d) -> b 1 heads (hw s) d", heads=self.n_heads)
-        v = rearrange(v, "b hw s (heads d) -> b 1 heads (hw s) d", heads=self.n_heads)
+        k = k.unflatten(-1, (self.n_heads, -1)).flatten(1, 2).transpose(1, 2).unsqueeze(1)
+        v = v.unflatten(-1, (self.n_heads, -1)).flatten(1, 2).transpose(1, 2).unsqueeze(1)
         # after
-        k = rearrange(k, "b hw s (heads d) -> b hw heads s d", heads=self.n_heads)
-        v = rearrange(v, "b hw s (heads d) -> b hw heads s d", heads=self.n_heads)
+        k = k.unflatten(-1, (self.n_heads, -1)).transpose(2, 3)
+        v = v.unflatten(-1, (self.n_heads, -1)).transpose(2, 3)
         # end
 
         out = F.scaled_dot_product_attention(q, k, v, mask)
-        out = rearrange(out, "b hw heads s d -> b hw s (heads d)")
+        out = out.transpose(2, 3).flatten(3)
         out = self.o_proj(out)
-        out = rearrange(out, "b (h w) t c -> (b t) c h w", h=h, w=w)
+        out = out.permute(0, 2, 3, 1).unflatten(-1, (h, w)).flatten(0, 1)
 
         # 1 leaves the model of images as it is
         alpha = self.alpha.clamp(0, 1)
