@@ -17,7 +17,7 @@ class PositionalEncoding(nn.Module):
         freq = torch.exp(-torch.arange(0, dim, 2) / dim * torch.tensor(10000.0).log())
         x = pos[:, None] * freq
         pe = torch.stack((x.sin(), x.cos()), dim=-1)
-        self.register_buffer("pe", rearrange(pe, "L d sc -> L (d sc)"), persistent=False)
+        self.register_buffer("pe", pe.flatten(1), persistent=False)
 
     def forward(self, length):
         return self.pe[:length]
