@@ -230,14 +230,17 @@ def _compare_weights(evidence: Evidence, inputs: Inputs, lengths: Iterable[int])
     """Recompute the weights from the scores at each length."""
     T = evidence.inputs.sizes[1]
     usual = find_attentions(evidence.subject.record(inputs.tokens(0, T)))
-    expected = [_properties(attention, T) for attention in usual]
+    if len(usual) != len(evidence.attentions):
+        return None
+    pairs = zip(evidence.attentions, usual, strict=True)
+    expected = [_properties(first, T) & _properties(second, T) for first, second in pairs]
     for length in (it for it in lengths if it != T):
         attentions = find_attentions(evidence.subject.record(inputs.tokens(0, length)))
         if len(attentions) != len(expected):
             continue
         for attention, properties in zip(attentions, expected, strict=True):
             lost = properties - _properties(attention, length)
-            if lost:
+            if lost and attention.applied_weights.shape[1:] == (length, length):
                 return Finding(
                     "length-dependent",
                     "suspicious" if lost == {SEES_ALL_KEYS} else "bug",  # a window may be intended
