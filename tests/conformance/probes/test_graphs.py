@@ -35,6 +35,26 @@ BONDS = torch.tensor([[0, 1, 2, 3, 4, 0, 2, 4], [1, 2, 3, 4, 0, 2, 4, 1]])
 SHIFT = "        energy = energy - energy.detach().max()\n"
 GATHER = "share[:, None] * self.tell"
 
+CHOIRS = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    '''The sound of each choir: its singers, by how much each is heard in it.'''
+
+    def __init__(self, width=12):
+        super().__init__()
+        self.loud = nn.Linear(width, 1)
+        self.voice = nn.Linear(width, width)
+
+    def forward(self, singers, choir):
+        loudness = self.loud(singers).squeeze(-1)
+        heard = (loudness[:, None] + (choir[:, None] != choir) * -1e9).mT.softmax(-1).diagonal()
+        sound = torch.zeros(int(choir.max()) + 1, singers.shape[1], dtype=singers.dtype)
+        return sound.index_add(0, choir, heard[:, None] * self.voice(singers))
+"""
+HEARD = "(loudness[:, None] + (choir[:, None] != choir) * -1e9).mT.softmax(-1).diagonal()"
+
 MARKS = """import torch
 from torch import nn
 
@@ -83,6 +103,13 @@ def test_wrong_weights_of_edges_are_named(tmp_path, old, new, name, level, line)
 
 def test_right_weights_of_edges_are_left_alone(tmp_path):
     assert found_in(tmp_path, EDGES, Example(torch.randn(5, 12), BONDS)) == {}
+
+
+def test_one_softmax_over_all_graphs_is_named(tmp_path):
+    example = Example(torch.randn(6, 12), torch.tensor([0, 0, 1, 1, 1, 1]))
+    assert found_in(tmp_path, CHOIRS, example) == {}
+    bugs = found_in(tmp_path, CHOIRS.replace(HEARD, "loudness.softmax(0)"), example)
+    assert "loudness.softmax(0)" in bugs["softmax-wrong-dim"]
 
 
 def exhibits():

@@ -68,6 +68,14 @@ BUGS = {
         MASK_BUFFER.replace('register_buffer("mask", ', "mask = ("),
         "self.mask = ",
     ),
+    "a plain attribute that a call makes": (
+        "mask-not-a-buffer",
+        APPLY_MASK,
+        "        if getattr(self, 'kept', None) != T:\n"
+        "            self.kept = T\n            self.hidden = self.mask[:T, :T].clone()\n"
+        + APPLY_MASK.replace("self.mask[:T, :T]", "self.hidden"),
+        "self.hidden = ",
+    ),
     "a plain attribute, by a comparison": (
         "mask-not-a-buffer",
         MASK_BUFFER,

@@ -10,11 +10,13 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from heedful.conformance.calling.exceptions import attempt
+from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.triangular import is_triangular
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import VIEWS
 from heedful.conformance.recording.definitions import attribute_definition, attribute_mutation
+from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 from heedful.shapes import times
@@ -61,15 +63,12 @@ def _kept_from_a_call(evidence: Evidence) -> Iterator[Finding]:
     held = {name for name, _ in _tensor_attributes(used.module)}
     used.run(evidence.inputs)
     made = {name: it for name, it in _tensor_attributes(used.module) if name not in held}
-    steps = used.record(evidence.inputs).trace.steps if made else ()
+    if not made:
+        return
+    steps = used.record(evidence.inputs).trace.steps
     kept = dict(_tensor_attributes(used.module))
-    used.module.to("meta")
-    arguments = pytree.tree_map_only(
-        Tensor, lambda tensor: tensor.to("meta"), used.arguments(evidence.inputs)
-    )
-    args, keywords = used.target.bound(arguments)
-    if made:  # code may look at the device of its tokens
-        attempt(lambda: used.callee(*args, **keywords))
+    fails = _fails_elsewhere(used, evidence.inputs)  # the code may look at the device of its tokens
+    fails = fails and not _fails_elsewhere(evidence.subject.fresh(), evidence.inputs)
     moved = dict(_tensor_attributes(used.module))
     for name, tensor in made.items():
         stays = kept.get(name) is tensor is moved.get(name)
@@ -77,12 +76,21 @@ def _kept_from_a_call(evidence: Evidence) -> Iterator[Finding]:
             continue
         yield Finding(
             "mask-not-a-buffer" if _is_mask(tensor) else "table-not-a-buffer",
-            "suspicious",  # only a module that is moved after a call meets it
+            "bug" if fails else "suspicious",  # only a module that is moved after a call meets it
             f"A call makes {name!r} ({times(tensor.shape)}), and later ones read it. After .to('meta') it is still on "
-            f"{tensor.device}.",
+            f"{tensor.device}" + (", and the next call fails." if fails else "."),
             "",
             attribute_definition(used.module, name, follow_locals=False),
         )
+
+
+def _fails_elsewhere(subject: Subject, inputs: Inputs) -> bool:
+    """Move a module and its arguments to the meta device, and check whether a call fails there."""
+    assert subject.module is not None
+    subject.module.to("meta")
+    arguments = pytree.tree_map_only(Tensor, lambda it: it.to("meta"), subject.arguments(inputs))
+    args, keywords = subject.target.bound(arguments)
+    return isinstance(attempt(lambda: subject.callee(*args, **keywords)), Exception)
 
 
 def _lost_when_saved(evidence: Evidence) -> Iterator[Finding]:

@@ -26,6 +26,7 @@ GROUPING: tuple[str, ...] = (
     *("index_add", "index_add_", "scatter_add", "scatter_add_"),
     *("scatter_reduce", "scatter_reduce_", "index_reduce", "index_reduce_"),
 )
+FACTORS: tuple[str, ...] = ("mul", "mul_", "imul", "multiply", "dropout")
 NORMS: tuple[str, ...] = ("normalize", "layer_norm", "rms_norm", "group_norm", "instance_norm")
 KERNELS: tuple[str, ...] = ("feature map", "feature_map", "kernel", "hedgehog", "cluster", "assign")
 """What code says in words if a softmax over features makes no weights of tokens."""
@@ -141,10 +142,12 @@ class Grouping(NamedTuple):
 
 
 def _over_groups(evidence: Evidence) -> Finding | None:
-    """Return a finding if exponentials are divided by the sums of other groups than those of the values."""
+    """Return a finding if weights sum to 1 over other groups than those of the values, or over all groups together."""
     observation = evidence.baseline
     groupings = list(groupings_of(observation))
     for gathering in groupings:
+        if (finding := _over_all_groups(evidence, gathering)) is not None:
+            return finding
         weights = _weights(observation, gathering)
         if weights is None or sum_to_1(weights, gathering.indices):
             continue
@@ -163,6 +166,30 @@ def _over_groups(evidence: Evidence) -> Finding | None:
             line or SourceLine.of(weights),
             "Group the softmax by the index to which the values are added.",
         )
+    return None
+
+
+def _over_all_groups(evidence: Evidence, gathering: Grouping) -> Finding | None:
+    """Return a finding if one softmax over the entries of all groups weights the values of each group."""
+    steps, groups = evidence.baseline.trace.steps, len(gathering.indices.unique())
+    if gathering.source.step is None or groups == 1:
+        return None
+    factors = [steps[gathering.source.step]]
+    while factors:
+        step = factors.pop()
+        if step.operation in (*VIEWS, *FACTORS):
+            factors += [steps[it.step] for it in step.inputs if it.step is not None]
+        value = tensor_of(step) if step.operation in SOFTMAXES else None
+        if value is not None and len(value) == len(gathering.indices) and are_ones(value.sum(0)):
+            return Finding(
+                "softmax-wrong-dim",
+                "bug",
+                f"The weights sum to 1 over all {len(value)} entries together, but the values are summed in {groups} "
+                "groups.",
+                f"{len(value)} entries",
+                SourceLine.of(step),
+                "Take the softmax within each group: divide the exponentials by their sum in the group.",
+            )
     return None
 
 
