@@ -44,7 +44,7 @@ class Attention(nn.Module):
         super().__init__()
         self.heads = heads
         places = torch.arange(longest)
-        slopes = 2.0 ** -torch.arange(1, heads + 1)
+        slopes = 2.0 ** (-8 / heads * torch.arange(1, heads + 1))
         self.register_buffer("bias", -slopes[:, None, None] * (places[:, None] - places).abs())
         self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in range(4))
 
@@ -81,6 +81,7 @@ LENGTHS = "k.norm(dim=-1)[..., None, :]"
 WRONG = [
     (WINDOW, INDEX, "dy * (2 * rows - 1) + dx", "weights-wrong", "register_buffer('pairs'"),
     (SLOPES, BIAS, "slopes[:, None, None]", "weights-wrong", "register_buffer('bias'"),
+    (SLOPES, "arange(1, heads + 1)", "arange(heads)", "weights-wrong", "register_buffer('bias'"),
     (COSINES, LENGTHS, "k.norm(dim=-1)[..., None]", "weights-wrong", "lengths ="),
     (COSINES, "q @ k.mT", "q.bfloat16() @ k.bfloat16().mT", "weights-wrong", "bfloat16"),
 ]

@@ -1,4 +1,4 @@
-"""Check that biases of the positions tell distances apart, and that linear ones favor near keys."""
+"""Check that biases of the positions tell distances apart, and that linear ones have the slopes of ALiBi."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ LOOKUPS: tuple[str, ...] = ("getitem", "index_select", "embedding", "take")
 PRODUCTS: tuple[str, ...] = ("mul", "mul_", "imul", "multiply", "outer", "einsum")
 LINEAR_BIAS: re.Pattern[str] = re.compile(r"alibi|linear bias")
 """Words that announce biases which fall with the distance (Press et al. 2022), in lower case."""
+SAME_SLOPE = 1e-2  # relative: slopes may be rounded to half precision
 AXES = 3  # of a window: one for tokens, two for pixels, three for voxels
 
 
 @probe("weights-wrong")
 def position_bias(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Compare the biases of pairs of tokens: equal ones at equal distances only, and no larger ones far away."""
+    """Compare the biases of pairs of tokens: equal ones at equal distances only, and falling ones as in the paper."""
     others = find_attentions(evidence.on_other_tokens(1))
     for attention, other in zip(evidence.attentions, others, strict=False):
-        finding = _table(evidence, attention) or _rising(evidence, attention, other)
+        finding = _table(evidence, attention) or _linear(evidence, attention, other)
         if finding is not None:
             yield finding
             return
@@ -132,10 +133,13 @@ def _line_of_index(evidence: Evidence, index: Source) -> SourceLine | None:
 # --- linear biases -----------------------------------------------------------------------------------
 
 
-def _rising(
+def _linear(
     evidence: Evidence, attention: RecordedAttention, other: RecordedAttention
 ) -> Finding | None:
-    """Return a finding if a bias that no token and nothing trained decides grows linearly with the distance."""
+    """Return a finding if a linear bias that no token and nothing trained decides favors far keys, or is not ALiBi's.
+
+    Only code that speaks of ALiBi is held to its slopes.
+    """
     shape = attention.scores.shape
     if attention.fused or attention.softmax_step is None or shape != other.scores.shape:
         return None
@@ -146,21 +150,47 @@ def _rising(
     visible = attention.visible & attention.logits.isfinite() & other.logits.isfinite()
     growth = [_growth(attention, other, visible, l) for l in range(shape[0])]
     rates = [rate for rate in growth if rate is not None]
-    if len(rates) < len(growth) or not min(rates, default=0.0) > 0:
+    if not rates or len(rates) < len(growth):
         return None
     meant = LINEAR_BIAS.search(prose_about(evidence.subject.callee)) is not None
-    proof = (
-        f"The scores grow by {max(rates):.3g} for each token that a key is farther away: far keys get larger "
-        "weights than near ones."
-    )
-    return Finding(
-        "weights-wrong",
-        "bug" if meant else "suspicious",
-        proof,
-        f"{shape[1]} tokens",
-        _line_of_bias(evidence, attention),
-        "Subtract the distance times a slope from the scores.",
-    )
+    if min(rates) > 0:
+        level = "bug" if meant else "suspicious"
+        proof = (
+            f"The scores grow by {max(rates):.3g} for each token that a key is farther away: far keys get larger "
+            "weights than near ones."
+        )
+        remedy = "Subtract the distance times a slope from the scores."
+    elif meant and max(rates) < 0 and (proof := _unpublished(rates, attention.query.shape[-1])):
+        level, remedy = "bug", "Begin with 2^(-8/heads), and multiply by it from head to head."
+    else:
+        return None
+    line = _line_of_bias(evidence, attention)
+    return Finding("weights-wrong", level, proof, f"{shape[1]} tokens", line, remedy)
+
+
+def _unpublished(rates: list[float], D: int) -> str:
+    """Return a sentence on slopes that are not those of ALiBi; "" if they are, or if there is only one.
+
+    The first slope of the paper is also the ratio of two neighbors. For other numbers of heads than powers of two, the
+    paper's code takes the slopes of the power below, and every second one of the power above. Some models scale the
+    biases as they scale the scores.
+    """
+    slopes = sorted({round(-rate, 6) for rate in rates}, reverse=True)
+    n, ratio = len(slopes), slopes[min(1, len(slopes) - 1)] / slopes[0]
+    below = 2 ** (n.bit_length() - 1)
+    published = sorted(_geometric(below) + _geometric(2 * below)[::2][: n - below], reverse=True)
+    found = torch.tensor(slopes).double()
+    for expected in (published, [ratio ** (i + 1) for i in range(n)]):
+        for factor in (1.0, D**-0.5):
+            wanted = factor * torch.tensor(expected).double()
+            if n == 1 or torch.allclose(found, wanted, rtol=SAME_SLOPE):
+                return ""
+    received, meant = (", ".join(f"{it:.3g}" for it in some) for some in (slopes, published))
+    return f"The slopes of the {n} heads are {received}. Those of ALiBi are {meant}."
+
+
+def _geometric(heads: int) -> list[float]:
+    return [2 ** (-8 * (head + 1) / heads) for head in range(heads)]
 
 
 def _growth(
