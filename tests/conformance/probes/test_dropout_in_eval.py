@@ -1,7 +1,7 @@
 """Dropout that acts in eval mode is found."""
 
 import pytest
-from edited_attention import CONTEXT, DROPOUT, SOFTMAX, assert_bug
+from edited_attention import CONTEXT, CORRECT, DROPOUT, SOFTMAX, assert_bug
 
 FUSED = "        context = F.scaled_dot_product_attention(query, key, value, is_causal=True, dropout_p={})\n"
 
@@ -29,3 +29,10 @@ BUGS = {
 @pytest.mark.parametrize("bug", BUGS)
 def test_dropout_in_eval_mode_is_found(tmp_path, bug):
     assert_bug(tmp_path, "dropout-in-eval", *BUGS[bug])
+
+
+def test_a_function_that_takes_the_probability_leaves_the_line_to_its_caller(tmp_path):
+    helper = "def thinned(weights, drop_prob):\n    return F.dropout(weights, drop_prob)\n\n\nclass"
+    source = CORRECT.replace("class", helper, 1)
+    call = "        rate = self.p\n        weights = thinned(weights, drop_prob=rate)\n"
+    assert_bug(tmp_path, "dropout-in-eval", DROPOUT, call, "rate = self.p", source=source)

@@ -1,6 +1,8 @@
 """Bugs that only some numbers of tokens, or of sequences, show."""
 
 import pytest
+import torch
+from attentions_with_caches import written
 from edited_attention import (
     APPLY_MASK,
     CONTEXT,
@@ -13,6 +15,8 @@ from edited_attention import (
     results_of,
 )
 
+from heedful import check
+from heedful.conformance import Example
 from heedful.conformance.reporting.finding import Fact
 
 # What is replaced, by what, and what is on the line to be named.
@@ -55,6 +59,25 @@ BUGS = {
     ),
 }
 
+CELLS = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    '''Readings of one cell look at each other. `counts` says how many readings each cell has.'''
+
+    def __init__(self, width=16):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(width, width) for _ in range(3))
+
+    def forward(self, readings, counts):
+        found, cells = [], counts.tolist()
+        for cell in readings.split(cells):
+            weights = (self.q(cell) @ self.k(cell).mT / readings.shape[-1] ** 0.5).softmax(-1)
+            found.append(weights @ self.v(cell))
+        return torch.cat(found)
+"""
+
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_dependence_on_lengths_is_found(tmp_path, bug):
@@ -70,3 +93,9 @@ def test_the_largest_context_is_found_without_a_declaration(tmp_path):
     table = "        context = context + torch.zeros(41)[:T].view(T, 1)\n"
     with edited(tmp_path, CONTEXT, CONTEXT + table) as attention:
         assert Fact("largest context", "41 tokens") in results_of(attention(*SIZES))
+
+
+def test_an_empty_sequence_among_packed_ones_stops_no_probe(tmp_path):
+    example = Example(torch.randn(7, 16), torch.tensor([0, 3, 0, 4]))
+    with written(tmp_path, CELLS) as attention:
+        assert check(attention, example=example).findings == ()

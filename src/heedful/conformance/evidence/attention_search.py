@@ -92,7 +92,8 @@ class _Finder:
     def product(self, step: Step) -> Product | None:
         """Return a step as a product of two tensors that depend on tokens; None if it is something else.
 
-        Complex numbers have no order, so products of frequencies are no scores of a softmax.
+        Complex numbers have no order, so products of frequencies are no scores of a softmax. Products of no tokens are
+        those of an empty sequence among packed ones.
         """
         if step.operation not in PRODUCTS:
             return None
@@ -106,7 +107,7 @@ class _Finder:
         operands = [
             (source, value)
             for source, value in zip(sources, values, strict=True)
-            if value is not None and not value.is_complex()
+            if value is not None and value.numel() and not value.is_complex()
         ]
         product = product_of(step, operands) if len(operands) == 2 else None
         if product is not None and step.operation == "einsum":

@@ -10,6 +10,7 @@ from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.noise import draws_noise
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.assignments import last_assignment
+from heedful.conformance.recording.call_sites import value_handed_to
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -40,7 +41,13 @@ def dropout_in_eval(evidence: Evidence) -> Iterator[Finding | Fact]:
 
 
 def _line_of_probability(evidence: Evidence, step: Step) -> SourceLine | None:
-    """Return the line that assigns the variable passed as `dropout_p`; the step's own if it takes no variable."""
+    """Return the line that computes the probability: a function that takes it does not know whether the module trains.
+
+    It is the step's own line where no variable holds the probability.
+    """
     variable = re.search(r"\bdropout_p=([a-z_]\w*)\b(?!\.)", step.source)
     assigned = variable and last_assignment(evidence.subject.callee, step, variable.group(1))
-    return assigned or SourceLine.of(step)
+    if assigned is not None or "training" in step.source:
+        return assigned or SourceLine.of(step)
+    handed = value_handed_to(evidence.subject.module, step, re.compile("drop"))
+    return SourceLine.of(step) if handed is None else handed.place
