@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from heedful.conformance import check
 from heedful.conformance.calling.subject import find_subject
 
 
@@ -14,11 +15,39 @@ def switchable(query, key, value, is_causal=False):
     return F.scaled_dot_product_attention(query, key, value, is_causal=is_causal)
 
 
+class MaskedByCaller(nn.Module):
+    """Hides what its mask says, for any number of heads and queries."""
+
+    def __init__(self, d_model=12):
+        super().__init__()
+        self.qkv = nn.Linear(d_model, 3 * d_model)
+
+    def forward(self, x, mask=None):
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, -1)).permute(2, 0, 3, 1, 4)
+        scores = q @ k.mT / q.shape[-1] ** 0.5
+        if mask is not None:
+            scores = scores.masked_fill(mask == 0, -torch.inf)
+        return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+class Unmasked(MaskedByCaller):
+    """Has no use for its mask."""
+
+    def forward(self, x, mask=None):
+        return super().forward(x)
+
+
+def test_a_target_that_leaves_its_mask_to_the_caller_gets_a_causal_one():
+    assert not check(MaskedByCaller, causal=True).bugs
+    assert "mask-unused" in {bug.name for bug in check(Unmasked, causal=True).bugs}
+
+
 @pytest.mark.parametrize(
     "target",
     [
         *(switchable, nn.MultiheadAttention(12, 4), nn.TransformerEncoderLayer(12, 4, 20)),
         nn.TransformerEncoder(nn.TransformerEncoderLayer(12, 4, 20, batch_first=True), 2),
+        MaskedByCaller(),
     ],
     ids=lambda it: getattr(it, "__name__", type(it).__name__),
 )

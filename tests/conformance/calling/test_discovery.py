@@ -38,10 +38,19 @@ from heedful.nn import MultiHeadAttention
 from heedful.textbook import causal, multi_head, self_attention, simplified
 
 
+class ReadByLayers(Projected):
+    """Has the attribute that `nn.TransformerEncoderLayer` reads of its attention, and no use for it."""
+
+    def __init__(self, d_model):
+        super().__init__(d_model)
+        self.batch_first = False
+
+
 @pytest.mark.parametrize(
     ("target", "layout", "width"),
     [
         (Projected, BATCH_FIRST, 24),
+        (ReadByLayers, BATCH_FIRST, 24),
         (Projected(10), BATCH_FIRST, 10),
         (TokensFirst, TOKENS_FIRST, 24),
         (Unbatched, UNBATCHED, 24),

@@ -32,7 +32,7 @@ def test_dropout_in_eval_mode_is_found(tmp_path, bug):
 
 
 def test_a_function_that_takes_the_probability_leaves_the_line_to_its_caller(tmp_path):
-    helper = "def thinned(weights, drop_prob):\n    return F.dropout(weights, drop_prob)\n\n\nclass"
+    helper = "def thinned(weights, dropout_p):\n    return F.dropout(weights, dropout_p)\n\n\nclass"
     source = CORRECT.replace("class", helper, 1)
-    call = "        rate = self.p\n        weights = thinned(weights, drop_prob=rate)\n"
+    call = "        rate = self.p\n        weights = thinned(weights, dropout_p=rate)\n"
     assert_bug(tmp_path, "dropout-in-eval", DROPOUT, call, "rate = self.p", source=source)

@@ -117,6 +117,34 @@ class Symmetric(Relative):
         return torch.cat([earlier, earlier[:-1].flip(0)])
 
 
+class HiddenByCaller(TooFew):
+    """Leaves the later keys, for which it has no scores, to a mask of its caller."""
+
+    def skew(self, scores):
+        B, H, T, R = scores.shape
+        padded = torch.nn.functional.pad(scores, [1, 0]).reshape(B, H, R + 1, T)
+        return padded[:, :, 1:].reshape(B, H, T, R)
+
+    def forward(self, x, mask=None):
+        B, T, C = x.shape
+        q, k, v = (it.view(B, T, self.h, self.d) for it in self.qkv(x).chunk(3, dim=-1))
+        r = self.pos(self.positions(T, C, x.dtype)).view(-1, self.h, self.d)
+        scores = torch.einsum("bihd,bjhd->bhij", q, k)
+        scores = scores + self.skew(torch.einsum("bihd,rhd->bhir", q, r))
+        scores = scores * self.d**-0.5
+        if mask is not None:
+            scores = scores.masked_fill(mask == 0, -1e30)
+        return self.out(torch.einsum("bhij,bjhd->bihd", scores.softmax(-1), v).flatten(2))
+
+
+def test_scores_of_earlier_keys_alone_need_a_mask_by_the_caller():
+    report = check(HiddenByCaller)
+    assert not report.bugs
+    assert "relative-shift-wrong" in {it.name for it in report.findings}
+    names = {it.name for it in check(HiddenByCaller, causal=True).findings}
+    assert "relative-shift-wrong" not in names
+
+
 @pytest.mark.parametrize("target", [Relative, CausalRelative, Skewed, Clipped])
 def test_a_right_shift_is_no_bug(target):
     assert not check(target).bugs

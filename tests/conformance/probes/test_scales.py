@@ -43,17 +43,33 @@ class ProjectedKeys(TokensAsKeys):
         return super().forward(query, self.other(context))
 
 
+class StatesAsKeys(nn.Module):
+    """Weighs encoder states by their products with decoder states; nothing is trained."""
+
+    def forward(self, query: Tensor, context: Tensor) -> Tensor:
+        return (query @ context.mT).softmax(-1) @ context
+
+
+class StatesAsKeysAlone(nn.Module):
+    """Takes values of their own beside the keys."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return (query @ key.mT).softmax(-1) @ value
+
+
 def levels(definition: type[nn.Module]) -> list[str]:
     findings = check(definition).findings
     return [finding.level for finding in findings if finding.name == "scale-missing"]
 
 
-def test_attention_to_unprojected_tokens_needs_no_scale() -> None:
-    assert levels(TokensAsKeys) == ["convention"]
+@pytest.mark.parametrize("definition", [TokensAsKeys, StatesAsKeys])
+def test_attention_to_unprojected_tokens_needs_no_scale(definition) -> None:
+    assert levels(definition) == ["convention"]
 
 
-def test_attention_to_projected_tokens_needs_a_scale() -> None:
-    assert levels(ProjectedKeys) == ["bug"]
+@pytest.mark.parametrize("definition", [ProjectedKeys, StatesAsKeysAlone])
+def test_attention_to_keys_beside_values_needs_a_scale(definition) -> None:
+    assert levels(definition) == ["bug"]
 
 
 @pytest.mark.parametrize(

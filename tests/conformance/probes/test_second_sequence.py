@@ -106,3 +106,39 @@ def test_cross_attention_alone_gets_the_same_tokens_twice(tmp_path):
         report = check(target(24, 4))
     assert subject.convention.names == ("tgt", "enc")
     assert {fact.name: fact.value for fact in report.facts}["causal"] == "no"
+
+
+# Queries look at keys of another sequence. The function drops the padding before it attends.
+DROPPING = """
+import torch
+from torch import nn
+
+class Attention(nn.Module):
+    \"\"\"Readers (batch, Tr, size) look at pages (batch, Tp, size). `pages_mask` is True at pages.\"\"\"
+
+    def __init__(self, size, h):
+        super().__init__()
+        self.h = h
+        self.wq, self.wk, self.wv, self.wo = (nn.Linear(size, size) for _ in range(4))
+
+    def forward(self, readers, pages, pages_mask=None):
+        if pages_mask is None:
+            pages_mask = torch.ones(pages.shape[:2], dtype=torch.bool, device=pages.device)
+        found = []
+        for reader, page, real in zip(readers, pages, pages_mask):
+            q, k, v = self.wq(reader), self.wk(page[real]), self.wv(page[real])
+            q, k, v = (t.unflatten(-1, (self.h, -1)).transpose(0, 1) for t in (q, k, v))
+            context = (q @ k.transpose(1, 2) / q.size(-1) ** 0.5).softmax(-1) @ v
+            found.append(context.transpose(0, 1).flatten(1))
+        return self.wo(torch.stack(found))
+"""
+STACK = "        return self.wo(torch.stack(found))"
+HIDING = STACK.replace("found)", "found) * pages_mask[:, -readers.shape[1] :, None]")
+
+
+def test_a_mask_of_keys_that_also_hides_queries_is_named(tmp_path):
+    sizes = {"size": 24, "h": 3}
+    with written(tmp_path, DROPPING) as attention:
+        assert check(attention, arguments=sizes).bugs == ()
+    with written(tmp_path, DROPPING.replace(STACK, HIDING)) as attention:
+        assert "padding-leak" in {bug.name for bug in check(attention, arguments=sizes).bugs}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import torch
 from torch import Tensor
 
@@ -10,8 +12,10 @@ from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.convention import Constants, VisibleKeys
 from heedful.conformance.calling.influence import influences
 from heedful.conformance.calling.target import Target, is_from_torch, is_from_transformers
+from heedful.conformance.recording.source import functions_of, names_in, parsed
 
 TOKENS = 4
+TRIANGLES = frozenset({"tril", "triu", "tril_", "triu_", *names.CAUSAL})
 
 
 def causal_flag(target: Target, causal: bool | None) -> Constants:
@@ -50,6 +54,16 @@ def causal_window(window: int | None = None) -> VisibleKeys:
         return visible if window is None else visible.triu(keys - queries - window + 1)
 
     return visible_keys
+
+
+def speaks_of_causality(target: Target) -> bool:
+    """Check whether a target's own code makes a triangle or names a flag for it: then its caller need not mask."""
+    sources = (parsed(function) for function in functions_of(target.callee))
+    nodes = [node for source in sources if source is not None for node in ast.walk(source.tree)]
+    keywords = {node.arg for node in nodes if isinstance(node, ast.keyword)}
+    return not TRIANGLES.isdisjoint(
+        keywords | names_in(it for it in nodes if isinstance(it, ast.expr))
+    )
 
 
 def is_causal(caller: Caller) -> bool:

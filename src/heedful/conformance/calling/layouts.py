@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -170,11 +171,15 @@ def unpacked_ranks(target: Callable[..., Any]) -> set[int]:
 
 
 def _declared_batch_first(module: nn.Module) -> tuple[bool | None, bool | None]:
-    """Return the `batch_first` of a module itself, and that of the first layer from torch within it."""
+    """Return the `batch_first` of a module itself, and that of the first layer from torch within it.
+
+    A module's own one says nothing if the constructor does not take it: PyTorch's layers read it of any attention.
+    """
     layers = [part for part in module.modules() if type(part).__module__.startswith("torch.")]
     own, *inner = (getattr(part, "batch_first", None) for part in (module, *layers))
+    taken = "batch_first" in inspect.signature(type(module).__init__).parameters
     return (
-        own if isinstance(own, bool) else None,
+        own if isinstance(own, bool) and taken else None,
         next((declared for declared in inner if isinstance(declared, bool)), None),
     )
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from heedful.conformance.calling.caches import find_cache
 from heedful.conformance.calling.caller import Caller
+from heedful.conformance.calling.causality import causal_window, is_causal, speaks_of_causality
 from heedful.conformance.calling.chunks import CacheMaker, CacheUse, run_chunks
 from heedful.conformance.calling.construction import (
     OTHER_WIDTHS,
@@ -19,12 +20,13 @@ from heedful.conformance.calling.construction import (
     instantiate,
     key_heads_parameter,
 )
-from heedful.conformance.calling.convention import CallingConvention
+from heedful.conformance.calling.convention import CallingConvention, VisibleKeys
 from heedful.conformance.calling.discovery import find_convention
 from heedful.conformance.calling.examples import find_example_convention
 from heedful.conformance.calling.exceptions import attempt, raising_line
 from heedful.conformance.calling.failures import is_missing_name
 from heedful.conformance.calling.guessed_examples import find_guessed_convention
+from heedful.conformance.calling.mask_forms import Masks
 from heedful.conformance.calling.masks import find_masks
 from heedful.conformance.calling.max_length import find_max_length
 from heedful.conformance.calling.target import Target, TargetError, make_target
@@ -64,10 +66,12 @@ def find_subject(
     limits = (find_max_length(caller), convention.max_tokens)
     max_length = min((limit for limit in limits if limit is not None), default=None)
     masks = find_masks(caller, max_length)
+    if causal and not speaks_of_causality(held) and not is_causal(caller.with_masks(masks)):
+        caller, masks = _with_causal_mask(caller, max_length) or (caller, masks)
     cache_use, make_cache = find_cache(caller.with_masks(masks), cache) or (None, None)
     return Subject(
         held,
-        convention,
+        caller.convention,
         dtype,
         caller.callee,
         masks.padding,
@@ -78,6 +82,28 @@ def find_subject(
         cache_use=cache_use,
         make_cache=make_cache,
     )
+
+
+def _with_causal_mask(caller: Caller, max_length: int | None) -> tuple[Caller, Masks] | None:
+    """Return a caller that gives a causal mask to a target which leaves that to its callers; None if it does not.
+
+    A target whose own mask is added to any given one makes it itself.
+    """
+    if caller.convention.visible_keys is not None:
+        return None
+
+    def giving(mask: VisibleKeys) -> Caller:
+        return replace(caller, convention=replace(caller.convention, visible_keys=mask))
+
+    by_caller = giving(causal_window())
+    masks = find_masks(by_caller, max_length)
+    of_all_keys = giving(lambda queries, keys: torch.ones(queries, keys, dtype=torch.bool))
+    leaves_it = (
+        masks.attention_mask is not None
+        and is_causal(by_caller.with_masks(masks))
+        and not is_causal(of_all_keys.with_masks(masks))
+    )
+    return (by_caller, masks) if leaves_it else None
 
 
 def _made(target: Any, arguments: Mapping[str, Any]) -> Target:

@@ -140,7 +140,7 @@ class Evidence:
     @cached_property
     def of_second_sequence(self) -> Evidence | None:
         """Runs in which the second sequence holds the tokens; None if the subject takes no second one."""
-        subject = second_subject(self.subject)
+        subject = second_subject(self.subject, causal=self.is_causal)
         return None if subject is None else Evidence(subject, self.stated)
 
     @staticmethod

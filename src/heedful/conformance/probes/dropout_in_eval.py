@@ -41,13 +41,13 @@ def dropout_in_eval(evidence: Evidence) -> Iterator[Finding | Fact]:
 
 
 def _line_of_probability(evidence: Evidence, step: Step) -> SourceLine | None:
-    """Return the line that computes the probability: a function that takes it does not know whether the module trains.
+    """Return the line that computes what is passed as `dropout_p`; the step's own if nothing is.
 
-    It is the step's own line where no variable holds the probability.
+    As with PyTorch's fused attention, a function with an argument of that name does not know whether the module trains.
     """
     variable = re.search(r"\bdropout_p=([a-z_]\w*)\b(?!\.)", step.source)
     assigned = variable and last_assignment(evidence.subject.callee, step, variable.group(1))
-    if assigned is not None or "training" in step.source:
+    if assigned is not None or "train" in step.source:
         return assigned or SourceLine.of(step)
-    handed = value_handed_to(evidence.subject.module, step, re.compile("drop"))
+    handed = value_handed_to(evidence.subject.module, step, re.compile("^dropout_p$"))
     return SourceLine.of(step) if handed is None else handed.place

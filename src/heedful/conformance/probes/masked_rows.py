@@ -86,9 +86,10 @@ def _without_any_key(evidence: Evidence, subject: Subject) -> Finding | None:
         return None
     where = "output" if in_output else "gradient of a loss on real tokens alone"
     consequence = ", and the next layer spreads it to every row" if causal else ""
+    by_caller = subject.convention.visible_keys is not None  # it joins both masks
     return Finding(
         "nan-on-masked-rows",
-        "bug" if causal else "suspicious",
+        "bug" if causal and not by_caller else "suspicious",
         f"Queries that see no key produce NaN in the {where}{consequence}.",
         "padding on the left" if causal else "one sequence is all padding",
         line_masking_whole_row(subject.record(evidence.inputs, keep=keep)),

@@ -38,7 +38,12 @@ def relative_shift(evidence: Evidence) -> Iterator[Finding | Fact]:
             function = steps[0].function.rpartition(".")[2]
             made = _numbering(evidence, steps, *rows) or _symmetric(evidence, steps, rows[0])
             line = SourceLine.of(made or _reshaping(steps))
-            yield Finding("relative-shift-wrong", "bug", f"{function}: {proof}", f"T = {T}", line)
+            by_mask = "skew" in function.lower() and _needs_causal_mask(evidence, *rows)
+            level = "suspicious" if by_mask else "bug"
+            proof += (
+                " Earlier keys are right: the caller has to hide later ones." if by_mask else ""
+            )
+            yield Finding("relative-shift-wrong", level, f"{function}: {proof}", f"T = {T}", line)
             return
 
 
@@ -98,6 +103,16 @@ def _proof(x: Tensor, y: Tensor, *, causal: bool) -> str:
     ):
         return "the keys one token before a query and one token after it have the same score."
     return ""
+
+
+def _needs_causal_mask(evidence: Evidence, x: Tensor, y: Tensor) -> bool:
+    """Check whether there are scores of earlier keys alone, all of them right, beside a mask argument.
+
+    Skewing is made for that (Huang et al. 2019): its scores of later keys mean nothing.
+    """
+    takes_mask = evidence.subject.padding or evidence.subject.attention_mask
+    only_earlier = x.shape[-1] == y.shape[-1]
+    return takes_mask is not None and only_earlier and not _proof(x, y, causal=True)
 
 
 def _are_equal(a: Tensor, b: Tensor) -> bool:

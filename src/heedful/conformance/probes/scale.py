@@ -32,6 +32,7 @@ from heedful.conformance.recording.call_sites import call_relying_on_default, va
 from heedful.conformance.recording.dataflow import (
     CONVOLUTIONS,
     SCALINGS,
+    VIEWS,
     is_projection,
     parameter_names,
     steps_from_projection,
@@ -228,8 +229,8 @@ def _is_free(
 
     That is so in models of transformers, whose weights were trained with it; if something trained is added to the
     scores or multiplies them (Raffel et al. 2020); and where the constructor takes the number. No scale at all is
-    needed between projections by convolutions (Wang et al. 2018), between projected and plain tokens (Luong et al.
-    2015), and where the code says so in words.
+    needed between projections by convolutions (Wang et al. 2018), between projected and plain tokens or where plain
+    tokens are both keys and values (Luong et al. 2015), and where the code says so in words.
     """
     module = evidence.subject.module
     paths = [
@@ -243,9 +244,27 @@ def _is_free(
         or reads_trained_numbers(observation, attention)
         or any(parameter_names([step]) for step in scale.steps)
         or _is_default_of_constructor(module, scale.factor)
-        or (_is_missing(scale) and (all(by_convolution) or projected[0] != projected[1]))
+        or (
+            _is_missing(scale)
+            and (
+                all(by_convolution)
+                or projected[0] != projected[1]
+                or _keys_are_values(observation, attention)
+            )
+        )
         or FREE.search(prose_about(evidence.subject.callee)) is not None
     )
+
+
+def _keys_are_values(observation: Observation, attention: RecordedAttention) -> bool:
+    """Check whether the plain tokens of one argument are the keys and the values, beside other queries."""
+    steps, names = observation.trace.steps, []
+    for source in (attention.query_source, attention.key_source, attention.value_source):
+        while source.step is not None and steps[source.step].operation in VIEWS:
+            source = steps[source.step].inputs[0]
+        names.append(source.name if source.kind == "input" else None)
+    query, key, value = names
+    return key is not None and key == value != query
 
 
 def _is_missing(scale: _Scale) -> bool:

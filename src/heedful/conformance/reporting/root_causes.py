@@ -92,6 +92,7 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
         *("cache-mismatch", "rotary-layout", "left-padding-positions", "padding-leak"),
         "length-dependent",
     ),
+    "relative-shift-wrong": ("padding-leak", *_OTHER_RUNS),  # scores of later keys depend on T
     "padding-leak": ("left-padding-positions",),
     "output-not-finite": (*_OTHER_RUNS, "gradient-wrong", "stride-dependent"),
     "gradient-not-deterministic": ("gradient-wrong", "stride-dependent"),
@@ -120,7 +121,11 @@ def root_causes(findings: Iterable[Finding]) -> list[Finding]:
         earlier = by_name.get(finding.name)
         if earlier is None or (earlier.level != "bug" and finding.level == "bug"):
             by_name[finding.name] = finding
-    bugs = [name for name, finding in by_name.items() if finding.level == "bug"]
+    bugs = [
+        name
+        for name, finding in by_name.items()
+        if finding.level == "bug" or name == "relative-shift-wrong"  # harmless beside a causal mask
+    ]
     explained = {name for name in by_name if any(_explains(bug, name) for bug in bugs)}
     if "undefined-or-global-name" in bugs and _is_assigned(by_name.get("mask-unused")):
         # The masked scores have a name, but the code after them reads the wrong one.
