@@ -58,7 +58,11 @@ def _bases(
     target: Target, tokens: tuple[str, ...], layouts: Layouts, most: int
 ) -> Iterator[CallingConvention]:
     """Yield conventions for tokens without other arguments, with at most so many widths."""
-    alone = [len(axes) for axes in documented_axes(target.callee, *tokens[:1])] == [2]
+    vectors = [
+        name
+        for name in tokens
+        if [len(axes) for axes in documented_axes(target.callee, name)][:1] == [2]
+    ]
     maps = [
         name
         for name in tokens[1:]
@@ -66,30 +70,30 @@ def _bases(
     ]
     if maps:
         yield from _to_feature_maps(target.module, tokens, maps, most)
-    if alone:
-        yield from of_one_query(target.module, tokens, most)
+    if len(vectors) == 1:
+        yield from of_one_query(target.module, tokens, most, vectors[0])
     yield from _by_sizes(target.module, tokens, layouts, most)
     contexts = tuple(name for name in optional_contexts(target) if name not in tokens)
     if contexts:
         yield from _by_sizes(target.module, tokens + contexts, layouts, most)
     if len(tokens) > 1:
         yield from _by_two_widths(target.module, tokens, layouts, most)
-        if not alone:
-            yield from of_one_query(target.module, tokens, most)
+        if vectors != [tokens[0]]:
+            yield from of_one_query(target.module, tokens, most, tokens[0])
 
 
 def of_one_query(
-    module: nn.Module | None, tokens: tuple[str, ...], most: int = MAX_WIDTHS
+    module: nn.Module | None, tokens: tuple[str, ...], most: int, query: str
 ) -> Iterator[CallingConvention]:
-    """Yield conventions in which the first argument is one vector for each sequence, such as a decoder's state."""
-    first, *others = tokens
-    widths = [WIDTH] if module is None else widths_of(module)[:most]
+    """Yield conventions in which one argument is one vector for each sequence, such as a decoder's state."""
+    others = [name for name in tokens if name != query]
+    widths = dict.fromkeys((*([] if module is None else widths_of(module)[:most]), WIDTH))
     for width in widths if others else ():
         yield CallingConvention(
             "(B, T, C)",
             tuple(others),
             (width,),
-            constants={first: one_vector(width)},
+            constants={query: one_vector(width)},
             same_tokens=True,
             guessed=True,
         )

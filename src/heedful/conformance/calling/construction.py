@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from torch import nn
+
 from heedful.conformance.calling import names
 from heedful.conformance.calling.exceptions import (
     attempt,
@@ -21,6 +23,7 @@ from heedful.conformance.calling.failures import is_missing_name
 from heedful.conformance.calling.isolation import seeded
 from heedful.conformance.calling.names import Names
 from heedful.conformance.calling.options import constructor_with, option
+from heedful.conformance.calling.parts import ROTARY, part_classes
 from heedful.conformance.calling.target import ConstructorError
 from heedful.conformance.recording.source import fields_read, texts_compared
 from heedful.errors import ArgumentError
@@ -260,6 +263,7 @@ def _values(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, 
             value = _by_name(name, conventional)
             value = texts.get(name) if value is None else value
             value = _by_type(hints.get(name), conventional) if value is None else value
+            value = _part(cls, name, hints.get(name)) if value is None else value
             values[name] = GUESSES[0] if value is None else value
     return values
 
@@ -283,6 +287,19 @@ def _by_type(hint: Any, conventional: Mapping[str, Any]) -> Any:
         return get_args(hint)[0]
     values = {bool: False, int: conventional[names.HEADS[0]], float: 1.0}
     return values.get(hint)
+
+
+def _part(cls: Callable[..., Any], name: str, hint: Any) -> nn.Module | None:
+    """Return a module for a parameter that takes one; None if no class of it is known, or none can be built.
+
+    A rotation works on single heads.
+    """
+    width = {"": HEAD_SIZE} if ROTARY.search(name.lower()) else {}
+    for part in part_classes(cls, name, hint):
+        built = attempt(lambda part=part: build(part, width))
+        if not isinstance(built, Exception):
+            return built
+    return None
 
 
 def _divided(

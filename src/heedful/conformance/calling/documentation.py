@@ -32,6 +32,20 @@ def docstring_lines(target: Callable[..., Any]) -> Iterator[str]:
                 yield from NEXT_ENTRY.split(line)
 
 
+def comment_lines(target: Callable[..., Any]) -> Iterator[str]:
+    """Yield the comments on lines of their own that begin with a parameter, as `# x: (batch, length)`."""
+    for function in functions_of(target):
+        parameters = inspect.signature(function).parameters
+        try:
+            lines, _ = inspect.getsourcelines(function)
+        except OSError:  # made by other code
+            continue
+        for line in lines:
+            mark, comment = line.strip()[:1], line.strip().lstrip("# ")
+            if mark == "#" and comment.partition(":")[0].strip() in parameters:
+                yield comment
+
+
 def entry_of(line: str) -> str:
     """Return a line of a docstring without the marks that precede the name of an argument."""
     return line.strip(" *-:`").removeprefix("param ")

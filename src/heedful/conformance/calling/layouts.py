@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from heedful.conformance.calling import names
-from heedful.conformance.calling.documentation import docstring_lines, entry_of
+from heedful.conformance.calling.documentation import comment_lines, docstring_lines, entry_of
 from heedful.conformance.recording.source import parsed
 
 # A shape in a docstring, such as "(batch, length, dim)".
@@ -106,14 +106,14 @@ def _has_layers(target: Callable[..., Any], kind: type[nn.Module]) -> bool:
 
 
 def documented_axes(target: Callable[..., Any], argument: str = "") -> Iterator[str]:
-    """Yield a letter per axis of each shape that the docstrings of a target give: "BTC" for (batch, length, dim).
+    """Yield a letter per axis of each shape that docstrings, or comments, give: "BTC" for (batch, length, dim).
 
     Args:
         target: A module or function.
         argument: The name of an argument, or a pattern of names, if only lines that begin with it count.
     """
     goes_on = False  # an entry whose shape is on the next line
-    for line in docstring_lines(target):
+    for line in (*docstring_lines(target), *comment_lines(target)):
         shapes = DOCUMENTED_SHAPE.findall(line)
         begins = re.match(rf"{argument}(?!\w)" if argument else "", entry_of(line)) is not None
         if begins or (goes_on and line.strip()[:1] in ("(", "[")):

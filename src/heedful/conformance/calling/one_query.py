@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from heedful.conformance.calling.caller import Caller
-from heedful.conformance.calling.candidates import of_one_query
+from heedful.conformance.calling.candidates import MAX_WIDTHS, of_one_query
 from heedful.conformance.calling.influence import mixes_sequences
 
 # With two sequences alone, heads that are merged in a wrong order, which is a bug to be found, do not mix them.
@@ -22,7 +22,8 @@ def with_one_query(caller: Caller) -> Caller:
     several = len(convention.names) > 1 and convention.layout == "(B, T, C)"
     if not several or convention.fixed_sizes or _mixes(caller) is not True:
         return caller
-    for base in of_one_query(caller.module, convention.names):
+    query = next(iter(convention.names))
+    for base in of_one_query(caller.module, convention.names, MAX_WIDTHS, query):
         constants = {**convention.constants, **base.constants}
         other = replace(base, constants=constants, visible_keys=convention.visible_keys)
         for pooled in (True, False):

@@ -42,6 +42,9 @@ ROLES_OF_TYPES: Mapping[Any, tuple[str, ...]] = {
 Value = Any
 
 
+ONE_VECTOR = "B "  # a documented shape: one vector for each sequence
+
+
 def likely_values(target: Target, name: str, head_size: int) -> Iterator[Value]:
     """Yield values, or functions of (B, T, dtype) that return one, the most likely first; `TOKENS` for more tokens.
 
@@ -62,8 +65,8 @@ def likely_values(target: Target, name: str, head_size: int) -> Iterator[Value]:
         yield from map(_embeddings, _input_widths(target.module))
     for role in dict.fromkeys((*suggested, *ROLES)):
         for value, axes in _values_in(role, head_size):
-            pixels = value is TOKENS and documented == FEATURE_MAP
-            if documented is None or axes in (None, documented) or pixels:
+            other_form = value is TOKENS and (documented == FEATURE_MAP or shape == ONE_VECTOR)
+            if documented is None or axes in (None, documented) or other_form:
                 yield value
 
 

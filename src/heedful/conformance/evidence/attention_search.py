@@ -49,7 +49,8 @@ def find_attentions(observation: Observation) -> list[RecordedAttention]:
             attentions.append(fused_attention(observation, step))
         elif (product := finder.product(step)) is not None:
             if only_selects(observation.trace.steps, step):
-                continue  # the scores of an indexer, which choose keys for an attention
+                finder.leave_out(product)  # it chooses tokens for an attention, as an indexer does
+                continue
             attentions += finder.attentions_ending_in(product)
     tokens = observation.cached_tokens + observation.inputs.sizes[1]
     return [attention.without_empty_slots(tokens) for attention in attentions]
@@ -115,6 +116,10 @@ class _Finder:
         if product is not None:
             self._scores[step.index] = product
         return product
+
+    def leave_out(self, product: Product) -> None:
+        """Take a product for the scores of no attention."""
+        del self._scores[product.step.index]
 
     def attentions_ending_in(self, context: Product) -> Iterator[RecordedAttention]:
         """Yield the attention, if any, whose weights a product multiplies by values."""

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from heedful.conformance.evidence.evidence import Evidence
 
-NORMAL: tuple[str, ...] = ("randn", "randn_like", "normal", "normal_")
+DRAWN: tuple[str, ...] = (
+    *("randn", "randn_like", "normal", "normal_"),
+    *("randint", "randint_like", "randperm"),
+)
 
 
 def draws_noise(evidence: Evidence) -> bool:
-    """Check whether a run draws normal numbers, as the first state of slots (Locatello et al. 2020)."""
-    return any(step.operation in NORMAL for step in evidence.baseline.trace)
+    """Check whether a run draws normal numbers or indices.
+
+    The first state of slots is drawn (Locatello et al. 2020), and so are the keys that sparse attention samples (Zhou
+    et al. 2021).
+    """
+    return any(step.operation in DRAWN for step in evidence.baseline.trace)

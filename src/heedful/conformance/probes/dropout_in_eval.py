@@ -34,7 +34,7 @@ def dropout_in_eval(evidence: Evidence) -> Iterator[Finding | Fact]:
         "dropout-in-eval",
         "suspicious" if noise else "bug",
         f"In eval mode, two runs on the same tokens differ by {difference:.3g}"
-        + (", because it draws normal numbers." if noise else why),
+        + (", because it draws normal numbers or indices." if noise else why),
         f"B = {inputs.sizes[0]}, T = {inputs.sizes[1]}",
         None if step is None else _line_of_probability(evidence, step),
     )

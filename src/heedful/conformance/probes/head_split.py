@@ -32,6 +32,8 @@ from heedful.observation import Source, Step
 from heedful.shapes import times
 
 REARRANGING: frozenset[str] = frozenset(("pad", "roll", "flip", "gather", "index_select"))
+CHOOSING: tuple[str, ...] = ("getitem", "gather", "index_select", "take_along_dim")
+RANDOM: tuple[str, ...] = ("randint", "randint_like", "randperm", "multinomial")
 PLURALS: dict[str, str] = {"query": "queries", "key": "keys", "value": "values"}
 
 
@@ -109,6 +111,8 @@ def _answer(
     path = _steps_from_tokens(evidence, source)
     mixing = _first_mixing_step(evidence.baseline, evidence.after(0, CHANGED), path)
     step = mixing or _last_view(path) or attention.scores_step
+    if any(_is_choice(evidence, it) for it in (*path, *([] if mixing is None else [mixing]))):
+        return None  # of the tokens that the data or chance select, as in sparse attention
     name = "heads-mixed-split"
     projected = steps_from_projection(evidence.baseline, source)
     torn = tearing_view(projected)
@@ -182,6 +186,17 @@ def _reorders_tokens(evidence: Evidence, path: list[Step]) -> bool:
         or (step.operation == "getitem" and any(_is_index(evidence, it) for it in step.inputs[1:]))
         for step in (*before, *path)
     )
+
+
+def _is_choice(evidence: Evidence, step: Step) -> bool:
+    """Check whether a step takes tokens by an index that is computed from tokens, or drawn at random."""
+    if step.operation not in CHOOSING:
+        return False
+    steps = evidence.baseline.trace.steps
+    indices = [it.step for it in step.inputs if it.step is not None and _is_index(evidence, it)]
+    made = {*indices}.union(*(ancestors(steps, steps[it]) for it in indices))
+    drawn = any(steps[it].operation in RANDOM for it in made)
+    return drawn or not made.isdisjoint(steps_from_tokens(steps))
 
 
 def _is_index(evidence: Evidence, source: Source) -> bool:

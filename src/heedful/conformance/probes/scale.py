@@ -217,7 +217,8 @@ def _is_intended(
 def _is_normalised_vector(observation: Observation, operand: Tensor, source: Source) -> bool:
     """Check whether an operand's vectors have one length, or had before they were multiplied by trained gains."""
     path = steps_from_projection(observation, source)
-    tensors = [operand, *(tensor for step in path if (tensor := tensor_of(step)) is not None)]
+    made = (tensor for step in path if (tensor := tensor_of(step)) is not None)
+    tensors = [operand, *(tensor for tensor in made if tensor.is_floating_point())]
     lengths = (tensor.norm(dim=-1) for tensor in tensors if tensor.shape[-1:] == operand.shape[-1:])
     return any(bool(it.std() <= 1e-3 * it.mean()) for it in lengths if it.numel() > 1)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import torch
+
 from heedful.conformance.recording.observation import Observation
 from heedful.observation import Source, Step
 
@@ -101,7 +103,8 @@ def steps_from_projection(observation: Observation, source: Source) -> list[Step
             continue
         path.add(index)
         if not (is_projection(steps[index]) or _multiplies_weights(steps, steps[index], dependent)):
-            pending += _input_steps(steps[index])
+            inputs = _input_steps(steps[index])  # but not the indices by which tokens are chosen
+            pending += [it for it in inputs if steps[it].dtype != torch.int64]
     return [steps[index] for index in sorted(path)]
 
 
