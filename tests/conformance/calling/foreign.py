@@ -462,3 +462,40 @@ class AfterContext(Projected):
             kept = nn.functional.pad(context_mask, (0, rest), value=True)
             hidden = hidden | ~kept[:, None]
         return attend(q[:, context.shape[1] :], k, v, hidden)
+
+
+class Continued(Projected):
+    """Keeps its keys, and needs to know where a call begins although it has a default."""
+
+    def __init__(self, d_model=24):
+        super().__init__(d_model)
+        self.keys, self.values = torch.zeros(4, 80, d_model), torch.zeros(4, 80, d_model)
+
+    def forward(self, x, start_pos=None):
+        B, T, _ = x.shape
+        q, k, v = self.split(x)
+        keys, values = (kept[:B].clone().to(x.dtype) for kept in (self.keys, self.values))
+        keys[:, start_pos : start_pos + T] = k
+        values[:, start_pos : start_pos + T] = v
+        return attend(q, keys[:, : start_pos + T], values[:, : start_pos + T])
+
+
+class OfPairs(Projected):
+    """Adds a score for each pair of tokens, from a vector that its caller makes."""
+
+    def __init__(self, d_model=24):
+        super().__init__(d_model)
+        self.of_pair = nn.Linear(d_model, d_model, bias=False)
+
+    def forward(self, x, position_embeddings):  # pyright: ignore[reportIncompatibleMethodOverride]
+        q, k, v = self.split(x)
+        by_pair = torch.einsum("bic,ijc->bij", q, self.of_pair(position_embeddings))
+        return ((q @ k.mT + by_pair) * q.shape[-1] ** -0.5).softmax(-1) @ v
+
+
+class ManyArguments(Projected):
+    """Takes more vectors of each token than are tried in all ways."""
+
+    def forward(self, items, times_K, times_V, places_K, places_V):  # pyright: ignore[reportIncompatibleMethodOverride]
+        q, k, v = self.split(items)
+        return attend(q, k + times_K + places_K, v + times_V + places_V)

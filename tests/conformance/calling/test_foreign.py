@@ -42,6 +42,9 @@ from heedful.errors import ArgumentError
         foreign.OfDistances,
         foreign.Unset,
         foreign.AfterContext,
+        foreign.Continued,
+        foreign.OfPairs,
+        foreign.ManyArguments,
     ],
     ids=lambda it: getattr(it, "__name__", type(it).__name__),
 )

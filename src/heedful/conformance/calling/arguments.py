@@ -15,7 +15,7 @@ from heedful.conformance.calling.convention import Constants
 from heedful.conformance.calling.declared import attribute_of
 from heedful.conformance.calling.mask_forms import ATTENTION_FORMS, PADDING_FORMS
 from heedful.conformance.calling.options import example_with, option
-from heedful.conformance.calling.roles import TOKENS, all_visible, likely_values
+from heedful.conformance.calling.roles import TOKENS, all_visible, likely_values, position_vectors
 from heedful.conformance.calling.rotary_tables import rotary_table, rotary_tables
 from heedful.conformance.calling.target import Target
 from heedful.errors import ArgumentError
@@ -74,10 +74,14 @@ def constant_variants(
 ) -> Iterator[Constants]:
     """Yield constants that may make a call work, the most likely first.
 
-    They are tried with the flag that makes the call causal, without it, and with targets, each first without required
-    masks and then with masks of every form that show everything. A mask may be necessary although it has a default.
+    They are tried with the flag that makes the call causal, without it, with a first position, and with targets, each
+    first without required masks and then with masks of every form that show everything. A mask, or a position, may be
+    necessary although it has a default.
     """
     additions = [causal_flag, {}] if causal_flag else [{}]
+    starts = [name for name in names.START_POSITIONS if name in target.parameters]
+    if any(target.parameters[name].default is None for name in starts):
+        additions += [{**it, **dict.fromkeys(starts, 0)} for it in additions]
     if names.TARGET_IDS in target.parameters:
         additions.append(
             {names.TARGET_IDS: lambda B, T, dtype: torch.zeros(B, T, dtype=torch.int64)}
@@ -93,6 +97,8 @@ def _with_masks(target: Target, constants: Constants) -> Iterator[Constants]:
     for name in (name for name in constants if name in names.ROTARY_TABLES):
         for table in rotary_tables(head_size_of(target.module)):
             yield {**constants, name: table}
+        for vectors in position_vectors(target.module) if "position" in name else ():
+            yield {**constants, name: vectors}
     if not masks:
         return
     for dtype in (
@@ -111,12 +117,14 @@ def guessed_arguments(
 ) -> Iterator[tuple[tuple[str, ...], Constants]]:
     """Yield the arguments for tokens, and the constants, with every unknown one replaced by a likely value.
 
-    Unknown arguments are tried together, each with its own most likely values first.
+    Unknown arguments are tried together, each with its own most likely values first. Where there are many, all but the
+    first few keep the most likely one.
     """
     unknown = [name for name, value in constants.items() if value is UNKNOWN]
     D = head_size_of(target.module)
     likely = [list(likely_values(target, name, D)) for name in unknown]
-    ranked = sorted(product(*(range(len(values)) for values in likely[:MAX_UNKNOWN])), key=sum)
+    likely = [values[: None if n < MAX_UNKNOWN else 1] for n, values in enumerate(likely)]
+    ranked = sorted(product(*(range(len(values)) for values in likely)), key=sum)
     for ranks in ranked[:MAX_GUESSES]:
         values = {name: it[rank] for name, it, rank in zip(unknown, likely, ranks, strict=False)}
         more = tuple(name for name, value in values.items() if value is TOKENS)

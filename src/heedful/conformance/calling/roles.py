@@ -77,6 +77,25 @@ def _input_widths(module: nn.Module | None) -> list[int]:
     return list(found) or [WIDTH]
 
 
+def position_vectors(module: nn.Module | None) -> Iterator[Callable[..., Tensor]]:
+    """Yield functions of (B, T, dtype) that draw a vector for each position, for each distance, or for each pair."""
+    for width in _input_widths(module):
+        yield _embeddings(width)
+        yield _distances(f"{DISTANCE_AXIS} ", width)
+        yield _distances(f"1{DISTANCE_AXIS} ", width)
+        yield _pairs(width)
+
+
+def _pairs(width: int) -> Callable[..., Tensor]:
+    """Return a function of (B, T, dtype) that draws a vector for each pair of positions, by their distance."""
+
+    def constant(B: int, T: int, dtype: torch.dtype) -> Tensor:
+        places = torch.arange(T)
+        return _table(2 * MOST_TOKENS - 1, width)[MOST_TOKENS - 1 + places[:, None] - places].to(dtype)
+
+    return constant
+
+
 def _distances(shape: str, width: int) -> Callable[..., Tensor]:
     """Return a function of (B, T, dtype) that draws a vector for each distance of tokens, in a documented shape.
 
