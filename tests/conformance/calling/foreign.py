@@ -499,3 +499,88 @@ class ManyArguments(Projected):
     def forward(self, items, times_K, times_V, places_K, places_V):  # pyright: ignore[reportIncompatibleMethodOverride]
         q, k, v = self.split(items)
         return attend(q, k + times_K + places_K, v + times_V + places_V)
+
+
+class OverChannels(nn.Module):
+    """Compares the channels of a feature map: the pixels are the features of what is weighted."""
+
+    def __init__(self, dim, num_heads, bias=False):
+        super().__init__()
+        self.num_heads = num_heads
+        self.temperature = nn.Parameter(torch.ones(num_heads, 1, 1))
+        self.qkv = nn.Conv2d(dim, 3 * dim, 1, bias=bias)
+        self.out = nn.Conv2d(dim, dim, 1, bias=bias)
+
+    def forward(self, x):
+        b, c, h, w = x.shape
+        q, k, v = self.qkv(x).reshape(b, 3, self.num_heads, -1, h * w).unbind(1)
+        q, k = nn.functional.normalize(q, dim=-1), nn.functional.normalize(k, dim=-1)
+        weights = (q @ k.mT * self.temperature).softmax(-1)
+        return self.out((weights @ v).reshape(b, c, h, w))
+
+
+class OneOfTwo(Projected):
+    """Is built for one of two uses, which has to be chosen."""
+
+    def __init__(self, d_model, in_encoder=False, in_decoder=False):
+        super().__init__(d_model)
+        assert in_encoder ^ in_decoder
+
+    def forward(self, x):
+        return attend(*self.split(x))
+
+
+class OfSides(Projected):
+    """Attends within a window of so many rows and columns, with a bias for each pair."""
+
+    def __init__(self, d_model, window_size):
+        super().__init__(d_model)
+        pixels = window_size[0] * window_size[1]
+        self.bias = nn.Parameter(torch.randn(pixels, pixels))
+
+    def forward(self, x):
+        q, k, v = self.split(x)
+        return (q @ k.mT * q.shape[-1] ** -0.5 + self.bias).softmax(-1) @ v
+
+
+class OfPlaces(Projected):
+    """Adds what the offset of two places says to their score."""
+
+    def __init__(self, d_model):
+        super().__init__(d_model)
+        self.offset = nn.Linear(3, 1)
+
+    def forward(self, points, pos):  # pyright: ignore[reportIncompatibleMethodOverride]
+        q, k, v = self.split(points)
+        offsets = pos[:, :, None, :] - pos[:, None, :, :]
+        scores = q @ k.mT * q.shape[-1] ** -0.5 + self.offset(offsets).squeeze(-1)
+        return scores.softmax(-1) @ v
+
+
+class OfEdgeFeatures(Projected):
+    """Adds a vector for each edge to the key."""
+
+    def __init__(self, d_model):
+        super().__init__(d_model)
+        self.of_edge = nn.Linear(d_model, d_model)
+
+    def forward(self, nodes, edges):  # pyright: ignore[reportIncompatibleMethodOverride]
+        q, k, v = self.split(nodes)
+        keys = k[:, None] + self.of_edge(edges)
+        return (torch.einsum("bic,bijc->bij", q, keys) * q.shape[-1] ** -0.5).softmax(-1) @ v
+
+
+class InBlocks(nn.Module):
+    """Attends within the squares of a feature map, whose sides they divide."""
+
+    def __init__(self, dim, window_size):
+        super().__init__()
+        self.side = window_size
+        self.qkv, self.out = nn.Conv2d(dim, 3 * dim, 1), nn.Conv2d(dim, dim, 1)
+
+    def forward(self, x):
+        b, c, height, width, side = *x.shape, self.side
+        parts = self.qkv(x).view(b, 3, c, height // side, side, width // side, side)
+        q, k, v = parts.permute(1, 0, 3, 5, 4, 6, 2).flatten(4, 5)
+        context = attend(q, k, v).unflatten(3, (side, side)).permute(0, 5, 1, 3, 2, 4)
+        return self.out(context.reshape(b, c, height, width))

@@ -45,6 +45,12 @@ from heedful.errors import ArgumentError
         foreign.Continued,
         foreign.OfPairs,
         foreign.ManyArguments,
+        foreign.OverChannels,
+        foreign.OneOfTwo,
+        foreign.OfSides,
+        foreign.OfPlaces,
+        foreign.OfEdgeFeatures,
+        foreign.InBlocks,
     ],
     ids=lambda it: getattr(it, "__name__", type(it).__name__),
 )

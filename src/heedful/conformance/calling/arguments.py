@@ -15,7 +15,13 @@ from heedful.conformance.calling.convention import Constants
 from heedful.conformance.calling.declared import attribute_of
 from heedful.conformance.calling.mask_forms import ATTENTION_FORMS, PADDING_FORMS
 from heedful.conformance.calling.options import example_with, option
-from heedful.conformance.calling.roles import TOKENS, all_visible, likely_values, position_vectors
+from heedful.conformance.calling.roles import (
+    TOKENS,
+    all_visible,
+    coordinates,
+    likely_values,
+    position_vectors,
+)
 from heedful.conformance.calling.rotary_tables import rotary_table, rotary_tables
 from heedful.conformance.calling.target import Target
 from heedful.errors import ArgumentError
@@ -82,6 +88,8 @@ def constant_variants(
     starts = [name for name in names.START_POSITIONS if name in target.parameters]
     if any(target.parameters[name].default is None for name in starts):
         additions += [{**it, **dict.fromkeys(starts, 0)} for it in additions]
+    if "pos" in constants:  # a number, or the place of each token
+        additions.append({"pos": coordinates})
     if names.TARGET_IDS in target.parameters:
         additions.append(
             {names.TARGET_IDS: lambda B, T, dtype: torch.zeros(B, T, dtype=torch.int64)}

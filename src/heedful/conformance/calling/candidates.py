@@ -87,8 +87,8 @@ def of_one_query(
 ) -> Iterator[CallingConvention]:
     """Yield conventions in which one argument is one vector for each sequence, such as a decoder's state."""
     others = [name for name in tokens if name != query]
-    widths = dict.fromkeys((*([] if module is None else widths_of(module)[:most]), WIDTH))
-    for width in widths if others else ():
+    widths = [] if module is None else widths_of(module)[:most]
+    for width in dict.fromkeys([*widths, WIDTH]) if others else ():
         yield CallingConvention(
             "(B, T, C)",
             tuple(others),

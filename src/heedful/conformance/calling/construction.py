@@ -45,6 +45,10 @@ OWN_FAULT: re.Pattern[str] = re.compile(
     r"^\w+\.__init__\(\) (missing \d|got an unexpected keyword)|\bfloat\b.*\b(int|integer)|\bint.*\bfloat\b"
 )
 """What a TypeError says about a wrong call of a layer, or about a float where a size is needed."""
+NO_SEQUENCE: re.Pattern[str] = re.compile(
+    r"'int' object is not (subscriptable|iterable)|'int' has no len"
+)
+SIDES = (3, 3)  # of a window of pixels
 QUOTED: re.Pattern[str] = re.compile(r"'(\w+)'")
 DROPOUT = 0.25  # large enough that a few hundred weights show how it acts
 
@@ -170,7 +174,8 @@ def _small_sizes(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[
 def _alternatives(
     cls: Callable[..., Any], arguments: Mapping[str, Any], message: str
 ) -> Iterator[dict[str, Any]]:
-    """Yield other values for a constructor that rejects the usual ones: other guesses, and then other widths.
+    """Yield other values for a constructor that rejects the usual ones: windows of two sides, flags, other
+    guesses, and then other widths.
 
     A parameter that is None by default gets its conventional value if the message of the exception names it, and so do
     the parameters of an inherited constructor that it misses.
@@ -189,6 +194,13 @@ def _alternatives(
             missing[name] = GUESSES[0] if value is None else value
     if missing:
         yield {**values, **missing}
+    windows = {name: SIDES for name in values if name in names.WINDOWS and name not in arguments}
+    if windows and NO_SEQUENCE.search(message):
+        yield {**values, **windows}
+    defaults = {name: it.default for name, it in inspect.signature(cls).parameters.items()}
+    for name, flag in {**defaults, **values}.items():
+        if isinstance(flag, bool) and name not in arguments:
+            yield {**values, name: not flag}
     for guess in GUESSES if guessed else ():
         yield {**values, **dict.fromkeys(guessed, guess)}
     for width in OTHER_WIDTHS:

@@ -12,6 +12,7 @@ import torch
 
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.candidates import candidate_conventions
+from heedful.conformance.calling.construction import WINDOW
 from heedful.conformance.calling.convention import CallingConvention, output_candidates
 from heedful.conformance.calling.exceptions import describe_exception, raising_line, without_tensors
 from heedful.conformance.calling.failures import (
@@ -37,6 +38,7 @@ from heedful.observation import Trace
 
 TRIAL_SIZES = (3, 5)  # B and T
 IMAGE_LENGTHS = (16, 64)  # squares that most strides and windows divide
+WINDOWED_LENGTHS = (WINDOW**2, (2 * WINDOW) ** 2)  # squares that the conventional window divides
 POOLED = ("(B, T, C)", "(T, B, C)", "(B, T) ids")  # layouts whose tokens may have one row in all
 SEARCH_SECONDS, TRIAL_SECONDS = 20.0, 5.0  # the time limits of all trials, and of one
 MISSHAPEN: re.Pattern[str] = re.compile(
@@ -86,7 +88,7 @@ def _sizes(target: Target, failures: Sequence[FailedCall]) -> Iterator[tuple[int
         return
     B = TRIAL_SIZES[0]
     if any(it.caller.convention.is_image for it in failures):
-        yield from ((B, T) for T in IMAGE_LENGTHS)
+        yield from ((B, T) for T in (*IMAGE_LENGTHS, *WINDOWED_LENGTHS))
     yield from ((B, T) for T in lengths_named(failures))
 
 

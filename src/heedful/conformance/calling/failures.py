@@ -36,6 +36,9 @@ PRODUCTS = frozenset(
     | {"conv1d", "conv2d", "tensordot", "scaled_dot_product_attention"}
 )
 STRIDES = "view size is not compatible with input tensor's size and stride"
+INDIVISIBLE: re.Pattern[str] = re.compile(
+    r"can't divide axis|shape '\[[^]]*\b0\b[^]]*\]' is invalid"
+)
 MAX_LENGTH, MAX_LENGTHS = 256, 6  # the largest number of tokens, and how many numbers are tried
 MAX_LISTED = 4  # ways of calling that an error lists
 
@@ -196,9 +199,10 @@ def _has_constants(caller: Caller) -> bool:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Check whether the target rejects a call itself."""
+    """Check whether the target rejects a call itself, or cannot cut an axis into its windows."""
     place = raising_line(error)
     stated = place is not None and place.source.startswith(("raise", "assert"))
+    stated |= INDIVISIBLE.search(str(error)) is not None
     return stated or isinstance(error, AssertionError | NotImplementedError)
 
 

@@ -202,6 +202,12 @@ def _unpacked_shapes(target: Callable[..., Any]) -> Iterator[list[str]]:
                 ):
                     yield [it.id if isinstance(it, ast.Name) else "" for it in elements]
                 case ast.Assign(
+                    targets=[ast.Tuple(elts=elements)],
+                    value=ast.Tuple(elts=[ast.Starred(value=value), *others]),
+                ) if _is_shape(value):  # b, n, c, h = *x.shape, heads
+                    axes = elements[: len(elements) - len(others)]
+                    yield [it.id if isinstance(it, ast.Name) else "" for it in axes]
+                case ast.Assign(
                     targets=[ast.Tuple(elts=elements)], value=ast.Tuple(elts=[*sizes])
                 ) if [_axis_of_size(size) for size in sizes] == [*range(len(elements))]:
                     yield [it.id if isinstance(it, ast.Name) else "" for it in elements]

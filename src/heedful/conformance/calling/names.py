@@ -145,7 +145,7 @@ WORDS: Mapping[str, str] = {
     "drop": "dropout", "window": "window", "vocab": "vocab_size", "layer": "num_layers", "bias": "bias",
     "seq": "context_length", "ctx": "context_length", "len": "context_length", "kv_head": "num_kv_heads",
     "dim_head": "head_dim", "head_dim": "head_dim", "head_size": "head_dim", "head": "num_heads",
-    "embed": "d_model", "emb": "d_model", "model": "d_model", "hidden": "d_model",
+    "d_token": "d_model", "embed": "d_model", "emb": "d_model", "model": "d_model", "hidden": "d_model",
     "dim": "d_model", "channel": "d_model", "feature": "d_model", "width": "d_model", "cond": "d_model",
     "max_pos": "context_length", "num_tokens": "context_length", "max_t": "context_length",
     "theta": "rope_theta",

@@ -24,11 +24,12 @@ TOKENS = object()
 # The roles that words in a name suggest, the most telling word first.
 WORDS: Mapping[str, tuple[str, ...]] = {
     "edge_index": ("edges",), "cu_": ("bounds",), "max_seq": ("sizes",), "shape": ("grids",), "hw": ("grids",),
-    "mask": ("masks",), "pad": ("masks",), "valid": ("masks", "lengths"), "keep": ("masks",),
+    "pair": ("pairs", "biases"), "edge": ("pairs", "masks"), "matrix": ("pairs", "masks"), "coor": ("coordinates",),
+    "xyz": ("coordinates",), "mask": ("masks",), "pad": ("masks",), "valid": ("masks", "lengths"), "keep": ("masks",),
     "adj": ("masks", "biases"), "visible": ("masks",), "len": ("lengths", "sizes"), "n_win": ("lengths",),
     "bias": ("biases",), "alibi": ("biases",), "rope": ("rotary",), "rot": ("rotary",), "freq": ("rotary",),
-    "cos": ("rotary",), "sin": ("rotary",), "pos": ("positions", "rotary", "tokens", "biases"), "cache": ("none",),
-    "past": ("none",), "state": ("tokens", "none"), "index": ("positions",), "idx": ("positions",),
+    "cos": ("rotary",), "sin": ("rotary",), "pos": ("positions", "rotary", "tokens", "coordinates", "biases"),
+    "cache": ("none",), "past": ("none",), "state": ("tokens", "none"), "index": ("positions",), "idx": ("positions",),
     "start": ("numbers",), "offset": ("numbers",), "height": ("heights", "sizes"), "width": ("widths", "sizes"),
 }  # fmt: skip
 LETTERS: Mapping[str, tuple[str, ...]] = {"h": ("heights",), "w": ("widths",)}  # whole names
@@ -63,6 +64,8 @@ def likely_values(target: Target, name: str, head_size: int) -> Iterator[Value]:
         suggested = (*counts, *ROLES_OF_TYPES[annotation])
     if "positions" in suggested and documented == 3:
         yield from map(_embeddings, _input_widths(target.module))
+    if "pairs" in suggested and documented in (None, 4):
+        yield from map(_of_sequences, map(_pairs, _input_widths(target.module)))
     for role in dict.fromkeys((*suggested, *ROLES)):
         for value, axes in _values_in(role, head_size):
             other_form = value is TOKENS and (documented == FEATURE_MAP or shape == ONE_VECTOR)
@@ -91,9 +94,16 @@ def _pairs(width: int) -> Callable[..., Tensor]:
 
     def constant(B: int, T: int, dtype: torch.dtype) -> Tensor:
         places = torch.arange(T)
-        return _table(2 * MOST_TOKENS - 1, width)[MOST_TOKENS - 1 + places[:, None] - places].to(dtype)
+        return _table(2 * MOST_TOKENS - 1, width)[MOST_TOKENS - 1 + places[:, None] - places].to(
+            dtype
+        )
 
     return constant
+
+
+def _of_sequences(vectors: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a function of (B, T, dtype) that gives each sequence the same vectors."""
+    return lambda B, T, dtype: vectors(B, T, dtype).repeat(B, 1, 1, 1)
 
 
 def _distances(shape: str, width: int) -> Callable[..., Tensor]:
@@ -126,6 +136,11 @@ def _embeddings(width: int) -> Callable[..., Tensor]:
     return constant
 
 
+def coordinates(B: int, T: int, dtype: torch.dtype) -> Tensor:
+    """Return a place in space for each token, the same for each sequence."""
+    return _embeddings(3)(B, T, dtype)
+
+
 def _table(rows: int, width: int) -> Tensor:
     """Return random vectors, the same in each call, in float64."""
     generator = torch.Generator().manual_seed(3)
@@ -154,6 +169,10 @@ def _values_in(role: str, head_size: int) -> Iterator[tuple[Value, int | None]]:
         case "rotary":
             for table in rotary_tables(head_size):
                 yield table, None
+        case "coordinates":
+            yield coordinates, 3
+        case "pairs":
+            return  # their vectors have a width of the module
         case "edges":  # of every node to every other one and to itself
             yield lambda B, T, dtype: torch.cartesian_prod(*(torch.arange(T),) * 2).T, 2
         case "bounds":  # of one packed sequence

@@ -21,7 +21,7 @@ from heedful.conformance.recording.observation import Observation
 CHANGED = 2
 """The token that is changed where one token is enough. It is neither the first nor the last one."""
 
-BATCH, TOKENS, PIXELS = 3, 7, 6
+BATCH, TOKENS, PIXELS = 3, 7, 10
 """Sizes unlike those that targets are built with, so that axes can be told apart by their sizes."""
 
 MOST_TOKENS = 40
