@@ -8,9 +8,25 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from upstream.cases import Case, edges, sizes
-from upstream.proofs import C, H, attended, made, proves, tokens
+from upstream.proofs import (
+    CAUSAL,
+    REAL,
+    B,
+    C,
+    H,
+    T,
+    attended,
+    heads,
+    in_steps,
+    made,
+    merged,
+    proves,
+    rotated,
+    tokens,
+)
 
 
 def _atoms() -> tuple[Any, ...]:
@@ -21,6 +37,18 @@ def _atoms() -> tuple[Any, ...]:
 def _weather() -> tuple[Any, ...]:
     """Return two states of 8 × 16 cells."""
     return (torch.randn(2, 128, 32),)
+
+
+def _chunks() -> tuple[Any, ...]:
+    """Return frames as queries, keys and values, their distances, padding, and chunks of 4 frames."""
+    x, chunk = torch.randn(2, 8, 32), torch.arange(8) // 4
+    padding = torch.arange(8) >= torch.tensor([8, 6])[:, None]
+    return x, x, x, torch.randn(1, 15, 32), padding, chunk[:, None] < chunk
+
+
+def _molecules() -> tuple[Any, ...]:
+    """Return the atoms of two molecules, and where they are padded."""
+    return torch.randn(2, 9, 24), torch.arange(9) >= torch.tensor([9, 6])[:, None]
 
 
 HELD_OUT: tuple[Case, ...] = (
@@ -63,6 +91,55 @@ HELD_OUT: tuple[Case, ...] = (
         known_as=("weights-wrong",),
         options=sizes(in_channels=16, out_channels=8, heads=2),
         example=edges,
+    ),
+    Case(
+        "espnet_4751",
+        "RelPositionMultiHeadedAttention",
+        "espnet/espnet#4751",
+        "padding-leak",
+        known_as=("mask-unused", "future-leak", "window-missing"),
+        options=sizes(num_heads=4, embed_size=32),
+        example=_chunks,
+    ),
+    Case(
+        "gemma_392",
+        "Attention",
+        "google-deepmind/gemma#392",
+        "cache-mismatch",
+        known_as=("rotary-mismatch", "rotary-offset"),
+        options={
+            "causal": True,
+            **sizes(num_heads=4, num_kv_heads=2, features=32, head_dim=8),
+        },
+    ),
+    Case(
+        "llms_from_scratch_rs_30",
+        "CausalAttention",
+        "nerdai/llms-from-scratch-rs#30",
+        "softmax-wrong-dim",
+        known_as=("rows-not-normalised", "future-leak"),
+        options={"causal": True, **sizes(d_in=32, d_out=24)},
+    ),
+    Case(
+        "molm_8",
+        "Blip2Qformer",
+        "lsh0520/3D-MoLM#8",
+        "mask-inverted",
+        known_as=("padding-leak",),
+        options=sizes(),
+        example=_molecules,
+    ),
+    Case(
+        "mlxcel_679",
+        "Attention",
+        "lablup/mlxcel#679",
+        "cache-mismatch",
+        known_as=("nan-on-masked-rows", "output-not-finite"),
+        options={
+            "causal": True,
+            "window": 4,
+            **sizes(hidden_size=32, n_heads=4, n_kv_heads=2, sliding_window=4),
+        },
     ),
 )
 
@@ -117,5 +194,62 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     scores = (x * m.att_src).sum(-1)[None] + (x * m.att_dst).sum(-1)[:, None]
     keep = torch.eye(5, dtype=torch.bool)
     keep[ends[1], ends[0]] = True
-    scores = torch.nn.functional.leaky_relu(scores, 0.2).masked_fill(~keep[..., None], -torch.inf)
+    scores = F.leaky_relu(scores, 0.2).masked_fill(~keep[..., None], -torch.inf)
     return m(nodes, ends), torch.einsum("ijh,jhd->ihd", scores.softmax(1), x).flatten(1)
+
+
+@proves("espnet_4751")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, distances = made(module.RelPositionMultiHeadedAttention, H, C), tokens(), tokens(1, 11, C)
+    chunk, place = torch.arange(T) // 3, torch.arange(T)
+    q, k, v = (heads(linear(x)) for linear in (m.linear_q, m.linear_k, m.linear_v))
+    p = heads(m.linear_pos(distances))[:, :, T - 1 + place - place[:, None]]
+    bias = torch.einsum("bhid,bhijd->bhij", q + m.pos_bias_v[:, None], p.expand(B, -1, -1, -1, -1))
+    keep = REAL[:, None, None] & (chunk[:, None] >= chunk)
+    bias = (bias / 2).masked_fill(~keep, -torch.inf)
+    context = F.scaled_dot_product_attention(q + m.pos_bias_u[:, None], k, v, attn_mask=bias)
+    actual = m(x, x, x, distances, ~REAL, chunk[:, None] < chunk)
+    return actual, m.linear_out(merged(context))
+
+
+def _gemma(m: Any, x: Tensor) -> Tensor:
+    q, k, v = heads(m.q_einsum(x)), heads(m.k_einsum(x), 2), heads(m.v_einsum(x), 2)
+    q, k, v = (t / (t.square().mean(-1, keepdim=True) + 1e-6).sqrt() for t in (q, k, v))
+    q, k = rotated(q * (1 + m.query_norm.scale)), rotated(k * (1 + m.key_norm.scale))
+    context = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    return m.attn_vec_einsum(merged(context))
+
+
+@proves("gemma_392")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Attention, H, 2, C, C // H), tokens()
+    actual = torch.stack([m(x)[0], in_steps(m, x)])
+    return actual, _gemma(m, x).expand_as(actual)
+
+
+@proves("llms_from_scratch_rs_30")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.CausalAttention, C, 8), tokens()
+    return m(x), attended(m.w_query(x), m.w_key(x), m.w_value(x), CAUSAL, count=1)
+
+
+@proves("molm_8")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, atoms = made(module.Blip2Qformer), tokens(B, T, 24)
+    former, x, keys = m.Qformer, m.query_tokens.expand(B, -1, -1), m.ln_graph(atoms)
+    for a, seen, keep in ((former.attention, None, None), (former.crossattention, keys, REAL)):
+        seen = x if seen is None else seen
+        context = attended(a.query(x), a.key(seen), a.value(seen), keep)
+        x = a.LayerNorm(a.dense(context) + x)
+    x = former.LayerNorm(former.output_query(F.gelu(former.intermediate_query(x))) + x)
+    return m(atoms, ~REAL), F.normalize(m.graph_proj(x), dim=-1)
+
+
+@proves("mlxcel_679")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Attention, C, H, 2, 3), tokens()
+    q, k, v = rotated(heads(m.q_proj(x))), rotated(heads(m.k_proj(x), 2)), heads(m.v_proj(x), 2)
+    keep = CAUSAL.triu(-2)
+    expected = m.o_proj(merged(F.scaled_dot_product_attention(q, k, v, keep, enable_gqa=True)))
+    actual = torch.stack([m(x)[0], in_steps(m, x)])
+    return actual, expected.expand_as(actual)
