@@ -51,6 +51,21 @@ def _molecules() -> tuple[Any, ...]:
     return torch.randn(2, 9, 24), torch.arange(9) >= torch.tensor([9, 6])[:, None]
 
 
+def _clouds() -> tuple[Any, ...]:
+    """Return the points of two sub-clouds, and how they are pooled."""
+    pools = torch.tensor([[0, 1, 2], [3, 4, 13], [5, 6, 7], [8, 9, 10], [11, 12, 13]])
+    lengths = {
+        "stacked_length_in": torch.tensor([8, 5]),
+        "stacked_length_out": torch.tensor([3, 2]),
+    }
+    return ({"features": torch.randn(13, 16), "pools": pools, **lengths},)
+
+
+def _features() -> tuple[Any, ...]:
+    """Return the features of two images."""
+    return torch.randn(2, 9, 32), torch.randn(2, 6, 32)
+
+
 HELD_OUT: tuple[Case, ...] = (
     Case(
         "transunet_pytorch_4",
@@ -140,6 +155,37 @@ HELD_OUT: tuple[Case, ...] = (
             "window": 4,
             **sizes(hidden_size=32, n_heads=4, n_kv_heads=2, sliding_window=4),
         },
+    ),
+    Case(
+        "mprm_7",
+        "SpatialAttentionBlock",
+        "plusmultiply/mprm#7",
+        "batch-mixed",
+        options=sizes(feature_dim=16),
+        example=_clouds,
+    ),
+    Case(
+        "stable_audio_tools_141",
+        "Attention",
+        "Stability-AI/stable-audio-tools#141",
+        "mask-fill-too-small",
+        known_as=("rows-not-normalised", "mask-after-softmax", "padding-leak", "length-dependent"),
+        options=sizes(features=32, head_features=8, num_heads=4),
+    ),
+    Case(
+        "matchanything_26",
+        "LocalFeatureTransformer",
+        "zju3dv/MatchAnything#26",
+        "context-wrong",
+        options=sizes(d_model=32, nhead=4),
+        example=_features,
+    ),
+    Case(
+        "cntkx_10",
+        "MultiHeadAttention",
+        "delzac/cntkx#10",
+        "scale-wrong",
+        options=sizes(num_heads=4, model_dim=32),
     ),
 )
 
@@ -253,3 +299,37 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     expected = m.o_proj(merged(F.scaled_dot_product_attention(q, k, v, keep, enable_gqa=True)))
     actual = torch.stack([m(x)[0], in_steps(m, x)])
     return actual, expected.expand_as(actual)
+
+
+@proves("mprm_7")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, (inputs,) = made(module.SpatialAttentionBlock, C), _clouds()
+    inputs["features"] = inputs["features"].double()
+    x = m.unary(m.pool(inputs["features"], inputs["pools"]))
+    keep = torch.arange(5) < 3
+    keep = keep[:, None] == keep
+    context = F.scaled_dot_product_attention(m.conv_b(x), m.conv_c(x), m.conv_d(x), keep)
+    return m(inputs), x + m.gamma * context
+
+
+@proves("stable_audio_tools_141")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, text = made(module.Attention, C, head_features=4, num_heads=H), tokens(), tokens()
+    k, v = m.to_kv(m.norm_context(text)).chunk(2, -1)
+    return m(x, text, REAL), m.attention.to_out(attended(m.to_q(m.norm(x)), k, v, REAL))
+
+
+@proves("matchanything_26")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, y = made(module.LocalFeatureTransformer, C, H), tokens(), tokens(B, 4, C)
+    alone, cross = m.layers
+    a, b = alone(x, x), alone(y, y)
+    return torch.cat(m(x, y), 1), torch.cat([cross(a, b), cross(b, a)], 1)
+
+
+@proves("cntkx_10")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, y = made(module.MultiHeadAttention, H, C), tokens(), tokens()
+    return m(x, y, y), m.multihead_linear(
+        attended(m.query_linear(x), m.key_linear(y), m.value_linear(y))
+    )
