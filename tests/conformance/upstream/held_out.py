@@ -66,6 +66,35 @@ def _features() -> tuple[Any, ...]:
     return torch.randn(2, 9, 32), torch.randn(2, 6, 32)
 
 
+def _sources() -> tuple[Any, ...]:
+    """Return the words of two targets, the states of two sources, and the lengths of the sources."""
+    return torch.randn(2, 5, 32), torch.randn(2, 8, 32), torch.tensor([8, 5])
+
+
+def _translations() -> tuple[Any, ...]:
+    """Return the words of two targets and two sources, and where there are words."""
+    words = torch.arange(7)
+    target, source = words < torch.tensor([7, 4])[:, None], words < torch.tensor([5, 7])[:, None]
+    return torch.randn(2, 7, 32), torch.randn(2, 7, 32), target, source
+
+
+def _documents() -> tuple[Any, ...]:
+    """Return two rows of packed documents, and the document of each token."""
+    return torch.randn(2, 8, 32), torch.tensor([[0, 0, 0, 1, 1, 2, 2, 2], [0, 1, 1, 1, 1, 1, 2, 2]])
+
+
+def _decoder_inputs() -> tuple[Any, ...]:
+    """Return tokens, the cosines and sines of their positions, and a causal mask."""
+    angles = torch.outer(torch.arange(8), 10000.0 ** -(torch.arange(4) / 4)).repeat(1, 2)[None]
+    mask = torch.ones(8, 8, dtype=torch.bool).tril()[None, None]
+    return torch.randn(2, 8, 32), (angles.cos(), angles.sin()), mask
+
+
+def _prompts() -> tuple[Any, ...]:
+    """Return two prompts, the second one padded on the left."""
+    return torch.randint(1, 40, (2, 8)), (torch.arange(8) >= torch.tensor([0, 3])[:, None]).long()
+
+
 HELD_OUT: tuple[Case, ...] = (
     Case(
         "transunet_pytorch_4",
@@ -186,6 +215,63 @@ HELD_OUT: tuple[Case, ...] = (
         "delzac/cntkx#10",
         "scale-wrong",
         options=sizes(num_heads=4, model_dim=32),
+    ),
+    Case(
+        "opennmt_272",
+        "StdRNNDecoder",
+        "OpenNMT/OpenNMT-py#272",
+        "mask-unused",
+        known_as=("padding-leak",),
+        options=sizes(hidden_size=32),
+        example=_sources,
+    ),
+    Case(
+        "entrenar_310",
+        "TransformerBlock",
+        "paiml/entrenar#310",
+        "future-leak",
+        options={
+            "causal": True,
+            **sizes(hidden_size=32, num_heads=4, num_kv_heads=2, intermediate_size=48),
+        },
+    ),
+    Case(
+        "keras_io_1046",
+        "TransformerDecoder",
+        "keras-team/keras-io#1046",
+        "mask-unused",
+        known_as=("padding-leak",),
+        options=sizes(embed_dim=32, latent_dim=48, num_heads=2),
+        example=_translations,
+    ),
+    Case(
+        "praxis_38",
+        "PraxisAttention",
+        "0-5788719150923125/praxis#38",
+        "mask-unused",
+        known_as=("batch-mixed",),
+        options={"causal": True, **sizes()},
+        example=_documents,
+    ),
+    Case(
+        "transformers_41443",
+        "Qwen3Attention",
+        "huggingface/transformers#41443",
+        "mask-fill-too-small",
+        known_as=("mask-unused", "future-leak", "padding-leak"),
+        options={
+            "causal": True,
+            **sizes(hidden_size=32, num_attention_heads=4, num_key_value_heads=2),
+        },
+        example=_decoder_inputs,
+    ),
+    Case(
+        "transformer_lens_1610",
+        "TransformerBridge",
+        "TransformerLensOrg/TransformerLens#1610",
+        "left-padding-positions",
+        options={"causal": True, **sizes()},
+        example=_prompts,
     ),
 )
 
@@ -333,3 +419,71 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     return m(x, y, y), m.multihead_linear(
         attended(m.query_linear(x), m.key_linear(y), m.value_linear(y))
     )
+
+
+@proves("opennmt_272")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, source = made(module.StdRNNDecoder, C), tokens(), tokens()
+    states = m.rnn(x)[0]
+    query = m.attn.linear_in(states)
+    keep = REAL[:, None, :]
+    context = F.scaled_dot_product_attention(query, source, source, keep, scale=1.0)
+    expected = m.attn.linear_out(torch.cat([context, states], -1)).tanh()
+    return m(x, source, REAL.sum(-1))[0], expected
+
+
+@proves("entrenar_310")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.TransformerBlock, C, H, 2, 24), tokens()
+    y = m.input_norm(x)
+    q, k, v = rotated(heads(m.w_q(y))), rotated(heads(m.w_k(y), 2)), heads(m.w_v(y), 2)
+    context = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    expected = x + m.w_o(merged(context))
+    y = m.post_attn_norm(expected)
+    return m(x), expected + m.w_down(F.silu(m.w_gate(y)) * m.w_up(y))
+
+
+@proves("keras_io_1046")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, source = made(module.TransformerDecoder, C, 24, H), tokens(), tokens()
+    first, second, words = m.attention_1, m.attention_2, REAL.flip(0)
+    seen = (CAUSAL & words[:, None])[:, None]
+    q, k, v = (heads(f(x)) for f in (first.query_dense, first.key_dense, first.value_dense))
+    context = merged(F.scaled_dot_product_attention(q, k, v, attn_mask=seen))
+    y = m.layernorm_1(x + first.output_dense(context))
+    projected = second.query_dense(y), second.key_dense(source), second.value_dense(source)
+    y = m.layernorm_2(y + second.output_dense(attended(*projected, REAL)))
+    return m(x, source, words, REAL), m.layernorm_3(y + m.dense_proj(y))
+
+
+@proves("praxis_38")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.PraxisAttention, module.AttentionConfig(C, H)), tokens()
+    blocks = torch.tensor([[0, 0, 1, 1, 1, 1], [0, 1, 1, 2, 2, 2], [0, 0, 0, 0, 0, 0]])
+    keep = CAUSAL & (blocks[:, :, None] == blocks[:, None])
+    place = torch.arange(T, dtype=torch.float64)
+    slopes = 4.0 ** -torch.arange(1, H + 1, dtype=torch.float64)
+    bias = -slopes[:, None, None] * (place[:, None] - place).abs()
+    bias = bias.masked_fill(~keep[:, None], -torch.inf)
+    q, k, v = heads(m.query(x)), heads(m.key(x), 2), heads(m.value(x), 2)
+    context = F.scaled_dot_product_attention(q, k, v, bias, enable_gqa=True)
+    return m(x, blocks), m.output(merged(context))
+
+
+@proves("transformers_41443")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Qwen3Attention, C, H, 2), tokens()
+    angles = torch.outer(torch.arange(T), torch.tensor([1.0, 0.01])).double().repeat(1, 2)[None]
+    q, k = m.q_norm(heads(m.q_proj(x))), m.k_norm(heads(m.k_proj(x), 2))
+    context = F.scaled_dot_product_attention(
+        rotated(q), rotated(k), heads(m.v_proj(x), 2), is_causal=True, enable_gqa=True
+    )
+    return m(x, (angles.cos(), angles.sin()), CAUSAL[None, None])[0], m.o_proj(merged(context))
+
+
+@proves("transformer_lens_1610")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, ids = made(module.TransformerBridge), torch.randint(40, (B, T))
+    mask = REAL.flip(1)
+    expected = [m(row[keep][None])[0] for row, keep in zip(ids, mask, strict=True)]
+    return m(ids, mask.long())[mask], torch.cat(expected)
