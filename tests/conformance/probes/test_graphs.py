@@ -112,6 +112,31 @@ def test_one_softmax_over_all_graphs_is_named(tmp_path):
     assert "loudness.softmax(0)" in bugs["softmax-wrong-dim"]
 
 
+ROOMS = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    '''Guests of one room hear each other.'''
+
+    def __init__(self, width=16):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(width, 4, 32, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+
+    def forward(self, guests, batch):
+        apart = batch[:, None] != batch
+        return self.encoder(guests, mask=apart)
+"""
+
+
+def test_tokens_that_see_only_other_sequences_are_named(tmp_path):
+    example = Example(torch.randn(11, 16), torch.tensor([0] * 6 + [1] * 5))
+    assert found_in(tmp_path, ROOMS, example) == {}
+    assert "mask-inverted" in found_in(tmp_path, ROOMS.replace("!= batch", "== batch"), example)
+    assert "batch-mixed" in found_in(tmp_path, ROOMS.replace("mask=apart", "mask=None"), example)
+
+
 def exhibits():
     rooms = torch.randn(2, 4, 5)
     rooms[0, 2:] = rooms[1] = 0.0

@@ -13,18 +13,21 @@ from heedful.conformance.calling import names
 from heedful.conformance.calling.declared import declared_number
 from heedful.conformance.calling.options import option
 from heedful.conformance.calling.subject import Subject
-from heedful.conformance.calling.target import Target, is_from_transformers
+from heedful.conformance.calling.target import Target, is_from_torch, is_from_transformers
 from heedful.conformance.evidence.fused import FUSED, fused_arguments
 from heedful.conformance.evidence.triangular import is_triangular
 from heedful.conformance.recording.dataflow import steps_from_tokens
 from heedful.conformance.recording.observation import Observation, tensor_of, value_of
 from heedful.conformance.recording.source import prose_about
 from heedful.errors import ArgumentError
+from heedful.observation import Step
 
 PREFIX: re.Pattern[str] = re.compile(r"\bprefix|bidirectional attention")
 """Words that announce that some tokens see all others, in lower case."""
 
 UNIONS: tuple[str, ...] = ("or", "ior", "logical_or", "logical_or_", "bitwise_or")
+
+CALLED: re.Pattern[str] = re.compile(r"\bself\.(\w+)\(")
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ def _causal(subject: Subject, expected: Expected, baseline: Observation) -> tupl
     ):
         return True, "it calls PyTorch's attention with is_causal=True"
     mask_is_an_argument = is_from_transformers(subject.module)
-    has_triangle = any(map(is_triangular, _possible_masks(baseline)))
+    has_triangle = any(map(is_triangular, _possible_masks(subject.module, baseline)))
     if not mask_is_an_argument and has_triangle and not _adds_later_keys(baseline):
         return True, "it builds a triangular mask"
     if "causal" in subject.name.lower() and not is_after_prefix(subject.target):
@@ -146,11 +149,23 @@ def is_after_prefix(target: Target) -> bool:
     return PREFIX.search(prose_about(target.callee)) is not None
 
 
-def _possible_masks(baseline: Observation) -> Iterator[Tensor]:
-    """Yield the tensors of a run that can be masks."""
+def _possible_masks(module: nn.Module | None, baseline: Observation) -> Iterator[Tensor]:
+    """Yield the tensors of a run that can be masks.
+
+    PyTorch's own layers within a module make a causal mask to compare a given one with.
+    """
     for (kind, _), tensor in baseline.values.items():
         if kind not in ("input", "parameter"):
             yield tensor
     for step in baseline.trace:
-        if (tensor := tensor_of(step)) is not None:
+        if (tensor := tensor_of(step)) is not None and not _is_within_layer(module, step):
             yield tensor
+
+
+def _is_within_layer(module: nn.Module | None, step: Step) -> bool:
+    """Check whether a step was made by one of PyTorch's own layers, which the step's line calls."""
+    if module is None or re.search(rf"\b{step.operation}\b", step.source):
+        return False
+    owner = module.get_submodule(step.module or "")
+    called = (getattr(owner, name, None) for name in CALLED.findall(step.source))
+    return any(isinstance(it, nn.Module) and is_from_torch(it) for it in called)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -16,36 +15,52 @@ from heedful.conformance.recording.forwarding import call_omitting
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 
+IDS: tuple[str, ...] = ("batch", "batch_idx", "batch_index", "batch_ids", "graph_ids")
+"""Arguments that hold, by convention, the number of the sequence or graph of each token."""
 
-@probe("batch-mixed")
+
+@probe("batch-mixed", "mask-inverted")
 def packed_sequences(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Change the first token of each sequence but the first: no output of another sequence may change."""
     (B, T), subject = evidence.inputs.sizes, evidence.subject
-    found = _lengths(subject.convention.constants, T)
-    if B != 1 or found is None:
+    found = _sequences(evidence, T)
+    if B != 1 or found is None or subject.convention.pooled:
         return
-    name, lengths = found
-    sequence = torch.arange(len(lengths)).repeat_interleave(lengths)
-    influence = evidence.influence[0, :, 0] & (sequence[:, None] != sequence[None, :])
-    if not influence.any():
+    name, sequence = found
+    same = sequence[:, None] == sequence[None, :]
+    influence = evidence.influence[0, :, 0]
+    if not (influence & ~same).any():
         yield Fact("packed", f"the sequences of {name} do not see each other")
         return
+    inverted = not (influence & same & ~torch.eye(T, dtype=torch.bool)).any()
+    influence = influence & ~same
     i, j = influence.nonzero()[0].tolist()
     attention = evidence.attentions[0].context_step if evidence.attentions else None
     yield Finding(
-        "batch-mixed",
+        "mask-inverted" if inverted else "batch-mixed",
         "bug",
-        f"By {name} there are {len(lengths)} sequences in a row. Changing token {j}, of sequence {sequence[j]}, "
-        f"changes output {i}, of sequence {sequence[i]}.",
-        f"T = {T}, lengths {', '.join(map(str, lengths.tolist()))}",
+        f"By {name} there are {len(sequence.unique())} sequences in a row. Changing token {j}, of sequence "
+        f"{sequence[j]}, changes output {i}, of sequence {sequence[i]}.",
+        f"T = {T}, lengths {', '.join(map(str, sequence.bincount().tolist()))}",
         call_omitting(subject.target.callee, name, names.MASKS) or SourceLine.of(attention),
     )
 
 
-def _lengths(constants: Mapping[str, Any], T: int) -> tuple[str, Tensor] | None:
-    """Return the argument of an example that says how long the sequences in a row are, and the lengths."""
-    for name, constant in constants.items():
+def _sequences(evidence: Evidence, T: int) -> tuple[str, Tensor] | None:
+    """Return the argument of an example that tells the sequences in a row apart, and the sequence of each token."""
+    for name, constant in evidence.subject.convention.constants.items():
         value = constant.value if isinstance(constant, Resized) else None
-        if isinstance(value, Tensor) and adds_up(value, T):
-            return name, value.diff() if value[0] == 0 else value
+        if not isinstance(value, Tensor) or value.is_floating_point():
+            continue
+        if adds_up(value, T):
+            lengths = value.diff() if value[0] == 0 else value
+            return name, torch.arange(len(lengths)).repeat_interleave(lengths)
+        ids = evidence.subject.arguments(evidence.inputs).get(name)
+        if (
+            name in IDS
+            and isinstance(ids, Tensor)
+            and ids.shape == (T,)
+            and (ids.diff() >= 0).all()
+        ):
+            return name, ids
     return None

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from upstream.cases import Case, sizes
 from upstream.proofs import (
+    CAUSAL,
     B,
     C,
     H,
@@ -18,6 +19,7 @@ from upstream.proofs import (
     made,
     merged,
     proves,
+    rotated,
     tokens,
 )
 
@@ -25,6 +27,14 @@ from upstream.proofs import (
 def _episodes() -> tuple[Any, ...]:
     """Return 6 steps of two episodes, steps first."""
     return (torch.randn(6, 2, 16),)
+
+
+def _gemma(m: Any, x: Tensor) -> Tensor:
+    q, k, v = heads(m.q_einsum(x)), heads(m.k_einsum(x), 2), heads(m.v_einsum(x), 2)
+    q, k, v = (t / (t.square().mean(-1, keepdim=True) + 1e-6).sqrt() for t in (q, k, v))
+    q, k = rotated(q * (1 + m.query_norm.scale)), rotated(k * (1 + m.key_norm.scale))
+    context = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    return m.attn_vec_einsum(merged(context))
 
 
 CASES = (
@@ -142,6 +152,29 @@ CASES = (
         known_as=("cache-mismatch",),
         options={"causal": True, **sizes(dim=32, n_heads=4, n_kv_heads=2)},
     ),
+    Case(
+        "gemma_392",
+        "Attention",
+        "google-deepmind/gemma#392",
+        "cache-mismatch",
+        known_as=("rotary-mismatch", "rotary-offset"),
+        options={
+            "causal": True,
+            **sizes(num_heads=4, num_kv_heads=2, features=32, head_dim=8),
+        },
+    ),
+    Case(
+        "mlxcel_679",
+        "Attention",
+        "lablup/mlxcel#679",
+        "cache-mismatch",
+        known_as=("nan-on-masked-rows", "output-not-finite"),
+        options={
+            "causal": True,
+            "window": 4,
+            **sizes(hidden_size=32, n_heads=4, n_kv_heads=2, sliding_window=4),
+        },
+    ),
 )
 
 
@@ -245,3 +278,20 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     context = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     expected = m.wo(merged(context))
     return torch.stack([m(x)[0], in_steps(m, x)]), expected.expand(2, B, T, C)
+
+
+@proves("gemma_392")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Attention, H, 2, C, C // H), tokens()
+    actual = torch.stack([m(x)[0], in_steps(m, x)])
+    return actual, _gemma(m, x).expand_as(actual)
+
+
+@proves("mlxcel_679")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Attention, C, H, 2, 3), tokens()
+    q, k, v = rotated(heads(m.q_proj(x))), rotated(heads(m.k_proj(x), 2)), heads(m.v_proj(x), 2)
+    keep = CAUSAL.triu(-2)
+    expected = m.o_proj(merged(F.scaled_dot_product_attention(q, k, v, keep, enable_gqa=True)))
+    actual = torch.stack([m(x)[0], in_steps(m, x)])
+    return actual, expected.expand_as(actual)

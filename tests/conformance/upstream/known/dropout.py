@@ -158,6 +158,13 @@ CASES = (
         options=sizes(dim_embed=32, num_heads=4, dropout_rate=0.1),
         example=_observations,
     ),
+    Case(
+        "vjepa2_160",
+        "Block",
+        "facebookresearch/vjepa2#160",
+        "dropout-in-eval",
+        options=sizes(dim=32, num_heads=4, drop=0.1),
+    ),
 )
 
 
@@ -300,3 +307,11 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
         context = F.scaled_dot_product_attention(q, k, heads(m.proj_heads_v(y)))
         parts.append(cell + m.proj_out(merged(context))[0])
     return m(x, torch.tensor([0, 7, 4])), torch.cat(parts)
+
+
+@proves("vjepa2_160")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Block, C, H, drop=0.1), tokens()
+    q, k, v = m.attn.qkv(m.norm1(x)).chunk(3, -1)
+    expected = x + m.attn.proj(attended(q, k, v))
+    return m(x), expected + m.mlp(m.norm2(expected))

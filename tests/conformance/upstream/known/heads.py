@@ -92,6 +92,26 @@ def _videos() -> tuple[Any, ...]:
     return (torch.randn(8, 16, 3, 3),)
 
 
+def _weather() -> tuple[Any, ...]:
+    """Return two states of 8 × 16 cells."""
+    return (torch.randn(2, 128, 32),)
+
+
+def _clouds() -> tuple[Any, ...]:
+    """Return the points of two sub-clouds, and how they are pooled."""
+    pools = torch.tensor([[0, 1, 2], [3, 4, 13], [5, 6, 7], [8, 9, 10], [11, 12, 13]])
+    lengths = {
+        "stacked_length_in": torch.tensor([8, 5]),
+        "stacked_length_out": torch.tensor([3, 2]),
+    }
+    return ({"features": torch.randn(13, 16), "pools": pools, **lengths},)
+
+
+def _features() -> tuple[Any, ...]:
+    """Return the features of two images."""
+    return torch.randn(2, 9, 32), torch.randn(2, 6, 32)
+
+
 CASES = (
     Case("fuxictr_30", "MultiHeadSelfAttention", "reczoo/FuxiCTR#30", "heads-mixed-split"),
     Case(
@@ -389,6 +409,30 @@ CASES = (
         known_as=("batch-mixed",),
         options=sizes(dim=16, n_frames=4, n_heads=4),
         example=_videos,
+    ),
+    Case(
+        "physicsnemo_1399",
+        "Transformer2DBlock",
+        "NVIDIA/physicsnemo#1399",
+        "context-wrong",
+        options=sizes(dim=32, num_heads=4, input_resolution=(8, 16), window_size=(4, 8)),
+        example=_weather,
+    ),
+    Case(
+        "mprm_7",
+        "SpatialAttentionBlock",
+        "plusmultiply/mprm#7",
+        "batch-mixed",
+        options=sizes(feature_dim=16),
+        example=_clouds,
+    ),
+    Case(
+        "matchanything_26",
+        "LocalFeatureTransformer",
+        "zju3dv/MatchAnything#26",
+        "context-wrong",
+        options=sizes(d_model=32, nhead=4),
+        example=_features,
     ),
 )
 
@@ -744,3 +788,41 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     out = m.o_proj(attended(m.q_proj(q), m.k_proj(q), m.v_proj(q)))
     out = (0.25 * frames + 0.75 * out).unflatten(0, (2, 2, 2)).permute(0, 3, 4, 1, 2)
     return m(x), out.flatten(0, 1)
+
+
+@proves("physicsnemo_1399")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.Transformer2DBlock, C, H, (4, 8), (2, 4))
+    x = tokens(2, 32, C)
+    lat, lon = (
+        t.flatten() for t in torch.meshgrid(torch.arange(4), torch.arange(8), indexing="ij")
+    )
+    # Rows 1 and 2 share a window; rows 0 and 3 are alone. Columns wrap.
+    row, column = (lat + 1) // 2, ((lon - 2) % 8) // 4
+    keep = (row[:, None] == row) & (column[:, None] == column)
+    cell = ((lat - 1) % 2) * 4 + (lon - 2) % 4
+    q, k, v = (
+        t.unflatten(-1, (H, -1)).transpose(1, 2) for t in m.attn.qkv(m.norm1(x)).chunk(3, -1)
+    )
+    scores = q @ k.mT / 2 + m.attn.earth_position_bias[:, cell][:, :, cell]
+    context = scores.masked_fill(~keep, -torch.inf).softmax(-1) @ v
+    return m(x), x + m.attn.proj(context.transpose(1, 2).flatten(2))
+
+
+@proves("mprm_7")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, (inputs,) = made(module.SpatialAttentionBlock, C), _clouds()
+    inputs["features"] = inputs["features"].double()
+    x = m.unary(m.pool(inputs["features"], inputs["pools"]))
+    keep = torch.arange(5) < 3
+    keep = keep[:, None] == keep
+    context = F.scaled_dot_product_attention(m.conv_b(x), m.conv_c(x), m.conv_d(x), keep)
+    return m(inputs), x + m.gamma * context
+
+
+@proves("matchanything_26")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, y = made(module.LocalFeatureTransformer, C, H), tokens(), tokens(B, 4, C)
+    alone, cross = m.layers
+    a, b = alone(x, x), alone(y, y)
+    return torch.cat(m(x, y), 1), torch.cat([cross(a, b), cross(b, a)], 1)

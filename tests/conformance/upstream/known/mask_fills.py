@@ -19,7 +19,9 @@ from upstream.proofs import (
     attended,
     heads,
     made,
+    merged,
     proves,
+    rotated,
     tokens,
 )
 
@@ -49,6 +51,13 @@ def _pages() -> tuple[Any, ...]:
     """Return text with two images, and after which of them its tokens come."""
     shown = torch.arange(8)[:, None] >= torch.tensor([2, 5])
     return torch.randn(2, 8, 32), torch.randn(2, 2, 3, 32), shown.long().expand(2, 8, 2)
+
+
+def _decoder_inputs() -> tuple[Any, ...]:
+    """Return tokens, the cosines and sines of their positions, and a causal mask."""
+    angles = torch.outer(torch.arange(8), 10000.0 ** -(torch.arange(4) / 4)).repeat(1, 2)[None]
+    mask = torch.ones(8, 8, dtype=torch.bool).tril()[None, None]
+    return torch.randn(2, 8, 32), (angles.cos(), angles.sin()), mask
 
 
 CASES = (
@@ -180,6 +189,26 @@ CASES = (
         known_as=("nan-on-masked-rows", "padding-leak", "future-leak"),
         options=sizes(),
         example=_pages,
+    ),
+    Case(
+        "stable_audio_tools_141",
+        "Attention",
+        "Stability-AI/stable-audio-tools#141",
+        "mask-fill-too-small",
+        known_as=("rows-not-normalised", "mask-after-softmax", "padding-leak", "length-dependent"),
+        options=sizes(features=32, head_features=8, num_heads=4),
+    ),
+    Case(
+        "transformers_41443",
+        "Qwen3Attention",
+        "huggingface/transformers#41443",
+        "mask-fill-too-small",
+        known_as=("mask-unused", "future-leak", "padding-leak"),
+        options={
+            "causal": True,
+            **sizes(hidden_size=32, num_attention_heads=4, num_key_value_heads=2),
+        },
+        example=_decoder_inputs,
     ),
 )
 
@@ -336,3 +365,21 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     x_ = x + m.alpha_cross_attn.tanh() * context
     expected = x_ + m.alpha_dense.tanh() * m.mlp(m.post_attention_layernorm(x_))
     return m(x, images, shown.expand(B, T, 2)), expected
+
+
+@proves("stable_audio_tools_141")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, text = made(module.Attention, C, head_features=4, num_heads=H), tokens(), tokens()
+    k, v = m.to_kv(m.norm_context(text)).chunk(2, -1)
+    return m(x, text, REAL), m.attention.to_out(attended(m.to_q(m.norm(x)), k, v, REAL))
+
+
+@proves("transformers_41443")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Qwen3Attention, C, H, 2), tokens()
+    angles = torch.outer(torch.arange(T), torch.tensor([1.0, 0.01])).double().repeat(1, 2)[None]
+    q, k = m.q_norm(heads(m.q_proj(x))), m.k_norm(heads(m.k_proj(x), 2))
+    context = F.scaled_dot_product_attention(
+        rotated(q), rotated(k), heads(m.v_proj(x), 2), is_causal=True, enable_gqa=True
+    )
+    return m(x, (angles.cos(), angles.sin()), CAUSAL[None, None])[0], m.o_proj(merged(context))

@@ -147,6 +147,33 @@ def _texts() -> tuple[Any, ...]:
 LENGTHS = REAL.sum(1).tolist()
 
 
+def _atoms() -> tuple[Any, ...]:
+    """Return the embeddings of the atoms of two structures, and which structure they belong to."""
+    return torch.randn(11, 16), torch.randn(11, 16), torch.tensor([0] * 6 + [1] * 5)
+
+
+def _molecules() -> tuple[Any, ...]:
+    """Return the atoms of two molecules, and where they are padded."""
+    return torch.randn(2, 9, 24), torch.arange(9) >= torch.tensor([9, 6])[:, None]
+
+
+def _sources() -> tuple[Any, ...]:
+    """Return the words of two targets, the states of two sources, and the lengths of the sources."""
+    return torch.randn(2, 5, 32), torch.randn(2, 8, 32), torch.tensor([8, 5])
+
+
+def _translations() -> tuple[Any, ...]:
+    """Return the words of two targets and two sources, and where there are words."""
+    words = torch.arange(7)
+    target, source = words < torch.tensor([7, 4])[:, None], words < torch.tensor([5, 7])[:, None]
+    return torch.randn(2, 7, 32), torch.randn(2, 7, 32), target, source
+
+
+def _documents() -> tuple[Any, ...]:
+    """Return two rows of packed documents, and the document of each token."""
+    return torch.randn(2, 8, 32), torch.tensor([[0, 0, 0, 1, 1, 2, 2, 2], [0, 1, 1, 1, 1, 1, 2, 2]])
+
+
 CASES = (
     Case(
         "flamingo_10",
@@ -495,6 +522,61 @@ CASES = (
         "mask-inverted",
         options=sizes(),
         example=_texts,
+    ),
+    Case(
+        "grapharna_10",
+        "SequenceStructureModule",
+        "mjustynaPhD/GraphaRNA#10",
+        "mask-inverted",
+        known_as=("batch-mixed",),
+        options=sizes(dim=32),
+        example=_atoms,
+    ),
+    Case(
+        "molm_8",
+        "Blip2Qformer",
+        "lsh0520/3D-MoLM#8",
+        "mask-inverted",
+        known_as=("padding-leak",),
+        options=sizes(),
+        example=_molecules,
+    ),
+    Case(
+        "opennmt_272",
+        "StdRNNDecoder",
+        "OpenNMT/OpenNMT-py#272",
+        "mask-unused",
+        known_as=("padding-leak",),
+        options=sizes(hidden_size=32),
+        example=_sources,
+    ),
+    Case(
+        "entrenar_310",
+        "TransformerBlock",
+        "paiml/entrenar#310",
+        "future-leak",
+        options={
+            "causal": True,
+            **sizes(hidden_size=32, num_heads=4, num_kv_heads=2, intermediate_size=48),
+        },
+    ),
+    Case(
+        "keras_io_1046",
+        "TransformerDecoder",
+        "keras-team/keras-io#1046",
+        "mask-unused",
+        known_as=("padding-leak",),
+        options=sizes(embed_dim=32, latent_dim=48, num_heads=2),
+        example=_translations,
+    ),
+    Case(
+        "praxis_38",
+        "PraxisAttention",
+        "0-5788719150923125/praxis#38",
+        "mask-unused",
+        known_as=("batch-mixed",),
+        options={"causal": True, **sizes()},
+        example=_documents,
     ),
 )
 
@@ -885,3 +967,72 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     angles = torch.arange(T).double()[:, None] * 10000.0 ** -(torch.arange(0.0, C, 2) / C).double()
     x = m.encPreNet(ids) + torch.cat([angles.sin(), angles.cos()], -1)
     return m(ids), m.encoder[0](x * kept, ~REAL) * kept
+
+
+@proves("grapharna_10")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.SequenceStructureModule, C), tokens(7, C)
+    alone = [m.transformer_encoder(one[None])[0] for one in x.split([4, 3])]
+    batch = torch.tensor([0] * 4 + [1] * 3)
+    return m(x[:, : C // 2], x[:, C // 2 :], batch), torch.cat(alone)
+
+
+@proves("molm_8")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, atoms = made(module.Blip2Qformer), tokens(B, T, 24)
+    former, x, keys = m.Qformer, m.query_tokens.expand(B, -1, -1), m.ln_graph(atoms)
+    for a, seen, keep in ((former.attention, None, None), (former.crossattention, keys, REAL)):
+        seen = x if seen is None else seen
+        context = attended(a.query(x), a.key(seen), a.value(seen), keep)
+        x = a.LayerNorm(a.dense(context) + x)
+    x = former.LayerNorm(former.output_query(F.gelu(former.intermediate_query(x))) + x)
+    return m(atoms, ~REAL), F.normalize(m.graph_proj(x), dim=-1)
+
+
+@proves("opennmt_272")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, source = made(module.StdRNNDecoder, C), tokens(), tokens()
+    states = m.rnn(x)[0]
+    query = m.attn.linear_in(states)
+    keep = REAL[:, None, :]
+    context = F.scaled_dot_product_attention(query, source, source, keep, scale=1.0)
+    expected = m.attn.linear_out(torch.cat([context, states], -1)).tanh()
+    return m(x, source, REAL.sum(-1))[0], expected
+
+
+@proves("entrenar_310")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.TransformerBlock, C, H, 2, 24), tokens()
+    y = m.input_norm(x)
+    q, k, v = rotated(heads(m.w_q(y))), rotated(heads(m.w_k(y), 2)), heads(m.w_v(y), 2)
+    context = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    expected = x + m.w_o(merged(context))
+    y = m.post_attn_norm(expected)
+    return m(x), expected + m.w_down(F.silu(m.w_gate(y)) * m.w_up(y))
+
+
+@proves("keras_io_1046")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, source = made(module.TransformerDecoder, C, 24, H), tokens(), tokens()
+    first, second, words = m.attention_1, m.attention_2, REAL.flip(0)
+    seen = (CAUSAL & words[:, None])[:, None]
+    q, k, v = (heads(f(x)) for f in (first.query_dense, first.key_dense, first.value_dense))
+    context = merged(F.scaled_dot_product_attention(q, k, v, attn_mask=seen))
+    y = m.layernorm_1(x + first.output_dense(context))
+    projected = second.query_dense(y), second.key_dense(source), second.value_dense(source)
+    y = m.layernorm_2(y + second.output_dense(attended(*projected, REAL)))
+    return m(x, source, words, REAL), m.layernorm_3(y + m.dense_proj(y))
+
+
+@proves("praxis_38")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.PraxisAttention, module.AttentionConfig(C, H)), tokens()
+    blocks = torch.tensor([[0, 0, 1, 1, 1, 1], [0, 1, 1, 2, 2, 2], [0, 0, 0, 0, 0, 0]])
+    keep = CAUSAL & (blocks[:, :, None] == blocks[:, None])
+    place = torch.arange(T, dtype=torch.float64)
+    slopes = 4.0 ** -torch.arange(1, H + 1, dtype=torch.float64)
+    bias = -slopes[:, None, None] * (place[:, None] - place).abs()
+    bias = bias.masked_fill(~keep[:, None], -torch.inf)
+    q, k, v = heads(m.query(x)), heads(m.key(x), 2), heads(m.value(x), 2)
+    context = F.scaled_dot_product_attention(q, k, v, bias, enable_gqa=True)
+    return m(x, blocks), m.output(merged(context))

@@ -89,6 +89,18 @@ def _prompts() -> tuple[Any, ...]:
 LENGTHS = REAL.sum(1).tolist()
 
 
+def _chunks() -> tuple[Any, ...]:
+    """Return frames as queries, keys and values, their distances, padding, and chunks of 4 frames."""
+    x, chunk = torch.randn(2, 8, 32), torch.arange(8) // 4
+    padding = torch.arange(8) >= torch.tensor([8, 6])[:, None]
+    return x, x, x, torch.randn(1, 15, 32), padding, chunk[:, None] < chunk
+
+
+def _left_padded_prompts() -> tuple[Any, ...]:
+    """Return two prompts, the second one padded on the left."""
+    return torch.randint(1, 40, (2, 8)), (torch.arange(8) >= torch.tensor([0, 3])[:, None]).long()
+
+
 CASES = (
     Case(
         "flash_linear_attention_1266",
@@ -241,6 +253,23 @@ CASES = (
         "nan-on-masked-rows",
         known_as=("output-not-finite",),
         options={"causal": True, **sizes(hidden_size=32, num_heads=4, kv_num_heads=2)},
+    ),
+    Case(
+        "espnet_4751",
+        "RelPositionMultiHeadedAttention",
+        "espnet/espnet#4751",
+        "padding-leak",
+        known_as=("mask-unused", "future-leak", "window-missing"),
+        options=sizes(num_heads=4, embed_size=32),
+        example=_chunks,
+    ),
+    Case(
+        "transformer_lens_1610",
+        "TransformerBridge",
+        "TransformerLensOrg/TransformerLens#1610",
+        "left-padding-positions",
+        options={"causal": True, **sizes()},
+        example=_left_padded_prompts,
     ),
 )
 
@@ -406,3 +435,25 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
         q, k, v, CAUSAL & mask[:, None, None], enable_gqa=True
     ).nan_to_num()
     return m(x, mask), m.out(merged(context * mask[:, None, :, None]))
+
+
+@proves("espnet_4751")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, distances = made(module.RelPositionMultiHeadedAttention, H, C), tokens(), tokens(1, 11, C)
+    chunk, place = torch.arange(T) // 3, torch.arange(T)
+    q, k, v = (heads(linear(x)) for linear in (m.linear_q, m.linear_k, m.linear_v))
+    p = heads(m.linear_pos(distances))[:, :, T - 1 + place - place[:, None]]
+    bias = torch.einsum("bhid,bhijd->bhij", q + m.pos_bias_v[:, None], p.expand(B, -1, -1, -1, -1))
+    keep = REAL[:, None, None] & (chunk[:, None] >= chunk)
+    bias = (bias / 2).masked_fill(~keep, -torch.inf)
+    context = F.scaled_dot_product_attention(q + m.pos_bias_u[:, None], k, v, attn_mask=bias)
+    actual = m(x, x, x, distances, ~REAL, chunk[:, None] < chunk)
+    return actual, m.linear_out(merged(context))
+
+
+@proves("transformer_lens_1610")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, ids = made(module.TransformerBridge), torch.randint(40, (B, T))
+    mask = REAL.flip(1)
+    expected = [m(row[keep][None])[0] for row, keep in zip(ids, mask, strict=True)]
+    return m(ids, mask.long())[mask], torch.cat(expected)

@@ -243,6 +243,15 @@ CASES = (
         options=sizes(dim=32),
         example=_two_stages,
     ),
+    Case(
+        "pytorch_geometric_1354",
+        "GATConv",
+        "pyg-team/pytorch_geometric#1354",
+        "attention-ignored",
+        known_as=("weights-wrong",),
+        options=sizes(in_channels=16, out_channels=8, heads=2),
+        example=edges,
+    ),
 )
 
 
@@ -470,3 +479,15 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     m, x = made(module.Attention, C), tokens(B, 2, C)
     scores = torch.einsum("bsc,bsc->bs", m.q_layer(x), m.k_layer(x)) / C**0.5
     return m(x), torch.einsum("bs,bsc->bc", scores.softmax(-1), m.v_layer(x))
+
+
+@proves("pytorch_geometric_1354")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, (nodes, ends) = made(module.GATConv, C, 8, 2), edges()
+    nodes = nodes.double()
+    x = m.lin(nodes).unflatten(-1, (2, 8))
+    scores = (x * m.att_src).sum(-1)[None] + (x * m.att_dst).sum(-1)[:, None]
+    keep = torch.eye(5, dtype=torch.bool)
+    keep[ends[1], ends[0]] = True
+    scores = F.leaky_relu(scores, 0.2).masked_fill(~keep[..., None], -torch.inf)
+    return m(nodes, ends), torch.einsum("ijh,jhd->ihd", scores.softmax(1), x).flatten(1)

@@ -172,6 +172,20 @@ CASES = (
         options=sizes(n_latent=16, n_drug=3, n_prog=6),
         example=_cells,
     ),
+    Case(
+        "transunet_pytorch_4",
+        "MultiHeadAttention",
+        "mkara44/transunet_pytorch#4",
+        "scale-wrong",
+        options=sizes(embedding_dim=32, head_num=4),
+    ),
+    Case(
+        "cntkx_10",
+        "MultiHeadAttention",
+        "delzac/cntkx#10",
+        "scale-wrong",
+        options=sizes(num_heads=4, model_dim=32),
+    ),
 )
 
 
@@ -348,3 +362,18 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
         for cell, drug in zip(z, drugs, strict=True)
     ]
     return m(z, p), torch.stack(expected)
+
+
+@proves("transunet_pytorch_4")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MultiHeadAttention, C, H), tokens()
+    q, k, v = m.qkv_layer(x).unflatten(-1, (C // H, 3, H)).permute(3, 0, 1, 4, 2).flatten(-2)
+    return m(x), m.out_attention(attended(q, k, v))
+
+
+@proves("cntkx_10")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, y = made(module.MultiHeadAttention, H, C), tokens(), tokens()
+    return m(x, y, y), m.multihead_linear(
+        attended(m.query_linear(x), m.key_linear(y), m.value_linear(y))
+    )

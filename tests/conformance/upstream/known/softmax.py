@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from upstream.cases import Case, edges, image, sizes
 from upstream.proofs import (
+    CAUSAL,
     REAL,
     B,
     C,
@@ -290,6 +291,14 @@ CASES = (
         options=sizes(emb_dim=16),
         example=_molecule,
     ),
+    Case(
+        "llms_from_scratch_rs_30",
+        "CausalAttention",
+        "nerdai/llms-from-scratch-rs#30",
+        "softmax-wrong-dim",
+        known_as=("rows-not-normalised", "future-leak"),
+        options={"causal": True, **sizes(d_in=32, d_out=24)},
+    ),
 )
 
 
@@ -560,3 +569,9 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
         weights = F.leaky_relu((pairs * m.att).sum(-1), 0.2).softmax(0)
         rows.append((weights[..., None] * seen).sum(0).mean(0))
     return m(atoms, bonds, kinds), torch.stack(rows) + m.bias
+
+
+@proves("llms_from_scratch_rs_30")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.CausalAttention, C, 8), tokens()
+    return m(x), attended(m.w_query(x), m.w_key(x), m.w_value(x), CAUSAL, count=1)
