@@ -93,6 +93,13 @@ def found_in(folder, source, example, level="bug"):
             "share / 12",
         ),
         (SHIFT, "", "output-not-finite", "suspicious", "energy.exp()"),
+        (
+            SHIFT,
+            "        energy = energy.max().expand(len(energy))\n",
+            "attention-ignored",
+            "bug",
+            "share =",
+        ),
     ],
 )
 def test_wrong_weights_of_edges_are_named(tmp_path, old, new, name, level, line):
@@ -135,6 +142,32 @@ def test_tokens_that_see_only_other_sequences_are_named(tmp_path):
     assert found_in(tmp_path, ROOMS, example) == {}
     assert "mask-inverted" in found_in(tmp_path, ROOMS.replace("!= batch", "== batch"), example)
     assert "batch-mixed" in found_in(tmp_path, ROOMS.replace("mask=apart", "mask=None"), example)
+
+
+STORIES = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    '''Words of packed stories. `doc_ids` (batch, words) is the story of each word.'''
+
+    def __init__(self, width=16):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(width, width) for _ in range(3))
+
+    def forward(self, words, doc_ids=None):
+        scores = self.q(words) @ self.k(words).mT / words.shape[-1] ** 0.5
+        if doc_ids is not None:
+            scores = scores.masked_fill(doc_ids[:, :, None] != doc_ids[:, None], -1e30)
+        return scores.softmax(-1) @ self.v(words)
+"""
+
+
+def test_packed_sequences_that_see_each_other_are_named(tmp_path):
+    example = Example(torch.randn(2, 8, 16), torch.tensor([[0, 0, 0, 1, 1, 2, 2, 2]]).repeat(2, 1))
+    assert found_in(tmp_path, STORIES, example) == {}
+    mixed = STORIES.replace("if doc_ids is not None", "if doc_ids is None")
+    assert "batch-mixed" in found_in(tmp_path, mixed, example)
 
 
 def exhibits():

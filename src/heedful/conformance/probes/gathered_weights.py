@@ -32,7 +32,7 @@ KERNELS: tuple[str, ...] = ("feature map", "feature_map", "kernel", "hedgehog", 
 """What code says in words if a softmax over features makes no weights of tokens."""
 
 
-@probe("softmax-wrong-dim")
+@probe("softmax-wrong-dim", "attention-ignored")
 def gathered_weights(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Sum the weights of what is gathered from all tokens, or from the neighbors in a graph: the sum must be 1."""
     finding = _over_tokens(evidence) or _over_groups(evidence)
@@ -149,6 +149,15 @@ def _over_groups(evidence: Evidence) -> Finding | None:
         if (finding := _over_all_groups(evidence, gathering)) is not None:
             return finding
         weights = _weights(observation, gathering)
+        if weights is not None and _are_all_equal(weights, gathering.indices):
+            return Finding(
+                "attention-ignored",
+                "bug",
+                "All entries of a group get the same weight, whatever their scores are.",
+                f"{len(gathering.indices)} edges",
+                SourceLine.of(weights),
+                "Subtract the largest score of the group from each score, and take the exponential of the difference.",
+            )
         if weights is None or sum_to_1(weights, gathering.indices):
             continue
         exponentials = ancestors(observation.trace.steps, weights)
@@ -167,6 +176,16 @@ def _over_groups(evidence: Evidence) -> Finding | None:
             "Group the softmax by the index to which the values are added.",
         )
     return None
+
+
+def _are_all_equal(weights: Step, index: Tensor) -> bool:
+    """Check whether the weights of each group are equal, and some group has more than one."""
+    value = tensor_of(weights)
+    if value is None or len(index.unique()) == len(index):
+        return False
+    flat = value.reshape(len(value), -1)
+    first = torch.stack([flat[index == group][0] for group in index.unique()])
+    return torch.allclose(flat, first[index.unique(return_inverse=True)[1]])
 
 
 def _over_all_groups(evidence: Evidence, gathering: Grouping) -> Finding | None:

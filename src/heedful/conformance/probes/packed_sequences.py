@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import torch
@@ -12,19 +13,24 @@ from heedful.conformance.calling.resizing import Resized, adds_up
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.forwarding import call_omitting
-from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.recording.source import SourceLine, prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
 
 IDS: tuple[str, ...] = ("batch", "batch_idx", "batch_index", "batch_ids", "graph_ids")
 """Arguments that hold, by convention, the number of the sequence or graph of each token."""
 
+PACKED_IDS: re.Pattern[str] = re.compile(
+    r"(block|doc|document|segment|seq|sequence|sample)_(ids?|index)"
+)
+"""Arguments that do so in code that speaks of packing."""
+
 
 @probe("batch-mixed", "mask-inverted")
 def packed_sequences(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Change the first token of each sequence but the first: no output of another sequence may change."""
-    (B, T), subject = evidence.inputs.sizes, evidence.subject
-    found = _sequences(evidence, T)
-    if B != 1 or found is None or subject.convention.pooled:
+    (_, T), subject = evidence.inputs.sizes, evidence.subject
+    found = _sequences(evidence)
+    if found is None or subject.convention.pooled:
         return
     name, sequence = found
     same = sequence[:, None] == sequence[None, :]
@@ -46,21 +52,19 @@ def packed_sequences(evidence: Evidence) -> Iterator[Finding | Fact]:
     )
 
 
-def _sequences(evidence: Evidence, T: int) -> tuple[str, Tensor] | None:
-    """Return the argument of an example that tells the sequences in a row apart, and the sequence of each token."""
+def _sequences(evidence: Evidence) -> tuple[str, Tensor] | None:
+    """Return the argument of an example that tells the sequences of a row apart, and those of the first row."""
+    B, T = evidence.inputs.sizes
+    packs = "pack" in prose_about(evidence.subject.callee)
     for name, constant in evidence.subject.convention.constants.items():
         value = constant.value if isinstance(constant, Resized) else None
         if not isinstance(value, Tensor) or value.is_floating_point():
             continue
-        if adds_up(value, T):
+        if B == 1 and adds_up(value, T):
             lengths = value.diff() if value[0] == 0 else value
             return name, torch.arange(len(lengths)).repeat_interleave(lengths)
         ids = evidence.subject.arguments(evidence.inputs).get(name)
-        if (
-            name in IDS
-            and isinstance(ids, Tensor)
-            and ids.shape == (T,)
-            and (ids.diff() >= 0).all()
-        ):
-            return name, ids
+        known = name in IDS or (packs and PACKED_IDS.fullmatch(name))
+        if known and isinstance(ids, Tensor) and ids.shape in ((B, T), (B * T,)):
+            return name, ids.reshape(B, T)[0]
     return None

@@ -38,7 +38,7 @@ from heedful.conformance.recording.source import SourceLine, prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
 
 LEFT_PADDING: re.Pattern[str] = re.compile(
-    r"\bleft[- ](side )?pad|\bpadding_side\W+left|\bpad\w*\W[^.]{0,60}\b(on|to|at|from) (the |its )?left\b"
+    r"\bleft[- ](side )?pad|\bpadding_side\W+left|\bpad\w*\W[^.]{0,60}\b(on|to|at|from|be|is|are) (the |its )?left\b"
 )
 FILL: re.Pattern[str] = re.compile(r"mask|fill|where|inf|pad|e\+?\d|bias")
 """What a line contains that hides scores, if only by too small a number."""
