@@ -80,6 +80,13 @@ def test_opposite_edges_that_see_each_other_are_found(tmp_path, old, new, name):
     assert bug.place.source.startswith("regions[")
 
 
+def test_a_shift_that_is_not_undone_is_found(tmp_path):
+    wrong = BLOCK.replace("(self.shift, self.shift), (1, 2)", "(self.shift, self.n), (1, 2)")
+    with written(tmp_path, wrong) as target:
+        bugs = {bug.name: bug.place.source for bug in check(target).bugs}
+    assert "image = x.view" in bugs["context-wrong"]
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
