@@ -57,6 +57,36 @@ class StatesAsKeysAlone(nn.Module):
         return (query @ key.mT).softmax(-1) @ value
 
 
+class StatedScale(ProjectedKeys):
+    """Multiplies the scores by a number that whoever builds it has to state."""
+
+    def __init__(self, d_model: int, sharpness) -> None:
+        super().__init__(d_model)
+        self.sharpness = sharpness
+
+    def forward(self, query: Tensor, context: Tensor) -> Tensor:
+        query, context = self.project(query), self.other(context)
+        mix = ((query @ context.mT) * self.sharpness).softmax(-1) @ context
+        return self.combine(torch.cat([mix, query], dim=-1)).tanh()
+
+
+class Averaged(ProjectedKeys):
+    """Divides the products by the number of keys, without a softmax (Wang et al. 2018)."""
+
+    def forward(self, query: Tensor, context: Tensor) -> Tensor:
+        query, context = self.project(query), self.other(context)
+        scores = query @ context.mT
+        return self.combine(torch.cat([scores / scores.size(-1) @ context, query], dim=-1))
+
+
+def test_a_scale_that_the_check_has_guessed_is_no_bug() -> None:
+    assert not check(StatedScale).bugs
+
+
+def test_products_divided_by_the_number_of_keys_are_a_design() -> None:
+    assert not check(Averaged).bugs
+
+
 def levels(definition: type[nn.Module]) -> list[str]:
     findings = check(definition).findings
     return [finding.level for finding in findings if finding.name == "scale-missing"]

@@ -6,7 +6,7 @@ import ast
 import inspect
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -244,7 +244,7 @@ def _is_free(
         is_from_transformers(module)
         or reads_trained_numbers(observation, attention)
         or any(parameter_names([step]) for step in scale.steps)
-        or _is_default_of_constructor(module, scale.factor)
+        or _is_of_constructor(module, scale.factor, evidence.subject.target.guessed)
         or (
             _is_missing(scale)
             and (
@@ -272,17 +272,19 @@ def _is_missing(scale: _Scale) -> bool:
     return abs(scale.factor - 1) <= TOLERANCE
 
 
-def _is_default_of_constructor(module: nn.Module | None, factor: float) -> bool:
-    """Check whether a scale, or its inverse, is a number that a constructor takes, and that it has kept."""
+def _is_of_constructor(module: nn.Module | None, factor: float, guessed: Sequence[str]) -> bool:
+    """Check whether a scale, or its inverse, is a number that a constructor takes, and that it has kept.
+
+    It is the default, or a value that the check has guessed.
+    """
     for part in () if module is None else module.modules():
         for name, parameter in inspect.signature(type(part).__init__).parameters.items():
-            number = parameter.default
-            kept = isinstance(number, float) and attribute_of(part, name) == number
-            if (
-                kept
-                and number > 0
-                and min(abs(factor - number), abs(1 / factor - number)) < TOLERANCE
-            ):
+            kept = attribute_of(part, name)
+            number = kept if name in guessed else parameter.default
+            if not isinstance(number, int | float) or isinstance(number, bool) or number <= 0:
+                continue
+            is_scale = min(abs(factor - number), abs(1 / factor - number)) < TOLERANCE
+            if kept == number and is_scale and (isinstance(number, float) or name in guessed):
                 return True
     return False
 

@@ -151,6 +151,10 @@ def _design(evidence: Evidence, attention: RecordedAttention, finding: Finding) 
         return "normalised over the queries, as in slot attention"
     if finding.name != "rows-not-normalised":
         return ""
+    if attention.softmax_step is None and torch.allclose(
+        applied * applied.shape[-1], attention.scores
+    ):
+        return "divided by the number of keys, as in non-local networks (Wang et al. 2018)"
     return describe_weights(evidence, attention)
 
 
