@@ -18,11 +18,10 @@ def batched_rope(x: Tensor, theta: float) -> Tensor:
     """Rotate the halves of each head. x: [batch, heads, seq, head_dim]"""
     seq, head_dim = x.shape[-2:]
     freqs = theta ** -(torch.arange(0, head_dim, 2, device=x.device) / head_dim)
-    angles = torch.outer(torch.arange(seq, device=x.device), freqs).to(x.dtype)
+    angles = torch.outer(torch.arange(seq, device=x.device), freqs).double()
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     x0, x1 = x.chunk(2, dim=-1)
-    return torch.cat(
-        [x0 * angles.cos() - x1 * angles.sin(), x0 * angles.sin() + x1 * angles.cos()], dim=-1
-    )
+    return torch.cat([x0 * cos - x1 * sin, x0 * sin + x1 * cos], dim=-1)
 
 
 def batched_softmax_forward(scores: Tensor) -> Tensor:
