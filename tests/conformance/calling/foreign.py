@@ -584,3 +584,13 @@ class InBlocks(nn.Module):
         q, k, v = parts.permute(1, 0, 3, 5, 4, 6, 2).flatten(4, 5)
         context = attend(q, k, v).unflatten(3, (side, side)).permute(0, 5, 1, 3, 2, 4)
         return self.out(context.reshape(b, c, height, width))
+
+
+class OfChannels(Projected):
+    """Is built for a number of channels, under a name that others use for a configuration."""
+
+    def __init__(self, c: int):
+        super().__init__(c)
+
+    def forward(self, x):
+        return attend(*self.split(x))

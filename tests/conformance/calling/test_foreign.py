@@ -51,6 +51,7 @@ from heedful.errors import ArgumentError
         foreign.OfPlaces,
         foreign.OfEdgeFeatures,
         foreign.InBlocks,
+        foreign.OfChannels,
     ],
     ids=lambda it: getattr(it, "__name__", type(it).__name__),
 )

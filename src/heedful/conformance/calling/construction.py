@@ -49,6 +49,7 @@ NO_SEQUENCE: re.Pattern[str] = re.compile(
     r"'int' object is not (subscriptable|iterable)|'int' has no len"
 )
 SIDES = (3, 3)  # of a window of pixels
+NUMBERS = (int, "int")
 QUOTED: re.Pattern[str] = re.compile(r"'(\w+)'")
 DROPOUT = 0.25  # large enough that a few hundred weights show how it acts
 
@@ -264,6 +265,8 @@ def _values(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, 
         if parameter.default is not parameter.empty:
             if name in names.DROPOUTS and parameter.default == 0:
                 values[name] = DROPOUT
+        elif hints.get(name) in NUMBERS and name in names.CONFIGURATIONS:
+            values[name] = conventional[names.WIDTHS[0]]  # `c: int` counts channels
         elif name in names.CONFIGURATIONS or (
             name in read and _by_name(name, conventional) is None
         ):
