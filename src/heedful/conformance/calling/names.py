@@ -100,8 +100,8 @@ MODEL_WIDTHS: Names = (
     *("query_dim", "context_dim", "input_size", "key_size", "value_size", "query_size", "n_state"),
     *("chan", "in_planes", "planes", "inplanes", "emb", "units", "num_units", "att_size"),
 )
-INPUT_WIDTHS: Names = ("d_in", "dim_in", "in_dim", "input_dim", "in_features")
-OUTPUT_WIDTHS: Names = ("d_out", "dim_out", "out_dim", "output_dim", "out_features")
+INPUT_WIDTHS: Names = ("d_in", "dim_in", "in_dim", "input_dim", "in_features", "in_ch")
+OUTPUT_WIDTHS: Names = ("d_out", "dim_out", "out_dim", "output_dim", "out_features", "out_ch")
 # The widths that heads divide come first: an input's need not be a multiple of their number.
 WIDTHS: Names = (*OUTPUT_WIDTHS, *MODEL_WIDTHS, *INPUT_WIDTHS)
 HEADS: Names = (
