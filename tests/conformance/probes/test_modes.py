@@ -49,7 +49,7 @@ KEPT = """        if self.training:
         ("", "", []),
         (RATE, LOST, [("dropout-unused", "bug")]),
         (RATE, KEPT, [("dropout-in-eval", "bug")]),
-        ("self.bias.to(x)", "self.bias", [("table-not-a-buffer", "suspicious")]),
+        ("self.bias.to(x)", "self.bias", [("table-not-a-buffer", "bug")]),
     ],
 )  # fmt: skip
 def test_what_a_call_leaves_behind(tmp_path, old, new, findings):

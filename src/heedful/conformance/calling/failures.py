@@ -202,7 +202,8 @@ def is_refusal(error: BaseException) -> bool:
     """Check whether the target rejects a call itself, or cannot cut an axis into its windows."""
     place = raising_line(error)
     stated = place is not None and place.source.startswith(("raise", "assert"))
-    stated |= INDIVISIBLE.search(str(error)) is not None
+    text = attempt(lambda: str(error))  # which an exception of the target may not have
+    stated |= isinstance(text, str) and INDIVISIBLE.search(text) is not None
     return stated or isinstance(error, AssertionError | NotImplementedError)
 
 

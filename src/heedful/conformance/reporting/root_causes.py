@@ -124,7 +124,8 @@ def root_causes(findings: Iterable[Finding]) -> list[Finding]:
     bugs = [
         name
         for name, finding in by_name.items()
-        if finding.level == "bug" or name == "relative-shift-wrong"  # harmless beside a causal mask
+        if finding.level == "bug"
+        or (name, finding.level) == ("relative-shift-wrong", "suspicious")  # beside a causal mask
     ]
     explained = {name for name in by_name if any(_explains(bug, name) for bug in bugs)}
     if "undefined-or-global-name" in bugs and _is_assigned(by_name.get("mask-unused")):
