@@ -175,6 +175,17 @@ CASES = (
             **sizes(hidden_size=32, n_heads=4, n_kv_heads=2, sliding_window=4),
         },
     ),
+    Case(
+        "mlx_lm_1673",
+        "Attention",
+        "ml-explore/mlx-lm#1673",
+        "cache-mismatch",
+        known_as=("cache-garbage-read",),
+        options={
+            "causal": True,
+            **sizes(hidden_size=32, n_heads=4, n_kv_heads=2, attention_chunk_size=4),
+        },
+    ),
 )
 
 
@@ -295,3 +306,18 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     expected = m.o_proj(merged(F.scaled_dot_product_attention(q, k, v, keep, enable_gqa=True)))
     actual = torch.stack([m(x)[0], in_steps(m, x)])
     return actual, expected.expand_as(actual)
+
+
+@proves("mlx_lm_1673")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Attention, C, H, 2, 4), tokens()
+    q, k = (rotated(t, interleaved=True) for t in (heads(m.q_proj(x)), heads(m.k_proj(x), 2)))
+    chunk = torch.arange(T) // 4
+    keep = CAUSAL & (chunk[:, None] == chunk)
+    context = F.scaled_dot_product_attention(q, k, heads(m.v_proj(x), 2), keep, enable_gqa=True)
+    alone, cache = [], None
+    for t in range(T):
+        part, cache = m(x[:, t : t + 1], cache)
+        alone.append(part)
+    actual = torch.stack([m(x)[0], in_steps(m, x), torch.cat(alone, 1)])
+    return actual, m.o_proj(merged(context)).expand_as(actual)

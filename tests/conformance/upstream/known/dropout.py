@@ -165,6 +165,14 @@ CASES = (
         "dropout-in-eval",
         options=sizes(dim=32, num_heads=4, drop=0.1),
     ),
+    Case(
+        "parakeet_75",
+        "MultiheadAttention",
+        "PaddlePaddle/Parakeet#75",
+        "dropout-misplaced",
+        known_as=("dropout-rescale",),
+        options=sizes(model_dim=32, num_heads=4, dropout=0.1),
+    ),
 )
 
 
@@ -315,3 +323,15 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     q, k, v = m.attn.qkv(m.norm1(x)).chunk(3, -1)
     expected = x + m.attn.proj(attended(q, k, v))
     return m(x), expected + m.mlp(m.norm2(expected))
+
+
+@proves("parakeet_75")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, mask = made(module.MultiheadAttention, C, H, 0.5), tokens(), REAL[:, None].double()
+    expected = m.affine_o(attended(m.affine_q(x), m.affine_k(x), m.affine_v(x), REAL))
+    out, weights = m(x, x, x, mask)
+    # In training, weights are dropped or doubled, and nothing else.
+    trained = m.train()(x, x, x, mask)[1]
+    return torch.cat([out.flatten(), trained.flatten()]), torch.cat(
+        [expected.flatten(), (2 * weights * (trained != 0)).flatten()]
+    )

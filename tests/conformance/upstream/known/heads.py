@@ -112,6 +112,11 @@ def _features() -> tuple[Any, ...]:
     return torch.randn(2, 9, 32), torch.randn(2, 6, 32)
 
 
+def _frames() -> tuple[Any, ...]:
+    """Return the patches of four images."""
+    return (torch.randn(4, 9, 32),)
+
+
 CASES = (
     Case("fuxictr_30", "MultiHeadSelfAttention", "reczoo/FuxiCTR#30", "heads-mixed-split"),
     Case(
@@ -433,6 +438,22 @@ CASES = (
         "context-wrong",
         options=sizes(d_model=32, nhead=4),
         example=_features,
+    ),
+    Case(
+        "opentau_267",
+        "SiglipVideoEncoder",
+        "TensorAuto/OpenTau#267",
+        "batch-mixed",
+        options=sizes(embed_dim=32, num_heads=4, num_frames=4),
+        example=_frames,
+    ),
+    Case(
+        "flash_mha_3",
+        "FlashMHA",
+        "kyegomez/FlashMHA#3",
+        "context-wrong",
+        known_as=("keys-values-swapped", "attention-ignored"),
+        options=sizes(embed_dim=32, num_heads=4),
     ),
 )
 
@@ -826,3 +847,36 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     alone, cross = m.layers
     a, b = alone(x, x), alone(y, y)
     return torch.cat(m(x, y), 1), torch.cat([cross(a, b), cross(b, a)], 1)
+
+
+@proves("opentau_267")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, images, videos = (
+        made(module.SiglipVideoEncoder, C, H, 3),
+        tokens(6, 5, C),
+        tokens(2, 3, 5, C),
+    )
+    layer = m.layers[0]
+
+    def attention(x: Tensor, keep: Tensor | None = None) -> Tensor:
+        a, y = layer.self_attn, layer.layer_norm1(x)
+        return a.out_proj(attended(a.q_proj(y), a.k_proj(y), a.v_proj(y), keep))
+
+    # One patch at a time: its frames in a row.
+    past = torch.ones(1, 3, 3, dtype=torch.bool).tril()
+    positions = layer._temporal_pe.double()
+    seen = [
+        torch.stack([attention((video[:, n] + positions)[None], past)[0] for n in range(5)], 1)
+        for video in videos
+    ]
+    x = torch.cat([images, (videos + torch.stack(seen))[:, -1]])
+    x = x + attention(x)
+    expected = m.post_layernorm(x + layer.mlp(layer.layer_norm2(x)))
+    return torch.cat([m(images), m(videos)]), expected
+
+
+@proves("flash_mha_3")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, keys, values = made(module.FlashMHA, 32, H), *(tokens(B, n, 32) for n in (T, 4, 4))
+    q, k, v = (m.Wqkv(t).chunk(3, -1)[i] for i, t in enumerate((x, keys, values)))
+    return m(x, keys, values), m.out_proj(attended(q, k, v))

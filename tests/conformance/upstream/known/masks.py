@@ -174,6 +174,11 @@ def _documents() -> tuple[Any, ...]:
     return torch.randn(2, 8, 32), torch.tensor([[0, 0, 0, 1, 1, 2, 2, 2], [0, 1, 1, 1, 1, 1, 2, 2]])
 
 
+def _characters() -> tuple[Any, ...]:
+    """Return the positions of the characters of two images, their patches, and the characters."""
+    return torch.randn(2, 7, 32), torch.randn(2, 12, 32), torch.randn(2, 7, 32)
+
+
 CASES = (
     Case(
         "flamingo_10",
@@ -577,6 +582,15 @@ CASES = (
         known_as=("batch-mixed",),
         options={"causal": True, **sizes()},
         example=_documents,
+    ),
+    Case(
+        "cdistnet_pytorch_2",
+        "MDCDP",
+        "chibohe/CdistNet-pytorch#2",
+        "mask-inverted",
+        known_as=("future-leak",),
+        options={"causal": True, **sizes(d_model=32, d_inner=48, n_head=4, d_k=8, d_v=8)},
+        example=_characters,
     ),
 )
 
@@ -1036,3 +1050,23 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     q, k, v = heads(m.query(x)), heads(m.key(x), 2), heads(m.value(x), 2)
     context = F.scaled_dot_product_attention(q, k, v, bias, enable_gqa=True)
     return m(x, blocks), m.output(merged(context))
+
+
+@proves("cdistnet_pytorch_2")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, places, patches, words = (
+        made(module.MDCDP, C, 24, H, 4, 4),
+        tokens(),
+        tokens(B, 9, C),
+        tokens(),
+    )
+
+    def unit(u: Any, x: Tensor, y: Tensor, keep: Tensor | None) -> Tensor:
+        a = u.slf_attn
+        x = a.layer_norm(a.fc(attended(a.w_qs(x), a.w_ks(y), a.w_vs(y), keep)) + x)
+        return u.layer_norm(x + u.w_2(F.relu(u.w_1(x))))
+
+    x = unit(m.sae, places, places, CAUSAL)
+    seen, read = unit(m.cbi_v, x, patches, None), unit(m.cbi_s, x, words, CAUSAL)
+    gate = (torch.cat([seen, read], -1) @ m.conv.weight[:, :, 0, 0].T).sigmoid()
+    return m(places, patches, words), (1 - gate) * seen + gate * read

@@ -101,6 +101,23 @@ def _left_padded_prompts() -> tuple[Any, ...]:
     return torch.randint(1, 40, (2, 8)), (torch.arange(8) >= torch.tensor([0, 3])[:, None]).long()
 
 
+def _prompted_patches() -> tuple[Any, ...]:
+    """Return the patches of two images, their prompts, and where a prompt has words."""
+    words = torch.arange(6) < torch.tensor([6, 4])[:, None]
+    return torch.randn(2, 9, 32), torch.randn(2, 6, 32), words.long()
+
+
+def _notes() -> tuple[Any, ...]:
+    """Return the words of two notes, the second one padded with 0."""
+    words = torch.arange(9) < torch.tensor([9, 6])[:, None]
+    return (torch.randint(1, 50, (2, 9)) * words,)
+
+
+def _interactions() -> tuple[Any, ...]:
+    """Return the histories of two users, and where there are interactions."""
+    return torch.randn(2, 8, 32), (torch.arange(8) < torch.tensor([8, 5])[:, None])[:, None, None]
+
+
 CASES = (
     Case(
         "flash_linear_attention_1266",
@@ -270,6 +287,33 @@ CASES = (
         "left-padding-positions",
         options={"causal": True, **sizes()},
         example=_left_padded_prompts,
+    ),
+    Case(
+        "simpletuner_904",
+        "FluxTransformerBlock",
+        "bghira/SimpleTuner#904",
+        "padding-leak",
+        known_as=("mask-unused", "mask-broadcast", "context-wrong"),
+        options=sizes(dim=32, num_attention_heads=4, attention_head_dim=8),
+        example=_prompted_patches,
+    ),
+    Case(
+        "caml_mimic_13",
+        "ConvAttnPool",
+        "jamesmullenbach/caml-mimic#13",
+        "padding-leak",
+        known_as=("mask-unused", "length-dependent"),
+        options=sizes(Y=5, vocab_size=50, kernel_size=3, num_filter_maps=16, embed_size=24),
+        example=_notes,
+    ),
+    Case(
+        "rechorus_8",
+        "TransformerLayer",
+        "THUwangcy/ReChorus#8",
+        "nan-on-masked-rows",
+        known_as=("output-not-finite",),
+        options=sizes(d_model=32, d_ff=48, n_heads=4),
+        example=_interactions,
     ),
 )
 
@@ -457,3 +501,38 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     mask = REAL.flip(1)
     expected = [m(row[keep][None])[0] for row, keep in zip(ids, mask, strict=True)]
     return m(ids, mask.long())[mask], torch.cat(expected)
+
+
+@proves("simpletuner_904")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image, text = made(module.FluxTransformerBlock, C, H, C // H), tokens(B, 4, C), tokens()
+    a, x, y = m.attn, m.norm1(image), m.norm1_context(text)
+    q = torch.cat([a.norm_added_q(heads(a.add_q_proj(y))), a.norm_q(heads(a.to_q(x)))], 2)
+    k = torch.cat([a.norm_added_k(heads(a.add_k_proj(y))), a.norm_k(heads(a.to_k(x)))], 2)
+    v = torch.cat([heads(a.add_v_proj(y)), heads(a.to_v(x))], 2)
+    keep = F.pad(REAL, (0, 4), value=True)[:, None, None]
+    context = merged(F.scaled_dot_product_attention(q, k, v, attn_mask=keep))
+    expected = [text + a.to_add_out(context[:, :T]), image + a.to_out[0](context[:, T:])]
+    return torch.cat(m(image, text, REAL.long()), 1), torch.cat(expected, 1)
+
+
+@proves("caml_mimic_13")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.ConvAttnPool, 5, 20, 3, 8, embed_size=12)
+    notes, expected = torch.randint(1, 20, (B, T)) * REAL, []
+    for note in notes:
+        x = torch.tanh(m.conv(m.embed(note[note > 0]).T[None])).mT
+        context = F.scaled_dot_product_attention(m.U.weight[None], x, x, scale=1.0)
+        expected.append((m.final.weight * context).sum(-1) + m.final.bias)
+    return m(notes), torch.cat(expected)
+
+
+@proves("rechorus_8")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.TransformerLayer, C, 24, H), tokens()
+    a, keep = m.masked_attn_head, torch.arange(T) < torch.tensor([T, 4, 0])[:, None]
+    context = attended(a.q_linear(x), a.k_linear(x), a.v_linear(x), keep)
+    context = torch.cat([context[:2], torch.zeros_like(context[2:])])
+    y = m.layer_norm1(context + x)
+    expected = m.layer_norm2(y + m.linear2(F.relu(m.linear1(y))))
+    return m(x, keep[:, None, None]), expected

@@ -76,6 +76,11 @@ def _two_stages() -> tuple[Any, ...]:
     return (torch.randn(3, 2, 32),)
 
 
+def _sequences() -> tuple[Any, ...]:
+    """Return two noisy sequences of 16 bases, their time steps and cell types."""
+    return torch.randn(2, 1, 4, 16), torch.rand(2), torch.tensor([1, 3])
+
+
 CASES = (
     Case("lanmt_11", "TransformerCrossEncoderLayer", "zomux/lanmt#11", "projection-unused"),
     Case(
@@ -251,6 +256,23 @@ CASES = (
         known_as=("weights-wrong",),
         options=sizes(in_channels=16, out_channels=8, heads=2),
         example=edges,
+    ),
+    Case(
+        "deepctr_494",
+        "Transformer",
+        "shenweichen/DeepCTR#494",
+        "keys-values-swapped",
+        known_as=("context-wrong", "weights-wrong"),
+        options=sizes(embedding_size=32, att_embedding_size=8, head_num=4),
+    ),
+    Case(
+        "dna_diffusion_235",
+        "UNet",
+        "pinellolab/DNA-Diffusion#235",
+        "attention-ignored",
+        known_as=("context-wrong", "projection-unused"),
+        options=sizes(dim=16, seq_len=16),
+        example=_sequences,
     ),
 )
 
@@ -491,3 +513,22 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     keep[ends[1], ends[0]] = True
     scores = F.leaky_relu(scores, 0.2).masked_fill(~keep[..., None], -torch.inf)
     return m(nodes, ends), torch.einsum("ijh,jhd->ihd", scores.softmax(1), x).flatten(1)
+
+
+@proves("deepctr_494")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, y = made(module.Transformer, C, 4, H), tokens(), tokens()
+    expected = x + attended(x @ m.W_Query, y @ m.W_key, y @ m.W_Value, REAL)
+    return m(x, y, REAL.sum(-1)), expected + F.relu(expected @ m.fw1) @ m.fw2
+
+
+@proves("dna_diffusion_235")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.UNet, C, seq_len=8), tokens(2, 1, 4, 8)
+    time, cells = torch.rand(2, dtype=torch.float64), torch.tensor([1, 3])
+    t, r = m.time_mlp(time) + m.label_emb(cells), m.init_conv(x)
+    y = m.final_conv(m.final_res_block(torch.cat([m.mid_block(r, t), r], 1), t))
+    a, bases = m.cross_attn, m.norm_to_cross(y.flatten(1)).view(2, 4, 8)
+    k, v = a.to_kv(t.view(2, 4, 8)).chunk(2, -1)
+    context = a.to_out(F.scaled_dot_product_attention(a.to_q(bases), k, v))
+    return m(x, time, cells), y + context[:, None]

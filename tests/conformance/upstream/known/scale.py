@@ -186,6 +186,14 @@ CASES = (
         "scale-wrong",
         options=sizes(num_heads=4, model_dim=32),
     ),
+    Case(
+        "generative_models_146",
+        "CrossAttention",
+        "Project-MONAI/GenerativeModels#146",
+        "scale-missing",
+        known_as=("scale-wrong",),
+        options=sizes(query_dim=32, num_attention_heads=4, num_head_channels=8),
+    ),
 )
 
 
@@ -377,3 +385,10 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     return m(x, y, y), m.multihead_linear(
         attended(m.query_linear(x), m.key_linear(y), m.value_linear(y))
     )
+
+
+@proves("generative_models_146")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.CrossAttention, C, num_attention_heads=H, num_head_channels=4)
+    x, y = tokens(), tokens(B, 4, C)
+    return m(x, y), m.to_out(attended(m.to_q(x), m.to_k(y), m.to_v(y)))

@@ -86,6 +86,12 @@ def _molecule() -> tuple[Any, ...]:
     return atoms, bonds, kinds
 
 
+def _hyperedges() -> tuple[Any, ...]:
+    """Return two series of 6 nodes, and the nodes of 3 hyperedges."""
+    nodes, hyperedges = [0, 1, 2, 2, 3, 4, 0, 4, 5], [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    return torch.randn(2, 6, 16), torch.tensor([nodes, hyperedges])
+
+
 CASES = (
     Case(
         "labml_146",
@@ -298,6 +304,15 @@ CASES = (
         "softmax-wrong-dim",
         known_as=("rows-not-normalised", "future-leak"),
         options={"causal": True, **sizes(d_in=32, d_out=24)},
+    ),
+    Case(
+        "ada_mshyper_7",
+        "HypergraphConv",
+        "shangzongjiang/Ada-MSHyper#7",
+        "softmax-wrong-dim",
+        known_as=("rows-not-normalised", "weights-wrong"),
+        options=sizes(in_channels=16, out_channels=16),
+        example=_hyperedges,
     ),
 )
 
@@ -575,3 +590,18 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
 def _(module: Any) -> tuple[Tensor, Tensor]:
     m, x = made(module.CausalAttention, C, 8), tokens()
     return m(x), attended(m.w_query(x), m.w_key(x), m.w_value(x), CAUSAL, count=1)
+
+
+@proves("ada_mshyper_7")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, (nodes, index) = made(module.HypergraphConv, C, 8), _hyperedges()
+    nodes = nodes.double()
+    member = torch.zeros(6, 3, dtype=torch.float64)
+    member[index[0], index[1]] = 1
+    x = nodes @ m.weight
+    of_node, of_edge = m.att[0].chunk(2)
+    scores = (x @ of_node)[..., None] + (member.T @ x @ of_edge)[:, None]
+    scores = F.leaky_relu(scores, 0.2).masked_fill(member == 0, -torch.inf)
+    weights = scores.softmax(1)
+    gathered = weights.mT @ x / member.sum(0)[:, None]
+    return m(nodes, index), weights @ gathered / member.sum(1)[:, None]
