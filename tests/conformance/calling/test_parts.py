@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from conformance.calling.attentions import Projected, attend
+from heedful import ArgumentError
 from heedful.conformance import check
 from heedful.conformance.calling.subject import find_subject
 
@@ -89,3 +90,28 @@ class Rotated(nn.Module):
 
 def test_a_rotation_is_built_for_the_size_of_a_head():
     assert not check(Rotated).bugs
+
+
+class Inner(nn.Module):
+    """Takes the class that takes it."""
+
+    def __init__(self, outer):
+        super().__init__()
+        self.outer = outer
+
+    def forward(self, x):
+        return self.outer(x)
+
+
+class Outer(Projected):
+    def __init__(self, inner, d_model):
+        super().__init__(d_model)
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+def test_two_classes_that_take_each_other_are_not_built_for_ever():
+    with pytest.raises(ArgumentError):
+        check(Outer)

@@ -70,13 +70,21 @@ class StatedScale(ProjectedKeys):
         return self.combine(torch.cat([mix, query], dim=-1)).tanh()
 
 
-class Averaged(ProjectedKeys):
-    """Divides the products by the number of keys, without a softmax (Wang et al. 2018)."""
+class Averaged(nn.Module):
+    """Divides the products by the number of keys, which are fewer than the queries (Wang et al. 2018)."""
 
-    def forward(self, query: Tensor, context: Tensor) -> Tensor:
-        query, context = self.project(query), self.other(context)
-        scores = query @ context.mT
-        return self.combine(torch.cat([scores / scores.size(-1) @ context, query], dim=-1))
+    def __init__(self, in_channels: int) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Conv2d(in_channels, 4, 1) for _ in range(3))
+        self.combine, self.pool = nn.Conv2d(4, in_channels, 1), nn.MaxPool2d(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        pooled = self.pool(x)
+        query, key, value = self.query(x), self.key(pooled), self.value(pooled)
+        query, key, value = (part.flatten(2) for part in (query, key, value))
+        scores = query.mT @ key
+        context = scores / scores.size(-1) @ value.mT
+        return x + self.combine(context.mT.unflatten(-1, x.shape[2:]))
 
 
 def test_a_scale_that_the_check_has_guessed_is_no_bug() -> None:

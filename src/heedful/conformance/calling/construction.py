@@ -49,7 +49,6 @@ NO_SEQUENCE: re.Pattern[str] = re.compile(
     r"'int' object is not (subscriptable|iterable)|'int' has no len"
 )
 SIDES = (3, 3)  # of a window of pixels
-NUMBERS = (int, "int")
 QUOTED: re.Pattern[str] = re.compile(r"'(\w+)'")
 DROPOUT = 0.25  # large enough that a few hundred weights show how it acts
 
@@ -175,11 +174,11 @@ def _small_sizes(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[
 def _alternatives(
     cls: Callable[..., Any], arguments: Mapping[str, Any], message: str
 ) -> Iterator[dict[str, Any]]:
-    """Yield other values for a constructor that rejects the usual ones: windows of two sides, flags, other
-    guesses, and then other widths.
+    """Yield other values for a constructor that rejects the usual ones: the likeliest first, and other widths last.
 
-    A parameter that is None by default gets its conventional value if the message of the exception names it, and so do
-    the parameters of an inherited constructor that it misses.
+    A window has two sides if one number is refused. Each flag is set the other way round. A parameter that is None by
+    default gets its conventional value if the message of the exception names it, and so do the parameters of an
+    inherited constructor that it misses.
     """
     guessed = guessed_parameters(cls, arguments)
     values = _values(cls, arguments)
@@ -251,8 +250,13 @@ def key_heads_parameter(target: Any, arguments: Mapping[str, Any]) -> str | None
     return next((name for name in called if name in names.KEY_HEADS), None)
 
 
-def _values(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values with which a constructor is called; the width may be given under the name ""."""
+def _values(
+    cls: Callable[..., Any], arguments: Mapping[str, Any], *, parts: bool = True
+) -> dict[str, Any]:
+    """Return the values with which a constructor is called, with ready-made parts if it may have some.
+
+    The width may be given under the name "".
+    """
     parameters = inspect.signature(cls).parameters
     values, settings = _divided(cls, {name: it for name, it in arguments.items() if name})
     defaults = {name: it.default for name, it in parameters.items() if it.default is not it.empty}
@@ -265,7 +269,7 @@ def _values(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, 
         if parameter.default is not parameter.empty:
             if name in names.DROPOUTS and parameter.default == 0:
                 values[name] = DROPOUT
-        elif hints.get(name) in NUMBERS and name in names.CONFIGURATIONS:
+        elif hints.get(name) is int and name in names.CONFIGURATIONS:
             values[name] = conventional[names.WIDTHS[0]]  # `c: int` counts channels
         elif name in names.CONFIGURATIONS or (
             name in read and _by_name(name, conventional) is None
@@ -278,7 +282,7 @@ def _values(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, 
             value = _by_name(name, conventional)
             value = texts.get(name) if value is None else value
             value = _by_type(hints.get(name), conventional) if value is None else value
-            value = _part(cls, name, hints.get(name)) if value is None else value
+            value = _part(cls, name, hints.get(name)) if value is None and parts else value
             values[name] = GUESSES[0] if value is None else value
     return values
 
@@ -307,11 +311,11 @@ def _by_type(hint: Any, conventional: Mapping[str, Any]) -> Any:
 def _part(cls: Callable[..., Any], name: str, hint: Any) -> nn.Module | None:
     """Return a module for a parameter that takes one; None if no class of it is known, or none can be built.
 
-    A rotation works on single heads.
+    A rotation works on single heads. A part gets no parts of its own, so that two classes that take each other end.
     """
     width = {"": HEAD_SIZE} if ROTARY.search(name.lower()) else {}
     for part in part_classes(cls, name, hint):
-        built = attempt(lambda part=part: build(part, width))
+        built = attempt(lambda part=part: _called(part, _values(part, width, parts=False)))
         if not isinstance(built, Exception):
             return built
     return None

@@ -36,11 +36,7 @@ def comment_lines(target: Callable[..., Any]) -> Iterator[str]:
     """Yield the comments on lines of their own that begin with a parameter, as `# x: (batch, length)`."""
     for function in functions_of(target):
         parameters = inspect.signature(function).parameters
-        try:
-            lines, _ = inspect.getsourcelines(function)
-        except OSError:  # made by other code
-            continue
-        for line in lines:
+        for line in _source_lines(function):
             mark, comment = line.strip()[:1], line.strip().lstrip("# ")
             if mark == "#" and comment.partition(":")[0].strip() in parameters:
                 yield comment
@@ -74,17 +70,21 @@ def _stated(target: Callable[..., Any]) -> Iterator[tuple[str, str]]:
         forward = getattr(definition, "forward", None)
         for docstring in (definition.__doc__ or "", getattr(forward, "__doc__", None) or ""):
             yield from STATEMENT.findall(" ".join(docstring.split()))
-        try:
-            lines, _ = inspect.getsourcelines(definition)
-        except (OSError, TypeError):
-            continue
-        for line in lines:
+        for line in _source_lines(definition):
             yield from OF_PARAMETER.findall(line)
             _, _, comment = line.partition("#")
             name, colon, text = comment.strip().partition(":")
             if colon and name.isidentifier():
                 yield name, text
             yield from STATEMENT.findall(comment)
+
+
+def _source_lines(definition: Callable[..., Any]) -> list[str]:
+    """Return the lines of a function or class; none if other code has made it."""
+    try:
+        return inspect.getsourcelines(definition)[0]
+    except (OSError, TypeError):
+        return []
 
 
 def _own_definitions(target: Callable[..., Any]) -> list[Any]:

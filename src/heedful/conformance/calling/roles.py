@@ -41,8 +41,6 @@ ROLES_OF_TYPES: Mapping[Any, tuple[str, ...]] = {
 }  # fmt: skip
 
 Value = Any
-
-
 ONE_VECTOR = "B "  # a documented shape: one vector for each sequence
 
 
@@ -64,10 +62,8 @@ def likely_values(target: Target, name: str, head_size: int) -> Iterator[Value]:
         suggested = (*counts, *ROLES_OF_TYPES[annotation])
     if "positions" in suggested and documented == 3:
         yield from map(_embeddings, _input_widths(target.module))
-    if "pairs" in suggested and documented in (None, 4):
-        yield from map(_of_sequences, map(_pairs, _input_widths(target.module)))
     for role in dict.fromkeys((*suggested, *ROLES)):
-        for value, axes in _values_in(role, head_size):
+        for value, axes in _values_in(role, target.module, head_size):
             other_form = value is TOKENS and (documented == FEATURE_MAP or shape == ONE_VECTOR)
             if documented is None or axes in (None, documented) or other_form:
                 yield value
@@ -136,9 +132,8 @@ def _embeddings(width: int) -> Callable[..., Tensor]:
     return constant
 
 
-def coordinates(B: int, T: int, dtype: torch.dtype) -> Tensor:
-    """Return a place in space for each token, the same for each sequence."""
-    return _embeddings(3)(B, T, dtype)
+coordinates = _embeddings(3)
+"""Draws a place in space for each token, the same for each sequence: a function of (B, T, dtype)."""
 
 
 def _table(rows: int, width: int) -> Tensor:
@@ -147,7 +142,9 @@ def _table(rows: int, width: int) -> Tensor:
     return torch.randn(rows, width, generator=generator, dtype=torch.float64)
 
 
-def _values_in(role: str, head_size: int) -> Iterator[tuple[Value, int | None]]:
+def _values_in(
+    role: str, module: nn.Module | None, head_size: int
+) -> Iterator[tuple[Value, int | None]]:
     """Yield the values in a role, each with its number of axes; None if it may have any."""
     match role:
         case "tokens":
@@ -172,7 +169,8 @@ def _values_in(role: str, head_size: int) -> Iterator[tuple[Value, int | None]]:
         case "coordinates":
             yield coordinates, 3
         case "pairs":
-            return  # their vectors have a width of the module
+            for width in _input_widths(module):
+                yield _of_sequences(_pairs(width)), 4
         case "edges":  # of every node to every other one and to itself
             yield lambda B, T, dtype: torch.cartesian_prod(*(torch.arange(T),) * 2).T, 2
         case "bounds":  # of one packed sequence

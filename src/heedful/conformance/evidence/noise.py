@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from heedful.conformance.evidence.evidence import Evidence
 
-DRAWN: tuple[str, ...] = (
-    *("randn", "randn_like", "normal", "normal_"),
-    *("randint", "randint_like", "randperm"),
-)
+NORMAL: tuple[str, ...] = ("randn", "randn_like", "normal", "normal_")
+INDICES: tuple[str, ...] = ("randint", "randint_like", "randperm", "multinomial")
 
 
 def draws_noise(evidence: Evidence) -> bool:
@@ -16,4 +14,4 @@ def draws_noise(evidence: Evidence) -> bool:
     The first state of slots is drawn (Locatello et al. 2020), and so are the keys that sparse attention samples (Zhou
     et al. 2021).
     """
-    return any(step.operation in DRAWN for step in evidence.baseline.trace)
+    return any(step.operation in (*NORMAL, *INDICES) for step in evidence.baseline.trace)

@@ -85,12 +85,16 @@ def _kept_from_a_call(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _fails_elsewhere(subject: Subject, inputs: Inputs) -> bool:
-    """Move a module and its arguments to the meta device, and check whether a call fails there."""
+    """Move a module and its arguments to the meta device, and check whether a call fails there.
+
+    What only the meta device cannot do, such as giving its numbers to another one, proves nothing.
+    """
     assert subject.module is not None
     subject.module.to("meta")
     arguments = pytree.tree_map_only(Tensor, lambda it: it.to("meta"), subject.arguments(inputs))
     args, keywords = subject.target.bound(arguments)
-    return isinstance(attempt(lambda: subject.callee(*args, **keywords)), Exception)
+    outcome = attempt(lambda: subject.callee(*args, **keywords))
+    return isinstance(outcome, Exception) and not isinstance(outcome, NotImplementedError)
 
 
 def _lost_when_saved(evidence: Evidence) -> Iterator[Finding]:

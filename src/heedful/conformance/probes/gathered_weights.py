@@ -14,7 +14,7 @@ from heedful.conformance.evidence.chain import DIVISIONS, EXPONENTIALS, SOFTMAXE
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.call_sites import call_line
-from heedful.conformance.recording.dataflow import PRODUCTS, VIEWS, ancestors
+from heedful.conformance.recording.dataflow import MULTIPLICATIONS, PRODUCTS, VIEWS, ancestors
 from heedful.conformance.recording.observation import Observation, tensor_of, value_of
 from heedful.conformance.recording.source import SourceLine, prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -26,7 +26,6 @@ GROUPING: tuple[str, ...] = (
     *("index_add", "index_add_", "scatter_add", "scatter_add_"),
     *("scatter_reduce", "scatter_reduce_", "index_reduce", "index_reduce_"),
 )
-FACTORS: tuple[str, ...] = ("mul", "mul_", "imul", "multiply", "dropout")
 NORMS: tuple[str, ...] = ("normalize", "layer_norm", "rms_norm", "group_norm", "instance_norm")
 KERNELS: tuple[str, ...] = ("feature map", "feature_map", "kernel", "hedgehog", "cluster", "assign")
 """What code says in words if a softmax over features makes no weights of tokens."""
@@ -149,7 +148,9 @@ def _over_groups(evidence: Evidence) -> Finding | None:
         if (finding := _over_all_groups(evidence, gathering)) is not None:
             return finding
         weights = _weights(observation, gathering)
-        if weights is not None and _are_all_equal(weights, gathering.indices):
+        if weights is None:
+            continue
+        if _are_all_equal(weights, gathering.indices):
             return Finding(
                 "attention-ignored",
                 "bug",
@@ -158,7 +159,7 @@ def _over_groups(evidence: Evidence) -> Finding | None:
                 SourceLine.of(weights),
                 "Subtract the largest score of the group from each score, and take the exponential of the difference.",
             )
-        if weights is None or sum_to_1(weights, gathering.indices):
+        if sum_to_1(weights, gathering.indices):
             continue
         exponentials = ancestors(observation.trace.steps, weights)
         sums = [it for it in groupings if it.step.index in exponentials]
@@ -180,12 +181,11 @@ def _over_groups(evidence: Evidence) -> Finding | None:
 
 def _are_all_equal(weights: Step, index: Tensor) -> bool:
     """Check whether the weights of each group are equal, and some group has more than one."""
-    value = tensor_of(weights)
-    if value is None or len(index.unique()) == len(index):
+    value, groups = tensor_of(weights), index.unique()
+    if value is None or len(groups) == len(index):
         return False
-    flat = value.reshape(len(value), -1)
-    first = torch.stack([flat[index == group][0] for group in index.unique()])
-    return torch.allclose(flat, first[index.unique(return_inverse=True)[1]])
+    parts = (value[index == group] for group in groups)
+    return all(torch.allclose(part, part[:1].expand_as(part)) for part in parts)
 
 
 def _over_all_groups(evidence: Evidence, gathering: Grouping) -> Finding | None:
@@ -196,7 +196,7 @@ def _over_all_groups(evidence: Evidence, gathering: Grouping) -> Finding | None:
     factors = [steps[gathering.source.step]]
     while factors:
         step = factors.pop()
-        if step.operation in (*VIEWS, *FACTORS):
+        if step.operation in (*VIEWS, *MULTIPLICATIONS, "dropout"):
             factors += [steps[it.step] for it in step.inputs if it.step is not None]
         value = tensor_of(step) if step.operation in SOFTMAXES else None
         if value is not None and len(value) == len(gathering.indices) and are_ones(value.sum(0)):

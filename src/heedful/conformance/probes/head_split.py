@@ -10,6 +10,7 @@ from torch import Tensor
 from heedful.conformance.calling.influence import mixes_sequences
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import CHANGED, Evidence
+from heedful.conformance.evidence.noise import INDICES
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.token_labels import scattering_view, tearing_view
 from heedful.conformance.recording.dataflow import (
@@ -33,7 +34,6 @@ from heedful.shapes import times
 
 REARRANGING: frozenset[str] = frozenset(("pad", "roll", "flip", "gather", "index_select"))
 CHOOSING: tuple[str, ...] = ("getitem", "gather", "index_select", "take_along_dim")
-RANDOM: tuple[str, ...] = ("randint", "randint_like", "randperm", "multinomial")
 PLURALS: dict[str, str] = {"query": "queries", "key": "keys", "value": "values"}
 
 
@@ -111,7 +111,7 @@ def _answer(
     path = _steps_from_tokens(evidence, source)
     mixing = _first_mixing_step(evidence.baseline, evidence.after(0, CHANGED), path)
     step = mixing or _last_view(path) or attention.scores_step
-    if any(_is_choice(evidence, it) for it in (*path, *([] if mixing is None else [mixing]))):
+    if any(_is_choice(evidence, it) for it in path):
         return None  # of the tokens that the data or chance select, as in sparse attention
     name = "heads-mixed-split"
     projected = steps_from_projection(evidence.baseline, source)
@@ -195,7 +195,7 @@ def _is_choice(evidence: Evidence, step: Step) -> bool:
     steps = evidence.baseline.trace.steps
     indices = [it.step for it in step.inputs if it.step is not None and _is_index(evidence, it)]
     made = {*indices}.union(*(ancestors(steps, steps[it]) for it in indices))
-    drawn = any(steps[it].operation in RANDOM for it in made)
+    drawn = any(steps[it].operation in INDICES for it in made)
     return drawn or not made.isdisjoint(steps_from_tokens(steps))
 
 

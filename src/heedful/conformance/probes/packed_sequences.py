@@ -27,23 +27,21 @@ PACKED_IDS: re.Pattern[str] = re.compile(
 
 @probe("batch-mixed", "mask-inverted")
 def packed_sequences(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Change the first token of each sequence but the first: no output of another sequence may change."""
+    """Change each token in turn: no output of another sequence may change."""
     (_, T), subject = evidence.inputs.sizes, evidence.subject
     found = _sequences(evidence)
     if found is None or subject.convention.pooled:
         return
     name, sequence = found
-    same = sequence[:, None] == sequence[None, :]
-    influence = evidence.influence[0, :, 0]
-    if not (influence & ~same).any():
+    influence, same = evidence.influence[0, :, 0], sequence[:, None] == sequence
+    leaks, own = influence & ~same, influence & same & ~torch.eye(T, dtype=torch.bool)
+    if not leaks.any():
         yield Fact("packed", f"the sequences of {name} do not see each other")
         return
-    inverted = not (influence & same & ~torch.eye(T, dtype=torch.bool)).any()
-    influence = influence & ~same
-    i, j = influence.nonzero()[0].tolist()
+    i, j = leaks.nonzero()[0].tolist()
     attention = evidence.attentions[0].context_step if evidence.attentions else None
     yield Finding(
-        "mask-inverted" if inverted else "batch-mixed",
+        "batch-mixed" if own.any() else "mask-inverted",
         "bug",
         f"By {name} there are {len(sequence.unique())} sequences in a row. Changing token {j}, of sequence "
         f"{sequence[j]}, changes output {i}, of sequence {sequence[i]}.",
@@ -54,17 +52,16 @@ def packed_sequences(evidence: Evidence) -> Iterator[Finding | Fact]:
 
 def _sequences(evidence: Evidence) -> tuple[str, Tensor] | None:
     """Return the argument of an example that tells the sequences of a row apart, and those of the first row."""
-    B, T = evidence.inputs.sizes
-    packs = "pack" in prose_about(evidence.subject.callee)
-    for name, constant in evidence.subject.convention.constants.items():
+    (B, T), subject = evidence.inputs.sizes, evidence.subject
+    given, packs = subject.arguments(evidence.inputs), "pack" in prose_about(subject.callee)
+    for name, constant in subject.convention.constants.items():
         value = constant.value if isinstance(constant, Resized) else None
         if not isinstance(value, Tensor) or value.is_floating_point():
             continue
         if B == 1 and adds_up(value, T):
             lengths = value.diff() if value[0] == 0 else value
             return name, torch.arange(len(lengths)).repeat_interleave(lengths)
-        ids = evidence.subject.arguments(evidence.inputs).get(name)
-        known = name in IDS or (packs and PACKED_IDS.fullmatch(name))
+        ids, known = given.get(name), name in IDS or (packs and PACKED_IDS.fullmatch(name))
         if known and isinstance(ids, Tensor) and ids.shape in ((B, T), (B * T,)):
             return name, ids.reshape(B, T)[0]
     return None

@@ -16,13 +16,14 @@ from heedful.conformance.evidence.designs import reads_trained_numbers
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.regression import centred, slope_of
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import VIEWS, ancestors, steps_from_tokens
+from heedful.conformance.recording.dataflow import VIEWS, ancestors, behind_views, steps_from_tokens
 from heedful.conformance.recording.definitions import attribute_definition
 from heedful.conformance.recording.observation import Observation, value_of
 from heedful.conformance.recording.source import SourceLine, prose_about
 from heedful.conformance.recording.strides import stride_line
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
+from heedful.scores import alibi_slopes
 
 LOOKUPS: tuple[str, ...] = ("getitem", "index_select", "embedding", "take")
 PRODUCTS: tuple[str, ...] = ("mul", "mul_", "imul", "multiply", "outer", "einsum")
@@ -121,8 +122,7 @@ def _confused(keys: Tensor, distances: Tensor) -> tuple[tuple[int, int], tuple[i
 def _line_of_index(evidence: Evidence, index: Source) -> SourceLine | None:
     """Return the line that numbers distances: where coordinates are multiplied, in a constructor or on the way."""
     steps = evidence.baseline.trace.steps
-    while index.step is not None and steps[index.step].operation in VIEWS:
-        index = steps[index.step].inputs[0]
+    index = behind_views(steps, index)
     if index.step is None:
         defined = attribute_definition(evidence.subject.module, index.name)
         return defined and (stride_line(defined) or defined)
@@ -171,26 +171,19 @@ def _linear(
 def _unpublished(rates: list[float], D: int) -> str:
     """Return a sentence on slopes that are not those of ALiBi; "" if they are, or if there is only one.
 
-    The first slope of the paper is also the ratio of two neighbors. For other numbers of heads than powers of two, the
-    paper's code takes the slopes of the power below, and every second one of the power above. Some models scale the
-    biases as they scale the scores.
+    The paper's text continues the first slope, which is also the ratio of two neighbors, for any number of heads; its
+    code does so for powers of two alone. Some models scale the biases as they scale the scores.
     """
     slopes = sorted({round(-rate, 6) for rate in rates}, reverse=True)
     n, ratio = len(slopes), slopes[min(1, len(slopes) - 1)] / slopes[0]
-    below = 2 ** (n.bit_length() - 1)
-    published = sorted(_geometric(below) + _geometric(2 * below)[::2][: n - below], reverse=True)
-    found = torch.tensor(slopes).double()
+    published = sorted(alibi_slopes(n).tolist(), reverse=True)
     for expected in (published, [ratio ** (i + 1) for i in range(n)]):
         for factor in (1.0, D**-0.5):
-            wanted = factor * torch.tensor(expected).double()
-            if n == 1 or torch.allclose(found, wanted, rtol=SAME_SLOPE):
+            wanted = factor * torch.tensor(expected)
+            if n == 1 or torch.allclose(torch.tensor(slopes), wanted, rtol=SAME_SLOPE):
                 return ""
     received, meant = (", ".join(f"{it:.3g}" for it in some) for some in (slopes, published))
     return f"The slopes of the {n} heads are {received}. Those of ALiBi are {meant}."
-
-
-def _geometric(heads: int) -> list[float]:
-    return [2 ** (-8 * (head + 1) / heads) for head in range(heads)]
 
 
 def _growth(

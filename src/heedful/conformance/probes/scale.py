@@ -6,7 +6,7 @@ import ast
 import inspect
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -14,6 +14,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from heedful.conformance.calling import names
+from heedful.conformance.calling.construction import GUESSES, SIZES
 from heedful.conformance.calling.declared import attribute_of
 from heedful.conformance.calling.target import is_from_transformers
 from heedful.conformance.evidence.attention import RecordedAttention
@@ -32,7 +33,7 @@ from heedful.conformance.recording.call_sites import call_relying_on_default, va
 from heedful.conformance.recording.dataflow import (
     CONVOLUTIONS,
     SCALINGS,
-    VIEWS,
+    behind_views,
     is_projection,
     parameter_names,
     steps_from_projection,
@@ -53,6 +54,7 @@ MISTAKEN: tuple[str, ...] = ("1/√d_model", "1/d_model", "√head_dim", "head_d
 """Scales that no design asks for."""
 SCALES: re.Pattern[str] = re.compile(r"scal|temper|denom|norm_fac")
 """Names of attributes that hold the scale, or what the scores are divided by."""
+ATTRIBUTES: re.Pattern[str] = re.compile(r"\bself\.(\w+)\b")
 UNPACKING: re.Pattern[str] = re.compile(r"\(?\w+,[\w\s,*]*\)? = [\w.]+\.(shape|size\(\))")
 """A statement that unpacks a shape."""
 
@@ -244,7 +246,8 @@ def _is_free(
         is_from_transformers(module)
         or reads_trained_numbers(observation, attention)
         or any(parameter_names([step]) for step in scale.steps)
-        or _is_of_constructor(module, scale.factor, evidence.subject.target.guessed)
+        or _is_default_of_constructor(module, scale.factor)
+        or _is_guess(evidence, attention, scale)
         or (
             _is_missing(scale)
             and (
@@ -259,34 +262,48 @@ def _is_free(
 
 def _keys_are_values(observation: Observation, attention: RecordedAttention) -> bool:
     """Check whether the plain tokens of one argument are the keys and the values, beside other queries."""
-    steps, names = observation.trace.steps, []
-    for source in (attention.query_source, attention.key_source, attention.value_source):
-        while source.step is not None and steps[source.step].operation in VIEWS:
-            source = steps[source.step].inputs[0]
-        names.append(source.name if source.kind == "input" else None)
-    query, key, value = names
-    return key is not None and key == value != query
+    sources = (attention.query_source, attention.key_source, attention.value_source)
+    query, key, value = (behind_views(observation.trace.steps, it) for it in sources)
+    return key.kind == "input" and key == value != query
 
 
 def _is_missing(scale: _Scale) -> bool:
     return abs(scale.factor - 1) <= TOLERANCE
 
 
-def _is_of_constructor(module: nn.Module | None, factor: float, guessed: Sequence[str]) -> bool:
-    """Check whether a scale, or its inverse, is a number that a constructor takes, and that it has kept.
-
-    It is the default, or a value that the check has guessed.
-    """
+def _is_default_of_constructor(module: nn.Module | None, factor: float) -> bool:
+    """Check whether a scale, or its inverse, is a number that a constructor takes, and that it has kept."""
     for part in () if module is None else module.modules():
         for name, parameter in inspect.signature(type(part).__init__).parameters.items():
-            kept = attribute_of(part, name)
-            number = kept if name in guessed else parameter.default
-            if not isinstance(number, int | float) or isinstance(number, bool) or number <= 0:
-                continue
-            is_scale = min(abs(factor - number), abs(1 / factor - number)) < TOLERANCE
-            if kept == number and is_scale and (isinstance(number, float) or name in guessed):
+            number = parameter.default
+            kept = isinstance(number, float) and attribute_of(part, name) == number
+            if kept and _is_factor(number, factor):
                 return True
     return False
+
+
+def _is_guess(evidence: Evidence, attention: RecordedAttention, scale: _Scale) -> bool:
+    """Check whether a line that scales reads an attribute that has its number from a guess of ours.
+
+    Sizes are no guesses: their values are conventional.
+    """
+    module = evidence.subject.module
+    if module is None or not evidence.subject.target.guessed:
+        return False
+    for step in (*scale.steps, *attention.chain):
+        owner = module.get_submodule(step.module or "")
+        for name in ATTRIBUTES.findall(step.source):
+            number = None if name in SIZES else getattr(owner, name, None)
+            if number in GUESSES and _is_factor(number, scale.factor):
+                return True
+    return False
+
+
+def _is_factor(number: object, factor: float) -> bool:
+    """Check whether a number is a factor or its inverse."""
+    if not isinstance(number, int | float) or isinstance(number, bool) or number <= 0:
+        return False
+    return min(abs(factor - number), abs(1 / factor - number)) < TOLERANCE
 
 
 def _finding(

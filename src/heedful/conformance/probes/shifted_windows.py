@@ -10,6 +10,7 @@ import torch
 
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.masking import mask_building_line
+from heedful.conformance.evidence.rolls import rolls_of
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.definitions import mask_definition
 from heedful.conformance.recording.source import prose_about
@@ -62,18 +63,8 @@ def shifted_windows(evidence: Evidence) -> Iterator[Finding | Fact]:
 def _shift_of(evidence: Evidence) -> _Shift | None:
     """Return the only shift of the run; None if there is none, or if an attention is not within small windows."""
     T = evidence.inputs.sizes[1]
-    found: list[tuple[int, ...]] = []
-    for step in evidence.baseline.trace:
-        if step.operation != "roll":
-            continue
-        given = {"shifts": 1, "dims": 2}
-        shifts, axes = (
-            step.keywords.get(name, step.arguments[n] if n < len(step.arguments) else None)
-            for name, n in given.items()
-        )
-        if not isinstance(shifts, tuple | list) or not isinstance(axes, tuple | list):
-            return None
-        found.append(tuple(step.shape[axis] for axis in axes if isinstance(axis, int)))
+    rolls = rolls_of(evidence.baseline) or []
+    found = [tuple(it.step.shape[axis] for axis in it.axes) for it in rolls]
     keys = {attention.key.shape[1] for attention in evidence.attentions}
     if not 1 <= len(found) <= 2 or len(set(found)) != 1 or len(keys) != 1:
         return None

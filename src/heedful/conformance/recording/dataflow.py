@@ -88,6 +88,13 @@ def read_by(step: Step) -> Sequence[Source]:
     return step.inputs[:1] if step.operation in TEMPLATED else step.inputs
 
 
+def behind_views(steps: Sequence[Step], source: Source) -> Source:
+    """Return what a source rearranges: a result that is computed, or a tensor that no step makes."""
+    while source.step is not None and steps[source.step].operation in VIEWS:
+        source = steps[source.step].inputs[0]
+    return source
+
+
 def steps_from_projection(observation: Observation, source: Source) -> list[Step]:
     """Return the steps from the projection that produced an operand to the operand, in the order of the trace.
 

@@ -99,6 +99,9 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
 }
 """The consequences of each cause. If two findings explain each other, the one listed first is the cause."""
 
+_LEFT_TO_CALLERS = ("relative-shift-wrong",)
+"""Findings that explain others even as suspicions: a mask that the caller has to give hides all of it."""
+
 _RECOMPUTED = ("weights-wrong", "context-wrong")
 """Findings that only say where an attention departs from its definition. Any more precise one explains them."""
 
@@ -121,13 +124,10 @@ def root_causes(findings: Iterable[Finding]) -> list[Finding]:
         earlier = by_name.get(finding.name)
         if earlier is None or (earlier.level != "bug" and finding.level == "bug"):
             by_name[finding.name] = finding
-    bugs = [
-        name
-        for name, finding in by_name.items()
-        if finding.level == "bug"
-        or (name, finding.level) == ("relative-shift-wrong", "suspicious")  # beside a causal mask
-    ]
-    explained = {name for name in by_name if any(_explains(bug, name) for bug in bugs)}
+    bugs = [name for name, finding in by_name.items() if finding.level == "bug"]
+    suspicions = (name for name, finding in by_name.items() if finding.level == "suspicious")
+    explaining = [*bugs, *(name for name in suspicions if name in _LEFT_TO_CALLERS)]
+    explained = {name for name in by_name if any(_explains(it, name) for it in explaining)}
     if "undefined-or-global-name" in bugs and _is_assigned(by_name.get("mask-unused")):
         # The masked scores have a name, but the code after them reads the wrong one.
         explained.add("mask-unused")
