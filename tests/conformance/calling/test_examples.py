@@ -364,3 +364,25 @@ def test_a_query_of_one_row_stands_beside_the_sequence_that_holds_the_tokens():
     assert subject.convention.names == ("history",)
     assert subject.layout == "(B, T, C)"
     assert subject.convention.pooled
+
+
+class DecoderLayer(nn.Module):
+    """Attends to the earlier words of the target, and then to the source."""
+
+    def __init__(self, width=32):
+        super().__init__()
+        self.own, self.cross = (nn.MultiheadAttention(width, 4, batch_first=True) for _ in range(2))
+
+    def forward(self, inputs, encoder_outputs, padding, encoder_padding):
+        T = inputs.shape[1]
+        later = torch.ones(T, T, dtype=torch.bool).triu(1)
+        x = inputs + self.own(inputs, inputs, inputs, padding, attn_mask=later)[0]
+        return x + self.cross(x, encoder_outputs, encoder_outputs, encoder_padding)[0]
+
+
+def test_two_sequences_of_the_same_length_are_not_taken_for_one():
+    padding = torch.arange(6) >= torch.tensor([6, 4])[:, None]
+    encoder_padding = torch.arange(6) >= torch.tensor([5, 6])[:, None]
+    example = Example(torch.randn(2, 6, 32), torch.randn(2, 6, 32), padding, encoder_padding)
+    names = {finding.name for finding in check(DecoderLayer(), example=example).bugs}
+    assert names.isdisjoint({"future-leak", "padding-leak"})

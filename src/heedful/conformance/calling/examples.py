@@ -37,6 +37,7 @@ from heedful.conformance.calling.resizing import (
     copied,
     telling_sequence,
 )
+from heedful.conformance.calling.second_sequence import with_second_sequence
 from heedful.conformance.calling.structures import names_within
 from heedful.conformance.calling.target import CASTS, LEAF, Target, TargetError
 from heedful.conformance.recording.dataflow import steps_from_tokens
@@ -135,7 +136,8 @@ def find_example_convention(
     """Return the convention of the call that an example makes, and the dtype of the tokens, as `find_convention` does.
 
     The example is first run as it is. Then, axes of the same size vary together: those of the batch size and those of
-    the number of tokens. If the target runs with the example's sizes alone, they are fixed.
+    the number of tokens. If the target runs with the example's sizes alone, they are fixed. A second sequence is
+    held if the tokens of the first one attend to each other.
 
     Raises:
         TargetError: The target raises an exception when it is called with the example.
@@ -154,7 +156,7 @@ def find_example_convention(
                 errors.append(error)
                 continue
             if exact or dtype == torch.float32:
-                return convention, dtype
+                return with_second_sequence(caller).convention, dtype
     first = errors[0] if errors else TypeError("it has no tensor of tokens")
     raise ArgumentError(
         option("example"),
