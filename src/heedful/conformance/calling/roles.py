@@ -132,7 +132,7 @@ def _embeddings(width: int) -> Callable[..., Tensor]:
     return constant
 
 
-coordinates = _embeddings(3)
+coordinates: Callable[..., Tensor] = _embeddings(3)
 """Draws a place in space for each token, the same for each sequence: a function of (B, T, dtype)."""
 
 
