@@ -66,6 +66,12 @@ CORRECT_DROPOUTS = {
         "return self.out_proj(context)",
         "return self.dropout(self.out_proj(context))",
     ),
+    "on what is added to the tokens": (
+        CORRECT[CORRECT.index(DROPOUT) :],
+        CONTEXT
+        + "        context = context.transpose(1, 2).reshape(B, T, C)\n"
+        + "        return self.out_proj(x + self.dropout(context))\n",
+    ),
     "nowhere": (DROPOUT + CONTEXT, CONTEXT + "        self.last = self.dropout\n"),
 }
 

@@ -77,3 +77,22 @@ def test_a_softmax_over_the_edges_that_are_summed(tmp_path, old):
     assert found(tmp_path, GRAPH, example) == []
     wrong = GRAPH.replace(old, old.replace("dst", "src"))
     assert found(tmp_path, wrong, example) == [("softmax-wrong-dim", "a = e / z[src]")]
+
+
+def test_weights_of_a_hypergraph_belong_to_the_sum_into_its_edges(tmp_path):
+    """The same weights bring the edges back to their nodes, where they need not sum to 1."""
+    source = GRAPH.replace(
+        "        out = torch.zeros(N, v.shape[1], dtype=h.dtype)\n",
+        "        edges = torch.zeros(N, v.shape[1], dtype=h.dtype)\n"
+        "        edges = edges.scatter_add(0, dst[:, None].expand_as(v), a[:, None] * v)\n"
+        "        v, dst = edges[dst], src\n"
+        "        out = torch.zeros(N, v.shape[1], dtype=h.dtype)\n",
+    )
+    edges = torch.tensor([[0, 1, 2, 3, 4, 0, 2, 4], [1, 2, 3, 4, 0, 2, 4, 1]])
+    example = (torch.randn(5, 16), *edges)
+    assert found(tmp_path, source, example) == []
+    wrong = source.replace(
+        "scatter_add(0, dst, e)\n        a = e / z[dst]",
+        "scatter_add(0, src, e)\n        a = e / z[src]",
+    )
+    assert found(tmp_path, wrong, example) == [("softmax-wrong-dim", "a = e / z[src]")]

@@ -173,3 +173,12 @@ def test_a_sequence_of_an_example_is_the_same_beside_a_longer_one(tmp_path):
     ((name, line),) = found(tmp_path, source, example=example)
     assert name == "padding-leak"
     assert "scores.softmax" in line
+
+
+def test_a_mask_from_ids_that_nothing_uses_is_found(tmp_path):
+    hiding = "scores = scores.masked_fill(encoder_padding_mask[:, None, None], -1e9)"
+    unused = FROM_IDS.replace(f"        {hiding}\n", "")
+    with written(tmp_path, unused) as target:
+        (bug,) = check(target).bugs
+    assert bug.name == "padding-leak"
+    assert "scores.softmax(-1)" in bug.place.source

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import torch
@@ -48,6 +49,7 @@ class CallingConvention:
         other_features: The shapes of one token of arguments whose tokens are of another width.
         grid: The height and width of an example's feature map, whose pixels are the tokens.
         pooled: Whether the result has no row for each token, so that it stands for the row of each of them.
+        skipped: The number of tensors in the result before the output, which hold the rows of other tokens.
         rows_before: The number of rows of the result before those of the tokens, as of a start that the target puts
             before them.
         leaf_names: What the target's code calls leaves within an example's arguments, by their names here.
@@ -67,6 +69,7 @@ class CallingConvention:
     other_features: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     grid: tuple[int, ...] = ()
     pooled: bool = False
+    skipped: int = 0
     rows_before: int = 0
     leaf_names: Mapping[str, str] = field(default_factory=dict)
 
@@ -184,7 +187,7 @@ class CallingConvention:
 
     def rows(self, result: object, B: int, T: int) -> Tensor | None:
         """Return the output (B, T, …) within a result; None if no tensor in it has a row per token."""
-        for tensor in output_candidates(result):
+        for tensor in islice(output_candidates(result), self.skipped, None):
             rows = self._as_rows(tensor, B, T) if tensor.is_floating_point() else None
             if rows is not None and rows.dim() > 2 and rows.numel() and rows.shape[:2] == (B, T):
                 return rows

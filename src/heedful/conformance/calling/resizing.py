@@ -143,8 +143,7 @@ class Resized:
         """True if it is Boolean, or 1 and 0, with one axis of tokens."""
         if not isinstance(self.value, Tensor) or self.axes.of(self.value.shape).count("T") != 1:
             return False
-        values = self.value
-        return values.dtype == torch.bool or bool(((values == 0) | (values == 1)).all())
+        return is_binary(self.value)
 
     @property
     def most_tokens(self) -> int | None:
@@ -158,6 +157,11 @@ class Resized:
         """Check whether the entries of a tensor differ along an axis of tokens or of distances."""
         axes = [axis for axis, letter in enumerate(self.axes.of(tensor.shape)) if letter in "TD"]
         return any(not torch.equal(tensor, tensor.narrow(a, 0, 1).expand_as(tensor)) for a in axes)
+
+
+def is_binary(value: Tensor) -> bool:
+    """Check whether a tensor is Boolean, or has no other entries than 1 and 0."""
+    return value.dtype == torch.bool or bool(((value == 0) | (value == 1)).all())
 
 
 def adds_up(value: Tensor, T: int) -> bool:

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-from heedful.conformance.calling.convention import MEMORY, CallingConvention
+from torch import Tensor
+
+from heedful.conformance.calling.caller import Caller
+from heedful.conformance.calling.convention import (
+    MEMORY,
+    MEMORY_TOKENS,
+    CallingConvention,
+    output_candidates,
+)
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.masks import find_masks
+from heedful.conformance.calling.resizing import Resized, is_binary
 from heedful.conformance.calling.subject import Subject
+from heedful.conformance.recording.inputs import Inputs
+from heedful.observation.leaves import leaves_of
 
 TRIAL_SIZES = (3, 5)  # B and T, unlike the number of tokens of the sequence that is held
 
@@ -23,8 +35,12 @@ def second_subject(subject: Subject, *, causal: bool) -> Subject | None:
     caller = replace(
         subject, convention=convention, padding=None, attention_mask=None, positions=None, weak=()
     )
-    if isinstance(attempt(lambda: caller.run(caller.draw(*TRIAL_SIZES))), Exception):
+    inputs = caller.draw(*TRIAL_SIZES)
+    if isinstance(attempt(lambda: caller.run(inputs)), Exception):
         return None
+    caller = replace(
+        caller, convention=replace(convention, skipped=_rows_of_second(caller, inputs))
+    )
     masks = replace(find_masks(caller, None), attention_mask=None)
     acts = masks.padding is not None and masks.padding.effective
     if not acts and MEMORY not in subject.convention.constants.values():
@@ -38,10 +54,11 @@ def _convention(convention: CallingConvention, causal: bool) -> CallingConventio
     In cross-attention alone, all arguments for tokens but the first one hold the second sequence. Where queries see
     only the keys before them, both sequences are one.
     """
+    convention = _with_second_of_example(convention)
     constants = convention.constants
     held = tuple(name for name, value in constants.items() if value is MEMORY)[:1]
     second = held or (() if causal else convention.names[1:])
-    varying = any(callable(value) for value in constants.values())
+    varying = any(_varies(value) for value in constants.values())
     if not second or varying or convention.visible_keys is not None or convention.vocabulary:
         return None
     first, features = convention.names[0], convention.features
@@ -55,3 +72,46 @@ def _convention(convention: CallingConvention, causal: bool) -> CallingConventio
         constants={first: MEMORY, **rest},
         pooled=True,
     )
+
+
+def _rows_of_second(caller: Caller, inputs: Inputs) -> int:
+    """Return the number of tensors in the result that come before the rows of the first sequence; 0 without these."""
+    result = caller.trace(caller.arguments(inputs)).result
+    counts = [it.shape[1] if it.dim() > 2 else 0 for it in output_candidates(result)]
+    return counts.index(MEMORY_TOKENS) if MEMORY_TOKENS in counts else 0
+
+
+def _with_second_of_example(convention: CallingConvention) -> CallingConvention:
+    """Return a convention in which an example's second sequence is one, without the masks of its size."""
+    constants = dict(convention.constants)
+    name = next((it for it in constants if _is_sequence(constants[it])), None)
+    if name is None or len(convention.names) > 1:
+        return convention
+    B, S, C = constants[name].value.shape
+    kept = {it: value for it, value in constants.items() if not _is_mask(value, (B, S))}
+    return replace(
+        convention,
+        constants={**kept, name: MEMORY},
+        other_features={**convention.other_features, name: (C,)},
+    )
+
+
+def _is_sequence(constant: Any) -> bool:
+    """Check whether a constant is a tensor of an example, of vectors for other tokens than those of the target."""
+    if not isinstance(constant, Resized) or not isinstance(constant.value, Tensor):
+        return False
+    value = constant.value
+    return value.is_floating_point() and constant.axes.of(value.shape) == "B  "
+
+
+def _is_mask(constant: Any, shape: tuple[int, int]) -> bool:
+    value = constant.value if isinstance(constant, Resized) else None
+    return isinstance(value, Tensor) and tuple(value.shape) == shape and is_binary(value)
+
+
+def _varies(constant: Any) -> bool:
+    """Check whether a constant is one for other numbers of tokens."""
+    if isinstance(constant, Resized):
+        tensors = (leaf for _, leaf in leaves_of(constant.value) if isinstance(leaf, Tensor))
+        return any("T" in constant.axes.of(it.shape) for it in tensors)
+    return callable(constant)

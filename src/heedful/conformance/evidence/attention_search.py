@@ -299,8 +299,13 @@ def _side_of_queries(
 ) -> int:
     """Return which operand of the scores holds the queries.
 
-    The order alone does not decide, since a target may multiply keys by queries and transpose the weights.
+    The order alone does not decide, since a target may multiply keys by queries and transpose the weights. The sizes
+    do, if there are more queries than keys, or fewer.
     """
+    sizes, Tq = scores.sizes, layout.sizes[1]
+    as_many = [sizes.get(token_letter(scores, side, tokens)) == Tq for side in (0, 1)]
+    if as_many.count(True) == 1:
+        return as_many.index(True)
     transpositions = sum(step.operation in TRANSPOSING for step in chain)
     queries_are_columns = scores.out.shape == layout.shape and (
         scores.letters[2][layout.query_axis] == token_letter(scores, 1, tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import cast
 
 import torch
@@ -44,11 +45,12 @@ def fused_attention(observation: Observation, step: Step) -> RecordedAttention:
     # PyTorch gives a query that sees no key zero weights.
     weights = logits.softmax(-1).nan_to_num(0.0)
     leading_shape = scores.shape[:-2]
+    count = prod(leading_shape)  # -1 would be ambiguous where a query has no key at all
 
     def flat(tensor: Tensor) -> Tensor:
         """Return a tensor as (L, …, …)."""
         rows_and_columns = tensor.shape[-2:]
-        return tensor.expand(*leading_shape, *rows_and_columns).reshape(-1, *rows_and_columns)
+        return tensor.expand(*leading_shape, *rows_and_columns).reshape(count, *rows_and_columns)
 
     query_source, key_source, value_source = (
         source if isinstance(source, Source) else Source("constant", "") for source in sources

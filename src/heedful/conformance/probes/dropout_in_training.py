@@ -29,6 +29,7 @@ MAX_RUNS = 30  # to collect as many
 SIGMAS = 5.0  # how uncertain the estimate is taken to be, in standard deviations
 TOLERANCE = 1e-4
 SCALINGS: tuple[str, ...] = ("mul", "imul", "div", "truediv", "itruediv")
+ADDITIONS: tuple[str, ...] = ("add", "add_", "iadd")
 CONSEQUENCES: dict[str, str] = {
     "scores": "before the softmax: such a key is not dropped, but gets the weight of a score of 0.",
     "queries": "before the scores are computed: all scores change, and no weight is dropped.",
@@ -85,12 +86,21 @@ def dropped_tensor(
             view.index for view in steps_to_next_projection(observation, attention.context_step)
         }
         if any(source.step in context for source in step.inputs):
-            return "context"
+            return "output" if _is_added(step, observation) else "context"
     if step.operation == "multi_head_attention_forward":
         return "weights"
     earlier = ancestors(observation.trace.steps, step)
     attended = any(attention.context_step.index in earlier for attention in attentions)
     return "output" if attended or not attentions else "tokens"
+
+
+def _is_added(step: Step, observation: Observation) -> bool:
+    """Check whether a result is added to another tensor next, as a sublayer's output is to its input."""
+    views = {view.index for view in steps_to_next_projection(observation, step)}
+    return any(
+        it.operation in ADDITIONS and any(source.step in views for source in it.inputs)
+        for it in observation.trace.steps[step.index + 1 :]
+    )
 
 
 def _describe(dropout: _Dropout) -> str:

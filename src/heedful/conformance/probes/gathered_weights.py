@@ -141,15 +141,20 @@ class Grouping(NamedTuple):
 
 
 def _over_groups(evidence: Evidence) -> Finding | None:
-    """Return a finding if weights sum to 1 over other groups than those of the values, or over all groups together."""
+    """Return a finding if weights sum to 1 over other groups than those of the values, or over all groups together.
+
+    Weights that serve two sums, as those of a hypergraph into its edges and back, belong to the first one.
+    """
     observation = evidence.baseline
     groupings = list(groupings_of(observation))
+    judged = set[int]()
     for gathering in groupings:
         if (finding := _over_all_groups(evidence, gathering)) is not None:
             return finding
         weights = _weights(observation, gathering)
-        if weights is None:
+        if weights is None or weights.index in judged:
             continue
+        judged.add(weights.index)
         if _are_all_equal(weights, gathering.indices):
             return Finding(
                 "attention-ignored",

@@ -12,6 +12,7 @@ from heedful.conformance.calling import names
 from heedful.conformance.calling.documentation import documented_arguments
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.masks import MASK_WORDS
+from heedful.conformance.calling.resizing import is_binary
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import steps_from_argument
@@ -90,7 +91,7 @@ def _masks(evidence: Evidence, given: Mapping[str, Any]) -> Iterator[str]:
         said = f"{name} {documented.get(name, '')}".lower()
         if not isinstance(value, Tensor) or not any(word in said for word in MASK_WORDS):
             continue
-        if value.dtype == torch.bool or bool(((value == 0) | (value == 1)).all()):
+        if is_binary(value):
             yield name
 
 

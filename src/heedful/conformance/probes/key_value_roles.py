@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.assignments import variables_read
 from heedful.conformance.recording.dataflow import (
     PRODUCTS,
+    behind_views,
     is_projection,
     parameter_names,
     steps_from_projection,
@@ -35,7 +37,7 @@ VALUE_NAMES: frozenset[str] = frozenset(
 def key_value_roles(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Compare the names of the tensors in the two products with the roles that they play."""
     for attention in evidence.attentions:
-        finding = _swapped(evidence, attention)
+        finding = _swapped(evidence, attention) or _projected_twice(evidence, attention)
         if finding is not None:
             yield finding
             return
@@ -68,6 +70,29 @@ def _swapped(evidence: Evidence, attention: RecordedAttention) -> Finding | None
         f"Queries are multiplied by {key_name!r}{origin}, and the weights by {value_name!r}.",
         "",
         SourceLine.of(step),
+    )
+
+
+def _projected_twice(evidence: Evidence, attention: RecordedAttention) -> Finding | None:
+    """Return a finding if values are projected from the keys, whose projection has taken over the tokens' variable."""
+    steps = evidence.baseline.trace.steps
+    keys, values = (
+        next(iter(steps_from_projection(evidence.baseline, source)), None)
+        for source in (attention.key_source, attention.value_source)
+    )
+    if keys is None or values is None or not (is_projection(keys) and is_projection(values)):
+        return None
+    read = [behind_views(steps, it) for it in values.inputs if it.kind != "parameter"]
+    from_keys = keys is not values and keys.index in {it.step for it in read}
+    if not from_keys or keys.name not in variables_read(keys.file or "", keys.line or 0):
+        return None
+    return Finding(
+        "keys-values-swapped",
+        "bug",
+        f"The values are projected from the projected keys, which have taken over the name {keys.name!r}.",
+        "",
+        SourceLine.of(values),
+        "Project the values before the keys take over the variable, or give the keys another name.",
     )
 
 

@@ -74,7 +74,10 @@ def padding_has_effect(evidence: Evidence, subject: Subject) -> bool:
 
 
 def padding_is_inverted(evidence: Evidence, subject: Subject) -> bool:
-    """Return True if real tokens see the padding, and no other real token."""
+    """Return True if real tokens see the padding, and no other real token.
+
+    The last token of causal attention reaches no other row, but it does reach one row in all.
+    """
     side = padding_sides(subject)[-1]
     keep, inputs = real_tokens(evidence, side), evidence.inputs
     output = subject.run(inputs, keep=keep).detach()
@@ -87,7 +90,8 @@ def padding_is_inverted(evidence: Evidence, subject: Subject) -> bool:
         return bool(rows.any())
 
     count = padding_counts(T)[b]
-    padded, real = (0, range(count, T - 1)) if side == "left" else (T - 1, range(T - count))
+    last = T if subject.convention.pooled else T - 1
+    padded, real = (0, range(count, last)) if side == "left" else (T - 1, range(T - count))
     return influences_others(padded) and not any(influences_others(t) for t in real)
 
 

@@ -12,8 +12,10 @@ from heedful.conformance.calling import names
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.evidence.attention import FAINT
 from heedful.conformance.evidence.attention_search import find_attentions
+from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.dataflow import unused_steps
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.forwarding import call_omitting_beside
 from heedful.conformance.recording.inputs import Inputs
@@ -69,24 +71,37 @@ def padding_ids(evidence: Evidence) -> Iterator[Finding | Fact]:
 def _leaks(
     evidence: Evidence, padded: Inputs, observation: Observation, compared: Step
 ) -> Iterator[Finding]:
-    """Report outputs that the number of padding ids changes, if a call that could take their mask is given none."""
+    """Report outputs that the number of padding ids changes, if their mask is not given to a call, or to nothing."""
     subject, (B, T) = evidence.subject, padded.sizes
     argument = subject.convention.names[0]
     omitting = call_omitting_beside(subject.target.callee, argument, names.PADDING_MASKS)
+    place = omitting or _unmasked_weights(observation, compared)
     alone = attempt(lambda: subject.run(padded.tokens(0, T - PADDED)).detach())
-    if omitting is None or isinstance(alone, Exception) or subject.fixed_sizes is not None:
+    if place is None or isinstance(alone, Exception) or subject.fixed_sizes is not None:
         return
-    within = observation.output[:, : T - PADDED]
+    within = observation.output
+    if within.shape != alone.shape:
+        within = within[:, : T - PADDED]
     if alone.shape == within.shape and differing_entries(alone, within).any():
         distance = (alone - within).abs().max()
         yield Finding(
             "padding-leak",
             "bug",
-            f"The code tells padding from real tokens by their ids, in {compared.name.partition('·')[0]!r}, but hands "
-            f"no mask to this call. With {PADDED} ids of padding at the end, the output differs by {distance:.3g}.",
+            f"The code tells padding from real tokens by their ids, in {compared.name.partition('·')[0]!r}, but "
+            f"{'hands no mask to this call' if omitting else 'nothing uses that'}. With {PADDED} ids of padding at "
+            f"the end, the output differs by {distance:.3g}.",
             f"B = {B}, T = {T}",
-            omitting,
+            place,
         )
+
+
+def _unmasked_weights(observation: Observation, compared: Step) -> SourceLine | None:
+    """Return the last softmax over the tokens, if nothing uses what tells padding from real tokens."""
+    steps, T = observation.trace.steps, observation.inputs.sizes[1]
+    if compared.index not in unused_steps(steps):
+        return None
+    softmaxes = [it for it in steps if it.operation in SOFTMAXES and T in it.shape]
+    return SourceLine.of(softmaxes[-1]) if softmaxes else None
 
 
 def _padding_id(evidence: Evidence) -> int | None:

@@ -20,9 +20,13 @@ from heedful.conformance.probes.projection_names import (
     parent_of,
     role_of,
 )
-from heedful.conformance.recording.assignments import alias_before, last_return
+from heedful.conformance.recording.assignments import (
+    alias_before,
+    last_return,
+)
 from heedful.conformance.recording.call_sites import (
     call_site,
+    line_overwriting_result,
     line_reading_relative,
     lines_calling,
     returns_result,
@@ -245,6 +249,10 @@ def _line_without_projection(evidence: Evidence, name: str, unused: set[int]) ->
     )
     computed = next((step for step in steps if step.index in unused and _reads(step, name)), None)
     if computed is not None:
+        last = max(it for it in unused if computed.index in ancestors(steps, steps[it]))
+        overwriting = line_overwriting_result(module, steps[last])
+        if overwriting is not None:
+            return overwriting
         for attention in evidence.attentions:
             reuse = _reused_tensor(evidence, attention)
             if reuse is not None:

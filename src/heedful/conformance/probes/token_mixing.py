@@ -10,6 +10,7 @@ from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.assignments import last_return
+from heedful.conformance.recording.call_sites import line_overwriting_result
 from heedful.conformance.recording.dataflow import ancestors, is_projection, unused_steps
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.observation import tensor_of
@@ -49,7 +50,9 @@ def token_mixing(evidence: Evidence) -> Iterator[Finding | Fact]:
         return
     place = _dropped(evidence, unused) or last_return(evidence.subject.target.forward)
     if ignored and ignored[-1].context_step.name.startswith("output"):
-        place = SourceLine.of(ignored[-1].context_step)
+        context = ignored[-1].context_step
+        overwriting = line_overwriting_result(evidence.subject.module, context)
+        place = overwriting or SourceLine.of(context)
     yield Finding("attention-ignored", "bug", proof, f"T = {T}", place)
 
 

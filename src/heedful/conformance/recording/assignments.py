@@ -107,6 +107,29 @@ def alias_before(file: str, line: int, first: int) -> SourceLine | None:
     return None
 
 
+def overwritten_unread(place: SourceLine) -> SourceLine | None:
+    """Return the line that assigns again the variable of the statement on a line, before anything has read it."""
+    source = parsed_file(place.file)
+    statement = None if source is None else _innermost_at(source, place.line)
+    match statement:
+        case ast.Assign(targets=[ast.Name(id=variable)]) if source is not None:
+            following = _statements_after(source, statement)
+            touching = (it for it in following if assigns(it, variable) or _reads(it, variable))
+            first = next(touching, None)
+            unread = first is not None and assigns(first, variable) and not _reads(first, variable)
+            return source.line_of(first) if first is not None and unread else None
+    return None
+
+
+def _statements_after(source: ParsedSource, statement: ast.stmt) -> list[ast.stmt]:
+    """Return the statements that follow one in its block."""
+    for node in ast.walk(source.tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and statement in body:
+            return body[body.index(statement) + 1 :]
+    return []
+
+
 def overwriting(function: Callable[..., object], parameter: str) -> SourceLine | None:
     """Return the line of a function that assigns a parameter another value without a look at the one it was given.
 

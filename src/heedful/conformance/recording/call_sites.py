@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from heedful.conformance.recording.assignments import assigns
+from heedful.conformance.recording.assignments import assigns, overwritten_unread
 from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import (
     SourceLine,
@@ -66,6 +66,18 @@ def lines_calling(module: nn.Module, path: str) -> list[SourceLine]:
                 calls = (it for it in ast.walk(statement) if isinstance(it, ast.Call))
                 lines += [source.line_of(statement) for it in calls if _calls_attribute(it, name)]
     return sorted(lines, key=lambda line: line.line)
+
+
+def line_overwriting_result(module: nn.Module | None, step: Step) -> SourceLine | None:
+    """Return the line that gives another value to the variable of a step's result before anything has read it.
+
+    The variable may be that of the result of a part of a module, which the step ends in.
+    """
+    parts = step.module.split(".") if module is not None and step.module else []
+    paths = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
+    calls = (line for path in paths if module is not None for line in lines_calling(module, path))
+    places = (it for it in (SourceLine.of(step), *calls) if it is not None)
+    return next((it for it in map(overwritten_unread, places) if it is not None), None)
 
 
 def _calls_attribute(call: ast.Call, name: str) -> bool:
