@@ -63,3 +63,25 @@ def test_lengths_that_hide_keys_alone_are_right():
     report = check(KeysAlone, example=example)
     assert not report.bugs
     assert "num_atoms" in str(report)
+
+
+class Packed(Projected):
+    """Returns the words of all utterances one after another, without padding."""
+
+    power = 0.5
+
+    def forward(self, x, seq_lens):
+        q, k, v = self.split(x)
+        hidden = torch.arange(x.shape[1]) >= torch.tensor(seq_lens)[:, None]
+        scores = (q @ k.mT / q.shape[-1] ** self.power).masked_fill(hidden[:, None], -torch.inf)
+        return torch.cat([row[:n] for row, n in zip(scores.softmax(-1) @ v, seq_lens, strict=True)])
+
+
+class PackedTwiceScaled(Packed):
+    power = 1.0
+
+
+@pytest.mark.parametrize(("target", "bugs"), [(Packed, []), (PackedTwiceScaled, ["scale-wrong"])])
+def test_a_list_of_lengths_and_rows_without_padding(target, bugs):
+    report = check(target(8), example=(torch.randn(3, 6, 8), [6, 4, 3]))
+    assert [bug.name for bug in report.bugs] == bugs

@@ -96,3 +96,15 @@ def test_correct_dropout_raises_no_alarm(tmp_path, dropout):
 def test_the_places_of_dropout_are_reported(tmp_path, old, new, fact):
     with edited(tmp_path, old, new) as attention:
         assert Fact("dropout", fact) in results_of(attention(*SIZES))
+
+
+def test_dropout_of_what_is_returned_without_a_projection_is_no_sure_bug(tmp_path):
+    """It may be meant as the dropout of the sublayer's output."""
+    passage = CORRECT[CORRECT.index(DROPOUT) :]
+    returned = CONTEXT + "        return self.dropout(context.transpose(1, 2).reshape(B, T, C))\n"
+    with edited(tmp_path, passage, returned) as attention:
+        found = results_of(attention(*SIZES))
+    levels = [
+        it.level for it in found if getattr(it, "level", "") and it.name == "dropout-misplaced"
+    ]
+    assert levels == ["suspicious"]

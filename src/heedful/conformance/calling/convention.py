@@ -49,6 +49,7 @@ class CallingConvention:
         other_features: The shapes of one token of arguments whose tokens are of another width.
         grid: The height and width of an example's feature map, whose pixels are the tokens.
         pooled: Whether the result has no row for each token, so that it stands for the row of each of them.
+        packed: Whether the result holds the rows of all sequences one after another, (B · T, C).
         skipped: The number of tensors in the result before the output, which hold the rows of other tokens.
         rows_before: The number of rows of the result before those of the tokens, as of a start that the target puts
             before them.
@@ -69,6 +70,7 @@ class CallingConvention:
     other_features: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     grid: tuple[int, ...] = ()
     pooled: bool = False
+    packed: bool = False
     skipped: int = 0
     rows_before: int = 0
     leaf_names: Mapping[str, str] = field(default_factory=dict)
@@ -197,6 +199,8 @@ class CallingConvention:
         """Return a tensor in the target's layout as (B, T, …); None if it has other axes."""
         if not self.batched:
             return tensor.reshape(1, 1, -1).expand(1, T, -1) if self.pooled else tensor[None]
+        if self.packed:
+            return tensor.reshape(B, T, -1) if tensor.shape[:1] == (B * T,) else None
         if self.pooled:
             if tensor.dim() > 2 and (self._order[:2] == [1, 0] or len(tensor) != B):
                 tensor = tensor.transpose(0, 1)

@@ -33,6 +33,7 @@ from heedful.conformance.calling.resizing import (
     Axes,
     Resized,
     adds_up,
+    are_lengths,
     axes_of,
     copied,
     telling_sequence,
@@ -264,9 +265,9 @@ def _conventions(
     window = declared_number(target.module, names.WINDOWS) or 0
     found = [it for base in bases for it in _of_other_sizes(*base, others, flags, window)]
     found += [it for base in bases for it in _of_its_length(*base, others, flags)]
-    yield from found
-    yield from ((replace(convention, rows_before=1), sizes) for convention, sizes in found)
-    yield from ((replace(convention, pooled=True), sizes) for convention, sizes in found)
+    packed = any(are_lengths(it, sizes) for it in others.values() for _, sizes in bases)
+    for rows in ({}, {"rows_before": 1}, {"pooled": True}, *([{"packed": True}] if packed else [])):
+        yield from ((replace(convention, **rows), sizes) for convention, sizes in found)
 
 
 def _of_decoder_steps(

@@ -101,6 +101,9 @@ class Resized:
     sequence: int = 0
 
     def __call__(self, B: int, T: int, dtype: torch.dtype) -> Any:
+        if are_lengths(self.value, (self.axes.B, self.axes.T)):
+            return [T] * B  # without padding
+
         def resize(value: Any) -> Any:
             if not isinstance(value, Tensor):
                 return copy.deepcopy(value)
@@ -171,6 +174,14 @@ def adds_up(value: Tensor, T: int) -> bool:
     if value[0] == 0:
         return len(value) > 2 and int(value[-1]) == T and bool((value.diff() > 0).all())
     return int(value.sum()) == T and bool((value > 0).all())
+
+
+def are_lengths(value: Any, sizes: tuple[int | None, int | None]) -> bool:
+    """Check whether a value is a list of whole numbers, how many of the T tokens of each sequence are real."""
+    B, T = sizes
+    if not isinstance(value, list | tuple) or len(value) != B or T is None or B == 1:
+        return False
+    return all(type(it) is int and 0 < it <= T for it in value) and max(value) == T
 
 
 def mapped(function: Callable[[Any], Any], value: Any) -> Any:

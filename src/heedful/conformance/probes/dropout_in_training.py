@@ -15,6 +15,7 @@ from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import (
     ancestors,
+    is_projection,
     steps_from_projection,
     steps_to_next_projection,
 )
@@ -123,12 +124,15 @@ def _first_misplaced(dropouts: list[_Dropout]) -> _Dropout | None:
 def _misplacement(observation: Observation, dropout: _Dropout) -> Finding:
     """Build the finding on dropout in a wrong place."""
     step, tensor = dropout
-    value = tensor_of(step)
+    value, steps = tensor_of(step), observation.trace.steps
+    # Without a projection behind it, it may be meant as the dropout of the sublayer's output.
+    projected = any(is_projection(it) and step.index in ancestors(steps, it) for it in steps)
+    unsure = tensor == "values" or (tensor == "context" and not projected)
     share = "some" if value is None else f"{int((value == 0).sum())} of {value.numel()}"
     B, T = observation.inputs.sizes
     return Finding(
         "dropout-misplaced",
-        "suspicious" if tensor == "values" else "bug",
+        "suspicious" if unsure else "bug",
         f"In training, {share} entries of the {tensor} are set to 0, {CONSEQUENCES[tensor]}",
         f"B = {B}, T = {T}",
         SourceLine.of(step),
