@@ -104,3 +104,31 @@ def test_the_axes_of_an_image(tmp_path, source, sizes, names, edits):
     ((name, line),) = found(tmp_path, source, example)
     assert name in names
     assert next(iter(edits.values())) in line
+
+
+PROJECTED = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    '''Attention over the pixels of a feature map, (B, C, H, W).'''
+
+    def __init__(self, channels=16):
+        super().__init__()
+        self.q, self.k, self.v, self.proj = (nn.Linear(channels, channels) for _ in range(4))
+
+    def forward(self, x):
+        B, C, H, W = x.shape
+        h = x.reshape(B, C, H * W).transpose(1, 2)
+        weights = (self.q(h) @ self.k(h).transpose(1, 2) / C ** 0.5).softmax(-1)
+        out = self.proj(weights @ self.v(h))
+        out = out.transpose(1, 2).reshape(B, C, H, W)
+        return x + out
+"""
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_the_projected_tokens_of_a_map_stay_in_their_rows(tmp_path, wrong):
+    source = PROJECTED.replace("out.transpose(1, 2).reshape", "out.reshape") if wrong else PROJECTED
+    bugs = [("heads-mixed-merge", "out = out.reshape(B, C, H, W)")] if wrong else []
+    assert found(tmp_path, source, None) == bugs

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import steps_to_next_projection
+from heedful.conformance.recording.dataflow import is_projection, steps_to_next_projection
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.observation import tensor_of
 from heedful.conformance.recording.source import SourceLine
@@ -21,11 +21,12 @@ from heedful.observation import Step
 
 @probe("heads-mixed-merge")
 def head_merge(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Follow each token's context to the next projection, and check that it stays in that token's row."""
+    """Follow each token's context to the next projection and beyond it, and check that it stays in that token's row."""
     B, T = evidence.inputs.sizes
     if T < 3:
         return
-    for expected, context_step in (*_of_each_attention(evidence), *_of_heads_apart(evidence)):
+    contexts = (*_of_each_attention(evidence), *_of_heads_apart(evidence))
+    for expected, context_step in (*contexts, *_projected(evidence, contexts)):
         for step in steps_to_next_projection(evidence.baseline, context_step)[1:]:
             value = tensor_of(step)
             if value is None or value.numel() != expected.numel() or not value.is_floating_point():
@@ -36,10 +37,15 @@ def head_merge(evidence: Evidence) -> Iterator[Finding | Fact]:
             if _mixes_tokens(forms, expected):
                 unsplit = _unsplit_queries(evidence)
                 reason = "" if unsplit is None else " The queries were never split into heads."
+                behind = (
+                    "the output projection"
+                    if is_projection(context_step)
+                    else "the heads are merged"
+                )
                 yield Finding(
                     "heads-mixed-merge",
                     "bug",
-                    f"After the heads are merged, a token's row holds contexts of other tokens.{reason}",
+                    f"After {behind}, a token's row holds contexts of other tokens.{reason}",
                     f"B = {B}, T = {T}",
                     SourceLine.of(unsplit or step),
                 )
@@ -69,6 +75,20 @@ def _of_heads_apart(evidence: Evidence) -> Iterator[tuple[Tensor, Step]]:
     ]
     if len({it.shape for it, _ in contexts}) == 1 < len(contexts):
         yield torch.cat([it for it, _ in contexts], -1), contexts[-1][1]
+
+
+def _projected(
+    evidence: Evidence, contexts: tuple[tuple[Tensor, Step], ...]
+) -> Iterator[tuple[Tensor, Step]]:
+    """Yield the projected contexts of each token, (B, T, C), with the step that projects them."""
+    for _, context_step in contexts:
+        views = {it.index for it in steps_to_next_projection(evidence.baseline, context_step)}
+        for step in evidence.baseline.trace.steps[context_step.index + 1 :]:
+            value = tensor_of(step)
+            if value is None or value.dim() != 3 or value.shape[:2] != evidence.inputs.sizes:
+                continue
+            if is_projection(step) and any(it.step in views for it in step.inputs):
+                yield value, step
 
 
 def _unsplit_queries(evidence: Evidence) -> Step | None:
