@@ -98,13 +98,16 @@ def test_the_places_of_dropout_are_reported(tmp_path, old, new, fact):
         assert Fact("dropout", fact) in results_of(attention(*SIZES))
 
 
-def test_dropout_of_what_is_returned_without_a_projection_is_no_sure_bug(tmp_path):
-    """It may be meant as the dropout of the sublayer's output."""
-    passage = CORRECT[CORRECT.index(DROPOUT) :]
+@pytest.mark.parametrize(("of_tokens", "level"), [(True, "suspicious"), (False, "bug")])
+def test_dropout_before_the_return_beside_that_of_the_tokens_is_no_sure_bug(
+    tmp_path, of_tokens, level
+):
+    """Without a projection behind it, it may be meant as the dropout of the sublayer's output."""
     returned = CONTEXT + "        return self.dropout(context.transpose(1, 2).reshape(B, T, C))\n"
-    with edited(tmp_path, passage, returned) as attention:
+    source = CORRECT.replace(CORRECT[CORRECT.index(DROPOUT) :], returned)
+    tokens = "        B, T, C = x.shape\n        query"
+    new = tokens.replace("        query", "        x = self.dropout(x)\n        query")
+    with edited(tmp_path, tokens, new if of_tokens else tokens, source) as attention:
         found = results_of(attention(*SIZES))
-    levels = [
-        it.level for it in found if getattr(it, "level", "") and it.name == "dropout-misplaced"
-    ]
-    assert levels == ["suspicious"]
+    levels = [it.level for it in found if it.name == "dropout-misplaced"]
+    assert levels == [level]

@@ -62,7 +62,8 @@ def dropout_in_training(evidence: Evidence) -> Iterator[Finding | Fact]:
         yield Fact("dropout", "; ".join(places) or "none")
     misplaced = _first_misplaced(dropouts)
     if misplaced is not None:
-        yield _misplacement(first, misplaced)
+        of_tokens = any(it.tensor == "tokens" for it in dropouts)
+        yield _misplacement(first, misplaced, of_tokens=of_tokens)
     misscaled = _misscaled(evidence, attentions, [dropout.step for dropout in dropouts])
     if misscaled is not None:
         yield misscaled
@@ -121,13 +122,13 @@ def _first_misplaced(dropouts: list[_Dropout]) -> _Dropout | None:
     return next(iter(misplaced), None)
 
 
-def _misplacement(observation: Observation, dropout: _Dropout) -> Finding:
-    """Build the finding on dropout in a wrong place."""
+def _misplacement(observation: Observation, dropout: _Dropout, *, of_tokens: bool) -> Finding:
+    """Build the finding on dropout in a wrong place, in code that drops features of the tokens, too, or does not."""
     step, tensor = dropout
     value, steps = tensor_of(step), observation.trace.steps
-    # Without a projection behind it, it may be meant as the dropout of the sublayer's output.
+    # Beside one of the tokens, and without a projection behind it, it may be that of the sublayer's output.
     projected = any(is_projection(it) and step.index in ancestors(steps, it) for it in steps)
-    unsure = tensor == "values" or (tensor == "context" and not projected)
+    unsure = tensor == "values" or (tensor == "context" and of_tokens and not projected)
     share = "some" if value is None else f"{int((value == 0).sum())} of {value.numel()}"
     B, T = observation.inputs.sizes
     return Finding(
