@@ -56,6 +56,10 @@ class Attention(nn.Module):
 """
 
 
+def with_forward(forward):
+    return CROSS[: CROSS.index("    def forward")] + forward
+
+
 def found(tmp_path, source):
     with written(tmp_path, source) as target:
         report = check(target)
@@ -89,10 +93,18 @@ def test_the_line_that_overwrites_the_result_of_an_attention_is_named(tmp_path):
     assert found(tmp_path, wrong) == [("attention-ignored", "attended = x.contiguous()")]
 
 
+@pytest.mark.parametrize("update", ["attended += 0", "attended = attended + 0"])
+def test_a_result_that_is_read_is_not_overwritten(tmp_path, update):
+    """Then the line that overwrites the variable is not the one to edit."""
+    forward = f"attended = self.attn(x)\n        {update}\n        attended = x\n        return self.mlp(x)\n"
+    source = BLOCK[: BLOCK.index("attended")] + forward
+    (line,) = (line for name, line in found(tmp_path, source) if name == "attention-ignored")
+    assert line != "attended = x"
+
+
 def test_keys_of_a_pooled_map_meet_transposed_weights(tmp_path):
     """There are fewer keys than queries, and the weights are transposed before they meet the values."""
-    source = CROSS.replace(
-        CROSS[CROSS.index("    def forward") :],
+    source = with_forward(
         "    def forward(self, x):\n"
         "        q, k, v = x @ self.w_q, x @ self.w_k, x @ self.w_v\n"
         "        k, v = (F.avg_pool1d(t.mT, 2, ceil_mode=True) for t in (k, v))\n"
@@ -106,8 +118,7 @@ def test_keys_of_a_pooled_map_meet_transposed_weights(tmp_path):
 
 
 def test_a_mask_that_hides_the_wrong_one_of_two_joined_sequences(tmp_path):
-    source = CROSS.replace(
-        CROSS[CROSS.index("    def forward") :],
+    source = with_forward(
         "    def forward(self, x, text, attention_mask=None):\n"
         "        x, B = torch.cat([text, x], 1), len(x)\n"
         "        q, k, v = ((x @ w)[:, None] for w in (self.w_q, self.w_k, self.w_v))\n"

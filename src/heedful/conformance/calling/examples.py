@@ -244,7 +244,8 @@ def _conventions(
         if not LEAF.search(name)
     }
     flags = {name: it for name, it in causal_flag(target, causal).items() if name not in arguments}
-    same = all(_equal(arguments[first], arguments[name]) for name in tokens)
+    taken = [arguments[name] for name in tokens]
+    same = all(it is taken[0] or torch.equal(it, taken[0]) for it in taken)
     bases = [
         (
             replace(
@@ -495,7 +496,3 @@ def _trial_sizes(sizes: tuple[int, int], most_tokens: int | None) -> tuple[int, 
 
 def _or_endless(number: int | None) -> float:
     return float("inf") if number is None else number
-
-
-def _equal(a: Any, b: Any) -> bool:
-    return a is b or torch.equal(a, b)

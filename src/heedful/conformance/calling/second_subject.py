@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from heedful.conformance.calling.caller import Caller
@@ -38,9 +39,8 @@ def second_subject(subject: Subject, *, causal: bool) -> Subject | None:
     inputs = caller.draw(*TRIAL_SIZES)
     if isinstance(attempt(lambda: caller.run(inputs)), Exception):
         return None
-    caller = replace(
-        caller, convention=replace(convention, skipped=_rows_of_second(caller, inputs))
-    )
+    skipped = _tensors_before_output(caller, inputs)
+    caller = replace(caller, convention=replace(convention, skipped=skipped))
     masks = replace(find_masks(caller, None), attention_mask=None)
     acts = masks.padding is not None and masks.padding.effective
     if not acts and MEMORY not in subject.convention.constants.values():
@@ -74,10 +74,11 @@ def _convention(convention: CallingConvention, causal: bool) -> CallingConventio
     )
 
 
-def _rows_of_second(caller: Caller, inputs: Inputs) -> int:
+def _tensors_before_output(caller: Caller, inputs: Inputs) -> int:
     """Return the number of tensors in the result that come before the rows of the first sequence; 0 without these."""
-    result = caller.trace(caller.arguments(inputs)).result
-    counts = [it.shape[1] if it.dim() > 2 else 0 for it in output_candidates(result)]
+    with torch.no_grad(), caller.isolated():
+        trace = caller.trace(caller.arguments(inputs))
+    counts = [it.shape[1] if it.dim() > 2 else 0 for it in output_candidates(trace.result)]
     return counts.index(MEMORY_TOKENS) if MEMORY_TOKENS in counts else 0
 
 

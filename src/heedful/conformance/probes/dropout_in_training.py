@@ -13,6 +13,7 @@ from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.dropout import dropout_probability, dropout_steps
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.probes.weighting_causes import ADDITIONS
 from heedful.conformance.recording.dataflow import (
     ancestors,
     is_projection,
@@ -30,7 +31,6 @@ MAX_RUNS = 30  # to collect as many
 SIGMAS = 5.0  # how uncertain the estimate is taken to be, in standard deviations
 TOLERANCE = 1e-4
 SCALINGS: tuple[str, ...] = ("mul", "imul", "div", "truediv", "itruediv")
-ADDITIONS: tuple[str, ...] = ("add", "add_", "iadd")
 CONSEQUENCES: dict[str, str] = {
     "scores": "before the softmax: such a key is not dropped, but gets the weight of a score of 0.",
     "queries": "before the scores are computed: all scores change, and no weight is dropped.",

@@ -20,10 +20,7 @@ from heedful.conformance.probes.projection_names import (
     parent_of,
     role_of,
 )
-from heedful.conformance.recording.assignments import (
-    alias_before,
-    last_return,
-)
+from heedful.conformance.recording.assignments import alias_before, last_return
 from heedful.conformance.recording.call_sites import (
     call_site,
     line_overwriting_result,

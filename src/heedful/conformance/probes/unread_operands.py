@@ -1,4 +1,4 @@
-"""Probe: the keys and values that a target must be given are read."""
+"""Probe: a target that must be given keys and values reads one of them, at least."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IGNORED: re.Pattern[str] = re.compile(
 
 @probe("context-wrong")
 def unread_operands(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Look for the required arguments of keys and of values in the code: both must be read."""
+    """Look for the required arguments of keys and of values in the code. One of two may be for compatibility."""
     target, callee = evidence.subject.target, evidence.subject.callee
     operands = [it for it in target.required if it in (*names.KEYS, *names.VALUES)]
     source = parsed(target.forward)

@@ -124,9 +124,9 @@ def overwritten_unread(place: SourceLine) -> SourceLine | None:
 def _statements_after(source: ParsedSource, statement: ast.stmt) -> list[ast.stmt]:
     """Return the statements that follow one in its block."""
     for node in ast.walk(source.tree):
-        body = getattr(node, "body", None)
-        if isinstance(body, list) and statement in body:
-            return body[body.index(statement) + 1 :]
+        for _, block in ast.iter_fields(node):
+            if isinstance(block, list) and statement in block:
+                return block[block.index(statement) + 1 :]
     return []
 
 
@@ -146,8 +146,9 @@ def overwriting(function: Callable[..., object], parameter: str) -> SourceLine |
 
 
 def _reads(node: ast.AST, variable: str) -> bool:
-    names = (it for it in ast.walk(node) if isinstance(it, ast.Name))
-    return any(it.id == variable and isinstance(it.ctx, ast.Load) for it in names)
+    updated = {it.target for it in ast.walk(node) if isinstance(it, ast.AugAssign)}
+    names = (it for it in ast.walk(node) if isinstance(it, ast.Name) and it.id == variable)
+    return any(isinstance(it.ctx, ast.Load) or it in updated for it in names)
 
 
 def _last_between(source: ParsedSource, first: int, line: int, variable: str) -> ast.stmt | None:
