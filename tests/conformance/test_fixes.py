@@ -73,6 +73,16 @@ def test_a_mutant_of_each_bug_is_mended(bug: str) -> None:
     assert verdict.difference <= ROUNDING, verdict.diff
 
 
+@pytest.mark.parametrize(
+    "edit", ["self.alibi *= 2", "angle = (positions.to(x.dtype)", "v.shape[2] // 8 * 8"]
+)
+def test_a_fix_that_only_hides_a_bug_is_not_taken(edit: str) -> None:
+    (number,) = [n for n, mutant in enumerate(MUTANTS) if edit in mutant.new]
+    verdict = judge_mutant(number, fixes=True)
+    assert verdict.fixed, verdict.name
+    assert verdict.difference <= ROUNDING, verdict.diff
+
+
 def test_a_fix_that_cannot_be_called_is_measured(tmp_path) -> None:
     source = (BASES / "padded.py").read_text()
     wrong = tmp_path / "padded.py"

@@ -17,6 +17,7 @@ from edited_attention import (
 
 from heedful import check
 from heedful.conformance import Example
+from heedful.conformance.calling.loading import loaded
 from heedful.conformance.reporting.finding import Fact
 
 # What is replaced, by what, and what is on the line to be named.
@@ -25,6 +26,12 @@ BUGS = {
         CONTEXT,
         "        context = weights[..., :32] @ value[:, :, :32]\n",
         "weights[..., :32]",
+    ),
+    "32 weights": (
+        SOFTMAX,
+        SOFTMAX.replace("(scores, dim=-1)", "(scores, dim=-1)[..., :32]")
+        + "        value = value[:, :, :32]\n",
+        "[..., :32]",
     ),
     "values mixed up after 32": (
         SPLIT_VALUE,
@@ -79,9 +86,35 @@ class Attention(nn.Module):
 """
 
 
+FUSED = """import torch.nn.functional as F
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, width=16):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(width, width) for _ in range(3))
+
+    def forward(self, x):
+        query, key, value = self.q(x)[:, None], self.k(x)[:, None], self.v(x)[:, None]
+        kept = max(8, x.shape[1] // 8 * 8)
+        return F.scaled_dot_product_attention(query, key[:, :, :kept], value)[:, 0]
+"""
+
+
 @pytest.mark.parametrize("bug", BUGS)
 def test_dependence_on_lengths_is_found(tmp_path, bug):
     assert_bug(tmp_path, "length-dependent", *BUGS[bug])
+
+
+def test_fewer_keys_than_values_of_the_fused_attention_are_found(tmp_path):
+    file = tmp_path / "attention.py"
+    file.write_text(FUSED)
+    with loaded(f"{file}:Attention") as definition:
+        (bug,) = check(definition).bugs
+    assert bug.name == "length-dependent"
+    assert "8 keys and 15 values" in bug.proof
+    assert "scaled_dot_product_attention" in bug.place.source
 
 
 def test_refusing_long_sequences_raises_no_alarm(tmp_path):

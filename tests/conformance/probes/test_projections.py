@@ -41,9 +41,13 @@ for role in ("query", "key", "value"):
     PACKED = PACKED.replace(f"        self.W_{role} = nn.Linear(d_model, d_model)\n", "")
 
 
+SPLIT_PARTS = ".chunk(3, -1))\n"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "line"),
     [
+        (SPLIT_PARTS, SPLIT_PARTS[:-1] + "; value = key\n", "value = key"),
         (CONTEXT, CONTEXT.replace("value", "key"), "weights @ key"),
         ("= query @ key", "= key @ key", "key @ key"),
         (CONTEXT, "        value = key\n" + CONTEXT, "value = key"),

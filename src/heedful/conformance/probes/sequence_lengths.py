@@ -239,6 +239,9 @@ def _compare_weights(evidence: Evidence, inputs: Inputs, lengths: Iterable[int])
         if len(attentions) != len(expected):
             continue
         for attention, properties in zip(attentions, expected, strict=True):
+            unequal = _unequal_operands(attention, length)
+            if unequal is not None:
+                return unequal
             lost = properties - _properties(attention, length)
             if lost and attention.applied_weights.shape[1:] == (length, length):
                 return Finding(
@@ -249,6 +252,21 @@ def _compare_weights(evidence: Evidence, inputs: Inputs, lengths: Iterable[int])
                     _line_of_lost_property(attention, lost),
                 )
     return None
+
+
+def _unequal_operands(attention: RecordedAttention, length: int) -> Finding | None:
+    """Find a call of PyTorch's fused attention with fewer keys than values, which it does not always reject."""
+    keys, values = attention.key.shape[1], attention.value.shape[1]
+    if keys == values or not attention.fused:
+        return None
+    return Finding(
+        "length-dependent",
+        "bug",
+        f"With {length} tokens PyTorch's fused attention is given {keys} keys and {values} values, and reads memory "
+        "that is no part of the shorter tensor.",
+        f"T = {length}",
+        SourceLine.of(attention.scores_step),
+    )
 
 
 def _properties(attention: RecordedAttention, T: int) -> set[str]:
@@ -336,7 +354,10 @@ def _compare_orders(
             f"With {length} tokens the last output changes if the earlier tokens are shuffled; with "
             f"{evidence.inputs.sizes[1]} their order does not matter.",
             f"T = {length}",
-            SourceLine.of(_first_step_changing_last_token(one, other, attentions)),
+            SourceLine.of(
+                _step_dropping_keys(attentions)
+                or _first_step_changing_last_token(one, other, attentions)
+            ),
         )
     return None
 
@@ -358,6 +379,17 @@ def _shuffle_earlier(inputs: Inputs) -> Inputs:
     order = [*torch.randperm(T - 1, generator=torch.Generator().manual_seed(T)).tolist(), T - 1]
     arguments = {name: tensor[:, order] for name, tensor in inputs.arguments.items()}
     return replace(inputs, arguments=arguments)
+
+
+def _step_dropping_keys(attentions: list[RecordedAttention]) -> Step | None:
+    """Return the first step from which on scores or weights have fewer columns than keys."""
+    for attention in attentions:
+        keys = attention.scores_step.shape[-1]
+        shortened = (step for step in attention.chain if step.shape[-1] < keys)
+        step = next(shortened, None)
+        if step is not None:
+            return step
+    return None
 
 
 def _first_step_changing_last_token(

@@ -154,7 +154,7 @@ def _reads(node: ast.AST, variable: str) -> bool:
 def _last_between(source: ParsedSource, first: int, line: int, variable: str) -> ast.stmt | None:
     """Return the last statement from one line to before another that assigns a variable."""
     made = (it for it in source.statements() if first <= it.lineno < line and assigns(it, variable))
-    return max(made, key=lambda it: it.lineno, default=None)
+    return max(made, key=lambda it: (it.lineno, it.col_offset), default=None)
 
 
 def _innermost_at(source: ParsedSource, line: int) -> ast.stmt | None:

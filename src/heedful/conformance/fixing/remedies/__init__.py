@@ -143,6 +143,6 @@ REMEDIES: dict[str, tuple[Remedy, ...]] = {
         rewriting(heads.reshaped, removal.without_step),
         removal.without_statement,
     ),
-    "length-dependent": _LEFT_OUT,
+    "length-dependent": (*_LEFT_OUT, rewriting_all(removal.without_index)),
     "crashes": (*REPAIRS["crashes"], *_LEFT_OUT),
 }

@@ -10,6 +10,8 @@ from heedful.conformance.fixing.remedies.remedy import replaced
 from heedful.conformance.fixing.site import Edit, Site
 from heedful.conformance.fixing.syntax import called, code
 
+IN_PLACE = (cst.AugAssign, cst.Expr)
+
 
 def attached(node: cst.BaseExpression, site: Site) -> Iterator[str]:
     """Keep a tensor in autograd."""
@@ -58,14 +60,14 @@ def without_index(node: cst.BaseExpression, site: Site) -> Iterator[str]:
 
 
 def without_statement(site: Site) -> Iterator[Edit]:
-    """Leave out one of several statements on a line, or one that changes something in place."""
+    """Leave out a statement that changes something in place, or another one of several on a line."""
     if not isinstance(site.statement, cst.SimpleStatementLine):
         return
     smalls = site.statement.body
     if len(smalls) > 1:
-        for small in smalls:
+        for small in sorted(smalls, key=lambda it: not isinstance(it, IN_PLACE)):
             kept = [part for part in smalls if part is not small]
             last = kept[-1].with_changes(semicolon=cst.MaybeSentinel.DEFAULT)
             yield {site.statement: site.statement.with_changes(body=[*kept[:-1], last])}
-    elif isinstance(smalls[0], (cst.AugAssign, cst.Expr)):
+    elif isinstance(smalls[0], IN_PLACE):
         yield {site.statement: cst.RemoveFromParent()}

@@ -138,19 +138,35 @@ def exchanged_variables(site: Site) -> Iterator[Edit]:
 
 
 def precise(site: Site) -> Iterator[Edit]:
-    """Omit casts to a coarser dtype, or cast to float32 instead."""
+    """Omit casts to a coarser dtype, or cast to float32 instead; integers are cast to float32 or better."""
     casts = [
         node
         for node in site.expressions
         if isinstance(node, cst.Call)
         and isinstance(node.func, cst.Attribute)
         and called(node) in COARSE
+        and (called(node) in ("half", "bfloat16") or node.args)
     ]
-    for cast in ("", ".float()"):
-        edit: dict[cst.CSTNode, cst.CSTNode] = {}
-        for node in casts:
-            assert isinstance(node.func, cst.Attribute)
-            if called(node) in ("half", "bfloat16") or node.args:
-                edit[node] = replaced(node, f"{atom(node.func.value)}{cast}", site)
-        if edit:
-            yield edit
+    integers = any(_is_integer_range(_operand(node)) for node in casts)
+    for cast in (_promoted(casts) if integers else "", ".float()"):
+        if casts:
+            yield {node: replaced(node, f"{atom(_operand(node))}{cast}", site) for node in casts}
+
+
+def _operand(cast: cst.Call) -> cst.BaseExpression:
+    assert isinstance(cast.func, cst.Attribute)
+    return cast.func.value
+
+
+def _is_integer_range(node: cst.BaseExpression) -> bool:
+    """Check whether a node calls arange without a dtype."""
+    ranges = isinstance(node, cst.Call) and called(node) == "arange"
+    return ranges and all(it.keyword is None or it.keyword.value != "dtype" for it in node.args)
+
+
+def _promoted(casts: list[cst.Call]) -> str:
+    """Return a cast to the dtype that all casts take from a tensor, but to float32 at least; "" for other casts."""
+    dtypes = {code(node.args[0].value) if called(node) == "to" else "" for node in casts}
+    dtype = dtypes.pop()
+    shared = not dtypes and dtype.endswith(".dtype")
+    return f".to(torch.promote_types({dtype}, torch.float32))" if shared else ""
