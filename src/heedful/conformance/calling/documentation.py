@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from heedful.conformance.recording.source import functions_of
+from heedful.conformance.recording.source import functions_of, source_lines
 
 # "`pad` is True at padding", "pad holds 1 at real tokens", "pad = True where a key is hidden"
 STATEMENT: re.Pattern[str] = re.compile(
@@ -82,7 +82,7 @@ def _stated(target: Callable[..., Any]) -> Iterator[tuple[str, str]]:
 def _source_lines(definition: Callable[..., Any]) -> list[str]:
     """Return the lines of a function or class; none if other code has made it."""
     try:
-        return inspect.getsourcelines(definition)[0]
+        return source_lines(definition)[0]
     except (OSError, TypeError):
         return []
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from types import FunctionType
+from weakref import WeakKeyDictionary
 
 from torch import nn
 
@@ -85,10 +86,29 @@ class ParsedSource:
         return SourceLine(self.file, statement.lineno, " ".join(ast.unparse(statement).split()))
 
 
+_LINES: WeakKeyDictionary[Callable[..., object], tuple[list[str], int]] = WeakKeyDictionary()
+
+
+def source_lines(definition: Callable[..., object]) -> tuple[list[str], int]:
+    """Return the lines of a class or function, and the number of the first one.
+
+    They are kept as long as the definition itself, because Python parses a whole file to find a class in it.
+
+    Raises:
+        OSError: The source cannot be read.
+        TypeError: Something else than a class or function was given.
+    """
+    function = definition.__func__ if inspect.ismethod(definition) else definition
+    lines = _LINES.get(function)
+    if lines is None:
+        lines = _LINES[function] = inspect.getsourcelines(function)
+    return lines
+
+
 def parsed(definition: Callable[..., object]) -> ParsedSource | None:
     """Return the syntax of a class or function; None if it has no source that can be parsed by itself."""
     try:
-        lines, first = inspect.getsourcelines(definition)
+        lines, first = source_lines(definition)
         file = inspect.getsourcefile(definition) or ""
     except (OSError, TypeError):
         return None
@@ -155,7 +175,7 @@ def _prose(definition: Callable[..., object]) -> str:
     named = (ast.ClassDef, ast.FunctionDef)
     nodes = [node for node in ast.walk(source.tree) if isinstance(node, named)]
     words = [text for node in nodes for text in (node.name, ast.get_docstring(node) or "")]
-    lines, _ = inspect.getsourcelines(definition)
+    lines, _ = source_lines(definition)
     tokens = tokenize.generate_tokens(
         iter(textwrap.dedent("".join(lines)).splitlines(True)).__next__
     )

@@ -160,8 +160,9 @@ def _operand(cast: cst.Call) -> cst.BaseExpression:
 
 def _is_integer_range(node: cst.BaseExpression) -> bool:
     """Check whether a node calls arange without a dtype."""
-    ranges = isinstance(node, cst.Call) and called(node) == "arange"
-    return ranges and all(it.keyword is None or it.keyword.value != "dtype" for it in node.args)
+    if not isinstance(node, cst.Call) or called(node) != "arange":
+        return False
+    return all(it.keyword is None or it.keyword.value != "dtype" for it in node.args)
 
 
 def _promoted(casts: list[cst.Call]) -> str:
