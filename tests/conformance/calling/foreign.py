@@ -594,3 +594,66 @@ class OfChannels(Projected):
 
     def forward(self, x):
         return attend(*self.split(x))
+
+
+class Axial(Projected):
+    """Attends along the axis that its constructor is given."""
+
+    def __init__(self, d_model, axis):
+        super().__init__(d_model)
+        self.axis = axis
+
+    def forward(self, x):
+        rows = x.transpose(self.axis, -2)
+        return attend(*self.split(rows)).transpose(self.axis, -2)
+
+
+class OfPixels(nn.Module):
+    """Attends between the pixels of maps with as many axes as its constructor is given."""
+
+    def __init__(self, spatial_dims, in_planes, out_planes):
+        super().__init__()
+        convolution = {2: nn.Conv2d, 3: nn.Conv3d}[spatial_dims]
+        self.qkv = convolution(in_planes, 3 * out_planes, 1)
+        self.out = convolution(out_planes, in_planes, 1)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).flatten(2).transpose(1, 2).chunk(3, dim=-1)
+        context = attend(q, k, v).transpose(1, 2)
+        return self.out(context.unflatten(2, x.shape[2:]))
+
+
+class Molecule(Projected):
+    """Adds the weights of bonds, and of distances where the mask is 1, to those of the attention."""
+
+    def forward(self, x, adj_matrix, distances_matrix, mask=None):  # pyright: ignore[reportIncompatibleMethodOverride]
+        q, k, v = self.split(x)
+        visible = mask.unsqueeze(1).repeat(1, mask.shape[-1], 1) == 1
+        near = distances_matrix.neg().masked_fill(~visible, -torch.inf).softmax(-1)
+        bonds = adj_matrix / (adj_matrix.sum(-1, keepdim=True) + 1e-6)
+        return attend(q, k, v, ~visible) + (near + bonds) @ v
+
+
+class OfAngles(Projected):
+    """Keeps its keys and values, and takes the complex angles of the new tokens under a name of its own."""
+
+    def __init__(self, d_model, max_batch_size, max_seq_len):
+        super().__init__(d_model)
+        self.head_dim = d_model
+        for name in ("cache_k", "cache_v"):
+            self.register_buffer(name, torch.zeros(max_batch_size, max_seq_len, d_model))
+
+    def forward(self, x, freqs_complex, start_pos: int):  # pyright: ignore[reportIncompatibleMethodOverride]
+        B, T, _ = x.shape
+        q, k, v = self.split(x)
+        q, k = (
+            torch.view_as_real(
+                torch.view_as_complex(it.unflatten(-1, (-1, 2))) * freqs_complex
+            ).flatten(-2)
+            for it in (q, k)
+        )
+        stop = start_pos + T
+        self.cache_k[:B, start_pos:stop] = k
+        self.cache_v[:B, start_pos:stop] = v
+        hidden = torch.ones(T, stop, dtype=torch.bool).triu(start_pos + 1)
+        return attend(q, self.cache_k[:B, :stop], self.cache_v[:B, :stop], hidden)

@@ -52,6 +52,10 @@ from heedful.errors import ArgumentError
         foreign.OfEdgeFeatures,
         foreign.InBlocks,
         foreign.OfChannels,
+        foreign.Axial,
+        foreign.OfPixels,
+        foreign.Molecule,
+        foreign.OfAngles,
     ],
     ids=lambda it: getattr(it, "__name__", type(it).__name__),
 )

@@ -22,7 +22,7 @@ from heedful.conformance.calling.roles import (
     likely_values,
     position_vectors,
 )
-from heedful.conformance.calling.rotary_tables import rotary_table, rotary_tables
+from heedful.conformance.calling.rotary_tables import PositionTable, rotary_table, rotary_tables
 from heedful.conformance.calling.target import Target
 from heedful.errors import ArgumentError
 
@@ -159,7 +159,7 @@ def _constant(target: Target, name: str, allow_unknown: bool) -> Any:
         return None
     if name in names.ROTARY_TABLES:
         D = head_size_of(target.module)
-        return lambda B, T, dtype: rotary_table(name, B, T, D, dtype)
+        return PositionTable(lambda B, T, dtype: rotary_table(name, B, T, D, dtype))
     if allow_unknown:
         return UNKNOWN
     raise ArgumentError(

@@ -16,6 +16,7 @@ from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.isolation import restored
 from heedful.conformance.calling.mask_forms import mask_tensor
 from heedful.conformance.calling.resizing import Resized
+from heedful.conformance.calling.rotary_tables import PositionTable
 from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.observation import Observation
 from heedful.observation.leaves import leaves_of
@@ -122,12 +123,9 @@ def _chunk_arguments(caller: Caller, use: CacheUse, chunk: Inputs, start: int) -
     (B, T), dtype, convention = chunk.sizes, caller.dtype, caller.convention
     arguments = convention.arguments(chunk, dtype)
     for name, constant in convention.constants.items():
-        if name in names.ROTARY_TABLES and callable(constant):
-            table = constant(B, start + T, dtype)
-            arguments[name] = pytree.tree_map(lambda tensor: tensor[..., start:, :], table)
-        elif start and isinstance(constant, Resized) and name in use.whole:
+        if start and isinstance(constant, Resized) and name in use.whole:
             arguments[name] = constant(B, start + T, dtype)
-        elif start and isinstance(constant, Resized):
+        elif start and isinstance(constant, Resized | PositionTable):
             arguments[name] = constant.part(B, start, start + T, dtype)
     mask = caller.attention_mask
     if convention.visible_keys is not None and mask is not None:

@@ -68,6 +68,8 @@ VALUES: Mapping[Names, Any] = {
     names.ROTARY_BASES: 10_000.0,
     names.BIASES: False,
     names.BATCH_FIRST: True,
+    names.TOKEN_AXIS: -2,
+    names.PIXEL_AXES: 2,
 }
 SIZES = frozenset((*names.WIDTHS, *names.HEADS, *names.KEY_HEADS, *names.HEAD_SIZES))
 """The names of sizes on which the number of weights depends."""

@@ -138,6 +138,8 @@ LAYER_INDICES: Names = ("layer_idx", "layer_id")
 ROTARY_BASES: Names = ("rope_theta", "rope_base", "theta")
 BIASES: Names = ("qkv_bias", "bias", "use_bias")
 BATCH_FIRST: Names = ("batch_first",)
+TOKEN_AXIS: Names = ("axis",)
+PIXEL_AXES: Names = ("spatial_dims", "ndim", "n_dims")  # how many axes a feature map has
 CONFIGURATIONS: Names = ("config", "cfg", "args", "params", "c", "hparams", "model_args")
 
 # The conventional name that an unknown name means if it contains the word; the first word that fits counts.
@@ -147,6 +149,7 @@ WORDS: Mapping[str, str] = {
     "dim_head": "head_dim", "head_dim": "head_dim", "head_size": "head_dim", "head": "num_heads",
     "d_token": "d_model", "embed": "d_model", "emb": "d_model", "model": "d_model", "hidden": "d_model",
     "dim": "d_model", "channel": "d_model", "feature": "d_model", "width": "d_model", "cond": "d_model",
+    "plane": "d_model",
     "max_pos": "context_length", "num_tokens": "context_length", "max_t": "context_length",
     "theta": "rope_theta",
 }  # fmt: skip

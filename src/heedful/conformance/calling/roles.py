@@ -13,7 +13,7 @@ from heedful.conformance.calling.construction import WIDTH
 from heedful.conformance.calling.convention import grid_of
 from heedful.conformance.calling.layouts import DISTANCE_AXIS, documented_axes
 from heedful.conformance.calling.mask_forms import ATTENTION_FORMS, PADDING_FORMS, in_form
-from heedful.conformance.calling.rotary_tables import rotary_tables
+from heedful.conformance.calling.rotary_tables import PositionTable, rotary_tables
 from heedful.conformance.calling.target import Target
 
 FEATURE_MAP = 4  # axes, (B, C, Y, X)
@@ -24,7 +24,7 @@ TOKENS = object()
 # The roles that words in a name suggest, the most telling word first.
 WORDS: Mapping[str, tuple[str, ...]] = {
     "edge_index": ("edges",), "cu_": ("bounds",), "max_seq": ("sizes",), "shape": ("grids",), "hw": ("grids",),
-    "pair": ("pairs", "biases"), "edge": ("pairs", "masks"), "matrix": ("pairs", "masks"), "coor": ("coordinates",),
+    "pair": ("pairs", "biases"), "edge": ("pairs", "masks"), "matrix": ("squares", "pairs", "masks"), "dist": ("squares", "pairs"), "coor": ("coordinates",),
     "xyz": ("coordinates",), "mask": ("masks",), "pad": ("masks",), "valid": ("masks", "lengths"), "keep": ("masks",),
     "adj": ("masks", "biases"), "visible": ("masks",), "len": ("lengths", "sizes"), "n_win": ("lengths",),
     "bias": ("biases",), "alibi": ("biases",), "rope": ("rotary",), "rot": ("rotary",), "freq": ("rotary",),
@@ -123,13 +123,13 @@ def _distances(shape: str, width: int) -> Callable[..., Tensor]:
     return constant
 
 
-def _embeddings(width: int) -> Callable[..., Tensor]:
-    """Return a function of (B, T, dtype) that draws a vector for each position, the same for each sequence."""
+def _embeddings(width: int) -> PositionTable:
+    """Return a table with a vector for each position, the same for each sequence."""
 
     def constant(B: int, T: int, dtype: torch.dtype) -> Tensor:
         return _table(MOST_TOKENS, width)[:T].to(dtype).repeat(B, 1, 1)
 
-    return constant
+    return PositionTable(constant)
 
 
 coordinates: Callable[..., Tensor] = _embeddings(3)
@@ -158,11 +158,14 @@ def _values_in(
         case "biases":
             for form in ("(T, T)", "(1, 1, T, T)", "(B, T, T)", "(B, 1, T, T)"):
                 yield no_bias(form), form.count(",") + 1
+        case "squares":
+            for form in ("(B, T, T)", "(T, T)"):
+                yield all_visible(form, torch.float64, true_keeps=True), form.count(",") + 1
         case "lengths":
             yield lambda B, T, dtype: torch.full((B,), T), 1
         case "positions":
-            yield lambda B, T, dtype: torch.arange(T).expand(B, T), 2
-            yield lambda B, T, dtype: torch.arange(T), 1
+            yield PositionTable(lambda B, T, dtype: torch.arange(T).expand(B, T), axis=-1), 2
+            yield PositionTable(lambda B, T, dtype: torch.arange(T), axis=-1), 1
         case "rotary":
             for table in rotary_tables(head_size):
                 yield table, None

@@ -1,18 +1,44 @@
-"""Tables of rotary angles, in the forms in which attentions take them."""
+"""Tables with a row for each position: of rotary angles, in the forms in which attentions take them, or of others."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from heedful.conformance.calling import names
 
 ROTARY_BASE = 10_000.0
 
 Table = Callable[[int, int, torch.dtype], Any]
+
+
+@dataclass(frozen=True, eq=False)
+class PositionTable:
+    """A constant of a call with a row for each position: a function of (B, T, dtype).
+
+    Attributes:
+        make: Returns the rows of the first T positions.
+        axis: The axis of the rows, counted from the last one.
+    """
+
+    make: Table
+    axis: int = -2
+
+    def __call__(self, B: int, T: int, dtype: torch.dtype) -> Any:
+        return self.make(B, T, dtype)
+
+    def part(self, B: int, start: int, stop: int, dtype: torch.dtype) -> Any:
+        """Return the rows from `start` up to `stop`, while earlier tokens are in a cache."""
+
+        def rows(table: Tensor) -> Tensor:
+            return table.narrow(self.axis, start, stop - start)
+
+        return pytree.tree_map(rows, self.make(B, stop, dtype))
 
 
 def rotary_table(name: str, B: int, T: int, D: int, dtype: torch.dtype) -> Any:
@@ -34,8 +60,8 @@ def rotary_table(name: str, B: int, T: int, D: int, dtype: torch.dtype) -> Any:
     return sin if name in names.SINES else (cos, sin)
 
 
-def rotary_tables(D: int) -> Iterator[Table]:
-    """Yield functions of (B, T, dtype) that make a table in every form: complex, real pairs, or cosines and sines."""
+def rotary_tables(D: int) -> Iterator[PositionTable]:
+    """Yield tables in every form: complex, real pairs, or cosines and sines."""
 
     def complex_table(B: int, T: int, dtype: torch.dtype) -> Tensor:
         return rotary_table(names.COMPLEX_ROTATIONS, B, T, D, dtype)
@@ -43,13 +69,13 @@ def rotary_tables(D: int) -> Iterator[Table]:
     def real_table(B: int, T: int, dtype: torch.dtype) -> Tensor:
         return torch.view_as_real(complex_table(B, T, dtype)).to(dtype)
 
-    yield complex_table
-    yield real_table
+    yield PositionTable(complex_table)
+    yield PositionTable(real_table, axis=-3)
     for leading in ((), (1,), (1, 1)):
         for twice in (True, False):
-            yield _pair(D, leading, twice)
-    yield lambda B, T, dtype: torch.cat([_angles(T, D)] * 2, dim=-1).to(dtype)
-    yield lambda B, T, dtype: torch.stack(_pair(D, (), True)(B, T, dtype))
+            yield PositionTable(_pair(D, leading, twice))
+    yield PositionTable(lambda B, T, dtype: torch.cat([_angles(T, D)] * 2, dim=-1).to(dtype))
+    yield PositionTable(lambda B, T, dtype: torch.stack(_pair(D, (), True)(B, T, dtype)))
 
 
 def _pair(D: int, leading: tuple[int, ...], twice: bool) -> Table:

@@ -59,6 +59,9 @@ class _Change(NamedTuple):
     by_values: bool
 
 
+MORE_TOKENS = 9  # a number that no other axis of a guessed argument has
+
+
 @probe(
     "padding-leak",
     "mask-broadcast",
@@ -264,6 +267,12 @@ def _report(
         line = omitting or line
     unsure = name == "left-padding-positions" and not evidence.is_causal
     unsure |= is_after_prefix(subject.target)  # the mask may tell which tokens belong to the prefix
+    guess = _guess_showing_padding(subject) if name == "padding-leak" else None
+    if guess is not None:
+        unsure, reason = (
+            True,
+            f"{guess!r} has a value of ours, which shows the padding. {reason}".strip(),
+        )
     if name == "padding-leak" and _is_hidden_from_attentions(evidence, padded, keep):
         mixing = next((step for step in padded.trace if step.operation in CONVOLUTIONS), None)
         if mixing is not None:
@@ -278,6 +287,17 @@ def _report(
         describe_sizes(evidence),
         line,
     )
+
+
+def _guess_showing_padding(subject: Subject) -> str | None:
+    """Return an argument of an unknown role that got a value for each pair of tokens, such as an adjacency of ones."""
+    convention, T = subject.convention, MORE_TOKENS
+    for name, constant in convention.constants.items() if convention.is_unsure else ():
+        if callable(constant) and (subject.padding is None or name != subject.padding.name):
+            value = constant(1, T, torch.float64)
+            if isinstance(value, Tensor) and value.shape.count(T) > 1 and value.any():
+                return name
+    return None
 
 
 def _is_hidden_from_attentions(evidence: Evidence, padded: Observation, keep: Tensor) -> bool:
