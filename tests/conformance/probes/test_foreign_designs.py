@@ -319,6 +319,19 @@ class Frequencies(Heads):
         return self.to_out(context.transpose(1, 2).flatten(2))
 
 
+class Guided(nn.Module):
+    """Lets questions and regions attend to each other by scores that tanh bounds (Lu et al. 2016)."""
+
+    def __init__(self, width=24):
+        super().__init__()
+        self.of_question, self.of_region = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, q, v):
+        v_proj = self.of_region(v)
+        affinity = torch.tanh(self.of_question(q).bmm(v_proj.transpose(1, 2)))
+        return affinity.softmax(dim=2).bmm(v), affinity.transpose(1, 2).softmax(dim=2).bmm(q)
+
+
 @pytest.mark.parametrize(
     "design",
     [
@@ -335,6 +348,7 @@ class Frequencies(Heads):
         Noisy,
         Tempered,
         MaskedCausal,
+        Guided,
     ],
 )
 def test_a_design_raises_no_alarm(design):

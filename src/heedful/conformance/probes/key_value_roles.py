@@ -49,6 +49,8 @@ def _swapped(evidence: Evidence, attention: RecordedAttention) -> Finding | None
     value_path = steps_from_projection(evidence.baseline, attention.value_source)
     if any(step.operation in PRODUCTS and not is_projection(step) for step in value_path):
         return None  # the weights are multiplied by a result that has several tokens in it
+    if not value_path and key_path and _projects(evidence, key_path[0], attention.value_source):
+        return None  # the tokens of a memory are the values, and their projections the keys
     key_name = _variable(key_path, attention.key_source)
     value_name = _variable(value_path, attention.value_source)
     key_words, value_words = _parameter_words(key_path), _parameter_words(value_path)
@@ -73,6 +75,13 @@ def _swapped(evidence: Evidence, attention: RecordedAttention) -> Finding | None
     )
 
 
+def _projects(evidence: Evidence, step: Step, source: Source) -> bool:
+    """Check whether a step projects a tensor."""
+    steps = evidence.baseline.trace.steps
+    read = [behind_views(steps, it) for it in step.inputs if it.kind != "parameter"]
+    return is_projection(step) and behind_views(steps, source) in read
+
+
 def _projected_twice(evidence: Evidence, attention: RecordedAttention) -> Finding | None:
     """Return a finding if values are projected from the keys, whose projection has taken over the tokens' variable."""
     steps = evidence.baseline.trace.steps
@@ -82,8 +91,8 @@ def _projected_twice(evidence: Evidence, attention: RecordedAttention) -> Findin
     )
     if keys is None or values is None or not (is_projection(keys) and is_projection(values)):
         return None
-    read = [behind_views(steps, it) for it in values.inputs if it.kind != "parameter"]
-    from_keys = keys is not values and keys.index in {it.step for it in read}
+    made = Source("step", keys.name, keys.index)
+    from_keys = keys is not values and _projects(evidence, values, made)
     if not from_keys or keys.name not in variables_read(keys.file or "", keys.line or 0):
         return None
     return Finding(

@@ -55,6 +55,7 @@ MISTAKEN: tuple[str, ...] = ("1/√d_model", "1/d_model", "√head_dim", "head_d
 SCALES: re.Pattern[str] = re.compile(r"scal|temper|denom|norm_fac")
 """Names of attributes that hold the scale, or what the scores are divided by."""
 ATTRIBUTES: re.Pattern[str] = re.compile(r"\bself\.(\w+)\b")
+BOUNDING: tuple[str, ...] = ("tanh", "tanh_")
 UNPACKING: re.Pattern[str] = re.compile(r"\(?\w+,[\w\s,*]*\)? = [\w.]+\.(shape|size\(\))")
 """A statement that unpacks a shape."""
 
@@ -231,9 +232,9 @@ def _is_free(
     """Check whether the scale is left to training, to the user or to the design.
 
     That is so in models of transformers, whose weights were trained with it; if something trained is added to the
-    scores or multiplies them (Raffel et al. 2020); and where the constructor takes the number. No scale at all is
-    needed between projections by convolutions (Wang et al. 2018), between projected and plain tokens or where plain
-    tokens are both keys and values (Luong et al. 2015), and where the code says so in words.
+    scores or multiplies them (Raffel et al. 2020), or tanh bounds them (Lu et al. 2016); and where the constructor takes
+    the number. No scale at all is needed between projections by convolutions (Wang et al. 2018), between projected and
+    plain tokens or where plain tokens are both keys and values (Luong et al. 2015), and where the code says so in words.
     """
     module = evidence.subject.module
     paths = [
@@ -248,6 +249,7 @@ def _is_free(
         or any(parameter_names([step]) for step in scale.steps)
         or _is_default_of_constructor(module, scale.factor)
         or _is_guess(evidence, attention, scale)
+        or _is_bounded(attention)
         or (
             _is_missing(scale)
             and (
@@ -265,6 +267,14 @@ def _keys_are_values(observation: Observation, attention: RecordedAttention) -> 
     sources = (attention.query_source, attention.key_source, attention.value_source)
     query, key, value = (behind_views(observation.trace.steps, it) for it in sources)
     return key.kind == "input" and key == value != query
+
+
+def _is_bounded(attention: RecordedAttention) -> bool:
+    """Check whether tanh gives the logits, without a factor behind it as that of a soft cap."""
+    softmax = attention.softmax_step
+    before = [it for it in attention.chain if softmax is not None and it.index < softmax.index]
+    bounding = [n for n, step in enumerate(before) if step.operation in BOUNDING]
+    return bool(bounding) and not any(it.operation in SCALINGS for it in before[bounding[-1] :])
 
 
 def _is_missing(scale: _Scale) -> bool:
