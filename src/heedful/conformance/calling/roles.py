@@ -24,8 +24,9 @@ TOKENS = object()
 # The roles that words in a name suggest, the most telling word first.
 WORDS: Mapping[str, tuple[str, ...]] = {
     "edge_index": ("edges",), "cu_": ("bounds",), "max_seq": ("sizes",), "shape": ("grids",), "hw": ("grids",),
-    "pair": ("pairs", "biases"), "edge": ("pairs", "masks"), "matrix": ("squares", "pairs", "masks"), "dist": ("squares", "pairs"), "coor": ("coordinates",),
-    "xyz": ("coordinates",), "mask": ("masks",), "pad": ("masks",), "valid": ("masks", "lengths"), "keep": ("masks",),
+    "pair": ("pairs", "biases"), "edge": ("pairs", "masks"), "matrix": ("squares", "pairs", "masks"),
+    "dist": ("squares", "pairs"), "coor": ("coordinates",), "xyz": ("coordinates",), "mask": ("masks",),
+    "pad": ("masks",), "valid": ("masks", "lengths"), "keep": ("masks",),
     "adj": ("masks", "biases"), "visible": ("masks",), "len": ("lengths", "sizes"), "n_win": ("lengths",),
     "bias": ("biases",), "alibi": ("biases",), "rope": ("rotary",), "rot": ("rotary",), "freq": ("rotary",),
     "cos": ("rotary",), "sin": ("rotary",), "pos": ("positions", "rotary", "tokens", "coordinates", "biases"),

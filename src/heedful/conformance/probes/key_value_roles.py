@@ -84,7 +84,6 @@ def _projects(evidence: Evidence, step: Step, source: Source) -> bool:
 
 def _projected_twice(evidence: Evidence, attention: RecordedAttention) -> Finding | None:
     """Return a finding if values are projected from the keys, whose projection has taken over the tokens' variable."""
-    steps = evidence.baseline.trace.steps
     keys, values = (
         next(iter(steps_from_projection(evidence.baseline, source)), None)
         for source in (attention.key_source, attention.value_source)
