@@ -281,7 +281,8 @@ def _fixes(mutants: Sequence[Verdict]) -> list[str]:
     return [
         "## Fixes",
         "`heedful check --fix` shows a diff only if it was applied and checked again. Here each fixed mutant is also\n"
-        "compared with its base: plain, padded and with a cache, on the same inputs and weights.",
+        "compared with its base: plain, padded and with a cache, on the same inputs and weights. The decoder computes\n"
+        "its scores in float32, so that differences below 1e-6 are rounding.",
         "| | |\n|---|---|\n"
         f"| fixed, of bugs on one line | {_share([verdict.fixed for verdict in on_one_line])} |\n"
         f"| fixed, of all | {_share([verdict.fixed for verdict in mutants])} |\n"
