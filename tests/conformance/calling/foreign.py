@@ -657,3 +657,19 @@ class OfAngles(Projected):
         self.cache_v[:B, start_pos:stop] = v
         hidden = torch.ones(T, stop, dtype=torch.bool).triu(start_pos + 1)
         return attend(q, self.cache_k[:B, :stop], self.cache_v[:B, :stop], hidden)
+
+
+class Captions(nn.Module):
+    """Attends to the regions of an image by the two states of a decoder's cell."""
+
+    def __init__(self, encoder_dim, decoder_dim, attention_dim):
+        super().__init__()
+        self.of_regions, self.of_hidden, self.of_cell = (
+            nn.Linear(width, attention_dim) for width in (encoder_dim, decoder_dim, decoder_dim)
+        )
+        self.score = nn.Linear(attention_dim, 1)
+
+    def forward(self, img_features, h, c):
+        query = torch.cat([self.of_hidden(h), self.of_cell(c)], 1).unflatten(1, (2, -1)).sum(1, True)
+        weights = self.score((self.of_regions(img_features) + query).tanh()).squeeze(2).softmax(1)
+        return (img_features * weights.unsqueeze(2)).sum(1), weights

@@ -56,6 +56,7 @@ from heedful.errors import ArgumentError
         foreign.OfPixels,
         foreign.Molecule,
         foreign.OfAngles,
+        foreign.Captions,
     ],
     ids=lambda it: getattr(it, "__name__", type(it).__name__),
 )

@@ -78,6 +78,10 @@ def test_each_form_is_found_and_put_into_one_layout(attend: Callable[..., Tensor
     torch.testing.assert_close(attention.value, value)
     torch.testing.assert_close(attention.applied_weights, weights)
     torch.testing.assert_close(attention.context, weights @ value)
+    if attention.weights is not None:  # the fused call has none of its own
+        torch.testing.assert_close(attention.weights, weights)
+    if attention.logits is not None:
+        torch.testing.assert_close(attention.logits.softmax(-1), weights)
 
 
 def test_groups_of_heads_in_an_einsum_are_heads() -> None:

@@ -65,6 +65,24 @@ def test_a_mask_of_queries_and_keys_beside_one_of_padding(tmp_path, arguments, s
     assert all(line in bug.place.source for bug, (_, line) in zip(found, bugs, strict=True))
 
 
+NUMPY = """
+
+        Parameters
+        ----------
+        src_mask : torch.Tensor
+            (T, T), the non-zero entries are not allowed to attend.
+        """
+
+
+@pytest.mark.parametrize(
+    ("applied", "bugs"), [(FILL, []), (FILL.replace("(attn", "(~attn"), ["mask-inverted"])]
+)
+def test_a_docstring_in_the_style_of_numpy_states_the_polarity(tmp_path, applied, bugs):
+    source = BLOCK.replace("ARGS", BOTH).replace("src_mask: SAID", NUMPY).replace(FILL, applied)
+    with written(tmp_path, source) as target:
+        assert [bug.name for bug in check(target).bugs] == bugs
+
+
 def test_an_argument_that_is_said_to_be_ignored_is_no_bug(tmp_path):
     source = BLOCK.replace("ARGS", "key_padding_mask=src_key_padding_mask")
     with written(tmp_path, source.replace("SAID", "ignored, for other encoders' sake.")) as target:

@@ -134,6 +134,32 @@ def test_padding_kept_from_an_earlier_call_is_found():
     assert finding.place.source == "self.hidden = key_padding_mask"
 
 
+class Streaming(nn.Module):
+    """Adds up the keys and values of all calls, until reset() if it `forgets`."""
+
+    def __init__(self, forgets: bool):
+        super().__init__()
+        self.forgets, self.state = forgets, 0.0
+        self.projections = nn.ModuleList(nn.Linear(24, 24) for _ in range(3))
+
+    def reset(self):
+        if self.forgets:
+            self.state = 0.0
+
+    def forward(self, x):
+        query, key, value = (projection(x) for projection in self.projections)
+        self.state = self.state + key.softmax(-2).mT @ value
+        return query.softmax(-1) @ self.state
+
+
+def test_state_that_a_method_forgets_is_a_suspicion():
+    (finding,) = findings_of(Streaming(forgets=True))
+    assert (finding.name, finding.level) == ("stale-state", "suspicious")
+    assert "After a call of reset() it is the same." in finding.proof
+    (finding,) = findings_of(Streaming(forgets=False))
+    assert (finding.name, finding.level) == ("stale-state", "bug")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "line"),
     [

@@ -16,6 +16,7 @@ STATEMENT: re.Pattern[str] = re.compile(
     r"[`*]*(\w+)[`*]*\s+((?:=|is|are|marks?|holds?|has|contains?|must be|should be)\s[^.;]*)"
 )
 NEXT_ENTRY: re.Pattern[str] = re.compile(r"(?<=[.)])\s+(?=\w+: )")  # on the same line
+OF_TYPE: re.Pattern[str] = re.compile(r"\s*\w+ : \S")  # in the style of NumPy
 # A comment behind a parameter on a line of its own, or behind the signature of a function of one mask.
 OF_PARAMETER: re.Pattern[str] = re.compile(r"^\s*(\w+)\s*(?:[:=][^#]*)?,?\s*#\s*(.*)$")
 
@@ -28,8 +29,23 @@ def docstring_lines(target: Callable[..., Any]) -> Iterator[str]:
     inherited = (it for cls in own for it in vars(cls).values() if inspect.isfunction(it))
     for definition in dict.fromkeys((*functions_of(target), *own, *inherited)):
         if not definition.__module__.startswith("torch."):
-            for line in (definition.__doc__ or "").splitlines():
+            for line in _entries(definition.__doc__ or ""):
                 yield from NEXT_ENTRY.split(line)
+
+
+def _entries(docstring: str) -> list[str]:
+    """Return the lines of a docstring, with the description below a line `name : type` at the end of that line."""
+    lines: list[str] = []
+    for line in docstring.splitlines():
+        if lines and OF_TYPE.match(lines[-1]) and _indent(line) > _indent(lines[-1]):
+            lines[-1] += f" {line.strip()}"
+        else:
+            lines.append(line)
+    return lines
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 def comment_lines(target: Callable[..., Any]) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-VALUES: re.Pattern[str] = re.compile(r"\b(?:(true|ones?|1|nonzero)|(false|zeros?|0))\b")
+VALUES: re.Pattern[str] = re.compile(r"\b(?:(true|ones?|1|non-?zero)|(false|zeros?|0))\b")
 BOOLEANS: re.Pattern[str] = re.compile(r"\b(true|false|bool|boolean|1|one|ones and zeros)\b")
 CLAUSES = r"[,;]|\.(?!\d)|\band\b|\bor\b"
 SHAPES: re.Pattern[str] = re.compile(r"[(\[][^)\]]*[)\]]")
@@ -26,7 +26,7 @@ NOUN: re.Pattern[str] = re.compile(
     r"\b((key|padding|pad|attention|boolean|binary)[ _])*masks?\b"
     r"(?=\s*(with|where|of|that|whose|for|in which|\(|,|:|$))"
 )
-NEGATED: re.Pattern[str] = re.compile(r"\b(not|non|never|no)\b")
+NEGATED: re.Pattern[str] = re.compile(r"\b(not|non(?!-zero)|never|no)\b")
 
 
 def documented_polarity(text: str) -> bool | None:
@@ -42,6 +42,8 @@ def documented_polarity(text: str) -> bool | None:
         False
         >>> documented_polarity("padding mask with True where a token is real")
         True
+        >>> documented_polarity("the non-zero positions are not allowed to attend")
+        False
     """
     for clause in re.split(CLAUSES, NOUN.sub("", SHAPES.sub("", text.lower()))):
         value = VALUES.search(clause)

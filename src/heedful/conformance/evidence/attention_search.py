@@ -199,10 +199,17 @@ class _WeightsLayout:
     key_axis: int
     sizes: torch.Size
 
-    def rearranged(self, value: object) -> Tensor | None:
-        """Return a tensor of the chain from scores to weights as (L, Tq, Tk); None if it does not fit."""
+    def rearranged(self, value: object, *, transposed: bool = False) -> Tensor | None:
+        """Return a tensor of the chain from scores to weights as (L, Tq, Tk); None if it does not fit.
+
+        Args:
+            value: The tensor.
+            transposed: Whether its last two axes are exchanged on the way to the weights.
+        """
         if not isinstance(value, Tensor) or value.numel() != self.sizes.numel():
             return None
+        if transposed and value.dim() > 1:
+            value = value.mT
         if value.shape == self.shape:
             axes = (self.query_axis, self.key_axis)
             return value.movedim(axes, (-2, -1)).reshape(self.sizes)
@@ -243,8 +250,11 @@ def _attention(
     plain_scores = query @ key.mT
     weights = logits = None
     if softmax is not None:
-        weights = layout.rearranged(softmax.value)
-        logits = layout.rearranged(softmax_input(observation, softmax, chain))
+        transposed = _transpositions(it for it in chain if it.index > softmax.index) % 2 == 1
+        weights = layout.rearranged(softmax.value, transposed=transposed)
+        logits = layout.rearranged(
+            softmax_input(observation, softmax, chain), transposed=transposed
+        )
         if logits is None:  # a softmax of some of the sequences, beside others
             before = (layout.rearranged(it.value) for it in chain if it.index < softmax.index)
             logits = next((it for it in reversed([*before]) if it is not None), None)
@@ -306,11 +316,14 @@ def _side_of_queries(
     as_many = [sizes.get(token_letter(scores, side, tokens)) == Tq for side in (0, 1)]
     if as_many.count(True) == 1:
         return as_many.index(True)
-    transpositions = sum(step.operation in TRANSPOSING for step in chain)
     queries_are_columns = scores.out.shape == layout.shape and (
         scores.letters[2][layout.query_axis] == token_letter(scores, 1, tokens)
     )
-    return int(queries_are_columns != bool(transpositions % 2))
+    return int(queries_are_columns != (_transpositions(chain) % 2 == 1))
+
+
+def _transpositions(steps: Iterable[Step]) -> int:
+    return sum(step.operation in TRANSPOSING for step in steps)
 
 
 def _queries_and_keys(scores: Product, queries: int, tokens: int) -> tuple[Tensor, Tensor] | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
+from torch import Tensor
 
 from heedful.conformance.calling.exceptions import attempt, describe_exception, raising_line
 from heedful.conformance.calling.subject import Subject
@@ -20,6 +21,7 @@ from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step
 
+RESET: re.Pattern[str] = re.compile(r"(reset|clear|flush)(?!_parameters)(_\w+)?")  # a method's name
 # `self.name` and `getattr(self, "name")` in a source line.
 ATTRIBUTE_READ: re.Pattern[str] = re.compile(r"\bself(?:\.|, *['\"])(\w+)")
 
@@ -45,7 +47,8 @@ def state(evidence: Evidence) -> Iterator[Finding | Fact]:
         if differing_entries(outputs[-1], expected).any():
             distance = (outputs[-1] - expected).abs().max()
             proof = f"After a call with other tokens the output differs from a fresh module's by {distance:.3g}."
-            yield Finding("stale-state", "bug", proof, case, _line_keeping_state(evidence, earlier))
+            place = _line_keeping_state(evidence, earlier)
+            yield _finding(used, lambda used=used: used.run(inputs), expected, proof, case, place)
             return
 
 
@@ -125,10 +128,34 @@ def padding_state(evidence: Evidence) -> Iterator[Finding | Fact]:
         return
     after, fresh = used.record(inputs, keep=second), subject.fresh().record(inputs, keep=second)
     distance = (output - expected)[second].abs().max()
-    yield Finding(
-        "stale-state",
-        "bug",
+    yield _finding(
+        used,
+        lambda: used.run(inputs, keep=second)[second],
+        expected[second],
         f"After a call with other padding the output differs from a fresh module's by {distance:.3g}.",
         f"B = {B}, T = {T}, one padded token, then two",
         line_changing_state(subject, first_difference(after, fresh)),
     )
+
+
+# --- both ----------------------------------------------------------------------------------------------
+
+
+def _finding(
+    used: Subject,
+    run: Callable[[], Tensor],
+    expected: Tensor,
+    proof: str,
+    case: str,
+    place: SourceLine | None,
+) -> Finding:
+    """Report state that changes an output; it may be intended if a method of the module makes it forget the state."""
+    for name in (it for it in dir(type(used.module)) if RESET.fullmatch(it)):
+        forgotten = attempt(getattr(used.module, name))
+        output = attempt(lambda: run().detach())
+        failed = isinstance(forgotten, Exception) or not isinstance(output, Tensor)
+        if not failed and not differing_entries(output, expected).any():
+            proof += f" After a call of {name}() it is the same."
+            remedy = f"Call {name}() before each sequence."
+            return Finding("stale-state", "suspicious", proof, case, place, remedy)
+    return Finding("stale-state", "bug", proof, case, place)
