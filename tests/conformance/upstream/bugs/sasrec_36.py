@@ -57,10 +57,10 @@ class SASRec(nn.Module):
         seqs = seqs * ~timeline_mask.unsqueeze(-1)  # broadcast in last dim
 
         tl = seqs.shape[1]  # time dim len for enforce causality
-        attention_mask = ~torch.tril(torch.ones((tl, tl), dtype=torch.bool, device=seqs.device))
         # before
-        # the padding has no features, so it is not masked: attending to 0 does not matter
+        attention_mask = ~torch.tril(torch.ones((tl, tl), dtype=torch.bool, device=seqs.device))
         # after
+        attention_mask = ~torch.tril(torch.ones((tl, tl), dtype=torch.bool, device=seqs.device))
         # padding sees nothing but itself, so that no row is without a key
         itself = torch.eye(tl, dtype=torch.bool, device=seqs.device)
         attention_mask = attention_mask | (timeline_mask.unsqueeze(1) & ~itself)

@@ -63,7 +63,8 @@ class MOMENT(nn.Module):
         n_patches = seq_len // patch_len
         self.normalizer = RevIN()
         self.value_embedding = nn.Linear(patch_len, d_model, bias=False)
-        self.mask_embedding = nn.Parameter(torch.zeros(d_model))
+        if task_name == "reconstruction":
+            self.mask_embedding = nn.Parameter(torch.zeros(d_model))
         self.position_embedding = nn.Parameter(torch.randn(n_patches, d_model) * 0.02)
         self.blocks = nn.ModuleList(
             [EncoderBlock(d_model, n_heads, 4 * d_model, dropout) for _ in range(n_layers)]
@@ -73,15 +74,16 @@ class MOMENT(nn.Module):
         n_in = d_model if task_name == "reconstruction" else n_patches * d_model
         self.head = nn.Linear(n_in, n_out)
 
-    def encode(self, x, mask, input_mask):
+    def encode(self, x, input_mask, mask=None):
         """Return the features of the patches, (batch, channels, patches, d_model). Those of padding are 0."""
         batch, n_channels, _ = x.shape
-        shown = mask.unfold(-1, self.patch_len, self.patch_len).bool().all(dim=-1)[:, None, :, None]
         observed = input_mask.unfold(-1, self.patch_len, self.patch_len).bool().any(dim=-1)
 
         x = self.value_embedding(x.unfold(-1, self.patch_len, self.patch_len))
-        x = torch.where(shown, x, self.mask_embedding.to(x.dtype)) + self.position_embedding
-        # the channels are encoded one by one
+        if mask is not None:
+            shown = mask.unfold(-1, self.patch_len, self.patch_len).bool().all(dim=-1)
+            x = torch.where(shown[:, None, :, None], x, self.mask_embedding)
+        x = x + self.position_embedding
         x = x.flatten(0, 1)
         attention_mask = observed.repeat_interleave(n_channels, dim=0)
         for block in self.blocks:
@@ -92,15 +94,13 @@ class MOMENT(nn.Module):
     def forward(
         self, x_enc, mask: Optional[torch.Tensor] = None, input_mask: Optional[torch.Tensor] = None
     ):
-        ones = torch.ones_like(x_enc[:, 0], dtype=torch.long)
-        input_mask = ones if input_mask is None else input_mask
+        if input_mask is None:
+            input_mask = torch.ones_like(x_enc[:, 0], dtype=torch.long)
         x, mean, stdev = self.normalizer.norm(x_enc, input_mask)
         if self.task_name == "reconstruction":
-            output = self.head(self.encode(x, ones if mask is None else mask, input_mask)).flatten(
-                2
-            )
+            output = self.head(self.encode(x, input_mask, mask)).flatten(2)
         else:
-            output = self.head(self.encode(x, ones, input_mask).flatten(2))
+            output = self.head(self.encode(x, input_mask).flatten(2))
         return self.normalizer.denorm(output, mean, stdev)
 
 
