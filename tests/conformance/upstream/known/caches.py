@@ -14,6 +14,7 @@ from upstream.proofs import (
     C,
     H,
     T,
+    attended,
     heads,
     in_steps,
     made,
@@ -186,6 +187,22 @@ CASES = (
             **sizes(hidden_size=32, n_heads=4, n_kv_heads=2, attention_chunk_size=4),
         },
     ),
+    Case(
+        "candle_899",
+        "T5Attention",
+        "huggingface/candle#899",
+        "cache-mismatch",
+        known_as=("relative-shift-wrong",),
+        options={"causal": True, **sizes(d_model=32, d_kv=8, num_heads=4)},
+    ),
+    Case(
+        "whisper_cpp_3941",
+        "MultiHeadAttention",
+        "ggml-org/whisper.cpp#3941",
+        "cache-garbage-read",
+        known_as=("stale-state", "rows-not-normalised"),
+        options=sizes(n_state=32, n_head=4),
+    ),
 )
 
 
@@ -321,3 +338,28 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
         alone.append(part)
     actual = torch.stack([m(x)[0], in_steps(m, x), torch.cat(alone, 1)])
     return actual, m.o_proj(merged(context)).expand_as(actual)
+
+
+@proves("candle_899")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.T5Attention, C, 4, H), tokens()
+    back = (torch.arange(T)[:, None] - torch.arange(T)).clamp(min=0)
+    bias = m.relative_attention_bias.weight[back].permute(2, 0, 1).masked_fill(~CAUSAL, -torch.inf)
+    q, k, v = heads(m.q(x)), heads(m.k(x)), heads(m.v(x))
+    expected = m.o(merged((q @ k.mT + bias).softmax(-1) @ v))
+    return torch.stack([m(x)[0], in_steps(m, x)]), expected.expand(2, B, T, C)
+
+
+@proves("whisper_cpp_3941")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, longer, audio = (
+        made(module.MultiHeadAttention, C, H),
+        *(tokens(B, n, C) for n in (T, 9, 4)),
+    )
+    calls = [(x, longer), (x, audio), (x, None)]
+    actual = [m(query, source) for query, source in calls]
+    expected = []
+    for query, source in calls:
+        y = query if source is None else source
+        expected.append(m.out(attended(m.query(query), m.key(y), m.value(y))))
+    return torch.stack(actual), torch.stack(expected)

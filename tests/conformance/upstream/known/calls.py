@@ -79,6 +79,12 @@ def _series() -> tuple[Any, ...]:
     return torch.randn(2, 8, 32), past, past
 
 
+def _captions() -> tuple[Any, ...]:
+    """Return the features of two images, their captions, and how long these are."""
+    words = torch.arange(7) < torch.tensor([7, 5])[:, None]
+    return torch.randn(2, 4, 4, 16), torch.randint(1, 50, (2, 7)) * words, torch.tensor([7, 5])
+
+
 CASES = (
     Case(
         "olmo_521",
@@ -252,6 +258,15 @@ CASES = (
         known_as=("heads-mixed-merge", "batch-mixed"),
         options=sizes(channels=16, num_head_channels=4, norm_num_groups=4),
         example=image,
+    ),
+    Case(
+        "pytorch_implementations_1",
+        "DecoderWithAttention",
+        "jaygala24/pytorch-implementations#1",
+        "undefined-or-global-name",
+        known_as=("crashes",),
+        options=sizes(attention_dim=12, embed_dim=8, decoder_dim=24, vocab_size=50, encoder_dim=16),
+        example=_captions,
     ),
 )
 
@@ -446,3 +461,23 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     h = m.group_norm(x).flatten(2).mT
     context = m.proj_attn(attended(m.query(h), m.key(h), m.value(h)))
     return m(x), x + context.mT.reshape(x.shape)
+
+
+@proves("pytorch_implementations_1")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.DecoderWithAttention, 12, 8, 24, 50, encoder_dim=C)
+    images, captions = tokens(B, 3, 3, C), torch.randint(1, 50, (B, T))
+    lengths = REAL.sum(-1)
+    predictions, alphas = m(images, captions, lengths)
+    expected, weights = torch.zeros_like(predictions), torch.zeros_like(alphas)
+    # One image at a time.
+    for i, length in enumerate(lengths.tolist()):
+        pixels, a = images[i].flatten(0, 1), m.attention
+        h, c = m.init_h(pixels.mean(0)), m.init_c(pixels.mean(0))
+        for t in range(length - 1):
+            scores = F.relu(a.encoder_att(pixels) + a.decoder_att(h)) @ a.full_att.weight[0]
+            weights[i, t] = scores.softmax(-1)
+            context = torch.sigmoid(m.f_beta(h)) * (weights[i, t].clone() @ pixels)
+            h, c = m.decode_step(torch.cat([m.embedding(captions[i, t]), context]), (h, c))
+            expected[i, t] = m.fc(h)
+    return torch.cat([predictions, alphas], -1), torch.cat([expected, weights], -1)

@@ -8,20 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from upstream.cases import Case, sizes
-from upstream.proofs import (
-    CAUSAL,
-    REAL,
-    B,
-    C,
-    H,
-    T,
-    attended,
-    heads,
-    made,
-    merged,
-    proves,
-    tokens,
-)
+from upstream.proofs import CAUSAL, REAL, B, C, H, T, attended, heads, made, merged, proves, tokens
 
 
 def _channels_last() -> tuple[Any, ...]:
@@ -42,6 +29,12 @@ def _globe() -> tuple[Any, ...]:
 def _observations() -> tuple[Any, ...]:
     """Return the observations of two cells, and how many there are of each."""
     return torch.randn(11, 32), torch.tensor([0, 7, 4])
+
+
+def _molecules() -> tuple[Any, ...]:
+    """Return the atoms of two molecules, atoms first, what is added to scores, and the padding."""
+    padding = torch.arange(7) >= torch.tensor([7, 4])[:, None]
+    return torch.randn(7, 2, 32), torch.randn(2, 4, 7, 7), padding
 
 
 CASES = (
@@ -172,6 +165,14 @@ CASES = (
         "dropout-misplaced",
         known_as=("dropout-rescale",),
         options=sizes(model_dim=32, num_heads=4, dropout=0.1),
+    ),
+    Case(
+        "ms_pred_38",
+        "MultiheadAttention",
+        "coleygroup/ms-pred#38",
+        "dropout-in-eval",
+        options=sizes(embed_dim=32, num_heads=4, dropout=0.1, self_attention=True),
+        example=_molecules,
     ),
 )
 
@@ -335,3 +336,13 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     return torch.cat([out.flatten(), trained.flatten()]), torch.cat(
         [expected.flatten(), (2 * weights * (trained != 0)).flatten()]
     )
+
+
+@proves("ms_pred_38")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.MultiheadAttention, C, H, 0.5, self_attention=True), tokens()
+    bias = tokens(B, H, T, T)
+    q, k, v = (heads(p(x)) for p in (m.q_proj, m.k_proj, m.v_proj))
+    scores = q @ k.mT / 2 + bias
+    weights = scores.masked_fill(~REAL[:, None, None], -torch.inf).softmax(-1)
+    return m(x.transpose(0, 1), bias, ~REAL).transpose(0, 1), m.out_proj(merged(weights @ v))

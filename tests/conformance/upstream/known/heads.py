@@ -117,6 +117,11 @@ def _frames() -> tuple[Any, ...]:
     return (torch.randn(4, 9, 32),)
 
 
+def _mixtures() -> tuple[Any, ...]:
+    """Return the features of two mixtures of speakers, channels first."""
+    return (torch.randn(2, 32, 12),)
+
+
 CASES = (
     Case("fuxictr_30", "MultiHeadSelfAttention", "reczoo/FuxiCTR#30", "heads-mixed-split"),
     Case(
@@ -454,6 +459,37 @@ CASES = (
         "context-wrong",
         known_as=("keys-values-swapped", "attention-ignored"),
         options=sizes(embed_dim=32, num_heads=4),
+    ),
+    Case(
+        "jax_js_180",
+        "Attention",
+        "ekzhang/jax-js#180",
+        "group-order",
+        options={"causal": True, **sizes(embed_dim=32, num_heads=4, num_kv_heads=2)},
+    ),
+    Case(
+        "tdanet_3",
+        "GlobalAttention",
+        "JusperLee/TDANet#3",
+        "batch-mixed",
+        options=sizes(in_chan=32, n_head=4),
+        example=_mixtures,
+    ),
+    Case(
+        "notes_4",
+        "TransformerBackbone",
+        "kvfrans/notes#4",
+        "context-wrong",
+        known_as=("projection-unused",),
+        options=sizes(hidden_size=32, num_heads=4, depth=1),
+    ),
+    Case(
+        "practical_nlp_1",
+        "DecoderBlock",
+        "keitakurita/Practical_NLP_in_PyTorch#1",
+        "context-wrong",
+        known_as=("keys-values-swapped", "future-leak", "crashes"),
+        options={"causal": True, **sizes(d_model=32, d_feature=8, d_ff=48, n_heads=4)},
     ),
 )
 
@@ -880,3 +916,49 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     m, x, keys, values = made(module.FlashMHA, 32, H), *(tokens(B, n, 32) for n in (T, 4, 4))
     q, k, v = (m.Wqkv(t).chunk(3, -1)[i] for i, t in enumerate((x, keys, values)))
     return m(x, keys, values), m.out_proj(attended(q, k, v))
+
+
+@proves("jax_js_180")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Attention, C, H, 2), tokens()
+    q, k, v = heads(m.q_proj(x)), heads(m.k_proj(x), 2), heads(m.v_proj(x), 2)
+    keep = CAUSAL & REAL[:, None, None]
+    context = F.scaled_dot_product_attention(q, k, v, keep, enable_gqa=True)
+    return m(x, REAL.sum(-1)), m.out_proj(merged(context))
+
+
+@proves("tdanet_3")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.GlobalAttention, C, H), tokens(B, C, T)
+    a = m.attn
+    place = torch.arange(T)[:, None] / 10000.0 ** (torch.arange(0, C, 2) / C)
+    y = F.layer_norm(x.mT, (C,), a.norm.gamma, a.norm.beta, eps=1e-8)
+    y = y + torch.stack([place.sin(), place.cos()], -1).flatten(1)
+    q, k, v = F.linear(y, a.attn.in_proj_weight, a.attn.in_proj_bias).chunk(3, -1)
+    seen = x + a.attn_in_norm(y + a.attn.out_proj(attended(q, k, v))).mT
+    return m(x), seen + m.mlp(seen)
+
+
+@proves("notes_4")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.TransformerBackbone, C, H, 1), tokens()
+    block = m.blocks[0]
+    a, y = block.attention, block.norm1(x)
+    expected = x + a.to_out(attended(a.to_q(y), a.to_k(y), a.to_v(y)))
+    return m(x), m.norm(expected + block.mlp(block.norm2(expected)))
+
+
+@proves("practical_nlp_1")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, source = made(module.DecoderBlock, C, 4, 24, H), tokens(), tokens()
+
+    def multi_head(layer: Any, x: Tensor, memory: Tensor, keep: Tensor) -> Tensor:
+        q = torch.cat([head.query_tfm(x) for head in layer.attn_heads], -1)
+        k = torch.cat([head.key_tfm(memory) for head in layer.attn_heads], -1)
+        v = torch.cat([head.value_tfm(memory) for head in layer.attn_heads], -1)
+        return layer.projection(attended(q, k, v, keep))
+
+    y = x + m.layer_norm1(multi_head(m.masked_attn_head, x, x, CAUSAL))
+    y = y + m.layer_norm2(multi_head(m.attn_head, y, source, REAL))
+    y = y + m.layer_norm3(m.position_wise_feed_forward(y))
+    return m(x, source, ~REAL[:, None], ~CAUSAL[None]), y

@@ -179,6 +179,22 @@ def _characters() -> tuple[Any, ...]:
     return torch.randn(2, 7, 32), torch.randn(2, 12, 32), torch.randn(2, 7, 32)
 
 
+def _series() -> tuple[Any, ...]:
+    """Return two series of 3 channels and 32 steps, the second one padded at the left."""
+    observed = torch.arange(32) >= torch.tensor([0, 13])[:, None]
+    return torch.randn(2, 3, 32) * observed[:, None], observed.long()
+
+
+def _graphs() -> tuple[Any, ...]:
+    """Return the nodes of two graphs, and the graph of each node."""
+    return torch.randn(9, 16), torch.tensor([0] * 6 + [1] * 3)
+
+
+def _patches_of_videos() -> tuple[Any, ...]:
+    """Return the patches of 5 frames of two videos."""
+    return (torch.randn(2, 5, 4, 16),)
+
+
 CASES = (
     Case(
         "flamingo_10",
@@ -591,6 +607,46 @@ CASES = (
         known_as=("future-leak",),
         options={"causal": True, **sizes(d_model=32, d_inner=48, n_head=4, d_k=8, d_v=8)},
         example=_characters,
+    ),
+    Case(
+        "sktime_10685",
+        "MomentFMForecastNet",
+        "sktime/sktime#10685",
+        "mask-unused",
+        known_as=("padding-leak",),
+        options=sizes(seq_len=32, forecast_horizon=4, d_model=32, n_heads=4),
+        example=_series,
+    ),
+    Case(
+        "nsa_release_3",
+        "NativeSparseAttention",
+        "tilde-research/nsa-release#3",
+        "mask-inverted",
+        known_as=("future-leak",),
+        options={
+            "causal": True,
+            **sizes(hidden_size=32, n_heads=4, n_kv_heads=2, block_size=2, window_size=4),
+        },
+    ),
+    Case(
+        "graphtrans_10",
+        "GraphTransformer",
+        "ucbrise/graphtrans#10",
+        "mask-inverted",
+        known_as=("padding-leak",),
+        options=sizes(num_tasks=3, gnn_emb_dim=16, d_model=32, nhead=4, dim_feedforward=48),
+        example=_graphs,
+    ),
+    Case(
+        "jafar_2",
+        "STTransformer",
+        "FLAIROx/jafar#2",
+        "future-leak",
+        options={
+            "causal": True,
+            **sizes(in_dim=16, model_dim=32, out_dim=16, num_blocks=1, num_heads=4),
+        },
+        example=_patches_of_videos,
     ),
 )
 
@@ -1070,3 +1126,77 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     seen, read = unit(m.cbi_v, x, patches, None), unit(m.cbi_s, x, words, CAUSAL)
     gate = (torch.cat([seen, read], -1) @ m.conv.weight[:, :, 0, 0].T).sigmoid()
     return m(places, patches, words), (1 - gate) * seen + gate * read
+
+
+@proves("sktime_10685")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.MomentFMForecastNet, 24, 5, 4, C, H)
+    starts, expected = [0, 9, 12], []
+    series, observed = tokens(B, 2, 24), torch.arange(24) >= torch.tensor(starts)[:, None]
+    # One series at a time: the patches that hold values, and nothing else.
+    for row, start in zip(series, starts, strict=True):
+        for y in row[:, start:]:
+            mean, stdev = y.mean(), (y.var(correction=0) + 1e-5).sqrt()
+            patches = F.pad((y - mean) / stdev, (start % 4, 0)).view(1, -1, 4)
+            x = m.model.value_embedding(patches) + m.model.position_embedding[start // 4 :]
+            for block in m.model.blocks:
+                q, k, v = block.qkv(block.norm1(x)).chunk(3, -1)
+                x = x + block.o(attended(q, k, v))
+                x = x + block.ff(block.norm2(x))
+            features = F.pad(m.model.norm(x), (0, 0, start // 4, 0)).flatten()
+            expected.append(m.model.head(features) * stdev + mean)
+    return m(series * observed[:, None], observed.long()), torch.stack(expected).view(B, 2, 5)
+
+
+@proves("nsa_release_3")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.NativeSparseAttention, C, H, 2, 2, 3), tokens()
+    q, k, v = heads(m.q_proj(x)), heads(m.k_proj(x), 2), heads(m.v_proj(x), 2)
+    gates, rows = m.gate_proj(x).sigmoid().view(B, T, 2, H, 1), []
+
+    def block(c: Any, y: Tensor, j: int) -> Tensor:
+        return c.proj((y[:, :, 2 * j : 2 * j + 2] + c.pos_emb).flatten(2))
+
+    # One query at a time: the blocks that end before it or with it, and its window.
+    for t in range(T):
+        near = F.scaled_dot_product_attention(
+            q[:, :, [t]], *(y[:, :, max(0, t - 2) : t + 1] for y in (k, v)), enable_gqa=True
+        )
+        far, full = torch.zeros_like(near), range((t + 1) // 2)
+        if full:
+            keys = torch.stack([block(m.compress_k, k, j) for j in full], 2)
+            values = torch.stack([block(m.compress_v, v, j) for j in full], 2)
+            far = F.scaled_dot_product_attention(q[:, :, [t]], keys, values, enable_gqa=True)
+        rows.append(gates[:, t, 0] * far[:, :, 0] + gates[:, t, 1] * near[:, :, 0])
+    return m(x), m.o_proj(torch.stack(rows, 1).flatten(2))
+
+
+@proves("graphtrans_10")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, nodes = made(module.GraphTransformer, 3, 8, C, H, 24), tokens(13, 8)
+    graphs, block, expected = torch.tensor([0] * 6 + [1] * 4 + [2] * 3), m.blocks[0], []
+    for graph in range(3):
+        x = m.gnn2transformer(nodes[graphs == graph])[None]
+        y, a = block.ln1(x), block.attn
+        x = x + a.proj(attended(a.query(y), a.key(y), a.value(y)))
+        x = x + block.mlp(block.ln2(x))
+        expected.append(m.graph_pred_linear(x.mean(1)))
+    return m(nodes, graphs), torch.cat(expected)
+
+
+@proves("jafar_2")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, video = made(module.STTransformer, C, 16, 8, 1, H), tokens(B, T, 4, C)
+    block = m.blocks[0]
+
+    def attention(a: Any, x: Tensor, keep: Tensor | None = None) -> Tensor:
+        return a.out(attended(a.query(x), a.key(x), a.value(x), keep))
+
+    x = m.embed(video) + m.positions.pe[:4]
+    y = block.spatial_norm(x)
+    x = x + torch.stack([attention(block.spatial_attention, y[:, t]) for t in range(T)], 1)
+    y = block.temporal_norm(x)
+    x = x + torch.stack(
+        [attention(block.temporal_attention, y[:, :, n], CAUSAL) for n in range(4)], 2
+    )
+    return m(video), m.out(x + F.gelu(block.ffn(block.ffn_norm(x))))

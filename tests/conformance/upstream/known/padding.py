@@ -8,20 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from upstream.cases import Case, sizes
-from upstream.proofs import (
-    CAUSAL,
-    REAL,
-    B,
-    C,
-    H,
-    T,
-    attended,
-    heads,
-    made,
-    merged,
-    proves,
-    tokens,
-)
+from upstream.proofs import CAUSAL, REAL, B, C, H, T, attended, heads, made, merged, proves, tokens
 
 
 def _distances() -> tuple[Any, ...]:
@@ -116,6 +103,18 @@ def _notes() -> tuple[Any, ...]:
 def _interactions() -> tuple[Any, ...]:
     """Return the histories of two users, and where there are interactions."""
     return torch.randn(2, 8, 32), (torch.arange(8) < torch.tensor([8, 5])[:, None])[:, None, None]
+
+
+def _sentences() -> tuple[Any, ...]:
+    """Return the words of two sentences, the second one padded with 0."""
+    words = torch.arange(9) < torch.tensor([9, 6])[:, None]
+    return (torch.randint(1, 50, (2, 9)) * words,)
+
+
+def _left_padded_histories() -> tuple[Any, ...]:
+    """Return the items that two users have seen, the second history padded with 0 at the left."""
+    seen = torch.arange(8) >= torch.tensor([0, 3])[:, None]
+    return (torch.randint(1, 51, (2, 8)) * seen,)
 
 
 CASES = (
@@ -314,6 +313,24 @@ CASES = (
         known_as=("output-not-finite",),
         options=sizes(d_model=32, d_ff=48, n_heads=4),
         example=_interactions,
+    ),
+    Case(
+        "transformer_69",
+        "Encoder",
+        "Kyubyong/transformer#69",
+        "padding-leak",
+        known_as=("mask-unused", "length-dependent"),
+        options=sizes(vocab_size=50, hidden_units=32, num_heads=4, num_blocks=2),
+        example=_sentences,
+    ),
+    Case(
+        "sasrec_36",
+        "SASRec",
+        "pmixer/SASRec.pytorch#36",
+        "padding-leak",
+        known_as=("mask-unused", "length-dependent"),
+        options={"causal": True, **sizes(item_num=50, hidden_units=32, num_heads=2)},
+        example=_left_padded_histories,
     ),
 )
 
@@ -536,3 +553,50 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     y = m.layer_norm1(context + x)
     expected = m.layer_norm2(y + m.linear2(F.relu(m.linear1(y))))
     return m(x, keep[:, None, None]), expected
+
+
+@proves("transformer_69")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.Encoder, 20, C, H, num_blocks=2)
+    ids, actual, expected = torch.randint(1, 20, (B, T)) * REAL, [], []
+    place = torch.arange(T)[:, None] / 10000.0 ** (torch.arange(0, C, 2) / C)
+    places = torch.stack([place.sin(), place.cos()], -1).flatten(1).double()
+    memory = m(ids)
+    # One sentence at a time, without its padding.
+    for row, found in zip(ids, memory, strict=True):
+        words = row[row > 0]
+        x = (m.lookup(words) * C**0.5 + places[: len(words)])[None]
+        for a, f in zip(m.attentions, m.feedforwards, strict=True):
+            x = a.normalize(attended(a.q_dense(x), a.k_dense(x), a.v_dense(x)) + x)
+            x = f.normalize(f.outer(F.relu(f.inner(x))) + x)
+        actual.append(found[: len(words)])
+        expected.append(x[0])
+    return torch.cat(actual), torch.cat(expected)
+
+
+@proves("sasrec_36")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.SASRec, 20, 8, C, num_heads=H)
+    for layer in m.attention_layers:
+        torch.nn.init.normal_(layer.in_proj_bias)
+    ids, actual, expected = torch.randint(1, 21, (B, T)) * REAL.flip(-1), [], []
+    found = m(ids)
+    # One user at a time, without padding.
+    for row, features in zip(ids, found, strict=True):
+        items = row[row > 0]
+        x = m.item_emb(items) * C**0.5 + m.pos_emb(torch.arange(1, len(items) + 1))
+        x = x[None]
+        for i, a in enumerate(m.attention_layers):
+            query = m.attention_layernorms[i](x)
+            wq, wk, wv = a.in_proj_weight.chunk(3)
+            bq, bk, bv = a.in_proj_bias.chunk(3)
+            q, k, v = F.linear(query, wq, bq), F.linear(x, wk, bk), F.linear(x, wv, bv)
+            causal = CAUSAL[: len(items), : len(items)]
+            context = F.scaled_dot_product_attention(heads(q), heads(k), heads(v), causal)
+            x = m.forward_layernorms[i](query + a.out_proj(merged(context)))
+            f = m.forward_layers[i]
+            inner = F.relu(F.linear(x, f.conv1.weight[..., 0], f.conv1.bias))
+            x = x + F.linear(inner, f.conv2.weight[..., 0], f.conv2.bias)
+        actual.append(features[-len(items) :])
+        expected.append(m.last_layernorm(x)[0])
+    return torch.cat(actual), torch.cat(expected)

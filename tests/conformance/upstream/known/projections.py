@@ -8,20 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from upstream.cases import Case, edges, image, sizes
-from upstream.proofs import (
-    CAUSAL,
-    REAL,
-    B,
-    C,
-    H,
-    T,
-    attended,
-    heads,
-    made,
-    merged,
-    proves,
-    tokens,
-)
+from upstream.proofs import CAUSAL, REAL, B, C, H, T, attended, heads, made, merged, proves, tokens
 
 
 def _patches() -> tuple[Any, ...]:
@@ -79,6 +66,11 @@ def _two_stages() -> tuple[Any, ...]:
 def _sequences() -> tuple[Any, ...]:
     """Return two noisy sequences of 16 bases, their time steps and cell types."""
     return torch.randn(2, 1, 4, 16), torch.rand(2), torch.tensor([1, 3])
+
+
+def _images_and_steps() -> tuple[Any, ...]:
+    """Return two noisy images and their time steps."""
+    return torch.randn(2, 3, 8, 8), torch.tensor([3, 40])
 
 
 CASES = (
@@ -273,6 +265,15 @@ CASES = (
         known_as=("context-wrong", "projection-unused"),
         options=sizes(dim=16, seq_len=16),
         example=_sequences,
+    ),
+    Case(
+        "denoising_diffusion_pytorch_1",
+        "Unet",
+        "lucidrains/denoising-diffusion-pytorch#1",
+        "attention-ignored",
+        known_as=("projection-unused",),
+        options=sizes(dim=16, dim_mults=(1, 2)),
+        example=_images_and_steps,
     ),
 )
 
@@ -532,3 +533,28 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     k, v = a.to_kv(t.view(2, 4, 8)).chunk(2, -1)
     context = a.to_out(F.scaled_dot_product_attention(a.to_q(bases), k, v))
     return m(x, time, cells), y + context[:, None]
+
+
+@proves("denoising_diffusion_pytorch_1")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Unet, C, dim_mults=(1, 2)), tokens(2, 3, 4, 4)
+    time = torch.tensor([3.0, 40.0], dtype=torch.float64)
+    for name, parameter in m.named_parameters():
+        if name.endswith(".g"):
+            torch.nn.init.constant_(parameter, 0.5)
+    actual, t = m(x, time), m.time_mlp(time)
+
+    def attention(wrapped: Any, x: Tensor) -> Tensor:
+        a = wrapped.fn.fn
+        q, k, v = (heads(y.flatten(2).mT) for y in a.to_qkv(x).chunk(3, 1))
+        weights = q.softmax(-1) @ k.softmax(-2).mT
+        return x + 0.5 * a.to_out(merged(weights @ v).mT.unflatten(2, x.shape[2:]))
+
+    def level(blocks: Any, x: Tensor) -> Tensor:
+        return attention(blocks[2], blocks[1](blocks[0](x, t), t))
+
+    x = m.downs[0][3](level(m.downs[0], x))
+    x = skipped = level(m.downs[1], x)
+    x = m.mid_block2(attention(m.mid_attn, m.mid_block1(x, t)), t)
+    x = m.ups[0][3](level(m.ups[0], torch.cat([x, skipped], 1)))
+    return actual, m.final_conv(x)

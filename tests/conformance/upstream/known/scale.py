@@ -17,9 +17,11 @@ from upstream.proofs import (
     T,
     attended,
     heads,
+    in_steps,
     made,
     merged,
     proves,
+    rotated,
     tokens,
 )
 
@@ -193,6 +195,24 @@ CASES = (
         "scale-missing",
         known_as=("scale-wrong",),
         options=sizes(query_dim=32, num_attention_heads=4, num_head_channels=8),
+    ),
+    Case(
+        "ollama_13893",
+        "Attention",
+        "ollama/ollama#13893",
+        "scale-wrong",
+        options={
+            "causal": True,
+            **sizes(
+                hidden_size=32,
+                num_heads=4,
+                q_lora_rank=24,
+                kv_lora_rank=16,
+                qk_nope_head_dim=8,
+                qk_rope_head_dim=4,
+                v_head_dim=8,
+            ),
+        },
     ),
 )
 
@@ -392,3 +412,17 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     m = made(module.CrossAttention, C, num_attention_heads=H, num_head_channels=4)
     x, y = tokens(), tokens(B, 4, C)
     return m(x, y), m.to_out(attended(m.to_q(x), m.to_k(y), m.to_v(y)))
+
+
+@proves("ollama_13893")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.Attention, C, H, 12, 10, 4, 2, 5), tokens()
+    q_pass, q_rot = heads(m.q_b(m.q_a_norm(m.q_a(x)))).split([4, 2], -1)
+    latents, k_rot = m.kv_a(x)[:, None].split([10, 2], -1)
+    latents = m.kv_a_norm(latents)
+    # Nothing is absorbed: each head has keys and values of its own.
+    k_rot = rotated(k_rot, interleaved=True).expand(B, H, T, 2)
+    q = torch.cat([q_pass, rotated(q_rot, interleaved=True)], -1)
+    k = torch.cat([latents @ m.k_b.mT, k_rot], -1)
+    context = F.scaled_dot_product_attention(q, k, latents @ m.v_b.mT, is_causal=True)
+    return torch.stack([m(x)[0], in_steps(m, x)]), m.output(merged(context)).expand(2, B, T, C)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -46,6 +47,16 @@ def _groups() -> tuple[Any, ...]:
 def _image_tokens() -> tuple[Any, ...]:
     """Return a class token and 3 × 4 patches."""
     return (torch.randn(2, 13, 32),)
+
+
+def _volumes() -> tuple[Any, ...]:
+    """Return two volumes."""
+    return (torch.randn(2, 16, 4, 5, 3),)
+
+
+def _channels_last() -> tuple[Any, ...]:
+    """Return two feature maps of 7 × 7 pixels."""
+    return (torch.randn(2, 7, 7, 16),)
 
 
 CASES = (
@@ -138,6 +149,24 @@ CASES = (
         "weights-wrong",
         known_as=("context-wrong", "cache-mismatch", "length-dependent"),
         options={"causal": True, **sizes(hidden_size=32, heads=4, chunk_size=3)},
+    ),
+    Case(
+        "ccnet_105",
+        "CrissCrossAttention3D",
+        "speedinghzl/CCNet#105",
+        "weights-wrong",
+        known_as=("context-wrong", "rows-not-normalised"),
+        options=sizes(in_dim=16),
+        example=_volumes,
+    ),
+    Case(
+        "timm_2438",
+        "SwinTransformerV2Block",
+        "huggingface/pytorch-image-models#2438",
+        "weights-wrong",
+        known_as=("mask-broadcast",),
+        options=sizes(dim=16, num_heads=2, window_size=4, shift_size=2),
+        example=_channels_last,
     ),
 )
 
@@ -253,3 +282,38 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
         outs.append(((x @ r.W_Q) @ (x @ r.W_K).mT * decay) @ (x @ r.W_V))
     y = m.group_norm(torch.cat(outs, -1).flatten(0, 1)).unflatten(0, (B, T))
     return m(x), (F.silu(x @ m.W_G) * y) @ m.W_O
+
+
+@proves("ccnet_105")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.CrissCrossAttention3D, C), tokens(2, C, 3, 4, 2)
+    torch.nn.init.ones_(m.gamma)
+    places = torch.cartesian_prod(*(torch.arange(n) for n in x.shape[2:]))
+    # Voxels on a common line differ in at most one coordinate.
+    keep = (places[:, None] != places).sum(-1) < 2
+    q, k, v = (c(x).flatten(2).mT for c in (m.query_conv, m.key_conv, m.value_conv))
+    context = F.scaled_dot_product_attention(q, k, v, attn_mask=keep, scale=1.0)
+    return m(x), x + context.mT.unflatten(2, x.shape[2:])
+
+
+@proves("timm_2438")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    actual, expected = [], []
+    for height, width, shift in ((7, 5, 2), (5, 8, 1), (6, 7, 0), (8, 4, 2)):
+        m, x = made(module.SwinTransformerV2Block, C, H, 4, shift), tokens(2, height, width, C)
+        a, pixels = m.attn, x.flatten(1, 2)
+        places = torch.cartesian_prod(torch.arange(height), torch.arange(width))
+        # The windows are those of an endless grid that is moved by the shift.
+        windows = (places - shift).div(4, rounding_mode="floor")
+        keep = (windows[:, None] == windows).all(-1)
+        away = (places[:, None] - places).float() / 3 * 8
+        away = away.sign() * (away.abs() + 1).log2() / 3
+        q, k, v = (heads(y) for y in a.qkv(pixels).chunk(3, -1))
+        bias = 16 * a.cpb_mlp(away.double()).sigmoid().permute(2, 0, 1)
+        scale = a.logit_scale.clamp(max=math.log(100)).exp()
+        scores = torch.cosine_similarity(q[..., :, None, :], k[..., None, :, :], dim=-1)
+        weights = (scores * scale + bias).masked_fill(~keep, -torch.inf).softmax(-1)
+        y = pixels + m.norm1(a.proj(merged(weights @ v)))
+        actual.append(m(x).flatten())
+        expected.append((y + m.norm2(m.mlp(y))).flatten())
+    return torch.cat(actual), torch.cat(expected)
