@@ -10,7 +10,7 @@ from torch import nn
 
 from conformance.calling.attentions import Projected, attend
 from heedful import check
-from heedful.conformance.calling.construction import _similar_name
+from heedful.conformance.calling.construction import _similar_name, instantiate
 from heedful.conformance.calling.subject import find_subject
 from heedful.errors import ArgumentError
 from heedful.textbook import multi_head
@@ -147,3 +147,23 @@ class Passing(Projected):
 
 def test_arguments_that_a_constructor_only_passes_on_are_those_of_the_inherited_one():
     assert find_subject(Passing).name == "Passing"
+
+
+class Options:
+    """A configuration that is no dataclass and requires all of its values."""
+
+    def __init__(self, d_model: int, reach: float):
+        if reach <= 0:
+            raise ValueError("reach must be positive")
+        self.d_model, self.reach = d_model, reach
+
+
+class OfOptions(Projected):
+    def __init__(self, config: Options):
+        super().__init__(config.d_model)
+
+
+def test_a_configuration_of_any_class_gets_what_it_requires():
+    assert isinstance(instantiate(OfOptions, {}), OfOptions)
+    with pytest.raises(ArgumentError, match=r"Options: .*received ValueError: reach must be pos"):
+        instantiate(OfOptions, {"reach": 0.0})

@@ -332,6 +332,61 @@ class Guided(nn.Module):
         return affinity.softmax(dim=2).bmm(v), affinity.transpose(1, 2).softmax(dim=2).bmm(q)
 
 
+class Switched(Heads):
+    """Scales its scores only if it is told to (Song et al. 2019)."""
+
+    def __init__(self, scaling: bool = False):
+        super().__init__()
+        self.scaling = scaling
+
+    def scores(self, query, key):
+        scores = query @ key.mT
+        if self.scaling:
+            scores = scores / query.shape[-1] ** 0.5
+        return scores
+
+
+class Strided(Heads):
+    """Takes keys and values of four tokens at a time, of which there must be so many."""
+
+    def __init__(self):
+        super().__init__()
+        self.shorten = nn.Conv1d(24, 24, 4, stride=2)
+
+    def split(self, x):
+        shorter = self.shorten(x.mT).mT
+        for layer, tokens in ((self.to_q, x), (self.to_k, shorter), (self.to_v, shorter)):
+            yield layer(tokens).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+
+class Nearest(Heads):
+    """Lets each query see the three keys of its largest scores."""
+
+    def scores(self, query, key):
+        scores = super().scores(query, key)
+        return scores.masked_fill(scores < scores.topk(3)[0][..., -1:], -torch.inf)
+
+
+class Signed(Heads):
+    """Adds a learned number for what comes before a query, and its negative for what comes after it."""
+
+    def __init__(self):
+        super().__init__()
+        self.lean = nn.Parameter(torch.tensor(0.3))
+
+    def scores(self, query, key):
+        places = torch.arange(query.shape[-2])
+        return super().scores(query, key) + self.lean * (places - places[:, None]).sign()
+
+
+class Silent(Heads):
+    """Has two heads whose keys are all zero, as where positions are sampled outside of an image."""
+
+    def split(self, x):
+        query, key, value = super().split(x)
+        return query, key * torch.tensor([0.0, 1.0, 0.0, 1.0])[:, None, None], value
+
+
 @pytest.mark.parametrize(
     "design",
     [
@@ -349,6 +404,11 @@ class Guided(nn.Module):
         Tempered,
         MaskedCausal,
         Guided,
+        Switched,
+        Strided,
+        Nearest,
+        Signed,
+        Silent,
     ],
 )
 def test_a_design_raises_no_alarm(design):

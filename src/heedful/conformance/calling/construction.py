@@ -440,4 +440,7 @@ def _configuration(hint: Any, conventional: Mapping[str, Any], settings: Mapping
         return build(hint, {**values, **settings})
     values = {**conventional, "attn_implementation": "eager", **settings}  # of transformers
     accepted = inspect.signature(hint).parameters
-    return hint(**{name: value for name, value in values.items() if name in accepted})
+    given = {name: value for name, value in values.items() if name in accepted}
+    required = unstated_parameters(hint, given)
+    guessed = {name: it for name, it in _values(hint, given).items() if name in required}
+    return _called(hint, {**guessed, **given})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 import torch
@@ -51,8 +52,9 @@ def _compare_groups(
         Hkv = max(groups) + 1
         if role == "key":
             yield Fact("heads", f"{Hq}, sharing {Hkv} key heads" if Hkv < Hq else f"{Hq}")
-        if Hkv == Hq or groups == sorted(groups):
-            continue
+        read_equally = len(set(Counter(groups).values())) == 1
+        if Hkv == Hq or groups == sorted(groups) or not read_equally:
+            continue  # heads that are alike by chance share nothing
         read = ", ".join(str(group) for group in groups)
         expected = ", ".join(str(h * Hkv // Hq) for h in range(Hq))
         path = steps_from_projection(evidence.baseline, getattr(attention, f"{role}_source"))

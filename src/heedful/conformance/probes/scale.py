@@ -40,7 +40,7 @@ from heedful.conformance.recording.dataflow import (
 )
 from heedful.conformance.recording.definitions import attribute_definition
 from heedful.conformance.recording.observation import Observation, tensor_of, value_of
-from heedful.conformance.recording.source import SourceLine, prose_about
+from heedful.conformance.recording.source import SourceLine, parsed, prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 
@@ -233,7 +233,7 @@ def _is_free(
 
     That is so in models of transformers, whose weights were trained with it; if something trained is added to the
     scores or multiplies them (Raffel et al. 2020), or tanh bounds them (Lu et al. 2016); and where the constructor
-    takes the number. No scale at all is needed between projections by convolutions (Wang et al. 2018), between
+    takes the number, or has turned the scale off. No scale at all is needed between projections by convolutions (Wang et al. 2018), between
     projected and plain tokens or where plain tokens are both keys and values (Luong et al. 2015), and where the code
     says so in words.
     """
@@ -257,6 +257,7 @@ def _is_free(
                 all(by_convolution)
                 or projected[0] != projected[1]
                 or _keys_are_values(observation, attention)
+                or _is_turned_off(module)
             )
         )
         or FREE.search(prose_about(evidence.subject.callee)) is not None
@@ -280,6 +281,19 @@ def _is_bounded(attention: RecordedAttention) -> bool:
 
 def _is_missing(scale: _Scale) -> bool:
     return abs(scale.factor - 1) <= TOLERANCE
+
+
+def _is_turned_off(module: nn.Module | None) -> bool:
+    """Check whether a module scales only if an attribute says so, as in `if self.scaling:`, and it does not."""
+    for part in () if module is None else module.modules():
+        source = parsed(type(part))
+        for node in () if source is None else ast.walk(source.tree):
+            match node:
+                case ast.If(test=ast.Attribute(value=ast.Name(id="self"), attr=name)) if (
+                    SCALES.search(name) and not attribute_of(part, name)
+                ):
+                    return True
+    return False
 
 
 def _is_default_of_constructor(module: nn.Module | None, factor: float) -> bool:

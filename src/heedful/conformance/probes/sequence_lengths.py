@@ -29,6 +29,11 @@ from heedful.observation import Step
 LENGTHS: tuple[int, ...] = (1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65)
 WEIGHT_TOLERANCE = 1e-6
 BLOCK_SIZE: re.Pattern[str] = re.compile(r"(bucket|block|chunk|segment|window|group)\w*(size|len)")
+TOO_FEW: re.Pattern[str] = re.compile(
+    r"index k out of range|Kernel size can't be greater|Output size is too small|"
+    r"Padding size should be less"
+)
+"""What PyTorch says of a convolution or of a choice of the largest scores that needs more tokens."""
 SMALLEST_FILL = 1e3  # a score this far below the largest one is masked, not only far away
 
 MEETS_ALL_KEYS = "the queries meet all keys"
@@ -164,9 +169,11 @@ def _check_exceptions(evidence: Evidence, outcomes: Mapping[int, Outcome]) -> Fi
 
 
 def _is_limit(length: int, outcomes: Mapping[int, Outcome], max_length: int) -> bool:
-    """Return True if a length may raise: the target rejects it itself, or its tables are too short."""
+    """Return True if a length may raise: the target rejects it itself, needs more tokens, or its tables are too short."""
     error = outcomes[length]
     if isinstance(error, ValueError | AssertionError | NotImplementedError):
+        return True
+    if isinstance(error, RuntimeError) and TOO_FEW.search(describe_exception(error)):
         return True
     longer = [outcome for other, outcome in outcomes.items() if other > length]
     if isinstance(error, TargetError):  # rows are missing although nothing was raised
