@@ -233,9 +233,9 @@ def _is_free(
 
     That is so in models of transformers, whose weights were trained with it; if something trained is added to the
     scores or multiplies them (Raffel et al. 2020), or tanh bounds them (Lu et al. 2016); and where the constructor
-    takes the number, or has turned the scale off. No scale at all is needed between projections by convolutions (Wang et al. 2018), between
-    projected and plain tokens or where plain tokens are both keys and values (Luong et al. 2015), and where the code
-    says so in words.
+    takes the number, or has turned the scale off. No scale at all is needed between projections by convolutions
+    (Wang et al. 2018), between projected and plain tokens or where plain tokens are both keys and values (Luong et al.
+    2015), and where the code says so in words.
     """
     module = evidence.subject.module
     paths = [

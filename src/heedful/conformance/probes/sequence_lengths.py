@@ -169,7 +169,7 @@ def _check_exceptions(evidence: Evidence, outcomes: Mapping[int, Outcome]) -> Fi
 
 
 def _is_limit(length: int, outcomes: Mapping[int, Outcome], max_length: int) -> bool:
-    """Return True if a length may raise: the target rejects it itself, needs more tokens, or its tables are too short."""
+    """Return True if a length may raise: the target rejects it, needs more tokens, or its tables are too short."""
     error = outcomes[length]
     if isinstance(error, ValueError | AssertionError | NotImplementedError):
         return True
