@@ -675,3 +675,26 @@ class Captions(nn.Module):
         )
         weights = self.score((self.of_regions(img_features) + query).tanh()).squeeze(2).softmax(1)
         return (img_features * weights.unsqueeze(2)).sum(1), weights
+
+
+class Omitted(Projected):
+    """Requires an argument that has a default."""
+
+    def forward(self, x, spacing=None):  # pyright: ignore[reportIncompatibleMethodOverride]
+        q, k, v = self.split(x)
+        return attend(self.apart(q, spacing), k, v)
+
+    def apart(self, q, spacing):
+        return torch.einsum("bt,btc->btc", spacing, q)
+
+
+class OfSquares(Projected):
+    """Adds a bias of the places in a square image, whose side is rounded down, as an axis that broadcasts."""
+
+    def forward(self, x):
+        _, n, _ = x.shape
+        side = int(n**0.5)
+        rows, columns = torch.arange(n).remainder(side), torch.arange(side * side) // side
+        bias = (rows[: side * side, None] - columns).abs().double()
+        q, k, v = self.split(x)
+        return (q @ k.mT / q.shape[-1] ** 0.5 - bias).softmax(-1) @ v

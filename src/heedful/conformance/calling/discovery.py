@@ -150,19 +150,24 @@ def _first_in(
             if waiting and waiting[0] is first:  # any other one gets all of the time in its turn
                 failures.append(FailedCall(waiting.popleft(), without_tensors(error)))
             continue
-        resort = resort or (None if _contradicts(found[0]) else found)
+        resort = resort or (None if _contradicts(found[0]) else _as_guess(*found))
         waiting.popleft()
     return resort
 
 
+def _as_guess(caller: Caller, trace: Trace) -> tuple[Caller, Trace]:
+    """Return a caller and its trace, with the caller's convention marked as a guess."""
+    return replace(caller, convention=replace(caller.convention, guessed=True)), trace
+
+
 def _is_doubtful(caller: Caller) -> bool:
-    """Check whether a call that works mixes sequences, in a layout that is a guess or that the target contradicts.
+    """Check whether a call that works mixes sequences, in a layout that is a guess or not the likely one.
 
     It is not doubtful if the sequences no longer mix once the first argument has one vector for each.
     """
     convention = caller.convention
-    is_guess = convention.batched and (convention.guessed or _contradicts(caller))
-    if not is_guess or convention.fixed_sizes:
+    unlikely = caller.layout == likely_layouts(caller.target.callee).tokens[1]
+    if not convention.batched or not (convention.guessed or unlikely) or convention.fixed_sizes:
         return False
     mixed = mixes_sequences(caller, caller.draw(*TRIAL_SIZES))
     return mixed is True and with_one_query(caller) is caller

@@ -21,12 +21,14 @@ from heedful.conformance.calling.exceptions import (
     attempt,
     describe_exception,
     described_with_line,
+    own_frames,
     raising_frame,
     raising_line,
     unequal_sizes,
 )
 from heedful.conformance.calling.layouts import likely_layouts, unpacked_ranks
 from heedful.conformance.calling.target import Target, is_required
+from heedful.conformance.recording.assignments import variables_read
 from heedful.conformance.recording.source import parsed_file
 from heedful.errors import ArgumentError
 
@@ -133,7 +135,8 @@ def proof_of_bug(failures: Sequence[FailedCall]) -> BaseException | None:
     valid, whatever the sizes are. Such a call gives only tokens, with as many axes as the code unpacks and a width that
     its first projection takes, and the exception does not name the number of tokens. Where the code unpacks no axes,
     the exception names two unequal sizes, the same ones in all calls. Other arguments do no harm if the exception is
-    about strides, which no value changes.
+    about strides, which no value changes. An argument that is None by default may be required nevertheless, where the
+    line of `forward` that raises uses it.
     """
     missing = (it.error for it in failures if is_missing_name(it.error))
     first = next(missing, None)
@@ -153,12 +156,27 @@ def proof_of_bug(failures: Sequence[FailedCall]) -> BaseException | None:
                 place is None
                 or is_refusal(error)
                 or re.search(rf"\b{T}\b", describe_exception(error))
+                or _uses_omitted_argument(target, error)
             ):
                 return None
             errors.append(error)
     if len(set(map(raising_line, errors))) != 1:
         return None
     return errors[0] if ranks or _are_of_same_sizes(errors) else None
+
+
+def _uses_omitted_argument(target: Target, error: BaseException) -> bool:
+    """Check whether the line of `forward` that raises reads an argument that is None, as it is by default."""
+    code = getattr(target.forward, "__code__", None)
+    for frame, line in (it for it in own_frames(error) if it[0].f_code is code):
+        read = variables_read(frame.f_code.co_filename, line)
+        defaults = (name for name in read if name in target.parameters)
+        if any(
+            target.parameters[name].default is None and frame.f_locals.get(name, code) is None
+            for name in defaults
+        ):
+            return True
+    return False
 
 
 def _are_of_same_sizes(errors: Sequence[BaseException]) -> bool:
