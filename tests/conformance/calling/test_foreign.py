@@ -106,7 +106,9 @@ def test_a_context_may_have_another_width():
     assert [it.shape[-1] for it in inputs.arguments.values()] == [10, 14]
 
 
-@pytest.mark.parametrize("target", [foreign.Matrix, foreign.Strict, foreign.FiveAxes, foreign.Omitted])
+@pytest.mark.parametrize(
+    "target", [foreign.Matrix, foreign.Strict, foreign.FiveAxes, foreign.Omitted]
+)
 def test_what_cannot_be_called_is_no_bug(target):
     with pytest.raises(ArgumentError, match=r"Tried: x \(3, 5, 24\).*--example 'torch\.randn"):
         check(target)

@@ -379,6 +379,30 @@ class Signed(Heads):
         return super().scores(query, key) + self.lean * (places - places[:, None]).sign()
 
 
+class Related(Heads):
+    """Asks by what a token and its neighbors have in common (Altabaa and Lafferty 2024)."""
+
+    def split(self, x):
+        query, key, value = super().split(x)
+        places = torch.arange(x.shape[1])
+        near = (places[:, None] + torch.arange(-2, 3)).clamp(0, x.shape[1] - 1)
+        yield torch.einsum("bhid,bhijd->bhij", query, key[:, :, near]).repeat(1, 1, 1, 2)[..., :6]
+        yield key
+        yield value
+
+
+class Blocks(Heads):
+    """Also has a key and a value for each whole block of eight tokens (Yuan et al. 2025), of which there may be none."""
+
+    def split(self, x):
+        query, key, value = super().split(x)
+        whole = x.shape[1] // 8 * 8
+        yield query
+        for tokens in (key, value):
+            blocks = tokens[:, :, :whole].unflatten(2, (-1, 8)).flatten(3)
+            yield torch.cat([tokens[:, :, :1], blocks.unflatten(3, (8, -1)).mean(3)], 2)
+
+
 class Silent(Heads):
     """Has two heads whose keys are all zero, as where positions are sampled outside of an image."""
 
@@ -409,6 +433,8 @@ class Silent(Heads):
         Nearest,
         Signed,
         Silent,
+        Related,
+        Blocks,
     ],
 )
 def test_a_design_raises_no_alarm(design):
@@ -450,3 +476,8 @@ def test_a_boolean_mask_of_unusual_polarity_is_suspicious_if_masks_are_added():
 def test_every_probe_of_complex_numbers_runs():
     torch.manual_seed(0)
     assert check(Frequencies()).findings == ()
+
+
+def test_every_probe_of_blocks_that_are_not_there_runs():
+    torch.manual_seed(0)
+    assert [it.proof for it in check(Blocks()).findings if it.level == "not-testable"] == []

@@ -142,3 +142,36 @@ def test_a_mask_of_keys_that_also_hides_queries_is_named(tmp_path):
         assert check(attention, arguments=sizes).bugs == ()
     with written(tmp_path, DROPPING.replace(STACK, HIDING)) as attention:
         assert "padding-leak" in {bug.name for bug in check(attention, arguments=sizes).bugs}
+
+
+# Cross-attention alone, whose mask has no axis of sequences. Its docstring also names an entry of it.
+UNBATCHED_MASK = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+class Attention(nn.Module):
+    def __init__(self, size, h):
+        super().__init__()
+        self.h = h
+        self.wq, self.wk, self.wv = (nn.Linear(size, size) for _ in range(3))
+
+    def forward(self, query, key, value, attn_mask=None):
+        '''Attend.
+
+        Parameters
+        ----------
+        attn_mask : torch.Tensor
+            Boolean, [len_in, len_ctx]. True at [i, j] means that query i attends to key j.
+        '''
+        q, k, v = self.wq(query), self.wk(key), self.wv(value)
+        q, k, v = (t.unflatten(-1, (self.h, -1)).transpose(1, 2) for t in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask).transpose(1, 2).flatten(2)
+"""
+
+
+def test_a_mask_of_queries_and_keys_is_not_given_for_the_padding_of_the_keys(tmp_path):
+    with written(tmp_path, UNBATCHED_MASK) as attention:
+        report = check(attention(24, 4))
+    assert report.bugs == ()
+    assert "padding of key" not in {fact.name for fact in report.facts}

@@ -18,7 +18,7 @@ from heedful.observation.leaves import leaves_of
 
 # Stands for a second sequence, the same in every call, to which a decoder attends beside its own.
 MEMORY = object()
-MEMORY_TOKENS = 3
+MEMORY_TOKENS = 2  # unlike the number of sequences, so that a mask of keys does not fit as one of queries and keys
 
 SIGNAL = "(B, C, T)"
 IMAGES = ("(B, C, Y, X)", "(B, Y, X, C)")

@@ -250,8 +250,12 @@ def _among(caller: Caller, known: Names) -> Iterator[str]:
 
 
 def _documented_forms(caller: Caller, name: str, forms: Sequence[str]) -> list[str]:
-    """Return those of some forms that fit the shapes in an argument's documentation; all of them if it gives none."""
+    """Return those of some forms that fit the shapes in an argument's documentation; all of them if it gives none.
+
+    Indices such as [i, j] look like a shape of unknown axes, which counts only if there is no other one.
+    """
     shapes = list(documented_axes(caller.target.callee, name))
+    shapes = [it for it in shapes if it.strip()] or shapes
     fitting = {
         form
         for form in (*PADDING_FORMS, *ATTENTION_FORMS, LENGTHS)

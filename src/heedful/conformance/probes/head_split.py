@@ -26,7 +26,7 @@ from heedful.conformance.recording.differences import (
     differing_entries,
     indices_with_any,
 )
-from heedful.conformance.recording.observation import Observation, value_of
+from heedful.conformance.recording.observation import Observation, tensor_of, value_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
@@ -132,7 +132,7 @@ def _answer(
     elif length == B and length != T and mixes_sequences(evidence.subject, evidence.inputs):
         name = "batch-mixed"
         proof = f"The scores compare the {B} sequences of the batch with each other, not the {T} tokens."
-    elif mixing is not None and _computes(mixing):
+    elif mixing is not None and (_computes(mixing) or _copies(evidence, mixing)):
         return Fact(
             PLURALS[role], f"mixed from several tokens by {mixing.operation} in {mixing.name!r}"
         )
@@ -210,6 +210,14 @@ def _computes(step: Step) -> bool:
     One that only rearranges them can mix tokens by mistake alone.
     """
     return step.operation not in (VIEWS - JOINING) | REARRANGING
+
+
+def _copies(evidence: Evidence, step: Step) -> bool:
+    """Check whether a step takes tokens several times, as the neighbors of each one."""
+    given, taken = value_of(evidence.baseline, step.inputs[0]), tensor_of(step)
+    if step.operation not in CHOOSING or given is None or taken is None:
+        return False
+    return taken.numel() > given.numel()
 
 
 def _has_tokens_apart(differing: Tensor, B: int, T: int) -> bool:

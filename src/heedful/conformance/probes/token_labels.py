@@ -105,6 +105,8 @@ def _replayed(step: Step, values: dict[int, Tensor]) -> Tensor | None:
 
 def _holds_tokens_together(labels: Tensor, projected: Tensor) -> bool:
     """Check whether some axis has entries of one token alone, or of whole tokens that are neighbors."""
+    if not labels.numel():
+        return True  # no whole block of tokens is there, for example
     first = labels == labels.flatten()[0]
     for axis in (axis for axis, size in enumerate(labels.shape) if size > 1):
         if torch.equal(labels, labels.narrow(axis, 0, 1).expand_as(labels)):
