@@ -392,7 +392,7 @@ class Related(Heads):
 
 
 class Blocks(Heads):
-    """Also has a key and a value for each whole block of eight tokens (Yuan et al. 2025); there may be none."""
+    """Has keys of pairs of tokens, and one for each whole block of eight (Yuan et al. 2025); there may be none."""
 
     def split(self, x):
         query, key, value = super().split(x)
@@ -400,7 +400,8 @@ class Blocks(Heads):
         yield query
         for tokens in (key, value):
             blocks = tokens[:, :, :whole].unflatten(2, (-1, 8)).flatten(3)
-            yield torch.cat([tokens[:, :, :1], blocks.unflatten(3, (8, -1)).mean(3)], 2)
+            pairs = tokens[:, :, :-1] + tokens[:, :, 1:]
+            yield torch.cat([pairs, blocks.unflatten(3, (8, -1)).mean(3)], 2)
 
 
 class Silent(Heads):
