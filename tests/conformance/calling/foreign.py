@@ -698,3 +698,33 @@ class OfSquares(Projected):
         bias = (rows[: side * side, None] - columns).abs().double()
         q, k, v = self.split(x)
         return (q @ k.mT / q.shape[-1] ** 0.5 - bias).softmax(-1) @ v
+
+
+class Memory(nn.Module):
+    """Attends with several heads from one query of each sequence, (B, C), to a memory, (B, T, C)."""
+
+    fill = -1e9
+
+    def __init__(self, h, d_model):
+        super().__init__()
+        self.h, self.size = h, d_model // h
+        self.linears = nn.ModuleList(nn.Linear(d_model, d_model) for _ in range(4))
+
+    def forward(self, query, key, value, mask=None):
+        n = query.size(0)
+        q = self.linears[0](query).view(n, self.h, self.size)
+        k, v = (
+            layer(it).view(n, -1, self.h, self.size).transpose(1, 2)
+            for layer, it in zip(self.linears[1:3], (key, value), strict=True)
+        )
+        scores = (k @ q.unsqueeze(-1)).squeeze(-1) / math.sqrt(self.size)
+        if mask is not None:
+            scores = scores.masked_fill(mask.unsqueeze(1) == 0, self.fill)
+        context = (scores.softmax(-1).unsqueeze(-1) * v).sum(2)
+        return self.linears[3](context.reshape(n, -1))
+
+
+class MemoryShown(Memory):
+    """Fills the scores of padding with a tiny number in place of a low one."""
+
+    fill = 1e-9

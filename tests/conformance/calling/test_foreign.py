@@ -58,6 +58,7 @@ from heedful.errors import ArgumentError
         foreign.OfAngles,
         foreign.Captions,
         foreign.OfSquares,
+        foreign.Memory,
     ],
     ids=lambda it: getattr(it, "__name__", type(it).__name__),
 )
@@ -198,3 +199,18 @@ def test_a_mask_of_the_pixels_of_a_feature_map_is_given():
     assert not report.bugs
     assert report.coverage is not None
     assert not report.coverage.missed
+
+
+def test_each_token_is_no_sequence_of_its_own_where_one_query_is_expected():
+    assert find_subject(foreign.Memory).convention.names == ("key", "value")
+    assert [bug.name for bug in check(foreign.MemoryShown).bugs] == ["mask-fill-too-small"]
+
+
+def test_the_mask_of_an_example_shows_which_of_its_numbers_marks_real_tokens():
+    real = torch.arange(7) < torch.tensor([7, 5])[:, None]
+    memory = torch.randn(2, 7, 24)
+    for mask in (real.long(), real.long().flip(1)):
+        example = (torch.randn(2, 24), memory, memory, mask)
+        padding = find_subject(foreign.MemoryShown, example=example).padding
+        assert padding is not None
+        assert padding.declared is True

@@ -25,7 +25,7 @@ from heedful.conformance.calling.mask_forms import (
 )
 from heedful.conformance.calling.names import Names
 from heedful.conformance.calling.polarity import documented_polarity, is_documented_as_additive
-from heedful.conformance.calling.resizing import Resized
+from heedful.conformance.calling.resizing import Resized, is_binary
 from heedful.conformance.calling.target import is_from_torch
 from heedful.conformance.recording.dataflow import VIEWS
 from heedful.conformance.recording.differences import differing_entries
@@ -215,8 +215,8 @@ def find_positions(caller: Caller) -> str | None:
 def _candidates(caller: Caller, known: Names, forms: Sequence[str]) -> Iterator[MaskArgument]:
     """Yield the mask arguments to try, the most likely first.
 
-    A mask is not added to the scores if the docstring says what 1 means, and of no other kind if it says that it is
-    added. It has a shape that the docstring gives it. The mask of a second sequence is none of the first one.
+    A mask is not added to the scores if the docstring, or an example, says what 1 means, and of no other kind if the
+    docstring says that it is added. It has a shape that the docstring gives it. The mask of a second sequence is none of the first one.
     """
     given, (B, _) = _given(caller), _sizes(caller)
     documented = documented_arguments(caller.target.callee)
@@ -224,6 +224,7 @@ def _candidates(caller: Caller, known: Names, forms: Sequence[str]) -> Iterator[
     of_second = tuple(f"{name}_" for name, value in constants if value is MEMORY)
     for name in (it for it in _among(caller, known) if not it.startswith(of_second)):
         said = documented_polarity(documented.get(name, ""))
+        said = _polarity_of_example(caller.convention.constants.get(name)) if said is None else said
         declared = names.TRUE_KEEPS.get(caller.convention.word_for(name)) if said is None else said
         dtypes = (torch.bool, torch.int64, *([caller.dtype] if said is None else []))
         if is_documented_as_additive(documented.get(name, "")):
@@ -297,6 +298,22 @@ def _is_like(example: Tensor, form: str, dtype: torch.dtype, B: int) -> bool:
         and (of_numbers or not (example.is_floating_point() or example.dtype == torch.bool))
     )
     return same_axes and same_kind
+
+
+def _polarity_of_example(given: object) -> bool | None:
+    """Return whether 1 marks real tokens in an example's mask (B, T); None if it is no such mask, or does not tell.
+
+    All sequences begin with a real token, and some end with padding, or the other way round.
+    """
+    mask = given.value if isinstance(given, Resized) else None
+    if not isinstance(given, Resized) or not isinstance(mask, Tensor):
+        return None
+    if mask.dim() != 2 or given.axes.of(mask.shape) != "BT" or not is_binary(mask):
+        return None
+    for ends, other_ends in ((mask[:, 0], mask[:, -1]), (mask[:, -1], mask[:, 0])):
+        if (ends == ends[0]).all() and not (other_ends == other_ends[0]).all():
+            return bool(ends[0])
+    return None
 
 
 def _suggests_real_tokens(name: str) -> bool:
