@@ -216,7 +216,8 @@ def _candidates(caller: Caller, known: Names, forms: Sequence[str]) -> Iterator[
     """Yield the mask arguments to try, the most likely first.
 
     A mask is not added to the scores if the docstring, or an example, says what 1 means, and of no other kind if the
-    docstring says that it is added. It has a shape that the docstring gives it. The mask of a second sequence is none of the first one.
+    docstring says that it is added. It has a shape that the docstring gives it. The mask of a second sequence is none
+    of the first one.
     """
     given, (B, _) = _given(caller), _sizes(caller)
     documented = documented_arguments(caller.target.callee)
