@@ -45,6 +45,11 @@ def test_a_wrong_scale_is_that_of_the_variable(tmp_path):
         "k.mT) / temperature", "k.mT) / math.sqrt(size)"
     )
     assert found(tmp_path, wrong) == [("scale-wrong", "size = q.size(-2)")]
+    wrong = LOCAL_SCALE.replace("size = q.size(-1)", "M = x.shape[1]").replace(
+        "temperature = math.sqrt(size)", "pass"
+    )
+    name, line = found(tmp_path, wrong.replace("k.mT) / temperature", "k.mT) / math.sqrt(M)"))[0]
+    assert (name, line[:7]) == ("scale-wrong", "weights")
     wrong = LOCAL_SCALE.replace("k.mT) / temperature", "k.mT) / size")
     name, line = found(tmp_path, wrong)[0]
     assert (name, line[:7]) == ("scale-wrong", "weights")

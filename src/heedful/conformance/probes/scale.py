@@ -58,6 +58,10 @@ ATTRIBUTES: re.Pattern[str] = re.compile(r"\bself\.(\w+)\b")
 BOUNDING: tuple[str, ...] = ("tanh", "tanh_")
 UNPACKING: re.Pattern[str] = re.compile(r"\(?\w+,[\w\s,*]*\)? = [\w.]+\.(shape|size\(\))")
 """A statement that unpacks a shape."""
+SIZE: re.Pattern[str] = re.compile(r"\w+ = [\w.]+\.(shape\[-?\d\]|size\(-?\d\))$")
+"""A statement that takes one size of a tensor."""
+OF_FEATURES: re.Pattern[str] = re.compile(r"^[dcek]$|dk|d_|_d|dim|emb|hid|feat|chan|size|scal")
+"""What is in the name of a number of features, in lower case."""
 
 
 class _Scale(NamedTuple):
@@ -418,7 +422,8 @@ def _assignment_of_factor(
     """Return the line that gives a wrong number to the local variable that a step multiplies or divides by.
 
     A variable that holds the head size is right, and what the step does with it is wrong. So is one of several that a
-    shape is unpacked into: it is the size of another axis, and no scale.
+    shape is unpacked into, or one size that is not called a number of features: it is the size of another axis, and no
+    scale.
     """
     numbers = [it for it in step.arguments if isinstance(it, int | float) and it > 0]
     try:
@@ -435,7 +440,10 @@ def _assignment_of_factor(
             name, power = _variable_with_power(operand)
             assigned = name and last_assignment(evidence.subject.callee, step, name)
             made = [it for it in observation.trace if assigned and it.line == assigned.line]
-            unpacked = assigned and UNPACKING.match(assigned.source)
+            unpacked = assigned and (
+                UNPACKING.match(assigned.source)
+                or (SIZE.match(assigned.source) and not OF_FEATURES.search(name.lower()))
+            )
             if (
                 assigned
                 and not unpacked
