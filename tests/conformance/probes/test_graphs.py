@@ -119,6 +119,21 @@ def test_one_softmax_over_all_graphs_is_named(tmp_path):
     assert "loudness.softmax(0)" in bugs["softmax-wrong-dim"]
 
 
+LOOPING = CHOIRS.replace(
+    "        return sound.index_add(0, choir, heard[:, None] * self.voice(singers))\n",
+    "        for i in range(len(sound)):\n"
+    "            sound[i] = (heard[:, None] * self.voice(singers))[choir == i].sum(0)\n"
+    "        return sound\n",
+).replace("choir", "batch")
+
+
+def test_one_softmax_over_all_graphs_is_named_if_a_loop_sums_each_graph(tmp_path):
+    example = Example(torch.randn(6, 12), torch.tensor([0, 0, 1, 1, 1, 1]))
+    assert found_in(tmp_path, LOOPING, example) == {}
+    wrong = LOOPING.replace(HEARD.replace("choir", "batch"), "loudness.softmax(0)")
+    assert "loudness.softmax(0)" in found_in(tmp_path, wrong, example)["batch-mixed"]
+
+
 ROOMS = """import torch
 from torch import nn
 

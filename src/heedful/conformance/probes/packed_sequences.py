@@ -9,10 +9,15 @@ import torch
 from torch import Tensor
 
 from heedful.conformance.calling import names
+from heedful.conformance.calling.convention import output_candidates
 from heedful.conformance.calling.resizing import Resized, adds_up
+from heedful.conformance.calling.subject import Subject
+from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.forwarding import call_omitting
+from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.source import SourceLine, prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
 
@@ -30,9 +35,12 @@ def packed_sequences(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Change each token in turn: no output of another sequence may change."""
     (_, T), subject = evidence.inputs.sizes, evidence.subject
     found = _sequences(evidence)
-    if found is None or subject.convention.pooled:
+    if found is None:
         return
     name, sequence = found
+    if subject.convention.pooled:
+        yield from _mixed_in_pools(evidence, name, sequence)
+        return
     influence, same = evidence.influence[0, :, 0], sequence[:, None] == sequence
     leaks, own = influence & ~same, influence & same & ~torch.eye(T, dtype=torch.bool)
     if not leaks.any():
@@ -48,6 +56,34 @@ def packed_sequences(evidence: Evidence) -> Iterator[Finding | Fact]:
         f"T = {T}, lengths {', '.join(map(str, sequence.bincount().tolist()))}",
         call_omitting(subject.target.callee, name, names.MASKS) or SourceLine.of(attention),
     )
+
+
+def _mixed_in_pools(evidence: Evidence, name: str, sequence: Tensor) -> Iterator[Finding]:
+    """Change a token of the last sequence: no row of the result of another sequence may change."""
+    inputs, subject, last = evidence.inputs, evidence.subject, int(sequence.max())
+    changed = inputs.changed(0, int((sequence == last).nonzero()[0]))
+    before, after = (_rows_of_sequences(subject, it, last + 1) for it in (inputs, changed))
+    if before is None or after is None:
+        return
+    others = differing_entries(before, after)[:last].flatten(1).any(1)
+    if others.any():
+        softmax = (step for step in evidence.baseline.trace if step.operation in SOFTMAXES)
+        yield Finding(
+            "batch-mixed",
+            "bug",
+            f"By {name} there are {last + 1} sequences in a row. Changing a token of sequence {last} changes the "
+            f"result of sequence {int(others.nonzero()[0])}.",
+            f"T = {len(sequence)}, lengths {', '.join(map(str, sequence.bincount().tolist()))}",
+            SourceLine.of(next(softmax, None)),
+        )
+
+
+def _rows_of_sequences(subject: Subject, inputs: Inputs, count: int) -> Tensor | None:
+    """Return the first tensor in a result that has a row for each sequence; None if there is none."""
+    with torch.no_grad(), subject.isolated():
+        result = subject.trace(subject.arguments(inputs)).result
+    tensors = (it for it in output_candidates(result) if it.shape[:1] == (count,))
+    return next((it.detach() for it in tensors if it.dim() > 1), None)
 
 
 def _sequences(evidence: Evidence) -> tuple[str, Tensor] | None:
