@@ -389,6 +389,12 @@ def heads_last(q, k, v):
     return torch.einsum("ihqk,ikhd->iqhd", weights, v)
 
 
+def heads_commented(q, k, v):
+    # q, k, v all have 4 dimensions: [batch_size, n_steps, n_heads, head_size]
+    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    return attend(q, k, v).transpose(1, 2)
+
+
 class PartsOfPatches(Projected):
     """Attends over the third of four axes."""
 

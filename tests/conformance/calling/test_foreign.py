@@ -36,6 +36,7 @@ from heedful.errors import ArgumentError
         foreign.OfPacked,
         foreign.HeadsLast,
         foreign.heads_last,
+        foreign.heads_commented,
         foreign.PartsOfPatches,
         foreign.Rows,
         foreign.HandedOn,
@@ -73,6 +74,7 @@ def test_foreign_styles_are_called_without_a_false_alarm(target):
     [
         (foreign.HeadsLast, "(B, T, H, D)"),
         (foreign.heads_last, "(B, T, H, D)"),
+        (foreign.heads_commented, "(B, T, H, D)"),
         (foreign.PartsOfPatches, "(B, P, T, C)"),
         (foreign.Rows, "(T, P, B, C)"),
         (foreign.ChannelsLast, "(B, Y, X, C)"),

@@ -74,11 +74,21 @@ NUMPY = """
         """
 
 
+BELOW = """
+
+        Args:
+            src_mask:
+                Of shape (T, T).
+                Its non-zero entries are not allowed to attend.
+        """
+
+
+@pytest.mark.parametrize("docstring", [NUMPY, BELOW])
 @pytest.mark.parametrize(
     ("applied", "bugs"), [(FILL, []), (FILL.replace("(attn", "(~attn"), ["mask-inverted"])]
 )
-def test_a_docstring_in_the_style_of_numpy_states_the_polarity(tmp_path, applied, bugs):
-    source = BLOCK.replace("ARGS", BOTH).replace("src_mask: SAID", NUMPY).replace(FILL, applied)
+def test_a_description_below_its_entry_states_the_polarity(tmp_path, docstring, applied, bugs):
+    source = BLOCK.replace("ARGS", BOTH).replace("src_mask: SAID", docstring).replace(FILL, applied)
     with written(tmp_path, source) as target:
         assert [bug.name for bug in check(target).bugs] == bugs
 

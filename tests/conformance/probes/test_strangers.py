@@ -309,6 +309,30 @@ def _patches():
     return torch.randn(1, 10, 16), image[:, None] == image
 
 
+# The values of the largest scores are gathered, so that no product sums over the tokens.
+LARGEST = (
+    HEAD
+    + """
+    def __init__(self, width=32, heads=4, topk=3):
+        super().__init__()
+        self.heads, self.topk = heads, topk
+        self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
+
+    def split(self, x):
+        B, N, C = x.shape
+        return x.view(B, N, self.heads, C // self.heads).transpose(1, 2)
+
+    def forward(self, x):
+        B, N, C = x.shape
+        q, k, v = self.split(self.q(x)), self.split(self.k(x)), self.split(self.v(x))
+        scores, places = (q @ k.mT / math.sqrt(q.shape[-1])).topk(self.topk)
+        places = places.unsqueeze(-1).expand(*places.shape, q.shape[-1])
+        chosen = torch.gather(v.unsqueeze(2).expand(-1, -1, N, -1, -1), -2, places)
+        context = torch.einsum("bhqk,bhqkd->bhqd", scores.softmax(-1), chosen)
+        return self.o(context.transpose(1, 2).reshape(B, N, C))
+"""
+)
+
 EXAMPLES = {
     GATED: lambda: torch.randn(7, 16),
     GRAPH: _edges,
@@ -349,9 +373,10 @@ def bugs_of(folder, source, options):
         DIALOGUE,
         TABLE,
         MIXED,
+        LARGEST,
     ],
     ids=(
-        "segments gated ahead graph video images patches folded relative local dialogue table mixed".split()  # noqa: SIM905
+        "segments gated ahead graph video images patches folded relative local dialogue table mixed largest".split()  # noqa: SIM905
     ),
 )
 def test_sound_modules_are_left_alone(tmp_path, source):
@@ -382,6 +407,13 @@ def test_sound_modules_are_left_alone(tmp_path, source):
         (LOCAL, "-1e30", "-torch.inf", "nan-on-masked-rows", ""),
         (MIXED, "(1 - self.mix) * context", "(1 - self.mix) * x", "attention-ignored", ""),
         (TABLE, "is_causal=causal", "is_causal=False", "future-leak", "scaled_dot"),
+        (
+            LARGEST,
+            "x.view(B, N, self.heads, C // self.heads).transpose(1, 2)",
+            "x.view(B, self.heads, N, C // self.heads)",
+            "heads-mixed-split",
+            "x.view(B, self.heads",
+        ),
     ],
 )
 def test_mistakes_are_named(tmp_path, source, old, new, name, line):

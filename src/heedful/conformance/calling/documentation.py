@@ -16,7 +16,9 @@ STATEMENT: re.Pattern[str] = re.compile(
     r"[`*]*(\w+)[`*]*\s+((?:=|is|are|marks?|holds?|has|contains?|must be|should be)\s[^.;]*)"
 )
 NEXT_ENTRY: re.Pattern[str] = re.compile(r"(?<=[.)])\s+(?=\w+: )")  # on the same line
-OF_TYPE: re.Pattern[str] = re.compile(r"\s*\w+ : \S")  # in the style of NumPy
+# An entry whose description goes on below it: `name : type` in the style of NumPy, or `name: `, unlike a title.
+ENTRY: re.Pattern[str] = re.compile(r"\s*(\w+ : \S|[a-z]\w*:( |$))")
+SEVERAL: re.Pattern[str] = re.compile(r"\w+(, ?\w+)+\b")  # parameters that a comment is about
 # A comment behind a parameter on a line of its own, or behind the signature of a function of one mask.
 OF_PARAMETER: re.Pattern[str] = re.compile(r"^\s*(\w+)\s*(?:[:=][^#]*)?,?\s*#\s*(.*)$")
 
@@ -34,10 +36,10 @@ def docstring_lines(target: Callable[..., Any]) -> Iterator[str]:
 
 
 def _entries(docstring: str) -> list[str]:
-    """Return the lines of a docstring, with the description below a line `name : type` at the end of that line."""
+    """Return the lines of a docstring, with the description below an entry at the end of the entry's line."""
     lines: list[str] = []
     for line in docstring.splitlines():
-        if lines and OF_TYPE.match(lines[-1]) and _indent(line) > _indent(lines[-1]):
+        if lines and ENTRY.match(lines[-1]) and _indent(line) > _indent(lines[-1]):
             lines[-1] += f" {line.strip()}"
         else:
             lines.append(line)
@@ -49,12 +51,14 @@ def _indent(line: str) -> int:
 
 
 def comment_lines(target: Callable[..., Any]) -> Iterator[str]:
-    """Yield the comments on lines of their own that begin with a parameter, as `# x: (batch, length)`."""
+    """Yield the comments on lines of their own that begin with parameters, such as `# x: (batch, length)`."""
     for function in functions_of(target):
         parameters = inspect.signature(function).parameters
         for line in _source_lines(function):
             mark, comment = line.strip()[:1], line.strip().lstrip("# ")
-            if mark == "#" and comment.partition(":")[0].strip() in parameters:
+            several = SEVERAL.match(comment)
+            named = comment.partition(":")[0] if several is None else several[0]
+            if mark == "#" and all(name.strip() in parameters for name in named.split(",")):
                 yield comment
 
 

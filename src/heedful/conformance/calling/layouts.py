@@ -149,6 +149,7 @@ def _documented_axis(text: str) -> str:
         "sequence": "T",
         "height": "T",
         "tokens": "T",
+        "steps": "T",
     }
     return next((letters[word] for word in words if word in letters), " ")
 

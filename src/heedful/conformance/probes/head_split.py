@@ -12,7 +12,7 @@ from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import CHANGED, Evidence
 from heedful.conformance.evidence.noise import INDICES
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.probes.token_labels import scattering_view, tearing_view
+from heedful.conformance.probes.token_labels import displacing_view, scattering_view, tearing_view
 from heedful.conformance.recording.dataflow import (
     JOINING,
     PRODUCTS,
@@ -67,19 +67,23 @@ def head_split(evidence: Evidence) -> Iterator[Finding | Fact]:
 
 
 def _torn_operands(evidence: Evidence) -> Iterator[Finding]:
-    """Report an operand of a product that does not compare tokens, because a view has torn them."""
+    """Report an operand of a product that does not compare tokens, because a view has torn or displaced them."""
     B, T = evidence.inputs.sizes
     for step in evidence.baseline.trace:
         for source in step.inputs if step.operation in PRODUCTS else ():
-            torn = tearing_view(steps_from_projection(evidence.baseline, source))
-            if torn is not None:
-                proof = (
-                    f"The features of one token are spread over several of the rows {times(torn.shape)}, beside those "
-                    "of others: a view mixes tokens."
-                )
-                case = f"B = {B}, T = {T}"
-                yield Finding("heads-mixed-split", "bug", proof, case, SourceLine.of(torn))
-                return
+            path = steps_from_projection(evidence.baseline, source)
+            torn, displaced = tearing_view(path), displacing_view(path, T)
+            view = torn or displaced
+            if view is None:
+                continue
+            rows = "several of the rows" if torn else "rows of other tokens, in other heads, of"
+            proof = (
+                f"The features of one token are spread over {rows} {times(view.shape)}, beside those of others: a view "
+                "mixes tokens."
+            )
+            case = f"B = {B}, T = {T}"
+            yield Finding("heads-mixed-split", "bug", proof, case, SourceLine.of(view))
+            return
 
 
 def _follows_another(evidence: Evidence, attention: RecordedAttention) -> bool:

@@ -37,6 +37,31 @@ def tearing_view(path: list[Step]) -> Step | None:
     return torn
 
 
+def displacing_view(path: list[Step], tokens: int) -> Step | None:
+    """Return the view after which the row of a token holds other tokens in other heads.
+
+    Args:
+        path: The steps from a projection of tokens (…, T, C) to an operand of a product.
+        tokens: The number of tokens T.
+
+    Returns:
+        The last view; None if some axis has one token at each index, or none has as many rows as there are tokens.
+    """
+    if len(path) < 2 or path[0].operation != "linear" or path[0].shape[-2:-1] != (tokens,):
+        return None
+    values = {path[0].index: _labels(path[0]) % tokens}
+    for step in path[1:]:
+        rearranged = _replayed(step, values)
+        if rearranged is None:
+            return None
+        values[step.index] = rearranged
+    labels = values[path[-1].index]
+    rows = [
+        labels.movedim(n, 0).flatten(1) for n, size in enumerate(labels.shape) if size == tokens
+    ]
+    return path[-1] if rows and not any((it == it[:, :1]).all() for it in rows) else None
+
+
 def scattering_view(path: list[Step], grid: tuple[int, ...], rows: int) -> Step | None:
     """Return the view after which rows that are compared hold pixels that make up no lines of the image.
 
