@@ -132,3 +132,31 @@ def test_the_projected_tokens_of_a_map_stay_in_their_rows(tmp_path, wrong):
     source = PROJECTED.replace("out.transpose(1, 2).reshape", "out.reshape") if wrong else PROJECTED
     bugs = [("heads-mixed-merge", "out = out.reshape(B, C, H, W)")] if wrong else []
     assert found(tmp_path, source, None) == bugs
+
+
+POSITIONS = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    '''Attention over the pixels of a feature map, (B, C, H, W), whose weights are turned for the product.'''
+
+    def __init__(self, channels=16):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Conv2d(channels, channels, 1) for _ in range(3))
+
+    def forward(self, x):
+        B, C, H, W = x.shape
+        q = self.q(x).view(B, C, H * W).permute(0, 2, 1)
+        scores = torch.bmm(q, self.k(x).view(B, C, H * W)) / C**0.5
+        weights = scores.softmax(dim=-1)
+        out = torch.bmm(self.v(x).view(B, C, H * W), weights.permute(0, 2, 1))
+        return x + out.view(B, C, H, W)
+"""
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_softmax_over_the_queries_before_weights_are_permuted(tmp_path, wrong):
+    source = POSITIONS.replace("dim=-1", "dim=1") if wrong else POSITIONS
+    bugs = [("softmax-wrong-dim", "weights = scores.softmax(dim=1)")] if wrong else []
+    assert found(tmp_path, source, None) == bugs

@@ -323,7 +323,17 @@ def _side_of_queries(
 
 
 def _transpositions(steps: Iterable[Step]) -> int:
-    return sum(step.operation in TRANSPOSING for step in steps)
+    return sum(step.operation in TRANSPOSING or _permutes_last(step) for step in steps)
+
+
+def _permutes_last(step: Step) -> bool:
+    """Check whether a step is a permute that only exchanges the last two axes."""
+    axes = [
+        it for it in _flattened((*step.arguments, *step.keywords.values())) if isinstance(it, int)
+    ]
+    n = len(step.shape)
+    exchanged = [*range(n - 2), n - 1, n - 2]
+    return step.operation == "permute" and [axis % n for axis in axes] == exchanged
 
 
 def _queries_and_keys(scores: Product, queries: int, tokens: int) -> tuple[Tensor, Tensor] | None:
