@@ -89,6 +89,7 @@ class _Finder:
         self._features = feature_sizes(self._steps)
         self._scores: dict[int, Product] = {}
         self._contexts: set[int] = set()
+        self._parts: set[int] = set()
 
     def product(self, step: Step) -> Product | None:
         """Return a step as a product of two tensors that depend on tokens; None if it is something else.
@@ -124,7 +125,9 @@ class _Finder:
     def attentions_ending_in(self, context: Product) -> Iterator[RecordedAttention]:
         """Yield the attention, if any, whose weights a product multiplies by values."""
         for side in (0, 1):
-            for scores in self.products_behind(context, side):
+            behind = self.products_behind(context, side)
+            # The parts of joined scores are taken out in the order in which they were joined.
+            for scores in sorted(behind, key=lambda it: it.step.index in self._parts):
                 if self.sums_over_tokens(scores):
                     continue
                 attention = _attention(self._observation, scores, context, side)
@@ -132,6 +135,8 @@ class _Finder:
                     # A context is not the scores of another attention.
                     del self._scores[context.step.index]
                     self._contexts.add(context.step.index)
+                    if attention.joining_step is not None:
+                        self._parts.add(scores.step.index)
                     yield attention
                     return
 
