@@ -68,9 +68,9 @@ class Attention(nn.Module):
 """
 
 
-def found(tmp_path, source, example):
+def found(tmp_path, source, example, **options):
     with written(tmp_path, source) as target:
-        report = check(target, example=example)
+        report = check(target, example=example, **options)
     return [(bug.name, bug.place.source if bug.place else "") for bug in report.bugs]
 
 
@@ -245,3 +245,61 @@ def test_near_and_far_keys_share_a_softmax(tmp_path):
         "weights-wrong",
         "return weights[..., :T].mT @ v + weights[..., T:] @ far",
     )
+
+
+FRAMES = """import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Attention(nn.Module):
+    '''The patches of a frame see each other, and then those at their place in earlier frames.
+
+    x: (batch, frames, patches, width)
+    '''
+
+    def __init__(self, width=16):
+        super().__init__()
+        self.within, self.between = nn.Linear(width, 3 * width), nn.Linear(width, 3 * width)
+
+    def forward(self, x):
+        q, k, v = self.within(x).chunk(3, -1)
+        x = x + F.scaled_dot_product_attention(q, k, v)
+        q, k, v = self.between(x.transpose(1, 2)).chunk(3, -1)
+        hidden = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+        scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(hidden, -torch.inf)
+        y = scores.softmax(-1) @ v
+        return x + y.transpose(1, 2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "bugs"),
+    [
+        ("", "", []),
+        (
+            ".masked_fill(hidden, -torch.inf)",
+            "",
+            [("future-leak", "y = scores.softmax(-1) @ v")],
+        ),
+        (
+            ".triu(1)",
+            ".tril(-1)",
+            [
+                (
+                    "mask-inverted",
+                    "hidden = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril(-1)",
+                )
+            ],
+        ),
+    ],
+)
+def test_the_patches_of_a_frame_come_together(tmp_path, old, new, bugs):
+    example = (torch.randn(2, 6, 4, 16),)
+    assert found(tmp_path, FRAMES.replace(old, new), example, causal=True) == bugs
+
+
+def test_the_pixels_of_a_row_come_one_after_another(tmp_path):
+    source = FRAMES.replace("frame", "row").replace("patches", "pixels")
+    ((name, _),) = found(tmp_path, source, (torch.randn(2, 6, 4, 16),), causal=True)
+    assert name == "future-leak"
