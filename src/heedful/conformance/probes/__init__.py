@@ -75,6 +75,7 @@ from heedful.conformance.probes import (
     vector_weights,
     window,
     window_partition,
+    wrapped_attention,
 )
 from heedful.conformance.probes.probe import Probe
 
@@ -107,6 +108,7 @@ PROBES: tuple[Probe, ...] = (
     position_bias.position_bias,
     normalized_values.normalized_values,
     token_mixing.token_mixing,
+    wrapped_attention.wrapped_attention,
     head_split.head_split,
     batch_independence.batch_independence,
     packed_sequences.packed_sequences,
