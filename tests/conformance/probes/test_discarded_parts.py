@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from attentions_with_caches import written
 from torch import nn
 from torch.nn import functional as F
 
@@ -134,3 +135,64 @@ def test_an_inverted_mask_of_a_fused_call_is_named_where_it_is_made(target, word
     assert bug.name == "mask-inverted"
     assert bug.place is not None
     assert bug.place.source.startswith(word)
+
+
+WRAPPED = """import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class SelfAttention(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x):
+        return self.out(F.scaled_dot_product_attention(*self.qkv(x).chunk(3, -1)))
+
+
+class Gated(nn.Module):
+    '''Adds a part to the tokens by a gate that is closed at first.'''
+
+    def __init__(self, width, inner):
+        super().__init__()
+        self.norm, self.gate = nn.LayerNorm(width), nn.Parameter(torch.zeros(1))
+        self.inner = inner
+
+    def forward(self, x):
+        return x + self.gate * self.inner(self.norm(x))
+
+
+class Attention(nn.Module):
+    def __init__(self, width=32):
+        super().__init__()
+        self.mixed = nn.Conv1d(width, width, 3, padding=1)
+        self.attended = Gated(width, SelfAttention(width))
+
+    def forward(self, x):
+        return self.attended(x + self.mixed(x.mT).mT)
+"""
+
+
+@pytest.mark.parametrize(
+    ("edits", "lines"),
+    [
+        ({}, []),
+        ({"self.inner(self.norm(x))": "self.norm(x)"}, ["return x + self.gate * self.norm(x)"]),
+        # Another class may call what the wrapper keeps.
+        ({"self.inner(self.norm(x))": "self.norm(x)", "mixed(x.mT).mT": "attended.inner(x)"}, []),
+        # Nobody gave the module this part.
+        (
+            {"self.inner(self.norm(x))": "self.norm(x)", "inner = inner": "inner = SelfAttention(width)"},
+            [],
+        ),
+    ],
+)  # fmt: skip
+def test_a_module_calls_the_attention_that_it_is_given(tmp_path, edits, lines):
+    source = WRAPPED
+    for old, new in edits.items():
+        assert old in source
+        source = source.replace(old, new)
+    with written(tmp_path, source) as target:
+        bugs = [bug for bug in check(target).bugs if bug.name == "attention-ignored"]
+    assert [bug.place and bug.place.source for bug in bugs] == lines

@@ -437,3 +437,26 @@ def test_a_mask_that_is_the_same_for_every_query_is_named(tmp_path):
     )
     (bug, *_) = found(tmp_path, wrong, causal=True)
     assert bug == ("future-leak", "empty = torch.where(place > T - 1, -1e9, 0.0)[None]")
+
+
+SIGNAL = """class Attention(nn.Module):
+    '''x: (batch, channels, samples)'''
+
+    def __init__(self, channels=16, num_heads=4):
+        super().__init__()
+        self.norm = nn.GroupNorm(1, channels)
+        self.attn = nn.MultiheadAttention(channels, num_heads, batch_first=True)
+
+    def forward(self, x):
+        y = self.norm(x).transpose(1, 2)
+        y, _ = self.attn(y, y, y)
+        return x + y.transpose(1, 2)
+"""
+
+
+def test_a_documented_shape_says_that_sequences_come_first(tmp_path):
+    example = (torch.randn(2, 16, 12),)
+    assert found(tmp_path, SIGNAL, example) == []
+    wrong = SIGNAL.replace(", batch_first=True", "")
+    line = "self.attn = nn.MultiheadAttention(channels, num_heads)"
+    assert found(tmp_path, wrong, example) == [("batch-mixed", line)]

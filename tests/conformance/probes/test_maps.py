@@ -68,9 +68,9 @@ class Attention(nn.Module):
 """
 
 
-def found(tmp_path, source, example):
+def found(tmp_path, source, example, **options):
     with written(tmp_path, source) as target:
-        report = check(target, example=example)
+        report = check(target, example=example, **options)
     return [(bug.name, bug.place.source if bug.place else "") for bug in report.bugs]
 
 
@@ -132,3 +132,174 @@ def test_the_projected_tokens_of_a_map_stay_in_their_rows(tmp_path, wrong):
     source = PROJECTED.replace("out.transpose(1, 2).reshape", "out.reshape") if wrong else PROJECTED
     bugs = [("heads-mixed-merge", "out = out.reshape(B, C, H, W)")] if wrong else []
     assert found(tmp_path, source, None) == bugs
+
+
+POSITIONS = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    '''Attention over the pixels of a feature map, (B, C, H, W), whose weights are turned for the product.'''
+
+    def __init__(self, channels=16):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Conv2d(channels, channels, 1) for _ in range(3))
+
+    def forward(self, x):
+        B, C, H, W = x.shape
+        q = self.q(x).view(B, C, H * W).permute(0, 2, 1)
+        scores = torch.bmm(q, self.k(x).view(B, C, H * W)) / C**0.5
+        weights = scores.softmax(dim=-1)
+        out = torch.bmm(self.v(x).view(B, C, H * W), weights.permute(0, 2, 1))
+        return x + out.view(B, C, H, W)
+"""
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_softmax_over_the_queries_before_weights_are_permuted(tmp_path, wrong):
+    source = POSITIONS.replace("dim=-1", "dim=1") if wrong else POSITIONS
+    bugs = [("softmax-wrong-dim", "weights = scores.softmax(dim=1)")] if wrong else []
+    assert found(tmp_path, source, None) == bugs
+
+
+CRISS_CROSS = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    '''A voxel of a volume, (B, C, Z, Y, X), attends to those on the lines through it along Z and X.'''
+
+    def __init__(self, channels=16):
+        super().__init__()
+        self.qkv = nn.Conv3d(channels, 3 * channels, 1)
+
+    def forward(self, x):
+        B, C, Z, Y, X = x.shape
+        q, k, v = self.qkv(x).chunk(3, 1)
+        along_z = [t.permute(0, 4, 3, 2, 1).reshape(B * X * Y, Z, C) for t in (q, k, v)]
+        along_x = [t.permute(0, 2, 3, 4, 1).reshape(B * Z * Y, X, C) for t in (q, k, v)]
+        scores_z = torch.bmm(along_z[0], along_z[1].mT).view(B, X, Y, Z, Z).permute(0, 3, 2, 1, 4)
+        scores_x = torch.bmm(along_x[0], along_x[1].mT).view(B, Z, Y, X, X)
+        weights = (torch.cat([scores_z, scores_x], -1) / C**0.5).softmax(-1)
+        weights_z = weights[..., :Z].permute(0, 3, 2, 1, 4)
+        weights_x = weights[..., Z:]
+        out_z = torch.bmm(weights_z.reshape(B * X * Y, Z, Z), along_z[2])
+        out_x = torch.bmm(weights_x.reshape(B * Z * Y, X, X), along_x[2])
+        out_z = out_z.view(B, X, Y, Z, C).permute(0, 4, 3, 2, 1)
+        return x + out_z + out_x.view(B, Z, Y, X, C).permute(0, 4, 1, 2, 3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "bugs"),
+    [
+        ("", "", []),
+        (
+            "weights[..., :Z].permute(0, 3, 2, 1, 4)",
+            "weights[..., :Z].permute(0, 3, 2, 4, 1)",
+            [("weights-wrong", "weights_z = weights[..., :Z].permute(0, 3, 2, 4, 1)")],
+        ),
+        (
+            ".softmax(-1)",
+            ".softmax(3)",
+            [
+                (
+                    "softmax-wrong-dim",
+                    "weights = (torch.cat([scores_z, scores_x], -1) / C**0.5).softmax(3)",
+                )
+            ],
+        ),
+    ],
+)
+def test_lines_of_a_volume_share_a_softmax(tmp_path, old, new, bugs):
+    example = (torch.randn(2, 16, 4, 5, 3),)
+    assert found(tmp_path, CRISS_CROSS.replace(old, new), example) == bugs
+
+
+NEAR_AND_FAR = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    '''A token attends to all tokens and, beside them in one softmax, to their sums up to each of them.'''
+
+    def __init__(self, width=32):
+        super().__init__()
+        self.q, self.k, self.v, self.far = (nn.Linear(width, width) for _ in range(4))
+
+    def forward(self, x):
+        B, T, C = x.shape
+        far = self.far(x.cumsum(1))
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        scores = torch.cat([q @ k.mT, q @ far.mT], -1) * C**-0.5
+        weights = scores.softmax(-1)
+        return weights[..., :T] @ v + weights[..., T:] @ far
+"""
+
+
+def test_near_and_far_keys_share_a_softmax(tmp_path):
+    assert found(tmp_path, NEAR_AND_FAR, None) == []
+    source = NEAR_AND_FAR.replace("[..., :T] @ v", "[..., :T].mT @ v")
+    ((name, line),) = found(tmp_path, source, None)
+    assert (name, line) == (
+        "weights-wrong",
+        "return weights[..., :T].mT @ v + weights[..., T:] @ far",
+    )
+
+
+FRAMES = """import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Attention(nn.Module):
+    '''The patches of a frame see each other, and then those at their place in earlier frames.
+
+    x: (batch, frames, patches, width)
+    '''
+
+    def __init__(self, width=16):
+        super().__init__()
+        self.within, self.between = nn.Linear(width, 3 * width), nn.Linear(width, 3 * width)
+
+    def forward(self, x):
+        q, k, v = self.within(x).chunk(3, -1)
+        x = x + F.scaled_dot_product_attention(q, k, v)
+        q, k, v = self.between(x.transpose(1, 2)).chunk(3, -1)
+        hidden = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+        scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(hidden, -torch.inf)
+        y = scores.softmax(-1) @ v
+        return x + y.transpose(1, 2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "bugs"),
+    [
+        ("", "", []),
+        (
+            ".masked_fill(hidden, -torch.inf)",
+            "",
+            [("future-leak", "y = scores.softmax(-1) @ v")],
+        ),
+        (
+            ".triu(1)",
+            ".tril(-1)",
+            [
+                (
+                    "mask-inverted",
+                    "hidden = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril(-1)",
+                )
+            ],
+        ),
+    ],
+)
+def test_the_patches_of_a_frame_come_together(tmp_path, old, new, bugs):
+    example = (torch.randn(2, 6, 4, 16),)
+    assert found(tmp_path, FRAMES.replace(old, new), example, causal=True) == bugs
+
+
+def test_the_pixels_of_a_row_come_one_after_another(tmp_path):
+    source = FRAMES.replace("frame", "row").replace("patches", "pixels")
+    ((name, _),) = found(tmp_path, source, (torch.randn(2, 6, 4, 16),), causal=True)
+    assert name == "future-leak"

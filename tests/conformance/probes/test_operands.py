@@ -137,3 +137,51 @@ def test_a_mask_that_hides_the_wrong_one_of_two_joined_sequences(tmp_path):
     with written(tmp_path, wrong) as target:
         (bug,) = check(target, example=example).bugs
     assert bug.name == "padding-leak"
+
+
+DECODER = """import torch
+from torch import nn
+
+
+class MultiHead(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.w_q, self.w_k, self.w_v, self.out = (nn.Linear(width, width) for _ in range(4))
+
+    def forward(self, query, key, value, hidden=None):
+        q, k, v = self.w_q(query), self.w_k(key), self.w_v(value)
+        q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in (q, k, v))
+        scores = q @ k.mT * q.shape[-1] ** -0.5
+        if hidden is not None:
+            scores = scores.masked_fill(hidden, -torch.inf)
+        return self.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+class Attention(nn.Module):
+    '''A layer of a decoder.'''
+
+    def __init__(self, width=32, heads=4):
+        super().__init__()
+        self.own, self.other = MultiHead(width, heads), MultiHead(width, heads)
+
+    def forward(self, x, memory, hidden=None):
+        x = x + self.own(x, x, x, hidden)
+        x = x + self.other(x, memory, memory)
+        return x
+"""
+
+
+@pytest.mark.parametrize("said", [False, True])
+def test_outputs_of_an_encoder_that_nothing_reads_are_named(tmp_path, said):
+    with written(tmp_path, DECODER) as target:
+        assert not check(target, causal=True).bugs
+    source = DECODER.replace("(x, memory, memory)", "(x, x, x)")
+    if said:
+        source = source.replace("A layer of a decoder.", "A layer of a decoder; memory is ignored.")
+    with written(tmp_path, source) as target:
+        bugs = check(target, causal=True).bugs
+    named = [(bug.name, bug.place and bug.place.source) for bug in bugs]
+    line = "x = x + self.other(x, x, x)"
+    assert said or named == [("context-wrong", line)]
+    assert not said or "context-wrong" not in dict(named)

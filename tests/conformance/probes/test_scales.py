@@ -57,6 +57,25 @@ class StatesAsKeysAlone(nn.Module):
         return (query @ key.mT).softmax(-1) @ value
 
 
+class StateAsQuery(nn.Module):
+    """Compares the state of a decoder with the keys that an encoder has projected; nothing is trained."""
+
+    def forward(self, state: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        energy = torch.bmm(keys, state.unsqueeze(2)).squeeze(2)
+        return torch.bmm(energy.softmax(1).unsqueeze(1), values).squeeze(1)
+
+
+class ProjectedStateAsQuery(StateAsQuery):
+    """Projects all three, as attention with a scale does."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(d_model, d_model) for _ in range(3))
+
+    def forward(self, state: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        return super().forward(self.q(state), self.k(keys), self.v(values))
+
+
 class StatedScale(ProjectedKeys):
     """Multiplies the scores by a number that whoever builds it has to state."""
 
@@ -100,12 +119,12 @@ def levels(definition: type[nn.Module]) -> list[str]:
     return [finding.level for finding in findings if finding.name == "scale-missing"]
 
 
-@pytest.mark.parametrize("definition", [TokensAsKeys, StatesAsKeys])
+@pytest.mark.parametrize("definition", [TokensAsKeys, StatesAsKeys, StateAsQuery])
 def test_attention_to_unprojected_tokens_needs_no_scale(definition) -> None:
     assert levels(definition) == ["convention"]
 
 
-@pytest.mark.parametrize("definition", [ProjectedKeys, StatesAsKeysAlone])
+@pytest.mark.parametrize("definition", [ProjectedKeys, StatesAsKeysAlone, ProjectedStateAsQuery])
 def test_attention_to_keys_beside_values_needs_a_scale(definition) -> None:
     assert levels(definition) == ["bug"]
 

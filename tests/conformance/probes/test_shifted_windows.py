@@ -148,3 +148,60 @@ def test_windows_that_are_cut_without_a_transposition_are_no_squares(tmp_path):
     assert bug.place.source.startswith("return t.reshape(-1, n * n")
     with written(tmp_path, CUT) as target:
         assert not check(target).bugs
+
+
+PADDED = (
+    BLOCK[: BLOCK.index("class Attention")]
+    + """
+class Attention(nn.Module):
+    def __init__(self, width=16, heads=2, n=4, shift=2):
+        super().__init__()
+        self.n, self.shift = n, shift
+        self.attn = Local(width, heads, n)
+
+    def hidden(self, real):
+        regions = torch.zeros(real.shape)
+        bounds = (slice(0, -self.n), slice(-self.n, -self.shift), slice(-self.shift, None))
+        for i, rows in enumerate(bounds):
+            for j, columns in enumerate(bounds):
+                regions[:, rows, columns] = 3 * i + j
+        ids = to_windows(torch.where(real, regions, -1.0), self.n).squeeze(-1)
+        return torch.where(ids[:, None] == ids[:, :, None], 0.0, -torch.inf)
+
+    def shifted(self, t, by):
+        return t.roll((by, by), (1, 2))
+
+    def forward(self, image):
+        B, H, W, C = image.shape
+        more = (0, 0, 0, -W % self.n, 0, -H % self.n)
+        real = torch.ones(1, H, W, 1, dtype=torch.bool)
+        real = self.shifted(nn.functional.pad(real, more), -self.shift)
+        y = nn.functional.pad(image, more)
+        y = self.shifted(y, -self.shift)
+        windows = self.attn(to_windows(y, self.n), self.hidden(real))
+        y = self.shifted(from_windows(windows, self.n, *y.shape[1:3]), self.shift)[:, :H, :W]
+        return image + y
+"""
+)
+
+
+def test_an_image_is_padded_before_it_is_shifted(tmp_path):
+    example = (torch.randn(2, 7, 7, 16),)
+    with written(tmp_path, PADDED) as target:
+        assert not check(target, example=example).bugs
+    wrong = PADDED
+    for old, new in {
+        "self.shifted(nn.functional.pad(real, more), -self.shift)": (
+            "nn.functional.pad(self.shifted(real, -self.shift), more)"
+        ),
+        "y = nn.functional.pad(image, more)": "y = self.shifted(image, -self.shift)",
+        "y = self.shifted(y, -self.shift)": "y = nn.functional.pad(y, more)",
+        "self.shifted(from_windows(windows, self.n, *y.shape[1:3]), self.shift)[:, :H, :W]": (
+            "self.shifted(from_windows(windows, self.n, *y.shape[1:3])[:, :H, :W], self.shift)"
+        ),
+    }.items():
+        assert old in wrong
+        wrong = wrong.replace(old, new)
+    with written(tmp_path, wrong) as target:
+        (bug,) = check(target, example=example).bugs
+    assert (bug.name, bug.place.source) == ("weights-wrong", "y = nn.functional.pad(y, more)")

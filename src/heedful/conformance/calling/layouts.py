@@ -61,13 +61,13 @@ def likely_layouts(target: Callable[..., Any]) -> Layouts:
         for axes in shapes
         if axes.startswith(("BT", "TB")) or (len(axes) == 3 and axes.startswith("B"))
     )
-    documented = (
-        axes.startswith("BT") for axes in documented_axes(target) if axes[:2] in ("BT", "TB")
-    )
-    stated = (own, next(unpacked, None), next(documented, None))
+    described = [*documented_axes(target)]
+    documented = (axes.startswith("BT") for axes in described if axes[:2] in ("BT", "TB"))
+    sequences_first = (True for axes in described if len(axes) == 3 and axes.startswith("B"))
+    stated = (own, *(next(it, None) for it in (unpacked, documented, sequences_first)))
     evidence = (*stated, inner)
     batch_first = next((answer for answer in evidence if answer is not None), True)
-    of_heads = [it for it in (*shapes, *documented_axes(target)) if it[:3] in ("BTH", "BHT")]
+    of_heads = [it for it in (*shapes, *described) if it[:3] in ("BTH", "BHT")]
     return Layouts(
         tokens=("(B, T, C)", "(T, B, C)") if batch_first else ("(T, B, C)", "(B, T, C)"),
         heads="(B, T, H, D)" if "BTH" in [it[:3] for it in of_heads] else "(B, H, T, D)",

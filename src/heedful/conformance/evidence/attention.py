@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from torch import Tensor
 
+from heedful.conformance.recording.dataflow import JOINING
 from heedful.observation import Source, Step
 
 FAINT = 1e-12
@@ -66,6 +68,23 @@ class RecordedAttention:
     def visible(self) -> Tensor:
         """(L, Tq, Tk) Boolean, True where a key has a weight above `FAINT`, or NaN."""
         return ~(self.applied_weights.abs() < FAINT)
+
+    @cached_property
+    def joining_step(self) -> Step | None:
+        """The step that joins the scores to those of other products before a softmax of all; None if none does.
+
+        The weights are then a part of what the softmax returns, and only the parts together sum to 1.
+        """
+        softmax = self.softmax_step
+        if softmax is None or self.fused:
+            return None
+        own = {step.index for step in self.chain}
+        for step in self.chain:
+            beside = [it for it in step.inputs if it.step is not None and it.step not in own]
+            if step.operation in JOINING and step.index < softmax.index and beside:
+                parts = math.prod(softmax.shape) > self.applied_weights.numel()
+                return step if parts else None
+        return None
 
     def without_empty_slots(self, tokens: int) -> RecordedAttention:
         """Return the attention without the keys after the last token, if these are empty cache slots.

@@ -89,6 +89,7 @@ class _Finder:
         self._features = feature_sizes(self._steps)
         self._scores: dict[int, Product] = {}
         self._contexts: set[int] = set()
+        self._parts: set[int] = set()
 
     def product(self, step: Step) -> Product | None:
         """Return a step as a product of two tensors that depend on tokens; None if it is something else.
@@ -124,7 +125,9 @@ class _Finder:
     def attentions_ending_in(self, context: Product) -> Iterator[RecordedAttention]:
         """Yield the attention, if any, whose weights a product multiplies by values."""
         for side in (0, 1):
-            for scores in self.products_behind(context, side):
+            behind = self.products_behind(context, side)
+            # The parts of joined scores are taken out in the order in which they were joined.
+            for scores in sorted(behind, key=lambda it: it.step.index in self._parts):
                 if self.sums_over_tokens(scores):
                     continue
                 attention = _attention(self._observation, scores, context, side)
@@ -132,6 +135,8 @@ class _Finder:
                     # A context is not the scores of another attention.
                     del self._scores[context.step.index]
                     self._contexts.add(context.step.index)
+                    if attention.joining_step is not None:
+                        self._parts.add(scores.step.index)
                     yield attention
                     return
 
@@ -323,7 +328,17 @@ def _side_of_queries(
 
 
 def _transpositions(steps: Iterable[Step]) -> int:
-    return sum(step.operation in TRANSPOSING for step in steps)
+    return sum(step.operation in TRANSPOSING or _permutes_last(step) for step in steps)
+
+
+def _permutes_last(step: Step) -> bool:
+    """Check whether a step is a permute that only exchanges the last two axes."""
+    axes = [
+        it for it in _flattened((*step.arguments, *step.keywords.values())) if isinstance(it, int)
+    ]
+    n = len(step.shape)
+    exchanged = [*range(n - 2), n - 1, n - 2]
+    return step.operation == "permute" and [axis % n for axis in axes] == exchanged
 
 
 def _queries_and_keys(scores: Product, queries: int, tokens: int) -> tuple[Tensor, Tensor] | None:

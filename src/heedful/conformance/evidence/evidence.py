@@ -21,7 +21,7 @@ from heedful.conformance.recording.observation import Observation
 CHANGED = 2
 """The token that is changed where one token is enough. It is neither the first nor the last one."""
 
-BATCH, TOKENS, PIXELS = 3, 7, 10
+BATCH, TOKENS, PIXELS, VOXELS = 3, 7, 10, 20
 """Sizes unlike those that targets are built with, so that axes can be told apart by their sizes."""
 
 MOST_TOKENS = 40
@@ -53,7 +53,10 @@ class Evidence:
     def inputs(self) -> Inputs:
         """Three sequences of seven tokens, with other sizes only if the subject needs them."""
         window = self.stated.window_of(self.subject.module)
-        T = PIXELS if self.subject.convention.is_image else TOKENS
+        convention = self.subject.convention
+        T = PIXELS if convention.is_image else TOKENS
+        if len(convention.grid_of(T)) > 2:  # so that no side of a volume has one voxel
+            T = VOXELS
         most = self.subject.max_length or MOST_TOKENS
         if window is not None and TOKENS - 2 <= window <= min(most, MOST_TOKENS) - 3:
             T = window + 3

@@ -29,6 +29,7 @@ from heedful.conformance.probes import (
     head_groups,
     head_merge,
     head_split,
+    joined_scores,
     key_heads,
     key_value_roles,
     linear_normalizer,
@@ -74,6 +75,7 @@ from heedful.conformance.probes import (
     vector_weights,
     window,
     window_partition,
+    wrapped_attention,
 )
 from heedful.conformance.probes.probe import Probe
 
@@ -102,9 +104,11 @@ PROBES: tuple[Probe, ...] = (
     scale.scale,
     unused_scales.unused_scales,
     recomputed_attention.recomputed_attention,
+    joined_scores.joined_scores,
     position_bias.position_bias,
     normalized_values.normalized_values,
     token_mixing.token_mixing,
+    wrapped_attention.wrapped_attention,
     head_split.head_split,
     batch_independence.batch_independence,
     packed_sequences.packed_sequences,

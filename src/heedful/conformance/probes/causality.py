@@ -11,6 +11,7 @@ from heedful.conformance.evidence.attention import FAINT, RecordedAttention
 from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import CHANGED, Evidence
 from heedful.conformance.evidence.fills import fill_line
+from heedful.conformance.evidence.frames import Order, one_after_another, order_of_tokens
 from heedful.conformance.evidence.fused import FUSED, fused_arguments
 from heedful.conformance.evidence.lost_masks import (
     fill_of_nothing,
@@ -49,12 +50,13 @@ def causality(evidence: Evidence) -> Iterator[Finding | Fact]:
         return
     influence = evidence.influence[0, :, 0]
     T = len(influence)
-    future = torch.ones(T, T, dtype=torch.bool).triu(1)
-    leaks = influence & future
+    should_be_causal = bool(evidence.expected.causal)
+    order = order_of_tokens(evidence) if should_be_causal else one_after_another(T)
+    leaks = influence & order.future
     yield Fact("causal", _described(influence, leaks))
-    if not evidence.expected.causal or not leaks.any():
+    if not should_be_causal or not leaks.any():
         return
-    defect = _diagnose(evidence, future)
+    defect = _diagnose(evidence, order)
     i, j = leaks.nonzero()[0].tolist()
     proof = (
         f"Changing token {j} changes output {i}, which comes before it. The target should be causal, because "
@@ -64,7 +66,7 @@ def causality(evidence: Evidence) -> Iterator[Finding | Fact]:
         defect.name,
         "bug",
         f"{defect.explanation} {proof}".strip(),
-        f"B = {evidence.inputs.sizes[0]}, T = {T}; {int(leaks.sum())} of {int(future.sum())} pairs leak",
+        f"B = {evidence.inputs.sizes[0]}, T = {T}; {int(leaks.sum())} of {int(order.future.sum())} pairs leak",
         defect.place,
     )
 
@@ -76,13 +78,16 @@ def _described(influence: Tensor, leaks: Tensor) -> str:
     return "yes" if influence.tril(-1).any() else "no output depends on another token"
 
 
-def _diagnose(evidence: Evidence, future: Tensor) -> MaskDefect:
+def _diagnose(evidence: Evidence, order: Order) -> MaskDefect:
     """Find the mask that lets queries see later keys.
 
     Args:
         evidence: of a target with such a leak.
-        future: (T, T) Boolean, the keys that come after each query.
+        order: The order of its tokens.
     """
+    if order.by_frames:
+        return _diagnose_frames(evidence, order)
+    future = order.future
     attentions = [
         attention
         for attention in evidence.attentions
@@ -97,6 +102,45 @@ def _diagnose(evidence: Evidence, future: Tensor) -> MaskDefect:
     # All masks are right, so the tokens are mixed by something else, after the last attention at the latest.
     leaking = _leaking_line(evidence) or SourceLine.of(attentions[-1].context_step)
     return MaskDefect("future-leak", "", leaking)
+
+
+def _diagnose_frames(evidence: Evidence, order: Order) -> MaskDefect:
+    """Find what lets frames see later ones: a mask between frames that hides the wrong ones, or a part without one."""
+    future = torch.ones(order.steps, order.steps, dtype=torch.bool).triu(1)
+    for attention in evidence.attentions:
+        between_frames = attention.applied_weights.shape[1:] == future.shape
+        if between_frames and not attention.visible.all():
+            defect = _diagnose_mask(evidence, attention, future)
+            if defect is not None:
+                return defect
+    explanation = "Frames see later ones."
+    return MaskDefect("future-leak", explanation, _line_leaking_frames(evidence, order))
+
+
+def _line_leaking_frames(evidence: Evidence, order: Order) -> SourceLine | None:
+    """Return the line at which rows of earlier frames first depend on the last one.
+
+    Only tensors with one axis for the frames tell.
+    """
+    last = int((order.times == order.steps - 1).nonzero()[0])
+    baseline, changed = evidence.baseline, evidence.after(0, last)
+    for step in (it for it in baseline.trace if it.dtype.is_floating_point):
+        differing = changed_entries(baseline, changed, step)
+        axes = [axis for axis, size in enumerate(step.shape) if size == order.steps]
+        if differing is None or len(axes) != 1:
+            continue
+        earlier = differing.narrow(axes[0], 0, order.steps - 1)
+        if earlier.any():
+            return _line_of_part(evidence, step)
+    return None
+
+
+def _line_of_part(evidence: Evidence, step: Step) -> SourceLine | None:
+    """Return the line that calls the part which made a step; that of the step if it is an attention of PyTorch's."""
+    module, part = evidence.subject.module, step.module
+    is_attention = step.operation in (MULTI_HEAD, FUSED)
+    calls = lines_calling(module, part) if module and part and not is_attention else []
+    return next(iter(calls), None) or SourceLine.of(step)
 
 
 def _leaking_line(evidence: Evidence) -> SourceLine | None:
@@ -117,10 +161,7 @@ def _leaking_line(evidence: Evidence) -> SourceLine | None:
         count = CHANGED + step.shape[axes[0]] - T if axes else 0
         earlier = differing.narrow(axes[0], 0, count) if axes else differing
         if earlier.any():
-            module, part = evidence.subject.module, step.module
-            is_attention = step.operation in (MULTI_HEAD, FUSED)
-            calls = lines_calling(module, part) if module and part and not is_attention else []
-            return next(iter(calls), None) or SourceLine.of(step)
+            return _line_of_part(evidence, step)
     return None
 
 

@@ -113,7 +113,7 @@ def _wrong_logits(
     evidence: Evidence, attention: RecordedAttention, other: RecordedAttention
 ) -> Finding | None:
     """Return a finding if the logits are neither the scaled scores nor made by a known design."""
-    if attention.scores.shape != other.scores.shape or not _departs(
+    if attention.scores.shape != other.scores.shape or not departs_from_scores(
         attention, other, attention.logits, other.logits
     ):
         return None
@@ -180,7 +180,7 @@ def _softmax_index(attention: RecordedAttention) -> int:
     return attention.softmax_step.index
 
 
-def _departs(
+def departs_from_scores(
     attention: RecordedAttention, other: RecordedAttention, logits: Tensor, other_logits: Tensor
 ) -> bool:
     """Check whether logits are not a number for each head times the scores, plus what depends on positions.
@@ -205,7 +205,9 @@ def _first_departing(
         twin = twins.get(step.index)
         pair = [tensor_of(it) for it in (step, twin) if it is not None]
         values = [value for value in pair if value is not None and value.numel() == shape.numel()]
-        if len(values) == 2 and _departs(attention, other, *(it.reshape(shape) for it in values)):
+        if len(values) == 2 and departs_from_scores(
+            attention, other, *(it.reshape(shape) for it in values)
+        ):
             return step
     return None
 

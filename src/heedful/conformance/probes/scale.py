@@ -238,8 +238,8 @@ def _is_free(
     That is so in models of transformers, whose weights were trained with it; if something trained is added to the
     scores or multiplies them (Raffel et al. 2020), or tanh bounds them (Lu et al. 2016); and where the constructor
     takes the number, or has turned the scale off. No scale at all is needed between projections by convolutions
-    (Wang et al. 2018), between projected and plain tokens or where plain tokens are both keys and values (Luong et al.
-    2015), and where the code says so in words.
+    (Wang et al. 2018), between projected and plain tokens, where plain tokens are both keys and values or meet one
+    plain query (Luong et al. 2015), and where the code says so in words.
     """
     module = evidence.subject.module
     paths = [
@@ -262,6 +262,7 @@ def _is_free(
                 or projected[0] != projected[1]
                 or _keys_are_values(observation, attention)
                 or _is_turned_off(module)
+                or _is_one_plain_query(observation, attention)
             )
         )
         or FREE.search(prose_about(evidence.subject.callee)) is not None
@@ -273,6 +274,13 @@ def _keys_are_values(observation: Observation, attention: RecordedAttention) -> 
     sources = (attention.query_source, attention.key_source, attention.value_source)
     query, key, value = (behind_views(observation.trace.steps, it) for it in sources)
     return key.kind == "input" and key == value != query
+
+
+def _is_one_plain_query(observation: Observation, attention: RecordedAttention) -> bool:
+    """Check whether one vector for each sequence, such as a state, is compared with keys that are given, too."""
+    sources = (attention.query_source, attention.key_source)
+    given = [behind_views(observation.trace.steps, it).kind == "input" for it in sources]
+    return all(given) and attention.query.shape[1] == 1 < attention.key.shape[1]
 
 
 def _is_bounded(attention: RecordedAttention) -> bool:

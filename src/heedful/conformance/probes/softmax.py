@@ -192,6 +192,8 @@ def _wrong_softmax(evidence: Evidence, attention: RecordedAttention) -> Finding 
     """Return a finding if the weights are wrong already as the softmax returns them."""
     if _is_normalised(attention.weights, attention.empty_slot_weight) or has_sink(attention):
         return None
+    if _is_over_joined_keys(attention):
+        return None
     _, Tq, Tk = attention.weights.shape
     case = f"{Tq} queries, {Tk} keys"
     step = attention.softmax_step
@@ -209,6 +211,18 @@ def _wrong_softmax(evidence: Evidence, attention: RecordedAttention) -> Finding 
     applied = [link for link in attention.chain if link.operation != "dropout"]
     last = applied[-1] if applied else attention.context_step
     return Finding("rows-not-normalised", "bug", proof, case, SourceLine.of(step or last))
+
+
+def _is_over_joined_keys(attention: RecordedAttention) -> bool:
+    """Check whether the softmax is over the axis along which the scores were joined to those of other keys."""
+    join, softmax = attention.joining_step, attention.softmax_step
+    dim = None if join is None or softmax is None else _normalised_dimension(softmax)
+    if join is None or softmax is None or dim is None:
+        return False
+    read = {source.step for source in join.inputs}
+    part = next(step for step in attention.chain if step.index in read)
+    grown = {n for n, own in zip(join.shape, part.shape, strict=False) if n != own}
+    return softmax.shape[dim] in grown
 
 
 def _weights_are_transposed(evidence: Evidence, attention: RecordedAttention) -> bool:

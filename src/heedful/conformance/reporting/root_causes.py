@@ -105,6 +105,9 @@ _LEFT_TO_CALLERS = ("relative-shift-wrong",)
 _RECOMPUTED = ("weights-wrong", "context-wrong")
 """Findings that only say where an attention departs from its definition. Any more precise one explains them."""
 
+NOTHING_READS = "Nothing reads"
+"""How the proof of a finding begins that says so of a sequence. What should be hidden is then compared by mistake."""
+
 _ATTENTION = (
     *({*_MASKS} - {"mask-fill-too-small"}),  # the same logits for all tokens are left out
     *(*_OTHER_RUNS, "stale-state", "undefined-or-global-name", "heads-mixed-split"),
@@ -134,6 +137,9 @@ def root_causes(findings: Iterable[Finding]) -> list[Finding]:
     merged, mixed = by_name.get("heads-mixed-merge"), by_name.get("batch-mixed")
     if merged is not None and mixed is not None and merged.place == mixed.place is not None:
         explained = explained - {"heads-mixed-merge"} | {"batch-mixed"}
+    wrong = by_name.get("context-wrong")
+    if wrong is not None and wrong.proof.startswith(NOTHING_READS):
+        explained = explained - {"context-wrong"} | {*_LEAKS}
     causes = [finding for name, finding in by_name.items() if name not in explained]
     return sorted(causes, key=lambda finding: _ORDER.get(finding.name, len(_ORDER)))
 
