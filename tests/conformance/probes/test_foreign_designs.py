@@ -481,3 +481,37 @@ def test_every_probe_of_complex_numbers_runs():
 def test_every_probe_of_blocks_that_are_not_there_runs():
     torch.manual_seed(0)
     assert [it.proof for it in check(Blocks()).findings if it.level == "not-testable"] == []
+
+
+class Missing(Heads):
+    """Adds to the scores by how much of a sequence is missing, if it is told to learn by how much."""
+
+    def __init__(self, learned: bool = False):
+        super().__init__()
+        self.learned_bias = nn.Parameter(torch.ones(1)) if learned else None
+
+    def forward(self, x, mask=None):
+        query, key, value = self.split(x)
+        scores = self.scores(query, key)
+        if mask is not None and self.learned_bias is not None:
+            scores = scores.masked_fill(~mask[:, None, None], -torch.inf)
+        return self.to_out((scores.softmax(-1) @ value).transpose(1, 2).flatten(2))
+
+
+class Spectral(Heads):
+    """Multiplies the spectra of queries and keys (Wu et al. 2021), and takes a mask for the interface's sake."""
+
+    def forward(self, x, attention_mask=None):
+        query, key, value = (torch.fft.rfft(it, dim=2) for it in self.split(x))
+        context = torch.fft.irfft(query * key.conj() * value, n=x.shape[1], dim=2)
+        return self.to_out(context.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize(
+    ("design", "said"), [(Missing, "It acts only together with learned_bias."), (Spectral, "")]
+)
+def test_a_mask_that_cannot_act_is_a_suspicion(design, said):
+    torch.manual_seed(0)
+    (finding,) = (it for it in check(design()).findings if it.name == "mask-unused")
+    assert finding.level == "suspicious"
+    assert finding.proof.startswith(said)

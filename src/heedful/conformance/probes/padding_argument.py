@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from heedful.conformance.calling import names
 from heedful.conformance.calling.exceptions import attempt
@@ -33,7 +34,7 @@ from heedful.conformance.recording.assignments import overwriting
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.forwarding import call_omitting
 from heedful.conformance.recording.observation import Observation
-from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.recording.source import SourceLine, names_in, parsed
 from heedful.conformance.reporting.finding import Fact, Finding
 
 
@@ -59,11 +60,12 @@ def padding_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
             )
             or unmasked_call(observation),
         )
-        partner = _partner(evidence, subject, argument)
+        partner = _partner(evidence, subject, argument) or _switch(subject.module, argument.name)
         reason = f"It acts only together with {partner}." if partner else reason
+        nowhere = line is None and not reason  # no attention is found that it should act on
         yield Finding(
             "mask-unused",
-            "suspicious" if partner else "bug",
+            "suspicious" if partner or nowhere else "bug",
             f"{reason} Hiding the padding with {argument.name} does not change the output.".strip(),
             describe_sizes(evidence),
             line,
@@ -104,6 +106,23 @@ def _partner(evidence: Evidence, subject: Subject, argument: MaskArgument) -> st
                 if differing_entries(hidden.detach(), whole.detach()).any():
                     return name
                 break
+    return ""
+
+
+def _switch(module: nn.Module | None, argument: str) -> str:
+    """Return the attribute without which a mask does not act, as in `if mask is not None and self.bias is not None`.
+
+    Return "" if there is none, or if it is set.
+    """
+    for part in () if module is None else module.modules():
+        source = parsed(type(part))
+        for node in () if source is None else ast.walk(source.tree):
+            match node:
+                case ast.If(test=ast.BoolOp(op=ast.And(), values=values)):
+                    tested = names_in(values)
+                    unset = (it for it in tested if getattr(part, it, True) in (None, False))
+                    if argument in tested:
+                        return next(unset, "")
     return ""
 
 

@@ -31,9 +31,9 @@ WEIGHT_TOLERANCE = 1e-6
 BLOCK_SIZE: re.Pattern[str] = re.compile(r"(bucket|block|chunk|segment|window|group)\w*(size|len)")
 TOO_FEW: re.Pattern[str] = re.compile(
     r"index k out of range|Kernel size can't be greater|Output size is too small|"
-    r"Padding size should be less"
+    r"Padding size should be less|Invalid number of data points"
 )
-"""What PyTorch says of a convolution or of a choice of the largest scores that needs more tokens."""
+"""What PyTorch says of a convolution, a spectrum or a choice of the largest scores that needs more tokens."""
 SMALLEST_FILL = 1e3  # a score this far below the largest one is masked, not only far away
 
 MEETS_ALL_KEYS = "the queries meet all keys"
