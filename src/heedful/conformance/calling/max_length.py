@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from heedful.conformance.calling import names
 from heedful.conformance.calling.caller import Caller
+from heedful.conformance.recording.inputs import Inputs
 
 MAX_TRIED = 256  # longer inputs take too long
 
@@ -19,11 +21,12 @@ def find_max_length(caller: Caller) -> int | None:
 
     The sizes of the module's tables (a mask, positions, a cache) and its numbers under conventional names are tried: it
     is the first one that runs while one token more fails. If none can be confirmed, it is the smallest of the numbers.
+    A table of positions may have one row more, for padding.
     """
     if caller.module is None:
         return None
-    declared = _declared_lengths(caller.module)
-    sizes = sorted({*declared, *_table_sizes(caller.module)})
+    declared, tables = _declared_lengths(caller.module), _table_sizes(caller.module)
+    sizes = sorted({*declared, *tables, *(size - 1 for size in tables)})
     sizes = [size for size in sizes if size <= MAX_TRIED]
     if sizes and not _runs(caller, sizes[-1] + 1):
         size = sizes[bisect_left(sizes, True, key=lambda size: not _runs(caller, size + 1))]
@@ -35,10 +38,18 @@ def find_max_length(caller: Caller) -> int | None:
 def _runs(caller: Caller, T: int) -> bool:
     try:
         with torch.no_grad():
-            caller.run(caller.draw(1, T))
+            caller.run(_without_padding(caller.draw(1, T)))
     except Exception:  # noqa: BLE001 - any exception means that it is too long
         return False
     return True
+
+
+def _without_padding(inputs: Inputs) -> Inputs:
+    """Return inputs without the id 0, which often is padding and may take no position."""
+    if not inputs.vocabulary:
+        return inputs
+    arguments = {name: ids.clamp(min=1) for name, ids in inputs.arguments.items()}
+    return replace(inputs, arguments=arguments)
 
 
 def _declared_lengths(module: nn.Module) -> list[int]:
