@@ -35,6 +35,14 @@ class CountsRealItems(nn.Module):
         return self.attention(self.embedding(ids) + self.positions(real.cumsum(1) * real))
 
 
+class InBlocks(Projected):
+    """Has a size of blocks, which is no maximum of the tokens."""
+
+    def __init__(self, width=24, block_size=4):
+        super().__init__(width)
+        self.block_size = block_size
+
+
 @pytest.mark.parametrize(
     ("target", "max_length"),
     [
@@ -44,6 +52,7 @@ class CountsRealItems(nn.Module):
         (causal.CausalAttention(6, 6, context_length=13), 13),
         (small_gpt(GPTConfig.gpt2), 16),
         (CountsRealItems(), 9),
+        (InBlocks(), None),
     ],
 )
 def test_the_maximum_length_is_found(target, max_length):
