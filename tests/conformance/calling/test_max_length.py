@@ -21,6 +21,28 @@ class Learned(Projected):
         return super().forward(x + self.positions[: x.shape[1]])
 
 
+class CountsRealItems(nn.Module):
+    """Items that a user has seen, 0 for padding, which has position 0; the first item is at position 1."""
+
+    def __init__(self, items=20, width=24, max_items=9):
+        super().__init__()
+        self.embedding = nn.Embedding(items, width, padding_idx=0)
+        self.positions = nn.Embedding(max_items + 1, width, padding_idx=0)
+        self.attention = Projected(width)
+
+    def forward(self, ids):
+        real = ids != 0
+        return self.attention(self.embedding(ids) + self.positions(real.cumsum(1) * real))
+
+
+class InBlocks(Projected):
+    """Has a size of blocks, which is no maximum of the tokens."""
+
+    def __init__(self, width=24, block_size=4):
+        super().__init__(width)
+        self.block_size = block_size
+
+
 @pytest.mark.parametrize(
     ("target", "max_length"),
     [
@@ -29,6 +51,8 @@ class Learned(Projected):
         (Slots(24, 3, 11), 11),
         (causal.CausalAttention(6, 6, context_length=13), 13),
         (small_gpt(GPTConfig.gpt2), 16),
+        (CountsRealItems(), 9),
+        (InBlocks(), None),
     ],
 )
 def test_the_maximum_length_is_found(target, max_length):

@@ -1,5 +1,6 @@
 """A mask of the target's own must leave every query a key."""
 
+import pytest
 from attentions_with_caches import written
 
 from heedful import check
@@ -64,3 +65,49 @@ class Attention(nn.Module):
 def test_a_comparison_of_scores_is_no_step_that_hides_scores(tmp_path):
     with written(tmp_path, LARGEST) as attention:
         assert "could not run" not in str(check(attention))
+
+
+BLOCKS = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    '''Tokens see the means of whole blocks of earlier tokens, and 0 before the first block ends.'''
+
+    def __init__(self, width=24, block_size=2):
+        super().__init__()
+        self.block_size = block_size
+        self.ask, self.key, self.tell = (nn.Linear(width, width) for _ in range(3))
+
+    def forward(self, x):
+        B, T, C = x.shape
+        count = T // self.block_size
+        blocks = x[:, : count * self.block_size].unflatten(1, (count, self.block_size)).mean(2)
+        ends = (torch.arange(count) + 1) * self.block_size - 1
+        seen = ends <= torch.arange(T)[:, None]
+        scores = self.ask(x) @ self.key(blocks).mT / C**0.5
+        weights = scores.masked_fill(~seen, -1e9).softmax(-1) * seen.any(-1, keepdim=True)
+        return x + weights @ self.tell(blocks)
+"""
+
+
+def blamed(folder, source):
+    with written(folder, source) as attention:
+        bugs = check(attention, causal=True).bugs
+    return [(bug.name, bug.place.source if bug.place else "") for bug in bugs]
+
+
+def test_queries_without_a_key_may_get_weights_of_0(tmp_path):
+    assert blamed(tmp_path, BLOCKS) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("seen = ends > torch.arange(T)[:, None]", "mask-inverted"),
+        ("seen = ends - 1 <= torch.arange(T)[:, None]", "future-leak"),
+    ],
+)
+def test_blocks_that_end_after_a_query_are_found_on_the_line_of_their_mask(tmp_path, line, name):
+    wrong = BLOCKS.replace("seen = ends <= torch.arange(T)[:, None]", line)
+    assert blamed(tmp_path, wrong) == [(name, line)]

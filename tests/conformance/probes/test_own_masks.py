@@ -104,6 +104,42 @@ class Attention(nn.Module):
         weights = self.read(pixels * asked).softmax(1)
         return (weights * pixels).sum(1)
 """
+# Cuts each of several series into four patches, which attend to one another. The series are independent.
+PATCHES = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+class Patches(nn.Module):
+    def __init__(self, size=6, width=16, heads=4):
+        super().__init__()
+        self.size, self.heads = size, heads
+        self.embed, self.to_qkv = nn.Linear(size, width), nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, size)
+
+    def forward(self, series, hidden=None, observed=None):
+        x = series if observed is None else series * observed[:, None]
+        if hidden is not None and self.training:
+            x = x * ~hidden.bool()[:, None]
+        x = self.embed(x.unfold(-1, self.size, self.size)).flatten(0, 1)
+        q, k, v = self.to_qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        seen = None
+        if observed is not None:
+            seen = observed.unfold(-1, self.size, self.size).any(-1)
+            seen = seen.repeat_interleave(series.shape[1], 0)[:, None, None]
+        context = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+        rows = self.out(context.transpose(1, 2).flatten(2))
+        return rows.flatten(1).view_as(series)
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.patches = Patches()
+
+    def forward(self, series, observed=None):
+        '''observed: (batch, steps), 1 where there are values and 0 for padding'''
+        return self.patches(series, observed=observed)
+"""
 
 
 def found(tmp_path, source, **options):
@@ -154,6 +190,16 @@ def test_a_mask_of_an_example_has_an_effect(tmp_path):
     assert name == "mask-unused"
     source = GIVEN.replace("word_pad.to(scores.dtype)", "(word_pad.to(scores.dtype) * 0)")
     assert found(tmp_path, source, example=example) != []
+
+
+def test_a_mask_of_the_steps_of_series_must_not_be_handed_on_under_another_name(tmp_path):
+    """The patches of a series are a sequence of its own: as many rows as heads are no heads."""
+    real = (torch.arange(24) >= torch.tensor([[0], [9]])).long()
+    example = (torch.randn(2, 3, 24), real)
+    assert found(tmp_path, PATCHES, example=example) == []
+    line = "return self.patches(series, hidden=observed)"
+    source = PATCHES.replace("return self.patches(series, observed=observed)", line)
+    assert found(tmp_path, source, example=example) == [("mask-unused", line)]
 
 
 def test_a_required_mask_has_an_effect_on_the_rows_that_are_read(tmp_path):

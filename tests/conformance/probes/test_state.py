@@ -152,6 +152,34 @@ class Streaming(nn.Module):
         return query.softmax(-1) @ self.state
 
 
+class Buffered(nn.Module):
+    """Writes keys and values to the start of a buffer of 16 rows, and hides its other rows if `hides`."""
+
+    def __init__(self, hides: bool):
+        super().__init__()
+        self.hides = hides
+        self.projections = nn.ModuleList(nn.Linear(24, 24) for _ in range(3))
+        self.register_buffer("rows", torch.zeros(2, 1, 16, 24), persistent=False)
+
+    def forward(self, x):
+        query, key, value = (projection(x) for projection in self.projections)
+        rows = self.rows.expand(2, len(x), 16, 24) if len(self.rows[0]) != len(x) else self.rows
+        new, T = torch.stack([key, value]), x.shape[1]
+        self.rows = torch.cat([new, rows[:, :, T:]], dim=2).detach()
+        key, value = torch.cat([new, self.rows[:, :, T:]], dim=2)
+        scores = query @ key.mT / 24**0.5
+        if self.hides:
+            scores = scores.masked_fill(torch.arange(16) >= T, -torch.inf)
+        return scores.softmax(-1) @ value
+
+
+def test_rows_of_an_earlier_call_may_stay_in_a_buffer_if_no_query_weights_them():
+    assert check(Buffered(hides=True)).bugs == ()
+    (bug,) = (it for it in check(Buffered(hides=False)).bugs if it.name == "stale-state")
+    assert bug.place is not None
+    assert "scores.softmax" in bug.place.source
+
+
 def test_state_that_a_method_forgets_is_a_suspicion():
     (finding,) = findings_of(Streaming(forgets=True))
     assert (finding.name, finding.level) == ("stale-state", "suspicious")

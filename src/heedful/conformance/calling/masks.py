@@ -219,7 +219,7 @@ def _candidates(caller: Caller, known: Names, forms: Sequence[str]) -> Iterator[
     docstring says that it is added. It has a shape that the docstring gives it. The mask of a second sequence is none
     of the first one.
     """
-    given, (B, _) = _given(caller), _sizes(caller)
+    given, sizes = _given(caller), _sizes(caller)
     documented = documented_arguments(caller.target.callee)
     constants = caller.convention.constants.items()
     of_second = tuple(f"{name}_" for name, value in constants if value is MEMORY)
@@ -236,7 +236,7 @@ def _candidates(caller: Caller, known: Names, forms: Sequence[str]) -> Iterator[
             keeps = _suggests_real_tokens(name) if declared is None else declared
             polarities = (keeps, not keeps)
             for form in allowed:
-                if isinstance(example, Tensor) and not _is_like(example, form, dtype, B):
+                if isinstance(example, Tensor) and not _is_like(example, form, dtype, *sizes):
                     continue
                 for true_keeps in (True,) if dtype.is_floating_point else polarities:
                     yield MaskArgument(name, form, dtype, true_keeps, declared)
@@ -283,14 +283,17 @@ def _given(caller: Caller) -> Mapping[str, object]:
     return {f"{name}{path}": leaf for name, it in given.items() for path, leaf in leaves_of(it)}
 
 
-def _is_like(example: Tensor, form: str, dtype: torch.dtype, B: int) -> bool:
-    """Check whether masks of a form and a dtype are of the kind that an example has, for B sequences.
+def _is_like(example: Tensor, form: str, dtype: torch.dtype, B: int, T: int) -> bool:
+    """Check whether masks of a form and a dtype are of the kind that an example has, for B sequences of T tokens.
 
-    Numbers 1 and 0 in a floating dtype are no mask that is added to the scores.
+    A mask whose size does not vary with the number of tokens is one of something else. Numbers 1 and 0 in a floating
+    dtype are no mask that is added to the scores.
     """
     if dtype.is_floating_point and bool((example == 1).any()):
         return False
     if form.startswith("(B, ") and example.shape[:1] not in ((1,), (B,)):
+        return False
+    if form.endswith("T)") and example.shape[-1:] not in ((1,), (T,)):
         return False
     same_axes = form.count(",") + 1 == example.dim() or form == LENGTHS
     of_numbers = example.dtype != torch.bool and bool(((example == 1) | (example == 0)).all())

@@ -31,7 +31,11 @@ from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.call_sites import lines_calling
 from heedful.conformance.recording.dataflow import ancestors
 from heedful.conformance.recording.definitions import attribute_definition, triangle_if_given
-from heedful.conformance.recording.differences import changed_entries
+from heedful.conformance.recording.differences import (
+    changed_entries,
+    differing_entries,
+    indices_with_any,
+)
 from heedful.conformance.recording.observation import Observation, tensor_of, value_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -93,12 +97,16 @@ def _diagnose(evidence: Evidence, order: Order) -> MaskDefect:
         for attention in evidence.attentions
         if attention.applied_weights.shape[1:] == future.shape
     ]
-    if not attentions:
-        return _diagnose_by_influence(evidence)
     for attention in attentions:
         defect = _diagnose_mask(evidence, attention, future)
         if defect is not None:
             return defect
+    for index in range(len(evidence.attentions)):
+        defect = _diagnose_mask_of_blocks(evidence, index)
+        if defect is not None:
+            return defect
+    if not attentions:
+        return _diagnose_by_influence(evidence)
     # All masks are right, so the tokens are mixed by something else, after the last attention at the latest.
     leaking = _leaking_line(evidence) or SourceLine.of(attentions[-1].context_step)
     return MaskDefect("future-leak", "", leaking)
@@ -233,6 +241,39 @@ def _diagnose_mask(
     ahead = int((visible & future).nonzero().diff(dim=1).max())
     explanation = f"The mask lets a query see {ahead} token{'s' if ahead > 1 else ''} ahead."
     return MaskDefect("future-leak", explanation, mask_building_line(evidence, attention))
+
+
+def _diagnose_mask_of_blocks(evidence: Evidence, index: int) -> MaskDefect | None:
+    """Find out what is wrong with a mask of keys that are made from several tokens each; None if it hides later ones.
+
+    Such a key may be seen from the last one of its tokens on.
+    """
+    attention, T = evidence.attentions[index], evidence.inputs.sizes[1]
+    last = _last_tokens(evidence, index)
+    if last is None or attention.applied_weights.shape[1] != T or len(last) >= T:
+        return None
+    visible, later = attention.visible.any(0), last > torch.arange(T)[:, None]
+    if not (visible & later).any():
+        return None
+    inverted = not (visible & ~later).any()
+    explanation = "The mask lets a query see keys that are made from later tokens."
+    return MaskDefect(
+        "mask-inverted" if inverted else "future-leak",
+        INVERTED if inverted else explanation,
+        mask_building_line(evidence, attention),
+    )
+
+
+def _last_tokens(evidence: Evidence, index: int) -> Tensor | None:
+    """Return the last token that each key (Tk,) of an attention depends on; None if that is unknown."""
+    key = evidence.attentions[index].key
+    last = torch.full(key.shape[1:2], -1)
+    for t in range(evidence.inputs.sizes[1]):
+        changed = evidence.attentions_after(0, t)
+        if index >= len(changed) or changed[index].key.shape != key.shape:
+            return None
+        last[indices_with_any(differing_entries(key, changed[index].key), 1)] = t
+    return last
 
 
 def _line_of_fused_mask(evidence: Evidence, attention: RecordedAttention) -> SourceLine | None:

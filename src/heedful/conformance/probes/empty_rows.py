@@ -21,12 +21,15 @@ COMPARING: tuple[str, ...] = ("sub", "rsub", "eq", "ne", "lt", "le", "gt", "ge")
 
 @probe("self-hidden")
 def empty_rows(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Look for queries all of whose scores are lowered, by a mask that depends on no input, while others see keys."""
+    """Look for queries all of whose scores are lowered, by a mask that depends on no input, while others see keys.
+
+    Their weights may be set to 0 after the softmax.
+    """
     for attention in evidence.attentions:
         shape = attention.logits.shape
         if attention.softmax_step is None or attention.weights.shape != shape:
             continue
-        lowered = attention.logits.amax(-1) < LOW
+        lowered = (attention.logits.amax(-1) < LOW) & attention.visible.any(-1)
         masks = _masks(evidence, attention)
         if not lowered.any() or lowered.all() or not masks:
             continue

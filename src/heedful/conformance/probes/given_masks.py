@@ -12,12 +12,12 @@ from heedful.conformance.calling import names
 from heedful.conformance.calling.documentation import documented_arguments
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.masks import MASK_WORDS
-from heedful.conformance.calling.resizing import is_binary
+from heedful.conformance.calling.resizing import Resized, is_binary
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import steps_from_argument
 from heedful.conformance.recording.differences import differing_entries
-from heedful.conformance.recording.forwarding import call_omitting
+from heedful.conformance.recording.forwarding import call_omitting, call_omitting_beside
 from heedful.conformance.recording.observation import tensor_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -50,7 +50,7 @@ def given_masks(evidence: Evidence) -> Iterator[Finding | Fact]:
             continue
         read = steps_from_argument(plain.steps, name)
         if not read and subject.convention.from_example:
-            yield from _left_out(evidence, name, given[name])
+            yield from _left_out(evidence, name, _of_example(evidence, name, given[name]))
         runs = [plain, *(it for it in others if it is not None)]
         if not read or any(_results_differ(plain, it) for it in runs[1:]):
             continue
@@ -70,18 +70,31 @@ def given_masks(evidence: Evidence) -> Iterator[Finding | Fact]:
 
 
 def _left_out(evidence: Evidence, name: str, mask: Tensor) -> Iterator[Finding]:
-    """Report a mask of an example that hides something, if a call that takes such a mask does not get it."""
-    line = call_omitting(evidence.subject.target.callee, name, names.MASKS)
+    """Report a mask of an example that hides something, if a call that takes such a mask does not get it.
+
+    The call may get it as another argument than the one of its own name.
+    """
+    callee = evidence.subject.target.callee
+    line, reason = call_omitting(callee, name, names.MASKS), "takes a mask but is given none"
+    if line is None:
+        line, reason = call_omitting_beside(callee, name, {name}), f"gives it no {name}"
     if line is None or bool((mask == mask.flatten()[0]).all()):
         return
     yield Finding(
         "mask-unused",
         "bug",
-        f"No step reads {name}, and the call on this line takes a mask but is given none.",
+        f"No step reads {name}, and the call on this line {reason}.",
         f"{name} {tuple(mask.shape)}",
         line,
         f"Pass {name} on.",
     )
+
+
+def _of_example(evidence: Evidence, name: str, given: Tensor) -> Tensor:
+    """Return a mask as it is in the example, before its sizes were changed."""
+    constant = evidence.subject.convention.constants.get(name)
+    value = constant.value if isinstance(constant, Resized) else None
+    return value if isinstance(value, Tensor) else given
 
 
 def _masks(evidence: Evidence, given: Mapping[str, Any]) -> Iterator[str]:

@@ -18,6 +18,7 @@ from heedful.conformance.recording.dataflow import (
     PRODUCTS,
     VIEWS,
     ancestors,
+    is_projection,
     steps_from_projection,
     steps_from_tokens,
 )
@@ -146,6 +147,8 @@ def _answer(
         keys_differing = differing_entries(attention.key, after.key)
         if not (_has_tokens_apart(differing, B, T) and _has_tokens_apart(keys_differing, B, T)):
             return None  # a query may meet the keys of its neighborhood alone
+        if any(is_projection(it) and length in it.shape[1:-1] for it in projected[:1]):
+            return Fact(PLURALS[role], f"{length} parts of each token, split before its projection")
         proof = (
             f"The scores compare {length} × {length} heads with each other, not the {T} tokens: the axis of "
             "tokens is not the second to last."

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.evidence.latents import values_are_keys
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.assignments import variables_read
 from heedful.conformance.recording.dataflow import (
@@ -51,6 +52,8 @@ def _swapped(evidence: Evidence, attention: RecordedAttention) -> Finding | None
         return None  # the weights are multiplied by a result that has several tokens in it
     if not value_path and key_path and _projects(evidence, key_path[0], attention.value_source):
         return None  # the tokens of a memory are the values, and their projections the keys
+    if values_are_keys(attention) and not _has_another(evidence, attention):
+        return None  # one tensor holds both, as the latents do in latent attention
     key_name = _variable(key_path, attention.key_source)
     value_name = _variable(value_path, attention.value_source)
     key_words, value_words = _parameter_words(key_path), _parameter_words(value_path)
@@ -73,6 +76,23 @@ def _swapped(evidence: Evidence, attention: RecordedAttention) -> Finding | None
         "",
         SourceLine.of(step),
     )
+
+
+def _has_another(evidence: Evidence, attention: RecordedAttention) -> bool:
+    """Check whether something named after keys or values takes no part in the keys and values of an attention."""
+    paths = (
+        steps_from_projection(evidence.baseline, source)
+        for source in (attention.key_source, attention.value_source)
+    )
+    own = [step for path in paths for step in path]
+    used, place = {step.index for step in own}, attention.context_step.module
+    others = (it for it in evidence.baseline.trace if it.module == place and it.index not in used)
+    module = evidence.subject.module
+    parameters = () if module is None else module.named_parameters()
+    words = {it for name, _ in parameters for it in name.lower().split(".")}
+    named = {it.name.lower() for it in others} | {*evidence.subject.target.parameters}
+    read = {it for name in parameter_names(own) for it in name.lower().split(".")}
+    return not (KEY_NAMES | VALUE_NAMES).isdisjoint(named | (words - read))
 
 
 def _projects(evidence: Evidence, step: Step, source: Source) -> bool:

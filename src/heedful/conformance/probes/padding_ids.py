@@ -31,7 +31,7 @@ PADDED = 2
 @probe("mask-inverted")
 def padding_ids(evidence: Evidence) -> Iterator[Finding | Fact]:
     """End each sequence with the id of padding, if the target compares ids with it, and see whom real tokens see."""
-    inputs, padding = evidence.inputs, _padding_id(evidence)
+    inputs, padding = evidence.inputs, padding_id(evidence)
     B, T = inputs.sizes
     if padding is None or T <= PADDED + 2:
         return
@@ -46,7 +46,7 @@ def padding_ids(evidence: Evidence) -> Iterator[Finding | Fact]:
     observation = attempt(lambda: evidence.subject.record(padded))
     if isinstance(observation, Exception):
         return
-    compared = _comparison(observation, ids == padding)
+    compared = step_telling_padding(observation, ids == padding)
     if compared is not None:
         yield from _leaks(evidence, padded, observation, compared)
     weights = _weights_of_real_tokens(evidence, observation)
@@ -104,7 +104,7 @@ def _unmasked_weights(observation: Observation, compared: Step) -> SourceLine | 
     return SourceLine.of(softmaxes[-1]) if softmaxes else None
 
 
-def _padding_id(evidence: Evidence) -> int | None:
+def padding_id(evidence: Evidence) -> int | None:
     """Return the id of padding: of the embedding that reads the tokens, or else the one that ids are compared with.
 
     None if there is none.
@@ -126,7 +126,7 @@ def _compared_id(evidence: Evidence) -> int | None:
     return None
 
 
-def _comparison(observation: Observation, is_padding: Tensor) -> Step | None:
+def step_telling_padding(observation: Observation, is_padding: Tensor) -> Step | None:
     """Return the first step that tells padding from real tokens by their ids."""
     for step in observation.trace:
         value = tensor_of(step)

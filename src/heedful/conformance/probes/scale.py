@@ -23,6 +23,7 @@ from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.designs import reads_trained_numbers
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.fused import FUSED, fused_arguments
+from heedful.conformance.evidence.latents import size_of_comparison
 from heedful.conformance.evidence.masking import scores_after
 from heedful.conformance.evidence.regression import centred, slope_of
 from heedful.conformance.probes.probe import probe
@@ -71,11 +72,13 @@ class _Scale(NamedTuple):
         factor: by which the products of unscaled queries and keys are multiplied in all.
         formula: what it equals, such as "1/√d_model"; "" if nothing known.
         steps: that multiply queries or keys before the product.
+        head_size: the number of features by which queries and keys are compared.
     """
 
     factor: float
     formula: str
     steps: list[Step]
+    head_size: int
 
 
 @probe("scale-missing", "scale-wrong")
@@ -94,7 +97,7 @@ def scale(evidence: Evidence) -> Iterator[Finding | Fact]:
         if slope is None:
             continue
         used = _total_scale(evidence, observation, attention, slope)
-        D = attention.query.shape[-1]
+        D = used.head_size
         formula = used.formula and f" = {used.formula}"
         yield Fact("scale", f"{used.factor:.4g}{formula} (head size {D})")
         wrong = abs(used.factor - D**-0.5) > TOLERANCE * D**-0.5
@@ -153,7 +156,8 @@ def _total_scale(
                 steps.append(step)
                 factors.append(factor)
     total = slope * math.prod(factors)
-    return _Scale(total, _formula(total, attention, evidence), steps)
+    D = size_of_comparison(observation, attention)
+    return _Scale(total, _formula(total, D, attention, evidence), steps, D)
 
 
 def _without_softmax(path: list[Step]) -> list[Step]:
@@ -180,9 +184,9 @@ def _factor(observation: Observation, step: Step) -> float | None:
     return (result.norm() / norm).item() if norm > 0 else None
 
 
-def _formula(scale: float, attention: RecordedAttention, evidence: Evidence) -> str:
+def _formula(scale: float, D: int, attention: RecordedAttention, evidence: Evidence) -> str:
     """Return what a scale equals, in terms of the sizes; "" if nothing known."""
-    D, H = attention.query.shape[-1], evidence.expected.num_heads or 1
+    H = evidence.expected.num_heads or 1
     formulas = {
         "1/√head_dim": D**-0.5,
         "no scaling": 1.0,
@@ -352,7 +356,7 @@ def _finding(
     is_sum: bool,
 ) -> Finding:
     """Build the finding on a wrong scale, of the products of queries and keys or of a sum of several."""
-    D = attention.query.shape[-1]
+    D = scale.head_size
     is_free = not is_sum and _is_free(evidence, observation, attention, scale)
     formula = scale.formula and f" ({scale.formula})"
     return Finding(
@@ -360,18 +364,18 @@ def _finding(
         "convention" if is_free else "bug",
         f"The logits grow by {scale.factor:.4g}{formula} per unit of query · key; 1/√head_dim is {D**-0.5:.4g}.",
         f"head size {D}, {attention.query.shape[1]} tokens",
-        _scaling_line(evidence, observation, attention, scale.steps),
+        _scaling_line(evidence, observation, attention, scale),
     )
 
 
 def _scaling_line(
-    evidence: Evidence, observation: Observation, attention: RecordedAttention, steps: list[Step]
+    evidence: Evidence, observation: Observation, attention: RecordedAttention, scale: _Scale
 ) -> SourceLine | None:
     """Return the line that scales queries, keys or scores, or the one that defines the number.
 
     If several steps scale queries and keys, the last one does so once too often.
     """
-    module = evidence.subject.module
+    module, steps, head_size = evidence.subject.module, scale.steps, scale.head_size
     if steps and attention.fused and fused_arguments(attention.scores_step)["scale"] is not None:
         handed = value_handed_to(module, attention.scores_step, SCALES)
         return SourceLine.of(attention.scores_step) if handed is None else handed.place
@@ -386,7 +390,6 @@ def _scaling_line(
         and (softmax is None or step.index < softmax.index)
     ]
     step = [*steps, *on_scores, attention.scores_step][0]
-    head_size = attention.query.shape[-1]
     handed = value_handed_to(module, step, SCALES)
     if handed is not None:
         right = not handed.attribute or _is_right(evidence, handed.attribute, head_size)

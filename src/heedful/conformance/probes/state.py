@@ -10,6 +10,7 @@ from torch import Tensor
 
 from heedful.conformance.calling.exceptions import attempt, describe_exception, raising_line
 from heedful.conformance.calling.subject import Subject
+from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.assignments import last_assignment
@@ -65,7 +66,10 @@ def _earlier_calls(evidence: Evidence) -> Iterator[list[Inputs]]:
 
 
 def _line_keeping_state(evidence: Evidence, earlier: Sequence[Inputs]) -> SourceLine | None:
-    """Return the line that keeps what the last of the earlier calls leaves behind."""
+    """Return the line that keeps what the last of the earlier calls leaves behind, or an even earlier one.
+
+    Rows of a buffer that a call leaves as they are may be old, if no query weights them: then that line is returned.
+    """
     subject = evidence.subject
     before, after = subject.fresh(keep_state=True), subject.fresh(keep_state=True)
     for inputs in earlier[:-1]:
@@ -73,8 +77,24 @@ def _line_keeping_state(evidence: Evidence, earlier: Sequence[Inputs]) -> Source
     reference = before.record(evidence.inputs)
     for inputs in earlier:
         after.run(inputs)
-    step = first_difference(after.record(evidence.inputs), reference)
+    run, fresh = after.record(evidence.inputs), evidence.baseline
+    weighting = _step_weighting_old_rows(run, fresh)
+    if weighting is not None:
+        return SourceLine.of(weighting)
+    step = first_difference(run, reference) or first_difference(run, fresh)
     return line_changing_state(subject, step)
+
+
+def _step_weighting_old_rows(run: Observation, fresh: Observation) -> Step | None:
+    """Return the first attention that weights keys after those of its tokens, which are as in a fresh module."""
+    T = run.inputs.sizes[1]
+    for attention, other in zip(find_attentions(run), find_attentions(fresh), strict=False):
+        key, own = attention.key[:, :T], other.key[:, :T]
+        if key.shape != own.shape or differing_entries(key, own).any():
+            return None
+        if attention.applied_weights[..., T:].any():
+            return attention.softmax_step or attention.context_step
+    return None
 
 
 def first_difference(run: Observation, reference: Observation) -> Step | None:

@@ -1,0 +1,87 @@
+"""Code that tells padding from real tokens itself hides it in its attentions."""
+
+from __future__ import annotations
+
+import pytest
+from attentions_with_caches import written
+
+from heedful import check
+
+WORDS = """
+import torch
+from torch import nn
+
+class Attention(nn.Module):
+    def __init__(self, words=20, width=24, most=30):
+        super().__init__()
+        self.embed = nn.Embedding(words, width, padding_idx=0)
+        self.places = nn.Embedding(most, width)
+        self.q, self.k, self.v = (nn.Linear(width, width) for _ in range(3))
+
+    def forward(self, words):
+        x = self.embed(words)
+        x = x + self.places(torch.arange(words.shape[1]))
+        real = words != 0
+        scores = self.q(x) @ self.k(x).mT / x.shape[-1] ** 0.5
+        scores = scores.masked_fill(~real[:, None], torch.finfo(scores.dtype).min)
+        return x + scores.softmax(-1) @ self.v(x)
+"""
+
+# The newest item is the last one, and the padding comes first.
+ITEMS = """
+import torch
+from torch import nn
+
+class Attention(nn.Module):
+    def __init__(self, items=20, width=24, most=30):
+        super().__init__()
+        self.embed = nn.Embedding(items, width, padding_idx=0)
+        self.places = nn.Embedding(most, width)
+        self.q, self.k, self.v = (nn.Linear(width, width) for _ in range(3))
+
+    def forward(self, items):
+        padding = items == 0
+        x = self.embed(items) + self.places((~padding).cumsum(1))
+        x = x * ~padding[..., None]
+        hidden = torch.ones(items.shape[1], items.shape[1], dtype=torch.bool).triu(1)
+        hidden = hidden | padding[:, None] & ~torch.eye(items.shape[1], dtype=torch.bool)
+        context = nn.functional.scaled_dot_product_attention(
+            self.q(x), self.k(x), self.v(x), attn_mask=~hidden
+        )
+        return (x + context) * ~padding[..., None]
+"""
+HIDING = (
+    "        hidden = hidden | padding[:, None] & ~torch.eye(items.shape[1], dtype=torch.bool)\n"
+)
+
+
+def found(tmp_path, source, **options):
+    with written(tmp_path, source) as target:
+        report = check(target, **options)
+    return [(bug.name, bug.place.source if bug.place else "") for bug in report.bugs]
+
+
+@pytest.mark.parametrize("vectors", ["x.abs().sum(-1) != 0", "(x != 0).any(-1)"])
+def test_a_mask_of_vectors_that_have_positions_tells_no_padding(tmp_path, vectors):
+    assert found(tmp_path, WORDS) == []
+    line = f"real = {vectors}"
+    assert found(tmp_path, WORDS.replace("real = words != 0", line)) == [("padding-leak", line)]
+    early = WORDS.replace("        real = words != 0\n", "")
+    early = early.replace(
+        "        x = x + self.places", f"        {line}\n        x = x + self.places"
+    )
+    assert found(tmp_path, early) == []
+
+
+def test_padding_that_code_tells_by_ids_is_hidden_from_later_tokens(tmp_path):
+    assert found(tmp_path, ITEMS, causal=True) == []
+    ((name, line),) = found(tmp_path, ITEMS.replace(HIDING, ""), causal=True)
+    assert name == "padding-leak"
+    assert line.startswith(("hidden =", "self.q(x)", "context ="))
+
+
+def test_positions_counted_from_the_padding_on_are_no_leak_of_attention(tmp_path):
+    """Callers of such code may give every sequence the same number of tokens."""
+    counted = ITEMS.replace("(~padding).cumsum(1)", "torch.arange(items.shape[1])")
+    assert found(tmp_path, counted, causal=True) == []
+    assert found(tmp_path, counted.replace(HIDING, ""), causal=True) == []
