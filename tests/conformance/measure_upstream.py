@@ -56,15 +56,23 @@ repositories before they were checked. A class counts as blamed if a bug was rep
 | packages: MONAI, spandrel, rtdl and 14 others | 81 | 53 | 8 of 28 | not judged |
 | repositories: images, graphs, sets, further ones | 16 | 2 | 1 of 7 | 5 of 5 |
 | repositories: speech, captions, routing, questions, images | 20 | 7 | 0 of 8 | 2 of 4 |
+| repositories: speech, recommenders, point clouds, teaching, games | 28 | 3 | 2 of 12 | 10 of 13 |
+| packages: 78 further ones, by many authors | 261 | 82 | 22 of 179 | not judged |
 
-No command prints these figures: the modules are other people's, and stay outside this repository. The alarm of
-the fourth set is not mended: attention between two sequences by `tanh(Q Vᵀ)`, whose values are the keys, is
-blamed for swapped keys and values. Of the two bugs that were missed in the last set, one is found now:
-projected tokens that are reshaped to a feature map without a transposition. The eight alarms of the packages
-had two causes, and the eleven alarms of the first three sets are mended: attention over channels of as many
-pixels as a head has features (Restormer and four others), windows of an image that no size which was tried
-divides, a batch_first that nothing reads, plain states as keys and values, and products divided by the number
-of keys. **That so many classes cannot be called without an example is the largest weakness that is left.** Most
+No command prints these figures: the modules are other people's, and stay outside this repository. In the row of
+the 78 packages, the 179 are all classes that could be called; a bug was reported in 63 of them, and a reader of
+their code found 22 of these reports, or a part of them, to be false. With an example of its inputs, all 28 classes
+of the row before could be called, 2 of 14 sound ones were blamed, and 11 of 14 bugs were named.
+
+Nearly all of these alarms are mended: scores along single axes of an image or a volume, a scale that is off by
+default, sequences shorter than a convolution or than the number of scores that are kept, signs of distances taken
+for a causal mask, heads that are alike by chance, masks of queries and keys given as masks of padding, the scale of
+latent attention, dot products of a decoder's state without a scale, optional arguments without which no call works,
+and layouts tried in vain. What is not mended: rows of an alignment whose scores are summed on purpose (batch-mixed),
+scores of queries that are joined from parts of different scales (scale-wrong), and scores of hidden keys that fall
+from -100 on while a training goes on (mask-fill-too-small).
+
+**That a third of the classes cannot be called without an example is the largest weakness that is left.** Most
 of them need objects of their package, lists of sizes, or inputs that depend on each other; the answer names the
 line that failed and the option to give."""
 """What the check said of modules of strangers when it first saw them, without an example."""
