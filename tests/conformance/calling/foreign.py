@@ -670,6 +670,8 @@ class Captions(nn.Module):
         self.score = nn.Linear(attention_dim, 1)
 
     def forward(self, img_features, h, c):
-        query = torch.cat([self.of_hidden(h), self.of_cell(c)], 1).unflatten(1, (2, -1)).sum(1, True)
+        query = (
+            torch.cat([self.of_hidden(h), self.of_cell(c)], 1).unflatten(1, (2, -1)).sum(1, True)
+        )
         weights = self.score((self.of_regions(img_features) + query).tanh()).squeeze(2).softmax(1)
         return (img_features * weights.unsqueeze(2)).sum(1), weights

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+import torch
 from torch import nn
 
 from heedful.conformance.calling import names
@@ -70,6 +71,8 @@ VALUES: Mapping[Names, Any] = {
     names.BATCH_FIRST: True,
     names.TOKEN_AXIS: -2,
     names.PIXEL_AXES: 2,
+    names.DEVICES: torch.device("cpu"),
+    names.DTYPES: torch.float32,
 }
 SIZES = frozenset((*names.WIDTHS, *names.HEADS, *names.KEY_HEADS, *names.HEAD_SIZES))
 """The names of sizes on which the number of weights depends."""
@@ -211,8 +214,12 @@ def _alternatives(
 
 def guessed_parameters(target: Any, arguments: Mapping[str, Any]) -> list[str]:
     """Return the parameters of a class, without defaults, whose names are not conventional."""
-    known = (*conventional_values(arguments), *names.CONFIGURATIONS)
-    return [name for name in unstated_parameters(target, arguments) if name not in known]
+    known, hints = conventional_values(arguments), _type_hints(target)
+    return [
+        name
+        for name in unstated_parameters(target, arguments)
+        if name not in known and not _is_configuration(name, hints.get(name))
+    ]
 
 
 def unstated_parameters(target: Any, arguments: Mapping[str, Any]) -> list[str]:
@@ -273,7 +280,7 @@ def _values(
                 values[name] = DROPOUT
         elif hints.get(name) is int and name in names.CONFIGURATIONS:
             values[name] = conventional[names.WIDTHS[0]]  # `c: int` counts channels
-        elif name in names.CONFIGURATIONS or (
+        elif _is_configuration(name, hints.get(name)) or (
             name in read and _by_name(name, conventional) is None
         ):
             fields = (*read.get(name, ()), *read.get("config", ()))
@@ -289,12 +296,18 @@ def _values(
     return values
 
 
+def _is_configuration(name: str, hint: Any) -> bool:
+    """Check whether a parameter takes a configuration, by its name or by its annotation."""
+    stated = inspect.isclass(hint) and (hint is Configuration or dataclasses.is_dataclass(hint))
+    return stated or name in names.CONFIGURATIONS or name.endswith(names.OF_CONFIGURATIONS)
+
+
 def _by_name(name: str, conventional: Mapping[str, Any]) -> Any:
     """Return the value that the name of a parameter or of a configuration's field suggests; None if there is none."""
     if name in conventional:
         return conventional[name]
     words = name.lower()
-    if any(word in words for word in names.EPSILON_WORDS):
+    if not {*re.findall(r"[a-z]+", words)}.isdisjoint(names.EPSILON_WORDS):
         return EPSILON
     if any(word in words for word in names.FLAG_WORDS):
         return False
@@ -334,7 +347,8 @@ def _divided(
     parameters = inspect.signature(cls).parameters
     own = {name: value for name, value in arguments.items() if name in parameters}
     settings = {name: value for name, value in arguments.items() if name not in parameters}
-    if any(name in names.CONFIGURATIONS and name not in own for name in parameters):
+    hints = _type_hints(cls)
+    if any(_is_configuration(name, hints.get(name)) and name not in own for name in parameters):
         return own, settings
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return dict(arguments), {}
@@ -398,7 +412,7 @@ def _called(cls: Callable[..., Any], values: Mapping[str, Any]) -> Any:
         if isinstance(error, ArgumentError) and error.argument not in values:
             raise  # about a field of the configuration
         listed = (
-            f"{name}={'…' if name in names.CONFIGURATIONS else repr(value)}"
+            f"{name}={'…' if _is_configuration(name, type(value)) else repr(value)}"
             for name, value in values.items()
         )
         raise ArgumentError(
@@ -410,11 +424,17 @@ def _called(cls: Callable[..., Any], values: Mapping[str, Any]) -> Any:
 
 
 def _type_hints(cls: Callable[..., Any]) -> dict[str, Any]:
+    """Return the types of a constructor's parameters, without those whose annotations cannot be evaluated."""
     constructor = cls.__init__ if inspect.isclass(cls) else cls
-    try:
-        return get_type_hints(constructor)
-    except (NameError, TypeError, AttributeError):  # an annotation that cannot be evaluated
-        return {}
+    whole = attempt(lambda: get_type_hints(constructor))
+    if not isinstance(whole, Exception):
+        return whole
+    alone = (
+        SimpleNamespace(__annotations__={name: it}, __globals__=constructor.__globals__)
+        for name, it in getattr(constructor, "__annotations__", {}).items()
+    )
+    found = (attempt(lambda it=it: get_type_hints(it, it.__globals__)) for it in alone)
+    return {name: it for hints in found if isinstance(hints, dict) for name, it in hints.items()}
 
 
 def _unknown(holder: str, name: str) -> ArgumentError:
@@ -440,4 +460,4 @@ def _configuration(hint: Any, conventional: Mapping[str, Any], settings: Mapping
         return build(hint, {**values, **settings})
     values = {**conventional, "attn_implementation": "eager", **settings}  # of transformers
     accepted = inspect.signature(hint).parameters
-    return hint(**{name: value for name, value in values.items() if name in accepted})
+    return build(hint, {name: value for name, value in values.items() if name in accepted})

@@ -140,10 +140,16 @@ BIASES: Names = ("qkv_bias", "bias", "use_bias")
 BATCH_FIRST: Names = ("batch_first",)
 TOKEN_AXIS: Names = ("axis",)
 PIXEL_AXES: Names = ("spatial_dims", "ndim", "n_dims")  # how many axes a feature map has
+DEVICES: Names = ("device", "DEVICE")
+DTYPES: Names = ("dtype",)
 CONFIGURATIONS: Names = ("config", "cfg", "args", "params", "c", "hparams", "model_args")
+OF_CONFIGURATIONS: Names = ("_config", "_cfg", "_conf", "_hparams", "_args")  # how a name may end
 
 # The conventional name that an unknown name means if it contains the word; the first word that fits counts.
 WORDS: Mapping[str, str] = {
+    "timestep": "context_length", "time_step": "context_length", "step_dim": "context_length",
+    "num_nodes": "context_length", "n_nodes": "context_length", "vertices": "context_length",
+    "patches": "context_length",
     "drop": "dropout", "window": "window", "vocab": "vocab_size", "layer": "num_layers", "bias": "bias",
     "seq": "context_length", "ctx": "context_length", "len": "context_length", "kv_head": "num_kv_heads",
     "dim_head": "head_dim", "head_dim": "head_dim", "head_size": "head_dim", "head": "num_heads",
@@ -155,7 +161,7 @@ WORDS: Mapping[str, str] = {
 }  # fmt: skip
 # Words in the names of settings that are on or off, and of small numbers that are added to a divisor.
 FLAG_WORDS: Names = ("use_", "is_", "has_", "with_", "enable", "causal", "flash", "norm")
-EPSILON_WORDS: Names = ("eps",)
+EPSILON_WORDS: Names = ("eps", "epsilon")  # whole words: "num_timesteps" is no small number
 
 # Local variables, in lower case, into which code unpacks the shape of its tokens, by axis.
 AXES: Mapping[str, Names] = {
