@@ -675,3 +675,37 @@ class Captions(nn.Module):
         )
         weights = self.score((self.of_regions(img_features) + query).tanh()).squeeze(2).softmax(1)
         return (img_features * weights.unsqueeze(2)).sum(1), weights
+
+
+class OfBothSides(nn.Module):
+    """Adds an embedding of the places of an image, whose height and width its constructor takes as a pair."""
+
+    def __init__(self, dim, resolution, window_size, stage_idx, shift_size, scale=None):
+        super().__init__()
+        assert scale is None or isinstance(scale, float)
+        self.resolution, self.window_size = resolution, window_size
+        height, width = resolution
+        assert height % window_size[0] == 0
+        assert shift_size < window_size[1]
+        self.name = ["first", "second"][stage_idx]
+        self.places = nn.Parameter(torch.randn(height * width, dim))
+        self.qkv = nn.Linear(dim, 3 * dim)
+
+    def forward(self, x):
+        height, width = self.resolution
+        assert x.shape[1] == height * width, "no such image"
+        return attend(*self.qkv(x + self.places).chunk(3, dim=-1))
+
+
+class OfUnsetWidth(nn.Module):
+    """Needs a width and a number of heads, although it declares None."""
+
+    def __init__(self, embed_dim: int | None = None, num_heads: int | None = None):
+        super().__init__()
+        self.head_dim = embed_dim // num_heads
+        self.qkv = nn.Linear(embed_dim, 3 * embed_dim)
+
+    def forward(self, x):
+        q, k, v = (it.unflatten(-1, (-1, self.head_dim)).mT for it in self.qkv(x).chunk(3, dim=-1))
+        q, k, v = (it.permute(0, 3, 1, 2) for it in (q, k, v))
+        return attend(q, k, v).permute(0, 2, 3, 1).flatten(2)

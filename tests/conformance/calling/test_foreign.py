@@ -57,6 +57,8 @@ from heedful.errors import ArgumentError
         foreign.Molecule,
         foreign.OfAngles,
         foreign.Captions,
+        foreign.OfBothSides,
+        foreign.OfUnsetWidth,
     ],
     ids=lambda it: getattr(it, "__name__", type(it).__name__),
 )

@@ -25,6 +25,7 @@ from heedful.conformance.calling.isolation import seeded
 from heedful.conformance.calling.names import Names
 from heedful.conformance.calling.options import constructor_with, option
 from heedful.conformance.calling.parts import ROTARY, part_classes
+from heedful.conformance.calling.sequences import sequence_parameters
 from heedful.conformance.calling.target import ConstructorError
 from heedful.conformance.recording.source import fields_read, texts_compared
 from heedful.errors import ArgumentError
@@ -49,7 +50,9 @@ OWN_FAULT: re.Pattern[str] = re.compile(
 NO_SEQUENCE: re.Pattern[str] = re.compile(
     r"'int' object is not (subscriptable|iterable)|'int' has no len"
 )
+PATCH, SHIFT = 2, 2
 SIDES = (3, 3)  # of a window of pixels
+IMAGE_SIDE = 2 * WINDOW  # of an image that is cut into windows
 QUOTED: re.Pattern[str] = re.compile(r"'(\w+)'")
 DROPOUT = 0.25  # large enough that a few hundred weights show how it acts
 
@@ -71,6 +74,9 @@ VALUES: Mapping[Names, Any] = {
     names.BATCH_FIRST: True,
     names.TOKEN_AXIS: -2,
     names.PIXEL_AXES: 2,
+    names.IMAGE_SIDES: IMAGE_SIDE,
+    names.PATCHES: PATCH,
+    names.SHIFTS: SHIFT,
     names.DEVICES: torch.device("cpu"),
     names.DTYPES: torch.float32,
 }
@@ -137,7 +143,7 @@ def build(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
             error.__cause__, guessed=unsure or bool(guessed_parameters(cls, arguments))
         ):
             raise ConstructorError(cls.__name__) from error.__cause__
-        for changed in _alternatives(cls, arguments, describe_exception(error.__cause__)):
+        for changed in _alternatives(cls, arguments, error.__cause__):
             built = attempt(lambda changed=changed: _called(cls, changed))
             if not isinstance(built, Exception):
                 return built
@@ -177,21 +183,24 @@ def _small_sizes(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[
 
 
 def _alternatives(
-    cls: Callable[..., Any], arguments: Mapping[str, Any], message: str
+    cls: Callable[..., Any], arguments: Mapping[str, Any], error: BaseException
 ) -> Iterator[dict[str, Any]]:
     """Yield other values for a constructor that rejects the usual ones: the likeliest first, and other widths last.
 
     A window has two sides if one number is refused. Each flag is set the other way round. A parameter that is None by
-    default gets its conventional value if the message of the exception names it, and so do the parameters of an
-    inherited constructor that it misses.
+    default gets its conventional value if the message of the exception names it, or the line that raises because of
+    None does. So do the parameters of an inherited constructor that it misses.
     """
+    message, place = describe_exception(error), raising_line(error)
+    about_none = place is not None and ("NoneType" in message or place.source.startswith("assert"))
+    named = f"{message} {place.source}" if place is not None and about_none else message
     guessed = guessed_parameters(cls, arguments)
     values = _values(cls, arguments)
     conventional = conventional_values(arguments)
     missing = {
         name: _by_name(name, conventional)
         for name, it in inspect.signature(cls).parameters.items()
-        if it.default is None and name not in values and re.search(rf"\b{name}\b", message)
+        if it.default is None and name not in values and re.search(rf"\b{name}\b", named)
     }
     if _hands_arguments_on(cls):
         for name in QUOTED.findall(message) if "required" in message else ():
@@ -271,7 +280,7 @@ def _values(
     defaults = {name: it.default for name, it in parameters.items() if it.default is not it.empty}
     conventional = conventional_values(arguments, defaults)
     hints = _type_hints(cls)
-    read, texts = fields_read(cls), texts_compared(cls)
+    read, texts, several = fields_read(cls), texts_compared(cls), sequence_parameters(cls)
     for name, parameter in parameters.items():
         if name in values or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
@@ -289,6 +298,7 @@ def _values(
             values[name] = _configuration(hints.get(name), {**known, **conventional}, settings)
         else:
             value = _by_name(name, conventional)
+            value = _sides(name, several) if name in several else value
             value = texts.get(name) if value is None else value
             value = _by_type(hints.get(name), conventional) if value is None else value
             value = _part(cls, name, hints.get(name)) if value is None and parts else value
@@ -313,6 +323,13 @@ def _by_name(name: str, conventional: Mapping[str, Any]) -> Any:
         return False
     known = _similar_name(name)
     return None if known is None else conventional[known]
+
+
+def _sides(name: str, several: Mapping[str, int]) -> tuple[int, ...]:
+    """Return as many numbers as a parameter takes: sides of a window, or of an image that all windows divide."""
+    windows = [it for it in several if any(word in it.lower() for word in names.SMALL_SIDES)]
+    image = 2 * SIDES[0] if windows else IMAGE_SIDE
+    return (SIDES[0] if name in windows else image,) * several[name]
 
 
 def _by_type(hint: Any, conventional: Mapping[str, Any]) -> Any:

@@ -123,6 +123,12 @@ MAX_LENGTHS: Names = (
     *("max_T", "ctx_len", "sequence_length", "max_context_length"),
 )
 WINDOWS: Names = ("window", "window_size", "sliding_window", "local_window", "attention_window")
+IMAGE_SIDES: Names = (
+    *("input_resolution", "resolution", "img_size", "image_size", "fmap_size", "feat_size"),
+)
+PATCHES: Names = ("patch_size",)
+SHIFTS: Names = ("shift_size",)
+SMALL_SIDES: Names = ("window", "kernel", "patch")  # words in names of sizes within an image
 DROPOUTS: Names = (
     *("dropout", "dropout_p", "attn_dropout", "attn_pdrop", "resid_pdrop", "dropout_rate"),
     *("attention_dropout", "drop", "p_dropout", "attn_drop", "proj_drop", "resid_dropout"),
@@ -147,6 +153,7 @@ OF_CONFIGURATIONS: Names = ("_config", "_cfg", "_conf", "_hparams", "_args")  # 
 
 # The conventional name that an unknown name means if it contains the word; the first word that fits counts.
 WORDS: Mapping[str, str] = {
+    "idx": "layer_idx",
     "timestep": "context_length", "time_step": "context_length", "step_dim": "context_length",
     "num_nodes": "context_length", "n_nodes": "context_length", "vertices": "context_length",
     "patches": "context_length",
