@@ -709,3 +709,33 @@ class OfUnsetWidth(nn.Module):
         q, k, v = (it.unflatten(-1, (-1, self.head_dim)).mT for it in self.qkv(x).chunk(3, dim=-1))
         q, k, v = (it.permute(0, 3, 1, 2) for it in (q, k, v))
         return attend(q, k, v).permute(0, 2, 3, 1).flatten(2)
+
+
+class OfGroups(Projected):
+    """Attends within groups of tokens, (batch, group, token, features), which only a permutation shows."""
+
+    def forward(self, x):
+        q, k, v = (it.permute(0, 1, 3, 2) for it in self.split(x))
+        return attend(q.mT, k.mT, v.mT)
+
+
+class AroundPixels(nn.Module):
+    """Compares each pixel with all of them, without any weights."""
+
+    def forward(self, image):
+        B, H, W, D = image.shape
+        pixels = image.reshape(B, H * W, D)
+        return attend(pixels, pixels, pixels).reshape(B, H, W, D)
+
+
+class OfVideo(nn.Module):
+    """Attends over the pixels of all frames of a video."""
+
+    def __init__(self, dim):
+        super().__init__()
+        self.qkv = nn.Conv3d(dim, 3 * dim, 1)
+
+    def forward(self, x):
+        b, c, t, h, w = x.shape
+        q, k, v = (it.flatten(2).mT for it in self.qkv(x).chunk(3, dim=1))
+        return attend(q, k, v).mT.reshape(b, c, t, h, w)

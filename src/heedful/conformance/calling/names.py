@@ -189,3 +189,5 @@ AXES: Mapping[str, Names] = {
     ),
     "H": (*HEADS, "nh", "hq"),
 }
+# The same for the features of feature maps.
+CHANNELS: Names = ("c", "ch", "chan", "channel", "channels", "d", "dim", "embed_dim", "features")
