@@ -739,3 +739,15 @@ class OfVideo(nn.Module):
         b, c, t, h, w = x.shape
         q, k, v = (it.flatten(2).mT for it in self.qkv(x).chunk(3, dim=1))
         return attend(q, k, v).mT.reshape(b, c, t, h, w)
+
+
+class OfCountedDistances(Projected):
+    """Adds scores of queries and of one vector for each distance, which the code alone counts."""
+
+    def forward(self, x, pos_enc):  # pyright: ignore[reportIncompatibleMethodOverride]
+        q, k, v = self.split(x)
+        T, width = x.shape[1:]
+        vectors = pos_enc.view(2 * T - 1, width)
+        shift = torch.arange(T)[None] - torch.arange(T)[:, None] + T - 1
+        scores = q @ k.mT + (q @ vectors.mT).gather(-1, shift.expand(len(q), T, T))
+        return (scores * width**-0.5).softmax(-1) @ v

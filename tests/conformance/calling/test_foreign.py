@@ -59,6 +59,7 @@ from heedful.errors import ArgumentError
         foreign.Captions,
         foreign.OfBothSides,
         foreign.OfUnsetWidth,
+        foreign.OfCountedDistances,
         foreign.FiveAxes,
         foreign.OfGroups,
         foreign.AroundPixels,
