@@ -734,3 +734,79 @@ class MemoryShown(Memory):
     """Fills the scores of padding with a tiny number in place of a low one."""
 
     fill = 1e-9
+
+
+class OfBothSides(nn.Module):
+    """Adds an embedding of the places of an image, whose height and width its constructor takes as a pair."""
+
+    def __init__(self, dim, resolution, window_size, stage_idx, shift_size, scale=None):
+        super().__init__()
+        assert scale is None or isinstance(scale, float)
+        self.resolution, self.window_size = resolution, window_size
+        height, width = resolution
+        assert height % window_size[0] == 0
+        assert shift_size < window_size[1]
+        self.name = ["first", "second"][stage_idx]
+        self.places = nn.Parameter(torch.randn(height * width, dim))
+        self.qkv = nn.Linear(dim, 3 * dim)
+
+    def forward(self, x):
+        height, width = self.resolution
+        assert x.shape[1] == height * width, "no such image"
+        return attend(*self.qkv(x + self.places).chunk(3, dim=-1))
+
+
+class OfUnsetWidth(nn.Module):
+    """Needs a width and a number of heads, although it declares None."""
+
+    def __init__(self, embed_dim: int | None = None, num_heads: int | None = None):
+        super().__init__()
+        self.head_dim = embed_dim // num_heads
+        self.qkv = nn.Linear(embed_dim, 3 * embed_dim)
+
+    def forward(self, x):
+        q, k, v = (it.unflatten(-1, (-1, self.head_dim)).mT for it in self.qkv(x).chunk(3, dim=-1))
+        q, k, v = (it.permute(0, 3, 1, 2) for it in (q, k, v))
+        return attend(q, k, v).permute(0, 2, 3, 1).flatten(2)
+
+
+class OfGroups(Projected):
+    """Attends within groups of tokens, (batch, group, token, features), which only a permutation shows."""
+
+    def forward(self, x):
+        q, k, v = (it.permute(0, 1, 3, 2) for it in self.split(x))
+        return attend(q.mT, k.mT, v.mT)
+
+
+class AroundPixels(nn.Module):
+    """Compares each pixel with all of them, without any weights."""
+
+    def forward(self, image):
+        B, H, W, D = image.shape
+        pixels = image.reshape(B, H * W, D)
+        return attend(pixels, pixels, pixels).reshape(B, H, W, D)
+
+
+class OfVideo(nn.Module):
+    """Attends over the pixels of all frames of a video."""
+
+    def __init__(self, dim):
+        super().__init__()
+        self.qkv = nn.Conv3d(dim, 3 * dim, 1)
+
+    def forward(self, x):
+        b, c, t, h, w = x.shape
+        q, k, v = (it.flatten(2).mT for it in self.qkv(x).chunk(3, dim=1))
+        return attend(q, k, v).mT.reshape(b, c, t, h, w)
+
+
+class OfCountedDistances(Projected):
+    """Adds scores of queries and of one vector for each distance, which the code alone counts."""
+
+    def forward(self, x, pos_enc):  # pyright: ignore[reportIncompatibleMethodOverride]
+        q, k, v = self.split(x)
+        T, width = x.shape[1:]
+        vectors = pos_enc.view(2 * T - 1, width)
+        shift = torch.arange(T)[None] - torch.arange(T)[:, None] + T - 1
+        scores = q @ k.mT + (q @ vectors.mT).gather(-1, shift.expand(len(q), T, T))
+        return (scores * width**-0.5).softmax(-1) @ v

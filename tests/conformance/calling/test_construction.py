@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -14,6 +15,9 @@ from heedful.conformance.calling.construction import _similar_name, instantiate
 from heedful.conformance.calling.subject import find_subject
 from heedful.errors import ArgumentError
 from heedful.textbook import multi_head
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @dataclass
@@ -167,3 +171,44 @@ def test_a_configuration_of_any_class_gets_what_it_requires():
     assert isinstance(instantiate(OfOptions, {}), OfOptions)
     with pytest.raises(ArgumentError, match=r"Options: .*received ValueError: reach must be pos"):
         instantiate(OfOptions, {"reach": 0.0})
+
+
+class OfDevice(Projected):
+    """Puts its parameters on a device and in a dtype that its caller names, and scores a fixed number of steps."""
+
+    def __init__(self, device, dtype, dim, num_timesteps):
+        super().__init__(dim)
+        self.places = nn.Parameter(torch.zeros(num_timesteps, dtype=dtype).to(device))
+
+    def forward(self, x):
+        q, k, v = self.split(x)
+        return attend(q, k, v) + self.places[:, None]
+
+
+def test_a_constructor_gets_a_device_a_dtype_and_a_whole_number_of_steps():
+    assert find_subject(OfDevice).fixed_sizes == (3, 16)
+
+
+class Settings:
+    """Takes its width, and a radius that nothing is known of."""
+
+    def __init__(self, dim: int, radius):
+        self.dim, self.radius = dim, radius
+
+
+class OfTwoConfigurations(Projected):
+    """Takes configurations beside something whose annotation exists for type checkers alone."""
+
+    def __init__(self, model_config: Config, config: Settings, made: Callable | None = None):
+        super().__init__(model_config.n_embd)
+        self.radius, self.made = config.radius, made
+
+
+class OfGottenFields(Projected):
+    def __init__(self, train_args):
+        super().__init__(train_args.get("token_width"))
+
+
+@pytest.mark.parametrize("target", [OfTwoConfigurations, OfGottenFields])
+def test_a_configuration_is_told_by_its_annotation_or_the_end_of_its_name(target):
+    assert find_subject(target).module.qkv.in_features == 24  # pyright: ignore

@@ -60,6 +60,13 @@ from heedful.errors import ArgumentError
         foreign.Captions,
         foreign.OfSquares,
         foreign.Memory,
+        foreign.OfBothSides,
+        foreign.OfUnsetWidth,
+        foreign.OfCountedDistances,
+        foreign.FiveAxes,
+        foreign.OfGroups,
+        foreign.AroundPixels,
+        foreign.OfVideo,
     ],
     ids=lambda it: getattr(it, "__name__", type(it).__name__),
 )
@@ -78,6 +85,9 @@ def test_foreign_styles_are_called_without_a_false_alarm(target):
         (foreign.PartsOfPatches, "(B, P, T, C)"),
         (foreign.Rows, "(T, P, B, C)"),
         (foreign.ChannelsLast, "(B, Y, X, C)"),
+        (foreign.OfGroups, "(B, P, T, C)"),
+        (foreign.AroundPixels, "(B, Y, X, C)"),
+        (foreign.OfVideo, "(B, C, Z, Y, X)"),
     ],
 )
 def test_the_order_of_axes_is_read_or_decided_by_what_mixes(target, layout):
@@ -109,9 +119,7 @@ def test_a_context_may_have_another_width():
     assert [it.shape[-1] for it in inputs.arguments.values()] == [10, 14]
 
 
-@pytest.mark.parametrize(
-    "target", [foreign.Matrix, foreign.Strict, foreign.FiveAxes, foreign.Omitted]
-)
+@pytest.mark.parametrize("target", [foreign.Matrix, foreign.Strict, foreign.Omitted])
 def test_what_cannot_be_called_is_no_bug(target):
     with pytest.raises(ArgumentError, match=r"Tried: x \(3, 5, 24\).*--example 'torch\.randn"):
         check(target)

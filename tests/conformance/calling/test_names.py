@@ -3,7 +3,12 @@
 from collections import Counter
 
 from heedful.conformance.calling import names
-from heedful.conformance.calling.construction import VALUES
+from heedful.conformance.calling.construction import (
+    EPSILON,
+    VALUES,
+    _by_name,
+    conventional_values,
+)
 
 
 def test_no_argument_of_a_constructor_has_two_values():
@@ -14,3 +19,10 @@ def test_no_argument_of_a_constructor_has_two_values():
 def test_every_word_stands_for_a_conventional_name():
     conventional = {name for role in VALUES for name in role}
     assert set(names.WORDS.values()) <= conventional
+
+
+def test_small_numbers_are_told_by_whole_words():
+    values = conventional_values({})
+    assert _by_name("layer_norm_eps", values) == _by_name("epsilon", values) == EPSILON
+    assert _by_name("num_of_timesteps", values) == values["context_length"]
+    assert _by_name("repsize", values) is None

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+import torch
 from torch import nn
 
 from heedful.conformance.calling import names
@@ -24,6 +25,7 @@ from heedful.conformance.calling.isolation import seeded
 from heedful.conformance.calling.names import Names
 from heedful.conformance.calling.options import constructor_with, option
 from heedful.conformance.calling.parts import ROTARY, part_classes
+from heedful.conformance.calling.sequences import sequence_parameters
 from heedful.conformance.calling.target import ConstructorError
 from heedful.conformance.recording.source import fields_read, texts_compared
 from heedful.errors import ArgumentError
@@ -48,7 +50,9 @@ OWN_FAULT: re.Pattern[str] = re.compile(
 NO_SEQUENCE: re.Pattern[str] = re.compile(
     r"'int' object is not (subscriptable|iterable)|'int' has no len"
 )
+PATCH, SHIFT = 2, 2
 SIDES = (3, 3)  # of a window of pixels
+IMAGE_SIDE = 2 * WINDOW  # of an image that is cut into windows
 QUOTED: re.Pattern[str] = re.compile(r"'(\w+)'")
 DROPOUT = 0.25  # large enough that a few hundred weights show how it acts
 
@@ -70,6 +74,11 @@ VALUES: Mapping[Names, Any] = {
     names.BATCH_FIRST: True,
     names.TOKEN_AXIS: -2,
     names.PIXEL_AXES: 2,
+    names.IMAGE_SIDES: IMAGE_SIDE,
+    names.PATCHES: PATCH,
+    names.SHIFTS: SHIFT,
+    names.DEVICES: torch.device("cpu"),
+    names.DTYPES: torch.float32,
 }
 SIZES = frozenset((*names.WIDTHS, *names.HEADS, *names.KEY_HEADS, *names.HEAD_SIZES))
 """The names of sizes on which the number of weights depends."""
@@ -134,7 +143,7 @@ def build(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
             error.__cause__, guessed=unsure or bool(guessed_parameters(cls, arguments))
         ):
             raise ConstructorError(cls.__name__) from error.__cause__
-        for changed in _alternatives(cls, arguments, describe_exception(error.__cause__)):
+        for changed in _alternatives(cls, arguments, error.__cause__):
             built = attempt(lambda changed=changed: _called(cls, changed))
             if not isinstance(built, Exception):
                 return built
@@ -174,21 +183,24 @@ def _small_sizes(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[
 
 
 def _alternatives(
-    cls: Callable[..., Any], arguments: Mapping[str, Any], message: str
+    cls: Callable[..., Any], arguments: Mapping[str, Any], error: BaseException
 ) -> Iterator[dict[str, Any]]:
     """Yield other values for a constructor that rejects the usual ones: the likeliest first, and other widths last.
 
     A window has two sides if one number is refused. Each flag is set the other way round. A parameter that is None by
-    default gets its conventional value if the message of the exception names it, and so do the parameters of an
-    inherited constructor that it misses.
+    default gets its conventional value if the message of the exception names it, or the line that raises because of
+    None does. So do the parameters of an inherited constructor that it misses.
     """
+    message, place = describe_exception(error), raising_line(error)
+    about_none = place is not None and ("NoneType" in message or place.source.startswith("assert"))
+    named = f"{message} {place.source}" if place is not None and about_none else message
     guessed = guessed_parameters(cls, arguments)
     values = _values(cls, arguments)
     conventional = conventional_values(arguments)
     missing = {
         name: _by_name(name, conventional)
         for name, it in inspect.signature(cls).parameters.items()
-        if it.default is None and name not in values and re.search(rf"\b{name}\b", message)
+        if it.default is None and name not in values and re.search(rf"\b{name}\b", named)
     }
     if _hands_arguments_on(cls):
         for name in QUOTED.findall(message) if "required" in message else ():
@@ -211,8 +223,12 @@ def _alternatives(
 
 def guessed_parameters(target: Any, arguments: Mapping[str, Any]) -> list[str]:
     """Return the parameters of a class, without defaults, whose names are not conventional."""
-    known = (*conventional_values(arguments), *names.CONFIGURATIONS)
-    return [name for name in unstated_parameters(target, arguments) if name not in known]
+    known, hints = conventional_values(arguments), _type_hints(target)
+    return [
+        name
+        for name in unstated_parameters(target, arguments)
+        if name not in known and not _is_configuration(name, hints.get(name))
+    ]
 
 
 def unstated_parameters(target: Any, arguments: Mapping[str, Any]) -> list[str]:
@@ -264,7 +280,7 @@ def _values(
     defaults = {name: it.default for name, it in parameters.items() if it.default is not it.empty}
     conventional = conventional_values(arguments, defaults)
     hints = _type_hints(cls)
-    read, texts = fields_read(cls), texts_compared(cls)
+    read, texts, several = fields_read(cls), texts_compared(cls), sequence_parameters(cls)
     for name, parameter in parameters.items():
         if name in values or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
@@ -273,7 +289,7 @@ def _values(
                 values[name] = DROPOUT
         elif hints.get(name) is int and name in names.CONFIGURATIONS:
             values[name] = conventional[names.WIDTHS[0]]  # `c: int` counts channels
-        elif name in names.CONFIGURATIONS or (
+        elif _is_configuration(name, hints.get(name)) or (
             name in read and _by_name(name, conventional) is None
         ):
             fields = (*read.get(name, ()), *read.get("config", ()))
@@ -282,6 +298,7 @@ def _values(
             values[name] = _configuration(hints.get(name), {**known, **conventional}, settings)
         else:
             value = _by_name(name, conventional)
+            value = _sides(name, several) if name in several else value
             value = texts.get(name) if value is None else value
             value = _by_type(hints.get(name), conventional) if value is None else value
             value = _part(cls, name, hints.get(name)) if value is None and parts else value
@@ -289,17 +306,30 @@ def _values(
     return values
 
 
+def _is_configuration(name: str, hint: Any) -> bool:
+    """Check whether a parameter takes a configuration, by its name or by its annotation."""
+    stated = inspect.isclass(hint) and (hint is Configuration or dataclasses.is_dataclass(hint))
+    return stated or name in names.CONFIGURATIONS or name.endswith(names.OF_CONFIGURATIONS)
+
+
 def _by_name(name: str, conventional: Mapping[str, Any]) -> Any:
     """Return the value that the name of a parameter or of a configuration's field suggests; None if there is none."""
     if name in conventional:
         return conventional[name]
     words = name.lower()
-    if any(word in words for word in names.EPSILON_WORDS):
+    if not {*re.findall(r"[a-z]+", words)}.isdisjoint(names.EPSILON_WORDS):
         return EPSILON
     if any(word in words for word in names.FLAG_WORDS):
         return False
     known = _similar_name(name)
     return None if known is None else conventional[known]
+
+
+def _sides(name: str, several: Mapping[str, int]) -> tuple[int, ...]:
+    """Return as many numbers as a parameter takes: sides of a window, or of an image that all windows divide."""
+    windows = [it for it in several if any(word in it.lower() for word in names.SMALL_SIDES)]
+    image = 2 * SIDES[0] if windows else IMAGE_SIDE
+    return (SIDES[0] if name in windows else image,) * several[name]
 
 
 def _by_type(hint: Any, conventional: Mapping[str, Any]) -> Any:
@@ -334,7 +364,8 @@ def _divided(
     parameters = inspect.signature(cls).parameters
     own = {name: value for name, value in arguments.items() if name in parameters}
     settings = {name: value for name, value in arguments.items() if name not in parameters}
-    if any(name in names.CONFIGURATIONS and name not in own for name in parameters):
+    hints = _type_hints(cls)
+    if any(_is_configuration(name, hints.get(name)) and name not in own for name in parameters):
         return own, settings
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return dict(arguments), {}
@@ -398,7 +429,7 @@ def _called(cls: Callable[..., Any], values: Mapping[str, Any]) -> Any:
         if isinstance(error, ArgumentError) and error.argument not in values:
             raise  # about a field of the configuration
         listed = (
-            f"{name}={'…' if name in names.CONFIGURATIONS else repr(value)}"
+            f"{name}={'…' if _is_configuration(name, type(value)) else repr(value)}"
             for name, value in values.items()
         )
         raise ArgumentError(
@@ -410,11 +441,17 @@ def _called(cls: Callable[..., Any], values: Mapping[str, Any]) -> Any:
 
 
 def _type_hints(cls: Callable[..., Any]) -> dict[str, Any]:
+    """Return the types of a constructor's parameters, without those whose annotations cannot be evaluated."""
     constructor = cls.__init__ if inspect.isclass(cls) else cls
-    try:
-        return get_type_hints(constructor)
-    except (NameError, TypeError, AttributeError):  # an annotation that cannot be evaluated
-        return {}
+    whole = attempt(lambda: get_type_hints(constructor))
+    if not isinstance(whole, Exception):
+        return whole
+    alone = (
+        SimpleNamespace(__annotations__={name: it}, __globals__=constructor.__globals__)
+        for name, it in getattr(constructor, "__annotations__", {}).items()
+    )
+    found = (attempt(lambda it=it: get_type_hints(it, it.__globals__)) for it in alone)
+    return {name: it for hints in found if isinstance(hints, dict) for name, it in hints.items()}
 
 
 def _unknown(holder: str, name: str) -> ArgumentError:

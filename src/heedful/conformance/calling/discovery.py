@@ -23,6 +23,7 @@ from heedful.conformance.calling.failures import (
     not_callable,
     proof_of_bug,
 )
+from heedful.conformance.calling.further_axes import with_further_axes
 from heedful.conformance.calling.globals import global_tensor_sizes
 from heedful.conformance.calling.influence import mixes_sequences
 from heedful.conformance.calling.isolation import within
@@ -65,6 +66,10 @@ def find_convention(target: Target, causal: bool | None) -> tuple[CallingConvent
     for sizes in _sizes(target, failures):
         conventions = [replace(convention, fixed_sizes=sizes) for convention in candidates]
         caller = _first_that_works(target, conventions, failures, limit)
+        if caller is None and sizes is None:
+            more = with_further_axes(candidates, failures)
+            caller = _first_that_works(target, more, failures, limit) if more else None
+            candidates += more
         if caller is not None:
             caller = with_one_query(with_axes_by_behavior(caller))
             caller = with_pixel_masks(with_second_sequence(caller))

@@ -100,6 +100,7 @@ def _imported_names(tree: ast.AST) -> Iterator[str]:
 def lengths_named(failures: Sequence[FailedCall]) -> list[int]:
     """Return numbers of tokens that the exceptions may ask for: numbers in their messages, and squares of these.
 
+    Sides of an image that the module keeps come first.
     Windows of an image have a fixed number of tokens, and tables of relative positions have one row for each pair.
     """
     widths = failures[0].caller.convention.features
@@ -115,8 +116,20 @@ def lengths_named(failures: Sequence[FailedCall]) -> list[int]:
         int(text) for message in messages for text in re.findall(r"input of size (\d+)", message)
     )
     roots = (n for size in pairs for n in range(MAX_LENGTH, 1, -1) if size % (n * n) == 0)
-    squares = _square_sizes(failures[0].caller.module)
-    return list(dict.fromkeys((*squares, *lengths, *roots)))[:MAX_LENGTHS]
+    module = failures[0].caller.module
+    sizes = (*_square_sizes(module), *_grid_sizes(module), *lengths, *roots)
+    return list(dict.fromkeys(sizes))[:MAX_LENGTHS]
+
+
+def _grid_sizes(module: nn.Module | None) -> Iterator[int]:
+    """Yield the numbers of pixels of images whose two sides a module of the user keeps."""
+    for part in () if module is None else module.modules():
+        if type(part).__module__.startswith("torch."):
+            continue
+        for value in vars(part).values():
+            match value:
+                case (int(height), int(width)) if 1 < height * width <= MAX_LENGTH:
+                    yield height * width
 
 
 def _square_sizes(module: nn.Module | None) -> list[int]:

@@ -100,6 +100,15 @@ def _batch_axis(target: Callable[..., Any]) -> int | None:
     return None
 
 
+def channel_axis(target: Callable[..., Any], axes: int) -> int | None:
+    """Return which of so many axes a target's source calls channels, the second or the last; None if none."""
+    for variables in (it for it in _unpacked_shapes(target) if len(it) == axes):
+        for axis in (axes - 1, 1):
+            if variables[axis].lower() in names.CHANNELS:
+                return axis
+    return None
+
+
 def _has_layers(target: Callable[..., Any], kind: type[nn.Module]) -> bool:
     parts = target.modules() if isinstance(target, nn.Module) else ()
     return any(isinstance(part, kind) for part in parts)

@@ -123,6 +123,12 @@ MAX_LENGTHS: Names = (
     *("max_T", "ctx_len", "sequence_length", "max_context_length"),
 )
 WINDOWS: Names = ("window", "window_size", "sliding_window", "local_window", "attention_window")
+IMAGE_SIDES: Names = (
+    *("input_resolution", "resolution", "img_size", "image_size", "fmap_size", "feat_size"),
+)
+PATCHES: Names = ("patch_size",)
+SHIFTS: Names = ("shift_size",)
+SMALL_SIDES: Names = ("window", "kernel", "patch")  # words in names of sizes within an image
 DROPOUTS: Names = (
     *("dropout", "dropout_p", "attn_dropout", "attn_pdrop", "resid_pdrop", "dropout_rate"),
     *("attention_dropout", "drop", "p_dropout", "attn_drop", "proj_drop", "resid_dropout"),
@@ -140,10 +146,17 @@ BIASES: Names = ("qkv_bias", "bias", "use_bias")
 BATCH_FIRST: Names = ("batch_first",)
 TOKEN_AXIS: Names = ("axis",)
 PIXEL_AXES: Names = ("spatial_dims", "ndim", "n_dims")  # how many axes a feature map has
+DEVICES: Names = ("device", "DEVICE")
+DTYPES: Names = ("dtype",)
 CONFIGURATIONS: Names = ("config", "cfg", "args", "params", "c", "hparams", "model_args")
+OF_CONFIGURATIONS: Names = ("_config", "_cfg", "_conf", "_hparams", "_args")  # how a name may end
 
 # The conventional name that an unknown name means if it contains the word; the first word that fits counts.
 WORDS: Mapping[str, str] = {
+    "idx": "layer_idx",
+    "timestep": "context_length", "time_step": "context_length", "step_dim": "context_length",
+    "num_nodes": "context_length", "n_nodes": "context_length", "vertices": "context_length",
+    "patches": "context_length",
     "drop": "dropout", "window": "window", "vocab": "vocab_size", "layer": "num_layers", "bias": "bias",
     "seq": "context_length", "ctx": "context_length", "len": "context_length", "kv_head": "num_kv_heads",
     "dim_head": "head_dim", "head_dim": "head_dim", "head_size": "head_dim", "head": "num_heads",
@@ -155,7 +168,7 @@ WORDS: Mapping[str, str] = {
 }  # fmt: skip
 # Words in the names of settings that are on or off, and of small numbers that are added to a divisor.
 FLAG_WORDS: Names = ("use_", "is_", "has_", "with_", "enable", "causal", "flash", "norm")
-EPSILON_WORDS: Names = ("eps",)
+EPSILON_WORDS: Names = ("eps", "epsilon")  # whole words: "num_timesteps" is no small number
 
 # Local variables, in lower case, into which code unpacks the shape of its tokens, by axis.
 AXES: Mapping[str, Names] = {
@@ -176,3 +189,5 @@ AXES: Mapping[str, Names] = {
     ),
     "H": (*HEADS, "nh", "hq"),
 }
+# The same for the features of feature maps.
+CHANNELS: Names = ("c", "ch", "chan", "channel", "channels", "d", "dim", "embed_dim", "features")

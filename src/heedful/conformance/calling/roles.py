@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -15,6 +16,7 @@ from heedful.conformance.calling.layouts import DISTANCE_AXIS, documented_axes
 from heedful.conformance.calling.mask_forms import ATTENTION_FORMS, PADDING_FORMS, in_form
 from heedful.conformance.calling.rotary_tables import PositionTable, rotary_tables
 from heedful.conformance.calling.target import Target
+from heedful.conformance.recording.source import parsed
 
 FEATURE_MAP = 4  # axes, (B, C, Y, X)
 MOST_TOKENS = 256  # for which there are embeddings of positions and of distances
@@ -65,6 +67,9 @@ def likely_values(target: Target, name: str, head_size: int) -> Iterator[Value]:
     if annotation is not inspect.Parameter.empty and annotation in ROLES_OF_TYPES:
         counts = (role for role in suggested if role in COUNTS)
         suggested = (*counts, *ROLES_OF_TYPES[annotation])
+    if "positions" in suggested and documented is None and _counts_distances(target):
+        for width in _input_widths(target.module):
+            yield _distances(f"1{DISTANCE_AXIS} ", width)
     if "positions" in suggested and documented == 3:
         yield from map(_embeddings, _input_widths(target.module))
     for role in dict.fromkeys((*suggested, *ROLES)):
@@ -72,6 +77,20 @@ def likely_values(target: Target, name: str, head_size: int) -> Iterator[Value]:
             other_form = value is TOKENS and (documented == FEATURE_MAP or shape == ONE_VECTOR)
             if documented is None or axes in (None, documented) or other_form:
                 yield value
+
+
+def _counts_distances(target: Target) -> bool:
+    """Check whether a target's own code counts 2 T − 1 distances, as `2 * T - 1`."""
+    source = parsed(target.forward)
+    for node in () if source is None else ast.walk(source.tree):
+        match node:
+            case ast.BinOp(
+                left=ast.BinOp(left=ast.Constant(value=2), op=ast.Mult()),
+                op=ast.Sub(),
+                right=ast.Constant(value=1),
+            ):
+                return True
+    return False
 
 
 def _input_widths(module: nn.Module | None) -> list[int]:

@@ -184,7 +184,9 @@ def _prose(definition: Callable[..., object]) -> str:
 
 
 def fields_read(cls: Callable[..., object]) -> dict[str, list[str]]:
-    """Return the fields that a constructor reads of each of its parameters: `config.n_embd` or `config["n_embd"]`.
+    """Return the fields that a constructor reads of each of its parameters, as `config.n_embd` or `config["n_embd"]`.
+
+    What it reads as `config.get("n_embd")` counts too, unless it has a default there.
 
     Fields that the rest of the class reads of `self.config` are listed under "config".
     """
@@ -195,6 +197,10 @@ def fields_read(cls: Callable[..., object]) -> dict[str, list[str]]:
             case (
                 ast.Attribute(value=ast.Name(id=name), attr=field)
                 | ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=str(field)))
+                | ast.Call(
+                    func=ast.Attribute(value=ast.Name(id=name), attr="get"),
+                    args=[ast.Constant(value=str(field))],
+                )
             ) if name != "self":
                 fields.setdefault(name, []).append(field)
             case ast.Attribute(

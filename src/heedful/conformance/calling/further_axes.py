@@ -1,0 +1,71 @@
+"""Conventions for tokens with more axes than a sequence has, if the exceptions of other calls ask for so many."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from heedful.conformance.calling.convention import IMAGES, CallingConvention
+from heedful.conformance.calling.exceptions import attempt
+from heedful.conformance.calling.failures import FailedCall
+from heedful.conformance.calling.layouts import channel_axis
+from heedful.conformance.calling.target import Target
+
+SEQUENCE, SEQUENCE_AXES = "(B, T, C)", 3
+LAYOUTS: Mapping[int, tuple[str, ...]] = {4: IMAGES, 5: ("(B, C, Z, Y, X)", "(B, Z, Y, X, C)")}
+"""The layouts of images and of videos, by their numbers of axes."""
+ASKED: tuple[re.Pattern[str], ...] = (
+    re.compile(r"values to unpack \(expected (?P<wanted>\d), got (?P<given>\d)\)"),
+    re.compile(
+        r"equation \((?P<wanted>\d)\) does not match the number of dimensions \((?P<given>\d)\)"
+    ),
+    re.compile(r"expected (?P<wanted>\d) dims. Received (?P<given>\d)-dim"),
+    re.compile(r"dim\(\) = (?P<given>\d) is not equal to len\(dims\) = (?P<wanted>\d)"),
+    re.compile(r"or (?P<wanted>\d)D \(batched\) input to conv\dd, but got input of"),
+)
+PAST_LAST: re.Pattern[str] = re.compile(r"Dimension out of range .*\[-(\d), \d\], but got (\d)\)")
+
+
+def with_further_axes(
+    conventions: Sequence[CallingConvention], failures: Sequence[FailedCall]
+) -> list[CallingConvention]:
+    """Return the conventions of sequences, in layouts of as many axes as failed calls ask for; none if they do not.
+
+    Such a layout is a guess.
+    """
+    tried = {it.layout for it in conventions}
+    wanted = next((n for n in _axes_asked_for(failures) if n in LAYOUTS), None)
+    layouts = () if wanted is None else _likely(failures[0].caller.target, LAYOUTS[wanted], wanted)
+    return [
+        replace(it, layout=layout, guessed=True)
+        for layout in layouts
+        if layout not in tried
+        for it in conventions
+        if it.layout == SEQUENCE and len(it.features) == 1
+    ]
+
+
+def _likely(target: Target, layouts: tuple[str, ...], axes: int) -> tuple[str, ...]:
+    """Return the layouts in which features are on the axis that the target's source names so.
+
+    Without such a name, layers decide which one works. Where there are none, every one would.
+    """
+    channels = channel_axis(target.callee, axes)
+    if channels is not None:
+        return tuple(it for it in layouts if it.strip("()").split(", ").index("C") == channels)
+    parameters = () if target.module is None else target.module.parameters()
+    return layouts if any(it.dim() > 1 for it in parameters) else ()
+
+
+def _axes_asked_for(failures: Sequence[FailedCall]) -> Iterator[int]:
+    """Yield the numbers of axes that the exceptions of calls with sequences ask for."""
+    for failure in failures:
+        text = attempt(lambda failure=failure: str(failure.error))
+        if failure.caller.layout != SEQUENCE or not isinstance(text, str):
+            continue
+        for said in filter(None, (pattern.search(text) for pattern in ASKED)):
+            found = said.groupdict()
+            yield int(found["wanted"]) + SEQUENCE_AXES - int(found.get("given", SEQUENCE_AXES))
+        if past := PAST_LAST.search(text):
+            yield SEQUENCE_AXES + int(past[2]) + 1 - int(past[1])

@@ -1,0 +1,82 @@
+"""Find the parameters of a constructor that hold several numbers, such as both sides of a window."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Iterator
+
+from heedful.conformance.recording.source import parsed
+
+
+def sequence_parameters(cls: Callable[..., object]) -> dict[str, int]:
+    """Return how many numbers a class takes from parameters of its constructor: 2 for `self.h, self.w = size`.
+
+    It may also take them by index, or all of them as `*size`, which counts as two. A parameter counts that the class
+    uses so under its own name in the constructor, or anywhere as the attribute that keeps it. If the constructor asks
+    for its type, one number does as well.
+    """
+    source = parsed(cls)
+    if source is None or not inspect.isclass(cls):
+        return {}
+    constructors = [it for it in ast.walk(source.tree) if _is_constructor(it)]
+    inside = [node for it in constructors for node in ast.walk(it)]
+    counts: dict[str, int] = {}
+    for name in inspect.signature(cls).parameters:
+        if any(_asks_for_type(node, name) for node in inside):
+            continue
+        uses = [*_counts(inside, lambda it, name=name: _is_name(it, name))]
+        for kept in _attributes(inside, name):
+            uses += _counts(ast.walk(source.tree), lambda it, kept=kept: _is_own(it, kept))
+        if max(uses, default=0) > 1:
+            counts[name] = max(uses)
+    return counts
+
+
+def _is_constructor(node: ast.AST) -> bool:
+    return isinstance(node, ast.FunctionDef) and node.name == "__init__"
+
+
+def _is_name(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def _is_own(node: ast.expr, attribute: str) -> bool:
+    """Check whether an expression is `self.attribute`."""
+    return (
+        isinstance(node, ast.Attribute) and node.attr == attribute and _is_name(node.value, "self")
+    )
+
+
+def _attributes(nodes: list[ast.AST], name: str) -> Iterator[str]:
+    """Yield the attributes that keep a variable, as `self.size = size`."""
+    for node in nodes:
+        match node:
+            case ast.Assign(targets=[ast.Attribute(attr=kept)], value=value) if _is_name(
+                value, name
+            ):
+                yield kept
+
+
+def _asks_for_type(node: ast.AST, name: str) -> bool:
+    """Check whether a node is `isinstance(name, …)`, or gives the variable another value."""
+    match node:
+        case ast.Call(func=ast.Name(id="isinstance"), args=[value, _]):
+            return _is_name(value, name)
+        case ast.Assign(targets=targets):
+            return any(_is_name(target, name) for target in targets)
+    return False
+
+
+def _counts(
+    nodes: Iterator[ast.AST] | list[ast.AST], is_sought: Callable[[ast.expr], bool]
+) -> Iterator[int]:
+    """Yield how many numbers each use of an expression takes from it."""
+    for node in nodes:
+        match node:
+            case ast.Assign(targets=[ast.Tuple(elts=elements)], value=value) if is_sought(value):
+                yield len(elements)
+            case ast.Subscript(value=value, slice=ast.Constant(value=int(i))) if is_sought(value):
+                yield i + 1
+            case ast.Starred(value=value) if is_sought(value):
+                yield 2
