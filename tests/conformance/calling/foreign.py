@@ -6,6 +6,7 @@ import math
 import time
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import nn
@@ -759,7 +760,7 @@ class OfBothSides(nn.Module):
 class OfUnsetWidth(nn.Module):
     """Needs a width and a number of heads, although it declares None."""
 
-    def __init__(self, embed_dim: int | None = None, num_heads: int | None = None):
+    def __init__(self, embed_dim: Any = None, num_heads: Any = None):
         super().__init__()
         self.head_dim = embed_dim // num_heads
         self.qkv = nn.Linear(embed_dim, 3 * embed_dim)

@@ -223,7 +223,8 @@ def _alternatives(
 
 def guessed_parameters(target: Any, arguments: Mapping[str, Any]) -> list[str]:
     """Return the parameters of a class, without defaults, whose names are not conventional."""
-    known, hints = conventional_values(arguments), _type_hints(target)
+    known = conventional_values(arguments)
+    hints = _type_hints(target) if inspect.isclass(target) else {}
     return [
         name
         for name in unstated_parameters(target, arguments)
@@ -298,7 +299,7 @@ def _values(
             values[name] = _configuration(hints.get(name), {**known, **conventional}, settings)
         else:
             value = _by_name(name, conventional)
-            value = _sides(name, several) if name in several else value
+            value = _sides(name, several, parameters) if name in several else value
             value = texts.get(name) if value is None else value
             value = _by_type(hints.get(name), conventional) if value is None else value
             value = _part(cls, name, hints.get(name)) if value is None and parts else value
@@ -325,11 +326,11 @@ def _by_name(name: str, conventional: Mapping[str, Any]) -> Any:
     return None if known is None else conventional[known]
 
 
-def _sides(name: str, several: Mapping[str, int]) -> tuple[int, ...]:
+def _sides(name: str, several: Mapping[str, int], parameters: Mapping[str, Any]) -> tuple[int, ...]:
     """Return as many numbers as a parameter takes: sides of a window, or of an image that all windows divide."""
-    windows = [it for it in several if any(word in it.lower() for word in names.SMALL_SIDES)]
-    image = 2 * SIDES[0] if windows else IMAGE_SIDE
-    return (SIDES[0] if name in windows else image,) * several[name]
+    small = [it for it in parameters if any(word in it.lower() for word in names.SMALL_SIDES)]
+    image = 2 * SIDES[0] if all(it in several for it in small) else IMAGE_SIDE
+    return (SIDES[0] if name in small else image,) * several[name]
 
 
 def _by_type(hint: Any, conventional: Mapping[str, Any]) -> Any:
@@ -447,7 +448,9 @@ def _type_hints(cls: Callable[..., Any]) -> dict[str, Any]:
     if not isinstance(whole, Exception):
         return whole
     alone = (
-        SimpleNamespace(__annotations__={name: it}, __globals__=constructor.__globals__)
+        SimpleNamespace(
+            __annotations__={name: it}, __globals__=getattr(constructor, "__globals__", {})
+        )
         for name, it in getattr(constructor, "__annotations__", {}).items()
     )
     found = (attempt(lambda it=it: get_type_hints(it, it.__globals__)) for it in alone)
