@@ -113,7 +113,7 @@ def padding_of(subject: Subject):
         (nn.TransformerEncoderLayer(12, 4, 20), ("src_key_padding_mask", "(B, T)", torch.bool, False)),
         (nn.TransformerDecoderLayer(12, 4, 20), ("tgt_key_padding_mask", "(B, T)", torch.bool, False)),
         (F.scaled_dot_product_attention, ("attn_mask", "(B, 1, 1, T)", torch.bool, True)),
-        (MultiHeadAttention(12, 4), ("mask", "(B, 1, 1, T)", torch.bool, True)),
+        (MultiHeadAttention(12, 4), ("mask", "(B, 1, T, T)", torch.bool, True)),
     ],
     ids=lambda it: getattr(it, "__name__", type(it).__name__),
 )  # fmt: skip
