@@ -35,6 +35,13 @@ class CountsRealItems(nn.Module):
         return self.attention(self.embedding(ids) + self.positions(real.cumsum(1) * real))
 
 
+class FailsWhenFull(Learned):
+    """Fails with as many tokens as its table of positions has rows, which is a bug and no maximum."""
+
+    def forward(self, x):
+        return super().forward(x[:, :4] if x.shape[1] == len(self.positions) else x)
+
+
 class InBlocks(Projected):
     """Has a size of blocks, which is no maximum of the tokens."""
 
@@ -52,6 +59,7 @@ class InBlocks(Projected):
         (causal.CausalAttention(6, 6, context_length=13), 13),
         (small_gpt(GPTConfig.gpt2), 16),
         (CountsRealItems(), 9),
+        (FailsWhenFull(24, 9), None),
         (InBlocks(), None),
     ],
 )

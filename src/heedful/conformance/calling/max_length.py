@@ -29,7 +29,7 @@ def find_max_length(caller: Caller) -> int | None:
     if caller.module is None:
         return None
     declared, tables = _numbers(caller.module, names.MAX_LENGTHS), _table_sizes(caller.module)
-    sizes = sorted({*declared, *tables, *(size - 1 for size in tables)})
+    sizes = sorted({*declared, *tables, *_sizes_without_padding(caller.module)})
     sizes = [size for size in sizes if size <= MAX_TRIED]
     if sizes and not _runs(caller, sizes[-1] + 1):
         size = sizes[bisect_left(sizes, True, key=lambda size: not _runs(caller, size + 1))]
@@ -65,6 +65,12 @@ def _numbers(module: nn.Module, attributes: Sequence[str]) -> list[int]:
         for name in attributes
         if isinstance(size := getattr(holder, name, None), int) and size > 0
     ]
+
+
+def _sizes_without_padding(module: nn.Module) -> list[int]:
+    """Return the numbers of rows of embeddings, without the row for padding."""
+    embeddings = (part for part in module.modules() if isinstance(part, nn.Embedding))
+    return [it.num_embeddings - 1 for it in embeddings if it.padding_idx is not None]
 
 
 def _table_sizes(module: nn.Module) -> list[int]:
