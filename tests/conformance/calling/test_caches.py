@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from conformance.calling.attentions import Projected, Slots, causal_with, small_gpt
+from conformance.calling.attentions import Projected, Slots, attend, causal_with, small_gpt
+from heedful import check
+from heedful.conformance import Example
 from heedful.conformance.calling.subject import find_subject
 from heedful.gpt.config import GPTConfig
 from heedful.nn import MultiHeadAttention, RotaryEmbedding
@@ -157,3 +159,23 @@ def test_the_user_may_supply_the_cache():
     inputs = subject.draw(2, 6)
     pieces = [it.output for it in subject.run_in_chunks(inputs, [4, 2])]
     torch.testing.assert_close(torch.cat(pieces, 1), subject.run(inputs))
+
+
+class LatePositions(Projected):
+    """Keeps keys without their positions, and adds those of all keys, of which a single one would be broadcast."""
+
+    def forward(self, x, places, cache=None):  # pyright: ignore[reportIncompatibleMethodOverride]
+        q, k, v = self.split(x)
+        if cache is not None:
+            k, v = (torch.cat(pair, 1) for pair in zip(cache, (k, v), strict=True))
+        Tq, Tk = q.shape[1], k.shape[1]
+        hidden = torch.ones(Tq, Tk, dtype=torch.bool).triu(Tk - Tq + 1)
+        return attend(q + places[-Tq:], k + places[-Tk:], v, hidden), (k, v)
+
+
+def test_a_table_of_an_example_is_given_for_all_tokens_where_the_cache_needs_it():
+    example = Example(torch.randn(2, 9, 24), torch.randn(9, 24))
+    subject = find_subject(LatePositions(24), example=example, causal=True)
+    assert subject.cache_use is not None
+    assert subject.cache_use.whole == ("places",)
+    assert check(LatePositions(24), example=example, causal=True).bugs == ()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from heedful.conformance.calling import names
 from heedful.conformance.calling.cache_objects import (
@@ -28,6 +28,7 @@ from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.observation import tensor_of
 from heedful.nn import KVCache, MultiHeadAttention
+from heedful.observation.leaves import leaves_of
 
 TOKENS = 4
 COUNTS: re.Pattern[str] = re.compile(
@@ -60,7 +61,7 @@ def find_cache(caller: Caller, make_cache: CacheMaker | None) -> CacheWithMaker 
             first_chunk_runs = _runs(caller, use, make, inputs, (2,))
             all_chunks_run = _runs(caller, use, make, inputs, (2, 1, 1))
         if all_chunks_run:
-            return use, make
+            return _with_whole_tables(caller, use, make, inputs), make
         if first_chunk_runs and broken is None:
             broken = use, make
     for use, make in _objects(caller):  # one that fails may have been made wrongly
@@ -124,6 +125,39 @@ def _with_masks(caller: Caller, candidates: Iterator[CacheWithMaker]) -> Iterato
         if masks:
             yield replace(use, whole=masks), make
         yield use, make
+
+
+def _with_whole_tables(
+    caller: Caller, use: CacheUse, make_cache: CacheMaker | None, inputs: Inputs
+) -> CacheUse:
+    """Return a use that hands on the tables of an example for all tokens so far, if only then the outputs are right.
+
+    A target that keeps keys without their positions adds those of all keys in each call.
+    """
+    constants = caller.convention.constants.items()
+    tables = tuple(name for name, it in constants if name not in use.whole and _is_table(it))
+    whole = replace(use, whole=(*use.whole, *tables))
+    is_whole = tables and not _agrees(caller, use, make_cache, inputs)
+    return whole if is_whole and _agrees(caller, whole, make_cache, inputs) else use
+
+
+def _is_table(constant: object) -> bool:
+    """Check whether an argument of an example holds numbers for each of the tokens."""
+    if not isinstance(constant, Resized) or constant.is_mask_of_keys:
+        return False
+    tensors = (leaf for _, leaf in leaves_of(constant.value) if isinstance(leaf, Tensor))
+    return any(it.is_floating_point() and "T" in constant.axes.of(it.shape) for it in tensors)
+
+
+def _agrees(caller: Caller, use: CacheUse, make_cache: CacheMaker | None, inputs: Inputs) -> bool:
+    """Check whether calls with a cache return what one call on all tokens returns."""
+    with torch.no_grad(), caller.isolated():
+        whole = attempt(lambda: caller.record(inputs).output)
+        parts = attempt(lambda: run_chunks(caller, use, make_cache, inputs, (2, 1, 1)))
+    if isinstance(whole, Exception) or isinstance(parts, Exception):
+        return False
+    joined = torch.cat([it.output for it in parts], dim=1)
+    return joined.shape == whole.shape and not differing_entries(joined, whole).any()
 
 
 def _counts_of_cached(caller: Caller) -> Iterator[str]:
