@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from heedful.conformance.evidence.attention import FAINT, RecordedAttention
 from heedful.conformance.evidence.attention_search import find_attentions
+from heedful.conformance.evidence.designs import reads_trained_numbers
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.fills import fill_line
 from heedful.conformance.evidence.masking import masking_step
@@ -69,6 +71,8 @@ def find_weak_fill(
         fill = attention.logits[hidden].max().item()
         if fill < SUFFICIENT_FILL:
             continue
+        if fill > math.log(FAINT) and reads_trained_numbers(observation, attention):
+            continue  # so weak a number hides nothing: a large trained bias elsewhere does
         largest = attention.logits[attention.visible].abs().max().clamp_min(1e-6).item()
         factor = (EXCESS * abs(fill) / largest) ** 0.5  # products grow by its square
         proof = _proof_of_weak_fill(hidden, fill, record(observation.inputs.scaled(factor)))
