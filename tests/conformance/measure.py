@@ -289,9 +289,11 @@ def _fixes(mutants: Sequence[Verdict]) -> list[str]:
         f"| equal to the base within {ROUNDING:g}, of fixed | {len(fixed) - len(wrong)} of {len(fixed)} |",
         "\n".join(lines),
         "### Fixes that differ from the base",
-        "\n".join([f"- {v.expected}, {v.name}: by {v.difference:.2g}" for v in wrong] or ["None."]),
+        "\n".join(
+            [f"- {v.expected}, `{v.name}`: by {v.difference:.2g}" for v in wrong] or ["None."]
+        ),
         "### Bugs on one line without a fix",
-        "\n".join([f"- {v.expected}, {v.name}" for v in on_one_line if not v.fixed] or ["None."]),
+        "\n".join([f"- {v.expected}, `{v.name}`" for v in on_one_line if not v.fixed] or ["None."]),
     ]
 
 
