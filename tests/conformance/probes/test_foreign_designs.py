@@ -507,6 +507,24 @@ class Spectral(Heads):
         return self.to_out(context.transpose(1, 2).flatten(2))
 
 
+class Placed(Heads):
+    """Adds a large trained bias for each distance (Graham et al. 2021), so that some weights are tiny by chance."""
+
+    def __init__(self):
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.places = nn.Parameter(12 * torch.randn(4, 64, 64, generator=generator))
+
+    def scores(self, query, key):
+        T = query.shape[-2]
+        return super().scores(query, key) + self.places[:, :T, :T]
+
+
+def test_a_trained_bias_is_no_fill_of_a_mask():
+    torch.manual_seed(0)
+    assert [it.name for it in check(Placed()).findings if it.name == "mask-fill-too-small"] == []
+
+
 @pytest.mark.parametrize(
     ("design", "said"), [(Missing, "It acts only together with learned_bias."), (Spectral, "")]
 )

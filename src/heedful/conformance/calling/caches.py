@@ -152,7 +152,7 @@ def _is_table(constant: object) -> bool:
 def _agrees(caller: Caller, use: CacheUse, make_cache: CacheMaker | None, inputs: Inputs) -> bool:
     """Check whether calls with a cache return what one call on all tokens returns."""
     with torch.no_grad(), caller.isolated():
-        whole = attempt(lambda: caller.record(inputs).output)
+        whole = attempt(lambda: caller.run(inputs))
         parts = attempt(lambda: run_chunks(caller, use, make_cache, inputs, (2, 1, 1)))
     if isinstance(whole, Exception) or isinstance(parts, Exception):
         return False

@@ -32,14 +32,10 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "adj": ("masks", "biases"), "visible": ("masks",), "len": ("lengths", "sizes"), "n_win": ("lengths",),
     "bias": ("biases",), "alibi": ("biases",), "rope": ("rotary",), "rot": ("rotary",), "freq": ("rotary",),
     "cos": ("rotary",), "sin": ("rotary",), "pos": ("positions", "rotary", "tokens", "coordinates", "biases"),
-    "cache": ("none",), "past": ("none",), "state": ("tokens", "vectors", "none"),
-    "hidden": ("tokens", "vectors"), "dec": ("tokens", "vectors"), "index": ("positions",), "idx": ("positions",),
+    "cache": ("none",), "past": ("none",), "state": ("tokens", "none"), "index": ("positions",), "idx": ("positions",),
     "start": ("numbers",), "offset": ("numbers",), "height": ("heights", "sizes"), "width": ("widths", "sizes"),
 }  # fmt: skip
-LETTERS: Mapping[str, tuple[str, ...]] = {
-    "h": ("heights", "vectors"),
-    "w": ("widths",),
-}  # whole names
+LETTERS: Mapping[str, tuple[str, ...]] = {"h": ("heights",), "w": ("widths",)}  # whole names
 # Roles of numbers that follow from the number of tokens.
 COUNTS = ("sizes", "grids", "heights", "widths")
 ROLES = ("tokens", "none", "masks", "biases", "lengths", "positions", "rotary", "numbers")
@@ -198,9 +194,6 @@ def _values_in(
         case "pairs":
             for width in _input_widths(module):
                 yield _of_sequences(_pairs(width)), 4
-        case "vectors":  # one for each sequence
-            for width in _input_widths(module):
-                yield one_vector(width), 2
         case "edges":  # of every node to every other one and to itself
             yield lambda B, T, dtype: torch.cartesian_prod(*(torch.arange(T),) * 2).T, 2
         case "bounds":  # of one packed sequence
