@@ -533,3 +533,19 @@ def test_a_mask_that_cannot_act_is_a_suspicion(design, said):
     (finding,) = (it for it in check(design()).findings if it.name == "mask-unused")
     assert finding.level == "suspicious"
     assert finding.proof.startswith(said)
+
+
+class Weightless(Missing):
+    """Adds nothing to the scores of hidden keys, as its attribute is not set."""
+
+    def forward(self, x, mask=None):
+        query, key, value = self.split(x)
+        scores = self.scores(query, key)
+        if mask is not None and self.learned_bias is None:
+            scores = scores + 0.0 * mask[:, None, None]
+        return self.to_out((scores.softmax(-1) @ value).transpose(1, 2).flatten(2))
+
+
+def test_an_attribute_that_lets_a_mask_act_is_no_excuse():
+    torch.manual_seed(0)
+    assert [bug.name for bug in check(Weightless()).bugs] == ["mask-unused"]

@@ -13,6 +13,7 @@ from heedful.conformance.recording.observation import Observation, value_of
 from heedful.observation import Source, Step
 
 FUSED = "scaled_dot_product_attention"
+MULTI_HEAD = "multi_head_attention_forward"  # of nn.MultiheadAttention
 DEFAULTS: dict[str, object] = {
     "query": None,
     "key": None,

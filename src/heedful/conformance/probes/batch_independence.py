@@ -13,6 +13,7 @@ from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.resizing import Resized
 from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.evidence.fused import MULTI_HEAD
 from heedful.conformance.evidence.groups import taken_together
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.assignments import assignment_before, variables_read
@@ -139,7 +140,7 @@ def _is_rearranged(evidence: Evidence, step: Step) -> bool:
 def _copied_layer(module: nn.Module | None, step: Step) -> SourceLine | None:
     """Return the line that creates the layer whose copies a stack of torch's layers consists of."""
     names = parameter_names([step])
-    if module is None or not names or step.operation != "multi_head_attention_forward":
+    if module is None or not names or step.operation != MULTI_HEAD:
         return None
     parts = names[0].split(".")
     paths = (".".join(parts[:count]) for count in range(1, len(parts)))

@@ -12,7 +12,7 @@ from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import CHANGED, Evidence
 from heedful.conformance.evidence.fills import fill_line
 from heedful.conformance.evidence.frames import Order, one_after_another, order_of_tokens
-from heedful.conformance.evidence.fused import FUSED, fused_arguments
+from heedful.conformance.evidence.fused import FUSED, MULTI_HEAD, fused_arguments
 from heedful.conformance.evidence.lost_masks import (
     fill_of_nothing,
     line_leaving_before_masks,
@@ -41,7 +41,6 @@ from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 
-MULTI_HEAD = "multi_head_attention_forward"
 INVERTED = "The mask is inverted: queries see later keys, and no earlier ones."
 
 

@@ -12,6 +12,7 @@ from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.dropout import dropout_probability, dropout_steps
 from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.evidence.fused import MULTI_HEAD
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.weighting_causes import ADDITIONS
 from heedful.conformance.recording.dataflow import (
@@ -89,7 +90,7 @@ def dropped_tensor(
         }
         if any(source.step in context for source in step.inputs):
             return "output" if _is_added(step, observation) else "context"
-    if step.operation == "multi_head_attention_forward":
+    if step.operation == MULTI_HEAD:
         return "weights"
     earlier = ancestors(observation.trace.steps, step)
     attended = any(attention.context_step.index in earlier for attention in attentions)

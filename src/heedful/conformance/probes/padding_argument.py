@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -31,10 +30,11 @@ from heedful.conformance.probes.padded_batch import (
 )
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.assignments import overwriting
+from heedful.conformance.recording.conditions import unmet_conditions
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.forwarding import call_omitting
 from heedful.conformance.recording.observation import Observation
-from heedful.conformance.recording.source import SourceLine, names_in, parsed
+from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 
 
@@ -110,20 +110,9 @@ def _partner(evidence: Evidence, subject: Subject, argument: MaskArgument) -> st
 
 
 def _switch(module: nn.Module | None, argument: str) -> str:
-    """Return the attribute without which a mask does not act, as in `if mask is not None and self.bias is not None`.
-
-    Return "" if there is none, or if it is set.
-    """
-    for part in () if module is None else module.modules():
-        source = parsed(type(part))
-        for node in () if source is None else ast.walk(source.tree):
-            match node:
-                case ast.If(test=ast.BoolOp(op=ast.And(), values=values)):
-                    tested = names_in(values)
-                    unset = (it for it in tested if getattr(part, it, True) in (None, False))
-                    if argument in tested:
-                        return next(unset, "")
-    return ""
+    """Return the attribute without which a mask does not act; "" if there is none, or if it is set."""
+    unmet = unmet_conditions(module)
+    return next((attribute for names_, attribute in unmet if argument in names_), "")
 
 
 def _takes_booleans_alone(subject: Subject, argument: MaskArgument) -> bool:

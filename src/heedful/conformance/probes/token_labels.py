@@ -25,13 +25,8 @@ def tearing_view(path: list[Step]) -> Step | None:
     """
     if not path or path[0].operation not in (*CONVOLUTIONS, "linear"):
         return None
-    labels = _labels(path[0])
-    values, torn = {path[0].index: labels}, None
-    for step in path[1:]:
-        rearranged = _replayed(step, values)
-        if rearranged is None:
-            return None
-        values[step.index] = rearranged
+    labels, torn = _labels(path[0]), None
+    for step, rearranged in zip(path[1:], _rearranged(labels, path) or (), strict=False):
         together = _holds_tokens_together(rearranged, labels)
         torn = None if together else torn or step
     return torn
@@ -49,13 +44,10 @@ def displacing_view(path: list[Step], tokens: int) -> Step | None:
     """
     if len(path) < 2 or path[0].operation != "linear" or path[0].shape[-2:-1] != (tokens,):
         return None
-    values = {path[0].index: _labels(path[0]) % tokens}
-    for step in path[1:]:
-        rearranged = _replayed(step, values)
-        if rearranged is None:
-            return None
-        values[step.index] = rearranged
-    labels = values[path[-1].index]
+    rearranged = _rearranged(_labels(path[0]) % tokens, path)
+    if rearranged is None:
+        return None
+    labels = rearranged[-1]
     rows = [
         labels.movedim(n, 0).flatten(1) for n, size in enumerate(labels.shape) if size == tokens
     ]
@@ -80,15 +72,11 @@ def scattering_view(path: list[Step], grid: tuple[int, ...], rows: int) -> Step 
     shape = path[0].shape
     if (shape[2:] if path[0].operation in CONVOLUTIONS else shape[1:-1]) != grid:
         return None
-    values, views = {path[0].index: _labels(path[0])}, list[Step]()
-    for step in path[1:]:
-        rearranged = _replayed(step, values)
-        if rearranged is None:
-            return None
-        values[step.index] = rearranged
-        if step.operation in ("view", "reshape", "flatten", "unflatten"):
-            views.append(step)
-    labels = values[path[-1].index]
+    rearranged = _rearranged(_labels(path[0]), path)
+    if rearranged is None:
+        return None
+    views = [it for it in path[1:] if it.operation in ("view", "reshape", "flatten", "unflatten")]
+    labels = rearranged[-1]
     axes = [axis for axis, size in enumerate(labels.shape) if axis and size == rows]
     apart = [axis for axis in axes if all(_is_rectangle(row, grid) for row in labels.unbind(axis))]
     return views[-1] if views and axes and not apart else None
@@ -109,6 +97,17 @@ def _labels(projection: Step) -> Tensor:
     features, shape[axis] = shape[axis], 1
     count = torch.Size(shape).numel()
     return torch.arange(count).reshape(shape).repeat_interleave(features, axis)
+
+
+def _rearranged(labels: Tensor, path: list[Step]) -> list[Tensor] | None:
+    """Return what the steps after the first one of a path make of its labels; None if one does not only rearrange."""
+    values = {path[0].index: labels}
+    for step in path[1:]:
+        rearranged = _replayed(step, values)
+        if rearranged is None:
+            return None
+        values[step.index] = rearranged
+    return [values[step.index] for step in path[1:]]
 
 
 def _replayed(step: Step, values: dict[int, Tensor]) -> Tensor | None:

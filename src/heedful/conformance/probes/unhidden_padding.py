@@ -15,7 +15,7 @@ from heedful.conformance.calling.masks import masks_by_name
 from heedful.conformance.evidence.alignment import PartialRun
 from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
-from heedful.conformance.evidence.fused import FUSED
+from heedful.conformance.evidence.fused import FUSED, MULTI_HEAD
 from heedful.conformance.probes.padding_ids import PADDED, padding_id, step_telling_padding
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import ancestors, unused_steps
@@ -26,7 +26,6 @@ from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 
 MASK_NAME: re.Pattern[str] = re.compile(r"mask|pad|valid|real")
-MULTI_HEAD = "multi_head_attention_forward"
 WEIGHTING: frozenset[str] = frozenset((*SOFTMAXES, FUSED, MULTI_HEAD))
 """Operations that give weight to tokens."""
 

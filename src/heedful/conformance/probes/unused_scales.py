@@ -9,7 +9,7 @@ from torch import nn
 
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.probes.scale import SCALES
+from heedful.conformance.probes.scale_lines import SCALES
 from heedful.conformance.recording.call_sites import line_reading
 from heedful.conformance.recording.definitions import attribute_definition
 from heedful.conformance.recording.source import SourceLine, methods_of, parsed

@@ -1,0 +1,57 @@
+"""Conditions in the code of a module that do not hold because of its attributes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TypeGuard
+
+from torch import Tensor, nn
+
+from heedful.conformance.recording.source import names_in, parsed
+
+
+def unmet_conditions(module: nn.Module | None) -> Iterator[tuple[set[str], str]]:
+    """Yield the names in each condition that an attribute of a module or of one of its parts fails, and the attribute.
+
+    It is `self.scaling` in `if self.scaling:`, if that is None, False or 0, and `self.bias` in
+    `if mask is not None and self.bias is not None:`, if that is None.
+    """
+    for part in () if module is None else module.modules():
+        source = parsed(type(part))
+        tests = (
+            []
+            if source is None
+            else [it.test for it in ast.walk(source.tree) if isinstance(it, ast.If)]
+        )
+        for test in tests:
+            for needed in test.values if _is_all(test) else [test]:
+                attribute = _attribute_needed(part, needed)
+                if attribute is not None:
+                    yield names_in([test]), attribute
+                    break
+
+
+def _is_all(test: ast.expr) -> TypeGuard[ast.BoolOp]:
+    return isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And)
+
+
+def _attribute_needed(part: nn.Module, test: ast.expr) -> str | None:
+    """Return the attribute of a module because of which `self.name` or `self.name is not None` does not hold."""
+    match test:
+        case ast.Attribute(value=ast.Name(id="self"), attr=name):
+            return None if _attribute(part, name) else name
+        case ast.Compare(
+            left=ast.Attribute(value=ast.Name(id="self"), attr=name),
+            ops=[ast.IsNot()],
+            comparators=[ast.Constant(value=None)],
+        ):
+            return name if _attribute(part, name) is None else None
+    return None
+
+
+def _attribute(part: nn.Module, name: str) -> object:
+    """Return what a module keeps under a name; True for a tensor, and if it keeps nothing under it."""
+    kept = {**vars(part), **part._parameters, **part._buffers, **part._modules}
+    value = kept.get(name, True)
+    return True if isinstance(value, Tensor) else value
