@@ -811,3 +811,59 @@ class OfCountedDistances(Projected):
         shift = torch.arange(T)[None] - torch.arange(T)[:, None] + T - 1
         scores = q @ k.mT + (q @ vectors.mT).gather(-1, shift.expand(len(q), T, T))
         return (scores * width**-0.5).softmax(-1) @ v
+
+
+class OfJoinedState(nn.Module):
+    """Weights the notes of an encoder, (T, B, 2 C), by a layer of each one joined to a state of another width."""
+
+    def __init__(self, note_size, state_size):
+        super().__init__()
+        self.joined = nn.Linear(2 * note_size + state_size, state_size)
+        self.score = nn.Linear(state_size, 1)
+
+    def forward(self, state, notes):
+        every = state.unsqueeze(0).expand(notes.size(0), -1, -1)
+        energy = torch.tanh(self.joined(torch.cat((every, notes), dim=2)))
+        return self.score(energy).squeeze(2).t().softmax(1)
+
+
+class OfStateWithAxis(nn.Module):
+    """Attends from one state for each sequence, (B, 1, C), to notes, (B, T, C)."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.general = nn.Linear(size, size, bias=False)
+
+    def forward(self, notes, state):
+        asked = self.general(state.squeeze(1)).unsqueeze(-1)
+        weights = torch.bmm(notes, asked).squeeze(-1).softmax(-1)
+        return torch.bmm(weights.unsqueeze(1), notes)
+
+
+class OfLinks(Projected):
+    """Attends to the nodes of one graph, which a matrix of 0 and 1 links, given before them."""
+
+    def forward(self, links, inputs):  # pyright: ignore[reportIncompatibleMethodOverride]
+        q, k, v = (torch.mm(inputs, part.T) for part in self.qkv.weight.chunk(3))
+        scores = torch.mm(q, k.T) / k.shape[-1] ** 0.5
+        return torch.mm((links * scores - (1 - links) * 1e12).softmax(1), v)
+
+
+class InTiles(nn.Module):
+    """Attends within tiles of 7 × 7 pixels, which must divide an image."""
+
+    def __init__(self, dim, tile_window=7):
+        super().__init__()
+        self.tile_window = tile_window
+        self.qkv = nn.Conv2d(dim, 3 * dim, 1)
+
+    def forward(self, x):
+        b, c, h, w = x.shape
+        side = self.tile_window
+        assert h % side == 0, "the height cannot be cut into tiles"
+        assert w % side == 0, "the width cannot be cut into tiles"
+        rows, columns = h // side, w // side
+        tiles = self.qkv(x).unflatten(3, (columns, side)).unflatten(2, (rows, side))
+        pixels = tiles.permute(0, 2, 4, 3, 5, 1).reshape(b * rows * columns, side * side, 3 * c)
+        attended = attend(*pixels.chunk(3, dim=-1)).reshape(b, rows, columns, side, side, c)
+        return attended.permute(0, 5, 1, 3, 2, 4).reshape(b, c, h, w)

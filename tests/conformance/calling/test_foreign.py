@@ -67,6 +67,10 @@ from heedful.errors import ArgumentError
         foreign.OfGroups,
         foreign.AroundPixels,
         foreign.OfVideo,
+        foreign.OfJoinedState,
+        foreign.OfStateWithAxis,
+        foreign.OfLinks,
+        foreign.InTiles,
     ],
     ids=lambda it: getattr(it, "__name__", type(it).__name__),
 )
@@ -184,6 +188,17 @@ def test_one_query_for_each_sequence_attends_to_a_sequence():
     assert subject.convention.pooled
     assert subject.padding is not None
     assert subject.padding.name == "blank_mask"
+
+
+@pytest.mark.parametrize(
+    ("target", "layout"),
+    [(foreign.OfJoinedState, "(T, B, C)"), (foreign.OfStateWithAxis, "(B, T, C)")],
+)
+def test_a_state_has_another_width_than_keys_or_an_axis_of_its_own(target, layout):
+    subject = find_subject(target)
+    assert subject.convention.names == ("notes",)
+    assert subject.layout == layout
+    assert subject.convention.pooled
 
 
 def test_a_mask_of_an_unknown_name_is_given_although_it_hides_nothing():

@@ -549,3 +549,42 @@ class Weightless(Missing):
 def test_an_attribute_that_lets_a_mask_act_is_no_excuse():
     torch.manual_seed(0)
     assert [bug.name for bug in check(Weightless()).bugs] == ["mask-unused"]
+
+
+class Squared(Heads):
+    """Squares the positive scores in place of a softmax (Hua et al. 2022), beside a bias for each distance."""
+
+    def __init__(self):
+        super().__init__()
+        self.of_distance = nn.Parameter(torch.tensor([-9.0] + 63 * [9.0]))
+
+    def forward(self, x):
+        query, key, value = self.split(x)
+        places = torch.arange(x.shape[1])
+        distances = (places[:, None] - places).abs()
+        weights = F.relu(self.scores(query, key) + self.of_distance[distances]) ** 2
+        return self.to_out((weights @ value / x.shape[1]).transpose(1, 2).flatten(2))
+
+
+def test_weights_that_are_cut_off_hide_no_own_key():
+    torch.manual_seed(0)
+    assert [bug.name for bug in check(Squared()).bugs] == []
+
+
+class Compared(Heads):
+    """Compares the weights of padding with 0 where it should set them to 0."""
+
+    def forward(self, x, mask=None):
+        query, key, value = self.split(x)
+        weights = self.scores(query, key).softmax(-1)
+        if mask is not None:
+            weights[~mask[:, None, None].expand_as(weights)] == 0  # noqa: B015
+        return self.to_out((weights @ value).transpose(1, 2).flatten(2))
+
+
+def test_a_comparison_in_place_of_an_assignment_is_the_line_of_a_mask_without_effect():
+    torch.manual_seed(0)
+    (bug,) = check(Compared()).bugs
+    assert bug.name == "mask-unused"
+    assert bug.place is not None
+    assert "== 0" in bug.place.source

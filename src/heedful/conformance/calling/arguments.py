@@ -48,7 +48,8 @@ def token_arguments(
     parameters = target.parameters
     required = list(target.required)
     if not required or required[0] not in (*names.TOKENS, *names.QUERIES):
-        required = [*[name for name in parameters if name in names.TOKENS][:1], *required]
+        tokens_first = [name for name in parameters if name in names.TOKENS][:1]
+        required = list(dict.fromkeys((*tokens_first, *required)))
     if not required:  # *args, whose first one is the tokens
         required = [f"{it.name}[0]" for it in parameters.values() if it.kind is it.VAR_POSITIONAL]
     if not required:
@@ -62,7 +63,7 @@ def token_arguments(
     constants: dict[str, Any] = {}
     if names.COSINES_AND_SINES in parameters:  # its default does not work
         required.append(names.COSINES_AND_SINES)
-    for name in dict.fromkeys(required[1:]):
+    for name in required[1:]:
         if name in OF_TOKENS:
             tokens.append(name)
         else:

@@ -14,6 +14,7 @@ from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.candidates import candidate_conventions
 from heedful.conformance.calling.construction import WINDOW
 from heedful.conformance.calling.convention import CallingConvention, output_candidates
+from heedful.conformance.calling.decoder_states import with_a_state
 from heedful.conformance.calling.exceptions import describe_exception, raising_line, without_tensors
 from heedful.conformance.calling.failures import (
     FailedCall,
@@ -68,6 +69,7 @@ def find_convention(target: Target, causal: bool | None) -> tuple[CallingConvent
         caller = _first_that_works(target, conventions, failures, limit)
         if caller is None and sizes is None:
             more = with_further_axes(candidates, failures)
+            more += with_a_state(target, candidates)
             caller = _first_that_works(target, more, failures, limit) if more else None
             candidates += more
         if caller is not None:
@@ -232,7 +234,9 @@ def _trial(caller: Caller) -> tuple[Caller, Trace]:
         caller.callee(*args, **keywords)  # a recording of a call that fails would take much longer
     with torch.no_grad(), caller.isolated():
         trace = caller.trace(arguments)
-    pooled = caller.convention.layout in POOLED and _pools(trace.result, *inputs.sizes)
+    pooled = caller.convention.layout in POOLED and _pools(
+        trace.result, *inputs.sizes, weights=caller.convention.guessed
+    )
     caller = replace(caller, convention=replace(caller.convention, pooled=pooled))
     rows = caller.convention.rows(trace.result, *inputs.sizes)
     if rows is None:
@@ -242,10 +246,19 @@ def _trial(caller: Caller) -> tuple[Caller, Trace]:
     return caller, trace
 
 
-def _pools(result: object, B: int, T: int) -> bool:
-    """Check whether the first tensor in a result has a row for each sequence and none for each token."""
+def _pools(result: object, B: int, T: int, *, weights: bool) -> bool:
+    """Check whether the first tensor in a result has a row for each sequence and none for each token.
+
+    Args:
+        result: What the target returns.
+        B: The number of sequences.
+        T: The number of tokens.
+        weights: Whether a row may be the weights of the tokens, (B, T).
+    """
     output = next(output_candidates(result), None)
-    return output is not None and output.shape[:1] == (B,) and T not in output.shape
+    if output is None or output.shape[:1] != (B,):
+        return False
+    return T not in output.shape or (weights and output.shape == (B, T))
 
 
 def _is_exact(trace: Trace) -> bool:

@@ -41,6 +41,7 @@ STRIDES = "view size is not compatible with input tensor's size and stride"
 INDIVISIBLE: re.Pattern[str] = re.compile(
     r"can't divide axis|shape '\[[^]]*\b0\b[^]]*\]' is invalid"
 )
+SIDE_OF_A_WINDOW: re.Pattern[str] = re.compile(r"(window|block|patch)(_?size)?$")
 MAX_LENGTH, MAX_LENGTHS = 256, 6  # the largest number of tokens, and how many numbers are tried
 MAX_LISTED = 4  # ways of calling that an error lists
 
@@ -100,7 +101,7 @@ def _imported_names(tree: ast.AST) -> Iterator[str]:
 def lengths_named(failures: Sequence[FailedCall]) -> list[int]:
     """Return numbers of tokens that the exceptions may ask for: numbers in their messages, and squares of these.
 
-    Sides of an image that the module keeps come first.
+    Sides of an image, and of its windows, that the module keeps come first.
     Windows of an image have a fixed number of tokens, and tables of relative positions have one row for each pair.
     """
     widths = failures[0].caller.convention.features
@@ -122,14 +123,16 @@ def lengths_named(failures: Sequence[FailedCall]) -> list[int]:
 
 
 def _grid_sizes(module: nn.Module | None) -> Iterator[int]:
-    """Yield the numbers of pixels of images whose two sides a module of the user keeps."""
+    """Yield the numbers of pixels of images whose two sides, or the side of whose windows, a user's module keeps."""
     for part in () if module is None else module.modules():
         if type(part).__module__.startswith("torch."):
             continue
-        for value in vars(part).values():
+        for name, value in vars(part).items():
             match value:
                 case (int(height), int(width)) if 1 < height * width <= MAX_LENGTH:
                     yield height * width
+                case int(side) if side > 1 and SIDE_OF_A_WINDOW.search(name):
+                    yield from (n for n in ((2 * side) ** 2, side**2) if n <= MAX_LENGTH)
 
 
 def _square_sizes(module: nn.Module | None) -> list[int]:

@@ -16,7 +16,7 @@ from heedful.conformance.evidence.masking import unused_masking
 from heedful.conformance.probes.padded_batch import line_applying_argument
 from heedful.conformance.probes.padding_argument import unmasked_call
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.assignments import overwriting
+from heedful.conformance.recording.assignments import compared_for_nothing, overwriting
 from heedful.conformance.recording.forwarding import call_omitting
 from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import prose_about
@@ -64,6 +64,7 @@ def _unused(
     _, reason, line = unused_masking(observation) or (
         *("", ""),
         overwriting(subject.target.forward, argument.name)
+        or compared_for_nothing(subject.target.forward, argument.name)
         or call_omitting(subject.target.callee, argument.name, names.ATTENTION_MASKS)
         or unmasked_call(observation),
     )

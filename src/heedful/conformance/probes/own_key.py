@@ -20,6 +20,8 @@ WITHOUT_ITSELF: re.Pattern[str] = re.compile(
     r"|\b(exclud\w+|except|without) (itself|themselves|self-attention|its own)\b"
 )
 """Words that announce that no token attends to itself, in lower case."""
+CUTTING_OFF = ("relu", "relu_", "clamp", "clamp_", "clip", "threshold", "hardtanh")
+"""Steps that return 0 for all negative numbers, or may do so."""
 
 
 @probe("self-hidden")
@@ -29,7 +31,7 @@ def own_key(evidence: Evidence) -> Iterator[Finding | Fact]:
         _, Tq, Tk = attention.applied_weights.shape
         if Tq != Tk or Tq < 3 or not _hides_the_diagonal_only(attention):
             continue
-        if not _has_own_keys(evidence, index):
+        if not _has_own_keys(evidence, index) or _is_cut_off(attention):
             continue
         sees_nothing = not attention.visible[0, 0].any()
         yield Finding(
@@ -66,6 +68,13 @@ def _has_own_keys(evidence: Evidence, index: int) -> bool:
     if index >= len(changed) or changed[index].key.shape != key.shape:
         return True
     return CHANGED in indices_with_any(differing_entries(key, changed[index].key), 1)
+
+
+def _is_cut_off(attention: RecordedAttention) -> bool:
+    """Check whether scores below 0 become weights of 0 in place of a softmax, which a trained bias may cause alone."""
+    return attention.softmax_step is None and any(
+        step.operation in CUTTING_OFF for step in attention.chain
+    )
 
 
 def _hides_the_diagonal_only(attention: RecordedAttention) -> bool:

@@ -29,7 +29,7 @@ from heedful.conformance.probes.padded_batch import (
     real_tokens,
 )
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.assignments import overwriting
+from heedful.conformance.recording.assignments import compared_for_nothing, overwriting
 from heedful.conformance.recording.conditions import unmet_conditions
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.forwarding import call_omitting
@@ -51,6 +51,7 @@ def padding_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
         _, reason, line = unused_masking(observation) or (
             *("", ""),
             overwriting(subject.target.forward, argument.name)
+            or compared_for_nothing(subject.target.forward, argument.name)
             or call_omitting(subject.target.callee, argument.name, names.MASKS)
             or line_leaving_before_masks(
                 subject,

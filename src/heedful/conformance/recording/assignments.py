@@ -145,6 +145,18 @@ def overwriting(function: Callable[..., object], parameter: str) -> SourceLine |
     return None
 
 
+def compared_for_nothing(function: Callable[..., object], parameter: str) -> SourceLine | None:
+    """Return the line of a function that only compares where it should assign, as in `weights[mask] == 0`."""
+    source = parsed(function)
+    if source is None:
+        return None
+    for statement in source.statements():
+        match statement:
+            case ast.Expr(value=ast.Compare() as comparison) if _reads(comparison, parameter):
+                return source.line_of(statement)
+    return None
+
+
 def _reads(node: ast.AST, variable: str) -> bool:
     updated = {it.target for it in ast.walk(node) if isinstance(it, ast.AugAssign)}
     names = (it for it in ast.walk(node) if isinstance(it, ast.Name) and it.id == variable)
