@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from conformance.calling.attentions import Projected, attend
 
@@ -867,3 +868,34 @@ class InTiles(nn.Module):
         pixels = tiles.permute(0, 2, 4, 3, 5, 1).reshape(b * rows * columns, side * side, 3 * c)
         attended = attend(*pixels.chunk(3, dim=-1)).reshape(b, rows, columns, side, side, c)
         return attended.permute(0, 5, 1, 3, 2, 4).reshape(b, c, h, w)
+
+
+class OfOptionalKeys(Projected):
+    """Attends to keys and values that may be left out only beside kept ones."""
+
+    def forward(self, query, key=None, value=None, kept=None):  # pyright: ignore[reportIncompatibleMethodOverride]
+        if kept is None and (key is None or value is None):
+            raise ValueError("keys and values, or kept ones")
+        q, _, _ = self.split(query)
+        k, v = kept or (self.split(key)[1], self.split(value)[2])
+        return attend(q, k, v)
+
+
+class OfEncoderLayer(nn.TransformerEncoderLayer):
+    """Attends in a layer of PyTorch whose tokens come first, which a transposed copy does not show."""
+
+    def __init__(self, d_model, nhead, batch_first=False):
+        super().__init__(d_model, nhead, batch_first=batch_first)
+        self.nhead = nhead
+
+    def _sa_block(self, x, attn_mask, key_padding_mask, is_causal=False):
+        if not self.self_attn.batch_first:
+            x = x.transpose(0, 1)
+        batch, length, _ = x.shape
+        rows = F.linear(x, self.self_attn.in_proj_weight, self.self_attn.in_proj_bias)
+        q, k, v = (it.unflatten(-1, (self.nhead, -1)).transpose(1, 2) for it in rows.chunk(3, -1))
+        masks = (attn_mask, None if key_padding_mask is None else key_padding_mask[:, None, None])
+        mask = sum((it for it in masks if it is not None), start=x.new_zeros(1, 1, length, length))
+        context = F.scaled_dot_product_attention(q, k, v, mask, is_causal=False)
+        rows = self.self_attn.out_proj(context.transpose(1, 2).reshape(batch, length, -1))
+        return rows if self.self_attn.batch_first else rows.transpose(0, 1)

@@ -71,6 +71,8 @@ from heedful.errors import ArgumentError
         foreign.OfStateWithAxis,
         foreign.OfLinks,
         foreign.InTiles,
+        foreign.OfOptionalKeys,
+        foreign.OfEncoderLayer,
     ],
     ids=lambda it: getattr(it, "__name__", type(it).__name__),
 )

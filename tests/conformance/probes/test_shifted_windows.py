@@ -93,6 +93,10 @@ def test_a_shift_that_is_not_undone_is_found(tmp_path):
         (REGIONS, REGIONS),
         (REGIONS, "regions[:, rows] = i  # the longitude closes into a circle"),
         ("shift=2", "shift=0"),
+        (
+            'self.register_buffer("hidden", hidden)',
+            "self.hidden = nn.Parameter(hidden, requires_grad=False)",
+        ),
     ],
 )
 def test_regions_along_the_axes_that_have_edges_are_right(tmp_path, old, new):

@@ -72,8 +72,9 @@ def token_arguments(
 
 
 def optional_contexts(target: Target) -> tuple[str, ...]:
-    """Return the arguments for another sequence, which may be necessary although they have a default."""
-    return tuple(name for name in target.parameters if name in names.CONTEXTS)
+    """Return the arguments for another sequence, or for keys and values, which may be necessary despite a default."""
+    others = (*names.CONTEXTS, *names.KEYS, *names.VALUES)
+    return tuple(name for name in target.parameters if name in others)
 
 
 def constant_variants(

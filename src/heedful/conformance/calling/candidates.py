@@ -18,12 +18,13 @@ from heedful.conformance.calling.arguments import (
 )
 from heedful.conformance.calling.causality import causal_flag, mask_by_caller
 from heedful.conformance.calling.construction import HEAD_SIZE, HEADS, WIDTH
-from heedful.conformance.calling.convention import IMAGES, SIGNAL, CallingConvention
+from heedful.conformance.calling.convention import IMAGES, SIGNAL, VIDEOS, CallingConvention
 from heedful.conformance.calling.declared import attribute_of
 from heedful.conformance.calling.layouts import Layouts, documented_axes, likely_layouts
-from heedful.conformance.calling.roles import FEATURE_MAP, feature_map, one_vector
+from heedful.conformance.calling.roles import FEATURE_MAP, feature_map, ids_of_memory, one_vector
 from heedful.conformance.calling.target import Target
 
+MAPS = {4: IMAGES[0], 5: VIDEOS[0]}  # channels first, by the number of axes
 MAX_WIDTHS = 8  # the number of widths that are tried
 MAX_GUESSED_WIDTHS = 3  # the same with unknown arguments, of which there are many combinations
 
@@ -38,6 +39,7 @@ def candidate_conventions(target: Target, causal: bool | None) -> Iterator[Calli
     Raises:
         ArgumentError: The target requires an argument whose value cannot be guessed.
     """
+    yield from _of_translation(target)
     known = token_arguments(target, allow_unknown=True)
     unknown = any(value is UNKNOWN for value in known[1].values())
     guesses = list(guessed_arguments(target, *known)) if unknown else [known]
@@ -52,6 +54,29 @@ def candidate_conventions(target: Target, causal: bool | None) -> Iterator[Calli
                     visible_keys=visible_keys,
                     guessed=unknown or base.guessed,
                 )
+
+
+def _of_translation(target: Target) -> Iterator[CallingConvention]:
+    """Yield the convention of a model that takes the ids of a source and those of its translation, if it takes both.
+
+    Its result has a row for each token of the translation.
+    """
+    module, required = target.module, target.required
+    embeddings = (
+        [] if module is None else [it for it in module.modules() if isinstance(it, nn.Embedding)]
+    )
+    if len(required) != 2 or len(embeddings) < 2 or not names.TRANSLATION.match(required[1]):
+        return
+    vocabulary = min(it.num_embeddings for it in embeddings)
+    source, translation = required
+    yield CallingConvention(
+        "(B, T) ids",
+        (translation,),
+        (),
+        vocabulary,
+        constants={source: ids_of_memory(vocabulary)},
+        guessed=True,
+    )
 
 
 def _bases(
@@ -124,7 +149,9 @@ def _by_sizes(
     likely, unlikely = layouts.tokens
     by_convolution = ([SIGNAL] if layouts.signals else [], IMAGES if layouts.images else ())
     alone = () if layouts.batched else ("(T, C)",)
-    for layout in (*by_convolution[0], likely, *alone, unlikely, *by_convolution[1]):
+    of_maps = [MAPS[axes] for axes in _axes_of_gains(module) if axes in MAPS]
+    ordered = (*of_maps, *by_convolution[0], likely, *alone, unlikely, *by_convolution[1])
+    for layout in dict.fromkeys(ordered):
         for width in widths_of(module)[:most]:
             yield CallingConvention(layout, tokens, (width,), same_tokens=True)
 
@@ -148,6 +175,13 @@ def _without_parameters(tokens: tuple[str, ...], layouts: Layouts) -> Iterator[C
     yield CallingConvention(layouts.heads, tokens, (HEADS, HEAD_SIZE))
     for layout in ("(T, C)", "(B, T, C)"):
         yield CallingConvention(layout, tokens, (HEAD_SIZE,))
+
+
+def _axes_of_gains(module: nn.Module) -> Iterator[int]:
+    """Yield the numbers of axes of parameters with one number for each channel, such as 4 for (1, C, 1, 1)."""
+    for parameter in module.parameters():
+        if parameter.dim() > 2 and parameter.numel() == parameter.shape[1] > 1:
+            yield parameter.dim()
 
 
 def _begins_with_embedding(module: nn.Module) -> bool:

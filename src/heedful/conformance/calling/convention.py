@@ -22,6 +22,7 @@ MEMORY_TOKENS = 2  # unlike the number of sequences, so that a mask of keys does
 
 SIGNAL = "(B, C, T)"
 IMAGES = ("(B, C, Y, X)", "(B, Y, X, C)")
+VIDEOS = ("(B, C, Z, Y, X)", "(B, Z, Y, X, C)")
 TOKEN_AXES = ("T", "Z", "Y", "X")  # the letters of axes that hold tokens: a sequence, or pixels
 
 Constants = Mapping[str, Any]

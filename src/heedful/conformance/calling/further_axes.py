@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from heedful.conformance.calling.convention import IMAGES, CallingConvention
+from heedful.conformance.calling.convention import IMAGES, VIDEOS, CallingConvention
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.failures import FailedCall
 from heedful.conformance.calling.layouts import channel_axis
 from heedful.conformance.calling.target import Target
 
 SEQUENCE, SEQUENCE_AXES = "(B, T, C)", 3
-LAYOUTS: Mapping[int, tuple[str, ...]] = {4: IMAGES, 5: ("(B, C, Z, Y, X)", "(B, Z, Y, X, C)")}
+LAYOUTS: Mapping[int, tuple[str, ...]] = {4: IMAGES, 5: VIDEOS}
 """The layouts of images and of videos, by their numbers of axes."""
 ASKED: tuple[re.Pattern[str], ...] = (
     re.compile(r"values to unpack \(expected (?P<wanted>\d), got (?P<given>\d)\)"),

@@ -183,15 +183,15 @@ def unpacked_ranks(target: Callable[..., Any]) -> set[int]:
 def _declared_batch_first(module: nn.Module) -> tuple[bool | None, bool | None]:
     """Return the `batch_first` of a module itself, and that of the first layer from torch within it.
 
-    A module's own one says nothing if the constructor does not take it: PyTorch's layers read it of any attention.
+    A module's own one says nothing if the constructor does not take it: PyTorch's layers read it of any attention. A
+    constructor that takes it may keep it in a layer from torch alone.
     """
     layers = [part for part in module.modules() if type(part).__module__.startswith("torch.")]
-    own, *inner = (getattr(part, "batch_first", None) for part in (module, *layers))
+    own, *others = (getattr(part, "batch_first", None) for part in (module, *layers))
+    inner = next((declared for declared in others if isinstance(declared, bool)), None)
     taken = "batch_first" in inspect.signature(type(module).__init__).parameters
-    return (
-        own if isinstance(own, bool) and taken else None,
-        next((declared for declared in inner if isinstance(declared, bool)), None),
-    )
+    kept = own if isinstance(own, bool) else inner
+    return kept if taken else None, inner
 
 
 def _axes(variables: list[str]) -> str:

@@ -15,6 +15,9 @@ KEYS: Names = ("key", "k", "keys", "K", "xk")
 VALUES: Names = ("value", "v", "values", "V", "xv")
 CONTEXTS: Names = ("context", "kv", "source", "x_kv")  # may be the tokens themselves
 
+TRANSLATION: re.Pattern[str] = re.compile(r"(tgt|trg|target|dec|decoder|output)(_|$)|decoder")
+"""The beginning of the name of an argument for the ids of a translation, after those of its source."""
+
 # Other arguments of a call.
 MEMORIES: Names = ("memory", "encoder_hidden_states", "encoder_output", "enc_output", "enc_out")
 # With targets, some models return the logits of every token instead of the last one's.

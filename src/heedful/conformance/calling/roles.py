@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.conformance.calling.construction import WIDTH
-from heedful.conformance.calling.convention import grid_of
+from heedful.conformance.calling.convention import MEMORY_TOKENS, grid_of
 from heedful.conformance.calling.layouts import DISTANCE_AXIS, documented_axes
 from heedful.conformance.calling.mask_forms import ATTENTION_FORMS, PADDING_FORMS, in_form
 from heedful.conformance.calling.rotary_tables import PositionTable, rotary_tables
@@ -243,6 +243,15 @@ def one_vector(width: int) -> Callable[..., Tensor]:
 def feature_map(width: int) -> Callable[..., Tensor]:
     """Return a function of (B, T, dtype) that draws one map of 2 × 3 pixels, the same for each sequence and call."""
     return _drawn((width, 2, 3))
+
+
+def ids_of_memory(vocabulary: int) -> Callable[..., Tensor]:
+    """Return a function of (B, T, dtype) that draws the ids of a second sequence, the same in each call.
+
+    None of them is one of the first ids, which often stand for padding.
+    """
+    ids = torch.arange(MEMORY_TOKENS) % (vocabulary // 2) + vocabulary // 2
+    return lambda B, T, dtype: ids.repeat(B, 1)
 
 
 def _drawn(shape: tuple[int, ...]) -> Callable[..., Tensor]:

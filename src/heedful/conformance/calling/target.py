@@ -253,7 +253,8 @@ def _randomize_constants(module: nn.Module) -> None:
     """Give random values to constant matrices and to zeros: a projection or gain of zeros would hide all before it.
 
     A matrix whose entries are all tiny hides it, too, since differences that it lets through look like rounding. Frozen
-    weights that no initialization can have made are memory that a checkpoint is to fill.
+    weights that no initialization can have made are memory that a checkpoint is to fill, unless they are a mask: two
+    numbers alone.
     """
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -266,6 +267,7 @@ def _randomize_constants(module: nn.Module) -> None:
             constant = bool((parameter == parameter.flatten()[0]).all())
             constant |= matrix and bool(parameter.abs().max() < TINY)
             unfilled = not parameter.requires_grad and not bool((parameter.abs() < HUGE).all())
+            unfilled &= parameter.unique().numel() > 2
             if unfilled or (constant and (matrix or not parameter.any())):
                 size = parameter.shape[-1] ** -0.5 if matrix else 0.1
                 noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
