@@ -899,3 +899,44 @@ class OfEncoderLayer(nn.TransformerEncoderLayer):
         context = F.scaled_dot_product_attention(q, k, v, mask, is_causal=False)
         rows = self.self_attn.out_proj(context.transpose(1, 2).reshape(batch, length, -1))
         return rows if self.self_attn.batch_first else rows.transpose(0, 1)
+
+
+class Translator(nn.Module):
+    """Takes the ids of a source, and those of its translation so far, which a mask of 0 and 1 keeps causal."""
+
+    def __init__(self, src_vocab, tgt_vocab, dim=24, pad=0):
+        super().__init__()
+        self.pad = pad
+        self.source, self.target = nn.Embedding(src_vocab, dim), nn.Embedding(tgt_vocab, dim)
+        self.encoder, self.decoder, self.cross = (nn.Linear(dim, 3 * dim) for _ in range(3))
+        self.out = nn.Linear(dim, tgt_vocab)
+
+    def attend(self, layer, queries, keys, seen):
+        q, k, v = (
+            F.linear(it, *parts)
+            for it, parts in zip(
+                (queries, keys, keys),
+                zip(layer.weight.chunk(3), layer.bias.chunk(3), strict=True),
+                strict=True,
+            )
+        )
+        scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(seen == 0, -1e9)
+        return queries + scores.softmax(-1) @ v
+
+    def future(self, T):
+        return torch.tril(torch.ones(1, T, T, dtype=torch.int64))
+
+    def forward(self, src, trg):
+        in_source, in_target = (src != self.pad)[:, None].long(), (trg != self.pad)[:, None].long()
+        memory = self.source(src)
+        memory = self.attend(self.encoder, memory, memory, in_source)
+        rows = self.target(trg)
+        rows = self.attend(self.decoder, rows, rows, in_target & self.future(trg.shape[1]))
+        return self.out(self.attend(self.cross, rows, memory, in_source))
+
+
+class BackwardTranslator(Translator):
+    """Keeps the mask of later tokens in place of its opposite."""
+
+    def future(self, T):
+        return torch.triu(torch.ones(1, T, T, dtype=torch.int64), 1)

@@ -212,3 +212,16 @@ class OfGottenFields(Projected):
 @pytest.mark.parametrize("target", [OfTwoConfigurations, OfGottenFields])
 def test_a_configuration_is_told_by_its_annotation_or_the_end_of_its_name(target):
     assert find_subject(target).module.qkv.in_features == 24  # pyright: ignore
+
+
+class HandsOn(nn.MultiheadAttention):
+    """Takes whatever the constructor of PyTorch's layer takes."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+
+
+def test_stars_of_a_constructor_are_no_configuration():
+    arguments = {"embed_dim": 32, "num_heads": 4, "batch_first": True}
+    assert instantiate(HandsOn, arguments).batch_first is True
+    assert find_subject(HandsOn, arguments=arguments).layout == "(B, T, C)"

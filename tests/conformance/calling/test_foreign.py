@@ -73,6 +73,7 @@ from heedful.errors import ArgumentError
         foreign.InTiles,
         foreign.OfOptionalKeys,
         foreign.OfEncoderLayer,
+        foreign.Translator,
     ],
     ids=lambda it: getattr(it, "__name__", type(it).__name__),
 )
@@ -190,6 +191,15 @@ def test_one_query_for_each_sequence_attends_to_a_sequence():
     assert subject.convention.pooled
     assert subject.padding is not None
     assert subject.padding.name == "blank_mask"
+
+
+def test_the_tokens_of_a_translator_are_those_of_the_translation():
+    subject = find_subject(foreign.Translator)
+    assert subject.convention.names == ("trg",)
+    (bug,) = check(foreign.BackwardTranslator).bugs
+    assert bug.name == "mask-inverted"
+    assert bug.place is not None
+    assert "triu" in bug.place.source
 
 
 @pytest.mark.parametrize(

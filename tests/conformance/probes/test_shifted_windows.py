@@ -209,3 +209,8 @@ def test_an_image_is_padded_before_it_is_shifted(tmp_path):
     with written(tmp_path, wrong) as target:
         (bug,) = check(target, example=example).bugs
     assert (bug.name, bug.place.source) == ("weights-wrong", "y = nn.functional.pad(y, more)")
+
+
+def test_an_image_that_is_lower_than_a_window_tells_no_squares(tmp_path):
+    with written(tmp_path, PADDED) as target:
+        assert not check(target, example=(torch.randn(2, 6, 8, 16),)).bugs

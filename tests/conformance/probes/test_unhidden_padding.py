@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from attentions_with_caches import written
+from torch import nn
 
 from heedful import check
 
@@ -85,3 +87,61 @@ def test_positions_counted_from_the_padding_on_are_no_leak_of_attention(tmp_path
     counted = ITEMS.replace("(~padding).cumsum(1)", "torch.arange(items.shape[1])")
     assert found(tmp_path, counted, causal=True) == []
     assert found(tmp_path, counted.replace(HIDING, ""), causal=True) == []
+
+
+class Bonded(nn.Module):
+    """Attends along the bonds of atoms, of which padding has none, and leaves padding out of the sum."""
+
+    def __init__(self, kinds=20, width=24):
+        super().__init__()
+        self.embed = nn.Embedding(kinds, width, padding_idx=0)
+        self.qkv = nn.Linear(width, 3 * width)
+
+    def forward(self, atoms, bonds):
+        q, k, v = self.qkv(self.embed(atoms)).chunk(3, dim=-1)
+        scores = (q @ k.mT / k.shape[-1] ** 0.5).masked_fill(bonds == 0, -1e9)
+        return ((scores.softmax(-1) * (bonds != 0)) @ v * (atoms != 0)[..., None]).sum(1)
+
+
+def test_padding_without_bonds_is_hidden_by_them():
+    atoms = torch.randint(1, 20, (2, 6)) * (torch.arange(6) < torch.tensor([6, 4])[:, None])
+    bonds = torch.zeros(2, 6, 6)
+    for molecule, count in zip(bonds, (6, 4), strict=True):
+        first = torch.arange(count - 1)
+        molecule[first, first + 1] = molecule[first + 1, first] = 1.0
+    assert check(Bonded, example=(atoms, bonds)).bugs == ()
+
+
+TWO_RATES = """
+import torch
+from torch import nn
+
+class Layer(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.qkv = nn.Linear(width, 3 * width)
+
+    def forward(self, x, hidden=None):
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        scores = q @ k.mT / q.shape[-1] ** 0.5
+        if hidden is not None:
+            scores = scores.masked_fill(hidden[:, None], -torch.inf)
+        return x + scores.softmax(-1) @ v
+
+class Attention(nn.Module):
+    def __init__(self, width=24):
+        super().__init__()
+        self.fast, self.slow = Layer(width), Layer(width)
+
+    def forward(self, x, x_lens):
+        hidden = torch.arange(x.shape[1]) >= x_lens[:, None]
+        x = self.fast(x, hidden)
+        slow = self.slow(x[:, ::2], hidden[:, ::2])
+        return x + slow.repeat_interleave(2, dim=1)[:, : x.shape[1]]
+"""
+
+
+def test_an_attention_at_another_rate_that_forgets_lengths_leaks(tmp_path):
+    assert found(tmp_path, TWO_RATES) == []
+    ((name, _),) = found(tmp_path, TWO_RATES.replace(", hidden[:, ::2])", ")"))
+    assert name == "padding-leak"

@@ -366,7 +366,9 @@ def _divided(
     own = {name: value for name, value in arguments.items() if name in parameters}
     settings = {name: value for name, value in arguments.items() if name not in parameters}
     hints = _type_hints(cls)
-    if any(_is_configuration(name, hints.get(name)) and name not in own for name in parameters):
+    stars = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    named = [name for name, it in parameters.items() if it.kind not in stars and name not in own]
+    if any(_is_configuration(name, hints.get(name)) for name in named):
         return own, settings
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return dict(arguments), {}

@@ -92,6 +92,11 @@ class CallingConvention:
         return "X" in self._letters
 
     @property
+    def links_tokens(self) -> bool:
+        """True if an argument of an example has a number for each pair of tokens."""
+        return any(getattr(it, "is_of_pairs", False) for it in self.constants.values())
+
+    @property
     def leaves(self) -> tuple[str, ...]:
         """The names of the leaves within an example's arguments, such as "batch['mask']"."""
         values = ((name, getattr(it, "value", None)) for name, it in self.constants.items())

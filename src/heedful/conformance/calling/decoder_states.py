@@ -15,7 +15,7 @@ from heedful.conformance.calling.layouts import likely_layouts
 from heedful.conformance.calling.roles import one_vector
 from heedful.conformance.calling.target import Target
 
-MAX_WIDTHS = 4  # the number of widths of which pairs are tried
+MAX_WIDTHS = 3  # the number of widths of which pairs are tried
 
 
 def with_a_state(

@@ -230,11 +230,27 @@ def _is_exact(caller: Caller, B: int, T: int) -> bool:
 def _conventions(
     target: Target, arguments: Mapping[str, Any], causal: bool | None
 ) -> Iterator[tuple[CallingConvention, tuple[int, int]]]:
-    """Yield the conventions that an example may follow, each with the sizes B and T of a trial."""
+    """Yield the conventions that an example may follow, each with the sizes B and T of a trial.
+
+    Ids come last where vectors come first, such as the words about an image.
+    """
     first = _first_tokens(target, arguments)
     yield from _of_decoder_steps(target, arguments, first)
     if first is None:
         return
+    ids = (
+        name
+        for name, it in _leaves(arguments).items()
+        if isinstance(it, Tensor) and it.dtype == torch.int64 and it.dim() == 2
+    )
+    for tokens in dict.fromkeys((first, *ids)):
+        yield from _of_tokens(target, arguments, causal, tokens)
+
+
+def _of_tokens(
+    target: Target, arguments: Mapping[str, Any], causal: bool | None, first: str
+) -> Iterator[tuple[CallingConvention, tuple[int, int]]]:
+    """Yield the conventions in which an argument, or a leaf of one, holds the tokens."""
     arguments = {**arguments, **_leaves_beside(first, arguments)}
     tokens = _token_names(target, first, arguments)
     others = {name: value for name, value in arguments.items() if name not in tokens}

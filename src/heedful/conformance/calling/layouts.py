@@ -189,7 +189,9 @@ def _declared_batch_first(module: nn.Module) -> tuple[bool | None, bool | None]:
     layers = [part for part in module.modules() if type(part).__module__.startswith("torch.")]
     own, *others = (getattr(part, "batch_first", None) for part in (module, *layers))
     inner = next((declared for declared in others if isinstance(declared, bool)), None)
-    taken = "batch_first" in inspect.signature(type(module).__init__).parameters
+    parameters = inspect.signature(type(module).__init__).parameters
+    handed_on = any(it.kind is it.VAR_KEYWORD for it in parameters.values())
+    taken = "batch_first" in parameters or (handed_on and own is not None)
     kept = own if isinstance(own, bool) else inner
     return kept if taken else None, inner
 

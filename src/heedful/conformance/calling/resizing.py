@@ -142,6 +142,11 @@ class Resized:
         return with_changed_leaves(whole, lambda path, leaf: cut(originals.get(path), leaf))
 
     @property
+    def is_of_pairs(self) -> bool:
+        """True if the value has a number for each pair of tokens, such as the links of a graph."""
+        return isinstance(self.value, Tensor) and self.axes.of(self.value.shape).count("T") > 1
+
+    @property
     def is_mask_of_keys(self) -> bool:
         """True if it is Boolean, or 1 and 0, with one axis of tokens."""
         if not isinstance(self.value, Tensor) or self.axes.of(self.value.shape).count("T") != 1:

@@ -41,6 +41,7 @@ from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 
+SMALLEST_FILL = 1e3  # a score this far below 0 is masked
 INVERTED = "The mask is inverted: queries see later keys, and no earlier ones."
 
 
@@ -222,16 +223,18 @@ def _diagnose_mask(
     evidence: Evidence, attention: RecordedAttention, future: Tensor
 ) -> MaskDefect | None:
     """Find out what is wrong with an attention's mask; None if it hides all later keys."""
-    visible = attention.visible.any(0)
+    # A query from which all keys are hidden, by a finite number, weighs them alike.
+    blind = attention.logits.amax(-1, keepdim=True) < -SMALLEST_FILL
+    visible = (attention.visible & ~blind).any(0)
     if not (visible & future).any():
         return None
     if not _sees_the_past(visible, evidence.expected.window):
-        # If a query sees only strictly later keys, the mask was applied inverted; if it sees itself too, the wrong
-        # triangle was built.
-        sees_itself = visible[:-1].diagonal().any()
+        # If a query sees only strictly later keys, the mask was applied inverted; if it sees itself too, or the same
+        # line applies another mask rightly, the wrong triangle was built.
+        wrongly_built = visible[:-1].diagonal().any() or _applied_rightly(evidence, attention)
         place = (
             mask_building_line(evidence, attention)
-            if sees_itself
+            if wrongly_built
             else _line_of_fused_mask(evidence, attention) or mask_applying_line(attention)
         )
         return MaskDefect("mask-inverted", INVERTED, place)
@@ -240,6 +243,13 @@ def _diagnose_mask(
     ahead = int((visible & future).nonzero().diff(dim=1).max())
     explanation = f"The mask lets a query see {ahead} token{'s' if ahead > 1 else ''} ahead."
     return MaskDefect("future-leak", explanation, mask_building_line(evidence, attention))
+
+
+def _applied_rightly(evidence: Evidence, attention: RecordedAttention) -> bool:
+    """Check whether the line that applies a mask also applies one of padding, in whose absence all keys are seen."""
+    line = mask_applying_line(attention)
+    others = (it for it in evidence.attentions if it is not attention and it.visible.all())
+    return line is not None and any(mask_applying_line(it) == line for it in others)
 
 
 def _diagnose_mask_of_blocks(evidence: Evidence, index: int) -> MaskDefect | None:

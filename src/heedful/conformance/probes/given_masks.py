@@ -17,13 +17,19 @@ from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import steps_from_argument
 from heedful.conformance.recording.differences import differing_entries
-from heedful.conformance.recording.forwarding import call_omitting, call_omitting_beside
+from heedful.conformance.recording.forwarding import (
+    call_omitting,
+    call_omitting_beside,
+    definition_line,
+    is_read,
+)
 from heedful.conformance.recording.observation import tensor_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step, Trace
 from heedful.observation.leaves import leaves_of
 
+LOW = -1e3  # hides what it is added to
 SELECTIONS = ("getitem", "select", "index_select")
 SELECTED = (
     "the rows that this line selects do not depend on them.",
@@ -37,7 +43,7 @@ FILLED = (
 
 @probe("mask-unused")
 def given_masks(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Exchange 1 and 0 in the masks, all entries and every second one. Some result must change, if code reads them."""
+    """Exchange both numbers in the masks, in all entries and every second one: some result must change."""
     subject = evidence.subject
     given = subject.arguments(evidence.inputs)
     found = {it.name for it in (subject.padding, subject.attention_mask) if it is not None}
@@ -45,12 +51,13 @@ def given_masks(evidence: Evidence) -> Iterator[Finding | Fact]:
         if name in found:
             continue
         plain = _trace(evidence, given)
-        others = [_trace(evidence, {**given, name: it}) for it in _exchanged(given[name])]
+        own = _of_example(evidence, name, given[name])
+        others = [_trace(evidence, {**given, name: it}) for it in _exchanged(given[name], own)]
         if plain is None or None in others:
             continue
         read = steps_from_argument(plain.steps, name)
         if not read and subject.convention.from_example:
-            yield from _left_out(evidence, name, _of_example(evidence, name, given[name]))
+            yield from _left_out(evidence, name, own)
         runs = [plain, *(it for it in others if it is not None)]
         if not read or any(_results_differ(plain, it) for it in runs[1:]):
             continue
@@ -75,15 +82,20 @@ def _left_out(evidence: Evidence, name: str, mask: Tensor) -> Iterator[Finding]:
     The call may get it as another argument than the one of its own name.
     """
     callee = evidence.subject.target.callee
-    line, reason = call_omitting(callee, name, names.MASKS), "takes a mask but is given none"
+    line = call_omitting(callee, name, names.MASKS)
+    reason = "the call on this line takes a mask but is given none"
     if line is None:
-        line, reason = call_omitting_beside(callee, name, {name}), f"gives it no {name}"
+        line = call_omitting_beside(callee, name, {name})
+        reason = f"the call on this line gives it no {name}"
+    if line is None and documented_arguments(callee).get(name) and not is_read(callee, name):
+        line = definition_line(evidence.subject.target.forward)
+        reason = "the documentation says what it hides"
     if line is None or bool((mask == mask.flatten()[0]).all()):
         return
     yield Finding(
         "mask-unused",
         "bug",
-        f"No step reads {name}, and the call on this line {reason}.",
+        f"No step reads {name}, and {reason}.",
         f"{name} {tuple(mask.shape)}",
         line,
         f"Pass {name} on.",
@@ -98,21 +110,32 @@ def _of_example(evidence: Evidence, name: str, given: Tensor) -> Tensor:
 
 
 def _masks(evidence: Evidence, given: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the arguments that hold 1 and 0 and are called masks by their names or their documentation."""
+    """Yield the arguments that are called masks by their names or their documentation, and hold two numbers.
+
+    These are 1 and 0, or 0 and a low number that is added to scores.
+    """
     documented = documented_arguments(evidence.subject.target.callee)
     for name, value in given.items():
         said = f"{name} {documented.get(name, '')}".lower()
         if not isinstance(value, Tensor) or not any(word in said for word in MASK_WORDS):
             continue
-        if is_binary(value):
+        if is_binary(value) or _is_added(_of_example(evidence, name, value)):
             yield name
 
 
-def _exchanged(mask: Tensor) -> Iterator[Tensor]:
-    """Yield a mask with all its entries exchanged, and with every second one."""
+def _is_added(mask: Tensor) -> bool:
+    """Check whether a mask has low numbers alone beside 0."""
+    hides = mask < LOW
+    return mask.is_floating_point() and bool(hides.any()) and bool((hides | (mask == 0)).all())
+
+
+def _exchanged(mask: Tensor, of_example: Tensor) -> Iterator[Tensor]:
+    """Yield a mask with all its entries exchanged for the other number in the example's, and with every second one."""
     second = torch.arange(mask.numel()).reshape(mask.shape) % 2 == 0
+    added = _is_added(of_example)
+    other = torch.where(mask == 0, of_example.min(), 0) if added else 1 - mask.to(torch.float64)
     for chosen in (torch.ones_like(second), second, ~second):
-        yield torch.where(chosen, (1 - mask.to(torch.float64)).to(mask.dtype), mask)
+        yield torch.where(chosen, other.to(mask.dtype), mask)
 
 
 def _trace(evidence: Evidence, given: Mapping[str, Any]) -> Trace | None:

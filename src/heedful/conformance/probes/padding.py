@@ -83,7 +83,12 @@ def padding(evidence: Evidence) -> Iterator[Finding | Fact]:
         elif argument.form == LENGTHS:
             yield from _hidden_real_keys(evidence, weak)
         # A second mask may be meant for queries or results; one that lowers the scores of keys is meant to hide them.
-        meant = ("mask-fill-too-small", *(["mask-broadcast"] if argument.form == LENGTHS else []))
+        meant = ["mask-fill-too-small"]
+        if argument.form == LENGTHS:
+            meant += [
+                "mask-broadcast",
+                *(["padding-leak"] if _is_forgotten(evidence, weak) else []),
+            ]
         yield from (it for it in _most_precise(evidence, weak) if it.name in meant)
 
 
@@ -119,6 +124,22 @@ def _without_positions(evidence: Evidence, subject: Subject) -> Iterator[Finding
         yield Fact(
             "left padding", f"needs {given}: without it, positions are counted from the padding on"
         )
+
+
+def _is_forgotten(evidence: Evidence, subject: Subject) -> bool:
+    """Check whether one attention hides the padding of a batch, and another one shows all tokens."""
+    keep = real_tokens(evidence, "right")
+    attentions = list(find_attentions(subject.record(evidence.inputs, keep=keep)))
+    hides = (
+        attention.applied_weights.shape[1:] == (keep.shape[1],) * 2
+        and (rows := rows_of_entries(evidence, index, attention)) is not None
+        and not any(
+            attention.applied_weights[own][..., ~real].any()
+            for own, real in zip(rows, keep, strict=True)
+        )
+        for index, attention in enumerate(attentions)
+    )
+    return any(hides) and any(attention.visible.all() for attention in attentions)
 
 
 def _inversion(evidence: Evidence, subject: Subject) -> Finding:

@@ -49,6 +49,8 @@ def unhidden_padding(evidence: Evidence) -> Iterator[Finding | Fact]:
     takes_mask = subject.padding or subject.attention_mask or masks_by_name(subject)
     if padding is None or takes_mask or T <= PADDED + 2 or subject.fixed_sizes is not None:
         return
+    if subject.convention.links_tokens:
+        return  # padding has no links
     name, start = subject.convention.names[0], PADDED if evidence.is_causal else 0
     ids = evidence.inputs.arguments[name].clone()
     if ids.dim() != 2:

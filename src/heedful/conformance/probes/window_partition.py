@@ -25,7 +25,12 @@ def window_partition(evidence: Evidence) -> Iterator[Finding | Fact]:
         return
     side, grid = sides.pop(), evidence.subject.convention.grid_of(T)
     pixels = side**2
-    if side < 2 or grid[-1] <= side or not _states_windows_of(evidence.subject.module, side):
+    if (
+        side < 2
+        or grid[-1] <= side
+        or min(grid) < side
+        or not _states_windows_of(evidence.subject.module, side)
+    ):
         return
     before, after = (
         evidence.subject.run(it).detach() for it in (evidence.inputs, evidence.inputs.changed(0, 0))

@@ -85,6 +85,11 @@ def _captions() -> tuple[Any, ...]:
     return torch.randn(2, 4, 4, 16), torch.randint(1, 50, (2, 7)) * words, torch.tensor([7, 5])
 
 
+def _grids() -> tuple[Any, ...]:
+    """Return two grids of 6 latitudes and 8 longitudes."""
+    return (torch.randn(2, 6, 8, 16),)
+
+
 CASES = (
     Case(
         "olmo_521",
@@ -267,6 +272,17 @@ CASES = (
         known_as=("crashes",),
         options=sizes(attention_dim=12, embed_dim=8, decoder_dim=24, vocab_size=50, encoder_dim=16),
         example=_captions,
+    ),
+    Case(
+        "gridded_tnp_3",
+        "SWINAttentionLayer",
+        "cambridge-mlg/gridded-tnp#3",
+        "crashes",
+        known_as=("length-dependent",),
+        options=sizes(
+            embed_dim=16, num_heads=2, head_dim=8, feedforward_dim=32, window_sizes=(4, 4)
+        ),
+        example=_grids,
     ),
 )
 
@@ -481,3 +497,20 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
             h, c = m.decode_step(torch.cat([m.embedding(captions[i, t]), context]), (h, c))
             expected[i, t] = m.fc(h)
     return torch.cat([predictions, alphas], -1), torch.cat([expected, weights], -1)
+
+
+@proves("gridded_tnp_3")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.SWINAttentionLayer, C, H, 4, 24, (3, 4), (1, 2)), tokens(2, 7, 8, C)
+    y = x
+    # The grid starts after one row of padding. Tokens see each other if their windows are the same.
+    for attn, ff, (down, right) in zip(m.attns, m.ff_blocks, ((0, 0), (1, 2)), strict=True):
+        row, column = (torch.arange(7) + 1 - down) // 3, (torch.arange(8) - right) // 4
+        window = (row[:, None] * 10 + column).flatten()
+        z = attn.norm(y).flatten(1, 2)
+        q, k, v = (heads(t) for t in attn.fn.to_qkv(z).chunk(3, -1))
+        keep = window[:, None] == window
+        context = merged(F.scaled_dot_product_attention(q, k, v, keep))
+        y = y + attn.fn.to_out(context).unflatten(1, (7, 8))
+        y = y + ff(y)
+    return m(x), y

@@ -122,6 +122,11 @@ def _mixtures() -> tuple[Any, ...]:
     return (torch.randn(2, 32, 12),)
 
 
+def _pixels() -> tuple[Any, ...]:
+    """Return the tokens of the pixels of two images."""
+    return (torch.randn(2, 16, 3, 4, 5),)
+
+
 CASES = (
     Case("fuxictr_30", "MultiHeadSelfAttention", "reczoo/FuxiCTR#30", "heads-mixed-split"),
     Case(
@@ -490,6 +495,39 @@ CASES = (
         "context-wrong",
         known_as=("keys-values-swapped", "future-leak", "crashes"),
         options={"causal": True, **sizes(d_model=32, d_feature=8, d_ff=48, n_heads=4)},
+    ),
+    Case(
+        "rslearn_414",
+        "AttentionPool",
+        "allenai/rslearn#414",
+        "heads-mixed-merge",
+        known_as=("context-wrong",),
+        options=sizes(in_dim=16, num_heads=4, linear_on_kv=True),
+        example=_pixels,
+    ),
+    Case(
+        "pytorch_meta_171",
+        "MetaMultiheadAttention",
+        "tristandeleu/pytorch-meta#171",
+        "batch-mixed",
+        known_as=("crashes",),
+        options=sizes(embed_dim=32, num_heads=4, batch_first=True),
+    ),
+    Case(
+        "global_self_attention_1",
+        "GSA",
+        "lucidrains/global-self-attention-network#1",
+        "context-wrong",
+        known_as=("weights-wrong", "length-dependent", "crashes"),
+        options=sizes(dim=16, rel_pos_length=8, heads=2, dim_key=8),
+    ),
+    Case(
+        "lightseq_22",
+        "LSTransformerEncoderLayer",
+        "bytedance/lightseq#22",
+        "batch-mixed",
+        known_as=("heads-mixed-split",),
+        options=sizes(hidden_size=32, nhead=4),
     ),
 )
 
@@ -962,3 +1000,52 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     y = y + m.layer_norm2(multi_head(m.attn_head, y, source, REAL))
     y = y + m.layer_norm3(m.position_wise_feed_forward(y))
     return m(x, source, ~REAL[:, None], ~CAUSAL[None]), y
+
+
+@proves("rslearn_414")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.AttentionPool, C, H, linear_on_kv=True), tokens(2, C, 3, 5, T)
+    expected = torch.empty_like(x[..., 0])
+    # One pixel at a time.
+    for row in range(3):
+        for column in range(5):
+            y = x[:, :, row, column].mT
+            q = m.query_token.expand(2, 1, C)
+            expected[:, :, row, column] = attended(q, m.k_linear(y), m.v_linear(y))[:, 0]
+    return m(x), expected
+
+
+@proves("pytorch_meta_171")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    # As many rows as tokens, so that the bug does not change the shape.
+    m, x = made(module.MetaMultiheadAttention, C, H, batch_first=True), tokens(T, T, C)
+    q, k, v = F.linear(x, m.in_proj_weight, m.in_proj_bias).chunk(3, -1)
+    return m(x, x, x)[0], m.out_proj(attended(q, k, v))
+
+
+@proves("global_self_attention_1")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.GSA, C, rel_pos_length=5, heads=2, dim_key=4), tokens(2, C, 5, 5)
+    q, k, v = (t.reshape(4, 4, 5, 5) for t in m.to_qkv(x).chunk(3, 1))
+    content = torch.einsum("ndp,nep->nde", k.flatten(2).softmax(-1), v.flatten(2))
+    out = torch.einsum("nde,ndxy->nexy", content, q)
+    back = torch.arange(5)[:, None] - torch.arange(5) + 4
+    columns = torch.zeros_like(v)
+    for place in range(5):
+        # The query at `place` of a column weights the pixels of that column, and so on for rows.
+        weights = torch.einsum("ndy,id->niy", q[:, :, place], m.rel_rows[back[:, place]])
+        columns[:, :, place] = torch.einsum("niy,neiy->ney", weights, v)
+    columns = m.norm(columns)
+    for place in range(5):
+        weights = torch.einsum("ndx,id->nix", q[..., place], m.rel_columns[back[:, place]])
+        out[..., place] += torch.einsum("nix,nexi->nex", weights, columns)
+    return m(x), m.to_out(out.reshape(2, 8, 5, 5))
+
+
+@proves("lightseq_22")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.LSTransformerEncoderLayer, C, H), tokens()
+    torch.nn.init.normal_(m.attn_qkvb)
+    q, k, v = F.linear(m.attn_norm(x), m.attn_qkvw, m.attn_qkvb.flatten()).chunk(3, -1)
+    y = x + F.linear(attended(q, k, v, REAL), m.attn_ow, m.attn_ob)
+    return m(x, ~REAL), y + m.output(F.relu(m.inter(m.ffn_norm(y))))

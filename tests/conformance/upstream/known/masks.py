@@ -195,6 +195,20 @@ def _patches_of_videos() -> tuple[Any, ...]:
     return (torch.randn(2, 5, 4, 16),)
 
 
+def _clips() -> tuple[Any, ...]:
+    """Return two clips, the second one padded with a blank frame, their captions, and which frames are real."""
+    real = torch.arange(3) < torch.tensor([3, 2])[:, None]
+    frames = torch.randn(2, 3, 3, 8, 8) * real[:, :, None, None, None]
+    return frames, torch.randint(0, 50, (2, 6)), real
+
+
+def _padded_with_floats() -> tuple[Any, ...]:
+    """Return queries, keys and values, tokens first, and a mask of −∞ for padded keys."""
+    padding = torch.arange(7) >= torch.tensor([7, 4])[:, None]
+    mask = torch.zeros(2, 7).masked_fill(padding, -torch.inf)
+    return torch.randn(5, 2, 32), torch.randn(7, 2, 32), torch.randn(7, 2, 32), mask
+
+
 CASES = (
     Case(
         "flamingo_10",
@@ -647,6 +661,32 @@ CASES = (
             **sizes(in_dim=16, model_dim=32, out_dim=16, num_blocks=1, num_heads=4),
         },
         example=_patches_of_videos,
+    ),
+    Case(
+        "pytorch_transformer_19",
+        "Transformer",
+        "hkproj/pytorch-transformer#19",
+        "mask-inverted",
+        known_as=("future-leak", "self-hidden"),
+        options=sizes(src_vocab_size=50, tgt_vocab_size=60, d_model=32, N=1, h=4, d_ff=48),
+    ),
+    Case(
+        "kempner_forge_131",
+        "VideoVLMWrapper",
+        "KempnerInstitute/KempnerForge#131",
+        "mask-unused",
+        known_as=("padding-leak",),
+        options=sizes(vocab_size=50),
+        example=_clips,
+    ),
+    Case(
+        "mlverse_torch_1205",
+        "nn_multihead_attention",
+        "mlverse/torch#1205",
+        "mask-unused",
+        known_as=("padding-leak",),
+        options=sizes(embed_dim=32, num_heads=4),
+        example=_padded_with_floats,
     ),
 )
 
@@ -1200,3 +1240,60 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
         [attention(block.temporal_attention, y[:, :, n], CAUSAL) for n in range(4)], 2
     )
     return m(video), m.out(x + F.gelu(block.ffn(block.ffn_norm(x))))
+
+
+@proves("pytorch_transformer_19")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.Transformer, 20, 30, 16, C, 2, H, d_ff=24)
+    source, words = torch.randint(1, 20, (B, T)) * REAL, torch.randint(1, 30, (B, T))
+
+    def attend(a: Any, x: Tensor, y: Tensor, keep: Tensor) -> Tensor:
+        return a.w_o(attended(a.w_q(x), a.w_k(y), a.w_v(y), keep))
+
+    memory = m.src_embed(source)
+    for layer in m.encoder:
+        first, second = layer.residual_connections
+        x = first.norm(memory)
+        memory = memory + attend(layer.self_attention_block, x, x, REAL)
+        memory = memory + layer.feed_forward_block(second.norm(memory))
+    memory, y = m.encoder_norm(memory), m.tgt_embed(words)
+    for layer in m.decoder:
+        first, second, third = layer.residual_connections
+        x = first.norm(y)
+        y = y + attend(layer.self_attention_block, x, x, CAUSAL)
+        y = y + attend(layer.cross_attention_block, second.norm(y), memory, REAL)
+        y = y + layer.feed_forward_block(third.norm(y))
+    return m(source, words), m.projection_layer(m.decoder_norm(y))
+
+
+@proves("kempner_forge_131")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.VideoVLMWrapper, 20, C, 2, H, 2, 24, 8)
+    pixels, words = tokens(B, 3, 3, 4, 8), torch.randint(0, 20, (B, T))
+    real = torch.arange(3) < torch.tensor([3, 2, 1])[:, None]
+    prefix = m.adapter(m.vision_encoder(pixels.flatten(0, 1)).flatten(2).mT).reshape(B, 6, C)
+    x = torch.cat([prefix, m.transformer.token_embedding(words)], 1)
+    seen = torch.cat([real.repeat_interleave(2, 1), torch.ones(B, T, dtype=torch.bool)], 1)
+    keep = torch.ones(6 + T, 6 + T, dtype=torch.bool).tril() & seen[:, None, None]
+    for layer in m.transformer.layers:
+        a, y = layer.attention, layer.attention_norm(x)
+        q, k = rotated(heads(a.q_proj(y))), rotated(heads(a.k_proj(y), 2))
+        context = F.scaled_dot_product_attention(q, k, heads(a.v_proj(y), 2), keep, enable_gqa=True)
+        x = x + a.o_proj(merged(context))
+        y = layer.mlp_norm(x)
+        x = x + layer.down_proj(F.silu(layer.gate_proj(y)) * layer.up_proj(y))
+    return m(pixels, words, real), m.transformer.output_head(m.transformer.norm(x[:, 6:]))
+
+
+@proves("mlverse_torch_1205")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, query, source = made(module.nn_multihead_attention, C, H), tokens(B, 4, C), tokens()
+    torch.nn.init.normal_(m.in_proj_bias)
+    (wq, wk, wv), (bq, bk, bv) = m.in_proj_weight.chunk(3), m.in_proj_bias.chunk(3)
+    projected = F.linear(query, wq, bq), F.linear(source, wk, bk), F.linear(source, wv, bv)
+    expected = m.out_proj(attended(*projected, REAL))
+    added = torch.zeros(B, T, dtype=torch.float64).masked_fill(~REAL, -torch.inf)
+    calls = [
+        m(query.mT.permute(2, 0, 1), *[source.transpose(0, 1)] * 2, p)[0] for p in (~REAL, added)
+    ]
+    return torch.stack(calls).transpose(1, 2), expected.expand(2, *expected.shape)

@@ -8,7 +8,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from upstream.cases import Case, sizes
-from upstream.proofs import CAUSAL, REAL, B, C, H, T, attended, heads, made, merged, proves, tokens
+from upstream.proofs import (
+    CAUSAL,
+    REAL,
+    B,
+    C,
+    H,
+    T,
+    attended,
+    heads,
+    made,
+    merged,
+    proves,
+    rotated,
+    tokens,
+)
 
 
 def _distances() -> tuple[Any, ...]:
@@ -115,6 +129,11 @@ def _left_padded_histories() -> tuple[Any, ...]:
     """Return the items that two users have seen, the second history padded with 0 at the left."""
     seen = torch.arange(8) >= torch.tensor([0, 3])[:, None]
     return (torch.randint(1, 51, (2, 8)) * seen,)
+
+
+def _padded_utterances() -> tuple[Any, ...]:
+    """Return the features of two utterances, and their numbers of frames."""
+    return torch.randn(2, 24, 20), torch.tensor([24, 15])
 
 
 CASES = (
@@ -331,6 +350,30 @@ CASES = (
         known_as=("mask-unused", "length-dependent"),
         options={"causal": True, **sizes(item_num=50, hidden_units=32, num_heads=2)},
         example=_left_padded_histories,
+    ),
+    Case(
+        "icefall_767",
+        "Zipformer",
+        "k2-fsa/icefall#767",
+        "padding-leak",
+        known_as=("mask-unused", "length-dependent"),
+        options=sizes(num_features=20, d_model=32, nhead=4),
+    ),
+    Case(
+        "espnet_6633",
+        "TransformerEncoder",
+        "espnet/espnet#6633",
+        "padding-leak",
+        known_as=("length-dependent",),
+        options=sizes(input_size=20, output_size=32, attention_heads=4),
+        example=_padded_utterances,
+    ),
+    Case(
+        "ferritin_199",
+        "ESM2",
+        "ferritin-bio/ferritin#199",
+        "padding-leak",
+        known_as=("mask-unused", "length-dependent"),
     ),
 )
 
@@ -600,3 +643,57 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
         actual.append(features[-len(items) :])
         expected.append(m.last_layernorm(x)[0])
     return torch.cat(actual), torch.cat(expected)
+
+
+@proves("icefall_767")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.Zipformer, 10, C, H, 24, (1, 2), (1, 2), 8)
+    lengths = torch.tensor([12, 9, 6])
+    x = tokens(B, 12, 10)
+    found, _ = m(x, lengths)
+    # One utterance at a time, without padding.
+    pairs = [
+        (y[:n], m(row[None, :n], torch.tensor([n]))[0][0])
+        for y, row, n in zip(found, x, lengths.tolist(), strict=True)
+    ]
+    return torch.cat([y for y, _ in pairs]), torch.cat([y for _, y in pairs])
+
+
+@proves("espnet_6633")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.TransformerEncoder, 10, C, H, 24)
+    x, lengths = tokens(B, 24, 10), torch.tensor([24, 17, 12])
+    found, counts, _ = m(x, lengths)
+    pairs = []
+    # One utterance at a time, without padding and without a mask.
+    for y, row, n in zip(found, x, lengths.tolist(), strict=True):
+        z, _ = m.embed(row[None, :n], None)
+        for layer in m.encoders:
+            a, v = layer.self_attn, layer.norm1(z)
+            z = z + a.linear_out(attended(a.linear_q(v), a.linear_k(v), a.linear_v(v)))
+            z = z + layer.feed_forward(layer.norm2(z))
+        pairs.append((y[: z.shape[1]], m.after_norm(z)[0]))
+    actual = torch.cat([y for y, _ in pairs] + [counts[:, None].expand(B, C)])
+    right = torch.tensor([y.shape[0] for _, y in pairs])[:, None].expand(B, C)
+    return actual, torch.cat([y for _, y in pairs] + [right])
+
+
+@proves("ferritin_199")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.ESM2, module.ESM2Config(hidden_size=C, intermediate_size=24))
+    ids = torch.where(REAL, torch.randint(2, 32, (B, T)), 1)
+    ids[:, 1] = 32
+    scale = (1 - 0.12) / (1 - 1 / REAL.sum(-1).double())
+    x = m.embeddings.word_embeddings(ids) * (ids != 32)[..., None] * REAL[..., None]
+    x = x * scale[:, None, None]
+    for layer in m.layers:
+        a, y = layer.attention, layer.attention_norm(x)
+        q, k = rotated(heads(a.query(y))), rotated(heads(a.key(y)))
+        keep = REAL[:, None, None]
+        context = F.scaled_dot_product_attention(q, k, heads(a.value(y)), keep)
+        x = x + a.dense(merged(context))
+        x = x + layer.output(F.gelu(layer.intermediate(layer.output_norm(x))))
+    expected = m.lm_head(m.emb_layer_norm_after(x))[REAL]
+    return torch.stack([m(ids)[REAL], m(ids, REAL.long())[REAL]]), expected.expand(
+        2, *expected.shape
+    )

@@ -214,6 +214,13 @@ CASES = (
             ),
         },
     ),
+    Case(
+        "bert_language_understanding_9",
+        "MultiHeadAttention",
+        "brightmart/bert_language_understanding#9",
+        "scale-wrong",
+        options=sizes(d_model=32, d_k=8, d_v=8, h=4),
+    ),
 )
 
 
@@ -426,3 +433,17 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     k = torch.cat([latents @ m.k_b.mT, k_rot], -1)
     context = F.scaled_dot_product_attention(q, k, latents @ m.v_b.mT, is_causal=True)
     return torch.stack([m(x)[0], in_steps(m, x)]), m.output(merged(context)).expand(2, B, T, C)
+
+
+@proves("bert_language_understanding_9")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    actual, expected = [], []
+    for kind in ("encoder", "decoder"):
+        m, x = made(module.MultiHeadAttention, C, 4, 5, H, type=kind), tokens()
+        q, k, v = m.Q_projection(x), m.K_projection(x), m.V_projection(x)
+        keep = REAL[:, None, None].expand(B, 1, T, T)
+        keep = keep.tril() if kind == "decoder" else keep
+        context = F.scaled_dot_product_attention(heads(q), heads(k), heads(v), keep)
+        actual.append(m(x, x, x, REAL.long()))
+        expected.append(m.output_projection(merged(context)))
+    return torch.cat(actual), torch.cat(expected)

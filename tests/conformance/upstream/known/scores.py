@@ -59,6 +59,18 @@ def _channels_last() -> tuple[Any, ...]:
     return (torch.randn(2, 7, 7, 16),)
 
 
+def _weighted_graphs() -> tuple[Any, ...]:
+    """Return the node features and the weighted adjacency matrices of two graphs of 7 nodes, as one list."""
+    weights = torch.rand(2, 7, 7) * 2 * (torch.rand(2, 7, 7) < 0.4)
+    return ([torch.randn(2, 7, 16), weights + weights.mT],)
+
+
+def _voxels() -> tuple[Any, ...]:
+    """Return the features of 13 voxels, and where they are in the grid."""
+    places = torch.randperm(512)[:13]
+    return torch.randn(13, 32), torch.stack([places // 64, places // 8 % 8, places % 8], dim=-1)
+
+
 CASES = (
     Case(
         "nnformer_88",
@@ -167,6 +179,24 @@ CASES = (
         known_as=("mask-broadcast",),
         options=sizes(dim=16, num_heads=2, window_size=4, shift_size=2),
         example=_channels_last,
+    ),
+    Case(
+        "spektral_299",
+        "GATNet",
+        "danielegrattarola/spektral#299",
+        "weights-wrong",
+        known_as=("mask-fill-positive", "mask-inverted"),
+        options=sizes(n_node_features=16, n_labels=5),
+        example=_weighted_graphs,
+    ),
+    Case(
+        "autoware_ml_93",
+        "Block",
+        "tier4/autoware-ml#93",
+        "weights-wrong",
+        known_as=("length-dependent",),
+        options=sizes(channels=32, num_heads=4, patch_size=5),
+        example=_voxels,
     ),
 )
 
@@ -316,4 +346,51 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
         y = pixels + m.norm1(a.proj(merged(weights @ v)))
         actual.append(m(x).flatten())
         expected.append((y + m.norm2(m.mlp(y))).flatten())
+    return torch.cat(actual), torch.cat(expected)
+
+
+@proves("spektral_299")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.GATNet, C, 5, 4, H), tokens()
+    weights = torch.rand(B, T, T, dtype=torch.float64) * 2 * (torch.rand(B, T, T) < 0.4)
+
+    def convolved(conv: Any, x: Tensor, a: Tensor) -> Tensor:
+        rows = []
+        # One node at a time, and its neighbours and itself alone.
+        for i in range(T):
+            near = [j for j in range(T) if j == i or a[i, j] > 0]
+            h = torch.einsum("nf,fhc->hnc", x, conv.kernel)
+            mine = (h[:, i] * conv.attn_kernel_self[..., 0].mT).sum(-1)
+            theirs = (h[:, near] * conv.attn_kernel_neighs[..., 0].mT[:, None]).sum(-1)
+            weight = F.leaky_relu(mine[:, None] + theirs, 0.2).softmax(-1)
+            rows.append((weight[..., None] * h[:, near]).sum(1))
+        return torch.stack(rows)
+
+    graphs = []
+    for row, a in zip(x, weights, strict=True):
+        y = F.elu(convolved(m.conv1, row, a).flatten(1) + m.conv1.bias)
+        graphs.append(convolved(m.conv2, y, a).mean(1) + m.conv2.bias)
+    return m([x, weights]), torch.stack(graphs)
+
+
+@proves("autoware_ml_93")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, actual, expected = made(module.Block, C, H, 5), [], []
+    for count in (3, 10, 13):
+        places = torch.randperm(64)[:count]
+        coord = torch.stack([places // 16, places // 4 % 4, places % 4], dim=-1)
+        bits = [
+            (coord[:, axis] >> bit & 1) << 3 * bit + axis for bit in range(2) for axis in range(3)
+        ]
+        order, x = torch.stack(bits).sum(0).argsort(), tokens(count, C)
+        q, k, v = m.attn.qkv(m.norm1(x)).chunk(3, -1)
+        context = torch.zeros_like(x)
+        for start in range(0, count, 5):
+            # The last window reaches back, so that it is as long as the others.
+            window = order[max(0, min(start, count - 5)) : start + 5]
+            mine = order[start : start + 5]
+            context[mine] = attended(q[mine][None], k[window][None], v[window][None])[0]
+        y = x + m.attn.proj(context)
+        actual.append(m(x, coord))
+        expected.append(y + m.mlp(m.norm2(y)))
     return torch.cat(actual), torch.cat(expected)

@@ -92,6 +92,16 @@ def _hyperedges() -> tuple[Any, ...]:
     return torch.randn(2, 6, 16), torch.tensor([nodes, hyperedges])
 
 
+def _molecules() -> tuple[Any, ...]:
+    """Return the atoms of two molecules, padded with 0, and their bonds."""
+    atoms = torch.randint(1, 20, (2, 6)) * (torch.arange(6) < torch.tensor([6, 4])[:, None])
+    bonds = torch.zeros(2, 6, 6)
+    for molecule, count in zip(bonds, (6, 4), strict=True):
+        first = torch.arange(count - 1)
+        molecule[first, first + 1] = molecule[first + 1, first] = 1.0
+    return atoms, bonds
+
+
 CASES = (
     Case(
         "labml_146",
@@ -313,6 +323,15 @@ CASES = (
         known_as=("rows-not-normalised", "weights-wrong"),
         options=sizes(in_channels=16, out_channels=16),
         example=_hyperedges,
+    ),
+    Case(
+        "chainer_chemistry_217",
+        "GraphAttentionNetworks",
+        "chainer/chainer-chemistry#217",
+        "softmax-wrong-dim",
+        known_as=("batch-mixed", "rows-not-normalised"),
+        options=sizes(out_dim=8, hidden_dim=16, heads=2, n_layers=2, n_atom_types=20),
+        example=_molecules,
     ),
 )
 
@@ -605,3 +624,27 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     weights = scores.softmax(1)
     gathered = weights.mT @ x / member.sum(0)[:, None]
     return m(nodes, index), weights @ gathered / member.sum(1)[:, None]
+
+
+@proves("chainer_chemistry_217")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.GraphAttentionNetworks, 5, C, 2, n_layers=2, n_atom_types=20)
+    atoms = torch.randint(1, 20, (B, T)) * REAL
+    ring = torch.eye(T).roll(1, 0).bool()
+    bonds = (ring | ring.mT | torch.eye(T).bool()) & REAL[:, None] & REAL[:, :, None]
+    expected = []
+    # One molecule, one head and one atom at a time.
+    for row, bond in zip(atoms, bonds, strict=True):
+        size = int((row > 0).sum())
+        start = h = m.embed(row[:size])
+        for message, attention in zip(m.message_layers, m.attention_layers, strict=True):
+            features, rows = message(h).view(size, 2, C), []
+            for atom in range(size):
+                near = bond[atom, :size].nonzero()[:, 0]
+                pairs = [features[near], features[[atom]].expand(len(near), 2, C)]
+                scores = F.leaky_relu(attention(torch.cat(pairs, -1)), 0.2)
+                rows.append((scores.softmax(0) * features[near]).sum(0).mean(0))
+            h = torch.stack(rows)
+        gate = m.i_layers[0](torch.cat([h, start], -1)).sigmoid()
+        expected.append((gate * m.j_layers[0](h)).sum(0))
+    return m(atoms, bonds.double()), torch.stack(expected)

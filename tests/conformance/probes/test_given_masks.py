@@ -1,0 +1,98 @@
+"""A mask in an example, of words beside other inputs or of numbers that are added, has to have an effect."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from heedful import check
+
+
+class Caption(nn.Module):
+    """Reads words after the frames of a video, some of which are padding."""
+
+    def __init__(self):
+        super().__init__()
+        self.frame, self.word = nn.Linear(12, 24), nn.Embedding(30, 24)
+        self.qkv = nn.Linear(24, 72)
+
+    def seen(self, frame_mask, words):
+        return torch.cat((frame_mask, torch.ones_like(words, dtype=torch.bool)), dim=1)
+
+    def forward(self, video, words, frame_mask):
+        """Return a row for each word.
+
+        Args:
+            video: (batch, frames, 3, height, width).
+            words: (batch, length).
+            frame_mask: (batch, frames), True for real frames.
+        """
+        rows = torch.cat((self.frame(video.flatten(2)), self.word(words)), dim=1)
+        q, k, v = self.qkv(rows).chunk(3, dim=-1)
+        mask = self.seen(frame_mask, words)[:, None]
+        context = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return context[:, -words.shape[1] :]
+
+
+class Blind(Caption):
+    """Shows padded frames, too."""
+
+    def forward(self, video, words, frame_mask):
+        """Return a row for each word.
+
+        Args:
+            video: (batch, frames, 3, height, width).
+            words: (batch, length).
+            frame_mask: (batch, frames), True for real frames.
+        """
+        rows = torch.cat((self.frame(video.flatten(2)), self.word(words)), dim=1)
+        q, k, v = self.qkv(rows).chunk(3, dim=-1)
+        context = nn.functional.scaled_dot_product_attention(q, k, v)
+        return context[:, -words.shape[1] :]
+
+
+def test_a_documented_mask_that_nothing_reads_has_no_effect():
+    real = torch.arange(3) < torch.tensor([3, 2])[:, None]
+    example = torch.randn(2, 3, 3, 2, 2), torch.randint(0, 30, (2, 6)), real
+    assert check(Caption, example=example).bugs == ()
+    (bug,) = check(Blind, example=example).bugs
+    assert bug.name == "mask-unused"
+    assert bug.place is not None
+    assert bug.place.source.startswith("def forward")
+
+
+class Added(nn.Module):
+    """Adds a mask of keys, 0 or −∞, to the scores, tokens first."""
+
+    def __init__(self, dim=32):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(dim, dim) for _ in range(3))
+
+    def hide(self, scores, mask):
+        return scores + mask[:, None]
+
+    def forward(self, query, key, value, key_padding_mask):
+        q, k, v = (
+            it(x.transpose(0, 1))
+            for it, x in zip((self.q, self.k, self.v), (query, key, value), strict=True)
+        )
+        scores = self.hide(q @ k.mT / q.shape[-1] ** 0.5, key_padding_mask)
+        return (scores.softmax(-1) @ v).transpose(0, 1)
+
+
+class Filled(Added):
+    """Takes numbers above 0 for True, of which such a mask has none."""
+
+    def hide(self, scores, mask):
+        return scores.masked_fill(mask[:, None] > 0, -torch.inf)
+
+
+@pytest.mark.parametrize(("target", "names"), [(Added, []), (Filled, ["mask-unused"])])
+def test_a_mask_that_is_added_has_an_effect(target, names):
+    padding = torch.arange(7) >= torch.tensor([7, 4])[:, None]
+    mask = torch.zeros(2, 7).masked_fill(padding, -torch.inf)
+    example = torch.randn(5, 2, 32), torch.randn(7, 2, 32), torch.randn(7, 2, 32), mask
+    bugs = check(target, example=example).bugs
+    assert [bug.name for bug in bugs] == names
+    assert all(bug.place and "masked_fill" in bug.place.source for bug in bugs)
