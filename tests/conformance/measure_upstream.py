@@ -75,9 +75,10 @@ Nearly all of these alarms are mended: scores along single axes of an image or a
 default, sequences shorter than a convolution or than the number of scores that are kept, signs of distances taken
 for a causal mask, heads that are alike by chance, masks of queries and keys given as masks of padding, the scale of
 latent attention, dot products of a decoder's state without a scale, optional arguments without which no call works,
-and layouts tried in vain, and those of the last row but the class that is no attention. What is not mended: rows of an alignment whose scores are summed on purpose (batch-mixed),
-scores of queries that are joined from parts of different scales (scale-wrong), and scores of hidden keys that fall
-from -100 on while a training goes on (mask-fill-too-small).
+layouts tried in vain, frozen masks, and layers of PyTorch whose tokens come first. What is not mended: rows of an
+alignment whose scores are summed on purpose (batch-mixed), scores of queries that are joined from parts of different
+scales (scale-wrong), scores of hidden keys that fall from -100 on while a training goes on (mask-fill-too-small),
+and classes that are no attention.
 
 **That a quarter of the classes cannot be called without an example is the largest weakness that is left** (70 of
 the 266 that a second run found in the 78 packages). Most of them need objects of their package, lists of sizes, or

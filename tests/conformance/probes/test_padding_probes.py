@@ -20,6 +20,11 @@ from torch import nn
 
 from heedful.conformance import check
 
+STEP_BY_STEP = GROWING.replace(
+    "weights = scores.softmax(dim=-1)",
+    "shifted = scores - scores.amax(-1, keepdim=True)\n"
+    "        weights = shifted.exp() / shifted.exp().sum(-1, keepdim=True)",
+)
 # name, source, the text that is replaced, its replacement, and a part of the line to be named
 WRONG = [
     ("mask-unused", GROWING, "visible = visible & kept", "visible & kept", "visible & kept"),
@@ -43,6 +48,7 @@ WRONG = [
     ("left-padding-positions", GROWING, POSITIONS, SHIFTED, "argmax"),
     ("left-padding-positions", GROWING, POSITIONS, RESTARTED, None),
     ("nan-on-masked-rows", GROWING, FILL, 'float("-inf")', "-inf"),
+    ("nan-on-masked-rows", STEP_BY_STEP, FILL, 'float("-inf")', "shifted = scores"),
 ]
 CORRECT = {
     "padded queries see themselves": (

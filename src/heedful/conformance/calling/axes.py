@@ -48,6 +48,19 @@ def layouts_by_behavior(
     elif len(shape) == 4:
         likely = likely_layouts(target.callee).heads
         yield from sorted(HEADS, key=lambda layout: layout != likely)
+    pooled = _axis_left_out(_result(target, arguments), shape)
+    if features is not None and pooled is not None and pooled != features and len(shape) > 4:
+        yield _layout(len(shape), [pooled], features)
+
+
+def _axis_left_out(result: object, shape: tuple[int, ...]) -> int | None:
+    """Return the axis but the first of some tokens that is all that their result lacks; None if it is another one."""
+    output = next(output_candidates(result), None)
+    axes = range(1, len(shape)) if output is not None else ()
+    left_out = [
+        n for n in axes if output is not None and (*shape[:n], *shape[n + 1 :]) == output.shape
+    ]
+    return left_out[0] if len(left_out) == 1 else None
 
 
 def _layout(axes: int, tokens: Sequence[int], features: int) -> str:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from heedful.conformance.calling import names
+from heedful.conformance.calling.convention import MEMORY
 from heedful.conformance.calling.documentation import documented_arguments
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.masks import MASK_WORDS
@@ -87,7 +88,7 @@ def _left_out(evidence: Evidence, name: str, mask: Tensor) -> Iterator[Finding]:
     if line is None:
         line = call_omitting_beside(callee, name, {name})
         reason = f"the call on this line gives it no {name}"
-    if line is None and documented_arguments(callee).get(name) and not is_read(callee, name):
+    if line is None and _is_documented_alone(evidence, name):
         line = definition_line(evidence.subject.target.forward)
         reason = "the documentation says what it hides"
     if line is None or bool((mask == mask.flatten()[0]).all()):
@@ -100,6 +101,20 @@ def _left_out(evidence: Evidence, name: str, mask: Tensor) -> Iterator[Finding]:
         line,
         f"Pass {name} on.",
     )
+
+
+def _is_documented_alone(evidence: Evidence, name: str) -> bool:
+    """Check whether the documentation speaks of an argument that no code reads.
+
+    One for a second sequence is left to the probes of that sequence.
+    """
+    callee, given = evidence.subject.target.callee, evidence.subject.convention.constants
+    if not documented_arguments(callee).get(name) or is_read(callee, name):
+        return False
+    second = len(evidence.subject.convention.names) > 1 or any(
+        it is MEMORY for it in given.values()
+    )
+    return not second
 
 
 def _of_example(evidence: Evidence, name: str, given: Tensor) -> Tensor:

@@ -106,17 +106,25 @@ def _parameter_gradients(evidence: Evidence, loss: Tensor) -> list[Tensor]:
 
 
 def line_masking_whole_row(observation: Observation) -> SourceLine | None:
-    """Return the line that leaves a whole row of scores at −∞, or else the first that produces NaN."""
+    """Return the line that leaves a whole row of scores at −∞, or else the first that produces NaN.
+
+    Code that computes a softmax step by step has to take care of such a row where it subtracts the row's maximum.
+    """
+    first = _first_nan(observation)
+    if first is not None and first.operation == "sub":
+        return SourceLine.of(first)
     for attention in find_attentions(observation):
         for step in attention.chain:
             value = tensor_of(step)
             if value is not None and (value == -torch.inf).all(-1).any():
                 return SourceLine.of(_making_infinities(observation, step))
-    for step in observation.trace:
-        value = tensor_of(step)
-        if value is not None and value.isnan().any():
-            return SourceLine.of(step)
-    return None
+    return None if first is None else SourceLine.of(first)
+
+
+def _first_nan(observation: Observation) -> Step | None:
+    """Return the first step that produces NaN."""
+    values = ((step, tensor_of(step)) for step in observation.trace)
+    return next((it for it, value in values if value is not None and value.isnan().any()), None)
 
 
 def _making_infinities(observation: Observation, step: Step) -> Step:

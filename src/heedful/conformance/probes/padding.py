@@ -31,7 +31,7 @@ from heedful.conformance.probes.padded_batch import (
 from heedful.conformance.probes.padding_causes import find_padding_cause, rows_of_entries
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.differences import coarsest_dtype, differing_entries
-from heedful.conformance.recording.forwarding import call_omitting_beside
+from heedful.conformance.recording.forwarding import call_mistaking, call_omitting_beside
 from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.observation import Observation, value_of
 from heedful.conformance.recording.source import SourceLine, prose_about
@@ -281,8 +281,9 @@ def _report(
         line = _line_counting_positions(subject, evidence.inputs.entry(b), keep[b])
     fills = name != "mask-fill-too-small" or line is None or FILL.search(line.source)
     if (name == "padding-leak" or not fills) and subject.padding is not None:
-        callee, known = subject.target.callee, (*names.PADDING_MASKS, subject.padding.name)
-        omitting = call_omitting_beside(callee, subject.padding.name, known)
+        callee, own = subject.target.callee, subject.padding.name
+        known = (*names.PADDING_MASKS, *names.ADDED_MASKS, own)
+        omitting = call_omitting_beside(callee, own, known) or call_mistaking(callee, known)
         if omitting is not None:
             name, reason = "padding-leak", reason if fills else "No mask hides the padding."
         line = omitting or line

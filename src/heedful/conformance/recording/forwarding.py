@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from types import FunctionType
 from typing import Any
 
@@ -85,6 +85,25 @@ def call_omitting_beside(
 ) -> SourceLine | None:
     """Return the line of a call that does not pass an argument on, though other calls may do so; None if all do."""
     return _call_omitting(target, argument, names, depth=8, beside=True)
+
+
+def call_mistaking(target: Callable[..., Any], names: Collection[str]) -> SourceLine | None:
+    """Return the line of a call that gives a callee's parameter another one of its caller, which has one of that name.
+
+    Args:
+        target: The module or function whose source is searched for the call.
+        names: The names that the parameter may have.
+    """
+    for caller in functions_of(target):
+        source, own = parsed(caller), set(inspect.signature(caller).parameters)
+        calls = (it for it in ast.walk(source.tree) if isinstance(it, ast.Call)) if source else ()
+        for keyword in (keyword for call in calls for keyword in call.keywords):
+            match keyword:
+                case ast.keyword(arg=str(parameter), value=ast.Name(id=given)) if (
+                    parameter in own & {*names} and given in own - {parameter}
+                ):
+                    return SourceLine.at(source.file, keyword.value.lineno) if source else None
+    return None
 
 
 def call_of_omitting(
@@ -205,7 +224,7 @@ def _resolved_calls(
                 callee = getattr(function, "__globals__", {}).get(name)
             case _:
                 callee = None
-        if callable(callee) and not isinstance(callee, type):
+        if callable(callee) and (not isinstance(callee, type) or is_dataclass(callee)):
             yield _Call(node, callee)
 
 
