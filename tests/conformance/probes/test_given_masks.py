@@ -62,6 +62,29 @@ def test_a_documented_mask_that_nothing_reads_has_no_effect():
     assert bug.place.source.startswith("def forward")
 
 
+class Tolerant(Blind):
+    """Says that it takes the mask to fit an interface."""
+
+    def forward(self, video, words, frame_mask):
+        """Return a row for each word.
+
+        Args:
+            video: (batch, frames, 3, height, width).
+            words: (batch, length).
+            frame_mask: (batch, frames), not used, for compatibility.
+        """
+        return super().forward(video, words, None)
+
+
+def test_a_mask_that_is_said_to_be_unused_is_no_bug():
+    example = (
+        torch.randn(2, 3, 3, 2, 2),
+        torch.randint(0, 30, (2, 6)),
+        torch.ones(2, 3).bool().tril(),
+    )
+    assert check(Tolerant, example=example).bugs == ()
+
+
 class Added(nn.Module):
     """Adds a mask of keys, 0 or −∞, to the scores, tokens first."""
 

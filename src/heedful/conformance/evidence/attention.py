@@ -13,6 +13,8 @@ from heedful.observation import Source, Step
 
 FAINT = 1e-12
 """Weights below this leave no trace in a float64 output."""
+SMALLEST_FILL = 1e3
+"""A score this far below the others is masked, and not only small."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from heedful.conformance.evidence.attention import FAINT, RecordedAttention
+from heedful.conformance.evidence.attention import FAINT, SMALLEST_FILL, RecordedAttention
 from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import CHANGED, Evidence
 from heedful.conformance.evidence.fills import fill_line
@@ -41,7 +41,6 @@ from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 
-SMALLEST_FILL = 1e3  # a score this far below 0 is masked
 INVERTED = "The mask is inverted: queries see later keys, and no earlier ones."
 
 

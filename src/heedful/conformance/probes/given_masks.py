@@ -15,6 +15,7 @@ from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.masks import MASK_WORDS
 from heedful.conformance.calling.resizing import Resized, is_binary
 from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.probes.attention_argument import UNUSED_ON_PURPOSE
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import steps_from_argument
 from heedful.conformance.recording.differences import differing_entries
@@ -22,10 +23,10 @@ from heedful.conformance.recording.forwarding import (
     call_omitting,
     call_omitting_beside,
     definition_line,
-    is_read,
+    parameter_is_read,
 )
 from heedful.conformance.recording.observation import tensor_of
-from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.recording.source import SourceLine, functions_of
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step, Trace
 from heedful.observation.leaves import leaves_of
@@ -109,12 +110,12 @@ def _is_documented_alone(evidence: Evidence, name: str) -> bool:
     One for a second sequence is left to the probes of that sequence.
     """
     callee, given = evidence.subject.target.callee, evidence.subject.convention.constants
-    if not documented_arguments(callee).get(name) or is_read(callee, name):
+    said = documented_arguments(callee).get(name, "").lower()
+    on_purpose = any(words.format(name=name) in said for words in UNUSED_ON_PURPOSE)
+    if not said or on_purpose or any(parameter_is_read(it, name) for it in functions_of(callee)):
         return False
-    second = len(evidence.subject.convention.names) > 1 or any(
-        it is MEMORY for it in given.values()
-    )
-    return not second
+    names_ = evidence.subject.convention.names
+    return len(names_) == 1 and all(it is not MEMORY for it in given.values())
 
 
 def _of_example(evidence: Evidence, name: str, given: Tensor) -> Tensor:

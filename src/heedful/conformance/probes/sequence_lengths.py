@@ -13,7 +13,7 @@ from torch import Tensor
 from heedful.conformance.calling.exceptions import attempt, describe_exception, raising_line
 from heedful.conformance.calling.failures import is_refusal
 from heedful.conformance.calling.target import TargetError
-from heedful.conformance.evidence.attention import RecordedAttention
+from heedful.conformance.evidence.attention import SMALLEST_FILL, RecordedAttention
 from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.divergence import first_divergent_step
@@ -34,7 +34,6 @@ TOO_FEW: re.Pattern[str] = re.compile(
     r"Padding size should be less|Invalid number of data points"
 )
 """What PyTorch says of a convolution, a spectrum or a choice of the largest scores that needs more tokens."""
-SMALLEST_FILL = 1e3  # a score this far below the largest one is masked, not only far away
 
 MEETS_ALL_KEYS = "the queries meet all keys"
 APPLIES_SOFTMAX = "the weights are the softmax of the scores"

@@ -50,17 +50,6 @@ class _Call:
         return any(name in names for name in left) and given.isdisjoint(names)
 
 
-def is_read(target: Callable[..., Any], argument: str) -> bool:
-    """Check whether any function of a target reads a variable of an argument's name."""
-    sources = (parsed(function) for function in functions_of(target))
-    return any(
-        isinstance(node, ast.Name) and node.id == argument and isinstance(node.ctx, ast.Load)
-        for source in sources
-        if source is not None
-        for node in ast.walk(source.tree)
-    )
-
-
 def definition_line(function: Callable[..., Any]) -> SourceLine | None:
     """Return the line on which a function's definition begins; None without its source."""
     source = parsed(function)
