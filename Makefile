@@ -148,7 +148,7 @@ format: .venv/installed-test
 # LitGPT asks for an older huggingface-hub than transformers, and works with a new one.
 .venv/installed-packages: .venv/bin/python $(BUILT_FROM)
 	$(ALL) '.[packages]'
-	$(PIP_NO_DEPS) litgpt
+	$(PIP_NO_DEPS) litgpt lightning lightning-utilities torchmetrics psutil  # all that litgpt imports
 	@touch $@ .venv/installed
 
 .venv/installed-wheels: .venv/bin/python pyproject.toml constraints.txt

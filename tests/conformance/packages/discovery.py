@@ -103,7 +103,11 @@ def own_source(cls: type) -> str:
 
 def _modules(package: str, skip: str, not_imported: dict[str, str]) -> Iterator[ModuleType]:
     """Import all modules of a package, and note those that cannot be imported."""
-    root = importlib.import_module(package)
+    try:
+        root = importlib.import_module(package)
+    except ImportError as error:  # a part of it that it needs is not installed
+        not_imported[package] = f"{type(error).__name__}: {error}".partition("\n")[0]
+        return
     yield root
     for info in pkgutil.walk_packages(root.__path__, f"{package}.", onerror=lambda name: None):
         if skip and re.search(skip, info.name):
