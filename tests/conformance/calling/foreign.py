@@ -940,3 +940,29 @@ class BackwardTranslator(Translator):
 
     def future(self, T):
         return torch.triu(torch.ones(1, T, T, dtype=torch.int64), 1)
+
+
+class OfScaledVideo(nn.Module):
+    """Attends over the pixels of all frames of a video, whose channels a gain of five axes scales."""
+
+    def __init__(self, dim):
+        super().__init__()
+        self.gain = nn.Parameter(1 + torch.rand(1, dim, 1, 1, 1))
+        self.qkv = nn.Conv1d(dim, 3 * dim, 1)
+
+    def forward(self, x):
+        q, k, v = (it.mT for it in self.qkv((x * self.gain).flatten(2)).chunk(3, dim=1))
+        return attend(q, k, v).mT.view(x.shape)
+
+
+class OfPiles(nn.Module):
+    """Pools the tokens of each pixel, (B, C, Y, X, N), into one: (B, C, Y, X)."""
+
+    def __init__(self, dim):
+        super().__init__()
+        self.query, self.kv = nn.Parameter(torch.randn(dim)), nn.Linear(dim, 2 * dim)
+
+    def forward(self, piles):
+        B, C, Y, X, N = piles.shape
+        k, v = self.kv(piles.permute(0, 2, 3, 4, 1).reshape(B * Y * X, N, C)).chunk(2, dim=-1)
+        return attend(self.query.expand(len(k), 1, C), k, v).view(B, Y, X, C).permute(0, 3, 1, 2)

@@ -74,6 +74,7 @@ from heedful.errors import ArgumentError
         foreign.OfOptionalKeys,
         foreign.OfEncoderLayer,
         foreign.Translator,
+        foreign.OfScaledVideo,
     ],
     ids=lambda it: getattr(it, "__name__", type(it).__name__),
 )
@@ -95,6 +96,7 @@ def test_foreign_styles_are_called_without_a_false_alarm(target):
         (foreign.OfGroups, "(B, P, T, C)"),
         (foreign.AroundPixels, "(B, Y, X, C)"),
         (foreign.OfVideo, "(B, C, Z, Y, X)"),
+        (foreign.OfScaledVideo, "(B, C, Z, Y, X)"),
     ],
 )
 def test_the_order_of_axes_is_read_or_decided_by_what_mixes(target, layout):
@@ -251,3 +253,8 @@ def test_the_mask_of_an_example_shows_which_of_its_numbers_marks_real_tokens():
         padding = find_subject(foreign.MemoryShown, example=example).padding
         assert padding is not None
         assert padding.declared is True
+
+
+def test_the_tokens_of_each_pixel_are_pooled():
+    example = (torch.randn(2, 24, 3, 4, 5),)
+    assert check(foreign.OfPiles, example=example, arguments={"dim": 24}).bugs == ()

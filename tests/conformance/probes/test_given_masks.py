@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from torch import nn
@@ -60,6 +62,36 @@ def test_a_documented_mask_that_nothing_reads_has_no_effect():
     assert bug.name == "mask-unused"
     assert bug.place is not None
     assert bug.place.source.startswith("def forward")
+
+
+@dataclass
+class Context:
+    """What an attention is told about its tokens."""
+
+    prefix: torch.Tensor
+    key_mask: torch.Tensor | None = None
+
+
+class Told(Caption):
+    """Shows padded frames, too, because it makes a context without their mask."""
+
+    def forward(self, video, words, frame_mask):
+        context = Context(prefix=self.frame(video.flatten(2)))
+        rows = torch.cat((context.prefix, self.word(words)), dim=1)
+        q, k, v = self.qkv(rows).chunk(3, dim=-1)
+        mask = context.key_mask
+        return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)[
+            :, -words.shape[1] :
+        ]
+
+
+def test_a_record_that_takes_a_mask_and_gets_none_is_the_line():
+    real = torch.arange(3) < torch.tensor([3, 2])[:, None]
+    example = torch.randn(2, 3, 3, 2, 2), torch.randint(0, 30, (2, 6)), real
+    (bug,) = check(Told, example=example).bugs
+    assert bug.name == "mask-unused"
+    assert bug.place is not None
+    assert bug.place.source.startswith("context = Context(")
 
 
 class Tolerant(Blind):

@@ -211,6 +211,30 @@ def test_an_image_is_padded_before_it_is_shifted(tmp_path):
     assert (bug.name, bug.place.source) == ("weights-wrong", "y = nn.functional.pad(y, more)")
 
 
+WIDE = (
+    BLOCK[: BLOCK.index("class Attention")]
+    + """
+class Attention(nn.Module):
+    def __init__(self, width=16, heads=2, window_size=4):
+        super().__init__()
+        self.window_size = window_size
+        self.attn = Local(width, heads, window_size)
+        self.along = nn.Conv2d(width, width, (1, 9), padding=(0, 4))
+
+    def forward(self, image):
+        B, H, W, C = image.shape
+        n = self.window_size
+        more = (0, 0, 0, -W % n, 0, -H % n)
+        real = nn.functional.pad(torch.ones(1, H, W, 1), more)
+        hidden = (to_windows(real, n).mT == 0).float() * torch.finfo(torch.float32).min
+        padded = nn.functional.pad(image, more)
+        windows = self.attn(to_windows(padded, n), hidden)
+        rows = from_windows(windows, n, *padded.shape[1:3])[:, :H, :W]
+        return image + self.along(rows.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+"""
+)
+
+
 def test_an_image_that_is_lower_than_a_window_tells_no_squares(tmp_path):
-    with written(tmp_path, PADDED) as target:
+    with written(tmp_path, WIDE) as target:
         assert not check(target, example=(torch.randn(2, 6, 8, 16),)).bugs

@@ -145,3 +145,38 @@ def test_an_attention_at_another_rate_that_forgets_lengths_leaks(tmp_path):
     assert found(tmp_path, TWO_RATES) == []
     ((name, _),) = found(tmp_path, TWO_RATES.replace(", hidden[:, ::2])", ")"))
     assert name == "padding-leak"
+
+
+HANDED_ON = (
+    TWO_RATES[: TWO_RATES.index("class Attention")]
+    + """
+class Slow(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.layer = Layer(width)
+
+    def forward(self, x, bias=None, padding_mask=None):
+        y = self.part(x[:, ::2], bias=bias, padding_mask=padding_mask)
+        return x + y.repeat_interleave(2, dim=1)[:, : x.shape[1]]
+
+    def part(self, x, bias=None, padding_mask=None):
+        return self.layer(x if bias is None else x + bias, padding_mask)
+
+class Attention(nn.Module):
+    def __init__(self, width=24):
+        super().__init__()
+        self.fast, self.slow = Layer(width), Slow(width)
+
+    def forward(self, x, x_lens):
+        hidden = torch.arange(x.shape[1]) >= x_lens[:, None]
+        return self.slow(self.fast(x, hidden), padding_mask=hidden[:, ::2])
+"""
+)
+
+
+def test_the_line_of_a_leak_hands_on_another_mask_than_its_own(tmp_path):
+    assert found(tmp_path, HANDED_ON) == []
+    wrong = HANDED_ON.replace("padding_mask=padding_mask)", "padding_mask=bias)", 1)
+    ((name, line),) = found(tmp_path, wrong)
+    assert name == "padding-leak"
+    assert "padding_mask=bias" in line

@@ -48,19 +48,16 @@ def layouts_by_behavior(
     elif len(shape) == 4:
         likely = likely_layouts(target.callee).heads
         yield from sorted(HEADS, key=lambda layout: layout != likely)
-    pooled = _axis_left_out(_result(target, arguments), shape)
-    if features is not None and pooled is not None and pooled != features and len(shape) > 4:
-        yield _layout(len(shape), [pooled], features)
+    if features is not None and len(shape) > 4:
+        pooled = _axes_left_out(_result(target, arguments), shape)
+        if len(pooled) == 1 and pooled != [features]:
+            yield _layout(len(shape), pooled, features)
 
 
-def _axis_left_out(result: object, shape: tuple[int, ...]) -> int | None:
-    """Return the axis but the first of some tokens that is all that their result lacks; None if it is another one."""
-    output = next(output_candidates(result), None)
-    axes = range(1, len(shape)) if output is not None else ()
-    left_out = [
-        n for n in axes if output is not None and (*shape[:n], *shape[n + 1 :]) == output.shape
-    ]
-    return left_out[0] if len(left_out) == 1 else None
+def _axes_left_out(result: object, shape: tuple[int, ...]) -> list[int]:
+    """Return the axes but the first of some tokens, each of which may be all that their result lacks."""
+    output = next(output_candidates(result), torch.empty(()))
+    return [n for n in range(1, len(shape)) if (*shape[:n], *shape[n + 1 :]) == output.shape]
 
 
 def _layout(axes: int, tokens: Sequence[int], features: int) -> str:

@@ -18,13 +18,12 @@ from heedful.conformance.calling.arguments import (
 )
 from heedful.conformance.calling.causality import causal_flag, mask_by_caller
 from heedful.conformance.calling.construction import HEAD_SIZE, HEADS, WIDTH
-from heedful.conformance.calling.convention import IMAGES, SIGNAL, VIDEOS, CallingConvention
+from heedful.conformance.calling.convention import IMAGES, MAPS, SIGNAL, CallingConvention
 from heedful.conformance.calling.declared import attribute_of
 from heedful.conformance.calling.layouts import Layouts, documented_axes, likely_layouts
 from heedful.conformance.calling.roles import FEATURE_MAP, feature_map, ids_of_memory, one_vector
 from heedful.conformance.calling.target import Target
 
-MAPS = {4: IMAGES[0], 5: VIDEOS[0]}  # channels first, by the number of axes
 MAX_WIDTHS = 8  # the number of widths that are tried
 MAX_GUESSED_WIDTHS = 3  # the same with unknown arguments, of which there are many combinations
 
@@ -149,7 +148,7 @@ def _by_sizes(
     likely, unlikely = layouts.tokens
     by_convolution = ([SIGNAL] if layouts.signals else [], IMAGES if layouts.images else ())
     alone = () if layouts.batched else ("(T, C)",)
-    of_maps = [MAPS[axes] for axes in _axes_of_gains(module) if axes in MAPS]
+    of_maps = [MAPS[axes][0] for axes in _axes_of_gains(module) if axes in MAPS]
     ordered = (*of_maps, *by_convolution[0], likely, *alone, unlikely, *by_convolution[1])
     for layout in dict.fromkeys(ordered):
         for width in widths_of(module)[:most]:

@@ -23,6 +23,7 @@ MEMORY_TOKENS = 2  # unlike the number of sequences, so that a mask of keys does
 SIGNAL = "(B, C, T)"
 IMAGES = ("(B, C, Y, X)", "(B, Y, X, C)")
 VIDEOS = ("(B, C, Z, Y, X)", "(B, Z, Y, X, C)")
+MAPS = {4: IMAGES, 5: VIDEOS}  # by the number of axes, channels first and channels last
 TOKEN_AXES = ("T", "Z", "Y", "X")  # the letters of axes that hold tokens: a sequence, or pixels
 
 Constants = Mapping[str, Any]
@@ -93,8 +94,12 @@ class CallingConvention:
 
     @property
     def links_tokens(self) -> bool:
-        """True if an argument of an example has a number for each pair of tokens."""
-        return any(getattr(it, "is_of_pairs", False) for it in self.constants.values())
+        """True if an argument of an example that is not called a mask has a number for each pair of tokens."""
+        return any(
+            getattr(it, "is_of_pairs", False)
+            for name, it in self.constants.items()
+            if "mask" not in name
+        )
 
     @property
     def leaves(self) -> tuple[str, ...]:

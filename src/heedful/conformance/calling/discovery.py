@@ -69,8 +69,8 @@ def find_convention(target: Target, causal: bool | None) -> tuple[CallingConvent
         caller = _first_that_works(target, conventions, failures, limit)
         if caller is None and sizes is None:
             more = with_further_axes(candidates, failures)
-            more += with_a_state(target, candidates)
-            caller = _first_that_works(target, more, failures, limit) if more else None
+            last = [*more, *with_a_state(target, candidates)]
+            caller = _first_that_works(target, last, failures, limit) if last else None
             candidates += more
         if caller is not None:
             caller = with_one_query(with_axes_by_behavior(caller))

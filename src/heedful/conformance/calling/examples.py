@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from heedful.conformance.calling import names
 from heedful.conformance.calling.arguments import token_arguments
-from heedful.conformance.calling.axes import (
-    has_rows_of_columns,
-    layouts_by_behavior,
-    mixing_axes,
-)
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.causality import causal_flag, mask_by_caller
-from heedful.conformance.calling.convention import TOKEN_AXES, CallingConvention, Constants
+from heedful.conformance.calling.convention import CallingConvention, Constants
 from heedful.conformance.calling.declared import declared_number
 from heedful.conformance.calling.decoder_steps import attends_to_keys, full_lengths, readings
 from heedful.conformance.calling.discovery import IMAGE_LENGTHS, LESS_EXACT, TRIAL_SIZES
+from heedful.conformance.calling.example_tokens import (
+    features_of,
+    first_tokens,
+    leaves_by_name,
+    of_layout,
+    token_layouts,
+    token_names,
+)
 from heedful.conformance.calling.exceptions import exits_as_errors
 from heedful.conformance.calling.influence import mixes_sequences
 from heedful.conformance.calling.isolation import seeded
-from heedful.conformance.calling.layouts import likely_layouts, takes_feature_maps
 from heedful.conformance.calling.options import option
 from heedful.conformance.calling.resizing import (
     Axes,
@@ -47,7 +48,6 @@ from heedful.observation.leaves import leaves_of, with_changed_leaves
 
 FEW = 2  # sequences that are enough where the number of tokens cannot be small
 TRIAL_BATCHES, TRIAL_TOKENS = (3, 2), (5, 4, 3, 2, 1)  # the first that differ from the example's
-NO_TOKENS = ("mask", "pos", "bias", "cos", "sin", "freq", "rotary")  # parts of names
 
 
 class Example:
@@ -232,15 +232,15 @@ def _conventions(
 ) -> Iterator[tuple[CallingConvention, tuple[int, int]]]:
     """Yield the conventions that an example may follow, each with the sizes B and T of a trial.
 
-    Ids come last where vectors come first, such as the words about an image.
+    The ids in other arguments than the first one come last, such as the words about an image.
     """
-    first = _first_tokens(target, arguments)
+    first = first_tokens(target, arguments)
     yield from _of_decoder_steps(target, arguments, first)
     if first is None:
         return
     ids = (
         name
-        for name, it in _leaves(arguments).items()
+        for name, it in leaves_by_name(arguments).items()
         if isinstance(it, Tensor) and it.dtype == torch.int64 and it.dim() == 2
     )
     for tokens in dict.fromkeys((first, *ids)):
@@ -252,7 +252,7 @@ def _of_tokens(
 ) -> Iterator[tuple[CallingConvention, tuple[int, int]]]:
     """Yield the conventions in which an argument, or a leaf of one, holds the tokens."""
     arguments = {**arguments, **_leaves_beside(first, arguments)}
-    tokens = _token_names(target, first, arguments)
+    tokens = token_names(target, first, arguments)
     others = {name: value for name, value in arguments.items() if name not in tokens}
     others = {
         name: _without(tokens, name, value)
@@ -271,13 +271,13 @@ def _of_tokens(
                 from_example=True,
                 guessed=bool(others),
                 other_features={
-                    name: _features(base.layout, arguments[name].shape) for name in tokens[1:]
+                    name: features_of(base.layout, arguments[name].shape) for name in tokens[1:]
                 },
                 leaf_names=names_within(target),
             ),
             sizes,
         )
-        for base, sizes in _layouts(target, arguments, tokens)
+        for base, sizes in token_layouts(target, arguments, tokens)
     ]
     window = declared_number(target.module, names.WINDOWS) or 0
     found = [it for base in bases for it in _of_other_sizes(*base, others, flags, window)]
@@ -295,11 +295,11 @@ def _of_decoder_steps(
     Those in which sequences mix come last.
     """
     mixed: list[tuple[CallingConvention, tuple[int, int]]] = []
-    leaves, called = _leaves(arguments), names_within(target)
+    leaves, called = leaves_by_name(arguments), names_within(target)
     for reading in readings(target, leaves, first):
         keys, axes = reading.keys, reading.axes
         beside = {**arguments, **_leaves_beside(keys, arguments)}
-        base, sizes = _of_layout(reading.layout, (keys,), tuple(leaves[keys].shape))
+        base, sizes = of_layout(reading.layout, (keys,), tuple(leaves[keys].shape))
         resized = {
             name: Resized(_without((keys,), name, value), axes)
             for name, value in beside.items()
@@ -329,15 +329,6 @@ def _of_decoder_steps(
                 return
             mixed.append(found)
     yield from mixed
-
-
-def _leaves(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the leaves of all arguments by name, such as "x" and "state[0]"."""
-    return {
-        f"{name}{path}": leaf
-        for name, value in arguments.items()
-        for path, leaf in leaves_of(value)
-    }
 
 
 def _of_other_sizes(
@@ -378,27 +369,6 @@ def _of_its_length(
         yield replace(base, constants={**held, **flags}, fixed_sizes=(batch, T)), (batch, T)
 
 
-def _first_tokens(target: Target, arguments: Mapping[str, Any]) -> str | None:
-    """Return the name of the first argument that may hold tokens, or of such a leaf within an argument.
-
-    A state (B, C) before tokens (B, T, C) of the same width holds none.
-    """
-    embeds = any(isinstance(part, nn.Embedding) for part in _modules(target))
-    found = {
-        name: leaf for name, leaf in _leaves(arguments).items() if _may_be_tokens(leaf, embeds)
-    }
-    first = next(iter(found), None)
-    if first is None or found[first].dim() > 2 or not found[first].is_floating_point():
-        return first
-    B, C = found[first].shape
-    sequences = (
-        name
-        for name, it in found.items()
-        if it.dim() == 3 and (it.shape[0], it.shape[2]) == (B, C) and it.shape[1] != B
-    )
-    return next(sequences, first)
-
-
 def _leaves_beside(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the leaves of the argument that a leaf with a name belongs to; nothing for a whole argument."""
     if name in arguments:
@@ -414,92 +384,6 @@ def _without(tokens: Sequence[str], name: str, value: Any) -> Any:
         return torch.empty(()) if f"{name}{path}" in tokens else leaf
 
     return with_changed_leaves(value, kept)
-
-
-def _modules(target: Target) -> list[nn.Module]:
-    return [] if target.module is None else list(target.module.modules())
-
-
-def _may_be_tokens(value: Any, embeds: bool) -> bool:
-    """Check whether a value may hold tokens: vectors, or ids; a token may have several if they are embedded."""
-    if not isinstance(value, Tensor) or value.dtype == torch.bool or value.is_complex():
-        return False
-    if value.is_nested:  # its sequences have lengths of their own
-        return False
-    if value.is_floating_point():
-        return value.dim() in range(2, 7)
-    return value.dim() == 2 or (value.dim() == 3 and embeds)
-
-
-def _token_names(target: Target, first: str, arguments: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the arguments that take tokens: those of the first one's shape and dtype, if no name says otherwise.
-
-    Keys and values may be of another width, and feature maps of one size may have other channels.
-    """
-    maps = takes_feature_maps(target.callee)
-    tokens = arguments[first]
-    if not tokens.is_floating_point():
-        return (first,)
-
-    def is_like_tokens(name: str, value: Any) -> bool:
-        if not isinstance(value, Tensor) or value.dtype != tokens.dtype:
-            return False
-        if name in (*names.KEYS, *names.VALUES):
-            return value.shape[:-1] == tokens.shape[:-1]
-        is_map = value.dim() == tokens.dim() == 4 and maps  # with channels of its own
-        channels_apart = value.shape[:1] + value.shape[2:] == tokens.shape[:1] + tokens.shape[2:]
-        same_places = value.shape == tokens.shape or (is_map and channels_apart)
-        return same_places and not any(part in name for part in NO_TOKENS)
-
-    return tuple(
-        name for name, value in arguments.items() if name == first or is_like_tokens(name, value)
-    )
-
-
-def _layouts(
-    target: Target, arguments: Mapping[str, Any], taking: tuple[str, ...]
-) -> Iterator[tuple[CallingConvention, tuple[int, int]]]:
-    """Yield conventions for the layouts that the tokens may have, with the batch size and the number of tokens."""
-    tokens = arguments[taking[0]]
-    shape = tuple(tokens.shape)
-    if not tokens.is_floating_point():
-        vocabulary = int(tokens.max()) + 1
-        if len(shape) == 2 and has_rows_of_columns(target, arguments, shape):
-            columns_first = CallingConvention("(T, B) ids", taking, (), vocabulary, pooled=True)
-            yield columns_first, (shape[1], shape[0])
-        layout = "(B, T) ids" if len(shape) == 2 else "(B, T, C) ids"
-        yield CallingConvention(layout, taking, shape[2:], vocabulary), (shape[0], shape[1])
-    elif len(shape) == 2:
-        yield CallingConvention("(T, C)", taking, shape[-1:]), (1, shape[0])
-    elif len(shape) == 3:
-        layouts = likely_layouts(target.callee)
-        likely, mixing = layouts.tokens, mixing_axes(target, arguments, taking, (0, 1))
-        if mixing == {1}:
-            likely = ("(B, T, C)",)
-        elif mixing == {0} and not layouts.declared:
-            likely = ("(T, B, C)",)
-        for layout in likely:
-            yield _of_layout(layout, taking, shape)
-    else:
-        for layout in layouts_by_behavior(target, arguments, taking):
-            yield _of_layout(layout, taking, shape)
-
-
-def _of_layout(
-    layout: str, taking: tuple[str, ...], shape: tuple[int, ...]
-) -> tuple[CallingConvention, tuple[int, int]]:
-    """Return a convention whose tokens have a shape in a layout, with the batch size and the number of tokens."""
-    sizes = dict(zip(layout.strip("()").split(", "), shape, strict=True))
-    grid = tuple(size for letter, size in sizes.items() if letter in TOKEN_AXES)
-    convention = CallingConvention(layout, taking, _features(layout, shape), grid=grid)
-    return convention, (sizes["B"], math.prod(grid))
-
-
-def _features(layout: str, shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the shape of one token of tokens that have a shape in a layout."""
-    letters = layout.partition(")")[0].strip("(").split(", ")
-    others = (*TOKEN_AXES, "B")
-    return tuple(size for letter, size in zip(letters, shape, strict=False) if letter not in others)
 
 
 def _trial_sizes(sizes: tuple[int, int], most_tokens: int | None) -> tuple[int, int]:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from heedful.conformance.calling.convention import IMAGES, VIDEOS, CallingConvention
+from heedful.conformance.calling.convention import MAPS, CallingConvention
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.failures import FailedCall
 from heedful.conformance.calling.layouts import channel_axis
 from heedful.conformance.calling.target import Target
 
 SEQUENCE, SEQUENCE_AXES = "(B, T, C)", 3
-LAYOUTS: Mapping[int, tuple[str, ...]] = {4: IMAGES, 5: VIDEOS}
-"""The layouts of images and of videos, by their numbers of axes."""
 ASKED: tuple[re.Pattern[str], ...] = (
     re.compile(r"values to unpack \(expected (?P<wanted>\d), got (?P<given>\d)\)"),
     re.compile(
@@ -35,8 +33,8 @@ def with_further_axes(
     Such a layout is a guess.
     """
     tried = {it.layout for it in conventions}
-    wanted = next((n for n in _axes_asked_for(failures) if n in LAYOUTS), None)
-    layouts = () if wanted is None else _likely(failures[0].caller.target, LAYOUTS[wanted], wanted)
+    wanted = next((n for n in _axes_asked_for(failures) if n in MAPS), None)
+    layouts = () if wanted is None else _likely(failures[0].caller.target, MAPS[wanted], wanted)
     return [
         replace(it, layout=layout, guessed=True)
         for layout in layouts

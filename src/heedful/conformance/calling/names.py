@@ -15,7 +15,7 @@ KEYS: Names = ("key", "k", "keys", "K", "xk")
 VALUES: Names = ("value", "v", "values", "V", "xv")
 CONTEXTS: Names = ("context", "kv", "source", "x_kv")  # may be the tokens themselves
 
-TRANSLATION: re.Pattern[str] = re.compile(r"(tgt|trg|target|dec|decoder|output)(_|$)|decoder")
+TRANSLATION: re.Pattern[str] = re.compile(r"(tgt|trg|target|dec|output)(_|$)|decoder")
 """The beginning of the name of an argument for the ids of a translation, after those of its source."""
 
 # Other arguments of a call.

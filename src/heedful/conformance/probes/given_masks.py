@@ -14,6 +14,7 @@ from heedful.conformance.calling.documentation import documented_arguments
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.masks import MASK_WORDS
 from heedful.conformance.calling.resizing import Resized, is_binary
+from heedful.conformance.evidence.attention import SMALLEST_FILL
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.attention_argument import UNUSED_ON_PURPOSE
 from heedful.conformance.probes.probe import probe
@@ -31,7 +32,6 @@ from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step, Trace
 from heedful.observation.leaves import leaves_of
 
-LOW = -1e3  # hides what it is added to
 SELECTIONS = ("getitem", "select", "index_select")
 SELECTED = (
     "the rows that this line selects do not depend on them.",
@@ -109,13 +109,12 @@ def _is_documented_alone(evidence: Evidence, name: str) -> bool:
 
     One for a second sequence is left to the probes of that sequence.
     """
-    callee, given = evidence.subject.target.callee, evidence.subject.convention.constants
+    callee, convention = evidence.subject.target.callee, evidence.subject.convention
     said = documented_arguments(callee).get(name, "").lower()
     on_purpose = any(words.format(name=name) in said for words in UNUSED_ON_PURPOSE)
     if not said or on_purpose or any(parameter_is_read(it, name) for it in functions_of(callee)):
         return False
-    names_ = evidence.subject.convention.names
-    return len(names_) == 1 and all(it is not MEMORY for it in given.values())
+    return len(convention.names) == 1 and MEMORY not in convention.constants.values()
 
 
 def _of_example(evidence: Evidence, name: str, given: Tensor) -> Tensor:
@@ -141,7 +140,7 @@ def _masks(evidence: Evidence, given: Mapping[str, Any]) -> Iterator[str]:
 
 def _is_added(mask: Tensor) -> bool:
     """Check whether a mask has low numbers alone beside 0."""
-    hides = mask < LOW
+    hides = mask < -SMALLEST_FILL
     return mask.is_floating_point() and bool(hides.any()) and bool((hides | (mask == 0)).all())
 
 

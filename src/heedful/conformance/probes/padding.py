@@ -14,6 +14,7 @@ from heedful.conformance.calling import names
 from heedful.conformance.calling.mask_forms import LENGTHS
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.alignment import PartialRun
+from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.expectations import is_after_prefix
@@ -85,10 +86,8 @@ def padding(evidence: Evidence) -> Iterator[Finding | Fact]:
         # A second mask may be meant for queries or results; one that lowers the scores of keys is meant to hide them.
         meant = ["mask-fill-too-small"]
         if argument.form == LENGTHS:
-            meant += [
-                "mask-broadcast",
-                *(["padding-leak"] if _is_forgotten(evidence, weak) else []),
-            ]
+            meant += ["mask-broadcast"]
+            meant += ["padding-leak"] if _is_forgotten(evidence, weak) else []
         yield from (it for it in _most_precise(evidence, weak) if it.name in meant)
 
 
@@ -130,15 +129,7 @@ def _is_forgotten(evidence: Evidence, subject: Subject) -> bool:
     """Check whether one attention hides the padding of a batch, and another one shows all tokens."""
     keep = real_tokens(evidence, "right")
     attentions = list(find_attentions(subject.record(evidence.inputs, keep=keep)))
-    hides = (
-        attention.applied_weights.shape[1:] == (keep.shape[1],) * 2
-        and (rows := rows_of_entries(evidence, index, attention)) is not None
-        and not any(
-            attention.applied_weights[own][..., ~real].any()
-            for own, real in zip(rows, keep, strict=True)
-        )
-        for index, attention in enumerate(attentions)
-    )
+    hides = (_hides_padding(evidence, *it, keep) for it in enumerate(attentions))
     return any(hides) and any(attention.visible.all() for attention in attentions)
 
 
@@ -324,14 +315,22 @@ def _guess_showing_padding(subject: Subject) -> str | None:
 
 def _is_hidden_from_attentions(evidence: Evidence, padded: Observation, keep: Tensor) -> bool:
     """Check whether no attention gives real tokens' queries any weight on padded keys."""
-    hidden: list[bool] = []
-    for index, attention in enumerate(find_attentions(padded)):
-        rows = rows_of_entries(evidence, index, attention)
-        if rows is None or attention.applied_weights.shape[1:] != (keep.shape[1],) * 2:
-            return False
-        for own, real in zip(rows, keep, strict=True):
-            hidden.append(not attention.applied_weights[own][:, real][..., ~real].any())
-    return bool(hidden) and all(hidden)
+    attentions = list(find_attentions(padded))
+    hides = (_hides_padding(evidence, *it, keep) for it in enumerate(attentions))
+    return bool(attentions) and all(hides)
+
+
+def _hides_padding(
+    evidence: Evidence, index: int, attention: RecordedAttention, keep: Tensor
+) -> bool:
+    """Check whether an attention of tokens gives real tokens' queries no weight on padded keys."""
+    rows = rows_of_entries(evidence, index, attention)
+    if rows is None or attention.applied_weights.shape[1:] != (keep.shape[1],) * 2:
+        return False
+    return not any(
+        attention.applied_weights[own][:, real][..., ~real].any()
+        for own, real in zip(rows, keep, strict=True)
+    )
 
 
 def _line_counting_positions(subject: Subject, inputs: Inputs, keep: Tensor) -> SourceLine | None:

@@ -84,14 +84,13 @@ def call_mistaking(target: Callable[..., Any], names: Collection[str]) -> Source
         names: The names that the parameter may have.
     """
     for caller in functions_of(target):
-        source, own = parsed(caller), set(inspect.signature(caller).parameters)
-        calls = (it for it in ast.walk(source.tree) if isinstance(it, ast.Call)) if source else ()
-        for keyword in (keyword for call in calls for keyword in call.keywords):
-            match keyword:
+        source, own = parsed(caller), set(_parameters(caller))
+        for node in () if source is None else ast.walk(source.tree):
+            match node:
                 case ast.keyword(arg=str(parameter), value=ast.Name(id=given)) if (
-                    parameter in own & {*names} and given in own - {parameter}
+                    parameter in own & {*names} and given in own - {parameter} and source
                 ):
-                    return SourceLine.at(source.file, keyword.value.lineno) if source else None
+                    return SourceLine.at(source.file, node.value.lineno)
     return None
 
 
