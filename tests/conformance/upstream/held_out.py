@@ -5,6 +5,7 @@ They guide no change of it. Once a bug guides a change, it is moved to the known
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from upstream.proofs import (
     T,
     attended,
     heads,
+    in_steps,
     made,
     merged,
     proves,
@@ -50,6 +52,36 @@ def _prompts() -> tuple[Any, ...]:
 def _codes() -> tuple[Any, ...]:
     """Return the codebook to predict, and the codes of the frames of two clips."""
     return 2, torch.randint(0, 50, (2, 9, 4))
+
+
+def _examinations() -> tuple[Any, ...]:
+    """Return the X-rays of two patients, when they were taken, and how many there are."""
+    times = torch.tensor([[-72.0, -30.0, -8.0, 0.0], [-40.0, -16.0, 0.0, 0.0]])
+    return torch.randn(2, 4, 1, 16, 16), times, torch.tensor([4, 3])
+
+
+def _latents() -> tuple[Any, ...]:
+    """Return the latents of two videos, and the embeddings of their prompts."""
+    return torch.randn(2, 4, 3, 4, 6), torch.randn(2, 5, 24)
+
+
+def _questions() -> tuple[Any, ...]:
+    """Return the words of two contexts and of two questions, the second ones padded with 1."""
+    context, question = torch.randint(2, 50, (2, 9)), torch.randint(2, 50, (2, 4))
+    context[1, 6:], question[1, 3:] = 1, 1
+    return context, question
+
+
+def _decoder(**changes: Any) -> SimpleNamespace:
+    """Return a configuration of a layer of DeepSpeed."""
+    config = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "heads": 4,
+        "layer_norm_eps": 1e-5,
+        "triangular_masking": True,
+    }
+    return SimpleNamespace(**{**config, **changes})
 
 
 HELD_OUT: tuple[Case, ...] = (
@@ -144,6 +176,96 @@ HELD_OUT: tuple[Case, ...] = (
             dropout=0.1,
         ),
         example=_codes,
+    ),
+    Case(
+        "covid_prognosis_16",
+        "MIPModel",
+        "facebookresearch/CovidPrognosis#16",
+        "padding-leak",
+        known_as=("mask-unused",),
+        options=sizes(feature_dim=16, projection_dim=32, nhead=2, num_layers=1),
+        example=_examinations,
+    ),
+    Case(
+        "stacked_capsule_networks_5",
+        "SCAE",
+        "phanideepgampa/stacked-capsule-networks#5",
+        "softmax-wrong-dim",
+        known_as=("rows-not-normalised", "weights-wrong", "attention-ignored"),
+        options=sizes(
+            num_part_capsules=6, num_object_capsules=4, hidden=8, set_dim=16, set_heads=2
+        ),
+    ),
+    Case(
+        "interaction_aware_attention_network_1",
+        "IAAN",
+        "30stomercury/Interaction-Aware-Attention-Network#1",
+        "mask-fill-too-small",
+        known_as=("mask-unused", "padding-leak"),
+        options=sizes(in_dim=16, seq_dim=32, atten_size=8, hidden_dim=16),
+    ),
+    Case(
+        "seq2seq_pytorch_6",
+        "Seq2SeqAttention",
+        "MaximumEntropy/Seq2Seq-PyTorch#6",
+        "mask-unused",
+        known_as=("padding-leak",),
+        options=sizes(
+            src_emb_dim=16,
+            trg_emb_dim=16,
+            src_vocab_size=50,
+            trg_vocab_size=50,
+            src_hidden_dim=32,
+            trg_hidden_dim=32,
+        ),
+    ),
+    Case(
+        "diffusers_12594",
+        "WanTransformer3DModel",
+        "huggingface/diffusers#12594",
+        "rotary-mismatch",
+        known_as=("weights-wrong",),
+        options=sizes(
+            num_attention_heads=2,
+            attention_head_dim=16,
+            in_channels=4,
+            text_dim=24,
+            ffn_dim=48,
+            num_layers=1,
+            rope_max_seq_len=16,
+        ),
+        example=_latents,
+    ),
+    Case(
+        "xformers_183",
+        "MultiHeadDispatch",
+        "facebookresearch/xformers#183",
+        "weights-wrong",
+        options=sizes(dim_model=32, num_heads=4, dim_features=64),
+    ),
+    Case(
+        "bidaf_26",
+        "BiDAF",
+        "galsang/BiDAF-pytorch#26",
+        "crashes",
+        known_as=("length-dependent", "batch-mixed"),
+        options=sizes(word_vocab_size=50, word_dim=12, hidden_size=16),
+        example=_questions,
+    ),
+    Case(
+        "deepspeed_7428",
+        "DeepSpeedTransformerInference",
+        "deepspeedai/DeepSpeed#7428",
+        "cache-mismatch",
+        options={"causal": True, **sizes(config=_decoder())},
+    ),
+    Case(
+        "dfdx_158",
+        "MultiHeadAttention",
+        "chelsea0x3b/dfdx#158",
+        "heads-mixed-split",
+        known_as=("heads-mixed-merge",),
+        options=sizes(embed_dim=32, num_heads=4),
     ),
 )
 
@@ -290,3 +412,183 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
         x = x + block.attn.c_proj(attended(*block.attn.c_attn(block.ln_1(x)).chunk(3, -1)))
         x = x + block.mlp(block.ln_2(x))
     return m(2, codes), m.lm_heads[1](t.ln_f(x))
+
+
+@proves("covid_prognosis_16")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, lens = made(module.MIPModel, 12, C, nhead=H), REAL.sum(-1)
+    images, times = tokens(B, T, 1, 8, 8), -360 * torch.rand(B, T)
+    # One patient at a time, without padding.
+    alone = [
+        m(row[None, :n], time[None, :n], n[None])
+        for row, time, n in zip(images, times, lens, strict=True)
+    ]
+    return m(images, times, lens), torch.cat(alone)
+
+
+@proves("stacked_capsule_networks_5")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, parts = made(module.SCAE, 5, 3, 24, 8, C, H), tokens(B, 1, 28, 28), []
+    for capsule in m.pcae.capsules:
+        maps = capsule(x).flatten(2)
+        parts.append((maps[:, :-1] @ maps[:, -1:].softmax(-1).mT).squeeze(-1))
+    y = torch.stack(parts, 1)
+    presence = y[..., 6:7].sigmoid()
+    y = m.embed(torch.cat([presence, y[..., :6].relu(), y[..., 7:].relu()], -1))
+    seeds = m.S.expand(B, -1, -1)
+    for block, queries in ((m.sab, y), (m.pma, seeds)):
+        q = block.fc_q(queries)
+        out = block.ln0(q + attended(q, block.fc_k(y), block.fc_v(y)))
+        y = block.ln1(out + block.fc_o(out).relu())
+    actual = m(x)
+    return (
+        torch.cat([actual[0].flatten(), actual[1].flatten()]),
+        torch.cat([m.fc_out(y).flatten(), presence.flatten()]),
+    )
+
+
+@proves("interaction_aware_attention_network_1")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.IAAN, 5, C, 7, 9)
+    lens = (REAL, REAL.flip(0), REAL.roll(1, 0))
+    utterances = [tokens(B, T, 5) * real[..., None] for real in lens]
+    expected = []
+    # One dialogue at a time, without padding.
+    for row in range(B):
+        c, p, r = (y[row, real[row]][None] for y, real in zip(utterances, lens, strict=True))
+        vectors = []
+        for x, rnn, attention in (
+            (p, m.up_encoder, m.up_attention),
+            (r, m.ur_encoder, m.ur_attention),
+        ):
+            states = rnn(x)[0]
+            scores = attention.w_omega(states).tanh() @ attention.u_omega
+            vectors.append((scores.softmax(-1)[..., None] * states).sum(1))
+        states, a = m.uc_encoder(c)[0], m.interaction
+        scores = (states @ a.W_c + vectors[0] @ a.W_p + vectors[1] @ a.W_r + a.b).tanh() @ a.u
+        current = (scores.softmax(-1)[..., None] * states).sum(1)
+        hidden = m.layer_norm(m.dense(torch.cat([current, *vectors], 1)))
+        expected.append(m.out(hidden.relu()))
+    return m(*utterances), torch.cat(expected)
+
+
+@proves("seq2seq_pytorch_6")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.Seq2SeqAttention, 6, 7, 20, 30, 12, C)
+    source, target = torch.randint(1, 20, (B, T)) * REAL, torch.randint(1, 30, (B, 5))
+    expected = []
+    # One sentence at a time, without its padding.
+    for words, translation in zip(source, target, strict=True):
+        states, (h, c) = m.encoder(m.src_embedding(words[words > 0])[None])
+        h, c = (torch.cat([y[1], y[0]], -1) for y in (h, c))
+        h, c = m.encoder2decoder(h).tanh(), m.encoder2decoder(c)
+        context, d = m.ctx2ctx(states), m.decoder
+        for word in translation:
+            gates = d.input_weights(m.trg_embedding(word)[None]) + d.hidden_weights(h)
+            i, f, g, o = gates.chunk(4, 1)
+            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+            h = o.sigmoid() * c.tanh()
+            weights = (context @ d.attention_layer.linear_in(h)[..., None]).softmax(1)
+            h = torch.cat([(weights * context).sum(1), h], 1)
+            h = d.attention_layer.linear_out(h).tanh()
+            expected.append(m.decoder2vocab(h))
+    return m(source, target).flatten(0, 1), torch.cat(expected)
+
+
+@proves("diffusers_12594")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.WanTransformer3DModel, (1, 2, 2), 2, 16, 4, 10, 24, 1, 8)
+    video, text = tokens(2, 4, 3, 4, 6), tokens(2, 5, 10)
+    places = torch.cartesian_prod(torch.arange(3), torch.arange(2), torch.arange(3))
+    # 16 dimensions of a head: 8 turn with the frames, 4 with the rows and 4 with the columns.
+    turns = [
+        places[:, [axis]].double() / 10000.0 ** (torch.arange(0, dim, 2).double() / dim)
+        for axis, dim in enumerate((8, 4, 4))
+    ]
+    angles = torch.cat(turns, -1)
+    cos, sin = angles.cos().float().double(), angles.sin().float().double()
+
+    def turned(y: Tensor) -> Tensor:
+        y = heads(y, 2)
+        first, second = y[..., 0::2], y[..., 1::2]
+        return torch.stack([first * cos - second * sin, second * cos + first * sin], -1).flatten(-2)
+
+    # The patches of a frame are 2 × 2 pixels.
+    patches = video.unflatten(3, (2, 2)).unflatten(5, (3, 2)).permute(0, 2, 3, 5, 1, 4, 6)
+    weight = m.patch_embedding.weight.flatten(1)
+    x = F.linear(patches.flatten(4).flatten(1, 3), weight, m.patch_embedding.bias)
+    words, block = m.text_embedder(text), m.blocks[0]
+    a, y = block.attn1, block.norm1(x)
+    q, k = turned(a.norm_q(a.to_q(y))), turned(a.norm_k(a.to_k(y)))
+    context = F.scaled_dot_product_attention(q, k, heads(a.to_v(y), 2))
+    x = x + a.to_out[0](merged(context))
+    a, y = block.attn2, block.norm2(x)
+    q, k, v = a.norm_q(a.to_q(y)), a.norm_k(a.to_k(words)), a.to_v(words)
+    x = x + a.to_out[0](attended(q, k, v, count=2))
+    x = m.proj_out(m.norm_out(x + block.ffn(block.norm3(x))))
+    expected = x.view(2, 3, 2, 3, 2, 2, 4).permute(0, 6, 1, 2, 4, 3, 5).reshape(video.shape)
+    return m(video, text), expected
+
+
+@proves("xformers_183")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, y = made(module.MultiHeadDispatch, C, H, 24), tokens(), tokens(B, 9, C)
+    q, k, v = heads(m.q_proj(x)), heads(m.k_proj(y)), heads(m.v_proj(y))
+    drawn = m.attention.feature_map_query.features
+
+    def kernel(z: Tensor) -> Tensor:
+        return torch.exp((z / 4**0.25) @ drawn - z.square().sum(-1, keepdim=True) / 4)
+
+    weights = kernel(q) @ kernel(k).mT
+    context = weights / weights.sum(-1, keepdim=True) @ v
+    return m(x, y), m.proj(merged(context))
+
+
+@proves("bidaf_26")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, actual, expected = made(module.BiDAF, 50, 6, 4), [], []
+    for contexts, questions in ((1, 1), (3, 1), (1, 2), (3, 3)):
+        for size, pad in ((3, 2), (1, 0)):
+            lengths = torch.full((size,), contexts)
+            c_word = torch.randint(2, 50, (size, contexts + pad))
+            q_word = torch.randint(2, 50, (size, questions + pad))
+            c_word[:, contexts:], q_word[:, questions:] = 1, 1
+            found = torch.stack(m(c_word, q_word), -1)
+            # One context and its question at a time, without padding.
+            for i in range(len(lengths)):
+                c = m.highway_network(m.word_linear(m.word_emb(c_word[i, :contexts])))
+                q = m.highway_network(m.word_linear(m.word_emb(q_word[i, :questions])))
+                s = m.att_weight_c(c) + m.att_weight_q(q).mT
+                s = s + m.att_weight_cq(c[:, None] * q[None]).squeeze(-1)
+                seen = s.softmax(-1) @ q
+                common = s.max(-1).values.softmax(-1) @ c
+                g = torch.cat([c, seen, c * seen, c * common], -1)
+                actual.append(found[i, :contexts])
+                expected.append(torch.cat([m.p1_weight_g(g), m.p2_weight_g(g)], -1))
+    return torch.cat(actual), torch.cat(expected)
+
+
+@proves("deepspeed_7428")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    config = _decoder(hidden_size=C, intermediate_size=24, heads=H)
+    m, x = made(module.DeepSpeedTransformerInference, config), tokens()
+    a = m.attention
+    normed = F.layer_norm(x, (C,), a.norm_w, a.norm_b)
+    q, k, v = (heads(y) for y in (normed @ a.attn_qkvw + a.attn_qkvb).chunk(3, -1))
+    context = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    y = x + merged(context) @ a.attn_ow + a.attn_ob
+    expected = y + m.mlp(y)
+    steps = [
+        in_steps(lambda x, past, name=name: m(x, use_cache=True, **{name: past}), x)
+        for name in ("layer_past", "past_key_value")
+    ]
+    return torch.stack([m(x), *steps]), expected.expand(3, B, T, C)
+
+
+@proves("dfdx_158")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, y, z = made(module.MultiHeadAttention, C, H, 8, 12), tokens(), tokens(), tokens()
+    found = [m(x), m((x, y, z)), m((x[0], y[0], z[0])).expand(B, T, C)]
+    expected = [m.w_o(attended(m.w_q(x), m.w_k(k), m.w_v(v))) for k, v in ((x, x), (y, z), (y, z))]
+    expected[2] = expected[2][:1].expand(B, T, C)
+    return torch.stack(found), torch.stack(expected)
