@@ -140,6 +140,12 @@ class Evidence:
                 influence[:, :, c, j] = self.differs(output, changed_output)
         return influence
 
+    @property
+    def mixes_tokens(self) -> bool:
+        """Whether some output changes when another token does."""
+        own = torch.eye(self.inputs.sizes[1], dtype=torch.bool)
+        return bool((self.influence[0, :, 0] & ~own).any())
+
     @cached_property
     def of_second_sequence(self) -> Evidence | None:
         """Runs in which the second sequence holds the tokens; None if the subject takes no second one."""

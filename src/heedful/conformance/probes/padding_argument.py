@@ -63,7 +63,8 @@ def padding_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
         )
         partner = _partner(evidence, subject, argument) or _switch(subject.module, argument.name)
         reason = f"It acts only together with {partner}." if partner else reason
-        nowhere = line is None and not reason  # no attention is found that it should act on
+        # No attention is found that it should act on, or none between tokens.
+        nowhere = not reason and (line is None or not evidence.mixes_tokens)
         yield Finding(
             "mask-unused",
             "suspicious" if partner or nowhere else "bug",

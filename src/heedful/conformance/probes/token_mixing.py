@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
-
 from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
@@ -26,7 +24,7 @@ def token_mixing(evidence: Evidence) -> Iterator[Finding | Fact]:
     if not evidence.baseline.output.isfinite().all():  # which is another finding
         return
     unused = unused_steps(evidence.baseline.trace.steps)
-    if T < 2 or (influence & ~torch.eye(T, dtype=torch.bool)).any():
+    if T < 2 or evidence.mixes_tokens:
         yield from _discarded(evidence, unused)
         return
     steps = evidence.baseline.trace.steps
