@@ -117,6 +117,19 @@ class ImageAttention(nn.Module):
         return attend(q, k, v).transpose(1, 2).reshape(b, c, h, w)
 
 
+class Frequencies(nn.Module):
+    """Weighs the rows of a spectrogram, (B, C, F, T), of which it takes a fixed number."""
+
+    def __init__(self, channels, rows=40):
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(channels, channels, 1), nn.Linear(rows, rows)
+
+    def forward(self, x):
+        b, c, f, t = x.size()
+        rows = self.conv(x).view(b, c, f, t).mean((1, 3))
+        return x * self.fc(rows).softmax(-1).view(b, 1, f, 1)
+
+
 class ChannelsLast(Projected):
     """Attends over the pixels of a feature map, (B, H, W, C)."""
 

@@ -134,6 +134,11 @@ def test_what_cannot_be_called_is_no_bug(target):
         check(target)
 
 
+def test_a_fixed_number_of_rows_is_no_bug():
+    with pytest.raises(ArgumentError, match=r"Tried: x .*--example 'torch\.randn"):
+        check(foreign.Frequencies)
+
+
 def test_what_fails_for_every_valid_input_is_a_bug():
     report = check(foreign.WrongView)
     assert [bug.name for bug in report.bugs] == ["crashes"]

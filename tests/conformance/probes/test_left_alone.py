@@ -26,6 +26,31 @@ class Pixels(nn.Module):
         return self.out(context).mT.view(n, c, h, w)
 
 
+class Voxels(nn.Module):
+    """Attention between all voxels of a volume, whose channels come first."""
+
+    def __init__(self, channels: int = 16, heads: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv, self.out = nn.Conv3d(channels, 3 * channels, 1), nn.Conv3d(channels, channels, 1)
+
+    def forward(self, x):
+        size = x.shape[2:]
+        q, k, v = self.qkv(x).flatten(2).unflatten(1, (3, self.heads, -1)).mT.unbind(1)
+        context = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1) @ v
+        context = context.unflatten(2, size).permute(0, 1, 5, 2, 3, 4)
+        return self.out(context.flatten(1, 2))
+
+
+class Torn(Voxels):
+    """The same, but the channels of a voxel go to several ones."""
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).flatten(2).unflatten(1, (3, self.heads, -1)).mT.unbind(1)
+        context = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1) @ v
+        return self.out(context.reshape(x.shape))
+
+
 def turned(x):
     """Rotate (..., T, D) by angles that are always float32."""
     half = x.shape[-1] // 2
@@ -108,11 +133,41 @@ class Memory(nn.Module):
 
 @pytest.mark.parametrize(
     ("target", "example"),
-    [(Memory, None), (Pixels, torch.randn(2, 16, 4, 4)), (Rotated, None), (Reading, None)],
+    [
+        (Memory, None),
+        (Voxels, None),
+        (Pixels, torch.randn(2, 16, 4, 4)),
+        (Rotated, None),
+        (Reading, None),
+    ],
 )
 def test_no_bug_is_found(target, example):
     bugs = check(target, example=example).bugs
     assert [bug.name for bug in bugs] == []
+
+
+class OfEarlier(nn.Module):
+    """A layer's features attend to those of the layers before, if there are any."""
+
+    def __init__(self, dim: int = 32) -> None:
+        super().__init__()
+        self.q, self.k = nn.Linear(dim, dim), nn.Linear(dim, dim)
+
+    def forward(self, x, history=None):
+        if history is None:
+            return x
+        layers = torch.stack([*history, x], -2)
+        scores = self.k(layers) @ self.q(x)[..., None] / x.shape[-1] ** 0.5
+        return (scores.softmax(-2) * layers).sum(-2)
+
+
+def test_that_nothing_is_computed_without_an_argument_is_a_suspicion():
+    report = check(OfEarlier)
+    assert [(it.name, it.level) for it in report.findings] == [("attention-ignored", "suspicious")]
+
+
+def test_torn_voxels_are_found():
+    assert [bug.name for bug in check(Torn).bugs] == ["heads-mixed-merge"]
 
 
 def test_rotated_queries_alone_are_a_suspicion_in_cross_attention():

@@ -171,7 +171,7 @@ def proof_of_bug(failures: Sequence[FailedCall]) -> BaseException | None:
             if (
                 place is None
                 or is_refusal(error)
-                or re.search(rf"\b{T}\b", describe_exception(error))
+                or _names_tokens(error, caller, T)
                 or _uses_omitted_argument(target, error)
             ):
                 return None
@@ -179,6 +179,15 @@ def proof_of_bug(failures: Sequence[FailedCall]) -> BaseException | None:
     if len(set(map(raising_line, errors))) != 1:
         return None
     return errors[0] if ranks or _are_of_same_sizes(errors) else None
+
+
+def _names_tokens(error: BaseException, caller: Caller, T: int) -> bool:
+    """Check whether an exception names the number of tokens, or one side of a feature map, as in "3x1 and 40x16"."""
+    text = describe_exception(error)
+    if caller.convention.is_image:
+        sides = {T, *caller.convention.grid_of(T)}
+        return not sides.isdisjoint(map(int, re.findall(r"(?<![A-Za-wyz\d])\d+", text)))
+    return re.search(rf"\b{T}\b", text) is not None
 
 
 def _uses_omitted_argument(target: Target, error: BaseException) -> bool:

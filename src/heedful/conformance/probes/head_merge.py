@@ -131,12 +131,15 @@ def _mixes_tokens(forms: list[Tensor], expected: Tensor) -> bool:
 
 
 def _with_tokens_on_one_axis(value: Tensor, T: int) -> list[Tensor]:
-    """Return a feature map with two axes of pixels as one axis of tokens, for each pair of axes that may hold them."""
-    pairs = combinations(range(1, value.dim()), 2)  # the first axis is that of the batch
+    """Return a feature map with its pixels on one axis, for every two or three axes that may hold them."""
+    axes = range(1, value.dim())  # the first axis is that of the batch
+    of_pixels = (*combinations(axes, 2), *combinations(axes, 3))
     return [
-        value.movedim(x, y + 1).flatten(y, y + 1)
-        for y, x in pairs
-        if value.shape[y] * value.shape[x] == T
+        value.movedim(chosen, tuple(range(chosen[0], chosen[0] + len(chosen)))).flatten(
+            chosen[0], chosen[0] + len(chosen) - 1
+        )
+        for chosen in of_pixels
+        if math.prod(value.shape[axis] for axis in chosen) == T
     ]
 
 

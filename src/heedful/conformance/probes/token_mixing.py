@@ -42,6 +42,9 @@ def token_mixing(evidence: Evidence) -> Iterator[Finding | Fact]:
         proof = "Changing any token does not change the output."
     elif _returns_tokens(evidence):
         proof = "The output is the input: no output depends on another token."
+        if not unused:  # an argument may be missing without which nothing is computed
+            yield Finding("attention-ignored", "suspicious", proof, f"T = {T}")
+            return
     elif ignored:
         proof = "Nothing uses the context of the attention, and no output depends on another token."
     else:
