@@ -63,6 +63,21 @@ class RealRotary(Projected):
         return attend(q, k, v)
 
 
+class Insisting(Projected):
+    """Takes optional positions and a condition, and then asks for both."""
+
+    def __init__(self, d_model):
+        super().__init__(d_model)
+        self.places = nn.Embedding(64, d_model)
+
+    def forward(self, x, position_ids=None, cond=None):
+        if position_ids is None:
+            raise ValueError("positions must be given")
+        assert cond is not None, "this block is conditional"
+        q, k, v = self.split(x + self.places(position_ids))
+        return cond * attend(q, k, v)
+
+
 class Windowed(Projected):
     """Takes windows of 3 x 3 tokens only, because its table of biases has one for each pair of them."""
 

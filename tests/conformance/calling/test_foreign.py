@@ -19,6 +19,8 @@ from heedful.errors import ArgumentError
         foreign.Dropped,
         foreign.Latents(),
         foreign.RealRotary,
+        foreign.Insisting,
+        foreign.Omitted,
         foreign.Windowed,
         foreign.Sizes,
         foreign.OfSettings,
@@ -128,7 +130,7 @@ def test_a_context_may_have_another_width():
     assert [it.shape[-1] for it in inputs.arguments.values()] == [10, 14]
 
 
-@pytest.mark.parametrize("target", [foreign.Matrix, foreign.Strict, foreign.Omitted])
+@pytest.mark.parametrize("target", [foreign.Matrix, foreign.Strict])
 def test_what_cannot_be_called_is_no_bug(target):
     with pytest.raises(ArgumentError, match=r"Tried: x \(3, 5, 24\).*--example 'torch\.randn"):
         check(target)

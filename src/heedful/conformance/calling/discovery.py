@@ -29,6 +29,7 @@ from heedful.conformance.calling.globals import global_tensor_sizes
 from heedful.conformance.calling.influence import mixes_sequences
 from heedful.conformance.calling.isolation import within
 from heedful.conformance.calling.layouts import likely_layouts
+from heedful.conformance.calling.omitted_arguments import omitted_argument
 from heedful.conformance.calling.one_query import with_one_query
 from heedful.conformance.calling.other_axes import with_axes_by_behavior
 from heedful.conformance.calling.pixel_masks import with_pixel_masks
@@ -47,6 +48,7 @@ MISSHAPEN: re.Pattern[str] = re.compile(
     r"shapes? .*cannot be multiplied|[Tt]he size of tensor|invalid for input of size|to unpack|Dimension out of range|"
     r"object has no attribute|[Ee]xpected size|not callable|not subscriptable|number of dimensions|not sufficient"
 )
+MAX_ASKED = 3  # optional arguments that failed calls may ask for
 ENOUGH = 4  # calls that fail alike with different masks
 LESS_EXACT = (torch.float32, torch.complex64, torch.bfloat16, torch.float16)
 
@@ -68,6 +70,8 @@ def find_convention(target: Target, causal: bool | None) -> tuple[CallingConvent
         conventions = [replace(convention, fixed_sizes=sizes) for convention in candidates]
         caller = _first_that_works(target, conventions, failures, limit)
         if caller is None and sizes is None:
+            caller = _given_what_is_asked_for(target, causal, failures, limit)
+        if caller is None and sizes is None:
             more = with_further_axes(candidates, failures)
             last = [*more, *with_a_state(target, candidates)]
             caller = _first_that_works(target, last, failures, limit) if last else None
@@ -82,6 +86,22 @@ def find_convention(target: Target, causal: bool | None) -> tuple[CallingConvent
     if bug is not None:
         raise TargetError(target.name) from bug
     raise not_callable(target, failures)
+
+
+def _given_what_is_asked_for(
+    target: Target, causal: bool | None, failures: list[FailedCall], limit: TimeLimit
+) -> Caller | None:
+    """Return the first caller that works with the optional arguments that failed calls ask for; None if none does."""
+    for _ in range(MAX_ASKED):
+        asked = omitted_argument(target, failures)
+        if asked is None:
+            return None
+        target = replace(target, needed=(*target.needed, asked))
+        conventions = list(candidate_conventions(target, causal))
+        caller = _first_that_works(target, conventions, failures, limit)
+        if caller is not None:
+            return caller
+    return None
 
 
 def _sizes(target: Target, failures: Sequence[FailedCall]) -> Iterator[tuple[int, int] | None]:

@@ -52,6 +52,7 @@ class Target:
         name: The name of the class or function.
         callee: A function, or a module that is copied and never run itself.
         guessed: The arguments of its constructor that were guessed, so that its sizes may not fit one another.
+        needed: The arguments that a call has to give in spite of their defaults.
         with_key_heads: Returns the module built with a number of heads of keys and values, if the check may choose it;
             None if it may not.
     """
@@ -59,6 +60,7 @@ class Target:
     name: str
     callee: Callable[..., Any]
     guessed: tuple[str, ...] = ()
+    needed: tuple[str, ...] = ()
     with_key_heads: Callable[[int], Any] | None = None
 
     @property
@@ -82,8 +84,9 @@ class Target:
 
     @property
     def required(self) -> tuple[str, ...]:
-        """The names of the parameters of a call that have no default."""
-        return tuple(name for name, it in self.parameters.items() if is_required(it))
+        """The names of the parameters of a call that have no default, and of those that it has to give nevertheless."""
+        without_default = (name for name, it in self.parameters.items() if is_required(it))
+        return (*without_default, *self.needed)
 
     def bound(self, arguments: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return named arguments as positional ones as far as possible, and the rest by keyword.
