@@ -145,6 +145,19 @@ class Frequencies(nn.Module):
         return x * self.fc(rows).softmax(-1).view(b, 1, f, 1)
 
 
+class OfLargeImages(nn.Module):
+    """Attends over the patches of a feature map, (B, C, H, W), whose sides are 70 pixels."""
+
+    def __init__(self, channels):
+        super().__init__()
+        self.patches = nn.Conv2d(channels, 3 * channels, 70, stride=70, padding=1)
+
+    def forward(self, x):
+        b, c, _, _ = x.shape
+        q, k, v = self.patches(x).flatten(2).view(b, 3, c, -1).mT.unbind(1)
+        return attend(q, k, v).mT
+
+
 class ChannelsLast(Projected):
     """Attends over the pixels of a feature map, (B, H, W, C)."""
 

@@ -136,9 +136,10 @@ def test_what_cannot_be_called_is_no_bug(target):
         check(target)
 
 
-def test_a_fixed_number_of_rows_is_no_bug():
+@pytest.mark.parametrize("target", [foreign.Frequencies, foreign.OfLargeImages])
+def test_images_of_other_sizes_are_no_bug(target):
     with pytest.raises(ArgumentError, match=r"Tried: x .*--example 'torch\.randn"):
-        check(foreign.Frequencies)
+        check(target)
 
 
 def test_what_fails_for_every_valid_input_is_a_bug():

@@ -41,6 +41,11 @@ STRIDES = "view size is not compatible with input tensor's size and stride"
 INDIVISIBLE: re.Pattern[str] = re.compile(
     r"can't divide axis|shape '\[[^]]*\b0\b[^]]*\]' is invalid"
 )
+TOO_FEW: re.Pattern[str] = re.compile(
+    r"index k out of range|Kernel size can't be greater|Output size is too small|"
+    r"Padding size should be less|Invalid number of data points"
+)
+"""What PyTorch says of a convolution, a spectrum or a choice of the largest scores that needs more tokens."""
 SIDE_OF_A_WINDOW: re.Pattern[str] = re.compile(r"(window|block|patch)(_?size)?$")
 MAX_LENGTH, MAX_LENGTHS = 256, 6  # the largest number of tokens, and how many numbers are tried
 MAX_LISTED = 4  # ways of calling that an error lists
@@ -242,11 +247,11 @@ def _has_constants(caller: Caller) -> bool:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Check whether the target rejects a call itself, or cannot cut an axis into its windows."""
+    """Check whether the target rejects a call itself, cannot cut an axis into its windows, or needs more tokens."""
     place = raising_line(error)
     stated = place is not None and place.source.startswith(("raise", "assert"))
     text = attempt(lambda: str(error))  # which an exception of the target may not have
-    stated |= isinstance(text, str) and INDIVISIBLE.search(text) is not None
+    stated |= isinstance(text, str) and bool(INDIVISIBLE.search(text) or TOO_FEW.search(text))
     return stated or isinstance(error, AssertionError | NotImplementedError)
 
 

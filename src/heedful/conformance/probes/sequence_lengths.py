@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from heedful.conformance.calling.exceptions import attempt, describe_exception, raising_line
-from heedful.conformance.calling.failures import is_refusal
+from heedful.conformance.calling.failures import TOO_FEW, is_refusal
 from heedful.conformance.calling.target import TargetError
 from heedful.conformance.evidence.attention import SMALLEST_FILL, RecordedAttention
 from heedful.conformance.evidence.attention_search import find_attentions
@@ -29,12 +29,6 @@ from heedful.observation import Step
 LENGTHS: tuple[int, ...] = (1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65)
 WEIGHT_TOLERANCE = 1e-6
 BLOCK_SIZE: re.Pattern[str] = re.compile(r"(bucket|block|chunk|segment|window|group)\w*(size|len)")
-TOO_FEW: re.Pattern[str] = re.compile(
-    r"index k out of range|Kernel size can't be greater|Output size is too small|"
-    r"Padding size should be less|Invalid number of data points"
-)
-"""What PyTorch says of a convolution, a spectrum or a choice of the largest scores that needs more tokens."""
-
 MEETS_ALL_KEYS = "the queries meet all keys"
 APPLIES_SOFTMAX = "the weights are the softmax of the scores"
 SEES_ALL_KEYS = "every query sees all keys, or all earlier keys"
