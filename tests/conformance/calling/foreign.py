@@ -150,11 +150,12 @@ class OfLargeImages(nn.Module):
 
     def __init__(self, channels):
         super().__init__()
-        self.patches = nn.Conv2d(channels, 3 * channels, 70, stride=70, padding=1)
+        self.stem = nn.Conv2d(channels, channels, 1)
+        self.patches = nn.Conv2d(channels, 3 * channels, 70, stride=70, padding=20)
 
     def forward(self, x):
         b, c, _, _ = x.shape
-        q, k, v = self.patches(x).flatten(2).view(b, 3, c, -1).mT.unbind(1)
+        q, k, v = self.patches(self.stem(x)).flatten(2).view(b, 3, c, -1).mT.unbind(1)
         return attend(q, k, v).mT
 
 
