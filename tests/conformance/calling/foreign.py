@@ -727,6 +727,19 @@ class Captions(nn.Module):
         return (img_features * weights.unsqueeze(2)).sum(1), weights
 
 
+class NextItem(nn.Module):
+    """Scores every item as the next one of each sequence of items, whose number is no width."""
+
+    def __init__(self, num_items, hidden_dim=32):
+        super().__init__()
+        self.items = nn.Embedding(num_items + 1, hidden_dim, padding_idx=0)
+        self.qkv = nn.Linear(hidden_dim, 3 * hidden_dim)
+        self.output = nn.Linear(hidden_dim, num_items + 1)
+
+    def forward(self, x):
+        return self.output(attend(*self.qkv(self.items(x)).chunk(3, -1))[:, -1])
+
+
 class Omitted(Projected):
     """Requires an argument that has a default."""
 

@@ -20,6 +20,7 @@ from heedful.errors import ArgumentError
         foreign.Latents(),
         foreign.RealRotary,
         foreign.Insisting,
+        foreign.NextItem,
         foreign.Omitted,
         foreign.Windowed,
         foreign.Sizes,
