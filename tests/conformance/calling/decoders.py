@@ -227,6 +227,23 @@ class FourArgs(nn.Module):
         return self.fc(out).squeeze(0), hidden, cell
 
 
+class PrimeStep(nn.Module):
+    """GRU, additive attention: its widths are the numbers that a check would take for its own tokens."""
+
+    def __init__(self, embedding_size=7, hidden_size=11, encoder_size=13, attention_size=17):
+        super().__init__()
+        self.cell = nn.GRUCell(embedding_size + encoder_size, hidden_size)
+        self.query = nn.Linear(hidden_size, attention_size, bias=False)
+        self.key = nn.Linear(encoder_size, attention_size, bias=False)
+        self.score = nn.Linear(attention_size, 1, bias=False)
+
+    def forward(self, embedded, hidden, encoder_outputs):
+        energy = torch.tanh(self.query(hidden).unsqueeze(1) + self.key(encoder_outputs))
+        weights = torch.softmax(self.score(energy).squeeze(2), dim=1)
+        context = torch.bmm(weights.unsqueeze(1), encoder_outputs).squeeze(1)
+        return self.cell(torch.cat([embedded, context], dim=1), hidden), weights
+
+
 class Encoder(nn.Module):
     """Self-attention over the outputs of a recurrent layer: no step, although it takes a state."""
 

@@ -60,6 +60,11 @@ STEPS = [
         lambda: (randint(0, 23, (2,)), randn(6, 2, 32), randn(1, 2, 16), randn(1, 2, 16)),
         ("encoder_states", TOKENS_FIRST, None),
     ),
+    (
+        decoders.PrimeStep,
+        lambda: (randn(2, 7), randn(2, 11), randn(2, 6, 13)),
+        ("encoder_outputs", BATCH_FIRST, None),
+    ),
 ]
 IDS = [it[0].__name__ for it in STEPS]
 

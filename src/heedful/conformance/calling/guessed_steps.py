@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice, product
+from itertools import count, islice, product
 from time import perf_counter  # bound here, because a target may replace it
 from typing import Any, NamedTuple
 
@@ -94,7 +94,8 @@ def _sizes(target: Target, layers: Sequence[Layer]) -> _Sizes:
     input_widths = [*inputs, *rest, *known]
     embeddings = (it for it in target.module.modules() if isinstance(it, nn.Embedding))
     taken = {size for state in states for size in state} | {*widths, *input_widths}
-    B, T = (next(n for n in numbers if n not in taken) for numbers in ((3, 5, 9), (7, 11, 13, 17)))
+    B = next(n for n in count(3, 2) if n not in taken)
+    T = next(n for n in count(7, 2) if n not in {*taken, B})
     return _Sizes(
         B,
         T,
