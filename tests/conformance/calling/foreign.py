@@ -1021,3 +1021,19 @@ class OfPiles(nn.Module):
         B, C, Y, X, N = piles.shape
         k, v = self.kv(piles.permute(0, 2, 3, 4, 1).reshape(B * Y * X, N, C)).chunk(2, dim=-1)
         return attend(self.query.expand(len(k), 1, C), k, v).view(B, Y, X, C).permute(0, 3, 1, 2)
+
+
+class WeightsOfState(nn.Module):
+    """Only the weights are returned, (B, 1, T), for a state outside (1, B, C) and keys (T, B, C)."""
+
+    def forward(self, hidden, encoder_outputs):
+        energies = torch.sum(hidden * encoder_outputs, dim=2).t()
+        return torch.softmax(energies, dim=1).unsqueeze(1)
+
+
+class WeightsOverBatch(nn.Module):
+    """The same with weights over the sequences."""
+
+    def forward(self, hidden, encoder_outputs):
+        energies = torch.sum(hidden * encoder_outputs, dim=2).t()
+        return torch.softmax(energies, dim=0).unsqueeze(1)

@@ -267,3 +267,13 @@ def test_the_mask_of_an_example_shows_which_of_its_numbers_marks_real_tokens():
 def test_the_tokens_of_each_pixel_are_pooled():
     example = (torch.randn(2, 24, 3, 4, 5),)
     assert check(foreign.OfPiles, example=example, arguments={"dim": 24}).bugs == ()
+
+
+@pytest.mark.parametrize("example", [None, (torch.randn(1, 3, 6), torch.randn(7, 3, 6))])
+def test_a_module_may_return_the_weights_of_an_encoders_tokens_alone(example):
+    assert find_subject(foreign.WeightsOfState, example=example).convention.names == (
+        "encoder_outputs",
+    )
+    assert not check(foreign.WeightsOfState, example=example).bugs
+    (bug,) = check(foreign.WeightsOverBatch, example=example).bugs
+    assert bug.name == "softmax-wrong-dim"

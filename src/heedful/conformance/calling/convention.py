@@ -215,7 +215,7 @@ class CallingConvention:
             return tensor.reshape(B, T, -1) if tensor.shape[:1] == (B * T,) else None
         if self.pooled:
             if tensor.dim() > 2 and (self._order[:2] == [1, 0] or len(tensor) != B):
-                tensor = tensor.transpose(0, 1)
+                tensor = tensor.transpose(0, 1) if tensor.shape[1] == B else tensor
             pooled = tensor.dim() > 0 and len(tensor) == B
             return tensor.reshape(B, 1, -1).expand(B, T, -1) if pooled else None
         if self.rows_before:

@@ -58,8 +58,13 @@ def readings(target: Target, leaves: Mapping[str, Any], first: str | None) -> It
 
 
 def _is_state(target: Target, tensor: Tensor) -> bool:
-    """Check whether a tensor has the shape of the state of a recurrent layer within the target."""
+    """Check whether a tensor has the shape of the state of a recurrent layer within the target.
+
+    A target without one may be given the state of a layer outside, (1, B, C).
+    """
     sizes = list(map(state_sizes, recurrent_layers(target.module)))
+    if not sizes:
+        return tensor.dim() == 3 and tensor.shape[0] == 1 < tensor.shape[1]
     if tensor.dim() == 2:
         return tensor.shape[-1] in {size for _, size in sizes}
     return tensor.dim() == 3 and (tensor.shape[0], tensor.shape[2]) in sizes
@@ -96,14 +101,13 @@ def _letters(shape: tuple[int, ...], B: int, T: int) -> Iterator[str]:
 
 
 def attends_to_keys(caller: Caller) -> bool:
-    """Check whether the tokens reach an output whose size does not depend on their number."""
+    """Check whether the tokens reach an output whose size does not depend on their number, or is their number."""
     inputs = caller.draw(SEQUENCES, TOKENS)
     few, many = (attempt(lambda T=T: caller.run(caller.draw(SEQUENCES, T))) for T in (2, TOKENS))
-    if (
-        isinstance(few, Exception)
-        or isinstance(many, Exception)
-        or few[:, 0].shape != many[:, 0].shape
-    ):
+    if isinstance(few, Exception) or isinstance(many, Exception):
+        return False
+    of_weights = few.shape[2:] == (2,) and many.shape[2:] == (TOKENS,)
+    if few.shape[2:] != many.shape[2:] and not of_weights:
         return False
     return any(influences(caller, inputs, token, rows=slice(None)) for token in (0, TOKENS - 1))
 

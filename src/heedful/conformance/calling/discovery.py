@@ -273,12 +273,12 @@ def _pools(result: object, B: int, T: int, *, weights: bool) -> bool:
         result: What the target returns.
         B: The number of sequences.
         T: The number of tokens.
-        weights: Whether a row may be the weights of the tokens, (B, T).
+        weights: Whether a row may be the weights of the tokens, (B, T), (B, 1, T) or (B, T, 1).
     """
     output = next(output_candidates(result), None)
     if output is None or output.shape[:1] != (B,):
         return False
-    return T not in output.shape or (weights and output.shape == (B, T))
+    return T not in output.shape or (weights and output.shape in ((B, T), (B, 1, T), (B, T, 1)))
 
 
 def _is_exact(trace: Trace) -> bool:

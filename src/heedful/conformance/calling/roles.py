@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -35,6 +36,10 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "cache": ("none",), "past": ("none",), "state": ("tokens", "none"), "index": ("positions",), "idx": ("positions",),
     "start": ("numbers",), "offset": ("numbers",), "height": ("heights", "sizes"), "width": ("widths", "sizes"),
 }  # fmt: skip
+# Words in the names of tokens, which are nothing else.
+OF_TOKENS: re.Pattern[str] = re.compile(
+    r"^(enc|encoder|dec|decoder)_(out|outs|output|outputs|states?)$|^memory$|^keys?$|^values?$"
+)
 LETTERS: Mapping[str, tuple[str, ...]] = {"h": ("heights",), "w": ("widths",)}  # whole names
 # Roles of numbers that follow from the number of tokens.
 COUNTS = ("sizes", "grids", "heights", "widths")
@@ -68,7 +73,8 @@ def likely_values(target: Target, name: str, head_size: int) -> Iterator[Value]:
             yield _distances(f"1{DISTANCE_AXIS} ", width)
     if "positions" in suggested and documented == 3:
         yield from map(_embeddings, _input_widths(target.module))
-    for role in dict.fromkeys((*suggested, *ROLES)):
+    roles = ("tokens", "none") if OF_TOKENS.search(name.lower()) else (*suggested, *ROLES)
+    for role in dict.fromkeys(roles):
         for value, axes in _values_in(role, target.module, head_size):
             other_form = value is TOKENS and (documented == FEATURE_MAP or shape == ONE_VECTOR)
             if documented is None or axes in (None, documented) or other_form:
