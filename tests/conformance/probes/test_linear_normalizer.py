@@ -85,6 +85,11 @@ def test_a_wrong_normalizer_is_named(tmp_path, source, old, new, line):
     assert bug.place.source.startswith(line)
 
 
+OFTEN_ZERO = CAUSAL.replace("torch.relu(t) + 1e-3", "torch.relu(t - 1)").replace(
+    "sum(-1, keepdim=True)", "sum(-1, keepdim=True).clamp(min=1e-6)"
+)
+
+
 @pytest.mark.parametrize(
     "source",
     [
@@ -93,8 +98,9 @@ def test_a_wrong_normalizer_is_named(tmp_path, source, old, new, line):
         BIDIRECTIONAL.replace(" / (z[..., None] + 1e-6)", ""),
         BIDIRECTIONAL.replace("z[..., None] + 1e-6", "n * d"),
         CAUSAL.replace("torch.relu(t) + 1e-3", "torch.relu(t) + 1e-6"),
+        OFTEN_ZERO,
     ],
-    ids=["right", "right, causal", "no normalizer", "a constant", "features near 0"],
+    ids=["right", "right, causal", "no normalizer", "a constant", "near 0", "often 0"],
 )
 def test_a_right_normalizer_or_none_is_no_bug(tmp_path, source):
     with written(tmp_path, source) as target:

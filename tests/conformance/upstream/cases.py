@@ -1,6 +1,6 @@
 """Bugs of public projects, re-created from their issues and fixes: each a module, before and after the fix.
 
-`known/` and `held_out.py` list them. No code is copied. A file in `bugs/` is written in the style of the project and
+`known/` and `held_out/` list them. No code is copied. A file in `bugs/` is written in the style of the project and
 holds both versions of the lines that the fix changed, between the comments `# before`, `# after` and `# end`.
 """
 

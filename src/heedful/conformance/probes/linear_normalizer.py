@@ -114,11 +114,12 @@ def _first_sum(evidence: Evidence, normalizer: int, of_tokens: set[int]) -> Step
 def _has_equal_rows(added: Tensor, T: int) -> bool:
     """Check whether most rows of the tokens are equal; True also if no axis is clearly that of the tokens.
 
-    A token with no visible key, or with weights of 0, has a row of its own.
+    A token with no visible key, or with weights of 0, has a row of its own, perhaps in a single head.
     """
     axes = [axis for axis, size in enumerate(added.shape) if size == T]
     if len(axes) != 1:
         return True
-    rows = added.movedim(axes[0], 0).flatten(1)
-    near = [int(torch.isclose(rows, row, rtol=1e-3, atol=1e-5).all(1).sum()) for row in rows]
-    return max(near) > T // 2
+    rows = added.movedim(axes[0], 0)
+    near = [torch.isclose(rows, row, rtol=1e-3, atol=1e-5).all(-1).sum(0) for row in rows]
+    are_equal = torch.stack(near).amax(0) > T // 2
+    return bool(are_equal.double().mean() > 0.5)

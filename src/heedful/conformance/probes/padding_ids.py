@@ -96,12 +96,12 @@ def _leaks(
 
 
 def _unmasked_weights(observation: Observation, compared: Step) -> SourceLine | None:
-    """Return the last softmax over the tokens, if nothing uses what tells padding from real tokens."""
+    """Return the last softmax over the tokens, or their exponentials, if nothing uses what tells padding from them."""
     steps, T = observation.trace.steps, observation.inputs.sizes[1]
     if compared.index not in unused_steps(steps):
         return None
-    softmaxes = [it for it in steps if it.operation in SOFTMAXES and T in it.shape]
-    return SourceLine.of(softmaxes[-1]) if softmaxes else None
+    weights = [it for it in steps if it.operation in (*SOFTMAXES, "exp") and T in it.shape]
+    return SourceLine.of(weights[-1]) if weights else None
 
 
 def padding_id(evidence: Evidence) -> int | None:

@@ -9,11 +9,12 @@ from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.assignments import last_return
 from heedful.conformance.recording.call_sites import line_overwriting_result
-from heedful.conformance.recording.dataflow import ancestors, is_projection, unused_steps
+from heedful.conformance.recording.dataflow import PRODUCTS, ancestors, is_projection, unused_steps
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.observation import tensor_of
-from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.recording.source import SourceLine, functions_of
 from heedful.conformance.reporting.finding import Fact, Finding
+from heedful.observation import Step
 
 
 @probe("attention-ignored")
@@ -47,6 +48,10 @@ def token_mixing(evidence: Evidence) -> Iterator[Finding | Fact]:
             return
     elif ignored:
         proof = "Nothing uses the context of the attention, and no output depends on another token."
+    elif (returned := _return_beside(evidence, unused)) is not None:
+        proof = "Nothing uses the sum of the tokens that the weights weigh, and no output depends on another token."
+        yield Finding("attention-ignored", "bug", proof, f"T = {T}", returned)
+        return
     else:
         return
     place = _dropped(evidence, unused) or last_return(evidence.subject.target.forward)
@@ -80,10 +85,26 @@ def _dropped(evidence: Evidence, unused: set[int]) -> SourceLine | None:
 
     None if an attention of queries and keys is found: its context would be returned.
     """
+    last = _last_of_weights(evidence, unused)
+    return None if evidence.attentions else SourceLine.of(last)
+
+
+def _last_of_weights(evidence: Evidence, unused: set[int]) -> Step | None:
+    """Return the last step that is computed from weights and that nothing uses."""
     steps = evidence.baseline.trace.steps
     weights = {step.index for step in steps if step.operation in SOFTMAXES}
     last = max((it for it in unused if ancestors(steps, steps[it]) & weights), default=None)
-    return None if last is None or evidence.attentions else SourceLine.of(steps[last])
+    return None if last is None else steps[last]
+
+
+def _return_beside(evidence: Evidence, unused: set[int]) -> SourceLine | None:
+    """Return the last line on which the function that weighs the tokens in vain returns; None if there is none."""
+    last = _last_of_weights(evidence, unused)
+    functions = () if last is None else functions_of(evidence.subject.target.callee)
+    if last is None or last.operation not in PRODUCTS:
+        return None
+    own = (it for it in functions if it.__code__.co_qualname == last.function)
+    return next((line for it in own if (line := last_return(it)) is not None), None)
 
 
 def _returns_tokens(evidence: Evidence) -> bool:

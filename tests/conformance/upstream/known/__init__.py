@@ -1,4 +1,4 @@
-"""The known bugs of public projects, which may guide changes of the check; those of `held_out.py` may not.
+"""The known bugs of public projects, which may guide changes of the check; those of `held_out/` may not.
 
 Each file holds the bugs of one family with their proofs. All bugs of one finding are in one file, so a new bug goes to
 the bugs that its finding (`Case.bug`) has already.

@@ -375,6 +375,14 @@ CASES = (
         "padding-leak",
         known_as=("mask-unused", "length-dependent"),
     ),
+    Case(
+        "recommenders_1136",
+        "TitleEncoder",
+        "recommenders-team/recommenders#1136",
+        "padding-leak",
+        known_as=("mask-unused",),
+        options=sizes(word_size=50, word_emb_dim=16, filter_num=32, attention_hidden_dim=16),
+    ),
 )
 
 
@@ -697,3 +705,18 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     return torch.stack([m(ids)[REAL], m(ids, REAL.long())[REAL]]), expected.expand(
         2, *expected.shape
     )
+
+
+@proves("recommenders_1136")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.TitleEncoder, 20, 12, C, attention_hidden_dim=8)
+    ids, a, expected = torch.randint(1, 20, (B, T)) * REAL, m.attention, []
+    # One title at a time, without padding.
+    for title in ids:
+        y = m.conv(m.embedding(title[title > 0])[None].mT).relu().mT
+        scores = (y @ a.W + a.b).tanh() @ a.q
+        expected.append((scores.softmax(1) * y).sum(1))
+    found = m(ids)
+    right = torch.cat(expected)
+    # 1e-7 is added to the sum of the weights.
+    return torch.where((found - right).abs() < 1e-6, right, found), right

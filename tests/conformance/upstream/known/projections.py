@@ -73,6 +73,13 @@ def _images_and_steps() -> tuple[Any, ...]:
     return torch.randn(2, 3, 8, 8), torch.tensor([3, 40])
 
 
+def _tiles() -> tuple[Any, ...]:
+    """Return two tiles, their cells, which cells are neighbours, and the sizes of the cells."""
+    near = torch.rand(2, 5, 5) < 0.4
+    adjacency = (near | near.mT | torch.eye(5, dtype=torch.bool)).float()
+    return torch.randn(2, 32), torch.randn(2, 5, 32), adjacency, torch.rand(2, 5, 2)
+
+
 CASES = (
     Case("lanmt_11", "TransformerCrossEncoderLayer", "zomux/lanmt#11", "projection-unused"),
     Case(
@@ -274,6 +281,15 @@ CASES = (
         known_as=("projection-unused",),
         options=sizes(dim=16, dim_mults=(1, 2)),
         example=_images_and_steps,
+    ),
+    Case(
+        "histocell_3",
+        "HistoCell",
+        "recolyce/HistoCell#3",
+        "attention-ignored",
+        known_as=("projection-unused", "context-wrong"),
+        options=sizes(feat_dim=32, size_dim=8),
+        example=_tiles,
     ),
 )
 
@@ -558,3 +574,20 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     x = m.mid_block2(attention(m.mid_attn, m.mid_block1(x, t)), t)
     x = m.ups[0][3](level(m.ups[0], torch.cat([x, skipped], 1)))
     return actual, m.final_conv(x)
+
+
+@proves("histocell_3")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.HistoCell, C, 8)
+    tissue, bag, size = tokens(B, C), tokens(), tokens(B, T, 2)
+    near = torch.rand(B, T, T) < 0.4
+    near = near | near.mT | torch.eye(T, dtype=torch.bool)
+    y = m.merge(torch.cat([bag, m.size_embed(size)], -1)) @ m.gat.W
+    pairs = torch.cat([y[:, :, None].expand(-1, -1, T, -1), y[:, None].expand(-1, T, -1, -1)], -1)
+    scores = F.leaky_relu((pairs @ m.gat.a).squeeze(-1), 0.2)
+    y = scores.masked_fill(~near, -torch.inf).softmax(-1) @ y
+    expected = []
+    for row in range(B):
+        states = [m.out(torch.stack([tissue[row], cell])[None])[0][0, 1] for cell in y[row]]
+        expected.append(m.predict(torch.stack(states)))
+    return m(tissue, bag, near.double(), size)[0], torch.stack(expected)
