@@ -1037,3 +1037,58 @@ class WeightsOverBatch(nn.Module):
     def forward(self, hidden, encoder_outputs):
         energies = torch.sum(hidden * encoder_outputs, dim=2).t()
         return torch.softmax(energies, dim=0).unsqueeze(1)
+
+
+class OfTranslation(nn.Module):
+    """The ids of a translation attend to one another and to an encoder's frames.
+
+    frame_len: (batch,), the number of frames of each recording.
+    """
+
+    def __init__(self, vocab=40, d_model=24, heads=4):
+        super().__init__()
+        self.embed = nn.Embedding(vocab, d_model)
+        self.own = nn.MultiheadAttention(d_model, heads, batch_first=True)
+        self.cross = nn.MultiheadAttention(d_model, heads, batch_first=True)
+        self.out = nn.Linear(d_model, vocab)
+
+    def hidden(self, frames, frame_len):
+        return torch.arange(frames.shape[1]) >= frame_len[:, None]
+
+    def forward(self, tgt, frames, frame_len):
+        T = tgt.shape[1]
+        later = torch.ones(T, T, dtype=torch.bool).triu(1)
+        x = self.embed(tgt)
+        x = x + self.own(x, x, x, attn_mask=later, need_weights=False)[0]
+        hidden = self.hidden(frames, frame_len)
+        x = x + self.cross(x, frames, frames, key_padding_mask=hidden, need_weights=False)[0]
+        return self.out(x)
+
+
+class OfTranslationWithoutLengths(OfTranslation):
+    """The same without the numbers of frames.
+
+    frame_len: (batch,), the number of frames of each recording.
+    """
+
+    def forward(self, tgt, frames, frame_len):
+        T = tgt.shape[1]
+        later = torch.ones(T, T, dtype=torch.bool).triu(1)
+        frames_mask = None
+        x = self.embed(tgt)
+        x = x + self.own(x, x, x, attn_mask=later, need_weights=False)[0]
+        x = x + self.cross(x, frames, frames, key_padding_mask=frames_mask, need_weights=False)[0]
+        return self.out(x)
+
+
+class OfConvertedLengths(nn.Module):
+    """Pools frames, and makes nothing of their number but a number of another dtype."""
+
+    def __init__(self, dim=24):
+        super().__init__()
+        self.score = nn.Linear(dim, 1)
+
+    def forward(self, x, length):
+        length = length.float()
+        weights = torch.softmax(self.score(x), dim=1)
+        return (weights * x).sum(1)

@@ -277,3 +277,30 @@ def test_a_module_may_return_the_weights_of_an_encoders_tokens_alone(example):
     assert not check(foreign.WeightsOfState, example=example).bugs
     (bug,) = check(foreign.WeightsOverBatch, example=example).bugs
     assert bug.name == "softmax-wrong-dim"
+
+
+def test_ids_are_given_beside_the_vectors_of_an_encoder():
+    subject = find_subject(foreign.OfTranslation, causal=True)
+    assert subject.convention.names == ("tgt",)
+    assert subject.convention.vocabulary == 40
+    arguments = subject.arguments(subject.draw(3, 5))
+    assert arguments["frames"].shape == (3, 2, 24)
+    assert arguments["frame_len"].tolist() == [2, 2, 2]
+    report = check(foreign.OfTranslation, causal=True)
+    assert not report.bugs
+    assert "frame_len" in {fact.name: fact.value for fact in report.facts}["padding of frames"]
+
+
+@pytest.mark.parametrize(
+    ("target", "line"),
+    [
+        (foreign.OfTranslationWithoutLengths, "frames_mask = None"),
+        (foreign.OfConvertedLengths, "length = length.float()"),
+    ],
+)
+def test_lengths_that_nothing_uses_are_a_mask_that_nothing_uses(target, line):
+    (bug,) = check(target).bugs
+    assert bug.name == "mask-unused"
+    assert bug.place is not None
+    assert bug.place.source == line
+    assert "lengths" in bug.remedy

@@ -18,13 +18,27 @@ from heedful.conformance.calling.arguments import (
 )
 from heedful.conformance.calling.causality import causal_flag, mask_by_caller
 from heedful.conformance.calling.construction import HEAD_SIZE, HEADS, WIDTH
-from heedful.conformance.calling.convention import IMAGES, MAPS, SIGNAL, CallingConvention
+from heedful.conformance.calling.convention import (
+    IMAGES,
+    MAPS,
+    MEMORY,
+    SIGNAL,
+    CallingConvention,
+    Constants,
+)
 from heedful.conformance.calling.declared import attribute_of
 from heedful.conformance.calling.layouts import Layouts, documented_axes, likely_layouts
-from heedful.conformance.calling.roles import FEATURE_MAP, feature_map, ids_of_memory, one_vector
+from heedful.conformance.calling.roles import (
+    FEATURE_MAP,
+    OfMemory,
+    feature_map,
+    ids_of_memory,
+    one_vector,
+)
 from heedful.conformance.calling.target import Target
 
 MAX_WIDTHS = 8  # the number of widths that are tried
+LETTERS = 3  # that names begin with, of which one abbreviates the other
 MAX_GUESSED_WIDTHS = 3  # the same with unknown arguments, of which there are many combinations
 
 
@@ -49,10 +63,22 @@ def candidate_conventions(target: Target, causal: bool | None) -> Iterator[Calli
             for variant in variants:
                 yield replace(
                     base,
-                    constants={**variant, **base.constants},
+                    constants={**_beside_memory(variant, base), **base.constants},
                     visible_keys=visible_keys,
                     guessed=unknown or base.guessed,
                 )
+
+
+def _beside_memory(constants: Constants, base: CallingConvention) -> Constants:
+    """Return constants, of which those named like a second sequence beside ids, as encoder_mask, are made for it."""
+    memories = [name for name, value in base.constants.items() if value is MEMORY]
+    if not (base.vocabulary and memories):
+        return constants
+    beginnings = tuple({name[:LETTERS].lower() for name in memories})
+    return {
+        name: OfMemory(it) if callable(it) and name.lower().startswith(beginnings) else it
+        for name, it in constants.items()
+    }
 
 
 def _of_translation(target: Target) -> Iterator[CallingConvention]:
@@ -144,7 +170,7 @@ def _by_sizes(
         return
     vocabulary = _vocabulary(module)
     if vocabulary and (tokens[0] in names.TOKEN_IDS or _begins_with_embedding(module)):
-        yield CallingConvention("(B, T) ids", tokens[:1], (), vocabulary)
+        yield from _of_ids(module, tokens, vocabulary, most)
     likely, unlikely = layouts.tokens
     by_convolution = ([SIGNAL] if layouts.signals else [], IMAGES if layouts.images else ())
     alone = () if layouts.batched else ("(T, C)",)
@@ -153,6 +179,26 @@ def _by_sizes(
     for layout in dict.fromkeys(ordered):
         for width in widths_of(module)[:most]:
             yield CallingConvention(layout, tokens, (width,), same_tokens=True)
+
+
+def _of_ids(
+    module: nn.Module, tokens: tuple[str, ...], vocabulary: int, most: int
+) -> Iterator[CallingConvention]:
+    """Yield conventions for ids, the translation among several tokens, beside vectors of a second sequence."""
+    translated = (name for name in tokens if names.TRANSLATION.match(name))
+    ids = tokens[0] if tokens[0] in names.TOKEN_IDS else next(translated, tokens[0])
+    others = [name for name in tokens if name != ids]
+    if not others:
+        yield CallingConvention("(B, T) ids", (ids,), (), vocabulary)
+    for width in widths_of(module)[:most] if others else ():
+        yield CallingConvention(
+            "(B, T) ids",
+            (ids,),
+            (),
+            vocabulary,
+            constants=dict.fromkeys(others, MEMORY),
+            other_features=dict.fromkeys(others, (width,)),
+        )
 
 
 def _by_two_widths(

@@ -154,7 +154,8 @@ class CallingConvention:
         features = self.other_features.get(name, self.features)
         shape = (1, MEMORY_TOKENS, *features)
         memory = torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
-        return self._in_layout(self._contiguous(memory.repeat(B, 1, *(1 for _ in features))))
+        memory = memory.repeat(B, 1, *(1 for _ in features))
+        return memory if self.vocabulary else self._in_layout(self._contiguous(memory))
 
     def _in_layout(self, tokens: Tensor) -> Tensor:
         """Return tokens (B, T, …) in the target's layout."""

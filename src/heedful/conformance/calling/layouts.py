@@ -14,9 +14,10 @@ from heedful.conformance.calling import names
 from heedful.conformance.calling.documentation import comment_lines, docstring_lines, entry_of
 from heedful.conformance.recording.source import parsed
 
-# A shape in a docstring, such as "(batch, length, dim)".
+# A shape in a docstring, such as "(batch, length, dim)" or "(batch,)".
 DOCUMENTED_SHAPE: re.Pattern[str] = re.compile(
-    r"[(\[]\s*([\w#*./+\- ]+(?:,\s*[\w#*./+\- ]+)+)[)\]]"
+    r"[(\[]\s*([\w#*./+\- ]+(?:,\s*[\w#*./+\- ]+)+|[a-z_]+(?=,\s*[)\]]))\s*,?\s*[)\]]",
+    re.IGNORECASE,
 )
 DISTANCES: re.Pattern[str] = re.compile(r"\b2\s*\*?\s*(t|n|l|s|time|len|length|seq)\w*\s*-\s*1$")
 """A number of distances between tokens, such as 2 * T_1 - 1, in lower case."""

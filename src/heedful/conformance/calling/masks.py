@@ -26,6 +26,7 @@ from heedful.conformance.calling.mask_forms import (
 from heedful.conformance.calling.names import Names
 from heedful.conformance.calling.polarity import documented_polarity, is_documented_as_additive
 from heedful.conformance.calling.resizing import Resized, is_binary
+from heedful.conformance.calling.roles import OfMemory
 from heedful.conformance.calling.target import is_from_torch
 from heedful.conformance.recording.dataflow import VIEWS
 from heedful.conformance.recording.differences import differing_entries
@@ -119,7 +120,11 @@ def _unknown(caller: Caller) -> Names:
     convention = caller.convention
     given = convention.constants if convention.from_example else ()
     optional = (name for name, it in caller.target.parameters.items() if it.default is None)
-    required = (name for name, value in convention.constants.items() if value is not MEMORY)
+    required = (
+        name
+        for name, value in convention.constants.items()
+        if value is not MEMORY and not isinstance(value, OfMemory)
+    )
     candidates = (name for name in (*required, *optional) if name not in given)
     found = (name for name in candidates if name not in names.OF_KNOWN_ROLES)
     return tuple(dict.fromkeys(found))[:MAX_UNKNOWN]
@@ -140,7 +145,7 @@ def _said_to_be_lengths(caller: Caller) -> Names:
         name
         for name in _unknown(caller)
         if "len" in name.lower()
-        or [len(axes) for axes in documented_axes(caller.target.callee, name)] == [1]
+        or [len(axes) for axes in documented_axes(caller.target.callee, name)][:1] == [1]
     )
 
 
@@ -338,13 +343,31 @@ def _first_fitting(caller: Caller, candidates: Iterable[MaskArgument]) -> MaskAr
         nothing_is_left = trial.remaining < FAINT or trial.argument.hides  # also if all is NaN
         if trial.argument.effective and nothing_is_left:
             return trial.argument
-        if candidate.form != LENGTHS:
+        if candidate.form != LENGTHS or _are_lengths(caller, candidate.name):
             running.append(trial)
     effective = [trial for trial in running if trial.argument.effective]
     least = min((trial.remaining for trial in effective), default=0.0)
     best = (trial for trial in effective if trial.remaining <= SIMILAR * least)
     chosen = next(best, running[0] if running else None)
     return chosen and chosen.argument
+
+
+def _are_lengths(caller: Caller, name: str) -> bool:
+    """Check whether a required argument, even if it has no effect, is documented, named or read as a tensor of lengths.
+
+    A length that only a number would be, such as seq_len, says nothing; nor do those of an example, which may be of
+    another sequence.
+    """
+    convention = caller.convention
+    if convention.from_example or not callable(convention.constants.get(name)):
+        return False
+    if [len(axes) for axes in documented_axes(caller.target.callee, name)][:1] == [1]:
+        return True
+    inputs = caller.draw(*_sizes(caller))
+    with torch.no_grad(), caller.isolated():
+        steps = caller.trace(caller.arguments(inputs)).steps
+    reads = any(it.name == name and it.kind == "input" for step in steps for it in step.inputs)
+    return name in names.VALID_LENGTHS or reads
 
 
 def _is_read_as_truth(caller: Caller, argument: MaskArgument) -> bool:

@@ -6,6 +6,7 @@ import ast
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -249,6 +250,20 @@ def one_vector(width: int) -> Callable[..., Tensor]:
 def feature_map(width: int) -> Callable[..., Tensor]:
     """Return a function of (B, T, dtype) that draws one map of 2 × 3 pixels, the same for each sequence and call."""
     return _drawn((width, 2, 3))
+
+
+@dataclass(frozen=True, eq=False)
+class OfMemory:
+    """A function of (B, T, dtype) that returns a constant for the tokens of a second sequence, whatever T is.
+
+    Attributes:
+        constant: The same for T tokens.
+    """
+
+    constant: Callable[..., Any]
+
+    def __call__(self, B: int, T: int, dtype: torch.dtype) -> Any:
+        return self.constant(B, MEMORY_TOKENS, dtype)
 
 
 def ids_of_memory(vocabulary: int) -> Callable[..., Tensor]:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
-
-import torch
-from torch import Tensor
 
 from heedful.conformance.calling import names
 from heedful.conformance.calling.caller import Caller
-from heedful.conformance.calling.convention import MEMORY, MEMORY_TOKENS, Constants
+from heedful.conformance.calling.convention import MEMORY, Constants
 from heedful.conformance.calling.influence import influences
+from heedful.conformance.calling.roles import OfMemory
 
 TOKENS = 5
 
@@ -46,16 +43,7 @@ def _shorter_masks(constants: Constants) -> Iterator[Constants]:
     yield constants
     varying = [name for name, value in constants.items() if callable(value)]
     for count in range(1, len(varying) + 1):
-        yield {**constants, **{name: _of_memory(constants[name]) for name in varying[-count:]}}
-
-
-def _of_memory(constant: Any) -> Any:
-    """Return a constant for the number of tokens of the second sequence."""
-
-    def shorter(B: int, T: int, dtype: torch.dtype) -> Tensor:
-        return constant(B, MEMORY_TOKENS, dtype)
-
-    return shorter
+        yield {**constants, **{name: OfMemory(constants[name]) for name in varying[-count:]}}
 
 
 def _mixes(caller: Caller) -> bool:

@@ -18,6 +18,7 @@ from heedful.conformance.calling.convention import (
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.masks import find_masks
 from heedful.conformance.calling.resizing import Resized, is_binary
+from heedful.conformance.calling.roles import OfMemory, ids_of_memory
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.recording.inputs import Inputs
 from heedful.observation.leaves import leaves_of
@@ -58,18 +59,24 @@ def _convention(convention: CallingConvention, causal: bool) -> CallingConventio
     constants = convention.constants
     held = tuple(name for name, value in constants.items() if value is MEMORY)[:1]
     second = held or (() if causal else convention.names[1:])
-    varying = any(_varies(value) for value in constants.values())
-    if not second or varying or convention.visible_keys is not None or convention.vocabulary:
+    varying = any(_varies(it) for it in constants.values() if not isinstance(it, OfMemory))
+    if not second or varying or convention.visible_keys is not None:
         return None
-    first, features = convention.names[0], convention.features
+    first, features, ids = convention.names[0], convention.features, convention.vocabulary
     others = {name: convention.other_features.get(name, features) for name in second}
-    rest = {name: value for name, value in constants.items() if name not in second}
+    rest = {
+        name: it.constant if isinstance(it, OfMemory) else it
+        for name, it in constants.items()
+        if name not in second
+    }
     return replace(
         convention,
+        layout="(B, T, C)" if ids else convention.layout,
+        vocabulary=0,
         names=second,
         features=others[second[0]],
         other_features={**others, first: features},
-        constants={first: MEMORY, **rest},
+        constants={first: ids_of_memory(ids) if ids else MEMORY, **rest},
         pooled=True,
     )
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from heedful.conformance.calling import names
 from heedful.conformance.calling.exceptions import attempt
-from heedful.conformance.calling.mask_forms import PADDING_FORMS, MaskArgument
+from heedful.conformance.calling.mask_forms import LENGTHS, PADDING_FORMS, MaskArgument
 from heedful.conformance.calling.masks import masks_by_name
 from heedful.conformance.calling.roles import all_visible
 from heedful.conformance.calling.subject import Subject
@@ -29,13 +29,19 @@ from heedful.conformance.probes.padded_batch import (
     real_tokens,
 )
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.assignments import compared_for_nothing, overwriting
+from heedful.conformance.recording.assignments import (
+    compared_for_nothing,
+    left_unused,
+    overwriting,
+)
 from heedful.conformance.recording.conditions import unmet_conditions
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.forwarding import call_omitting
 from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
+
+HIDE_BY_LENGTHS = "Make a mask of it, torch.arange(T) < lengths[:, None], and hide the other tokens in every attention."
 
 
 @probe("mask-unused", "mask-inverted")
@@ -48,9 +54,13 @@ def padding_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
     yield Fact("padding mask", f"{argument.name} {argument.form}, {_polarity(argument)}")
     observation = subject.record(evidence.inputs, keep=real_tokens(evidence, "right"))
     if not padding_has_effect(evidence, subject):
+        unused = (
+            left_unused(subject.target.forward, argument.name) if argument.form == LENGTHS else None
+        )
         _, reason, line = unused_masking(observation) or (
-            *("", ""),
-            overwriting(subject.target.forward, argument.name)
+            *("", "" if unused is None else "Nothing uses it."),
+            unused
+            or overwriting(subject.target.forward, argument.name)
             or compared_for_nothing(subject.target.forward, argument.name)
             or call_omitting(subject.target.callee, argument.name, names.MASKS)
             or line_leaving_before_masks(
@@ -71,6 +81,7 @@ def padding_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
             f"{reason} Hiding the padding with {argument.name} does not change the output.".strip(),
             describe_sizes(evidence),
             line,
+            "" if unused is None else HIDE_BY_LENGTHS,
         )
     elif argument.declared is not None and padding_is_inverted(evidence, subject):
         convention = _convention(argument)

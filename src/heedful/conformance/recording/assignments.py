@@ -157,6 +157,32 @@ def compared_for_nothing(function: Callable[..., object], parameter: str) -> Sou
     return None
 
 
+def left_unused(function: Callable[..., object], parameter: str) -> SourceLine | None:
+    """Return the line where a function should use a parameter that nothing reads but its own new value.
+
+    It is the line of that new value, or that of a mask which is None, or the first one of the function.
+    """
+    source = parsed(function)
+    definition = None if source is None else next(iter(source.tree.body), None)
+    if source is None or not isinstance(definition, ast.FunctionDef):
+        return None
+    own = [it for it in source.statements() if assigns(it, parameter)]
+    within = {node for it in own for node in ast.walk(it)}
+    others = (it for it in ast.walk(definition) if isinstance(it, ast.Name) and it not in within)
+    if any(_reads(it, parameter) for it in others):
+        return None
+    of_none = (it for it in source.statements() if _assigns_no_mask(it))
+    place = own[-1] if own else next(of_none, None)
+    return SourceLine.at(source.file, definition.lineno) if place is None else source.line_of(place)
+
+
+def _assigns_no_mask(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Assign(targets=[ast.Name(id=variable)], value=ast.Constant(value=None)):
+            return "mask" in variable
+    return False
+
+
 def _reads(node: ast.AST, variable: str) -> bool:
     updated = {it.target for it in ast.walk(node) if isinstance(it, ast.AugAssign)}
     names = (it for it in ast.walk(node) if isinstance(it, ast.Name) and it.id == variable)

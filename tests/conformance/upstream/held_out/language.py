@@ -43,17 +43,6 @@ def _translations() -> tuple[Any, ...]:
 
 LANGUAGE: tuple[Case, ...] = (
     Case(
-        "speechbrain_1107",
-        "TransformerASRDecoder",
-        "speechbrain/speechbrain#1107",
-        "mask-unused",
-        known_as=("padding-leak",),
-        options={
-            "causal": True,
-            **sizes(tgt_vocab=50, d_model=32, nhead=4, num_decoder_layers=2, d_ffn=48),
-        },
-    ),
-    Case(
         "mlx_lm_93",
         "Model",
         "ml-explore/mlx-lm#93",
@@ -138,25 +127,6 @@ LANGUAGE: tuple[Case, ...] = (
         },
     ),
     Case(
-        "transformers_4499",
-        "T5Decoder",
-        "huggingface/transformers#4499",
-        "weights-wrong",
-        known_as=("mask-unused", "padding-leak"),
-        options={
-            "causal": True,
-            **sizes(
-                vocab_size=50,
-                d_model=32,
-                d_kv=8,
-                d_ff=48,
-                num_layers=2,
-                num_heads=4,
-                output_attentions=True,
-            ),
-        },
-    ),
-    Case(
         "trax_820",
         "SelfAttention",
         "google/trax#820",
@@ -174,31 +144,6 @@ LANGUAGE: tuple[Case, ...] = (
         example=_translations,
     ),
 )
-
-
-def _projected(attention: Any, x: Tensor, y: Tensor, keep: Tensor | None = None) -> Tensor:
-    """Attend with the projections of a torch.nn.MultiheadAttention."""
-    weights, biases = attention.in_proj_weight.chunk(3), attention.in_proj_bias.chunk(3)
-    q, k, v = (F.linear(z, w, b) for z, w, b in zip((x, y, y), weights, biases, strict=True))
-    q, k, v = heads(q), heads(k), heads(v)
-    return attention.out_proj(merged(F.scaled_dot_product_attention(q, k, v, attn_mask=keep)))
-
-
-@proves("speechbrain_1107")
-def _(module: Any) -> tuple[Tensor, Tensor]:
-    m = made(module.TransformerASRDecoder, 20, C, H, 2, 24)
-    words, frames, expected = torch.randint(1, 20, (B, 5)), tokens(), []
-    # One utterance at a time, without its padding.
-    for row, real in enumerate(REAL):
-        y = frames[row, real][None]
-        x = m.embedding(words[row])[None] * C**0.5 + m.positional_encoding_decoder.pe[:, :5]
-        for layer in m.layers:
-            z = layer.norm1(x)
-            x = x + _projected(layer.self_attn, z, z, CAUSAL[:5, :5])
-            x = x + _projected(layer.multihead_attn, layer.norm2(x), y)
-            x = x + layer.pos_ffn(layer.norm3(x))
-        expected.append(m.seq_lin(m.norm(x)))
-    return m(words, frames, REAL.sum(-1)), torch.cat(expected)
 
 
 @proves("mlx_lm_93")
@@ -292,36 +237,6 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
         context = F.scaled_dot_product_attention(q, torch.cat([k, turned], -1), v, is_causal=True)
         actual.append(m(x))
         expected.append(m.out(merged(context)))
-    return torch.stack(actual), torch.stack(expected)
-
-
-@proves("transformers_4499")
-def _(module: Any) -> tuple[Tensor, Tensor]:
-    actual, expected = [], []
-    # One source at a time, without its padding. The distances are less than the exact buckets.
-    distances = (torch.arange(T)[:, None] - torch.arange(T)).clamp(min=0)
-    for output_attentions in (False, True):
-        m = made(module.T5Decoder, 20, C, 5, 24, 3, H, output_attentions)
-        ids, states = torch.randint(0, 20, (B, T)), tokens()
-        actual.append(m(ids, states, REAL.long())[0])
-        bias = m.block[0].SelfAttention.relative_attention_bias(distances).permute(2, 0, 1)
-        bias = bias.masked_fill(~CAUSAL, -torch.inf)
-        rows = []
-        for row, real in enumerate(REAL):
-            x, y = m.embed_tokens(ids[row])[None], states[row, real][None]
-            for block in m.block:
-                for a, norm, keep in (
-                    (block.SelfAttention, block.layer_norms[0], bias),
-                    (block.EncDecAttention, block.layer_norms[1], None),
-                ):
-                    z = norm(x)
-                    read = z if keep is not None else y
-                    q, k, v = heads(a.q(z)), heads(a.k(read)), heads(a.v(read))
-                    out = F.scaled_dot_product_attention(q, k, v, attn_mask=keep, scale=1.0)
-                    x = x + a.o(merged(out))
-                x = x + block.wo(block.wi(block.layer_norms[2](x)).relu())
-            rows.append(m.final_layer_norm(x))
-        expected.append(torch.cat(rows))
     return torch.stack(actual), torch.stack(expected)
 
 

@@ -209,6 +209,14 @@ def _padded_with_floats() -> tuple[Any, ...]:
     return torch.randn(5, 2, 32), torch.randn(7, 2, 32), torch.randn(7, 2, 32), mask
 
 
+def _projected(attention: Any, x: Tensor, y: Tensor, keep: Tensor | None = None) -> Tensor:
+    """Attend with the projections of a torch.nn.MultiheadAttention."""
+    weights, biases = attention.in_proj_weight.chunk(3), attention.in_proj_bias.chunk(3)
+    q, k, v = (F.linear(z, w, b) for z, w, b in zip((x, y, y), weights, biases, strict=True))
+    q, k, v = heads(q), heads(k), heads(v)
+    return attention.out_proj(merged(F.scaled_dot_product_attention(q, k, v, attn_mask=keep)))
+
+
 CASES = (
     Case(
         "flamingo_10",
@@ -687,6 +695,17 @@ CASES = (
         known_as=("padding-leak",),
         options=sizes(embed_dim=32, num_heads=4),
         example=_padded_with_floats,
+    ),
+    Case(
+        "speechbrain_1107",
+        "TransformerASRDecoder",
+        "speechbrain/speechbrain#1107",
+        "mask-unused",
+        known_as=("padding-leak",),
+        options={
+            "causal": True,
+            **sizes(tgt_vocab=50, d_model=32, nhead=4, num_decoder_layers=2, d_ffn=48),
+        },
     ),
 )
 
@@ -1297,3 +1316,20 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
         m(query.mT.permute(2, 0, 1), *[source.transpose(0, 1)] * 2, p)[0] for p in (~REAL, added)
     ]
     return torch.stack(calls).transpose(1, 2), expected.expand(2, *expected.shape)
+
+
+@proves("speechbrain_1107")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.TransformerASRDecoder, 20, C, H, 2, 24)
+    words, frames, expected = torch.randint(1, 20, (B, 5)), tokens(), []
+    # One utterance at a time, without its padding.
+    for row, real in enumerate(REAL):
+        y = frames[row, real][None]
+        x = m.embedding(words[row])[None] * C**0.5 + m.positional_encoding_decoder.pe[:, :5]
+        for layer in m.layers:
+            z = layer.norm1(x)
+            x = x + _projected(layer.self_attn, z, z, CAUSAL[:5, :5])
+            x = x + _projected(layer.multihead_attn, layer.norm2(x), y)
+            x = x + layer.pos_ffn(layer.norm3(x))
+        expected.append(m.seq_lin(m.norm(x)))
+    return m(words, frames, REAL.sum(-1)), torch.cat(expected)

@@ -198,6 +198,25 @@ CASES = (
         options=sizes(channels=32, num_heads=4, patch_size=5),
         example=_voxels,
     ),
+    Case(
+        "transformers_4499",
+        "T5Decoder",
+        "huggingface/transformers#4499",
+        "weights-wrong",
+        known_as=("mask-unused", "padding-leak"),
+        options={
+            "causal": True,
+            **sizes(
+                vocab_size=50,
+                d_model=32,
+                d_kv=8,
+                d_ff=48,
+                num_layers=2,
+                num_heads=4,
+                output_attentions=True,
+            ),
+        },
+    ),
 )
 
 
@@ -394,3 +413,33 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
         actual.append(m(x, coord))
         expected.append(y + m.mlp(m.norm2(y)))
     return torch.cat(actual), torch.cat(expected)
+
+
+@proves("transformers_4499")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    actual, expected = [], []
+    # One source at a time, without its padding. The distances are less than the exact buckets.
+    distances = (torch.arange(T)[:, None] - torch.arange(T)).clamp(min=0)
+    for output_attentions in (False, True):
+        m = made(module.T5Decoder, 20, C, 5, 24, 3, H, output_attentions)
+        ids, states = torch.randint(0, 20, (B, T)), tokens()
+        actual.append(m(ids, states, REAL.long())[0])
+        bias = m.block[0].SelfAttention.relative_attention_bias(distances).permute(2, 0, 1)
+        bias = bias.masked_fill(~CAUSAL, -torch.inf)
+        rows = []
+        for row, real in enumerate(REAL):
+            x, y = m.embed_tokens(ids[row])[None], states[row, real][None]
+            for block in m.block:
+                for a, norm, keep in (
+                    (block.SelfAttention, block.layer_norms[0], bias),
+                    (block.EncDecAttention, block.layer_norms[1], None),
+                ):
+                    z = norm(x)
+                    read = z if keep is not None else y
+                    q, k, v = heads(a.q(z)), heads(a.k(read)), heads(a.v(read))
+                    out = F.scaled_dot_product_attention(q, k, v, attn_mask=keep, scale=1.0)
+                    x = x + a.o(merged(out))
+                x = x + block.wo(block.wi(block.layer_norms[2](x)).relu())
+            rows.append(m.final_layer_norm(x))
+        expected.append(torch.cat(rows))
+    return torch.stack(actual), torch.stack(expected)
