@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from heedful.conformance.recording.dataflow import DIVISIONS, EXPONENTIALS, ancestors, read_by
 from heedful.conformance.recording.observation import Observation, value_of
 from heedful.observation import Source, Step
@@ -21,16 +23,32 @@ def chain_between(observation: Observation, scores: Step, weights: Source) -> tu
 
 
 def softmax_in(chain: tuple[Step, ...]) -> Step | None:
-    """Return the step that normalises the scores: a softmax, or the division of exponentials by their sum."""
+    """Return the step that normalises the scores: a softmax, or the division of exponentials by their sum.
+
+    An exponential of scores without the logarithm of this sum, exp(scores - logsumexp(scores)), needs no division.
+    """
     for step in chain:
         if step.operation in SOFTMAXES:
             return step
+    made_by = {step.index: step for step in chain}
     exponential_met = False
     for step in chain:
+        if step.operation in EXPONENTIALS and _is_less_logarithm(step, made_by):
+            return step
         exponential_met |= step.operation in (*EXPONENTIALS, "logsumexp")
         if exponential_met and step.operation in DIVISIONS:
             return step
     return None
+
+
+def _is_less_logarithm(exponential: Step, made_by: Mapping[int, Step]) -> bool:
+    """Check whether the input of an exponential is a difference whose second operand is a logarithm of a sum."""
+    differences = (made_by[it.step] for it in exponential.inputs if it.step in made_by)
+    return any(
+        step.operation == "sub" and it.step in made_by and made_by[it.step].operation == "logsumexp"
+        for step in differences
+        for it in step.inputs[1:]
+    )
 
 
 def softmax_input(observation: Observation, softmax: Step, chain: tuple[Step, ...]) -> object:

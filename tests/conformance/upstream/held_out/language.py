@@ -127,14 +127,6 @@ LANGUAGE: tuple[Case, ...] = (
         },
     ),
     Case(
-        "trax_820",
-        "SelfAttention",
-        "google/trax#820",
-        "padding-leak",
-        known_as=("mask-unused",),
-        options=sizes(d_model=32, n_heads=4, d_qk=8, d_v=8, masked=True),
-    ),
-    Case(
         "pytorch_tutorials_2121",
         "AttnDecoderRNN",
         "pytorch/tutorials#2121",
@@ -237,19 +229,6 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
         context = F.scaled_dot_product_attention(q, torch.cat([k, turned], -1), v, is_causal=True)
         actual.append(m(x))
         expected.append(m.out(merged(context)))
-    return torch.stack(actual), torch.stack(expected)
-
-
-@proves("trax_820")
-def _(module: Any) -> tuple[Tensor, Tensor]:
-    real, actual, expected = REAL.flip(-1), [], []
-    for causal in (False, True):
-        m, x = made(module.SelfAttention, C, H, 5, 7, causal=causal, masked=True), tokens()
-        q, k, v = (x[:, None] @ w for w in (m.w_q, m.w_k, m.w_v))
-        seen = (real[:, None] & CAUSAL if causal else real[:, None].expand(B, T, T))[:, None]
-        context = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
-        actual.append(m(x, real.long())[real])
-        expected.append((context @ m.w_o).sum(1)[real])
     return torch.stack(actual), torch.stack(expected)
 
 

@@ -383,6 +383,14 @@ CASES = (
         known_as=("mask-unused",),
         options=sizes(word_size=50, word_emb_dim=16, filter_num=32, attention_hidden_dim=16),
     ),
+    Case(
+        "trax_820",
+        "SelfAttention",
+        "google/trax#820",
+        "padding-leak",
+        known_as=("mask-unused",),
+        options=sizes(d_model=32, n_heads=4, d_qk=8, d_v=8, masked=True),
+    ),
 )
 
 
@@ -720,3 +728,16 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     right = torch.cat(expected)
     # 1e-7 is added to the sum of the weights.
     return torch.where((found - right).abs() < 1e-6, right, found), right
+
+
+@proves("trax_820")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    real, actual, expected = REAL.flip(-1), [], []
+    for causal in (False, True):
+        m, x = made(module.SelfAttention, C, H, 5, 7, causal=causal, masked=True), tokens()
+        q, k, v = (x[:, None] @ w for w in (m.w_q, m.w_k, m.w_v))
+        seen = (real[:, None] & CAUSAL if causal else real[:, None].expand(B, T, T))[:, None]
+        context = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+        actual.append(m(x, real.long())[real])
+        expected.append((context @ m.w_o).sum(1)[real])
+    return torch.stack(actual), torch.stack(expected)
