@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from heedful.conformance.recording.dataflow import DIVISIONS, EXPONENTIALS, ancestors, read_by
 from heedful.conformance.recording.observation import Observation, value_of
@@ -43,12 +43,20 @@ def softmax_in(chain: tuple[Step, ...]) -> Step | None:
 
 def _is_less_logarithm(exponential: Step, made_by: Mapping[int, Step]) -> bool:
     """Check whether the input of an exponential is a difference whose second operand is a logarithm of a sum."""
-    differences = (made_by[it.step] for it in exponential.inputs if it.step in made_by)
-    return any(
-        step.operation == "sub" and it.step in made_by and made_by[it.step].operation == "logsumexp"
-        for step in differences
-        for it in step.inputs[1:]
+    differences = _makers(exponential.inputs, made_by)
+    subtracted = (
+        maker
+        for it in differences
+        if it.operation == "sub"
+        for maker in _makers(it.inputs[1:], made_by)
     )
+    return any(it.operation == "logsumexp" for it in subtracted)
+
+
+def _makers(sources: Iterable[Source], made_by: Mapping[int, Step]) -> list[Step]:
+    """Return the steps of a chain that made the operands of another step."""
+    indices = (it.step for it in sources if it.step is not None)
+    return [made_by[index] for index in indices if index in made_by]
 
 
 def softmax_input(observation: Observation, softmax: Step, chain: tuple[Step, ...]) -> object:
