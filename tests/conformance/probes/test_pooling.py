@@ -89,6 +89,37 @@ class Attention(nn.Module):
         return (alpha * query).sum(1, keepdim=True) * key + query
 """
 
+# A weight of each feature of each frame.
+FEATURES = """
+import torch
+from torch import nn
+
+class Attention(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.score = nn.Linear(channels, channels)
+
+    def forward(self, frames):
+        atten_weight = torch.tanh(self.score(frames)).softmax(dim=1)
+        return (atten_weight * frames).sum(1)
+"""
+
+# The classes of frames, weighed by the attention over the frames.
+CLASSES = """
+import torch
+from torch import nn
+
+class Attention(nn.Module):
+    def __init__(self, channels, classes=5):
+        super().__init__()
+        self.score, self.classify = nn.Linear(channels, classes), nn.Linear(channels, classes)
+
+    def forward(self, frames):
+        weights = self.score(frames).softmax(dim=1)
+        class_weights = self.classify(frames).softmax(dim=2)
+        return (weights * class_weights).sum(1)
+"""
+
 WRONG = [
     ("mask-fill-too-small", DOCUMENT, 'float("-inf")', "1e-9", "masked_fill"),
     (
@@ -109,13 +140,14 @@ WRONG = [
     ("softmax-wrong-dim", DOCUMENT, "dim=1", "dim=0", "dim=0"),
     ("softmax-wrong-dim", UTTERANCE, "nn.Softmax(dim=1)", "nn.Softmax(dim=0)", "nn.Softmax(dim=0)"),
     ("softmax-wrong-dim", SUMMARY, "dim=1", "dim=-1", "dim=-1"),
+    ("softmax-wrong-dim", FEATURES, "dim=1", "dim=2", "dim=2"),
     ("softmax-wrong-dim", PAIRS, "softmax(1)", "softmax(0)", "softmax(0)"),
     ("mask-inverted", DOCUMENT, "word_mask == 0", "word_mask == 1", "word_mask == 1"),
     ("dropout-in-eval", PAIRS, "self.p, self.training", "self.p", "dropout(w"),
 ]
 
 
-@pytest.mark.parametrize("source", [DOCUMENT, UTTERANCE, PAIRS, SUMMARY])
+@pytest.mark.parametrize("source", [DOCUMENT, UTTERANCE, PAIRS, SUMMARY, FEATURES, CLASSES])
 def test_a_row_for_each_sequence_is_no_bug(tmp_path, source):
     with written(tmp_path, source) as target:
         assert [finding for finding in findings(target) if finding.level == "bug"] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from heedful.observation import Source, Step
 from heedful.shapes import times
 
 TOLERANCE = 1e-6
+CALLED_WEIGHTS: re.Pattern[str] = re.compile(r"att|alpha|weight|score", re.IGNORECASE)
 
 
 class _WeightedSum(NamedTuple):
@@ -35,7 +37,7 @@ class _WeightedSum(NamedTuple):
 
 @probe("softmax-wrong-dim")
 def vector_weights(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Sum weights of pairs of tokens and channels along the axis of tokens that the values are summed over."""
+    """Sum weights of channels, for pairs of tokens or to pool tokens, along the axis of tokens that is summed over."""
     observation, T = evidence.baseline, evidence.inputs.sizes[1]
     for step in observation.trace:
         weighted = _weighted_sum(observation, step)
@@ -45,7 +47,8 @@ def vector_weights(evidence: Evidence) -> Iterator[Finding | Fact]:
                 continue
             axes = [axis for axis, size in enumerate(weights.shape) if size == T]
             over_tokens = len(weighted.axes) == 1 and weighted.axes[0] in axes
-            if len(axes) < 2 or not over_tokens or _are_ones(weights.sum(weighted.axes)):
+            of_pairs = len(axes) > 1 or _pools(observation, weighted, softmax)
+            if not of_pairs or not over_tokens or _are_ones(weights.sum(weighted.axes)):
                 continue
             others = (axis for axis in range(weights.dim()) if axis not in weighted.axes)
             elsewhere = next((it for it in others if _are_ones(weights.sum(it))), None)
@@ -60,6 +63,19 @@ def vector_weights(evidence: Evidence) -> Iterator[Finding | Fact]:
                     "Take this softmax over the tokens that are summed.",
                 )
                 return
+
+
+def _pools(observation: Observation, weighted: _WeightedSum, softmax: Step) -> bool:
+    """Check whether a sum pools values by what the code calls their weights, one for each channel of each token.
+
+    Classes of tokens may be weighed by other weights, which sum to 1 over the tokens.
+    """
+    factors = [
+        it for it in (value_of(observation, it) for it in weighted.factors) if it is not None
+    ]
+    same_shape = len({it.shape for it in factors}) == 1
+    by_others = any(_are_ones(it.sum(weighted.axes)) for it in factors)
+    return same_shape and not by_others and CALLED_WEIGHTS.search(softmax.name) is not None
 
 
 def _weighted_sum(observation: Observation, step: Step) -> _WeightedSum | None:
