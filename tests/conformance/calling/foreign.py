@@ -1092,3 +1092,15 @@ class OfConvertedLengths(nn.Module):
         length = length.float()
         weights = torch.softmax(self.score(x), dim=1)
         return (weights * x).sum(1)
+
+
+class OfChannelsFirst(nn.Module):
+    """Pools frames of shape [B, DE, T] into one row of shape [B, DE]."""
+
+    def __init__(self, input_size=24):
+        super().__init__()
+        self.score = nn.Linear(input_size, input_size)
+
+    def forward(self, encodings):
+        weights = torch.softmax(self.score(encodings.transpose(1, 2)).transpose(1, 2), dim=2)
+        return (weights * encodings).sum(2)

@@ -304,3 +304,8 @@ def test_lengths_that_nothing_uses_are_a_mask_that_nothing_uses(target, line):
     assert bug.place is not None
     assert bug.place.source == line
     assert "lengths" in bug.remedy
+
+
+def test_a_documented_order_of_channels_and_frames_is_taken():
+    convention = find_subject(foreign.OfChannelsFirst).convention
+    assert (convention.layout, convention.pooled) == ("(B, C, T)", True)

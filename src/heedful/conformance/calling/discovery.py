@@ -13,7 +13,7 @@ import torch
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.candidates import candidate_conventions
 from heedful.conformance.calling.construction import WINDOW
-from heedful.conformance.calling.convention import CallingConvention, output_candidates
+from heedful.conformance.calling.convention import SIGNAL, CallingConvention, output_candidates
 from heedful.conformance.calling.decoder_states import with_a_state
 from heedful.conformance.calling.exceptions import describe_exception, raising_line, without_tensors
 from heedful.conformance.calling.failures import (
@@ -42,7 +42,12 @@ from heedful.observation import Trace
 TRIAL_SIZES = (3, 5)  # B and T
 IMAGE_LENGTHS = (16, 64)  # squares that most strides and windows divide
 WINDOWED_LENGTHS = (WINDOW**2, (2 * WINDOW) ** 2)  # squares that the conventional window divides
-POOLED = ("(B, T, C)", "(T, B, C)", "(B, T) ids")  # layouts whose tokens may have one row in all
+POOLED = (
+    "(B, T, C)",
+    "(T, B, C)",
+    "(B, T) ids",
+    SIGNAL,
+)  # layouts whose tokens may have one row in all
 SEARCH_SECONDS, TRIAL_SECONDS = 20.0, 5.0  # the time limits of all trials, and of one
 MISSHAPEN: re.Pattern[str] = re.compile(
     r"shapes? .*cannot be multiplied|[Tt]he size of tensor|invalid for input of size|to unpack|Dimension out of range|"

@@ -22,6 +22,7 @@ DOCUMENTED_SHAPE: re.Pattern[str] = re.compile(
 DISTANCES: re.Pattern[str] = re.compile(r"\b2\s*\*?\s*(t|n|l|s|time|len|length|seq)\w*\s*-\s*1$")
 """A number of distances between tokens, such as 2 * T_1 - 1, in lower case."""
 DISTANCE_AXIS = "R"
+CHANNELS_FIRST = "B T"  # such as (batch, features, time)
 QUERY = rf"({'|'.join(names.QUERIES)})"
 
 
@@ -33,7 +34,7 @@ class Layouts(NamedTuple):
         heads: That of tokens which are split into heads.
         declared: Whether the target itself states the layout, so that the other one is no fault of its own.
         images: Whether tokens may be the pixels of a feature map.
-        signals: Whether channels may come before tokens, as convolutions over time take them.
+        signals: Whether channels may come before tokens, as convolutions over time take them, or docstrings give them.
         heads_declared: Whether the target itself states the layout of heads.
         batched: Whether the docstring gives its queries an axis for sequences.
         batch_axis: Which of four axes the source calls the batch, or 0 for those of a feature map; None if none.
@@ -74,7 +75,7 @@ def likely_layouts(target: Callable[..., Any]) -> Layouts:
         heads="(B, T, H, D)" if "BTH" in [it[:3] for it in of_heads] else "(B, H, T, D)",
         declared=any(answer is not None for answer in stated),
         images=4 in unpacked_ranks(target) or _has_layers(target, nn.Conv2d),
-        signals=_has_layers(target, nn.Conv1d),
+        signals=_has_layers(target, nn.Conv1d) or CHANNELS_FIRST in described,
         heads_declared=bool(of_heads),
         batched=any(it[:2] in ("BT", "TB") for it in documented_axes(target, QUERY)),
         batch_axis=_batch_axis(target),
