@@ -15,7 +15,9 @@ from heedful.conformance.recording.source import functions_of, source_lines
 STATEMENT: re.Pattern[str] = re.compile(
     r"[`*]*(\w+)[`*]*\s+((?:=|is|are|marks?|holds?|has|contains?|must be|should be)\s[^.;]*)"
 )
-NEXT_ENTRY: re.Pattern[str] = re.compile(r"(?<=[.)])\s+(?=\w+: )")  # on the same line
+NEXT_ENTRY: re.Pattern[str] = re.compile(
+    r"(?:(?<=[.)\]])|(?<=[)\]][,;]))\s+(?=\w+: )"  # on the same line
+)
 # An entry whose description goes on below it: `name : type` in the style of NumPy, or `name: `, unlike a title.
 ENTRY: re.Pattern[str] = re.compile(r"\s*(\w+ : \S|[a-z]\w*:( |$))")
 SEVERAL: re.Pattern[str] = re.compile(r"\w+(, ?\w+)+\b")  # parameters that a comment is about

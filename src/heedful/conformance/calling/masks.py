@@ -393,7 +393,19 @@ def _is_read_as_truth(caller: Caller, argument: MaskArgument) -> bool:
 
 
 def _trial(caller: Caller, argument: MaskArgument) -> _Trial | None:
-    """Hide one token, change it, and compare a row that should not depend on it; None if the form does not run."""
+    """Hide one token, change it, and compare a row that should not depend on it; None if the form does not run.
+
+    It is hidden in one sequence alone, and in all of them if that has no effect.
+    """
+    alone = _trial_of(caller, argument, slice(-1, None))
+    if alone is None or alone.argument.effective:
+        return alone
+    together = _trial_of(caller, argument, slice(None))
+    return together if together is not None and together.argument.effective else alone
+
+
+def _trial_of(caller: Caller, argument: MaskArgument, sequences: slice) -> _Trial | None:
+    """Hide one token of some sequences, the last one among them."""
     B, T = _sizes(caller)
     # The last row depends on earlier tokens in causal modules too; a length can hide the last token alone.
     row, hidden = (0, -1) if argument.form == LENGTHS else (-1, -2)
@@ -401,7 +413,7 @@ def _trial(caller: Caller, argument: MaskArgument) -> _Trial | None:
     changed = inputs.changed(B - 1, hidden % T)
     visible = _all_visible(argument, B, T)
     masked = visible.clone()
-    masked[-1, 2 * (argument.form in ATTENTION_FORMS) :, hidden] = False
+    masked[sequences, 2 * (argument.form in ATTENTION_FORMS) :, hidden] = False
     masked |= torch.eye(T, dtype=torch.bool)  # a token that sees only itself affects no other
     try:
         with torch.no_grad():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
 from heedful.conformance.calling import names
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.convention import MEMORY, Constants
+from heedful.conformance.calling.documentation import documented_arguments
 from heedful.conformance.calling.influence import influences
 from heedful.conformance.calling.roles import OfMemory
 
@@ -28,7 +30,7 @@ def with_second_sequence(caller: Caller) -> Caller:
     ]
     if len(convention.names) != 2 or not second or convention.vocabulary or convention.fixed_sizes:
         return caller
-    for constants in _shorter_masks(convention.constants):
+    for constants in (*_documented_masks(caller, second[0]), *_shorter_masks(convention.constants)):
         held = replace(
             convention, names=convention.names[:1], constants={**constants, second[0]: MEMORY}
         )
@@ -36,6 +38,20 @@ def with_second_sequence(caller: Caller) -> Caller:
         if _mixes(candidate):
             return candidate
     return caller
+
+
+def _documented_masks(caller: Caller, second: str) -> Iterator[Constants]:
+    """Yield the constants with those made for the second sequence whose documentation names it, as (B, text_len)."""
+    constants = caller.convention.constants
+    said = documented_arguments(caller.target.callee)
+    pattern = re.compile(rf"[(\[][^)\]]*\b{re.escape(second)}")
+    of_second = [
+        it
+        for it, value in constants.items()
+        if callable(value) and pattern.search(said.get(it, ""))
+    ]
+    if of_second:
+        yield {**constants, **{name: OfMemory(constants[name]) for name in of_second}}
 
 
 def _shorter_masks(constants: Constants) -> Iterator[Constants]:

@@ -40,7 +40,8 @@ def find_attentions(observation: Observation) -> list[RecordedAttention]:
     """Return every attention in a recorded run, in order.
 
     Attentions whose scores are not a product of two tensors are not found, nor those whose scores do not compare
-    tokens: see `describe_other_designs`.
+    tokens: see `describe_other_designs`. Attentions without any query or key, such as those of padding where there is
+    none, are left out.
     """
     finder = _Finder(observation)
     attentions: list[RecordedAttention] = []
@@ -53,7 +54,8 @@ def find_attentions(observation: Observation) -> list[RecordedAttention]:
                 continue
             attentions += finder.attentions_ending_in(product)
     tokens = observation.cached_tokens + observation.inputs.sizes[1]
-    return [attention.without_empty_slots(tokens) for attention in attentions]
+    some = (it for it in attentions if it.query.numel() and it.key.numel())
+    return [attention.without_empty_slots(tokens) for attention in some]
 
 
 def describe_other_designs(observation: Observation) -> list[str]:

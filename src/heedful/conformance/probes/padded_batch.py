@@ -19,6 +19,7 @@ from heedful.conformance.recording.source import SourceLine
 from heedful.observation import Source
 
 PADDING_COUNTS, FEW_PADDING_COUNTS = (2, 3, 5), (1, 2, 3)
+SIZES = (3, 5)  # B and T of a call that shows what a target takes from a mask
 
 
 def padding_counts(T: int) -> tuple[int, ...]:
@@ -51,9 +52,24 @@ def takes_padding(evidence: Evidence) -> bool:
 
 
 def padding_sides(subject: Subject) -> tuple[str, ...]:
-    """Return the sides that padding may be on. Lengths can only express padding on the right."""
+    """Return the sides that padding may be on. Lengths, also those summed from a mask, express the right one alone."""
     assert subject.padding is not None
-    return ("right",) if subject.padding.form == LENGTHS else ("right", "left")
+    by_lengths = subject.padding.form == LENGTHS or _is_only_counted(subject, subject.padding)
+    return ("right",) if by_lengths else ("right", "left")
+
+
+def _is_only_counted(subject: Subject, mask: MaskArgument) -> bool:
+    """Check whether all that a target takes from a mask is how many tokens of each sequence are real."""
+    inputs = subject.draw(*SIZES)
+    keep = torch.ones(*inputs.sizes, dtype=torch.bool)
+    with torch.no_grad(), subject.isolated():
+        steps = subject.trace(subject.arguments(inputs, keep)).steps
+    readers = [
+        it.operation
+        for it in steps
+        if any(source.kind == "input" and source.name == mask.name for source in it.inputs)
+    ]
+    return bool(readers) and {*readers} == {"sum"}
 
 
 def describe_sizes(evidence: Evidence) -> str:

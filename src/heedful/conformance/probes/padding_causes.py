@@ -59,6 +59,8 @@ def find_padding_cause(
         rows = rows_of_entries(evidence, index, attention)
         if rows is None or attention.applied_weights.shape[2] != keep.shape[1]:
             continue
+        if not len(rows[b]) or attention.logits.shape != without.logits.shape:
+            continue  # an attention of other sequences alone, or of real tokens alone
         cause = (
             _check_fill(padded, attention, without, rows[b], keep[b])
             or _check_masked_after_softmax(attention, rows[b], keep[b])

@@ -84,14 +84,6 @@ VISION: tuple[Case, ...] = (
         example=_joints,
     ),
     Case(
-        "hunyuanvideo_310",
-        "MMDoubleStreamAttention",
-        "Tencent-Hunyuan/HunyuanVideo#310",
-        "batch-mixed",
-        known_as=("padding-leak", "mask-broadcast"),
-        options=sizes(hidden_size=32, heads_num=4),
-    ),
-    Case(
         "paddle3d_235",
         "DetrTransformerDecoderLayer",
         "PaddlePaddle/Paddle3D#235",
@@ -234,24 +226,6 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
             own = torch.cat([context[h].view(H, -1)[h] for h in range(H)])
             expected[view, joint] = m.output_proj(own)
     return m(x, places, maps), expected
-
-
-@proves("hunyuanvideo_310")
-def _(module: Any) -> tuple[Tensor, Tensor]:
-    m, image, text = made(module.MMDoubleStreamAttention, C, H), tokens(B, 5, C), tokens()
-    # A full prompt, and two padded ones.
-    found, expected = m(image, text, REAL), []
-    for row in range(B):
-        y, real = text[row][REAL[row]], int(REAL[row].sum())
-        a = m.img_attn_qkv(image[row]).unflatten(-1, (3, H, -1))
-        b = m.txt_attn_qkv(y).unflatten(-1, (3, H, -1))
-        q, k, v = torch.cat([a, b]).permute(1, 2, 0, 3)
-        q, k = (z * (z.square().mean(-1, keepdim=True) + 1e-6).rsqrt() for z in (q, k))
-        context = F.scaled_dot_product_attention(q, k, v).transpose(0, 1).flatten(1)
-        expected.append(image[row] + m.img_attn_proj(context[:5]))
-        expected.append(text[row, :real] + m.txt_attn_proj(context[5:]))
-    actual = [z for row in range(B) for z in (found[0][row], found[1][row][REAL[row]])]
-    return torch.cat(actual), torch.cat(expected)
 
 
 @proves("paddle3d_235")

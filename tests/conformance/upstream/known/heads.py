@@ -529,6 +529,14 @@ CASES = (
         known_as=("heads-mixed-split",),
         options=sizes(hidden_size=32, nhead=4),
     ),
+    Case(
+        "hunyuanvideo_310",
+        "MMDoubleStreamAttention",
+        "Tencent-Hunyuan/HunyuanVideo#310",
+        "batch-mixed",
+        known_as=("padding-leak", "mask-broadcast"),
+        options=sizes(hidden_size=32, heads_num=4),
+    ),
 )
 
 
@@ -1049,3 +1057,21 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     q, k, v = F.linear(m.attn_norm(x), m.attn_qkvw, m.attn_qkvb.flatten()).chunk(3, -1)
     y = x + F.linear(attended(q, k, v, REAL), m.attn_ow, m.attn_ob)
     return m(x, ~REAL), y + m.output(F.relu(m.inter(m.ffn_norm(y))))
+
+
+@proves("hunyuanvideo_310")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, image, text = made(module.MMDoubleStreamAttention, C, H), tokens(B, 5, C), tokens()
+    # A full prompt, and two padded ones.
+    found, expected = m(image, text, REAL), []
+    for row in range(B):
+        y, real = text[row][REAL[row]], int(REAL[row].sum())
+        a = m.img_attn_qkv(image[row]).unflatten(-1, (3, H, -1))
+        b = m.txt_attn_qkv(y).unflatten(-1, (3, H, -1))
+        q, k, v = torch.cat([a, b]).permute(1, 2, 0, 3)
+        q, k = (z * (z.square().mean(-1, keepdim=True) + 1e-6).rsqrt() for z in (q, k))
+        context = F.scaled_dot_product_attention(q, k, v).transpose(0, 1).flatten(1)
+        expected.append(image[row] + m.img_attn_proj(context[:5]))
+        expected.append(text[row, :real] + m.txt_attn_proj(context[5:]))
+    actual = [z for row in range(B) for z in (found[0][row], found[1][row][REAL[row]])]
+    return torch.cat(actual), torch.cat(expected)
