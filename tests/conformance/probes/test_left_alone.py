@@ -131,10 +131,39 @@ class Memory(nn.Module):
         return (scores.softmax(-1)[..., None] * self.values(slots)).sum(-2)
 
 
+class Late(nn.Module):
+    """Pools tokens by weights whose parameters the first call makes."""
+
+    def __init__(self, dim: int = 24) -> None:
+        super().__init__()
+        self.projection, self.score = None, nn.Linear(dim, 1, bias=False)
+
+    def forward(self, x):
+        if self.projection is None:
+            made = torch.empty(x.shape[-1], self.score.in_features).to(x)
+            self.projection = nn.Parameter(nn.init.xavier_uniform_(made))
+        weights = self.score(torch.tanh(x @ self.projection)).softmax(1)
+        return (weights * x).sum(1)
+
+
+class Lazy(nn.Module):
+    """The same with a layer that takes its width from the first call."""
+
+    def __init__(self, dim: int = 24) -> None:
+        super().__init__()
+        self.projection, self.score = nn.LazyLinear(dim), nn.Linear(dim, 1, bias=False)
+
+    def forward(self, x):
+        weights = self.score(torch.tanh(self.projection(x))).softmax(1)
+        return (weights * x).sum(1)
+
+
 @pytest.mark.parametrize(
     ("target", "example"),
     [
         (Memory, None),
+        (Late, None),
+        (Lazy, None),
         (Voxels, None),
         (Pixels, torch.randn(2, 16, 4, 4)),
         (Rotated, None),

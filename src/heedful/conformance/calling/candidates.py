@@ -35,7 +35,7 @@ from heedful.conformance.calling.roles import (
     ids_of_memory,
     one_vector,
 )
-from heedful.conformance.calling.target import Target
+from heedful.conformance.calling.target import Target, made_parameters
 
 MAX_WIDTHS = 8  # the number of widths that are tried
 LETTERS = 3  # that names begin with, of which one abbreviates the other
@@ -224,7 +224,7 @@ def _without_parameters(tokens: tuple[str, ...], layouts: Layouts) -> Iterator[C
 
 def _axes_of_gains(module: nn.Module) -> Iterator[int]:
     """Yield the numbers of axes of parameters with one number for each channel, such as 4 for (1, C, 1, 1)."""
-    for parameter in module.parameters():
+    for parameter in made_parameters(module):
         if parameter.dim() > 2 and parameter.numel() == parameter.shape[1] > 1:
             yield parameter.dim()
 
@@ -246,6 +246,6 @@ def widths_of(module: nn.Module) -> list[int]:
         for name in (*names.INPUT_WIDTHS, *names.MODEL_WIDTHS):
             if isinstance(size := attribute_of(part, name), int) and not isinstance(size, bool):
                 widths.append(size)
-    for parameter in module.parameters():
+    for parameter in made_parameters(module):
         widths += list(parameter.shape)
     return [width for width in dict.fromkeys(widths) if width > 1][:MAX_WIDTHS] or [WIDTH]

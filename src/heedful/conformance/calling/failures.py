@@ -27,7 +27,7 @@ from heedful.conformance.calling.exceptions import (
     unequal_sizes,
 )
 from heedful.conformance.calling.layouts import likely_layouts, unpacked_ranks
-from heedful.conformance.calling.target import Target, is_required
+from heedful.conformance.calling.target import Target, is_required, made_parameters
 from heedful.conformance.recording.assignments import variables_read
 from heedful.conformance.recording.source import parsed_file
 from heedful.errors import ArgumentError
@@ -221,7 +221,7 @@ def _errors(caller: Caller, ranks: set[int]) -> Iterator[tuple[tuple[int, int], 
     A product with a parameter shows that the tokens have the width that the target takes.
     """
     has_matrices = caller.module is not None and any(
-        it.dim() > 1 for it in caller.module.parameters()
+        it.dim() > 1 for it in made_parameters(caller.module)
     )
     for B, T in SIZES:
         inputs = caller.draw(B if caller.batched else 1, T)

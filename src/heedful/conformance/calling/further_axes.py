@@ -10,7 +10,7 @@ from heedful.conformance.calling.convention import MAPS, CallingConvention
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.failures import FailedCall
 from heedful.conformance.calling.layouts import channel_axis
-from heedful.conformance.calling.target import Target
+from heedful.conformance.calling.target import Target, made_parameters
 
 SEQUENCE, SEQUENCE_AXES = "(B, T, C)", 3
 ASKED: tuple[re.Pattern[str], ...] = (
@@ -52,7 +52,7 @@ def _likely(target: Target, layouts: tuple[str, ...], axes: int) -> tuple[str, .
     channels = channel_axis(target.callee, axes)
     if channels is not None:
         return tuple(it for it in layouts if it.strip("()").split(", ").index("C") == channels)
-    parameters = () if target.module is None else target.module.parameters()
+    parameters = () if target.module is None else made_parameters(target.module)
     return layouts if any(it.dim() > 1 for it in parameters) else ()
 
 

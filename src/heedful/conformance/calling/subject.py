@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from heedful.conformance.calling.caches import find_cache
 from heedful.conformance.calling.caller import Caller
@@ -23,7 +24,7 @@ from heedful.conformance.calling.construction import (
 from heedful.conformance.calling.convention import CallingConvention, VisibleKeys
 from heedful.conformance.calling.discovery import find_convention
 from heedful.conformance.calling.examples import find_example_convention
-from heedful.conformance.calling.exceptions import attempt, raising_line
+from heedful.conformance.calling.exceptions import attempt, exits_as_errors, raising_line
 from heedful.conformance.calling.failures import is_missing_name
 from heedful.conformance.calling.guessed_examples import find_guessed_convention
 from heedful.conformance.calling.mask_forms import Masks
@@ -34,6 +35,8 @@ from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine
 from heedful.errors import ArgumentError
+
+SIZES = (3, 5)  # B and T of a first call
 
 
 def find_subject(
@@ -62,6 +65,7 @@ def find_subject(
         held, convention, dtype = _called_conventionally(target, held, causal, arguments)
     else:
         convention, dtype = find_example_convention(held, example, causal)
+    held = _with_parameters_of_first_call(held, convention, dtype)
     caller = Caller(held, convention, dtype, held.copied(dtype))
     limits = (find_max_length(caller), convention.max_tokens)
     max_length = min((limit for limit in limits if limit is not None), default=None)
@@ -82,6 +86,25 @@ def find_subject(
         cache_use=cache_use,
         make_cache=make_cache,
     )
+
+
+def _with_parameters_of_first_call(
+    held: Target, convention: CallingConvention, dtype: torch.dtype
+) -> Target:
+    """Return a target with the parameters that its first call makes; the same one if it makes none.
+
+    Copies of a module that has not been called would make other ones each.
+    """
+    called = held.copied(dtype)
+    if held.module is None or not isinstance(called, torch.nn.Module):
+        return held
+    before = {name: is_lazy(it) for name, it in called.named_parameters()}
+    caller = Caller(held, convention, dtype, called)
+    args, keywords = held.bound(caller.arguments(caller.draw(*(convention.fixed_sizes or SIZES))))
+    with torch.no_grad(), exits_as_errors():
+        attempt(lambda: called(*args, **keywords))
+    after = {name: is_lazy(it) for name, it in called.named_parameters()}
+    return held if before == after else replace(held, callee=called)
 
 
 def _with_causal_mask(caller: Caller, max_length: int | None) -> tuple[Caller, Masks] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from heedful.conformance.calling.options import option, option_with
@@ -120,7 +121,9 @@ def _replace_hiding_numbers(module: nn.Module) -> None:
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in module.named_parameters():
-            if not parameter.is_floating_point() or parameter.device.type != "cpu":
+            if is_lazy(parameter) or not parameter.is_floating_point():
+                continue
+            if parameter.device.type != "cpu":
                 continue
             hides = not parameter.any() or (bool((parameter == 1).all()) and _mixes(module, name))
             if parameter.requires_grad and hides:
@@ -252,6 +255,11 @@ def _detached_results(module: nn.Module) -> dict[int, Any]:
     return {id(tensor): tensor.detach().clone() for tensor in results}
 
 
+def made_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
+    """Yield the parameters of a module, without those that a lazy layer makes in its first call."""
+    yield from (it for it in module.parameters() if not is_lazy(it))
+
+
 def _randomize_constants(module: nn.Module) -> None:
     """Give random values to constant matrices and to zeros: a projection or gain of zeros would hide all before it.
 
@@ -261,7 +269,7 @@ def _randomize_constants(module: nn.Module) -> None:
     """
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for parameter in module.parameters():
+        for parameter in made_parameters(module):
             if not parameter.any() and parameter.numel() == 1:
                 parameter.fill_(0.5)  # a gate that starts closed
             if parameter.numel() < 2 or not parameter.is_floating_point() or parameter.is_meta:
