@@ -98,7 +98,7 @@ def found_in(folder, source, example, level="bug"):
             "        energy = energy.max().expand(len(energy))\n",
             "attention-ignored",
             "bug",
-            "share =",
+            "energy.max()",
         ),
     ],
 )

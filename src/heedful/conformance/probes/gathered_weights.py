@@ -161,7 +161,7 @@ def _over_groups(evidence: Evidence) -> Finding | None:
                 "bug",
                 "All entries of a group get the same weight, whatever their scores are.",
                 f"{len(gathering.indices)} edges",
-                SourceLine.of(weights),
+                SourceLine.of(_first_all_equal(evidence, weights, gathering.indices)),
                 "Subtract the largest score of the group from each score, and take the exponential of the difference.",
             )
         if sum_to_1(weights, gathering.indices):
@@ -182,6 +182,19 @@ def _over_groups(evidence: Evidence) -> Finding | None:
             "Group the softmax by the index to which the values are added.",
         )
     return None
+
+
+def _first_all_equal(evidence: Evidence, weights: Step, index: Tensor) -> Step:
+    """Return the step from which on, up to the weights, the entries of each group are equal."""
+    steps, first = evidence.baseline.trace.steps, weights
+    for number in sorted(ancestors(steps, weights), reverse=True):
+        value = tensor_of(steps[number])
+        if value is None or not value.is_floating_point() or value.shape[:1] != index.shape[:1]:
+            continue
+        if not _are_all_equal(steps[number], index):
+            break
+        first = steps[number]
+    return first
 
 
 def _are_all_equal(weights: Step, index: Tensor) -> bool:

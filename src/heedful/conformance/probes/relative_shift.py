@@ -17,6 +17,7 @@ from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step
 
+JOINS = ("cat", "concat", "concatenate")
 SHIFTS: re.Pattern[str] = re.compile(r"shift|skew|rel(ative)?_(\w+_)?to_abs", re.IGNORECASE)
 """Names of functions that turn scores by distance into scores by key (Dai et al. 2019; Huang et al. 2018)."""
 
@@ -143,7 +144,16 @@ def _symmetric(evidence: Evidence, steps: Sequence[Step], x: Tensor) -> Step | N
         if not _are_equal(value, value.flip(axes[0])):
             break
         found = trace[index]
-    return found
+    return found and _sine_of_later_keys(trace, found)
+
+
+def _sine_of_later_keys(steps: Sequence[Step], joining: Step) -> Step:
+    """Return the sine in the second one of two halves that a step joins, whose sign differs; else the step itself."""
+    halves = [it.step for it in joining.inputs] if joining.operation in JOINS else []
+    behind = [set[int]() if it is None else ancestors(steps, steps[it]) for it in halves]
+    of_second = behind[-1] - behind[0] if behind else set[int]()
+    sines = [index for index in of_second if steps[index].operation == "sin"]
+    return steps[max(sines)] if sines else joining
 
 
 def _reshaping(steps: Sequence[Step]) -> Step:
