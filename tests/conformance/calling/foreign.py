@@ -1104,3 +1104,57 @@ class OfChannelsFirst(nn.Module):
     def forward(self, encodings):
         weights = torch.softmax(self.score(encodings.transpose(1, 2)).transpose(1, 2), dim=2)
         return (weights * encodings).sum(2)
+
+
+class Documented(nn.Module):
+    """An attention that documents its mask.
+
+    Args:
+        attn_mask (Tensor): Boolean, (T, T).
+            The same as in `torch.nn.MultiheadAttention`.
+    """
+
+    def __init__(self, dim):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+
+    def keeps(self, attn_mask):
+        return ~attn_mask
+
+    def forward(self, x, attn_mask=None):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        scores = q @ k.transpose(1, 2) / x.shape[-1] ** 0.5
+        if attn_mask is not None:
+            scores = scores.masked_fill(~self.keeps(attn_mask), -torch.inf)
+        return self.out(scores.softmax(-1) @ v)
+
+
+class HandingOn(nn.Module):
+    """A layer that hands its mask on as it is."""
+
+    part = Documented
+
+    def __init__(self, dim=24):
+        super().__init__()
+        self.attention = self.part(dim)
+
+    def forward(self, x, attn_mask=None):
+        return x + self.attention(x, attn_mask=attn_mask)
+
+
+class Negating(Documented):
+    """The same with the wrong convention.
+
+    Args:
+        attn_mask (Tensor): Boolean, (T, T).
+            The same as in `torch.nn.MultiheadAttention`.
+    """
+
+    def keeps(self, attn_mask):
+        return attn_mask
+
+
+class HandingOnWrongly(HandingOn):
+    """A layer around it."""
+
+    part = Negating

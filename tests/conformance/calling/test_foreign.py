@@ -309,3 +309,11 @@ def test_lengths_that_nothing_uses_are_a_mask_that_nothing_uses(target, line):
 def test_a_documented_order_of_channels_and_frames_is_taken():
     convention = find_subject(foreign.OfChannelsFirst).convention
     assert (convention.layout, convention.pooled) == ("(B, C, T)", True)
+
+
+def test_a_part_that_gets_the_mask_says_what_it_means():
+    mask = find_subject(foreign.HandingOn).attention_mask
+    assert mask is not None
+    assert mask.declared is False
+    assert not check(foreign.HandingOn).bugs
+    assert [bug.name for bug in check(foreign.HandingOnWrongly).bugs] == ["mask-inverted"]

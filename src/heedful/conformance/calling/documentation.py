@@ -18,8 +18,9 @@ STATEMENT: re.Pattern[str] = re.compile(
 NEXT_ENTRY: re.Pattern[str] = re.compile(
     r"(?:(?<=[.)\]])|(?<=[)\]][,;]))\s+(?=\w+: )"  # on the same line
 )
-# An entry whose description goes on below it: `name : type` in the style of NumPy, or `name: `, unlike a title.
-ENTRY: re.Pattern[str] = re.compile(r"\s*(\w+ : \S|[a-z]\w*:( |$))")
+# An entry whose description goes on below it: `name : type` in the style of NumPy, or `name: ` or `name (type): `,
+# unlike a title.
+ENTRY: re.Pattern[str] = re.compile(r"\s*(\w+ : \S|[a-z]\w*( \([^)]*\))?:( |$))")
 SEVERAL: re.Pattern[str] = re.compile(r"\w+(, ?\w+)+\b")  # parameters that a comment is about
 # A comment behind a parameter on a line of its own, or behind the signature of a function of one mask.
 OF_PARAMETER: re.Pattern[str] = re.compile(r"^\s*(\w+)\s*(?:[:=][^#]*)?,?\s*#\s*(.*)$")

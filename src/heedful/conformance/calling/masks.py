@@ -14,6 +14,7 @@ from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.convention import MEMORY
 from heedful.conformance.calling.documentation import documented_arguments
 from heedful.conformance.calling.exceptions import attempt
+from heedful.conformance.calling.handed_masks import documenting_part
 from heedful.conformance.calling.layouts import documented_axes
 from heedful.conformance.calling.mask_forms import (
     ATTENTION_FORMS,
@@ -230,6 +231,8 @@ def _candidates(caller: Caller, known: Names, forms: Sequence[str]) -> Iterator[
     of_second = tuple(f"{name}_" for name, value in constants if value is MEMORY)
     for name in (it for it in _among(caller, known) if not it.startswith(of_second)):
         said = documented_polarity(documented.get(name, ""))
+        part = documenting_part(caller, name, *sizes) if said is None else None
+        said = said if part is None else part.true_keeps
         said = _polarity_of_example(caller.convention.constants.get(name)) if said is None else said
         declared = names.TRUE_KEEPS.get(caller.convention.word_for(name)) if said is None else said
         dtypes = (torch.bool, torch.int64, *([caller.dtype] if said is None else []))

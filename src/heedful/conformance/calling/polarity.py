@@ -29,6 +29,12 @@ NOUN: re.Pattern[str] = re.compile(
 NEGATED: re.Pattern[str] = re.compile(r"\b(not|non(?!-zero)|never|no)\b")
 
 
+# A text that refers to PyTorch's module, whose Boolean masks hide.
+AS_IN_TORCH: re.Pattern[str] = re.compile(
+    r"\b(same|as|like)\b.{0,20}(?<!paddle\.)\b(torch\.)?nn\.multiheadattention"
+)
+
+
 def documented_polarity(text: str) -> bool | None:
     """Return whether True, or 1, means that a token is visible; None if a text does not say so.
 
@@ -44,7 +50,11 @@ def documented_polarity(text: str) -> bool | None:
         True
         >>> documented_polarity("the non-zero positions are not allowed to attend")
         False
+        >>> documented_polarity("Boolean mask, the same as in `torch.nn.MultiheadAttention`")
+        False
     """
+    if AS_IN_TORCH.search(text.lower()):
+        return False
     for clause in re.split(CLAUSES, NOUN.sub("", SHAPES.sub("", text.lower()))):
         value = VALUES.search(clause)
         keeps, hides = KEPT.search(clause) is not None, HIDDEN.search(clause) is not None

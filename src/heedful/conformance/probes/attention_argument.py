@@ -9,6 +9,7 @@ import torch
 
 from heedful.conformance.calling import names
 from heedful.conformance.calling.exceptions import attempt
+from heedful.conformance.calling.handed_masks import documenting_part
 from heedful.conformance.calling.mask_forms import MaskArgument
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.evidence import Evidence
@@ -17,9 +18,10 @@ from heedful.conformance.probes.padded_batch import line_applying_argument
 from heedful.conformance.probes.padding_argument import unmasked_call
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.assignments import compared_for_nothing, overwriting
+from heedful.conformance.recording.call_sites import lines_calling
 from heedful.conformance.recording.forwarding import call_omitting
 from heedful.conformance.recording.observation import Observation
-from heedful.conformance.recording.source import prose_about
+from heedful.conformance.recording.source import SourceLine, prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
 
 UNUSED_ON_PURPOSE: tuple[str, ...] = (
@@ -53,8 +55,30 @@ def attention_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
             f"True in {argument.name} {keeps} a key by what is said about it; here queries see only the keys that it "
             "should hide.",
             case,
-            line_applying_argument(observation, argument),
+            _line_handing_on(subject, argument, observation)
+            or line_applying_argument(observation, argument),
         )
+
+
+def _line_handing_on(
+    subject: Subject, argument: MaskArgument, observation: Observation
+) -> SourceLine | None:
+    """Return the line on which the part that documents the mask hands it to a part of its own; None if it does not."""
+    part = documenting_part(subject, argument.name, *observation.inputs.sizes)
+    if part is None or subject.module is None:
+        return None
+    inside = f"{part.path}."
+    readers = (
+        step.module.removeprefix(inside)
+        for step in observation.trace
+        if step.module and step.module.startswith(inside)
+        if any(it.kind == "input" and it.name == argument.name for it in step.inputs)
+    )
+    inner = next(readers, None)
+    if inner is None:
+        return None
+    calls = lines_calling(subject.module, inside + inner.partition(".")[0])
+    return next(iter(calls), None)
 
 
 def _unused(

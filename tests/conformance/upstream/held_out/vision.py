@@ -84,13 +84,6 @@ VISION: tuple[Case, ...] = (
         example=_joints,
     ),
     Case(
-        "paddle3d_235",
-        "DetrTransformerDecoderLayer",
-        "PaddlePaddle/Paddle3D#235",
-        "mask-inverted",
-        options=sizes(embed_dims=32, num_heads=4, feedforward_channels=48),
-    ),
-    Case(
         "dgl_2785",
         "HGTLayer",
         "dmlc/dgl#2785",
@@ -226,22 +219,6 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
             own = torch.cat([context[h].view(H, -1)[h] for h in range(H)])
             expected[view, joint] = m.output_proj(own)
     return m(x, places, maps), expected
-
-
-@proves("paddle3d_235")
-def _(module: Any) -> tuple[Tensor, Tensor]:
-    m = made(module.DetrTransformerDecoderLayer, C, H, 24)
-    x, place, bev = tokens(), tokens(), tokens(B, 9, C)
-    hidden = torch.zeros(T, T, dtype=torch.bool)
-    hidden[:2, 2:], hidden[2:, :2] = True, True
-
-    def seen(block: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None = None) -> Tensor:
-        a = block.attn
-        return a.out_proj(attended(a.q_proj(q), a.k_proj(k), a.v_proj(v), keep))
-
-    y = m.norms[0](x + seen(m.self_attn, x + place, x + place, x, torch.logical_not(hidden)))
-    y = m.norms[1](y + seen(m.cross_attn, y + place, bev, bev))
-    return m(x, bev, place, hidden), m.norms[2](y + m.ffn(y))
 
 
 @proves("dgl_2785")
