@@ -65,16 +65,16 @@ repositories before they were checked. A class counts as blamed if a bug was rep
 | repositories: language, speech, recommenders, series, further ones | 16 | 4 | 3 of 5 | 2 of 7 |
 | repositories: images, video, graphs, points, games, further ones | 16 | 4 | 0 of 7 | 1 of 5 |
 
-No command prints these figures: the modules are other people's, and stay outside this repository. In the row of
-the 78 packages, the 179 are all classes that could be called; a bug was reported in 63 of them, and a reader of
-their code found 22 of these reports, or a part of them, to be false. With an example of its inputs, all 28 classes
-of the row before could be called, 2 of 14 sound ones were blamed, and 11 of 14 bugs were named; of the 24 classes of
-the row after, 23 could be called so, none of 15 sound ones was blamed, and 5 of 8 bugs were named. In the row of the 62 packages, the 43 are all
-classes that could be called; a bug was reported in 9 of them, and 4 of these reports were false: masks that a module
-keeps as frozen parameters (2), a layer of PyTorch's whose tokens come first, and a class that is no attention. The
-bugs of the last two rows are rarely those of a catalogue: parameters that the first call makes, a return inside a
-loop, a term of the scores that cancels, half of the values twice. With an example, 29 of these 32 classes could be
-called, 2 of 14 sound ones were blamed, and 5 of 15 bugs were named.
+No command prints these figures: the modules are other people's, and stay outside this repository. In the row of the
+78 packages, the 179 are all classes that could be called; a bug was reported in 63 of them, and a reader of their
+code found 22 of these reports, or a part of them, to be false. With an example of its inputs, all 28 classes of the
+row before could be called, 2 of 14 sound ones were blamed, and 11 of 14 bugs were named; of the 24 classes of the row
+after, 23 could be called so, none of 15 sound ones was blamed, and 5 of 8 bugs were named. In the row of the 62
+packages, the 43 are all classes that could be called; a bug was reported in 9 of them, and 4 of these reports were
+false: masks that a module keeps as frozen parameters (2), a layer of PyTorch's whose tokens come first, and a class
+that is no attention. The bugs of the last two rows are rarely those of a catalogue: parameters that the first call
+makes, a return inside a loop, a term of the scores that cancels, half of the values twice. With an example, 29 of
+these 32 classes could be called, 2 of 14 sound ones were blamed, and 5 of 15 bugs were named.
 
 Nearly all of these alarms are mended: scores along single axes of an image or a volume, a scale that is off by
 default, sequences shorter than a convolution or than the number of scores that are kept, signs of distances taken for
