@@ -1158,3 +1158,21 @@ class HandingOnWrongly(HandingOn):
     """A layer around it."""
 
     part = Negating
+
+
+class InLongBlocks(nn.Module):
+    """Takes no fewer tokens than a block has, and unpacks a slice of the shape."""
+
+    def __init__(self, dim=24, heads=4, block=128):
+        super().__init__()
+        self.heads, self.block = heads, block
+        self.qkv = nn.Linear(dim, 3 * dim)
+
+    def forward(self, x):
+        _, n = x.shape[:2]
+        q, k, v = (
+            t.permute(0, 2, 1).unflatten(1, (self.heads, -1)).mT for t in self.qkv(x).chunk(3, -1)
+        )
+        levels = int(math.log2(n // self.block)) + 1
+        scores = q @ k.mT / (levels * q.shape[-1] ** 0.5)
+        return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)

@@ -317,3 +317,8 @@ def test_a_part_that_gets_the_mask_says_what_it_means():
     assert mask.declared is False
     assert not check(foreign.HandingOn).bugs
     assert [bug.name for bug in check(foreign.HandingOnWrongly).bugs] == ["mask-inverted"]
+
+
+def test_a_leading_slice_of_a_shape_says_nothing_of_the_number_of_axes():
+    with pytest.raises(ArgumentError, match="math domain error"):
+        check(foreign.InLongBlocks)

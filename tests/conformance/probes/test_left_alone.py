@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from heedful import check
+from heedful.errors import ArgumentError
 
 
 class Pixels(nn.Module):
@@ -131,6 +132,59 @@ class Memory(nn.Module):
         return (scores.softmax(-1)[..., None] * self.values(slots)).sum(-2)
 
 
+class OfGroups(nn.Module):
+    """Self-attention applied along the batch axis: the series of a group attend to each other."""
+
+    def __init__(self, dim: int = 24) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+
+    def forward(self, x, groups=None):
+        B, _, C = x.shape
+        q, k, v = self.qkv(x.transpose(0, 1)).chunk(3, -1)
+        scores = q @ k.mT / C**0.5
+        if groups is not None:
+            scores = scores.masked_fill(groups.view(1, B) != groups.view(B, 1), -torch.inf)
+        return self.out(scores.softmax(-1) @ v).transpose(0, 1)
+
+
+class NonCausalAttention(nn.Module):
+    def __init__(self, dim: int = 24) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return self.out(torch.softmax(q @ k.mT / x.shape[-1] ** 0.5, -1) @ v)
+
+
+class InChunks(NonCausalAttention):
+    """Chunks of 64 tokens attend to those before them; there are none for fewer tokens."""
+
+    def forward(self, x):
+        B, T, C = x.shape
+        if T < 64:
+            return torch.zeros_like(x)
+        q, k, v = self.qkv(x[:, : T - T % 64].view(-1, 64, C)).chunk(3, -1)
+        mixed = torch.softmax(q @ k.mT / C**0.5, -1) @ v
+        return nn.functional.pad(self.out(mixed).view(B, -1, C), (0, 0, 0, T % 64))
+
+
+class WithState(nn.Module):
+    """A step of a decoder that reads what its callers set before the first step."""
+
+    def __init__(self, dim: int = 24) -> None:
+        super().__init__()
+        self.q, self.k = nn.Linear(dim, dim), nn.Linear(dim, dim)
+
+    def init_states(self, memory):
+        self.previous = memory.new_zeros(memory.shape[:2])
+
+    def forward(self, x):
+        scores = self.q(x) @ self.k(x).mT / x.shape[-1] ** 0.5
+        return (scores + self.previous[:, None]).softmax(-1) @ x
+
+
 class Late(nn.Module):
     """Pools tokens by weights whose parameters the first call makes."""
 
@@ -163,6 +217,8 @@ class Lazy(nn.Module):
     [
         (Memory, None),
         (Late, None),
+        (OfGroups, None),
+        (NonCausalAttention, None),
         (Lazy, None),
         (Voxels, None),
         (Pixels, torch.randn(2, 16, 4, 4)),
@@ -202,3 +258,12 @@ def test_torn_voxels_are_found():
 def test_rotated_queries_alone_are_a_suspicion_in_cross_attention():
     names = {it.name: it.level for it in check(Reading).findings}
     assert names["rotary-mismatch"] == "suspicious"
+
+
+def test_an_attribute_that_a_caller_sets_by_another_method_is_no_missing_name():
+    with pytest.raises(ArgumentError, match="previous"):
+        check(WithState)
+
+
+def test_an_attention_that_so_few_tokens_do_not_reach_is_not_ignored():
+    assert "attention-ignored" not in [bug.name for bug in check(InChunks).bugs]

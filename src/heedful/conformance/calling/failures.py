@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import dis
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,10 +27,10 @@ from heedful.conformance.calling.exceptions import (
     raising_line,
     unequal_sizes,
 )
-from heedful.conformance.calling.layouts import likely_layouts, unpacked_ranks
+from heedful.conformance.calling.layouts import PATTERNS, likely_layouts, unpacked_ranks
 from heedful.conformance.calling.target import Target, is_required, made_parameters
 from heedful.conformance.recording.assignments import variables_read
-from heedful.conformance.recording.source import parsed_file
+from heedful.conformance.recording.source import methods_of, parsed_file
 from heedful.errors import ArgumentError
 
 SIZES = ((3, 5), (4, 8), (2, 16))  # B and T at which a call must fail alike to prove a bug
@@ -84,9 +85,20 @@ def is_missing_name(error: BaseException) -> bool:
     if isinstance(owner, ModuleType):  # the parts of torch in C differ between machines
         return owner.__name__ != "torch._C"
     if isinstance(owner, nn.Module):
-        return not any(error.name in vars(cls) for cls in type(owner).__mro__)
+        known = any(error.name in vars(cls) for cls in type(owner).__mro__)
+        return not known and not _is_set_before(owner, error.name)
     return isinstance(owner, Tensor) and (
         owner.grad_fn is not None or not _is_argument(owner, frame)
+    )
+
+
+def _is_set_before(module: nn.Module, name: str) -> bool:
+    """Check whether a method that callers call before `forward`, such as init_states, sets an attribute."""
+    methods = (it for it in methods_of(module) if it.__name__ not in ("__init__", "forward"))
+    return any(
+        it.opname == "STORE_ATTR" and it.argval == name
+        for method in methods
+        for it in dis.get_instructions(method)
     )
 
 
@@ -164,7 +176,7 @@ def proof_of_bug(failures: Sequence[FailedCall]) -> BaseException | None:
     if first is not None or failures[0].caller.target.guessed:
         return first
     target = failures[0].caller.target
-    layouts, ranks = likely_layouts(target.callee), unpacked_ranks(target.callee)
+    layouts, ranks = likely_layouts(target.callee), unpacked_ranks(target.callee, PATTERNS)
     errors: list[BaseException] = []
     for caller in (failure.caller for failure in failures):
         if caller.convention.guessed or (layouts.declared and caller.layout == layouts.tokens[1]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -22,6 +22,7 @@ DOCUMENTED_SHAPE: re.Pattern[str] = re.compile(
 DISTANCES: re.Pattern[str] = re.compile(r"\b2\s*\*?\s*(t|n|l|s|time|len|length|seq)\w*\s*-\s*1$")
 """A number of distances between tokens, such as 2 * T_1 - 1, in lower case."""
 DISTANCE_AXIS = "R"
+PATTERNS = ("einsum", "rearrange", "reduce", "repeat")  # functions whose patterns name axes
 CHANNELS_FIRST = "B T"  # such as (batch, features, time)
 QUERY = rf"({'|'.join(names.QUERIES)})"
 
@@ -165,20 +166,21 @@ def _documented_axis(text: str) -> str:
     return next((letters[word] for word in words if word in letters), " ")
 
 
-def unpacked_ranks(target: Callable[..., Any]) -> set[int]:
-    """Return the numbers of axes that a target's source gives to tensors: by unpacking shapes, or in einsum."""
-    ranks = {len(variables) for variables in _unpacked_shapes(target)}
+def unpacked_ranks(target: Callable[..., Any], functions: Sequence[str] = ("einsum",)) -> set[int]:
+    """Return the numbers of axes that a target's source gives to tensors, by unpacking shapes or in patterns.
+
+    Args:
+        target: A module or function.
+        functions: The names of functions whose patterns count.
+    """
+    ranks = {len(variables) for variables in _unpacked_shapes(target, slices=False)}
     for tree in _syntax_trees(target):
         for node in ast.walk(tree):
             match node:
-                case ast.Call(func=ast.Attribute(attr="einsum") | ast.Name(id="einsum")):
-                    ranks |= {
-                        len(operand.replace(" ", ""))
-                        for it in node.args
-                        if isinstance(it, ast.Constant) and "->" in str(it.value)
-                        for operand in str(it.value).partition("->")[0].split(",")
-                        if "." not in operand
-                    }
+                case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
+                    for pattern in node.args if name in functions else ():
+                        if isinstance(pattern, ast.Constant) and "->" in str(pattern.value):
+                            ranks |= set(_ranks_in(str(pattern.value), einsum=name == "einsum"))
     return ranks
 
 
@@ -206,34 +208,47 @@ def _axes(variables: list[str]) -> str:
     )
 
 
-def _unpacked_shapes(target: Callable[..., Any]) -> Iterator[list[str]]:
-    """Yield the variables into which a target's source unpacks shapes, those of `forward` first."""
+def _ranks_in(pattern: str, *, einsum: bool) -> Iterator[int]:
+    """Yield the numbers of axes of the operands in a pattern of einsum, or of the one of einops, without ellipses."""
+    for operand in pattern.partition("->")[0].split(","):
+        if "." not in operand:
+            axes = re.sub(r"\(.*?\)", "x", operand)
+            yield len(operand.replace(" ", "")) if einsum else len(axes.split())
+
+
+def _unpacked_shapes(target: Callable[..., Any], *, slices: bool = True) -> Iterator[list[str]]:
+    """Yield the variables into which a target's source unpacks shapes, those of `forward` first.
+
+    Args:
+        target: A module or function.
+        slices: Whether leading slices of shapes count, too.
+    """
     for tree in _syntax_trees(target):
         for node in ast.walk(tree):
             match node:
                 case ast.Assign(targets=[ast.Tuple(elts=elements)], value=value) if _is_shape(
-                    value
+                    value, slices=slices
                 ):
                     yield [it.id if isinstance(it, ast.Name) else "" for it in elements]
                 case ast.Assign(
                     targets=[ast.Tuple(elts=elements)],
                     value=ast.Tuple(elts=[ast.Starred(value=value), *others]),
-                ) if _is_shape(value):  # b, n, c, h = *x.shape, heads
+                ) if _is_shape(value, slices=slices):  # b, n, c, h = *x.shape, heads
                     axes = elements[: len(elements) - len(others)]
                     yield [it.id if isinstance(it, ast.Name) else "" for it in axes]
                 case ast.Assign(
                     targets=[ast.Tuple(elts=elements)], value=ast.Tuple(elts=[*sizes])
-                ) if [_axis_of_size(size) for size in sizes] == [*range(len(elements))]:
+                ) if slices and [_axis_of_size(it) for it in sizes] == [*range(len(elements))]:
                     yield [it.id if isinstance(it, ast.Name) else "" for it in elements]
 
 
-def _is_shape(node: ast.expr) -> bool:
-    """Check whether an expression is `x.shape` or `x.size()`, or a leading slice of either."""
+def _is_shape(node: ast.expr, *, slices: bool) -> bool:
+    """Check whether an expression is `x.shape` or `x.size()`, or perhaps a leading slice of either."""
     match node:
         case ast.Attribute(attr="shape") | ast.Call(func=ast.Attribute(attr="size"), args=[]):
             return True
-        case ast.Subscript(value=value, slice=ast.Slice(lower=None)):
-            return _is_shape(value)
+        case ast.Subscript(value=value, slice=ast.Slice(lower=None)) if slices:
+            return _is_shape(value, slices=slices)
     return False
 
 

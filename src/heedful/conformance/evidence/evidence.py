@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cache, cached_property
 
@@ -17,9 +18,15 @@ from heedful.conformance.evidence.expectations import Expectations, Expected, ex
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.observation import Observation
+from heedful.conformance.recording.source import prose_about
 
 CHANGED = 2
 """The token that is changed where one token is enough. It is neither the first nor the last one."""
+
+ALONG_BATCH: re.Pattern[str] = re.compile(
+    r"\b(attention|attend(s|ing)?|applied|operates?)\b[^.]{0,30} (along|across|over) the batch\b"
+)
+"""What code says in words, in lower case, if its sequences are meant to attend to each other."""
 
 BATCH, TOKENS, PIXELS, VOXELS = 3, 7, 10, 20
 """Sizes unlike those that targets are built with, so that axes can be told apart by their sizes."""
@@ -145,6 +152,11 @@ class Evidence:
         """Whether some output changes when another token does."""
         own = torch.eye(self.inputs.sizes[1], dtype=torch.bool)
         return bool((self.influence[0, :, 0] & ~own).any())
+
+    @property
+    def is_along_batch(self) -> bool:
+        """Whether the code says that its sequences are meant to attend to each other."""
+        return ALONG_BATCH.search(prose_about(self.subject.target.callee)) is not None
 
     @cached_property
     def of_second_sequence(self) -> Evidence | None:

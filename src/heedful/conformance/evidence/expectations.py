@@ -22,6 +22,10 @@ from heedful.conformance.recording.source import prose_about
 from heedful.errors import ArgumentError
 from heedful.observation import Step
 
+# "NonCausalAttention" and "acausal_mixer" say the opposite.
+CAUSAL_NAME: re.Pattern[str] = re.compile(
+    r"(?<!non)(?<!non_)(?<!not)(?<!not_)(?<!un)(?<!\ba)causal", re.IGNORECASE
+)
 PREFIX: re.Pattern[str] = re.compile(r"\bprefix|bidirectional attention")
 """Words that announce that some tokens see all others, in lower case."""
 
@@ -113,7 +117,7 @@ def _causal(subject: Subject, expected: Expected, baseline: Observation) -> tupl
     has_triangle = any(map(is_triangular, _possible_masks(subject.module, baseline)))
     if not mask_is_an_argument and has_triangle and not _adds_later_keys(baseline):
         return True, "it builds a triangular mask"
-    if "causal" in subject.name.lower() and not is_after_prefix(subject.target):
+    if CAUSAL_NAME.search(subject.name) and not is_after_prefix(subject.target):
         return True, "its name says that it is"
     return None, ""
 

@@ -135,6 +135,8 @@ def _answer(
             "of others: a view mixes tokens."
         )
     elif length == B and length != T and mixes_sequences(evidence.subject, evidence.inputs):
+        if evidence.is_along_batch:
+            return None
         name = "batch-mixed"
         proof = f"The scores compare the {B} sequences of the batch with each other, not the {T} tokens."
     elif mixing is not None and (_computes(mixing) or _copies(evidence, mixing)):

@@ -11,6 +11,7 @@ from heedful.conformance.recording.assignments import last_return
 from heedful.conformance.recording.call_sites import line_overwriting_result
 from heedful.conformance.recording.dataflow import PRODUCTS, ancestors, is_projection, unused_steps
 from heedful.conformance.recording.differences import differing_entries
+from heedful.conformance.recording.early_returns import returned_early
 from heedful.conformance.recording.observation import tensor_of
 from heedful.conformance.recording.source import SourceLine, functions_of
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -39,6 +40,8 @@ def token_mixing(evidence: Evidence) -> Iterator[Finding | Fact]:
         return  # the weight of a single key is 1, whatever the query is
     if not influence.any() and _has_single_key(evidence):
         return
+    if not influence.any() and returned_early(steps):
+        return  # with so few tokens, or without an argument, nothing is computed
     if not influence.any():
         proof = "Changing any token does not change the output."
     elif _returns_tokens(evidence):
