@@ -1176,3 +1176,91 @@ class InLongBlocks(nn.Module):
         levels = int(math.log2(n // self.block)) + 1
         scores = q @ k.mT / (levels * q.shape[-1] ** 0.5)
         return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+class OfWiderState(nn.Module):
+    """Sums features by the scores that a wider state gives them, as a decoder of captions (Wang et al. 2018)."""
+
+    def __init__(self, hidden_size, feat_size, bottleneck_size):
+        super().__init__()
+        self.of_hidden = nn.Linear(hidden_size, bottleneck_size)
+        self.of_feats = nn.Linear(feat_size, bottleneck_size)
+        self.score = nn.Linear(bottleneck_size, 1)
+
+    def forward(self, hidden, feats):
+        keys = self.of_feats(feats)
+        scores = self.score((self.of_hidden(hidden).unsqueeze(1).expand_as(keys) + keys).tanh())
+        return (feats * scores.softmax(1)).sum(1)
+
+
+class OfLocation(nn.Module):
+    """Sees where it has looked before, in the weights of the last step and the sums of all (Shen et al. 2018)."""
+
+    def __init__(
+        self, query_dim: int, memory_dim: int, attention_dim: int, n_filters: int, kernel_size: int
+    ):
+        super().__init__()
+        self.of_query = nn.Linear(query_dim, attention_dim)
+        self.of_memory = nn.Linear(memory_dim, attention_dim)
+        self.seen = nn.Conv1d(2, n_filters, kernel_size, padding=(kernel_size - 1) // 2)
+        self.of_seen, self.score = nn.Linear(n_filters, attention_dim), nn.Linear(attention_dim, 1)
+
+    def forward(self, state, memory, attention_weights_cat):
+        """
+        state: Tensor
+        - (batch_size, query_dim)
+        memory: Tensor
+        - (batch_size, n_ctx, memory_dim)
+        attention_weights_cat: Tensor
+        - (batch_size, 2, n_ctx)
+        """
+        seen = self.of_seen(self.seen(attention_weights_cat).mT)
+        scores = self.score((self.of_query(state)[:, None] + self.of_memory(memory) + seen).tanh())
+        weights = scores.squeeze(-1).softmax(-1)
+        return (weights[:, None] @ memory).squeeze(1), weights
+
+
+class OfProjectedDistances(nn.Module):
+    """Adds scores of distances, which a call gives as vectors, 2 T - 1 of them (Dai et al. 2019)."""
+
+    def __init__(self, n_heads, d_model):
+        super().__init__()
+        self.heads = n_heads
+        self.qkv, self.of_distance = nn.Linear(d_model, 3 * d_model), nn.Linear(d_model, d_model)
+
+    def forward(self, x, pos):
+        split = (-1, (self.heads, x.shape[-1] // self.heads))
+        q, k, v = (it.unflatten(*split).transpose(1, 2) for it in self.qkv(x).chunk(3, -1))
+        distances = self.of_distance(pos).unflatten(*split).transpose(1, 2)
+        T = (pos.size(1) + 1) // 2
+        places = torch.arange(T)
+        index = (places - places[:, None] + T - 1).expand(*q.shape[:2], T, T)
+        scores = q @ k.mT + (q @ distances.mT).gather(-1, index)
+        return ((scores / q.shape[-1] ** 0.5).softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+class OfHops(nn.Module):
+    """Returns several rows of weights for each sentence, and no sum of its words (Lin et al. 2017)."""
+
+    def __init__(self, hidden_size, inner, hops):
+        super().__init__()
+        self.inner, self.score = nn.Linear(hidden_size, inner), nn.Linear(inner, hops)
+
+    def forward(self, words, lengths):
+        hidden = torch.arange(words.shape[1]) >= lengths[:, None]
+        scores = self.score(self.inner(words).tanh()).masked_fill(hidden[..., None], -torch.inf)
+        return scores.softmax(1).mT
+
+
+class InsistingOnAxes(nn.Module):
+    """Refuses tokens without rows and columns, and takes no shape apart."""
+
+    def __init__(self, dim, num_heads):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(dim, num_heads, batch_first=True)
+
+    def forward(self, x):
+        if x.dim() != 4:
+            raise ValueError(f"received {x.dim()} axes")
+        y = x.flatten(1, 2)
+        return self.attention(y, y, y)[0].view_as(x)

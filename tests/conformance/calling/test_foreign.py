@@ -78,6 +78,11 @@ from heedful.errors import ArgumentError
         foreign.OfEncoderLayer,
         foreign.Translator,
         foreign.OfScaledVideo,
+        foreign.OfWiderState,
+        foreign.OfLocation,
+        foreign.OfProjectedDistances,
+        foreign.OfHops,
+        foreign.InsistingOnAxes,
     ],
     ids=lambda it: getattr(it, "__name__", type(it).__name__),
 )

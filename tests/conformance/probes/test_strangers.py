@@ -333,6 +333,119 @@ LARGEST = (
 """
 )
 
+# The pixels of each column, and of each row, meet in one softmax, whose weights are applied in half precision.
+CROSSING = (
+    HEAD
+    + """
+    def __init__(self, dim=16):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Conv2d(dim, size, 1) for size in (2, 2, dim))
+
+    def forward(self, x):
+        rows, columns = x.shape[2:]
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        of_columns = q.permute(0, 3, 2, 1).flatten(0, 1), k.permute(0, 3, 1, 2).flatten(0, 1)
+        of_rows = q.permute(0, 2, 3, 1).flatten(0, 1), k.permute(0, 2, 1, 3).flatten(0, 1)
+        above = torch.bmm(*of_columns).masked_fill(torch.eye(rows, dtype=torch.bool), -torch.inf)
+        above = above.unflatten(0, (len(x), columns)).transpose(1, 2)
+        beside = torch.bmm(*of_rows).unflatten(0, (len(x), rows))
+        weights = torch.cat([above, beside], 3).softmax(3)
+        of_column = weights[..., :rows].permute(0, 2, 1, 3).flatten(0, 1)
+        of_row = weights[..., rows:].flatten(0, 1)
+        values = v.permute(0, 3, 1, 2).flatten(0, 1), v.permute(0, 2, 1, 3).flatten(0, 1)
+        down = torch.bmm(values[0].half(), of_column.mT.half()).unflatten(0, (len(x), columns))
+        along = torch.bmm(values[1].half(), of_row.mT.half()).unflatten(0, (len(x), rows))
+        return x + (down.permute(0, 2, 3, 1) + along.permute(0, 2, 1, 3)).to(x.dtype)
+"""
+)
+# A decoder sums the words by the scores of its state, which are not scaled (Luong et al. 2015).
+DECODER = (
+    HEAD
+    + """
+    def __init__(self, dim=16):
+        super().__init__()
+        self.of_words, self.gates, self.of_state = nn.Linear(dim, dim), nn.Linear(dim, 4 * dim), nn.Linear(dim, dim)
+        self.out = nn.Linear(2 * dim, dim)
+
+    def forward(self, words):
+        words, hidden, outputs = self.of_words(words), words.mean(1), []
+        cell = torch.zeros_like(hidden)
+        for _ in range(3):
+            entered, forgotten, new, shown = self.gates(hidden).chunk(4, 1)
+            cell = forgotten.sigmoid() * cell + entered.sigmoid() * new.tanh()
+            state = shown.sigmoid() * cell.tanh()
+            weights = torch.bmm(words, self.of_state(state).unsqueeze(2)).squeeze(2).softmax(1)
+            context = torch.bmm(weights.unsqueeze(1), words).squeeze(1)
+            hidden = self.out(torch.cat([context, state], 1)).tanh()
+            outputs.append(hidden)
+        return torch.stack(outputs, 1)
+"""
+)
+# Memory is taken as it is, and filled block by block.
+BLOCKS = (
+    HEAD
+    + """
+    def __init__(self, dim=16, block=4):
+        super().__init__()
+        self.block, self.qkv = block, nn.Linear(dim, 3 * dim)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).relu().chunk(3, -1)
+        out = torch.empty_like(v)
+        for start in range(0, x.shape[1], self.block):
+            rows = slice(start, start + self.block)
+            out[:, rows] = q[:, rows] @ (k.mT @ v)
+        return out
+"""
+)
+# The words to say are given in training alone.
+TAUGHT = (
+    HEAD
+    + """
+    def __init__(self, dim=16, vocab_size=30):
+        super().__init__()
+        self.words, self.qkv = nn.Embedding(vocab_size, dim), nn.Linear(dim, 3 * dim)
+
+    def forward(self, x, targets=None):
+        if self.training:
+            x = x + self.words(targets).mean(1, keepdim=True)
+        return F.scaled_dot_product_attention(*self.qkv(x).chunk(3, -1))
+"""
+)
+# Who walks where: the steps of each person attend to each other.
+WALKS = (
+    HEAD
+    + """
+    def __init__(self, dim=16):
+        super().__init__()
+        self.qkv = nn.Linear(dim, 3 * dim)
+
+    def forward(self, x):
+        batch, time, people, dim = x.size()
+        y = x.transpose(1, 2).reshape(batch * people, time, dim)
+        y = F.scaled_dot_product_attention(*self.qkv(y).chunk(3, -1))
+        return y.view(batch, people, time, dim).transpose(1, 2)
+"""
+)
+# The keys that may be chosen, if not all of them.
+CHOOSING = (
+    HEAD
+    + """
+    def __init__(self, dim=16):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(dim, dim) for _ in range(3))
+
+    def forward(self, x, mask=None):
+        scores = self.q(x) @ self.k(x).mT / x.shape[-1] ** 0.5
+        if mask is not None:
+            scores = scores.masked_fill(mask[:, None] == 0, -torch.inf)
+        weights = scores.softmax(-1)
+        if mask is not None and mask.sum(-1).min() == 0:
+            weights = weights.nan_to_num()
+        return weights @ self.v(x)
+"""
+)
+
 EXAMPLES = {
     GATED: lambda: torch.randn(7, 16),
     GRAPH: _edges,
@@ -374,9 +487,16 @@ def bugs_of(folder, source, options):
         TABLE,
         MIXED,
         LARGEST,
+        CROSSING,
+        DECODER,
+        BLOCKS,
+        TAUGHT,
+        WALKS,
+        CHOOSING,
     ],
     ids=(
-        "segments gated ahead graph video images patches folded relative local dialogue table mixed largest".split()  # noqa: SIM905
+        "segments gated ahead graph video images patches folded relative local dialogue table mixed largest "  # noqa: SIM905
+        "crossing decoder blocks taught walks choosing".split()
     ),
 )
 def test_sound_modules_are_left_alone(tmp_path, source):
@@ -414,6 +534,21 @@ def test_sound_modules_are_left_alone(tmp_path, source):
             "heads-mixed-split",
             "x.view(B, self.heads",
         ),
+        (
+            BLOCKS,
+            "range(0, x.shape[1], self.block)",
+            "range(0, x.shape[1] // self.block * self.block, self.block)",
+            "output-not-finite",
+            "torch.empty_like(v)",
+        ),
+        (
+            WALKS,
+            "x.transpose(1, 2).reshape(batch * people, time, dim)",
+            "x.reshape(batch * people, time, dim)",
+            "heads-mixed-split",
+            "x.reshape(batch * people",
+        ),
+        (CHOOSING, "mask is not None and mask.sum", "mask.sum", "crashes", "if mask.sum"),
     ],
 )
 def test_mistakes_are_named(tmp_path, source, old, new, name, line):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from itertools import product
 from typing import Any
@@ -24,6 +25,7 @@ from heedful.conformance.calling.roles import (
 )
 from heedful.conformance.calling.rotary_tables import PositionTable, rotary_table, rotary_tables
 from heedful.conformance.calling.target import Target
+from heedful.conformance.recording.source import parsed
 from heedful.errors import ArgumentError
 
 OF_TOKENS = (*names.QUERIES, *names.KEYS, *names.VALUES, *names.CONTEXTS, *names.MEMORIES)
@@ -149,7 +151,7 @@ def _constant(target: Target, name: str, allow_unknown: bool) -> Any:
     Raises:
         ArgumentError: The name is not a conventional one.
     """
-    if name in names.START_POSITIONS:
+    if name in names.START_POSITIONS and not (allow_unknown and _is_tensor(target, name)):
         return 0
     if name in names.CAUSAL:
         return False
@@ -170,6 +172,17 @@ def _constant(target: Target, name: str, allow_unknown: bool) -> Any:
         received="no value, and the name is not a conventional one",
         remedy=f"Give an example of all the arguments: {example_with()}.",
     )
+
+
+def _is_tensor(target: Target, name: str) -> bool:
+    """Check whether a target's own code reads what only a tensor has of an argument, such as `pos.shape`."""
+    source = parsed(target.forward)
+    for node in () if source is None else ast.walk(source.tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id=read), attr=attribute) if read == name:
+                if hasattr(torch.Tensor, attribute) and not hasattr(int, attribute):
+                    return True
+    return False
 
 
 def head_size_of(module: nn.Module | None) -> int:

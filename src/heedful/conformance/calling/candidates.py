@@ -135,18 +135,19 @@ def _bases(
 def of_one_query(
     module: nn.Module | None, tokens: tuple[str, ...], most: int, query: str
 ) -> Iterator[CallingConvention]:
-    """Yield conventions in which one argument is one vector for each sequence, such as a decoder's state."""
-    others = [name for name in tokens if name != query]
+    """Yield conventions in which one argument is one vector for each sequence, such as a decoder's state.
+
+    The vector is as wide as the tokens, or else of another width.
+    """
+    others = tuple(name for name in tokens if name != query)
     widths = [] if module is None else widths_of(module)[:most]
-    for width in dict.fromkeys([*widths, WIDTH]) if others else ():
-        yield CallingConvention(
-            "(B, T, C)",
-            tuple(others),
-            (width,),
-            constants={query: one_vector(width)},
-            same_tokens=True,
-            guessed=True,
-        )
+    widths += [WIDTH] * (WIDTH not in widths)
+    for own, width in (*zip(widths, widths, strict=True), *permutations(widths, 2)):
+        if others:
+            constants = {query: one_vector(own)}
+            yield CallingConvention(
+                "(B, T, C)", others, (width,), constants=constants, same_tokens=True, guessed=True
+            )
 
 
 def _to_feature_maps(

@@ -50,7 +50,7 @@ OWN_FAULT: re.Pattern[str] = re.compile(
 NO_SEQUENCE: re.Pattern[str] = re.compile(
     r"'int' object is not (subscriptable|iterable)|'int' has no len"
 )
-PATCH, SHIFT = 2, 2
+PATCH, SHIFT, KERNEL = 2, 2, 3
 SIDES = (3, 3)  # of a window of pixels
 IMAGE_SIDE = 2 * WINDOW  # of an image that is cut into windows
 QUOTED: re.Pattern[str] = re.compile(r"'(\w+)'")
@@ -77,6 +77,7 @@ VALUES: Mapping[Names, Any] = {
     names.IMAGE_SIDES: IMAGE_SIDE,
     names.PATCHES: PATCH,
     names.SHIFTS: SHIFT,
+    names.KERNELS: KERNEL,
     names.DEVICES: torch.device("cpu"),
     names.DTYPES: torch.float32,
 }

@@ -278,12 +278,17 @@ def _pools(result: object, B: int, T: int, *, weights: bool) -> bool:
         result: What the target returns.
         B: The number of sequences.
         T: The number of tokens.
-        weights: Whether a row may be the weights of the tokens, (B, T), (B, 1, T) or (B, T, 1).
+        weights: Whether a row may be the weights of the tokens, (B, T), (B, 1, T) or (B, T, 1), or several such rows,
+            (B, R, T), each with a sum of 1.
     """
     output = next(output_candidates(result), None)
     if output is None or output.shape[:1] != (B,):
         return False
-    return T not in output.shape or (weights and output.shape in ((B, T), (B, 1, T), (B, T, 1)))
+    if T not in output.shape or (weights and output.shape in ((B, T), (B, 1, T), (B, T, 1))):
+        return True
+    several = output.dim() == 3 and output.shape[1] != T == output.shape[2]
+    sums = output.sum(-1)
+    return weights and several and torch.allclose(sums, torch.ones_like(sums))
 
 
 def _is_exact(trace: Trace) -> bool:

@@ -21,6 +21,7 @@ NEXT_ENTRY: re.Pattern[str] = re.compile(
 # An entry whose description goes on below it: `name : type` in the style of NumPy, or `name: ` or `name (type): `,
 # unlike a title.
 ENTRY: re.Pattern[str] = re.compile(r"\s*(\w+ : \S|[a-z]\w*( \([^)]*\))?:( |$))")
+SHAPE_BELOW: re.Pattern[str] = re.compile(r"\s*[-*] [(\[]")  # "- (batch, length)", below an entry
 SEVERAL: re.Pattern[str] = re.compile(r"\w+(, ?\w+)+\b")  # parameters that a comment is about
 # A comment behind a parameter on a line of its own, or behind the signature of a function of one mask.
 OF_PARAMETER: re.Pattern[str] = re.compile(r"^\s*(\w+)\s*(?:[:=][^#]*)?,?\s*#\s*(.*)$")
@@ -42,7 +43,8 @@ def _entries(docstring: str) -> list[str]:
     """Return the lines of a docstring, with the description below an entry at the end of the entry's line."""
     lines: list[str] = []
     for line in docstring.splitlines():
-        if lines and ENTRY.match(lines[-1]) and _indent(line) > _indent(lines[-1]):
+        below = lines and (_indent(line) > _indent(lines[-1]) or SHAPE_BELOW.match(line))
+        if below and ENTRY.match(lines[-1]):
             lines[-1] += f" {line.strip()}"
         else:
             lines.append(line)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from heedful.conformance.calling.convention import MAPS, CallingConvention
-from heedful.conformance.calling.exceptions import attempt
+from heedful.conformance.calling.exceptions import attempt, own_frames
 from heedful.conformance.calling.failures import FailedCall
 from heedful.conformance.calling.layouts import channel_axis
 from heedful.conformance.calling.target import Target, made_parameters
+from heedful.conformance.recording.source import contains_line, parsed_file
 
 SEQUENCE, SEQUENCE_AXES = "(B, T, C)", 3
 ASKED: tuple[re.Pattern[str], ...] = (
@@ -62,8 +64,30 @@ def _axes_asked_for(failures: Sequence[FailedCall]) -> Iterator[int]:
         text = attempt(lambda failure=failure: str(failure.error))
         if failure.caller.layout != SEQUENCE or not isinstance(text, str):
             continue
+        yield from _axes_demanded(failure.error)
         for said in filter(None, (pattern.search(text) for pattern in ASKED)):
             found = said.groupdict()
             yield int(found["wanted"]) + SEQUENCE_AXES - int(found.get("given", SEQUENCE_AXES))
         if past := PAST_LAST.search(text):
             yield SEQUENCE_AXES + int(past[2]) + 1 - int(past[1])
+
+
+def _axes_demanded(error: BaseException) -> Iterator[int]:
+    """Yield the number of axes in the condition that refused a call, as `if x.ndim != 4` or `assert x.dim() == 4`."""
+    frames = own_frames(error)
+    source = parsed_file(frames[-1][0].f_code.co_filename) if frames else None
+    for statement in () if source is None else source.statements():
+        if not isinstance(statement, ast.If | ast.Assert):
+            continue
+        body = statement.body if isinstance(statement, ast.If) else [statement]
+        if not any(contains_line(it, frames[-1][1]) for it in body):
+            continue
+        match statement.test:
+            case ast.Compare(
+                left=ast.Attribute(attr="ndim")
+                | ast.Call(func=ast.Attribute(attr="dim"))
+                | ast.Call(func=ast.Name(id="len"), args=[ast.Attribute(attr="shape")]),
+                ops=[ast.NotEq() | ast.Eq()],
+                comparators=[ast.Constant(value=int(axes))],
+            ):
+                yield axes

@@ -36,6 +36,19 @@ def seeded(seed: int = 0) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def uninitialised_as_nan() -> Iterator[None]:
+    """Fill the memory of torch.empty() with NaN, so that a run which reads some of it shows that."""
+    before = torch.are_deterministic_algorithms_enabled()
+    warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    # torch.use_deterministic_algorithms() would import the compiler, which takes a second.
+    torch._C._set_deterministic_algorithms(True, warn_only=not before or warns_only)
+    try:
+        yield
+    finally:
+        torch._C._set_deterministic_algorithms(before, warn_only=warns_only)
+
+
+@contextlib.contextmanager
 def restored(module: nn.Module | None) -> Iterator[None]:
     """Restore a module's attributes and buffers afterwards: empty caches, unchanged counters, dicts without new keys.
 

@@ -3,29 +3,52 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from heedful.conformance.calling.exceptions import describe_exception, own_frames
 from heedful.conformance.calling.failures import FailedCall, is_refusal
 from heedful.conformance.calling.target import Target
 from heedful.conformance.recording.assignments import variables_read
-from heedful.conformance.recording.source import names_in, parsed_file
+from heedful.conformance.recording.source import names_in, parsed, parsed_file
 
 
 def omitted_argument(target: Target, failures: Sequence[FailedCall]) -> str | None:
     """Return an argument, None by default, that failed calls ask for and did not get; None if they ask for none."""
-    omitted = {
+    for failure in failures:
+        convention = failure.caller.convention
+        given = {*convention.names, *convention.constants}
+        name = asked_for(failure.error, optional_arguments(target) - given)
+        if name is not None:
+            return name
+    return None
+
+
+def optional_arguments(target: Target) -> set[str]:
+    """Return the arguments of a target that are None by default."""
+    return {
         name
         for name, parameter in target.parameters.items()
         if parameter.default is None and name not in target.required
     }
-    for failure in failures:
-        convention = failure.caller.convention
-        given = {*convention.names, *convention.constants}
-        for name in _asked_for(failure.error):
-            if name in omitted - given:
-                return name
-    return None
+
+
+def asked_for(error: BaseException, omitted: Collection[str]) -> str | None:
+    """Return the first omitted argument that a failed call asks for; None if it asks for none."""
+    return next((name for name in _asked_for(error) if name in omitted), None)
+
+
+def may_be_none(target: Target, argument: str) -> bool:
+    """Check whether a target's own code compares an argument with None."""
+    source = parsed(target.forward)
+    for node in () if source is None else ast.walk(source.tree):
+        match node:
+            case ast.Compare(
+                left=ast.Name(id=name),
+                ops=[ast.Is() | ast.IsNot()],
+                comparators=[ast.Constant(value=None)],
+            ) if name == argument:
+                return True
+    return False
 
 
 def _asked_for(error: BaseException) -> Iterator[str]:

@@ -35,6 +35,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "bias": ("biases",), "alibi": ("biases",), "rope": ("rotary",), "rot": ("rotary",), "freq": ("rotary",),
     "cos": ("rotary",), "sin": ("rotary",), "pos": ("positions", "rotary", "tokens", "coordinates", "biases"),
     "cache": ("none",), "past": ("none",), "state": ("tokens", "none"), "index": ("positions",), "idx": ("positions",),
+    "weight": ("alignments",), "align": ("alignments",), "prev": ("alignments", "tokens"),
     "start": ("numbers",), "offset": ("numbers",), "height": ("heights", "sizes"), "width": ("widths", "sizes"),
 }  # fmt: skip
 # Words in the names of tokens, which are nothing else.
@@ -72,6 +73,8 @@ def likely_values(target: Target, name: str, head_size: int) -> Iterator[Value]:
     if "positions" in suggested and documented is None and _counts_distances(target):
         for width in _input_widths(target.module):
             yield _distances(f"1{DISTANCE_AXIS} ", width)
+    if "positions" in suggested and documented is None and _is_projected(target, name):
+        yield from position_vectors(target.module)
     if "positions" in suggested and documented == 3:
         yield from map(_embeddings, _input_widths(target.module))
     roles = ("tokens", "none") if OF_TOKENS.search(name.lower()) else (*suggested, *ROLES)
@@ -92,6 +95,18 @@ def _counts_distances(target: Target) -> bool:
                 op=ast.Sub(),
                 right=ast.Constant(value=1),
             ):
+                return True
+    return False
+
+
+def _is_projected(target: Target, argument: str) -> bool:
+    """Check whether a target's own code gives an argument alone to one of its layers, as `self.project(pos)`."""
+    source = parsed(target.forward)
+    for node in () if source is None else ast.walk(source.tree):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="self")), args=[ast.Name(id=given)]
+            ) if given == argument:
                 return True
     return False
 
@@ -188,6 +203,9 @@ def _values_in(
         case "squares":
             for form in ("(B, T, T)", "(T, T)"):
                 yield all_visible(form, torch.float64, true_keeps=True), form.count(",") + 1
+        case "alignments":  # the weights of the step before, and the sums of all before it
+            for form in ((), (2,), (1,)):
+                yield _even_weights(form), len(form) + 2
         case "lengths":
             yield lambda B, T, dtype: torch.full((B,), T), 1
         case "positions":
@@ -240,6 +258,11 @@ def no_bias(form: str) -> Callable[..., Tensor]:
         )
 
     return constant
+
+
+def _even_weights(axes: tuple[int, ...]) -> Callable[..., Tensor]:
+    """Return a function of (B, T, dtype) that makes equal weights of all tokens, with axes before theirs."""
+    return lambda B, T, dtype: torch.full((B, *axes, T), 1 / T, dtype=dtype)
 
 
 def one_vector(width: int) -> Callable[..., Tensor]:

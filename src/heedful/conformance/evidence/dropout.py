@@ -29,8 +29,7 @@ def dropout_steps(first: Observation, second: Observation) -> list[Step]:
     dropping = []
     for step in first.trace:
         changed = changed_entries(first, second, step)
-        uninitialised = step.operation.startswith(("empty", "new_empty"))
-        if changed is None or not changed.any() or uninitialised or step.index not in from_tokens:
+        if changed is None or not changed.any() or step.index not in from_tokens:
             continue
         reads_random = any(source.step in random for source in step.inputs)
         random.add(step.index)

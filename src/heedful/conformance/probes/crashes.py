@@ -9,6 +9,11 @@ import torch
 
 from heedful.conformance.calling.exceptions import attempt, describe_exception, raising_line
 from heedful.conformance.calling.failures import is_refusal
+from heedful.conformance.calling.omitted_arguments import (
+    asked_for,
+    may_be_none,
+    optional_arguments,
+)
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
@@ -20,14 +25,18 @@ from heedful.conformance.reporting.finding import Fact, Finding
 def crashes(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Run the same call, which works, in eval and in train mode, in float64 and in float32.
 
-    What the target itself refuses is no bug, and an example's tensors keep the dtype in which they were given.
+    What the target itself refuses is no bug, nor that it needs an optional argument which only the user knows. An
+    example's tensors keep the dtype in which they were given.
     """
     B, T = evidence.inputs.sizes
+    omitted = _omitted(evidence)
     dtypes = (evidence.subject.dtype, torch.float32)
     for dtype in dtypes[:1] if evidence.subject.convention.guessed else dtypes:
         for train in (False, True):
             error = attempt(lambda dtype=dtype, train=train: _run(evidence, dtype, train))
             if not isinstance(error, Exception) or is_refusal(error):
+                continue
+            if asked_for(error, omitted) is not None:
                 continue
             mode, dtype_name = "train" if train else "eval", str(dtype).removeprefix("torch.")
             yield Finding(
@@ -38,6 +47,13 @@ def crashes(evidence: Evidence) -> Iterator[Finding | Fact]:
                 raising_line(error),
             )
             return
+
+
+def _omitted(evidence: Evidence) -> set[str]:
+    """Return the arguments, None by default, that are not given, and that the code does not compare with None."""
+    target, given = evidence.subject.target, evidence.subject.arguments(evidence.inputs)
+    omitted = optional_arguments(target) - given.keys()
+    return {name for name in omitted if not may_be_none(target, name)}
 
 
 def fresh_subject(evidence: Evidence, dtype: torch.dtype, train: bool) -> tuple[Subject, Inputs]:

@@ -18,6 +18,7 @@ from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step
 
+UNINITIALISED: tuple[str, ...] = ("empty", "new_empty")
 SHORT = 1
 """A number of tokens at which statistics over the tokens may divide by zero."""
 
@@ -32,12 +33,13 @@ def finite_output(evidence: Evidence) -> Iterator[Finding | Fact]:
         B, T = inputs.sizes
         mode = "train" if subject.module is not None and subject.module.training else "eval"
         dtype_name = str(subject.dtype).removeprefix("torch.")
+        step = _first_step_not_finite(subject.record(inputs))
         yield Finding(
             "output-not-finite",
             "bug",
-            _proof(output),
+            _proof(output, step),
             f"{mode} mode, {dtype_name}, B = {B}, T = {T}",
-            _first_line_not_finite(subject.record(inputs)),
+            SourceLine.of(step),
         )
         return
 
@@ -50,15 +52,17 @@ def _runs(evidence: Evidence) -> Iterator[tuple[Subject, Inputs]]:
         yield evidence.subject, evidence.inputs.tokens(0, SHORT)
 
 
-def _proof(output: Tensor) -> str:
+def _proof(output: Tensor, step: Step | None) -> str:
     nan, infinite = int(output.isnan().sum()), int(output.isinf().sum())
     counts = [f"{nan} NaN"] * bool(nan) + [f"{infinite} infinite"] * bool(infinite)
     total = f"{output.numel()} entries"
-    return f"For finite inputs, the output has {' and '.join(counts)} among its {total}."
+    uninitialised = step is not None and step.operation.startswith(UNINITIALISED)
+    reason = " This memory is read before all of it is written, and counts as NaN." * uninitialised
+    return f"For finite inputs, the output has {' and '.join(counts)} among its {total}.{reason}"
 
 
-def _first_line_not_finite(observation: Observation) -> SourceLine | None:
-    """Return the line of the first step that makes the output NaN or infinite.
+def _first_step_not_finite(observation: Observation) -> Step | None:
+    """Return the first step that makes the output NaN or infinite.
 
     Starting from the last step whose value is not finite, go back while an input is not finite either. A softmax over
     −∞ only is left through its input, so that the line which hides all keys is reported.
@@ -71,7 +75,7 @@ def _first_line_not_finite(observation: Observation) -> SourceLine | None:
         if earlier is None:
             break
         step = earlier
-    return SourceLine.of(step)
+    return step
 
 
 def _is_not_finite(step: Step) -> bool:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import torch
+
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.attention_search import TRANSPOSING, find_attentions
 from heedful.conformance.evidence.designs import reads_other_tokens, reads_trained_numbers
@@ -20,6 +22,7 @@ from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Finding
 from heedful.observation import Step
 
+HALVES = (torch.float16, torch.bfloat16)
 TURNING: tuple[str, ...] = (*TRANSPOSING, "permute", "movedim", "rearrange")
 
 
@@ -42,11 +45,15 @@ def joined_scores(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _changes_on_the_way(evidence: Evidence, attention: RecordedAttention, join: Step) -> bool:
-    """Check whether more than a number or a bias of positions lies between the scores and the step that joins them."""
+    """Check whether more than a number or a bias of positions lies between the scores and the step that joins them.
+
+    Weights that lose digits afterwards cannot be compared, either.
+    """
     before = tuple(step for step in attention.chain if step.index < join.index)
     until_join = replace(attention, chain=before)
     return (
         any(step.operation in CAPS for step in before)
+        or any(step.dtype in HALVES for step in attention.chain)
         or reads_trained_numbers(evidence.baseline, until_join)
         or reads_other_tokens(evidence.baseline, until_join)
     )

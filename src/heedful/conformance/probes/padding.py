@@ -214,6 +214,8 @@ def _find_leak(
 
 def _compare_with_unpadded(evidence: Evidence, padded: Observation, keep: Tensor) -> _Change | None:
     """Return the first sequence whose output differs from that of its real tokens alone."""
+    if not evidence.baseline.output.isfinite().all():
+        return None  # padding is not what spoils the output
     everything = torch.ones_like(keep[:1]) if _replaces_the_usual_mask(evidence) else None
     for b in range(len(keep)):
         real = keep[b].nonzero().flatten()

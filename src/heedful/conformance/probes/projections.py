@@ -309,7 +309,7 @@ def _unused_part(evidence: Evidence, unused: set[int]) -> Finding | None:
     """Return a finding if an attention takes one part of a packed projection twice, and another part is unused."""
     for attention in evidence.attentions:
         reuse = _reused_tensor(evidence, attention)
-        part = None if reuse is None else _first_unused_part(evidence, unused)
+        part = None if reuse is None else _first_unused_part(evidence, unused, attention)
         if reuse is not None and part is not None:
             return Finding(
                 "projection-unused",
@@ -349,13 +349,18 @@ def _discarded_part(evidence: Evidence, unused: set[int]) -> Finding | None:
     return None
 
 
-def _first_unused_part(evidence: Evidence, unused: set[int]) -> Step | None:
-    """Return the first step that splits a part off a projection which nothing uses."""
+def _first_unused_part(
+    evidence: Evidence, unused: set[int], attention: RecordedAttention
+) -> Step | None:
+    """Return the first step that splits a part, which nothing uses, off a projection that an attention reads."""
     steps = evidence.baseline.trace.steps
+    sources = (attention.query_source, attention.key_source, attention.value_source)
+    paths = [steps_from_projection(evidence.baseline, source) for source in sources]
+    projections = {step.index for path in paths for step in path if is_projection(step)}
     for step in steps:
         if step.index not in unused or step.operation not in SPLITS or 0 in step.shape:
             continue
-        if any(is_projection(steps[index]) for index in ancestors(steps, step)):
+        if projections.intersection(ancestors(steps, step)):
             return step
     return None
 

@@ -214,8 +214,8 @@ def _is_free(
     That is so in models of transformers, whose weights were trained with it; if something trained is added to the
     scores or multiplies them (Raffel et al. 2020), or tanh bounds them (Lu et al. 2016); and where the constructor
     takes the number, or has turned the scale off. No scale at all is needed between projections by convolutions
-    (Wang et al. 2018), between projected and plain tokens, where plain tokens are both keys and values or meet one
-    plain query (Luong et al. 2015), and where the code says so in words.
+    (Wang et al. 2018), between projected and plain tokens, where one tensor is both keys and values or plain tokens
+    meet one plain query (Luong et al. 2015), and where the code says so in words.
     """
     module = evidence.subject.module
     paths = [
@@ -246,10 +246,13 @@ def _is_free(
 
 
 def _keys_are_values(observation: Observation, attention: RecordedAttention) -> bool:
-    """Check whether the plain tokens of one argument are the keys and the values, beside other queries."""
+    """Check whether one tensor holds the keys and the values: the plain tokens of one argument, beside other queries,
+    or those that a decoder reads with one query a step.
+    """
     sources = (attention.query_source, attention.key_source, attention.value_source)
     query, key, value = (behind_views(observation.trace.steps, it) for it in sources)
-    return key.kind == "input" and key == value != query
+    is_step = attention.query.shape[1] == 1 < attention.key.shape[1]
+    return key == value != query and (key.kind == "input" or is_step)
 
 
 def _is_one_plain_query(observation: Observation, attention: RecordedAttention) -> bool:

@@ -1,0 +1,47 @@
+"""Probe: views take the axes of a tensor in the order in which the tensor has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.misordered_views import VIEWS, MisorderedView, misordered_views
+from heedful.conformance.recording.observation import value_of
+from heedful.conformance.recording.source import SourceLine, functions_of
+from heedful.conformance.reporting.finding import Finding
+from heedful.observation import Step
+from heedful.shapes import times
+
+
+@probe("heads-mixed-split")
+def view_order(evidence: Evidence) -> Iterator[Finding]:
+    """Find views that name the axes of a tensor in another order, as if a view could transpose them."""
+    for function in functions_of(evidence.subject.callee):
+        for view in misordered_views(function):
+            step = _step_of(evidence, function.__code__.co_filename, view)
+            before = None if step is None else value_of(evidence.baseline, step.inputs[0])
+            if step is None or before is None:
+                continue
+            if sum(before.shape[axis] > 1 for axis in set(view.axes.values())) < 2:
+                continue  # the order of axes of size 1 is no matter
+            names = ", ".join(sorted(view.axes, key=view.axes.__getitem__))
+            proof = (
+                f"The axes {names} of {times(before.shape)} numbers are named in another order in a view, which keeps "
+                f"the order of the numbers: the rows of {times(step.shape)} mix tokens."
+            )
+            remedy = "Permute the axes first: x.transpose(1, 2).reshape(…)."
+            yield Finding("heads-mixed-split", "bug", proof, "", SourceLine.of(step), remedy)
+            return
+
+
+def _step_of(evidence: Evidence, file: str, view: MisorderedView) -> Step | None:
+    """Return the recorded step of a view; None if it did not run."""
+    return next(
+        (
+            step
+            for step in evidence.baseline.trace
+            if step.file == file and step.line in view.lines and step.operation in VIEWS
+        ),
+        None,
+    )

@@ -1,0 +1,124 @@
+"""Views in source code that take the axes of a tensor in another order than the tensor has them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from heedful.conformance.recording.source import parsed
+
+VIEWS = ("view", "reshape")
+COMPOUND = (ast.FunctionDef, ast.ClassDef, ast.If, ast.For, ast.While, ast.With, ast.Try)
+Axes = dict[str, int]  # the axis whose size a variable holds
+
+
+@dataclass(frozen=True)
+class MisorderedView:
+    """A view such as `x.view(batch * people, time, C)` of a tensor (batch, time, people, C).
+
+    Attributes:
+        lines: The lines of the call.
+        axes: The axes of the tensor that it takes in another order, by the names of their sizes.
+    """
+
+    lines: range
+    axes: Axes
+
+
+def misordered_views(function: Callable[..., object]) -> Iterator[MisorderedView]:
+    """Yield the views of variables, whose shapes were taken apart before, that take named axes in another order."""
+    source = parsed(function)
+    shapes: dict[str, Axes] = {}
+    simple = (it for it in (source.statements() if source else ()) if not isinstance(it, COMPOUND))
+    for statement in sorted(simple, key=lambda it: it.lineno):
+        for call in (it for it in ast.walk(statement) if isinstance(it, ast.Call)):
+            variable, sizes = _view(call)
+            axes = shapes.get(variable, {})
+            taken = [found for size in sizes if (found := _axes_in(size, axes))]
+            if any(max(before) > min(after) for before, after in pairwise(taken)):
+                named = {name: axis for name, axis in axes.items() if axis in set().union(*taken)}
+                yield MisorderedView(range(call.lineno, (call.end_lineno or 0) + 1), named)
+        _follow(statement, shapes)
+
+
+def _view(call: ast.Call) -> tuple[str, list[ast.expr]]:
+    """Return the variable that a call of `view` or `reshape` is made on, and the sizes; "" and none for other calls."""
+    match call:
+        case ast.Call(func=ast.Attribute(value=receiver, attr=name), args=sizes) if name in VIEWS:
+            match receiver:
+                case ast.Name(id=variable):
+                    pass
+                case ast.Call(func=ast.Attribute(value=ast.Name(id=variable), attr="contiguous")):
+                    pass
+                case _:
+                    return "", []
+            match sizes:
+                case [ast.Tuple(elts=elements) | ast.List(elts=elements)]:
+                    return variable, elements
+            return variable, sizes
+    return "", []
+
+
+def _axes_in(size: ast.expr, axes: Axes) -> set[int]:
+    """Return the axes whose sizes a size is a product of, or a part of."""
+    match size:
+        case ast.Name(id=name) if name in axes:
+            return {axes[name]}
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            return _axes_in(left, axes) | _axes_in(right, axes)
+        case ast.BinOp(left=left, op=ast.FloorDiv()):
+            return _axes_in(left, axes)
+    return set()
+
+
+def _follow(statement: ast.stmt, shapes: dict[str, Axes]) -> None:
+    """Note what an assignment makes known about shapes, and forget what it makes untrue."""
+    assigned = {
+        it.id
+        for it in ast.walk(statement)
+        if isinstance(it, ast.Name) and isinstance(it.ctx, ast.Store)
+    }
+    for variable in assigned:
+        shapes.pop(variable, None)
+        for axes in shapes.values():
+            axes.pop(variable, None)
+    match statement:
+        case ast.Assign(targets=[ast.Tuple(elts=elements)], value=value):
+            variable = _tensor_of_shape(value)
+            if variable and all(isinstance(it, ast.Name) for it in elements):
+                names = [it.id for it in elements if isinstance(it, ast.Name)]
+                shapes[variable] = {name: n for n, name in enumerate(names) if name.strip("_")}
+        case ast.Assign(targets=[ast.Name(id=name)], value=value):
+            variable, axis = _tensor_and_axis(value)
+            if variable:
+                shapes.setdefault(variable, {})[name] = axis
+
+
+def _tensor_of_shape(node: ast.expr) -> str:
+    """Return the variable x of `x.shape`, `x.size()` or a leading slice of either; "" for other expressions."""
+    match node:
+        case ast.Attribute(value=ast.Name(id=variable), attr="shape"):
+            return variable
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=variable), attr="size"), args=[]):
+            return variable
+        case ast.Subscript(value=value, slice=ast.Slice(lower=None)):
+            return _tensor_of_shape(value)
+    return ""
+
+
+def _tensor_and_axis(node: ast.expr) -> tuple[str, int]:
+    """Return the variable x and the axis of `x.size(0)` or `x.shape[0]`; "" and 0 for other expressions."""
+    match node:
+        case ast.Call(
+            func=ast.Attribute(value=ast.Name(id=variable), attr="size"),
+            args=[ast.Constant(value=int(axis))],
+        ):
+            return variable, axis
+        case ast.Subscript(
+            value=ast.Attribute(value=ast.Name(id=variable), attr="shape"),
+            slice=ast.Constant(value=int(axis)),
+        ):
+            return variable, axis
+    return "", 0
