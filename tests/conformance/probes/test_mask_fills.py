@@ -171,3 +171,50 @@ def test_a_mask_that_is_multiplied_into_the_scores_hides_nothing(target, options
 )
 def test_a_mask_that_hides_or_is_a_choice_is_no_weak_fill(target, options):
     assert "mask-fill-too-small" not in [bug.name for bug in check(target, **options).bugs]
+
+
+class Masked(nn.Module):
+    """Hides the pairs that its caller marks."""
+
+    fill = -torch.inf
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(16, 48)
+
+    def forward(self, x, marked):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(marked, self.fill)
+        return scores.softmax(-1) @ v
+
+
+class MaskedFaintly(Masked):
+    fill = 1e-9
+
+
+class NegativeAsZero(nn.Module):
+    """Takes negative scores for 0, which is a choice and hides nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(16, 48)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        scores = q @ k.mT / q.shape[-1] ** 0.5
+        return scores.masked_fill(scores < 0, 0.0).softmax(-1) @ v
+
+
+PAIRS = torch.randn(2, 6, 16), torch.ones(6, 6, dtype=torch.bool).triu(1)
+
+
+def test_a_fill_like_the_scores_hides_none_of_the_pairs_of_an_example():
+    (bug,) = check(MaskedFaintly(), example=PAIRS).bugs
+    assert bug.name == "mask-fill-too-small"
+    assert bug.place is not None
+    assert "masked_fill" in bug.place.source
+
+
+@pytest.mark.parametrize(("target", "example"), [(Masked(), PAIRS), (NegativeAsZero(), None)])
+def test_fills_that_hide_or_are_a_choice_are_left_alone(target, example):
+    assert not check(target, example=example).bugs

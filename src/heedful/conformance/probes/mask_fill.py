@@ -12,19 +12,22 @@ from heedful.conformance.evidence.attention import FAINT, RecordedAttention
 from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.designs import reads_trained_numbers
 from heedful.conformance.evidence.evidence import Evidence
-from heedful.conformance.evidence.fills import fill_line
-from heedful.conformance.evidence.masking import masking_step
+from heedful.conformance.evidence.fills import FILLING_OPERATIONS, fill_line, fill_of
+from heedful.conformance.evidence.masking import masking_step, scores_after
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.dataflow import steps_from_tokens
 from heedful.conformance.recording.inputs import Inputs
-from heedful.conformance.recording.observation import Observation
+from heedful.conformance.recording.observation import Observation, value_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
+from heedful.observation import Source
 
 # No score outweighs a fill below this. −65504, the lowest float16, does not suffice.
 SUFFICIENT_FILL = -1e5
 CLOSE = 1e-4  # the relative error of a scaled score in float32
 # Above this, a weight on a key like all others was not hidden.
 SLIGHT = 1e-6
+LIKE_SCORES = 10.0
 EXCESS = 16  # how many times as large as the fill the scaled scores are
 
 
@@ -36,6 +39,47 @@ def mask_fill(evidence: Evidence) -> Iterator[Finding | Fact]:
         evidence.subject.record,
         lambda attention, hidden: _line(evidence, attention),
     )
+    yield from _fills_like_scores(evidence)
+
+
+def _fills_like_scores(evidence: Evidence) -> Iterator[Finding]:
+    """Report a fill as large as scores are, such as 1e-9: the keys that it should hide keep a weight like all others.
+
+    A mask that is computed from the tokens may mean something else.
+    """
+    steps = evidence.baseline.trace.steps
+    from_tokens = set[int]() if evidence.inputs.vocabulary else steps_from_tokens(steps)
+    for attention in evidence.attentions:
+        softmax = attention.softmax_step
+        for step in attention.chain if softmax is not None else ():
+            fill, scores = fill_of(evidence.baseline, step), scores_after(step, attention)
+            masks = (it for it in step.inputs if _is_mask(evidence.baseline, it))
+            if (
+                step.operation not in FILLING_OPERATIONS
+                or fill is None
+                or abs(fill) > LIKE_SCORES
+                or scores is None
+                or any(it.step in from_tokens for it in masks)
+            ):
+                continue
+            filled = scores == fill
+            seen = filled & (attention.applied_weights > FAINT)
+            if seen.any() and not filled.all():
+                l, i, j = seen.nonzero()[0].tolist()
+                weight = attention.applied_weights[l, i, j]
+                proof = (
+                    f"Hidden scores are set to {fill:.3g}, not to −∞: query {i} gives a weight of {weight:.3g} to the "
+                    f"hidden key {j}."
+                )
+                case = f"{scores.shape[1]} queries, {scores.shape[2]} keys"
+                place = fill_line(evidence, step)
+                yield Finding("mask-fill-too-small", "bug", proof, case, place)
+                return
+
+
+def _is_mask(observation: Observation, source: Source) -> bool:
+    value = value_of(observation, source)
+    return value is not None and value.dtype is torch.bool
 
 
 def _line(evidence: Evidence, attention: RecordedAttention) -> SourceLine | None:
