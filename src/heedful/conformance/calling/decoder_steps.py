@@ -106,7 +106,7 @@ def attends_to_keys(caller: Caller) -> bool:
     few, many = (attempt(lambda T=T: caller.run(caller.draw(SEQUENCES, T))) for T in (2, TOKENS))
     if isinstance(few, Exception) or isinstance(many, Exception):
         return False
-    of_weights = few.shape[2] * TOKENS == many.shape[2] * 2
+    of_weights = few.shape[2:] == (2,) and many.shape[2:] == (TOKENS,)
     if few.shape[2:] != many.shape[2:] and not of_weights:
         return False
     return any(influences(caller, inputs, token, rows=slice(None)) for token in (0, TOKENS - 1))
