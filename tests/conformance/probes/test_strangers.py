@@ -424,7 +424,10 @@ WALKS = (
         batch, time, people, dim = x.size()
         y = x.transpose(1, 2).reshape(batch * people, time, dim)
         y = F.scaled_dot_product_attention(*self.qkv(y).chunk(3, -1))
-        return y.view(batch, people, time, dim).transpose(1, 2)
+        y = y.view(batch, people, time, dim).transpose(1, 2)
+        one = y.unsqueeze(3)
+        batch, time, people, single, dim = one.shape
+        return one.reshape(batch, single, time, people, dim).squeeze(1)
 """
 )
 # The keys that may be chosen, if not all of them.

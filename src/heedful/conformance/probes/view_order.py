@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.misordered_views import VIEWS, MisorderedView, misordered_views
+from heedful.conformance.recording.named_views import VIEWS, NamedView, named_views
 from heedful.conformance.recording.observation import value_of
 from heedful.conformance.recording.source import SourceLine, functions_of
 from heedful.conformance.reporting.finding import Finding
@@ -14,28 +14,28 @@ from heedful.observation import Step
 from heedful.shapes import times
 
 
-@probe("heads-mixed-split")
+@probe("heads-mixed-split", "batch-mixed")
 def view_order(evidence: Evidence) -> Iterator[Finding]:
     """Find views that name the axes of a tensor in another order, as if a view could transpose them."""
     for function in functions_of(evidence.subject.callee):
-        for view in misordered_views(function):
+        for view in named_views(function):
             step = _step_of(evidence, function.__code__.co_filename, view)
             before = None if step is None else value_of(evidence.baseline, step.inputs[0])
-            if step is None or before is None:
+            if step is None or before is None or not view.is_misordered(before.shape):
                 continue
-            if sum(before.shape[axis] > 1 for axis in set(view.axes.values())) < 2:
-                continue  # the order of axes of size 1 is no matter
             names = ", ".join(sorted(view.axes, key=view.axes.__getitem__))
+            mixed = "tokens" if view.begins_with_first_axis else "sequences"
             proof = (
                 f"The axes {names} of {times(before.shape)} numbers are named in another order in a view, which keeps "
-                f"the order of the numbers: the rows of {times(step.shape)} mix tokens."
+                f"the order of the numbers: the rows of {times(step.shape)} mix {mixed}."
             )
-            remedy = "Permute the axes first: x.transpose(1, 2).reshape(…)."
-            yield Finding("heads-mixed-split", "bug", proof, "", SourceLine.of(step), remedy)
+            remedy = "Permute the axes first, as in x.transpose(1, 2).reshape(…)."
+            name = "heads-mixed-split" if mixed == "tokens" else "batch-mixed"
+            yield Finding(name, "bug", proof, "", SourceLine.of(step), remedy)
             return
 
 
-def _step_of(evidence: Evidence, file: str, view: MisorderedView) -> Step | None:
+def _step_of(evidence: Evidence, file: str, view: NamedView) -> Step | None:
     """Return the recorded step of a view; None if it did not run."""
     return next(
         (

@@ -1,9 +1,9 @@
-"""Views in source code that take the axes of a tensor in another order than the tensor has them."""
+"""Views in source code whose sizes are those of the axes of a tensor, by name."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -15,20 +15,33 @@ Axes = dict[str, int]  # the axis whose size a variable holds
 
 
 @dataclass(frozen=True)
-class MisorderedView:
+class NamedView:
     """A view such as `x.view(batch * people, time, C)` of a tensor (batch, time, people, C).
 
     Attributes:
         lines: The lines of the call.
-        axes: The axes of the tensor that it takes in another order, by the names of their sizes.
+        axes: The axes of the tensor by the names of their sizes.
+        taken: The axes that each size of the view is made of, in the order of the sizes.
     """
 
     lines: range
     axes: Axes
+    taken: tuple[frozenset[int], ...]
+
+    @property
+    def begins_with_first_axis(self) -> bool:
+        """True if the first axis, usually the batch, stays the first one, or is part of it."""
+        return 0 in next((axes for axes in self.taken if axes), ())
+
+    def is_misordered(self, shape: Sequence[int]) -> bool:
+        """Check whether the order matters in a tensor of a shape; that of axes of size 1 does not."""
+        long = {axis for axis, size in enumerate(shape) if size > 1}
+        taken = [axes & long for axes in self.taken if axes & long]
+        return any(max(before) > min(after) for before, after in pairwise(taken))
 
 
-def misordered_views(function: Callable[..., object]) -> Iterator[MisorderedView]:
-    """Yield the views of variables, whose shapes were taken apart before, that take named axes in another order."""
+def named_views(function: Callable[..., object]) -> Iterator[NamedView]:
+    """Yield the views of variables whose shapes were taken apart before, by the names of the sizes."""
     source = parsed(function)
     shapes: dict[str, Axes] = {}
     simple = (it for it in (source.statements() if source else ()) if not isinstance(it, COMPOUND))
@@ -36,10 +49,11 @@ def misordered_views(function: Callable[..., object]) -> Iterator[MisorderedView
         for call in (it for it in ast.walk(statement) if isinstance(it, ast.Call)):
             variable, sizes = _view(call)
             axes = shapes.get(variable, {})
-            taken = [found for size in sizes if (found := _axes_in(size, axes))]
-            if any(max(before) > min(after) for before, after in pairwise(taken)):
-                named = {name: axis for name, axis in axes.items() if axis in set().union(*taken)}
-                yield MisorderedView(range(call.lineno, (call.end_lineno or 0) + 1), named)
+            taken = tuple(frozenset(_axes_in(size, axes)) for size in sizes)
+            named = {name: axis for name, axis in axes.items() if axis in set().union(*taken)}
+            lines = range(call.lineno, (call.end_lineno or 0) + 1)
+            if len(named) > 1:
+                yield NamedView(lines, named, taken)
         _follow(statement, shapes)
 
 
