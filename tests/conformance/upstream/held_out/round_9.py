@@ -140,17 +140,6 @@ ROUND_9: tuple[Case, ...] = (
         example=_prompts,
     ),
     Case(
-        "lightning_attention_28",
-        "NormLinearAttention",
-        "OpenNLPLab/lightning-attention#28",
-        "length-dependent",
-        known_as=("output-not-finite",),
-        options={
-            "causal": True,
-            **sizes(embed_dim=32, hidden_dim=32, num_heads=4, block=4),
-        },
-    ),
-    Case(
         "aprender_2203",
         "MultiHeadAttention",
         "paiml/aprender#2203",
@@ -200,21 +189,6 @@ ROUND_9: tuple[Case, ...] = (
         "mask-fill-too-small",
         known_as=("mask-unused", "padding-leak"),
         options=sizes(in_dim=16, seq_dim=32, atten_size=8, hidden_dim=16),
-    ),
-    Case(
-        "seq2seq_pytorch_6",
-        "Seq2SeqAttention",
-        "MaximumEntropy/Seq2Seq-PyTorch#6",
-        "mask-unused",
-        known_as=("padding-leak",),
-        options=sizes(
-            src_emb_dim=16,
-            trg_emb_dim=16,
-            src_vocab_size=50,
-            trg_vocab_size=50,
-            src_hidden_dim=32,
-            trg_hidden_dim=32,
-        ),
     ),
     Case(
         "diffusers_12594",
@@ -379,18 +353,6 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     return torch.cat(actual), torch.cat(expected)
 
 
-@proves("lightning_attention_28")
-def _(module: Any) -> tuple[Tensor, Tensor]:
-    m, x = made(module.NormLinearAttention, C, C, H, block=4), tokens()
-    q, k, v, u = m.qkvu_proj(x).chunk(4, -1)
-    back = (torch.arange(T)[:, None] - torch.arange(T)).double()
-    decay = (-m.slope_rate[:, None, None] * back).exp() * CAUSAL
-    weights = F.silu(heads(q)) @ F.silu(heads(k)).mT * decay
-    context = merged(weights @ heads(v))
-    size = context.square().mean(-1, keepdim=True).sqrt() + 1e-6
-    return m(x), m.out_proj(u * context / size)
-
-
 @proves("aprender_2203")
 def _(module: Any) -> tuple[Tensor, Tensor]:
     m, x, towards = made(module.MultiHeadAttention, C, H), tokens().requires_grad_(), tokens()
@@ -467,29 +429,6 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
         hidden = m.layer_norm(m.dense(torch.cat([current, *vectors], 1)))
         expected.append(m.out(hidden.relu()))
     return m(*utterances), torch.cat(expected)
-
-
-@proves("seq2seq_pytorch_6")
-def _(module: Any) -> tuple[Tensor, Tensor]:
-    m = made(module.Seq2SeqAttention, 6, 7, 20, 30, 12, C)
-    source, target = torch.randint(1, 20, (B, T)) * REAL, torch.randint(1, 30, (B, 5))
-    expected = []
-    # One sentence at a time, without its padding.
-    for words, translation in zip(source, target, strict=True):
-        states, (h, c) = m.encoder(m.src_embedding(words[words > 0])[None])
-        h, c = (torch.cat([y[1], y[0]], -1) for y in (h, c))
-        h, c = m.encoder2decoder(h).tanh(), m.encoder2decoder(c)
-        context, d = m.ctx2ctx(states), m.decoder
-        for word in translation:
-            gates = d.input_weights(m.trg_embedding(word)[None]) + d.hidden_weights(h)
-            i, f, g, o = gates.chunk(4, 1)
-            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-            h = o.sigmoid() * c.tanh()
-            weights = (context @ d.attention_layer.linear_in(h)[..., None]).softmax(1)
-            h = torch.cat([(weights * context).sum(1), h], 1)
-            h = d.attention_layer.linear_out(h).tanh()
-            expected.append(m.decoder2vocab(h))
-    return m(source, target).flatten(0, 1), torch.cat(expected)
 
 
 @proves("diffusers_12594")

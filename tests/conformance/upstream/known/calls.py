@@ -284,6 +284,17 @@ CASES = (
         ),
         example=_grids,
     ),
+    Case(
+        "lightning_attention_28",
+        "NormLinearAttention",
+        "OpenNLPLab/lightning-attention#28",
+        "length-dependent",
+        known_as=("output-not-finite",),
+        options={
+            "causal": True,
+            **sizes(embed_dim=32, hidden_dim=32, num_heads=4, block=4),
+        },
+    ),
 )
 
 
@@ -514,3 +525,15 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
         y = y + attn.fn.to_out(context).unflatten(1, (7, 8))
         y = y + ff(y)
     return m(x), y
+
+
+@proves("lightning_attention_28")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x = made(module.NormLinearAttention, C, C, H, block=4), tokens()
+    q, k, v, u = m.qkvu_proj(x).chunk(4, -1)
+    back = (torch.arange(T)[:, None] - torch.arange(T)).double()
+    decay = (-m.slope_rate[:, None, None] * back).exp() * CAUSAL
+    weights = F.silu(heads(q)) @ F.silu(heads(k)).mT * decay
+    context = merged(weights @ heads(v))
+    size = context.square().mean(-1, keepdim=True).sqrt() + 1e-6
+    return m(x), m.out_proj(u * context / size)

@@ -714,6 +714,21 @@ CASES = (
         "mask-inverted",
         options=sizes(embed_dims=32, num_heads=4, feedforward_channels=48),
     ),
+    Case(
+        "seq2seq_pytorch_6",
+        "Seq2SeqAttention",
+        "MaximumEntropy/Seq2Seq-PyTorch#6",
+        "mask-unused",
+        known_as=("padding-leak",),
+        options=sizes(
+            src_emb_dim=16,
+            trg_emb_dim=16,
+            src_vocab_size=50,
+            trg_vocab_size=50,
+            src_hidden_dim=32,
+            trg_hidden_dim=32,
+        ),
+    ),
 )
 
 
@@ -1356,3 +1371,26 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
     y = m.norms[0](x + seen(m.self_attn, x + place, x + place, x, torch.logical_not(hidden)))
     y = m.norms[1](y + seen(m.cross_attn, y + place, bev, bev))
     return m(x, bev, place, hidden), m.norms[2](y + m.ffn(y))
+
+
+@proves("seq2seq_pytorch_6")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m = made(module.Seq2SeqAttention, 6, 7, 20, 30, 12, C)
+    source, target = torch.randint(1, 20, (B, T)) * REAL, torch.randint(1, 30, (B, 5))
+    expected = []
+    # One sentence at a time, without its padding.
+    for words, translation in zip(source, target, strict=True):
+        states, (h, c) = m.encoder(m.src_embedding(words[words > 0])[None])
+        h, c = (torch.cat([y[1], y[0]], -1) for y in (h, c))
+        h, c = m.encoder2decoder(h).tanh(), m.encoder2decoder(c)
+        context, d = m.ctx2ctx(states), m.decoder
+        for word in translation:
+            gates = d.input_weights(m.trg_embedding(word)[None]) + d.hidden_weights(h)
+            i, f, g, o = gates.chunk(4, 1)
+            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+            h = o.sigmoid() * c.tanh()
+            weights = (context @ d.attention_layer.linear_in(h)[..., None]).softmax(1)
+            h = torch.cat([(weights * context).sum(1), h], 1)
+            h = d.attention_layer.linear_out(h).tanh()
+            expected.append(m.decoder2vocab(h))
+    return m(source, target).flatten(0, 1), torch.cat(expected)
