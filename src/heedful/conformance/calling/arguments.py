@@ -20,6 +20,7 @@ from heedful.conformance.calling.roles import (
     TOKENS,
     all_visible,
     coordinates,
+    is_called,
     likely_values,
     position_vectors,
 )
@@ -161,7 +162,7 @@ def _constant(target: Target, name: str, allow_unknown: bool) -> Any:
         return lambda B, T, dtype: torch.arange(T)
     if "mask" in name or "cache" in name or "past" in name:
         return None
-    if name in names.ROTARY_TABLES:
+    if name in names.ROTARY_TABLES and not is_called(target, name):
         D = head_size_of(target.module)
         return PositionTable(lambda B, T, dtype: rotary_table(name, B, T, D, dtype))
     if allow_unknown:

@@ -177,8 +177,11 @@ def _by_sizes(
     alone = () if layouts.batched else ("(T, C)",)
     of_maps = [MAPS[axes][0] for axes in _axes_of_gains(module) if axes in MAPS]
     ordered = (*of_maps, *by_convolution[0], likely, *alone, unlikely, *by_convolution[1])
+    widths = widths_of(module)[:most]
+    if tokens[0].lower() in names.PACKED:
+        widths = [3 * width for width in widths] + widths
     for layout in dict.fromkeys(ordered):
-        for width in widths_of(module)[:most]:
+        for width in widths:
             yield CallingConvention(layout, tokens, (width,), same_tokens=True)
 
 

@@ -21,6 +21,7 @@ NEXT_ENTRY: re.Pattern[str] = re.compile(
 # An entry whose description goes on below it: `name : type` in the style of NumPy, or `name: ` or `name (type): `,
 # unlike a title.
 ENTRY: re.Pattern[str] = re.compile(r"\s*(\w+ : \S|[a-z]\w*( \([^)]*\))?:( |$))")
+TITLE: re.Pattern[str] = re.compile(r"\s*\w+:\s*$")  # "params:", above entries
 SHAPE_BELOW: re.Pattern[str] = re.compile(r"\s*[-*] [(\[]")  # "- (batch, length)", below an entry
 SEVERAL: re.Pattern[str] = re.compile(r"\w+(, ?\w+)+\b")  # parameters that a comment is about
 # A comment behind a parameter on a line of its own, or behind the signature of a function of one mask.
@@ -44,7 +45,8 @@ def _entries(docstring: str) -> list[str]:
     lines: list[str] = []
     for line in docstring.splitlines():
         below = lines and (_indent(line) > _indent(lines[-1]) or SHAPE_BELOW.match(line))
-        if below and ENTRY.match(lines[-1]):
+        is_title = lines and TITLE.match(lines[-1]) and ENTRY.match(line)
+        if below and ENTRY.match(lines[-1]) and not is_title:
             lines[-1] += f" {line.strip()}"
         else:
             lines.append(line)

@@ -35,7 +35,8 @@ class Layouts(NamedTuple):
         heads: That of tokens which are split into heads.
         declared: Whether the target itself states the layout, so that the other one is no fault of its own.
         images: Whether tokens may be the pixels of a feature map.
-        signals: Whether channels may come before tokens, as convolutions over time take them, or docstrings give them.
+        signals: Whether channels may come before tokens, as convolutions over time take them, or as docstrings or
+            unpacked shapes say.
         heads_declared: Whether the target itself states the layout of heads.
         batched: Whether the docstring gives its queries an axis for sequences.
         batch_axis: Which of four axes the source calls the batch, or 0 for those of a feature map; None if none.
@@ -67,7 +68,8 @@ def likely_layouts(target: Callable[..., Any]) -> Layouts:
     described = [*documented_axes(target)]
     documented = (axes.startswith("BT") for axes in described if axes[:2] in ("BT", "TB"))
     sequences_first = (True for axes in described if len(axes) == 3 and axes.startswith("B"))
-    stated = (own, *(next(it, None) for it in (unpacked, documented, sequences_first)))
+    read = (it for it in [_is_batch_read_first(target)] if it is not None)
+    stated = (own, *(next(it, None) for it in (unpacked, documented, sequences_first, read)))
     evidence = (*stated, inner)
     batch_first = next((answer for answer in evidence if answer is not None), True)
     of_heads = [it for it in (*shapes, *described) if it[:3] in ("BTH", "BHT")]
@@ -76,11 +78,33 @@ def likely_layouts(target: Callable[..., Any]) -> Layouts:
         heads="(B, T, H, D)" if "BTH" in [it[:3] for it in of_heads] else "(B, H, T, D)",
         declared=any(answer is not None for answer in stated),
         images=4 in unpacked_ranks(target) or _has_layers(target, nn.Conv2d),
-        signals=_has_layers(target, nn.Conv1d) or CHANNELS_FIRST in described,
+        signals=_has_layers(target, nn.Conv1d)
+        or CHANNELS_FIRST in described
+        or channel_axis(target, 3) == 1,
         heads_declared=bool(of_heads),
         batched=any(it[:2] in ("BT", "TB") for it in documented_axes(target, QUERY)),
         batch_axis=_batch_axis(target),
     )
+
+
+def _is_batch_read_first(target: Callable[..., Any]) -> bool | None:
+    """Return whether the batch comes before the tokens, by single sizes that a target reads at its beginning.
+
+    `seq_len = x.size(1)` says so, for example; None if it reads none.
+    """
+    forward = target.forward if isinstance(target, nn.Module) else target
+    source = parsed(forward)
+    first = next(iter(inspect.signature(forward).parameters), "")
+    for statement in sorted(source.statements() if source else (), key=lambda it: it.lineno):
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                axis, letter = _axis_of_size(value), _axes([name])
+                read = {it.id for it in ast.walk(value) if isinstance(it, ast.Name)}
+                if axis in (0, 1) and read == {first} and letter in ("B", "T"):
+                    return (axis, letter) in ((0, "B"), (1, "T"))
+                if name == first:
+                    return None
+    return None
 
 
 def takes_feature_maps(target: Callable[..., Any]) -> bool:

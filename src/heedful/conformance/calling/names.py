@@ -13,6 +13,7 @@ TOKENS: Names = (*TOKEN_IDS, "x", "hidden_states", "inputs", "embeddings")
 QUERIES: Names = ("query", "q", "queries", "Q", "xq")
 KEYS: Names = ("key", "k", "keys", "K", "xk")
 VALUES: Names = ("value", "v", "values", "V", "xv")
+PACKED: Names = ("qkv",)  # all three beside one another
 CONTEXTS: Names = ("context", "kv", "source", "x_kv")  # may be the tokens themselves
 
 TRANSLATION: re.Pattern[str] = re.compile(r"(tgt|trg|target|dec|output)(_|$)|decoder")
@@ -23,7 +24,10 @@ MEMORIES: Names = ("memory", "encoder_hidden_states", "encoder_output", "enc_out
 # With targets, some models return the logits of every token instead of the last one's.
 TARGET_IDS = "targets"
 CAUSAL: Names = ("is_causal", "causal")  # also an attribute of a module
-START_POSITIONS: Names = ("start_pos", "start", "offset", "position", "pos", "cache_pos")  # an int
+START_POSITIONS: Names = (  # an int
+    *("start_pos", "start", "offset", "position", "pos", "cache_pos"),
+    *("past_length", "past_len", "past_seq_len", "cache_len", "cache_length"),
+)
 POSITION_IDS: Names = ("position_ids", "positions", "pos_ids")  # (B, T)
 CACHE_SLOTS: Names = ("cache_position", "input_pos")  # (T,)
 COMPLEX_ROTATIONS = "freqs_cis"
@@ -37,11 +41,14 @@ ROTARY_TABLES: Names = (
 )
 
 # Masks.
+MEMORY_MASKS: Names = (
+    *("memory_key_padding_mask", "memory_mask", "encoder_attention_mask", "cross_attention_mask"),
+)
 PADDING_MASKS: Names = (
     *("key_padding_mask", "src_key_padding_mask", "tgt_key_padding_mask", "padding_mask"),
     *("pad_mask", "attention_mask", "key_mask", "x_mask", "input_mask", "token_mask"),
     *("valid_mask", "src_mask", "mask", "masks", "attn_mask", "context_mask", "kv_mask"),
-    *("memory_key_padding_mask", "memory_mask", "encoder_attention_mask", "cross_attention_mask"),
+    *MEMORY_MASKS,
 )
 ATTENTION_MASKS: Names = (
     *("attn_mask", "src_mask", "tgt_mask", "attention_mask", "mask", "causal_mask"),

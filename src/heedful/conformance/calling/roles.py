@@ -70,6 +70,8 @@ def likely_values(target: Target, name: str, head_size: int) -> Iterator[Value]:
     if annotation is not inspect.Parameter.empty and annotation in ROLES_OF_TYPES:
         counts = (role for role in suggested if role in COUNTS)
         suggested = (*counts, *ROLES_OF_TYPES[annotation])
+    if is_called(target, name):
+        yield lambda B, T, dtype: _handed_back
     if "positions" in suggested and documented is None and _counts_distances(target):
         for width in _input_widths(target.module):
             yield _distances(f"1{DISTANCE_AXIS} ", width)
@@ -81,7 +83,7 @@ def likely_values(target: Target, name: str, head_size: int) -> Iterator[Value]:
     for role in dict.fromkeys(roles):
         for value, axes in _values_in(role, target.module, head_size):
             other_form = value is TOKENS and (documented == FEATURE_MAP or shape == ONE_VECTOR)
-            if documented is None or axes in (None, documented) or other_form:
+            if documented is None or axes in (None, documented) or other_form or role == "lengths":
                 yield value
 
 
@@ -97,6 +99,18 @@ def _counts_distances(target: Target) -> bool:
             ):
                 return True
     return False
+
+
+def _handed_back(*values: Any) -> Any:
+    """Return what it is given, as a rotation of queries and keys does at position 0."""
+    return values[0] if len(values) == 1 else values
+
+
+def is_called(target: Target, argument: str) -> bool:
+    """Check whether a target's own code calls an argument, as `rope(query, key)`."""
+    source = parsed(target.forward)
+    calls = (it for it in (ast.walk(source.tree) if source else ()) if isinstance(it, ast.Call))
+    return any(isinstance(it.func, ast.Name) and it.func.id == argument for it in calls)
 
 
 def _is_projected(target: Target, argument: str) -> bool:

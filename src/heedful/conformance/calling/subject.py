@@ -100,9 +100,14 @@ def _with_parameters_of_first_call(
         return held
     before = {name: is_lazy(it) for name, it in called.named_parameters()}
     caller = Caller(held, convention, dtype, called)
-    args, keywords = held.bound(caller.arguments(caller.draw(*(convention.fixed_sizes or SIZES))))
+
+    def call() -> None:
+        inputs = caller.draw(*(convention.fixed_sizes or SIZES))
+        args, keywords = held.bound(caller.arguments(inputs))
+        called(*args, **keywords)
+
     with torch.no_grad(), exits_as_errors():
-        attempt(lambda: called(*args, **keywords))
+        attempt(call)
     after = {name: is_lazy(it) for name, it in called.named_parameters()}
     return held if before == after else replace(held, callee=called)
 

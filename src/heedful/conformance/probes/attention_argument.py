@@ -94,6 +94,11 @@ def _unused(
     )
     said = prose_about(subject.target.callee)
     on_purpose = any(words.format(name=argument.name) in said for words in UNUSED_ON_PURPOSE)
+    # Cross-attention may take the mask of the queries to fit an interface, beside that of the keys.
+    padding = subject.padding
+    on_purpose |= (
+        padding is not None and padding.hides and padding.name in names.MEMORY_MASKS and not reason
+    )
     return Finding(
         "mask-unused",
         "suspicious" if on_purpose else "bug",

@@ -24,12 +24,11 @@ FORMS = {
 
 @probe("mask-broadcast")
 def documented_mask(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Pass a mask that hides nothing, in the shape that the docstring gives it, where no mask was found to work."""
+    """Pass a mask that hides nothing, in the shape that the docstring gives it."""
     subject, B = evidence.subject, evidence.inputs.sizes[0]
     if subject.convention.from_example or not subject.batched:
         return
-    found = {it.name for it in (subject.padding, subject.attention_mask) if it is not None}
-    for name in (name for name in masks_by_name(subject) if name not in found):
+    for name in masks_by_name(subject):
         shapes = [shape for shape in documented_axes(subject.target.callee, name) if shape in FORMS]
         for shape in shapes[:1]:
             tried = [_error(evidence, name, FORMS[shape], it) for it in (torch.bool, torch.int64)]

@@ -55,8 +55,11 @@ def head_split(evidence: Evidence) -> Iterator[Finding | Fact]:
             differing = differing_entries(before, after)
             rows = indices_with_any(differing, 1)
             own_row = rows in ([CHANGED], []) and before.shape[1] == T
+            turned = (
+                evidence.subject.convention.is_image and len(rows) == 1 and before.shape[1] == T
+            )
             block = len(rows) <= 1 and role != "query"  # keys and values may come in blocks
-            if own_row or block:
+            if own_row or block or turned:
                 continue
             answer = _answer(evidence, attention, changed, role, differing)
             if answer is not None:

@@ -148,11 +148,21 @@ def _linear(
     if reads_trained_numbers(evidence.baseline, attention):
         return None
     visible = attention.visible & attention.logits.isfinite() & other.logits.isfinite()
-    growth = [_growth(attention, other, visible, l) for l in range(shape[0])]
-    rates = [rate for rate in growth if rate is not None]
-    if not rates or len(rates) < len(growth):
-        return None
+    places = torch.arange(shape[1], dtype=attention.scores.dtype)
+    ahead = places - places[:, None]
     meant = LINEAR_BIAS.search(prose_about(evidence.subject.callee)) is not None
+    rates = _growth(attention, other, visible, ahead.abs())
+    if not rates:
+        rates = _growth(attention, other, visible, ahead) if meant else []
+        if not rates or max(map(abs, rates)) == 0 or not visible.triu(1).any():
+            return None
+        proof = (
+            f"The scores change by {max(rates, key=abs):.3g} for each token that a key is farther right, on both "
+            "sides of the query: the nearest keys do not get the largest weights."
+        )
+        remedy = "Subtract the absolute distance, |i − j|, times a slope from the scores."
+        line = _line_of_bias(evidence, attention)
+        return Finding("weights-wrong", "bug", proof, f"{shape[1]} tokens", line, remedy)
     if min(rates) > 0:
         level = "bug" if meant else "suspicious"
         proof = (
@@ -187,21 +197,24 @@ def _unpublished(rates: list[float], D: int) -> str:
 
 
 def _growth(
-    attention: RecordedAttention, other: RecordedAttention, visible: Tensor, head: int
-) -> float | None:
-    """Return by how much the bias of a head grows with each step of distance; None if it is not linear."""
-    scores, logits, seen = attention.scores[head], attention.logits[head], visible[head]
-    x = centred(scores - other.scores[head], seen)
-    y = centred(logits - other.logits[head], seen)
-    scale = slope_of(x, y)
-    if scale is None:
-        return None
-    places = torch.arange(len(scores), dtype=scores.dtype)
-    distance = (places[:, None] - places).abs()
-    bias = centred(logits - scale * scores, seen)
-    if not bias.norm() > 1e-6 * centred(logits, seen).norm():
-        return None
-    return slope_of(centred(distance, seen), bias)
+    attention: RecordedAttention, other: RecordedAttention, visible: Tensor, distance: Tensor
+) -> list[float]:
+    """Return by how much the bias of each head grows with a distance (T, T); none if one is not linear in it."""
+    rates = []
+    for scores, others, logits, other_logits, seen in zip(
+        attention.scores, other.scores, attention.logits, other.logits, visible, strict=True
+    ):
+        scale = slope_of(centred(scores - others, seen), centred(logits - other_logits, seen))
+        if scale is None:
+            return []
+        bias = centred(logits - scale * scores, seen)
+        if not bias.norm() > 1e-6 * centred(logits, seen).norm():
+            return []
+        rate = slope_of(centred(distance, seen), bias)
+        if rate is None:
+            return []
+        rates.append(rate)
+    return rates
 
 
 def _line_of_bias(evidence: Evidence, attention: RecordedAttention) -> SourceLine | None:

@@ -126,6 +126,8 @@ def _candidates(evidence: Evidence, read: set[str]) -> Iterator[str]:
     for name, shape in shapes.items():
         if name in read or parent_of(name) not in used_modules:
             continue
+        if lines_calling(module, name.removesuffix(".weight")):
+            continue  # an argument may be missing without which its line does not run
         role = role_of(own_name(name))
         vacant = role is not None and (parent_of(name), role, shape) not in filled_roles
         twice = _has_sibling_read_twice(evidence, name, shape)

@@ -46,7 +46,8 @@ def token_mixing(evidence: Evidence) -> Iterator[Finding | Fact]:
         proof = "Changing any token does not change the output."
     elif _returns_tokens(evidence):
         proof = "The output is the input: no output depends on another token."
-        if not unused:  # an argument may be missing without which nothing is computed
+        computed = any(it.operation in SOFTMAXES for it in steps) or evidence.attentions
+        if not unused or not computed:  # an argument may be missing, or another one be needed
             yield Finding("attention-ignored", "suspicious", proof, f"T = {T}")
             return
     elif ignored:

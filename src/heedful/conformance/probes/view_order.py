@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.dataflow import unused_steps
 from heedful.conformance.recording.named_views import VIEWS, NamedView, named_views
 from heedful.conformance.recording.observation import value_of
 from heedful.conformance.recording.source import SourceLine, functions_of
@@ -36,12 +37,14 @@ def view_order(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _step_of(evidence: Evidence, file: str, view: NamedView) -> Step | None:
-    """Return the recorded step of a view; None if it did not run."""
+    """Return the recorded step of a view; None if it did not run, or for nothing."""
+    unused = unused_steps(evidence.baseline.trace.steps)
     return next(
         (
             step
             for step in evidence.baseline.trace
             if step.file == file and step.line in view.lines and step.operation in VIEWS
+            if step.index not in unused
         ),
         None,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,6 +12,7 @@ from heedful.conformance.recording.source import parsed
 
 VIEWS = ("view", "reshape")
 COMPOUND = (ast.FunctionDef, ast.ClassDef, ast.If, ast.For, ast.While, ast.With, ast.Try)
+SAME_SHAPE: re.Pattern[str] = re.compile(r"norm|drop|act")  # layers that keep the shape
 Axes = dict[str, int]  # the axis whose size a variable holds
 
 
@@ -41,14 +43,14 @@ class NamedView:
 
 
 def named_views(function: Callable[..., object]) -> Iterator[NamedView]:
-    """Yield the views of variables whose shapes were taken apart before, by the names of the sizes."""
+    """Yield the views of tensors whose shapes were taken apart before, by the names of the sizes."""
     source = parsed(function)
     shapes: dict[str, Axes] = {}
     simple = (it for it in (source.statements() if source else ()) if not isinstance(it, COMPOUND))
     for statement in sorted(simple, key=lambda it: it.lineno):
         for call in (it for it in ast.walk(statement) if isinstance(it, ast.Call)):
-            variable, sizes = _view(call)
-            axes = shapes.get(variable, {})
+            receiver, sizes = _view(call)
+            axes = {} if receiver is None else _axes_of(receiver, shapes)
             taken = tuple(frozenset(_axes_in(size, axes)) for size in sizes)
             named = {name: axis for name, axis in axes.items() if axis in set().union(*taken)}
             lines = range(call.lineno, (call.end_lineno or 0) + 1)
@@ -57,22 +59,15 @@ def named_views(function: Callable[..., object]) -> Iterator[NamedView]:
         _follow(statement, shapes)
 
 
-def _view(call: ast.Call) -> tuple[str, list[ast.expr]]:
-    """Return the variable that a call of `view` or `reshape` is made on, and the sizes; "" and none for other calls."""
+def _view(call: ast.Call) -> tuple[ast.expr | None, list[ast.expr]]:
+    """Return what `view` or `reshape` is called on, and the sizes; None and none for other calls."""
     match call:
         case ast.Call(func=ast.Attribute(value=receiver, attr=name), args=sizes) if name in VIEWS:
-            match receiver:
-                case ast.Name(id=variable):
-                    pass
-                case ast.Call(func=ast.Attribute(value=ast.Name(id=variable), attr="contiguous")):
-                    pass
-                case _:
-                    return "", []
             match sizes:
                 case [ast.Tuple(elts=elements) | ast.List(elts=elements)]:
-                    return variable, elements
-            return variable, sizes
-    return "", []
+                    return receiver, elements
+            return receiver, sizes
+    return None, []
 
 
 def _axes_in(size: ast.expr, axes: Axes) -> set[int]:
@@ -89,6 +84,7 @@ def _axes_in(size: ast.expr, axes: Axes) -> set[int]:
 
 def _follow(statement: ast.stmt, shapes: dict[str, Axes]) -> None:
     """Note what an assignment makes known about shapes, and forget what it makes untrue."""
+    renamed = _rearranged(statement, shapes)
     assigned = {
         it.id
         for it in ast.walk(statement)
@@ -98,6 +94,7 @@ def _follow(statement: ast.stmt, shapes: dict[str, Axes]) -> None:
         shapes.pop(variable, None)
         for axes in shapes.values():
             axes.pop(variable, None)
+    shapes.update(renamed)
     match statement:
         case ast.Assign(targets=[ast.Tuple(elts=elements)], value=value):
             variable = _tensor_of_shape(value)
@@ -108,6 +105,38 @@ def _follow(statement: ast.stmt, shapes: dict[str, Axes]) -> None:
             variable, axis = _tensor_and_axis(value)
             if variable:
                 shapes.setdefault(variable, {})[name] = axis
+
+
+def _rearranged(statement: ast.stmt, shapes: dict[str, Axes]) -> dict[str, Axes]:
+    """Return the axes of the tensor that a statement assigns, if it only permutes those of a known one, or none."""
+    match statement:
+        case ast.Assign(targets=[ast.Name(id=variable)], value=value):
+            axes = _axes_of(value, shapes)
+            return {variable: dict(axes)} if axes else {}
+    return {}
+
+
+def _axes_of(node: ast.expr, shapes: dict[str, Axes]) -> Axes:
+    """Return the axes of `x`, `x.permute(0, 2, 1)`, `x.transpose(1, 2)` or `self.norm(x)`; none of other code."""
+    match node:
+        case ast.Name(id=variable):
+            return shapes.get(variable, {})
+        case ast.Call(func=ast.Attribute(value=inner, attr="contiguous"), args=[]):
+            return _axes_of(inner, shapes)
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=layer), args=[inner]):
+            return _axes_of(inner, shapes) if SAME_SHAPE.search(layer) else {}
+        case ast.Call(func=ast.Attribute(value=inner, attr="permute"), args=order):
+            values = (it.value for it in order if isinstance(it, ast.Constant))
+            places = [it for it in values if isinstance(it, int)]
+            axes = _axes_of(inner, shapes)
+            if len(places) == len(order) and sorted(places) == list(range(len(places))):
+                return {name: places.index(axis) for name, axis in axes.items() if axis in places}
+        case ast.Call(
+            func=ast.Attribute(value=inner, attr="transpose"),
+            args=[ast.Constant(value=int(a)), ast.Constant(value=int(b))],
+        ):
+            return {n: {a: b, b: a}.get(it, it) for n, it in _axes_of(inner, shapes).items()}
+    return {}
 
 
 def _tensor_of_shape(node: ast.expr) -> str:
