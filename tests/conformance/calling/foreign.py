@@ -1264,3 +1264,137 @@ class InsistingOnAxes(nn.Module):
             raise ValueError(f"received {x.dim()} axes")
         y = x.flatten(1, 2)
         return self.attention(y, y, y)[0].view_as(x)
+
+
+class OfJoints(nn.Module):
+    """Weighs joints, whose features come before them."""
+
+    def __init__(self, channels):
+        super().__init__()
+        self.score = nn.Linear(channels, 1)
+
+    def forward(self, x):
+        B, C, V = x.shape
+        weights = self.score(x.permute(0, 2, 1)).softmax(1).view(B, 1, V)
+        return (x * weights).sum(2).view(B, C)
+
+
+class OfLengthsInTwoAxes(nn.Module):
+    """Takes lengths whose shape the docstring gives wrongly (Zhou et al. 2018)."""
+
+    def __init__(self, hidden_units):
+        super().__init__()
+        self.score = nn.Linear(hidden_units * 4, 1)
+
+    def forward(self, queries, keys, keys_length):
+        """Return one vector for each sequence.
+
+        queries: [B, H]
+        keys: [B, T, H]
+        keys_length: [B, len]
+        """
+        T = keys.shape[1]
+        q = queries.unsqueeze(1).repeat(1, T, 1)
+        scores = self.score(torch.cat([q, keys, q - keys, q * keys], dim=-1)).mT
+        seen = torch.arange(T) < keys_length.unsqueeze(1)
+        scores = torch.where(seen.unsqueeze(1), scores, -torch.inf)
+        return (scores.softmax(-1) @ keys).squeeze(1)
+
+
+class OfGivenRotation(nn.Module):
+    """Is given a function that rotates queries and keys."""
+
+    def __init__(self, hidden_dim, num_heads):
+        super().__init__()
+        self.heads = num_heads
+        self.qkv = nn.Linear(hidden_dim, 3 * hidden_dim)
+
+    def forward(self, x, mask, rope):
+        q, k, v = (
+            it.unflatten(-1, (self.heads, -1)).transpose(1, 2) for it in self.qkv(x).chunk(3, -1)
+        )
+        q, k = rope(q, k)
+        scores = q @ k.mT / q.shape[-1] ** 0.5
+        if mask is not None:
+            scores = scores + mask
+        return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+class OfPackedTokens(nn.Module):
+    """Takes queries, keys and values beside one another, for the tokens of a window."""
+
+    def __init__(self, dim, window_size, num_heads):
+        super().__init__()
+        self.heads = num_heads
+        self.bias = nn.Parameter(torch.zeros(num_heads, window_size, window_size))
+        self.out = nn.Linear(dim, dim)
+
+    def forward(self, qkv):
+        q, k, v = (it.unflatten(-1, (self.heads, -1)).transpose(1, 2) for it in qkv.chunk(3, -1))
+        scores = q @ k.mT / q.shape[-1] ** 0.5 + self.bias
+        return self.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+class Transposing(nn.Module):
+    """Puts the tokens first itself, as its layer wants them."""
+
+    def __init__(self, embed_dim, num_heads):
+        super().__init__()
+        self.layer = nn.MultiheadAttention(embed_dim, num_heads)
+
+    def forward(self, x):
+        seq_len = x.size(1)
+        mask = torch.ones(seq_len, seq_len, dtype=torch.bool).triu(1)
+        x = x.transpose(0, 1)
+        return self.layer(x, x, x, attn_mask=mask)[0].transpose(0, 1)
+
+
+class AfterPast(nn.Module):
+    """Is told how many tokens its cache holds."""
+
+    def __init__(self, d_model, n_heads):
+        super().__init__()
+        self.heads = n_heads
+        self.qkv = nn.Linear(d_model, 3 * d_model)
+
+    def forward(self, x, kv_cache=None, past_length=0):
+        q, k, v = (
+            it.unflatten(-1, (self.heads, -1)).transpose(1, 2) for it in self.qkv(x).chunk(3, -1)
+        )
+        if kv_cache is not None:
+            k, v = (torch.cat(pair, 2) for pair in zip(kv_cache, (k, v), strict=True))
+        seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(past_length)
+        context = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+        return context.transpose(1, 2).flatten(2), (k, v)
+
+
+class Transposed(nn.Module):
+    """Takes the pixels of an image column by column."""
+
+    def __init__(self, dim):
+        super().__init__()
+        self.qkv = nn.Linear(dim, 3 * dim)
+
+    def forward(self, image):
+        b, c, h, w = image.shape
+        q, k, v = self.qkv(image.transpose(1, 3).reshape(b, w * h, c)).chunk(3, -1)
+        context = nn.functional.scaled_dot_product_attention(q, k, v)
+        return context.reshape(b, w, h, c).transpose(1, 3)
+
+
+class OfUntrusted(nn.Module):
+    """Mends the pixels that are not trusted, and returns the image if all are."""
+
+    def __init__(self, dim):
+        super().__init__()
+        self.qkv = nn.Conv2d(dim, 3 * dim, 1)
+
+    def forward(self, image, mask_high):
+        q, k, v = self.qkv(image).flatten(2).mT.chunk(3, -1)
+        low = (mask_high < 0.5).flatten(1)
+        mended = torch.zeros_like(v)
+        for b, places in enumerate(low):
+            if places.any():
+                scores = (q[b, places] @ k[b].mT / q.shape[-1] ** 0.5).masked_fill(places, -1e30)
+                mended[b, places] = scores.softmax(-1) @ v[b]
+        return image + mended.mT.view_as(image)

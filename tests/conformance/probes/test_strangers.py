@@ -449,6 +449,99 @@ CHOOSING = (
 """
 )
 
+# Biases that fall with the absolute distance, without a causal mask (Press et al. 2022).
+SLOPING = (
+    HEAD
+    + """
+    def __init__(self, dim=16, n_heads=4):
+        super().__init__()
+        self.heads, self.qkv = n_heads, nn.Linear(dim, 3 * dim)
+        self.register_buffer("slopes", 2.0 ** (-8 / n_heads * torch.arange(1, n_heads + 1)))
+
+    def forward(self, x):
+        '''Attention with ALiBi in both directions.'''
+        q, k, v = (it.unflatten(-1, (self.heads, -1)).transpose(1, 2) for it in self.qkv(x).chunk(3, -1))
+        places = torch.arange(x.shape[1])
+        distance = (places - places[:, None]).abs()
+        scores = q @ k.mT / q.shape[-1] ** 0.5 - self.slopes[:, None, None] * distance
+        return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+"""
+)
+# The frames of each pixel see each other.
+FRAMES = (
+    HEAD
+    + """
+    def __init__(self, channels=32):
+        super().__init__()
+        self.norm, self.qkv = nn.GroupNorm(4, channels), nn.Linear(channels, 3 * channels)
+
+    def forward(self, x):
+        '''x: (batch, channels, frames, height, width)'''
+        B, C, T, H, W = x.shape
+        y = self.norm(x)
+        y = y.permute(0, 3, 4, 2, 1).reshape(B * H * W, T, C)
+        q, k, v = self.qkv(y).chunk(3, -1)
+        y = F.scaled_dot_product_attention(q, k, v)
+        return x + y.reshape(B, H, W, T, C).permute(0, 4, 3, 1, 2)
+"""
+)
+# A mask of the pairs of each sequence, for all heads.
+PAIRED = (
+    HEAD
+    + """
+    def __init__(self, dim=16, heads=4):
+        super().__init__()
+        self.heads, self.qkv = heads, nn.Linear(dim, 3 * dim)
+
+    def forward(self, x, mask=None):
+        '''
+        params:
+            x : torch.Tensor
+                tokens of shape (batch_size, seq_len, dim)
+            mask : torch.Tensor
+                1 for hidden pairs, of shape (batch_size, seq_len, seq_len)
+        '''
+        q, k, v = (it.unflatten(-1, (self.heads, -1)).transpose(1, 2) for it in self.qkv(x).chunk(3, -1))
+        scores = q @ k.mT / q.shape[-1] ** 0.5
+        if mask is not None:
+            scores = scores.masked_fill(mask.unsqueeze(1) == 1, -torch.inf)
+        return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+"""
+)
+# Cross-attention that takes the decoder's mask to fit an interface.
+FITTING = (
+    HEAD
+    + """
+    def __init__(self, dim=16):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(dim, dim) for _ in range(3))
+
+    def forward(self, hidden_states, encoder_hidden_states, attention_mask=None, encoder_attention_mask=None):
+        scores = self.q(hidden_states) @ self.k(encoder_hidden_states).mT / hidden_states.shape[-1] ** 0.5
+        if encoder_attention_mask is not None:
+            scores = scores + encoder_attention_mask
+        return scores.softmax(-1) @ self.v(encoder_hidden_states)
+"""
+)
+# Where it has looked before changes the scores, if that is given.
+LOOKED = (
+    HEAD
+    + """
+    def __init__(self, dim=16):
+        super().__init__()
+        self.of_state, self.of_words, self.score = nn.Linear(dim, dim), nn.Linear(dim, dim), nn.Linear(dim, 1)
+        self.location_proj = nn.Linear(1, dim)
+
+    def forward(self, hidden, encoder_outputs, previous_attention=None):
+        '''hidden: (batch, dim). encoder_outputs: (batch, length, dim).'''
+        y = self.of_state(hidden)[:, None] + self.of_words(encoder_outputs)
+        if previous_attention is not None:
+            y = y + self.location_proj(previous_attention.unsqueeze(-1))
+        weights = self.score(y.tanh()).squeeze(-1).softmax(-1)
+        return (weights[:, None] @ encoder_outputs).squeeze(1)
+"""
+)
+
 EXAMPLES = {
     GATED: lambda: torch.randn(7, 16),
     GRAPH: _edges,
@@ -496,10 +589,15 @@ def bugs_of(folder, source, options):
         TAUGHT,
         WALKS,
         CHOOSING,
+        SLOPING,
+        FRAMES,
+        PAIRED,
+        FITTING,
+        LOOKED,
     ],
     ids=(
         "segments gated ahead graph video images patches folded relative local dialogue table mixed largest "  # noqa: SIM905
-        "crossing decoder blocks taught walks choosing".split()
+        "crossing decoder blocks taught walks choosing sloping frames paired fitting looked".split()
     ),
 )
 def test_sound_modules_are_left_alone(tmp_path, source):
@@ -551,6 +649,21 @@ def test_sound_modules_are_left_alone(tmp_path, source):
             "heads-mixed-split",
             "x.reshape(batch * people",
         ),
+        (
+            SLOPING,
+            "(places - places[:, None]).abs()",
+            "places[:, None] - places",
+            "weights-wrong",
+            "",
+        ),
+        (
+            FRAMES,
+            "y.permute(0, 3, 4, 2, 1).reshape",
+            "y.permute(0, 2, 3, 4, 1).reshape",
+            "heads-mixed-split",
+            "y.permute(",
+        ),
+        (PAIRED, "mask.unsqueeze(1) == 1", "mask == 1", "mask-broadcast", "mask == 1"),
         (CHOOSING, "mask is not None and mask.sum", "mask.sum", "crashes", "if mask.sum"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import combinations, permutations
 
 import torch
 from torch import Tensor
@@ -131,13 +131,14 @@ def _mixes_tokens(forms: list[Tensor], expected: Tensor) -> bool:
 
 
 def _with_tokens_on_one_axis(value: Tensor, T: int) -> list[Tensor]:
-    """Return a feature map with its pixels on one axis, for every two or three axes that may hold them."""
+    """Return a feature map with its pixels on one axis, for every two or three axes that may hold them.
+
+    They may be taken line by line or column by column.
+    """
     axes = range(1, value.dim())  # the first axis is that of the batch
-    of_pixels = (*combinations(axes, 2), *combinations(axes, 3))
+    of_pixels = (*permutations(axes, 2), *combinations(axes, 3))
     return [
-        value.movedim(chosen, tuple(range(chosen[0], chosen[0] + len(chosen)))).flatten(
-            chosen[0], chosen[0] + len(chosen) - 1
-        )
+        value.movedim(chosen, tuple(range(1, 1 + len(chosen)))).flatten(1, len(chosen))
         for chosen in of_pixels
         if math.prod(value.shape[axis] for axis in chosen) == T
     ]

@@ -148,6 +148,8 @@ def _answer(
         )
     elif length == 1 and 1 in evidence.subject.convention.grid_of(T):
         return None  # attention along an axis of an image that has one pixel
+    elif length == 1 and not evidence.subject.batched:
+        return None  # the rows may be one vector for each sequence
     elif length != T:
         keys_differing = differing_entries(attention.key, after.key)
         if not (_has_tokens_apart(differing, B, T) and _has_tokens_apart(keys_differing, B, T)):
