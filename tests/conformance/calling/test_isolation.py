@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from heedful.conformance.calling.isolation import undisturbed, within
+from heedful.conformance.calling.isolation import undisturbed, uninitialised_as_nan, within
 from heedful.conformance.calling.subject import find_subject
 from heedful.textbook import multi_head
 
@@ -152,3 +152,16 @@ def test_an_interrupted_block_leaves_no_mode_behind():
         leave_slowly()
     assert torch._C._len_torch_function_stack() == depth
     assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("setting", [(False, False), (True, False), (True, True)])
+def test_memory_that_is_not_initialised_is_nan_within_a_run_alone(setting):
+    enabled, warns_only = setting
+    torch.use_deterministic_algorithms(enabled, warn_only=warns_only)
+    try:
+        with uninitialised_as_nan():
+            assert torch.empty(9).isnan().all()
+        assert torch.are_deterministic_algorithms_enabled() == enabled
+        assert torch.is_deterministic_algorithms_warn_only_enabled() == warns_only
+    finally:
+        torch.use_deterministic_algorithms(False)

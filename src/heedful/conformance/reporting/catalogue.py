@@ -267,7 +267,8 @@ _HEADS = (
         "heads-mixed-split",
         "bug",
         "view(B, H, T, D) splits (B, T, H·D) into heads without a transpose, so that the rows of a head mix tokens.",
-        "Changing one token changes the queries, keys or values of other tokens.",
+        "Changing one token changes the queries, keys or values of other tokens, or a view names the axes of a tensor "
+        "in another order than the tensor has them.",
         "x.view(B, T, H, D).transpose(1, 2)",
     ),
     CatalogueEntry(
@@ -434,9 +435,10 @@ _NUMBERS = (
     CatalogueEntry(
         "output-not-finite",
         "bug",
-        "The output has NaN or infinite entries although all inputs and parameters are finite.",
+        "The output has NaN or infinite entries although all inputs and parameters are finite, or depends on memory "
+        "that was never written.",
         "The output on ordinary inputs, in eval and in train mode and on one token, and the first step that is not "
-        "finite.",
+        "finite. What torch.empty() returns is filled with NaN.",
         "Look for a division by zero, an overflow of exp() and a softmax over −∞ only. Let each query see a key, and "
         "subtract the largest score before exp().",
     ),
@@ -472,7 +474,8 @@ _NUMBERS = (
     CatalogueEntry(
         "crashes",
         "bug",
-        "The module raises an exception on ordinary input.",
+        "The module raises an exception on ordinary input, or without an argument that is None by default and that the "
+        "code compares with None.",
         "The exception, and the line of the module that raised it.",
         "See the exception.",
     ),
