@@ -27,7 +27,7 @@ SUFFICIENT_FILL = -1e5
 CLOSE = 1e-4  # the relative error of a scaled score in float32
 # Above this, a weight on a key like all others was not hidden.
 SLIGHT = 1e-6
-LIKE_SCORES = 10.0
+LIKE_SCORES = 10.0  # a fill up to this hides nothing from a softmax
 EXCESS = 16  # how many times as large as the fill the scaled scores are
 
 

@@ -246,8 +246,9 @@ def _is_free(
 
 
 def _keys_are_values(observation: Observation, attention: RecordedAttention) -> bool:
-    """Check whether one tensor holds the keys and the values: the plain tokens of one argument, beside other queries,
-    or those that a decoder reads with one query a step.
+    """Check whether one tensor, which does not hold the queries, holds the keys and the values.
+
+    It holds the plain tokens of one argument, or those that a decoder reads with one query a step.
     """
     sources = (attention.query_source, attention.key_source, attention.value_source)
     query, key, value = (behind_views(observation.trace.steps, it) for it in sources)
