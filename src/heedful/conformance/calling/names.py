@@ -138,7 +138,7 @@ IMAGE_SIDES: Names = (
     *("input_resolution", "resolution", "img_size", "image_size", "fmap_size", "feat_size"),
 )
 PATCHES: Names = ("patch_size",)
-KERNELS: Names = ("kernel_size", "kernel", "attention_location_kernel_size")
+KERNELS: Names = ("kernel_size", "attention_location_kernel_size")
 SHIFTS: Names = ("shift_size",)
 SMALL_SIDES: Names = ("window", "kernel", "patch")  # words in names of sizes within an image
 DROPOUTS: Names = (
