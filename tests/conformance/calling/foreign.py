@@ -1293,12 +1293,12 @@ class OfLengthsInTwoAxes(nn.Module):
         keys: [B, T, H]
         keys_length: [B, len]
         """
-        T = keys.shape[1]
+        B, T, H = keys.shape
         q = queries.unsqueeze(1).repeat(1, T, 1)
         scores = self.score(torch.cat([q, keys, q - keys, q * keys], dim=-1)).mT
-        seen = torch.arange(T) < keys_length.unsqueeze(1)
+        seen = torch.arange(T).expand(B, T) < keys_length.unsqueeze(1)
         scores = torch.where(seen.unsqueeze(1), scores, -torch.inf)
-        return (scores.softmax(-1) @ keys).squeeze(1)
+        return (scores.softmax(-1) @ keys).view(B, H)
 
 
 class OfGivenRotation(nn.Module):
@@ -1382,19 +1382,15 @@ class Transposed(nn.Module):
         return context.reshape(b, w, h, c).transpose(1, 3)
 
 
-class OfUntrusted(nn.Module):
-    """Mends the pixels that are not trusted, and returns the image if all are."""
+class Refining(nn.Module):
+    """Attends as often as it is told, which may be never."""
 
     def __init__(self, dim):
         super().__init__()
-        self.qkv = nn.Conv2d(dim, 3 * dim, 1)
+        self.qkv = nn.Linear(dim, 3 * dim)
 
-    def forward(self, image, mask_high):
-        q, k, v = self.qkv(image).flatten(2).mT.chunk(3, -1)
-        low = (mask_high < 0.5).flatten(1)
-        mended = torch.zeros_like(v)
-        for b, places in enumerate(low):
-            if places.any():
-                scores = (q[b, places] @ k[b].mT / q.shape[-1] ** 0.5).masked_fill(places, -1e30)
-                mended[b, places] = scores.softmax(-1) @ v[b]
-        return image + mended.mT.view_as(image)
+    def forward(self, x, rounds: int):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        for _ in range(rounds):
+            x = x + nn.functional.scaled_dot_product_attention(q, k, v)
+        return x

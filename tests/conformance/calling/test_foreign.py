@@ -90,7 +90,7 @@ from heedful.errors import ArgumentError
         foreign.Transposing,
         foreign.AfterPast,
         foreign.Transposed,
-        foreign.OfUntrusted,
+        foreign.Refining,
     ],
     ids=lambda it: getattr(it, "__name__", type(it).__name__),
 )

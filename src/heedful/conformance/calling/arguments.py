@@ -26,7 +26,7 @@ from heedful.conformance.calling.roles import (
 )
 from heedful.conformance.calling.rotary_tables import PositionTable, rotary_table, rotary_tables
 from heedful.conformance.calling.target import Target
-from heedful.conformance.recording.source import parsed
+from heedful.conformance.recording.source import nodes_of
 from heedful.errors import ArgumentError
 
 OF_TOKENS = (*names.QUERIES, *names.KEYS, *names.VALUES, *names.CONTEXTS, *names.MEMORIES)
@@ -177,8 +177,7 @@ def _constant(target: Target, name: str, allow_unknown: bool) -> Any:
 
 def _is_tensor(target: Target, name: str) -> bool:
     """Check whether a target's own code reads what only a tensor has of an argument, such as `pos.shape`."""
-    source = parsed(target.forward)
-    for node in () if source is None else ast.walk(source.tree):
+    for node in nodes_of(target.forward):
         match node:
             case ast.Attribute(value=ast.Name(id=read), attr=attribute) if read == name:
                 if hasattr(torch.Tensor, attribute) and not hasattr(int, attribute):

@@ -142,12 +142,12 @@ def of_one_query(
     others = tuple(name for name in tokens if name != query)
     widths = [] if module is None else widths_of(module)[:most]
     widths += [WIDTH] * (WIDTH not in widths)
-    for own, width in (*zip(widths, widths, strict=True), *permutations(widths, 2)):
-        if others:
-            constants = {query: one_vector(own)}
-            yield CallingConvention(
-                "(B, T, C)", others, (width,), constants=constants, same_tokens=True, guessed=True
-            )
+    pairs = (*zip(widths, widths, strict=True), *permutations(widths, 2))
+    for own, width in pairs if others else ():
+        constants = {query: one_vector(own)}
+        yield CallingConvention(
+            "(B, T, C)", others, (width,), constants=constants, same_tokens=True, guessed=True
+        )
 
 
 def _to_feature_maps(

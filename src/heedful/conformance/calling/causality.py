@@ -12,7 +12,7 @@ from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.convention import Constants, VisibleKeys
 from heedful.conformance.calling.influence import influences
 from heedful.conformance.calling.target import Target, is_from_torch, is_from_transformers
-from heedful.conformance.recording.source import functions_of, names_in, parsed
+from heedful.conformance.recording.source import functions_of, names_in, nodes_of
 
 TOKENS = 4
 TRIANGLES = frozenset({"tril", "triu", "tril_", "triu_", *names.CAUSAL})
@@ -58,8 +58,7 @@ def causal_window(window: int | None = None) -> VisibleKeys:
 
 def speaks_of_causality(target: Target) -> bool:
     """Check whether a target's own code makes a triangle or names a flag for it: then its caller need not mask."""
-    sources = (parsed(function) for function in functions_of(target.callee))
-    nodes = [node for source in sources if source is not None for node in ast.walk(source.tree)]
+    nodes = [node for function in functions_of(target.callee) for node in nodes_of(function)]
     keywords = {node.arg for node in nodes if isinstance(node, ast.keyword)}
     return not TRIANGLES.isdisjoint(
         keywords | names_in(it for it in nodes if isinstance(it, ast.expr))

@@ -30,7 +30,7 @@ from heedful.conformance.calling.exceptions import (
 from heedful.conformance.calling.layouts import PATTERNS, likely_layouts, unpacked_ranks
 from heedful.conformance.calling.target import Target, is_required, made_parameters
 from heedful.conformance.recording.assignments import variables_read
-from heedful.conformance.recording.source import methods_of, parsed_file
+from heedful.conformance.recording.source import contains_line, methods_of, parsed_file
 from heedful.errors import ArgumentError
 
 SIZES = ((3, 5), (4, 8), (2, 16))  # B and T at which a call must fail alike to prove a bug
@@ -265,6 +265,22 @@ def is_refusal(error: BaseException) -> bool:
     text = attempt(lambda: str(error))  # which an exception of the target may not have
     stated |= isinstance(text, str) and bool(INDIVISIBLE.search(text) or TOO_FEW.search(text))
     return stated or isinstance(error, AssertionError | NotImplementedError)
+
+
+def refusing_tests(error: BaseException) -> Iterator[ast.expr]:
+    """Yield the conditions of the `if` and `assert` statements by which the target's own code raised an exception."""
+    frames = own_frames(error)
+    source = parsed_file(frames[-1][0].f_code.co_filename) if frames else None
+    for statement in () if source is None else source.statements():
+        match statement:
+            case ast.If(test=test, body=body):
+                raising = [it for it in body if isinstance(it, ast.Raise)]
+            case ast.Assert(test=test):
+                raising = [statement]
+            case _:
+                continue
+        if any(contains_line(it, frames[-1][1]) for it in raising):
+            yield test
 
 
 class _Products(TorchFunctionMode):

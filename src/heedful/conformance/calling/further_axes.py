@@ -8,11 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from heedful.conformance.calling.convention import MAPS, CallingConvention
-from heedful.conformance.calling.exceptions import attempt, own_frames
-from heedful.conformance.calling.failures import FailedCall
+from heedful.conformance.calling.exceptions import attempt
+from heedful.conformance.calling.failures import FailedCall, refusing_tests
 from heedful.conformance.calling.layouts import channel_axis
 from heedful.conformance.calling.target import Target, made_parameters
-from heedful.conformance.recording.source import contains_line, parsed_file
 
 SEQUENCE, SEQUENCE_AXES = "(B, T, C)", 3
 ASKED: tuple[re.Pattern[str], ...] = (
@@ -74,15 +73,8 @@ def _axes_asked_for(failures: Sequence[FailedCall]) -> Iterator[int]:
 
 def _axes_demanded(error: BaseException) -> Iterator[int]:
     """Yield the number of axes in the condition that refused a call, as `if x.ndim != 4` or `assert x.dim() == 4`."""
-    frames = own_frames(error)
-    source = parsed_file(frames[-1][0].f_code.co_filename) if frames else None
-    for statement in () if source is None else source.statements():
-        if not isinstance(statement, ast.If | ast.Assert):
-            continue
-        body = statement.body if isinstance(statement, ast.If) else [statement]
-        if not any(contains_line(it, frames[-1][1]) for it in body):
-            continue
-        match statement.test:
+    for test in refusing_tests(error):
+        match test:
             case ast.Compare(
                 left=ast.Attribute(attr="ndim")
                 | ast.Call(func=ast.Attribute(attr="dim"))

@@ -12,6 +12,7 @@ from torch import nn
 
 from heedful.conformance.calling import names
 from heedful.conformance.calling.documentation import comment_lines, docstring_lines, entry_of
+from heedful.conformance.recording.sizes_read import size_read, tensor_of_shape
 from heedful.conformance.recording.source import parsed
 
 # A shape in a docstring, such as "(batch, length, dim)" or "(batch,)".
@@ -68,8 +69,8 @@ def likely_layouts(target: Callable[..., Any]) -> Layouts:
     described = [*documented_axes(target)]
     documented = (axes.startswith("BT") for axes in described if axes[:2] in ("BT", "TB"))
     sequences_first = (True for axes in described if len(axes) == 3 and axes.startswith("B"))
-    read = (it for it in [_is_batch_read_first(target)] if it is not None)
-    stated = (own, *(next(it, None) for it in (unpacked, documented, sequences_first, read)))
+    found = (next(it, None) for it in (unpacked, documented, sequences_first))
+    stated = (own, *found, _is_batch_read_first(target))
     evidence = (*stated, inner)
     batch_first = next((answer for answer in evidence if answer is not None), True)
     of_heads = [it for it in (*shapes, *described) if it[:3] in ("BTH", "BHT")]
@@ -98,10 +99,9 @@ def _is_batch_read_first(target: Callable[..., Any]) -> bool | None:
     for statement in sorted(source.statements() if source else (), key=lambda it: it.lineno):
         match statement:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                axis, letter = _axis_of_size(value), _axes([name])
-                read = {it.id for it in ast.walk(value) if isinstance(it, ast.Name)}
-                if axis in (0, 1) and read == {first} and letter in ("B", "T"):
-                    return (axis, letter) in ((0, "B"), (1, "T"))
+                match size_read(value), _axes([name]):
+                    case (ast.Name(id=read), 0 | 1 as axis), "B" | "T" as letter if read == first:
+                        return (axis, letter) in ((0, "B"), (1, "T"))
                 if name == first:
                     return None
     return None
@@ -250,41 +250,25 @@ def _unpacked_shapes(target: Callable[..., Any], *, slices: bool = True) -> Iter
     for tree in _syntax_trees(target):
         for node in ast.walk(tree):
             match node:
-                case ast.Assign(targets=[ast.Tuple(elts=elements)], value=value) if _is_shape(
+                case ast.Assign(targets=[ast.Tuple(elts=elements)], value=value) if tensor_of_shape(
                     value, slices=slices
                 ):
                     yield [it.id if isinstance(it, ast.Name) else "" for it in elements]
                 case ast.Assign(
                     targets=[ast.Tuple(elts=elements)],
                     value=ast.Tuple(elts=[ast.Starred(value=value), *others]),
-                ) if _is_shape(value, slices=slices):  # b, n, c, h = *x.shape, heads
+                ) if tensor_of_shape(value, slices=slices):  # b, n, c, h = *x.shape, heads
                     axes = elements[: len(elements) - len(others)]
                     yield [it.id if isinstance(it, ast.Name) else "" for it in axes]
                 case ast.Assign(
                     targets=[ast.Tuple(elts=elements)], value=ast.Tuple(elts=[*sizes])
-                ) if slices and [_axis_of_size(it) for it in sizes] == [*range(len(elements))]:
+                ) if slices and _axes_read(sizes) == [*range(len(elements))]:
                     yield [it.id if isinstance(it, ast.Name) else "" for it in elements]
 
 
-def _is_shape(node: ast.expr, *, slices: bool) -> bool:
-    """Check whether an expression is `x.shape` or `x.size()`, or perhaps a leading slice of either."""
-    match node:
-        case ast.Attribute(attr="shape") | ast.Call(func=ast.Attribute(attr="size"), args=[]):
-            return True
-        case ast.Subscript(value=value, slice=ast.Slice(lower=None)) if slices:
-            return _is_shape(value, slices=slices)
-    return False
-
-
-def _axis_of_size(node: ast.expr) -> int | None:
-    """Return the axis i of `x.size(i)` or `x.shape[i]`; None for other expressions."""
-    match node:
-        case (
-            ast.Call(func=ast.Attribute(attr="size"), args=[ast.Constant(value=int(axis))])
-            | ast.Subscript(value=ast.Attribute(attr="shape"), slice=ast.Constant(value=int(axis)))
-        ):
-            return axis
-    return None
+def _axes_read(sizes: list[ast.expr]) -> list[int | None]:
+    """Return the axis that each expression reads the size of; None for other expressions."""
+    return [None if (read := size_read(it)) is None else read[1] for it in sizes]
 
 
 def _syntax_trees(target: Callable[..., Any]) -> Iterator[ast.AST]:

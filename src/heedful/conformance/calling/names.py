@@ -138,7 +138,7 @@ IMAGE_SIDES: Names = (
     *("input_resolution", "resolution", "img_size", "image_size", "fmap_size", "feat_size"),
 )
 PATCHES: Names = ("patch_size",)
-KERNELS: Names = ("kernel_size", "attention_location_kernel_size")
+KERNELS: Names = ("kernel_size",)
 SHIFTS: Names = ("shift_size",)
 SMALL_SIDES: Names = ("window", "kernel", "patch")  # words in names of sizes within an image
 DROPOUTS: Names = (
@@ -177,7 +177,7 @@ WORDS: Mapping[str, str] = {
     "dim": "d_model", "channel": "d_model", "feature": "d_model", "width": "d_model", "cond": "d_model",
     "plane": "d_model",
     "max_pos": "context_length", "num_tokens": "context_length", "max_t": "context_length",
-    "theta": "rope_theta",
+    "theta": "rope_theta", "kernel_size": "kernel_size",
 }  # fmt: skip
 # Words in the names of settings that are on or off, and of small numbers that are added to a divisor.
 FLAG_WORDS: Names = ("use_", "is_", "has_", "with_", "enable", "causal", "flash", "norm")

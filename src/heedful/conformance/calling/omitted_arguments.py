@@ -6,10 +6,10 @@ import ast
 from collections.abc import Collection, Iterator, Sequence
 
 from heedful.conformance.calling.exceptions import describe_exception, own_frames
-from heedful.conformance.calling.failures import FailedCall, is_refusal
+from heedful.conformance.calling.failures import FailedCall, is_refusal, refusing_tests
 from heedful.conformance.calling.target import Target
 from heedful.conformance.recording.assignments import variables_read
-from heedful.conformance.recording.source import names_in, parsed, parsed_file
+from heedful.conformance.recording.source import names_in, nodes_of
 
 
 def omitted_argument(target: Target, failures: Sequence[FailedCall]) -> str | None:
@@ -39,8 +39,7 @@ def asked_for(error: BaseException, omitted: Collection[str]) -> str | None:
 
 def may_be_none(target: Target, argument: str) -> bool:
     """Check whether a target's own code compares an argument with None."""
-    source = parsed(target.forward)
-    for node in () if source is None else ast.walk(source.tree):
+    for node in nodes_of(target.forward):
         match node:
             case ast.Compare(
                 left=ast.Name(id=name),
@@ -60,12 +59,5 @@ def _asked_for(error: BaseException) -> Iterator[str]:
     frames = own_frames(error)
     if not frames or not (refused or "NoneType" in describe_exception(error)):
         return
-    file, line = frames[-1][0].f_code.co_filename, frames[-1][1]
-    yield from variables_read(file, line)
-    source = parsed_file(file) if refused else None
-    for node in () if source is None else ast.walk(source.tree):
-        if isinstance(node, ast.If) and any(
-            isinstance(it, ast.Raise) and it.lineno <= line <= (it.end_lineno or line)
-            for it in node.body
-        ):
-            yield from names_in([node.test])
+    yield from variables_read(frames[-1][0].f_code.co_filename, frames[-1][1])
+    yield from names_in(refusing_tests(error) if refused else ())

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from heedful.conformance.recording.source import parsed
+from heedful.conformance.recording.source import nodes_of
 
 ROTARY: re.Pattern[str] = re.compile(r"rope|rotary")
 """What a part is called that works on single heads, in lower case."""
@@ -38,8 +38,7 @@ def part_classes(cls: Callable[..., Any], parameter: str, hint: Any) -> Iterator
 
 
 def _is_kept_and_called(cls: type, parameter: str) -> bool:
-    source = parsed(cls)
-    nodes = [] if source is None else list(ast.walk(source.tree))
+    nodes = list(nodes_of(cls))
     kept: set[str] = set()
     for node in nodes:
         match node:

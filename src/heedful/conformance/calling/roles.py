@@ -18,7 +18,7 @@ from heedful.conformance.calling.layouts import DISTANCE_AXIS, documented_axes
 from heedful.conformance.calling.mask_forms import ATTENTION_FORMS, PADDING_FORMS, in_form
 from heedful.conformance.calling.rotary_tables import PositionTable, rotary_tables
 from heedful.conformance.calling.target import Target
-from heedful.conformance.recording.source import parsed
+from heedful.conformance.recording.source import nodes_of
 
 FEATURE_MAP = 4  # axes, (B, C, Y, X)
 MOST_TOKENS = 256  # for which there are embeddings of positions and of distances
@@ -89,8 +89,7 @@ def likely_values(target: Target, name: str, head_size: int) -> Iterator[Value]:
 
 def _counts_distances(target: Target) -> bool:
     """Check whether a target's own code counts 2 T − 1 distances, as `2 * T - 1`."""
-    source = parsed(target.forward)
-    for node in () if source is None else ast.walk(source.tree):
+    for node in nodes_of(target.forward):
         match node:
             case ast.BinOp(
                 left=ast.BinOp(left=ast.Constant(value=2), op=ast.Mult()),
@@ -108,15 +107,13 @@ def _handed_back(*values: Any) -> Any:
 
 def is_called(target: Target, argument: str) -> bool:
     """Check whether a target's own code calls an argument, as `rope(query, key)`."""
-    source = parsed(target.forward)
-    calls = (it for it in (ast.walk(source.tree) if source else ()) if isinstance(it, ast.Call))
+    calls = (it for it in nodes_of(target.forward) if isinstance(it, ast.Call))
     return any(isinstance(it.func, ast.Name) and it.func.id == argument for it in calls)
 
 
 def _is_projected(target: Target, argument: str) -> bool:
     """Check whether a target's own code gives an argument alone to one of its layers, as `self.project(pos)`."""
-    source = parsed(target.forward)
-    for node in () if source is None else ast.walk(source.tree):
+    for node in nodes_of(target.forward):
         match node:
             case ast.Call(
                 func=ast.Attribute(value=ast.Name(id="self")), args=[ast.Name(id=given)]

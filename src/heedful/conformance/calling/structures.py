@@ -14,7 +14,7 @@ from torch import Tensor
 
 from heedful.conformance.calling import names
 from heedful.conformance.calling.target import Target
-from heedful.conformance.recording.source import parsed
+from heedful.conformance.recording.source import nodes_of
 
 Key = int | str
 KNOWN = (*names.ROTARY_TABLES, *names.CACHES, *names.POSITION_IDS, *names.CACHE_SLOTS)
@@ -61,8 +61,7 @@ class Structure:
 
 def structures(target: Target) -> dict[str, Structure]:
     """Return the structures of a target's required arguments, as far as its `forward` takes them apart itself."""
-    source = parsed(target.forward)
-    nodes = [] if source is None else list(ast.walk(source.tree))
+    nodes = list(nodes_of(target.forward))
     found = {
         name: _structure(name, target.parameters[name].annotation, nodes)
         for name in target.required

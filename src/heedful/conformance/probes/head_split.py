@@ -55,11 +55,8 @@ def head_split(evidence: Evidence) -> Iterator[Finding | Fact]:
             differing = differing_entries(before, after)
             rows = indices_with_any(differing, 1)
             own_row = rows in ([CHANGED], []) and before.shape[1] == T
-            turned = (
-                evidence.subject.convention.is_image and len(rows) == 1 and before.shape[1] == T
-            )
             block = len(rows) <= 1 and role != "query"  # keys and values may come in blocks
-            if own_row or block or turned:
+            if own_row or block:
                 continue
             answer = _answer(evidence, attention, changed, role, differing)
             if answer is not None:
@@ -161,8 +158,11 @@ def _answer(
             "tokens is not the second to last."
         )
         step = _meeting_of_operands(evidence, attention) or step
-    elif len(rows) == 1 and mixing is None and _reorders_tokens(evidence, path):
-        return None  # tokens in another order, as in windows that are shifted or sorted
+    elif len(rows) == 1 and (
+        evidence.subject.convention.is_image
+        or (mixing is None and _reorders_tokens(evidence, path))
+    ):
+        return None  # tokens in another order, as in windows that are shifted, or pixels by columns
     else:
         proof = (
             f"Changing token {CHANGED} changes {_first_rows(rows)} of the {PLURALS[role]}: a view mixes the "

@@ -9,20 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-import torch
-
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.attention_search import TRANSPOSING, find_attentions
 from heedful.conformance.evidence.designs import reads_other_tokens, reads_trained_numbers
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.probes.recomputed_attention import CAPS, departs_from_scores
+from heedful.conformance.probes.recomputed_attention import CAPS, HALVES, departs_from_scores
 from heedful.conformance.recording.dataflow import SPLITTING
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Finding
 from heedful.observation import Step
 
-HALVES = (torch.float16, torch.bfloat16)
 TURNING: tuple[str, ...] = (*TRANSPOSING, "permute", "movedim", "rearrange")
 
 

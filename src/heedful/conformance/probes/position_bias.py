@@ -152,18 +152,16 @@ def _linear(
     ahead = places - places[:, None]
     meant = LINEAR_BIAS.search(prose_about(evidence.subject.callee)) is not None
     rates = _growth(attention, other, visible, ahead.abs())
-    if not rates:
-        rates = _growth(attention, other, visible, ahead) if meant else []
-        if not rates or max(map(abs, rates)) == 0 or not visible.triu(1).any():
-            return None
+    signed = _growth(attention, other, visible, ahead) if meant and not rates else []
+    if signed and visible.triu(1).any():
+        level, remedy = "bug", "Subtract the absolute distance, |i − j|, times a slope."
         proof = (
-            f"The scores change by {max(rates, key=abs):.3g} for each token that a key is farther right, on both "
+            f"The scores change by {max(signed, key=abs):.3g} for each token that a key is farther right, on both "
             "sides of the query: the nearest keys do not get the largest weights."
         )
-        remedy = "Subtract the absolute distance, |i − j|, times a slope from the scores."
-        line = _line_of_bias(evidence, attention)
-        return Finding("weights-wrong", "bug", proof, f"{shape[1]} tokens", line, remedy)
-    if min(rates) > 0:
+    elif not rates:
+        return None
+    elif min(rates) > 0:
         level = "bug" if meant else "suspicious"
         proof = (
             f"The scores grow by {max(rates):.3g} for each token that a key is farther away: far keys get larger "

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from heedful.conformance.recording.sizes_read import size_read, tensor_of_shape
 from heedful.conformance.recording.source import parsed
 
 VIEWS = ("view", "reshape")
@@ -97,14 +98,14 @@ def _follow(statement: ast.stmt, shapes: dict[str, Axes]) -> None:
     shapes.update(renamed)
     match statement:
         case ast.Assign(targets=[ast.Tuple(elts=elements)], value=value):
-            variable = _tensor_of_shape(value)
-            if variable and all(isinstance(it, ast.Name) for it in elements):
+            tensor = tensor_of_shape(value)
+            if isinstance(tensor, ast.Name) and all(isinstance(it, ast.Name) for it in elements):
                 names = [it.id for it in elements if isinstance(it, ast.Name)]
-                shapes[variable] = {name: n for n, name in enumerate(names) if name.strip("_")}
+                shapes[tensor.id] = {name: n for n, name in enumerate(names) if name.strip("_")}
         case ast.Assign(targets=[ast.Name(id=name)], value=value):
-            variable, axis = _tensor_and_axis(value)
-            if variable:
-                shapes.setdefault(variable, {})[name] = axis
+            match size_read(value):
+                case ast.Name(id=variable), axis:
+                    shapes.setdefault(variable, {})[name] = axis
 
 
 def _rearranged(statement: ast.stmt, shapes: dict[str, Axes]) -> dict[str, Axes]:
@@ -137,31 +138,3 @@ def _axes_of(node: ast.expr, shapes: dict[str, Axes]) -> Axes:
         ):
             return {n: {a: b, b: a}.get(it, it) for n, it in _axes_of(inner, shapes).items()}
     return {}
-
-
-def _tensor_of_shape(node: ast.expr) -> str:
-    """Return the variable x of `x.shape`, `x.size()` or a leading slice of either; "" for other expressions."""
-    match node:
-        case ast.Attribute(value=ast.Name(id=variable), attr="shape"):
-            return variable
-        case ast.Call(func=ast.Attribute(value=ast.Name(id=variable), attr="size"), args=[]):
-            return variable
-        case ast.Subscript(value=value, slice=ast.Slice(lower=None)):
-            return _tensor_of_shape(value)
-    return ""
-
-
-def _tensor_and_axis(node: ast.expr) -> tuple[str, int]:
-    """Return the variable x and the axis of `x.size(0)` or `x.shape[0]`; "" and 0 for other expressions."""
-    match node:
-        case ast.Call(
-            func=ast.Attribute(value=ast.Name(id=variable), attr="size"),
-            args=[ast.Constant(value=int(axis))],
-        ):
-            return variable, axis
-        case ast.Subscript(
-            value=ast.Attribute(value=ast.Name(id=variable), attr="shape"),
-            slice=ast.Constant(value=int(axis)),
-        ):
-            return variable, axis
-    return "", 0

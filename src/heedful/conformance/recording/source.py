@@ -115,6 +115,12 @@ def parsed(definition: Callable[..., object]) -> ParsedSource | None:
     return _parse(file, "".join(lines), first)
 
 
+def nodes_of(definition: Callable[..., object]) -> Iterator[ast.AST]:
+    """Yield the nodes of the syntax of a class or function; none if it has no source that can be parsed by itself."""
+    source = parsed(definition)
+    yield from () if source is None else ast.walk(source.tree)
+
+
 def parsed_file(file: str) -> ParsedSource | None:
     """Return the syntax of a file, empty if it cannot be read; None if it cannot be parsed."""
     return _parse(file, "".join(linecache.getlines(file)), first=1)
