@@ -98,6 +98,11 @@ def fail(rank, ranks, folder, how, attend=ring_attention):
             os._exit(1)
         if rank == 1 and how == "hangs":
             time.sleep(3 * TIMEOUT)
+        if rank == 1 and how == "dies while one waits and one has not called":
+            time.sleep(0.3)
+            os._exit(1)
+        if rank == 0 and how == "dies while one waits and one has not called":
+            time.sleep(0.6)
         mine = x.to(torch.float64) if rank == 1 and how == "dtype" else x
         key = mine[:, :1] if rank == 1 and how == "shape" else mine
         mask = Causal() if rank == 1 and how == "mask" else None

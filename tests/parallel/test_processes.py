@@ -40,6 +40,7 @@ def test_results_and_gradients_are_those_of_one_process(ranks, tmp_path):
     ("how", "cause", "survivors"),
     [
         ("dies", "it has ended", {0, 2}),
+        ("dies while one waits and one has not called", "it has ended", {0, 2}),
         ("hangs", "it did not answer within the group's timeout", {0, 2}),
         pytest.param("dies between the passes", "it has ended", {0, 2}, marks=SLOW),
         pytest.param("dtype", "query: expected float32 (1, 3, tokens, 8)", {0, 1, 2}, marks=SLOW),

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeVar
 
 import torch.distributed as dist
 from torch import Tensor
@@ -15,6 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from heedful.errors import ArgumentError, RankError
 
+T = TypeVar("T")
 Wait = Callable[[], None]
 
 
@@ -42,7 +44,7 @@ class Axis(Protocol):
             receive: the memory for what each of these ranks sends.
 
         Raises:
-            RankError: here or in the wait, a rank has ended or does not answer in time.
+            RankError: in the wait, a rank has ended or does not answer in time. The messages to the others are sent.
         """
         ...
 
@@ -131,22 +133,38 @@ class ProcessAxis:
 
     def start(self, tag: int, send: Mapping[int, Tensor], receive: Mapping[int, Tensor]) -> Wait:
         count_sent(tag, send)
-        works: list[tuple[int, dist.Work | None]] = []
-        for operation, messages in ((dist.isend, send), (dist.irecv, receive)):
-            for peer, tensor in messages.items():
-                if not tensor.numel():
-                    continue
-                side = "group_dst" if operation is dist.isend else "group_src"
+        failures: list[RankError] = []
+
+        def attempt(peer: int, act: Callable[[], T]) -> T | None:
+            """Keep a failure for later: the other ranks shall get their messages first."""
+            try:
                 with self._named(peer):
-                    works.append(
-                        (peer, operation(tensor, group=self.group, tag=tag, **{side: peer}))
-                    )
+                    return act()
+            except RankError as error:
+                failures.append(error)
+
+        def started(
+            operation: Callable[..., dist.Work | None], side: str, messages: Mapping[int, Tensor]
+        ) -> list[tuple[int, dist.Work]]:
+            start_one = partial(operation, group=self.group, tag=tag)
+            works = [
+                (peer, attempt(peer, partial(start_one, tensor, **{side: peer})))
+                for peer, tensor in messages.items()
+                if tensor.numel()
+            ]
+            return [(peer, work) for peer, work in works if work is not None]
+
+        sent = started(dist.isend, "group_dst", send)
+        received = started(dist.irecv, "group_src", receive)
 
         def wait() -> None:
-            for peer, work in works:
-                if work is not None:
-                    with self._named(peer):
-                        work.wait()
+            for peer, work in sent:
+                attempt(peer, work.wait)
+            for peer, work in received:
+                if not failures:
+                    attempt(peer, work.wait)
+            if failures:
+                raise failures[0]
 
         return wait
 
