@@ -73,13 +73,13 @@ def find_convention(target: Target, causal: bool | None) -> tuple[CallingConvent
     candidates = list(candidate_conventions(target, causal))
     for sizes in _sizes(target, failures):
         conventions = [replace(convention, fixed_sizes=sizes) for convention in candidates]
-        caller = _first_that_works(target, conventions, failures, limit)
+        caller = first_that_works(target, conventions, failures, limit)
         if caller is None and sizes is None:
             caller = _given_what_is_asked_for(target, causal, failures, limit)
         if caller is None and sizes is None:
             more = with_further_axes(candidates, failures)
             last = [*more, *with_a_state(target, candidates)]
-            caller = _first_that_works(target, last, failures, limit) if last else None
+            caller = first_that_works(target, last, failures, limit) if last else None
             candidates += more
         if caller is not None:
             caller = with_one_query(with_axes_by_behavior(caller))
@@ -103,7 +103,7 @@ def _given_what_is_asked_for(
             return None
         target = replace(target, needed=(*target.needed, asked))
         conventions = list(candidate_conventions(target, causal))
-        caller = _first_that_works(target, conventions, failures, limit)
+        caller = first_that_works(target, conventions, failures, limit)
         if caller is not None:
             return caller
     return None
@@ -124,13 +124,21 @@ def _sizes(target: Target, failures: Sequence[FailedCall]) -> Iterator[tuple[int
     yield from ((B, T) for T in lengths_named(failures))
 
 
-def _first_that_works(
+def first_that_works(
     target: Target,
     conventions: Sequence[CallingConvention],
     failures: list[FailedCall],
     limit: TimeLimit,
 ) -> Caller | None:
-    """Return the first caller that works, in float32 if float64 fails or adds nothing; append the failures."""
+    """Return the first caller that works, in float32 if float64 fails or adds nothing; append the failures.
+
+    Args:
+        target: What is called.
+        conventions: How it may be called, the most likely way first. The result may have no row for each token in one
+            that is `pooled`, and in all whose tokens are no pixels.
+        failures: The calls that failed, to which those of this search are appended.
+        limit: The time limit of the search.
+    """
     double = _first_in(torch.float64, target, conventions, failures, limit)
     if double is not None:
         caller, trace = double
@@ -259,9 +267,8 @@ def _trial(caller: Caller) -> tuple[Caller, Trace]:
         caller.callee(*args, **keywords)  # a recording of a call that fails would take much longer
     with torch.no_grad(), caller.isolated():
         trace = caller.trace(arguments)
-    pooled = caller.convention.layout in POOLED and _pools(
-        trace.result, *inputs.sizes, weights=caller.convention.guessed
-    )
+    may_pool = caller.convention.pooled or caller.convention.layout in POOLED
+    pooled = may_pool and _pools(trace.result, *inputs.sizes, weights=caller.convention.guessed)
     caller = replace(caller, convention=replace(caller.convention, pooled=pooled))
     rows = caller.convention.rows(trace.result, *inputs.sizes)
     if rows is None:

@@ -204,7 +204,7 @@ def unpacked_ranks(target: Callable[..., Any], functions: Sequence[str] = ("eins
                 case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
                     for pattern in node.args if name in functions else ():
                         if isinstance(pattern, ast.Constant) and "->" in str(pattern.value):
-                            ranks |= set(_ranks_in(str(pattern.value), einsum=name == "einsum"))
+                            ranks |= set(ranks_in(str(pattern.value), einsum=name == "einsum"))
     return ranks
 
 
@@ -232,7 +232,7 @@ def _axes(variables: list[str]) -> str:
     )
 
 
-def _ranks_in(pattern: str, *, einsum: bool) -> Iterator[int]:
+def ranks_in(pattern: str, *, einsum: bool) -> Iterator[int]:
     """Yield the numbers of axes of the operands in a pattern of einsum, or of the one of einops, without ellipses."""
     for operand in pattern.partition("->")[0].split(","):
         if "." not in operand:

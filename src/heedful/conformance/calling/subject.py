@@ -27,6 +27,11 @@ from heedful.conformance.calling.examples import find_example_convention
 from heedful.conformance.calling.exceptions import attempt, exits_as_errors, raising_line
 from heedful.conformance.calling.failures import is_missing_name
 from heedful.conformance.calling.guessed_examples import find_guessed_convention
+from heedful.conformance.calling.guessed_images import (
+    find_image_convention,
+    small_images,
+    takes_images,
+)
 from heedful.conformance.calling.mask_forms import Masks
 from heedful.conformance.calling.masks import find_masks
 from heedful.conformance.calling.max_length import find_max_length
@@ -151,8 +156,18 @@ def _called_conventionally(
     """Return a target, how it is called, and the dtype of its tokens.
 
     If no call works, a class is built with another width, because the usual one may be to blame: a part of a head may
-    have an odd number of features, for example. It is no bug of the class if that ends otherwise.
+    have an odd number of features, for example. It is no bug of the class if that ends otherwise. A model of whole
+    images is called with those, and built for small ones if it can be.
     """
+    for smaller in small_images(target, arguments) if takes_images(held) else ():
+        model = (
+            held
+            if smaller == arguments
+            else attempt(lambda smaller=smaller: _made(target, smaller))
+        )
+        found = attempt(lambda model=model: find_image_convention(model))
+        if isinstance(found, tuple):
+            return model, *found
     try:
         return held, *_found(held, causal)
     except (TargetError, ArgumentError) as error:

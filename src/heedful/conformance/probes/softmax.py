@@ -57,19 +57,24 @@ def softmax(evidence: Evidence) -> Iterator[Finding | Fact]:
         elif finding is not None:
             yield finding
             return
+    yield from _pooled_wrongly(evidence)
     if not evidence.attentions:
-        yield from _pooled_wrongly(evidence)
         yield from _over_heads(evidence)
 
 
 def _pooled_wrongly(evidence: Evidence) -> Iterator[Finding]:
     """Report a softmax without queries that is over the sequences of a batch, or over a dimension of one entry."""
     (B, T), pooled = evidence.inputs.sizes, evidence.subject.convention.pooled
+    of_images = (
+        pooled and evidence.subject.convention.is_image
+    )  # layers change the number of pixels
+    known = [it.softmax_step for it in evidence.attentions]
     for step in evidence.baseline.trace:
         dim = _softmax_dimension(step)
-        if dim is None or B == T:
+        if dim is None or B == T or step in known:
             continue
-        of_tokens, size = T in step.shape, step.shape[dim]
+        size, others = step.shape[dim], (*step.shape[1:dim], *step.shape[dim + 1 :])
+        of_tokens = T in step.shape or (of_images and max(others, default=1) > 1)
         over_sequences = size == B > 1 and step.shape.index(B) == dim and (of_tokens or pooled)
         over_one = size == 1 and of_tokens and (pooled or _sums_tokens(evidence, step))
         if over_sequences or over_one:

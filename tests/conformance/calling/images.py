@@ -1,0 +1,90 @@
+"""Models of whole images, in the styles of those who teach the vision transformer."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class Attention(nn.Module):
+    """Attention among the patches of an image; `dim` is the axis of the softmax."""
+
+    def __init__(self, width: int, heads: int = 2, dim: int = -1) -> None:
+        super().__init__()
+        self.heads, self.dim = heads, dim
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, n, c = x.shape
+        q, k, v = self.qkv(x).reshape(b, n, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
+        return self.out((scores.softmax(dim=self.dim) @ v).transpose(1, 2).reshape(b, n, c))
+
+
+class OfPatches(nn.Module):
+    """A vision transformer of large images: patches by a convolution, a class token, and a table of positions."""
+
+    def __init__(
+        self,
+        img_size: int = 224,
+        patch_size: int = 16,
+        in_chans: int = 3,
+        embed_dim: int = 192,
+        dim: int = -1,
+    ) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(in_chans, embed_dim, patch_size, patch_size)
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, embed_dim))
+        self.pos_embed = nn.Parameter(torch.zeros(1, (img_size // patch_size) ** 2 + 1, embed_dim))
+        self.attention = Attention(embed_dim, dim=dim)
+        self.head = nn.Linear(embed_dim, 10)
+
+    def forward(self, img: Tensor) -> Tensor:
+        b, _, _, _ = img.shape
+        x = self.patches(img).flatten(2).transpose(1, 2)
+        x = torch.cat([self.cls_token.expand(b, -1, -1), x], dim=1) + self.pos_embed
+        return self.head((x + self.attention(x))[:, 0])
+
+
+class Rearrange(nn.Module):
+    """A layer with a pattern, as einops has it, here for this pattern alone."""
+
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        self.pattern = "b c (h p) (w q) -> b (h w) (p q c)"
+        self.side = side
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.unflatten(3, (-1, self.side)).unflatten(2, (-1, self.side))
+        return x.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)
+
+
+class OfRearranged(nn.Module):
+    """The same with patches by a pattern of einops and a linear layer, and the mean instead of a class token."""
+
+    def __init__(self, patch: int = 4, channels: int = 3, width: int = 24, dim: int = -1) -> None:
+        super().__init__()
+        self.to_patches = nn.Sequential(Rearrange(patch), nn.Linear(channels * patch**2, width))
+        self.attention = Attention(width, dim=dim)
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        x = self.to_patches(pixel_values)
+        return self.head((x + self.attention(x)).mean(dim=1))
+
+
+class OfDigits(nn.Module):
+    """A network of digits, whose pixels are pooled by an attention map; `dim` is the axis of its softmax."""
+
+    def __init__(self, hidden: int = 8, dim: int = -1) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(1, hidden, 3, stride=2), nn.ReLU())
+        self.map = nn.Conv2d(hidden, 1, 1)
+        self.softmax = nn.Softmax(dim)
+        self.head = nn.Linear(hidden, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        maps = self.features(x)
+        weights = self.softmax(self.map(maps).flatten(2))
+        return self.head((maps.flatten(2) * weights).sum(-1))

@@ -1,0 +1,29 @@
+"""Models of whole images are called with images, though no row of their results belongs to a pixel."""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.calling import images
+from heedful.conformance import check
+from heedful.conformance.calling.subject import find_subject
+
+
+@pytest.mark.parametrize("model", [images.OfPatches, images.OfRearranged, images.OfDigits])
+def test_a_model_of_whole_images_is_called_and_is_sound(model):
+    report = check(model)
+    assert not report.findings, report
+
+
+@pytest.mark.parametrize(
+    ("model", "dim"), [(images.OfPatches, 1), (images.OfRearranged, 1), (images.OfDigits, 1)]
+)
+def test_a_softmax_over_the_wrong_axis_of_its_patches_is_named(model, dim):
+    report = check(model, arguments={"dim": dim})
+    assert [finding.name for finding in report.findings] == ["softmax-wrong-dim"], report
+
+
+def test_a_class_whose_defaults_are_for_large_images_is_built_for_small_ones():
+    subject = find_subject(images.OfPatches)
+    assert subject.fixed_sizes == (2, 8**2)
+    assert find_subject(images.OfPatches, arguments={"img_size": 32}).fixed_sizes == (2, 32**2)
