@@ -196,7 +196,8 @@ class Caller:
         """
         rows = self.convention.rows(result, *inputs.sizes)
         if rows is None:
-            raise TargetError(f"the result has no row for each of {inputs.sizes[1]} tokens")
+            each = "sequence" if self.convention.pooled else f"of {inputs.sizes[1]} tokens"
+            raise TargetError(f"the result has no row for each {each}")
         return rows
 
     def observation(

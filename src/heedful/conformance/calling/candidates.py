@@ -23,6 +23,7 @@ from heedful.conformance.calling.convention import (
     MAPS,
     MEMORY,
     SIGNAL,
+    VIDEOS,
     CallingConvention,
     Constants,
 )
@@ -173,10 +174,11 @@ def _by_sizes(
     if vocabulary and (tokens[0] in names.TOKEN_IDS or _begins_with_embedding(module)):
         yield from _of_ids(module, tokens, vocabulary, most)
     likely, unlikely = layouts.tokens
-    by_convolution = ([SIGNAL] if layouts.signals else [], IMAGES if layouts.images else ())
+    signals = [SIGNAL] if layouts.signals else []
+    maps = (*(IMAGES if layouts.images else ()), *(VIDEOS if layouts.videos else ()))
     alone = () if layouts.batched else ("(T, C)",)
     of_maps = [MAPS[axes][0] for axes in _axes_of_gains(module) if axes in MAPS]
-    ordered = (*of_maps, *by_convolution[0], likely, *alone, unlikely, *by_convolution[1])
+    ordered = (*of_maps, *signals, likely, *alone, unlikely, *maps)
     widths = widths_of(module)[:most]
     if tokens[0].lower() in names.PACKED:
         widths = [3 * width for width in widths] + widths

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.observation import Observation
 from heedful.observation.leaves import leaves_of
 
+OF_ANGLES: re.Pattern[str] = re.compile(r"cos|sin|freq|rot|angle")
 SPARE_SLOTS = 3  # more slots than tokens, so that a call that reads too far is noticed
 CacheMaker = Callable[[int, int], Any]  # of (batch, capacity)
 
@@ -109,12 +111,16 @@ def run_chunks(
 
 
 def cache_tensors(module: nn.Module | None) -> Mapping[str, Tensor | None]:
-    """Return the attributes and buffers with "cache" in their names, in which a module keeps keys and values."""
+    """Return the attributes and buffers with "cache" in their names, in which a module keeps keys and values.
+
+    A table of angles that is kept for later calls, as `cos_cached`, is none.
+    """
     return {
         f"{path}.{name}": value
         for path, part in (() if module is None else module.named_modules())
         for name, value in (*vars(part).items(), *part._buffers.items())
-        if "cache" in name.lower() and (value is None or isinstance(value, Tensor))
+        if "cache" in name.lower() and not OF_ANGLES.search(name.lower())
+        if value is None or isinstance(value, Tensor)
     }
 
 

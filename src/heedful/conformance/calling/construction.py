@@ -48,8 +48,10 @@ OWN_FAULT: re.Pattern[str] = re.compile(
 )
 """What a TypeError says about a wrong call of a layer, or about a float where a size is needed."""
 NO_SEQUENCE: re.Pattern[str] = re.compile(
-    r"'int' object is not (subscriptable|iterable)|'int' has no len"
+    r"'int' object is not (subscriptable|iterable)|'int' has no len|can only concatenate list"
 )
+PLURAL: re.Pattern[str] = re.compile(r"(dims|sizes|units|widths|channels|hiddens)$")
+"""How the names of parameters end that may take a list of widths."""
 PATCH, SHIFT, KERNEL = 2, 2, 3
 SIDES = (3, 3)  # of a window of pixels
 IMAGE_SIDE = 2 * WINDOW  # of an image that is cut into windows
@@ -119,9 +121,10 @@ def instantiate(target: Any, arguments: Mapping[str, Any]) -> Any:
 def build(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     """Call a class with the given arguments, and with conventional values for the others that it requires.
 
-    Dropout rates with a default of 0 are set as well, because nothing can be learned from a rate of 0. If the class
-    takes a configuration, arguments that the constructor lacks are put there. If the constructor raises, other widths
-    are tried, because it may have defaults that the usual one does not fit.
+    Dropout rates with a default of 0 are set as well, because nothing can be learned from a rate of 0, and several
+    heads where one is the default. If the class takes a configuration, arguments that the constructor lacks are put
+    there. If the constructor raises, other widths are tried, because it may have defaults that the usual one does not
+    fit.
 
     Raises:
         ArgumentError: An argument is unknown, a value cannot be guessed, or the constructor raised an exception.
@@ -188,9 +191,9 @@ def _alternatives(
 ) -> Iterator[dict[str, Any]]:
     """Yield other values for a constructor that rejects the usual ones: the likeliest first, and other widths last.
 
-    A window has two sides if one number is refused. Each flag is set the other way round. A parameter that is None by
-    default gets its conventional value if the message of the exception names it, or the line that raises because of
-    None does. So do the parameters of an inherited constructor that it misses.
+    A window has two sides, and a list of widths two entries, if one number is refused. Each flag is set the other way
+    round. A parameter that is None by default gets its conventional value if the message of the exception names it, or
+    the line that raises because of None does. So do the parameters of an inherited constructor that it misses.
     """
     message, place = describe_exception(error), raising_line(error)
     about_none = place is not None and ("NoneType" in message or place.source.startswith("assert"))
@@ -198,6 +201,9 @@ def _alternatives(
     guessed = guessed_parameters(cls, arguments)
     values = _values(cls, arguments)
     conventional = conventional_values(arguments)
+    single = single_heads(cls, arguments)
+    if single:
+        yield _values(cls, {**arguments, **dict.fromkeys(single, 1)})
     missing = {
         name: _by_name(name, conventional)
         for name, it in inspect.signature(cls).parameters.items()
@@ -212,6 +218,12 @@ def _alternatives(
     windows = {name: SIDES for name in values if name in names.WINDOWS and name not in arguments}
     if windows and NO_SEQUENCE.search(message):
         yield {**values, **windows}
+    plural = [it for it in values if PLURAL.search(it) and it not in arguments]
+    if plural and NO_SEQUENCE.search(message):
+        yield {**values, **{name: [conventional[names.WIDTHS[0]]] * 2 for name in plural}}
+    configured = [it for it in values if isinstance(values[it], Configuration)]
+    if configured and Configuration.__name__ in message:  # used as a number
+        yield {**values, **dict.fromkeys(configured, conventional[names.WIDTHS[0]])}
     defaults = {name: it.default for name, it in inspect.signature(cls).parameters.items()}
     for name, flag in {**defaults, **values}.items():
         if isinstance(flag, bool) and name not in arguments:
@@ -244,6 +256,14 @@ def unstated_parameters(target: Any, arguments: Mapping[str, Any]) -> list[str]:
         and it.kind not in (it.VAR_POSITIONAL, it.VAR_KEYWORD)
         and name not in arguments
     ]
+
+
+def single_heads(target: Any, arguments: Mapping[str, Any]) -> list[str]:
+    """Return the numbers of heads of a class that are 1 by default, where a wrong split into heads does not show."""
+    if not inspect.isclass(target) or any(name in arguments for name in names.HEADS):
+        return []
+    parameters = inspect.signature(target).parameters
+    return [name for name in names.HEADS if name in parameters and parameters[name].default == 1]
 
 
 def chooses_width(target: Any, arguments: Mapping[str, Any]) -> bool:
@@ -279,7 +299,9 @@ def _values(
     """
     parameters = inspect.signature(cls).parameters
     values, settings = _divided(cls, {name: it for name, it in arguments.items() if name})
+    single = single_heads(cls, arguments)
     defaults = {name: it.default for name, it in parameters.items() if it.default is not it.empty}
+    defaults = {name: it for name, it in defaults.items() if name not in single}
     conventional = conventional_values(arguments, defaults)
     hints = _type_hints(cls)
     read, texts, several = fields_read(cls), texts_compared(cls), sequence_parameters(cls)
@@ -289,6 +311,8 @@ def _values(
         if parameter.default is not parameter.empty:
             if name in names.DROPOUTS and parameter.default == 0:
                 values[name] = DROPOUT
+            elif name in single or (name in names.DEVICES and "cuda" in str(parameter.default)):
+                values[name] = conventional[name]
         elif hints.get(name) is int and name in names.CONFIGURATIONS:
             values[name] = conventional[names.WIDTHS[0]]  # `c: int` counts channels
         elif _is_configuration(name, hints.get(name)) or (

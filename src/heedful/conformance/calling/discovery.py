@@ -203,10 +203,13 @@ def _as_guess(caller: Caller, trace: Trace) -> tuple[Caller, Trace]:
 def _is_doubtful(caller: Caller) -> bool:
     """Check whether a call that works mixes sequences, in a layout that is a guess or not the likely one.
 
-    It is not doubtful if the sequences no longer mix once the first argument has one vector for each.
+    Tokens first are a guess if only a layer within the target has them so. It is not doubtful if the sequences no
+    longer mix once the first argument has one vector for each.
     """
     convention = caller.convention
-    unlikely = caller.layout == likely_layouts(caller.target.callee).tokens[1]
+    layouts = likely_layouts(caller.target.callee)
+    unlikely = caller.layout == layouts.tokens[1]
+    unlikely |= caller.layout == "(T, B, C)" and not layouts.declared
     if not convention.batched or not (convention.guessed or unlikely) or convention.fixed_sizes:
         return False
     mixed = mixes_sequences(caller, caller.draw(*TRIAL_SIZES))

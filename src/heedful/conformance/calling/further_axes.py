@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from heedful.conformance.calling.convention import MAPS, CallingConvention
+from heedful.conformance.calling.convention import MAPS, SIGNAL, CallingConvention
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.failures import FailedCall, refusing_tests
 from heedful.conformance.calling.layouts import channel_axis
@@ -29,13 +29,14 @@ PAST_LAST: re.Pattern[str] = re.compile(r"Dimension out of range .*\[-(\d), \d\]
 def with_further_axes(
     conventions: Sequence[CallingConvention], failures: Sequence[FailedCall]
 ) -> list[CallingConvention]:
-    """Return the conventions of sequences, in layouts of as many axes as failed calls ask for; none if they do not.
+    """Return the conventions of sequences, in layouts of as many axes as failed calls ask for.
 
-    Such a layout is a guess.
+    If they ask for none, channels may come before tokens. Such a layout is a guess.
     """
     tried = {it.layout for it in conventions}
     wanted = next((n for n in _axes_asked_for(failures) if n in MAPS), None)
-    layouts = () if wanted is None else _likely(failures[0].caller.target, MAPS[wanted], wanted)
+    target = failures[0].caller.target
+    layouts = (SIGNAL,) if wanted is None else _likely(target, MAPS[wanted], wanted)
     return [
         replace(it, layout=layout, guessed=True)
         for layout in layouts

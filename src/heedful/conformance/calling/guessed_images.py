@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any
@@ -15,7 +16,7 @@ from heedful.conformance.calling import names
 from heedful.conformance.calling.construction import PATCH
 from heedful.conformance.calling.convention import IMAGES, CallingConvention
 from heedful.conformance.calling.discovery import SEARCH_SECONDS, first_that_works
-from heedful.conformance.calling.layouts import PATTERNS, ranks_in, unpacked_ranks
+from heedful.conformance.calling.layouts import takes_feature_maps
 from heedful.conformance.calling.target import Target, made_parameters
 from heedful.conformance.calling.time_limit import TimeLimit
 
@@ -26,6 +27,8 @@ MAX_SIDE = 64  # of an image whose pixels are not too many for a check
 LARGE_SIDE = 64  # a default side from which on an image has too many patches for a check
 GRID = 4  # patches along each side of an image that is small enough
 MAX_IMAGES = 12  # that are tried
+OF_IMAGES: re.Pattern[str] = re.compile(r"\s*\w+ \w+ \(h\w* \w+\) \(w\w* \w+\)")
+"""The beginning of a pattern that cuts an image into patches, as "b c (h p1) (w p2) -> b (h w) (p1 p2 c)"."""
 
 
 def takes_images(target: Target) -> bool:
@@ -77,9 +80,9 @@ def _channels(target: Target) -> list[int]:
 
 
 def _linear_patches(target: Target) -> list[tuple[int, int]]:
-    """Return the channels and the sides of patches that a linear layer may take, if the code names four axes."""
+    """Return the channels and the sides of patches that a linear layer may take, if the code names height and width."""
     assert target.module is not None
-    if 4 not in unpacked_ranks(target.callee, PATTERNS) and not _rearranges_images(target.module):
+    if not takes_feature_maps(target.callee) and not _rearranges_images(target.module):
         return []
     layers = [it for it in target.module.modules() if isinstance(it, nn.Linear)]
     sizes = product((COLORS, GRAY), dict.fromkeys(it.in_features for it in layers))
@@ -92,9 +95,9 @@ def _linear_patches(target: Target) -> list[tuple[int, int]]:
 
 
 def _rearranges_images(module: nn.Module) -> bool:
-    """Check whether a layer of einops in a module takes four axes."""
+    """Check whether a layer of einops in a module takes four axes, of which two are made of heights and widths."""
     patterns = (getattr(part, "pattern", None) for part in module.modules())
-    return any(4 in ranks_in(it, einsum=False) for it in patterns if isinstance(it, str))
+    return any(OF_IMAGES.match(it) for it in patterns if isinstance(it, str))
 
 
 def _sides(target: Target) -> list[int]:

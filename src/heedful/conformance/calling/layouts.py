@@ -17,7 +17,7 @@ from heedful.conformance.recording.source import parsed
 
 # A shape in a docstring, such as "(batch, length, dim)" or "(batch,)".
 DOCUMENTED_SHAPE: re.Pattern[str] = re.compile(
-    r"[(\[]\s*([\w#*./+\- ]+(?:,\s*[\w#*./+\- ]+)+|[a-z_]+(?=,\s*[)\]]))\s*,?\s*[)\]]",
+    r"[(\[]\s*([\w#*./+\-= ]+(?:,\s*[\w#*./+\-= ]+)+|[a-z_]+(?=,\s*[)\]]))\s*,?\s*[)\]]",
     re.IGNORECASE,
 )
 DISTANCES: re.Pattern[str] = re.compile(r"\b2\s*\*?\s*(t|n|l|s|time|len|length|seq)\w*\s*-\s*1$")
@@ -36,6 +36,7 @@ class Layouts(NamedTuple):
         heads: That of tokens which are split into heads.
         declared: Whether the target itself states the layout, so that the other one is no fault of its own.
         images: Whether tokens may be the pixels of a feature map.
+        videos: Whether they may be those of a video, or the voxels of a volume.
         signals: Whether channels may come before tokens, as convolutions over time take them, or as docstrings or
             unpacked shapes say.
         heads_declared: Whether the target itself states the layout of heads.
@@ -47,6 +48,7 @@ class Layouts(NamedTuple):
     heads: str
     declared: bool = False
     images: bool = False
+    videos: bool = False
     signals: bool = False
     heads_declared: bool = False
     batched: bool = False
@@ -79,6 +81,7 @@ def likely_layouts(target: Callable[..., Any]) -> Layouts:
         heads="(B, T, H, D)" if "BTH" in [it[:3] for it in of_heads] else "(B, H, T, D)",
         declared=any(answer is not None for answer in stated),
         images=4 in unpacked_ranks(target) or _has_layers(target, nn.Conv2d),
+        videos=_has_layers(target, nn.Conv3d),
         signals=_has_layers(target, nn.Conv1d)
         or CHANNELS_FIRST in described
         or channel_axis(target, 3) == 1,
@@ -204,7 +207,7 @@ def unpacked_ranks(target: Callable[..., Any], functions: Sequence[str] = ("eins
                 case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
                     for pattern in node.args if name in functions else ():
                         if isinstance(pattern, ast.Constant) and "->" in str(pattern.value):
-                            ranks |= set(ranks_in(str(pattern.value), einsum=name == "einsum"))
+                            ranks |= set(_ranks_in(str(pattern.value), einsum=name == "einsum"))
     return ranks
 
 
@@ -232,7 +235,7 @@ def _axes(variables: list[str]) -> str:
     )
 
 
-def ranks_in(pattern: str, *, einsum: bool) -> Iterator[int]:
+def _ranks_in(pattern: str, *, einsum: bool) -> Iterator[int]:
     """Yield the numbers of axes of the operands in a pattern of einsum, or of the one of einops, without ellipses."""
     for operand in pattern.partition("->")[0].split(","):
         if "." not in operand:

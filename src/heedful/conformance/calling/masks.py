@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -251,12 +252,21 @@ def _candidates(caller: Caller, known: Names, forms: Sequence[str]) -> Iterator[
 
 
 def _among(caller: Caller, known: Names) -> Iterator[str]:
-    """Yield the arguments of known names, and the leaves within an example's arguments whose keys are such names."""
+    """Yield the arguments of known names, and the leaves within an example's arguments whose keys are such names.
+
+    An argument that is annotated as a text names a kind of mask, as "subsequent" does, and takes none.
+    """
+    annotations = {name: it.annotation for name, it in caller.target.parameters.items()}
     for name in known:
-        if name in caller.parameters:
+        if name in caller.parameters and not _is_text(annotations.get(name)):
             yield name
         word_for = caller.convention.word_for
         yield from (leaf for leaf in caller.convention.leaves if word_for(leaf) == name)
+
+
+def _is_text(annotation: object) -> bool:
+    """Check whether an annotation is that of a text, as `str` or `Optional[str]`."""
+    return re.search(r"\bstr\b", str(annotation)) is not None
 
 
 def _documented_forms(caller: Caller, name: str, forms: Sequence[str]) -> list[str]:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 
 from heedful.conformance.recording.source import parsed
 
+OF_SEVERAL = ("min", "max", "len", "sum")  # functions of all numbers of a sequence
+
 
 def sequence_parameters(cls: Callable[..., object]) -> dict[str, int]:
     """Return how many numbers a class takes from parameters of its constructor: 2 for `self.h, self.w = size`.
@@ -80,3 +82,8 @@ def _counts(
                 yield i + 1
             case ast.Starred(value=value) if is_sought(value):
                 yield 2
+            case ast.Subscript(value=value, slice=ast.UnaryOp()) if is_sought(value):  # [-1]
+                yield 2
+            case ast.Call(func=ast.Name(id=name), args=[value]) if name in OF_SEVERAL:
+                if is_sought(value):
+                    yield 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,10 +16,13 @@ from heedful.conformance.calling.causality import causal_window, is_causal, spea
 from heedful.conformance.calling.chunks import CacheMaker, CacheUse, run_chunks
 from heedful.conformance.calling.construction import (
     OTHER_WIDTHS,
+    WIDTH,
     chooses_width,
     guessed_parameters,
     instantiate,
     key_heads_parameter,
+    single_heads,
+    unstated_parameters,
 )
 from heedful.conformance.calling.convention import CallingConvention, VisibleKeys
 from heedful.conformance.calling.discovery import find_convention
@@ -171,15 +174,31 @@ def _called_conventionally(
     try:
         return held, *_found(held, causal)
     except (TargetError, ArgumentError) as error:
-        if not chooses_width(target, arguments) or is_missing_name(error.__cause__ or error):
+        if is_missing_name(error.__cause__ or error):
             raise
-        wider = attempt(lambda: _made(target, {**arguments, "": OTHER_WIDTHS[0]}))
-        found = attempt(lambda: find_convention(wider, causal))
-        if not isinstance(found, Exception):
-            return wider, *found
-        if isinstance(error, TargetError) and _raising(found) != _raising(error):
+        found: Any = None
+        for sizes in _other_sizes(target, arguments):
+            other = attempt(lambda sizes=sizes: _made(target, {**arguments, **sizes}))
+            found = attempt(lambda other=other: find_convention(other, causal))
+            if not isinstance(found, Exception):
+                return other, *found
+        if found and isinstance(error, TargetError) and _raising(found) != _raising(error):
             raise found from found.__cause__
         raise
+
+
+def _other_sizes(target: Any, arguments: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield other sizes for a class: one head, a larger width, or widths for numbers that may be widths."""
+    if single := single_heads(target, arguments):
+        yield dict.fromkeys(single, 1)
+    if chooses_width(target, arguments):
+        yield {"": OTHER_WIDTHS[0]}
+    guessed = guessed_parameters(target, arguments)
+    for width in (WIDTH, OTHER_WIDTHS[0]) if guessed else ():
+        yield dict.fromkeys(guessed, width)
+    sizes = [it for it in unstated_parameters(target, arguments) if it.endswith(("size", "dim"))]
+    if len(sizes) > 1:
+        yield dict.fromkeys(sizes, WIDTH)
 
 
 def _found(held: Target, causal: bool | None) -> tuple[CallingConvention, torch.dtype]:

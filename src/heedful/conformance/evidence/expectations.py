@@ -16,6 +16,7 @@ from heedful.conformance.calling.subject import Subject
 from heedful.conformance.calling.target import Target, is_from_torch, is_from_transformers
 from heedful.conformance.evidence.fused import FUSED, fused_arguments
 from heedful.conformance.evidence.triangular import is_triangular
+from heedful.conformance.recording.conditions import is_switched_off
 from heedful.conformance.recording.dataflow import steps_from_tokens
 from heedful.conformance.recording.observation import Observation, tensor_of, value_of
 from heedful.conformance.recording.source import prose_about
@@ -158,8 +159,9 @@ def _possible_masks(module: nn.Module | None, baseline: Observation) -> Iterator
 
     PyTorch's own layers within a module make a causal mask to compare a given one with.
     """
-    for (kind, _), tensor in baseline.values.items():
-        if kind not in ("input", "parameter"):
+    for (kind, name), tensor in baseline.values.items():
+        off = kind == "buffer" and module is not None and is_switched_off(module, name)
+        if kind not in ("input", "parameter") and not off:
             yield tensor
     for step in baseline.trace:
         if (tensor := tensor_of(step)) is not None and not _is_within_layer(module, step):

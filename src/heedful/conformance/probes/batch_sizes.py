@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from heedful.conformance.calling.exceptions import attempt, describe_exception, raising_line
 from heedful.conformance.calling.resizing import Resized
 from heedful.conformance.calling.subject import Subject
+from heedful.conformance.calling.target import TargetError
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.groups import taken_together
 from heedful.conformance.evidence.noise import draws_noise
 from heedful.conformance.probes.divergence import first_divergent_step
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.assignments import last_return
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -33,7 +35,11 @@ def batches(evidence: Evidence) -> Iterator[Finding | Fact]:
             return
         if isinstance(alone, Exception):
             proof = f"With one sequence the target raises {describe_exception(alone)}; with {B} it works."
-            yield Finding("length-dependent", "bug", proof, "B = 1", raising_line(alone))
+            place = raising_line(alone)
+            if isinstance(alone, TargetError):  # the call works, but not its result
+                proof = f"With one sequence, {alone}; with {B}, it has."
+                place = last_return(subject.target.forward)
+            yield Finding("length-dependent", "bug", proof, "B = 1", place)
             return
         if not differing_entries(alone[0], batch[b]).any():
             continue

@@ -18,8 +18,9 @@ from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step
 
+PROJECTIONS = (nn.Linear, nn.Conv1d, nn.Conv2d)
 SUMS: tuple[str, ...] = ("cumsum", "sum", *PRODUCTS)
-NORMALIZER: re.Pattern[str] = re.compile(r"inv|denom|normali[sz]er|recip", re.IGNORECASE)
+NORMALIZER: re.Pattern[str] = re.compile(r"inv|denom|normali[sz]er|recip|sum", re.IGNORECASE)
 """What the name of a factor says by which a context is normalized."""
 
 
@@ -50,12 +51,13 @@ def linear_normalizer(evidence: Evidence) -> Iterator[Finding | Fact]:
 
 
 def _value_rows(name: str, layer: nn.Module) -> slice | None:
-    """Return which of a layer's features are values; None if none are, or if it is no linear layer."""
+    """Return which of a layer's features are values; None if none are, or if it is no projection."""
     letters = letters_of(own_name(name))
-    if not isinstance(layer, nn.Linear):
+    if not isinstance(layer, PROJECTIONS):
         return None
-    if letters.endswith("v") and layer.out_features % len(letters) == 0:
-        return slice(-(layer.out_features // len(letters)), None)
+    features = len(layer.weight)
+    if letters.endswith("v") and features % len(letters) == 0:
+        return slice(-(features // len(letters)), None)
     return slice(None) if role_of(own_name(name)) == "value" else None
 
 
@@ -64,8 +66,8 @@ def _added_to_steps(evidence: Evidence, name: str, rows: slice) -> dict[int, Ten
     subject = evidence.subject.fresh()
     assert subject.module is not None
     layer = subject.module.get_submodule(name)
-    assert isinstance(layer, nn.Linear)
-    bias = torch.zeros_like(layer.weight[:, 0]) if layer.bias is None else layer.bias
+    assert isinstance(layer, PROJECTIONS)
+    bias = layer.weight.new_zeros(len(layer.weight)) if layer.bias is None else layer.bias
     generator, moved = torch.Generator().manual_seed(1), bias.detach().clone()
     moved[rows] += torch.randn(moved[rows].shape, generator=generator).to(bias)
     layer.bias = nn.Parameter(moved)
@@ -104,11 +106,13 @@ def _first_sum(evidence: Evidence, normalizer: int, of_tokens: set[int]) -> Step
         of_weights = any(it.kind in ("parameter", "buffer") for it in step.inputs)
         if step.operation in SUMS and not of_weights:
             sums.append(step)
-        if step.operation != "linear":
+        if step.operation not in ("linear", "conv1d", "conv2d"):
             pending += [
                 it.step for it in step.inputs if it.step in of_tokens and it.step is not None
             ]
-    return min(sums, key=lambda step: step.index, default=None)
+    T = evidence.inputs.sizes[1]
+    over_tokens = [step for step in sums if T not in step.shape]
+    return min(over_tokens or sums, key=lambda step: step.index, default=None)
 
 
 def _has_equal_rows(added: Tensor, T: int) -> bool:

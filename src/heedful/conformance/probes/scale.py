@@ -238,10 +238,19 @@ def _is_free(
                 or projected[0] != projected[1]
                 or _keys_are_values(observation, attention)
                 or any(SCALES.search(attribute) for _, attribute in unmet_conditions(module))
+                or _has_no_scale(module)
                 or _is_one_plain_query(observation, attention)
             )
         )
         or FREE.search(prose_about(evidence.subject.callee)) is not None
+    )
+
+
+def _has_no_scale(module: nn.Module | None) -> bool:
+    """Check whether a module keeps None as its scale, which its constructor has left out."""
+    parts = () if module is None else module.modules()
+    return any(
+        it is None and SCALES.search(name) for part in parts for name, it in vars(part).items()
     )
 
 

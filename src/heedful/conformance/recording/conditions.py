@@ -8,7 +8,7 @@ from typing import TypeGuard
 
 from torch import Tensor, nn
 
-from heedful.conformance.recording.source import names_in, parsed
+from heedful.conformance.recording.source import methods_of, names_in, parsed
 
 
 def unmet_conditions(module: nn.Module | None) -> Iterator[tuple[set[str], str]]:
@@ -30,6 +30,33 @@ def unmet_conditions(module: nn.Module | None) -> Iterator[tuple[set[str], str]]
                 if attribute is not None:
                     yield names_in([test]), attribute
                     break
+
+
+def is_switched_off(module: nn.Module, path: str) -> bool:
+    """Check whether a module reads a buffer only under conditions that its own attributes fail.
+
+    Args:
+        module: The module, whose submodules' buffers count, too.
+        path: The name of the buffer, as in `module.named_buffers()`.
+    """
+    owner, _, name = path.rpartition(".")
+    part = module.get_submodule(owner)
+    inside, everywhere = 0, 0
+    for method in (it for it in methods_of(part) if it.__name__ != "__init__"):
+        source = parsed(method)
+        for node in ast.walk(source.tree) if source is not None else ():
+            everywhere += _is_own(node, name)
+            if isinstance(node, ast.If) and _attribute_needed(part, node.test) is not None:
+                inside += sum(_is_own(it, name) for line in node.body for it in ast.walk(line))
+    return 0 < everywhere == inside
+
+
+def _is_own(node: ast.AST, name: str) -> bool:
+    """Check whether a node of the syntax is `self.name`."""
+    match node:
+        case ast.Attribute(value=ast.Name(id="self"), attr=attribute):
+            return attribute == name
+    return False
 
 
 def _is_all(test: ast.expr) -> TypeGuard[ast.BoolOp]:

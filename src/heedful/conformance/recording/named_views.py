@@ -25,11 +25,15 @@ class NamedView:
         lines: The lines of the call.
         axes: The axes of the tensor by the names of their sizes.
         taken: The axes that each size of the view is made of, in the order of the sizes.
+        inferred: The place of the size that is -1; None if there is none.
+        known: The axes whose sizes have names.
     """
 
     lines: range
     axes: Axes
     taken: tuple[frozenset[int], ...]
+    inferred: int | None
+    known: frozenset[int]
 
     @property
     def begins_with_first_axis(self) -> bool:
@@ -39,7 +43,10 @@ class NamedView:
     def is_misordered(self, shape: Sequence[int]) -> bool:
         """Check whether the order matters in a tensor of a shape; that of axes of size 1 does not."""
         long = {axis for axis, size in enumerate(shape) if size > 1}
-        taken = [axes & long for axes in self.taken if axes & long]
+        sizes = list(self.taken)
+        if self.inferred is not None and len(self.known) == len(shape):
+            sizes[self.inferred] = self.known.difference(*self.taken)
+        taken = [axes & long for axes in sizes if axes & long]
         return any(max(before) > min(after) for before, after in pairwise(taken))
 
 
@@ -56,7 +63,9 @@ def named_views(function: Callable[..., object]) -> Iterator[NamedView]:
             named = {name: axis for name, axis in axes.items() if axis in set().union(*taken)}
             lines = range(call.lineno, (call.end_lineno or 0) + 1)
             if len(named) > 1:
-                yield NamedView(lines, named, taken)
+                inferred = next((n for n, it in enumerate(sizes) if ast.unparse(it) == "-1"), None)
+                named = named if inferred is None else dict(axes)
+                yield NamedView(lines, named, taken, inferred, frozenset(axes.values()))
         _follow(statement, shapes)
 
 
