@@ -39,6 +39,7 @@ from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.conformance.reporting.report import Report
 from heedful.conformance.reporting.result import CALLING, ProbeRun
 from heedful.conformance.reporting.root_causes import root_causes
+from heedful.conformance.variants import findings_of_variants
 from heedful.errors import ArgumentError
 from heedful.shapes import times
 
@@ -126,6 +127,9 @@ def check(
             from heedful.conformance.fixing.proof import proved_fixes  # libcst takes long to import
 
             report = replace(report, fixes=proved_fixes(target, report, checked))
+        if inspect.isclass(target) and example is None and module is None:
+            found = findings_of_variants(target, report, checked, arguments)
+            report = replace(report, findings=(*report.findings, *found))
     return report
 
 

@@ -215,6 +215,9 @@ class _WeightsLayout:
         """
         if not isinstance(value, Tensor) or value.numel() != self.sizes.numel():
             return None
+        L, Tq, Tk = self.sizes
+        if Tq == 1 and value.shape == (L, Tk):  # without an axis for the one query
+            return value.reshape(self.sizes)
         if transposed and value.dim() > 1:
             value = value.mT
         if value.shape == self.shape:

@@ -41,6 +41,7 @@ from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 
+FILLS: tuple[str, ...] = ("masked_fill", "masked_fill_")
 INVERTED = "The mask is inverted: queries see later keys, and no earlier ones."
 
 
@@ -181,7 +182,8 @@ def _diagnose_by_influence(evidence: Evidence) -> MaskDefect:
     )
     if not influence[:-1].tril(-1).any():
         place = None if call is None else _triangle_of_additive_mask(evidence.baseline, call)
-        return MaskDefect("mask-inverted", INVERTED, place or SourceLine.of(call))
+        fill = next((it for it in evidence.baseline.trace if it.operation in FILLS), call)
+        return MaskDefect("mask-inverted", INVERTED, place or SourceLine.of(fill))
     weak = None if call is None else _weak_additive_mask(evidence.baseline, call)
     leak = MaskDefect("future-leak", "", _leaking_line(evidence) or SourceLine.of(call))
     return weak or unused_masking(evidence.baseline) or fill_of_nothing(evidence.baseline) or leak

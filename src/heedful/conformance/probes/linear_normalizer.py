@@ -20,7 +20,7 @@ from heedful.observation import Step
 
 PROJECTIONS = (nn.Linear, nn.Conv1d, nn.Conv2d)
 SUMS: tuple[str, ...] = ("cumsum", "sum", *PRODUCTS)
-NORMALIZER: re.Pattern[str] = re.compile(r"inv|denom|normali[sz]er|recip|sum", re.IGNORECASE)
+NORMALIZER: re.Pattern[str] = re.compile(r"inv|denom|normali[sz]er|recip|sum|^z$", re.IGNORECASE)
 """What the name of a factor says by which a context is normalized."""
 
 
