@@ -39,7 +39,7 @@ from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.conformance.reporting.report import Report
 from heedful.conformance.reporting.result import CALLING, ProbeRun
 from heedful.conformance.reporting.root_causes import root_causes
-from heedful.conformance.variants import findings_of_variants
+from heedful.conformance.variants import answers_of_variants
 from heedful.errors import ArgumentError
 from heedful.shapes import times
 
@@ -128,8 +128,12 @@ def check(
 
             report = replace(report, fixes=proved_fixes(target, report, checked))
         if inspect.isclass(target) and example is None and module is None:
-            found = findings_of_variants(target, report, checked, arguments)
-            report = replace(report, findings=(*report.findings, *found))
+            answers = list(answers_of_variants(target, report, checked, arguments))
+            found = (it for it in answers if isinstance(it, Finding))
+            facts = (it for it in answers if isinstance(it, Fact))
+            report = replace(
+                report, findings=(*report.findings, *found), facts=(*report.facts, *facts)
+            )
     return report
 
 

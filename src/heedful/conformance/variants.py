@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -9,16 +10,18 @@ from dataclasses import replace
 from typing import Any
 
 from heedful.conformance.calling.exceptions import attempt
-from heedful.conformance.reporting.finding import Finding
+from heedful.conformance.recording.source import names_in, parsed
+from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.conformance.reporting.report import Report
 
+NOT_COUNTED = ("crashes", "lines-not-run")  # which other arguments might mend
 MAX_FLAGS = 2  # each takes as long as the first check
 
 
-def findings_of_variants(
+def answers_of_variants(
     target: type, report: Report, checked: Callable[..., Report], arguments: Mapping[str, Any]
-) -> Iterator[Finding]:
-    """Yield the bugs that a class has only if one of its flags is the other way round.
+) -> Iterator[Finding | Fact]:
+    """Yield the bugs that a class has only if one of its flags is the other way round, and the flags that were tried.
 
     What cannot be called then, or raises an exception, may need other arguments, too: it stays among the lines that
     never ran.
@@ -32,8 +35,11 @@ def findings_of_variants(
     known = {(it.name, it.place) for it in report.findings}
     for name, flag in list(_flags_in_missed_lines(target, report, arguments))[:MAX_FLAGS]:
         variant = attempt(lambda given={**arguments, name: flag}: checked(target, arguments=given))
-        for finding in () if isinstance(variant, Exception) else variant.bugs:
-            if finding.name == "crashes" or (finding.name, finding.place) in known:
+        if isinstance(variant, Exception):
+            continue
+        yield Fact("also with", f"{name}={flag}")
+        for finding in variant.bugs:
+            if finding.name in NOT_COUNTED or (finding.name, finding.place) in known:
                 continue
             known.add((finding.name, finding.place))
             case = ", ".join(filter(None, (finding.case, f"{name}={flag}")))
@@ -46,6 +52,10 @@ def _flags_in_missed_lines(
     """Yield the flags of a constructor that decide about lines that never ran, each the other way round."""
     missed = () if report.coverage is None else report.coverage.missed
     read = {word for lines in missed for word in re.findall(r"\w+", lines.branch)}
+    source = parsed(target)
+    for node in ast.walk(source.tree) if source is not None and missed else ():
+        if isinstance(node, ast.If):
+            read |= names_in([node.test])
     for name, parameter in inspect.signature(target).parameters.items():
         if name in read and name not in arguments and isinstance(parameter.default, bool):
             yield name, not parameter.default

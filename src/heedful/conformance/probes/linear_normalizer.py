@@ -20,6 +20,7 @@ from heedful.observation import Step
 
 PROJECTIONS = (nn.Linear, nn.Conv1d, nn.Conv2d)
 SUMS: tuple[str, ...] = ("cumsum", "sum", *PRODUCTS)
+TOLERANCE = 1e-3  # of a factor, for an ε in a denominator
 NORMALIZER: re.Pattern[str] = re.compile(r"inv|denom|normali[sz]er|recip|sum|^z$", re.IGNORECASE)
 """What the name of a factor says by which a context is normalized."""
 
@@ -28,26 +29,54 @@ NORMALIZER: re.Pattern[str] = re.compile(r"inv|denom|normali[sz]er|recip|sum|^z$
 def linear_normalizer(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Add one vector to all values: with weights that sum to 1, it is added to all rows of the context, too."""
     module = evidence.subject.module
-    if evidence.attentions or module is None or evidence.subject.convention.pooled:
+    weighted = any(it.fused or it.softmax_step is not None for it in evidence.attentions)
+    if weighted or module is None:
         return
     for name, layer in module.named_modules():
         rows = _value_rows(name, layer)
-        added = {} if rows is None else _added_to_steps(evidence, name, rows)
+        vector = None if rows is None else _vector_for(layer, rows)
+        added = {} if vector is None else _added_to_steps(evidence, name, vector)
         normalized = _normalized_context(evidence, added)
-        if normalized is None:
+        if vector is None or normalized is None:
             continue
         context, sums = normalized
-        if not _has_equal_rows(added[context.index], evidence.inputs.sizes[1]):
+        B, T = evidence.inputs.sizes
+        if T not in context.shape:  # layers before have changed the number of tokens
+            T = context.shape[-2]
+        equal = _has_equal_rows(added[context.index], T)
+        factor = _factor(added[context.index], vector, B, T) if equal else 1.0
+        if not equal or abs(factor - 1) > TOLERANCE:
+            how = (
+                f"once to each row of the context, but {factor:.3g} times"
+                if equal
+                else "to all rows of the context"
+            )
             yield Finding(
                 "rows-not-normalised",
                 "bug",
-                "A vector that is added to all values is not added to all rows of the context, though a factor "
-                "without values normalizes them.",
+                f"A vector that is added to all values is not added {how}, though a factor without values normalizes "
+                "them.",
                 "",
                 SourceLine.of(sums),
                 "Divide by the sum of the query's weights: the query times the sum of the keys that it sees.",
             )
             return
+
+
+def _factor(added: Tensor, vector: Tensor, B: int, T: int) -> float:
+    """Return how many times a vector was added to most of B · T rows.
+
+    It is 1 also if the rows have other features than the vector, or have them in another order.
+    """
+    values = vector[vector != 0]
+    axis = next(axis for axis, size in enumerate(added.shape) if size == T)
+    rows = added.movedim(axis, 0).flatten(1)
+    if rows.numel() != B * T * len(values):
+        return 1.0
+    factors = rows.median(0).values.view(B, -1)[0] / values
+    factor = factors.median()
+    in_order = (factors - factor).abs() < TOLERANCE
+    return float(factor) if in_order.double().mean() > 0.5 and factor > TOLERANCE else 1.0
 
 
 def _value_rows(name: str, layer: nn.Module) -> slice | None:
@@ -61,16 +90,23 @@ def _value_rows(name: str, layer: nn.Module) -> slice | None:
     return slice(None) if role_of(own_name(name)) == "value" else None
 
 
-def _added_to_steps(evidence: Evidence, name: str, rows: slice) -> dict[int, Tensor]:
+def _vector_for(layer: nn.Module, rows: slice) -> Tensor:
+    """Return a random vector for a layer's bias, with zeros beside the features of the values."""
+    assert isinstance(layer, PROJECTIONS)
+    vector = layer.weight.new_zeros(len(layer.weight))
+    generator = torch.Generator().manual_seed(1)
+    vector[rows] = torch.randn(vector[rows].shape, generator=generator).to(vector)
+    return vector.detach()
+
+
+def _added_to_steps(evidence: Evidence, name: str, vector: Tensor) -> dict[int, Tensor]:
     """Add one vector to all values, and return what that adds to the results of steps, by their indices."""
     subject = evidence.subject.fresh()
     assert subject.module is not None
     layer = subject.module.get_submodule(name)
     assert isinstance(layer, PROJECTIONS)
     bias = layer.weight.new_zeros(len(layer.weight)) if layer.bias is None else layer.bias
-    generator, moved = torch.Generator().manual_seed(1), bias.detach().clone()
-    moved[rows] += torch.randn(moved[rows].shape, generator=generator).to(bias)
-    layer.bias = nn.Parameter(moved)
+    layer.bias = nn.Parameter(bias.detach() + vector.to(bias))
     before, after = evidence.baseline.trace.steps, subject.record(evidence.inputs).trace.steps
     if len(before) != len(after):
         return {}

@@ -173,16 +173,6 @@ ROUND_9: tuple[Case, ...] = (
         example=_examinations,
     ),
     Case(
-        "stacked_capsule_networks_5",
-        "SCAE",
-        "phanideepgampa/stacked-capsule-networks#5",
-        "softmax-wrong-dim",
-        known_as=("rows-not-normalised", "weights-wrong", "attention-ignored"),
-        options=sizes(
-            num_part_capsules=6, num_object_capsules=4, hidden=8, set_dim=16, set_heads=2
-        ),
-    ),
-    Case(
         "interaction_aware_attention_network_1",
         "IAAN",
         "30stomercury/Interaction-Aware-Attention-Network#1",
@@ -383,27 +373,6 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
         for row, time, n in zip(images, times, lens, strict=True)
     ]
     return m(images, times, lens), torch.cat(alone)
-
-
-@proves("stacked_capsule_networks_5")
-def _(module: Any) -> tuple[Tensor, Tensor]:
-    m, x, parts = made(module.SCAE, 5, 3, 24, 8, C, H), tokens(B, 1, 28, 28), []
-    for capsule in m.pcae.capsules:
-        maps = capsule(x).flatten(2)
-        parts.append((maps[:, :-1] @ maps[:, -1:].softmax(-1).mT).squeeze(-1))
-    y = torch.stack(parts, 1)
-    presence = y[..., 6:7].sigmoid()
-    y = m.embed(torch.cat([presence, y[..., :6].relu(), y[..., 7:].relu()], -1))
-    seeds = m.S.expand(B, -1, -1)
-    for block, queries in ((m.sab, y), (m.pma, seeds)):
-        q = block.fc_q(queries)
-        out = block.ln0(q + attended(q, block.fc_k(y), block.fc_v(y)))
-        y = block.ln1(out + block.fc_o(out).relu())
-    actual = m(x)
-    return (
-        torch.cat([actual[0].flatten(), actual[1].flatten()]),
-        torch.cat([m.fc_out(y).flatten(), presence.flatten()]),
-    )
 
 
 @proves("interaction_aware_attention_network_1")

@@ -16,7 +16,6 @@ from upstream.proofs import (
     H,
     T,
     attended,
-    heads,
     in_steps,
     made,
     merged,
@@ -57,14 +56,6 @@ VISION: tuple[Case, ...] = (
         "cache-mismatch",
         known_as=("causal-alignment",),
         options={"causal": True, **sizes(num_heads=4, in_features=32)},
-    ),
-    Case(
-        "flatten_transformer_26",
-        "Stage",
-        "LeapLabTHU/FLatten-Transformer#26",
-        "rows-not-normalised",
-        known_as=("scale-wrong", "weights-wrong", "length-dependent"),
-        options=sizes(img_size=16, embed_dim=32, num_heads=4, sr_ratio=2, kernel_size=3),
     ),
     Case(
         "lerobot_710",
@@ -114,28 +105,6 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
         return m(y, cache=cache, is_causal=True)
 
     return torch.stack([m(x, is_causal=True), in_steps(step, x)]), expected.expand(2, B, T, C)
-
-
-@proves("flatten_transformer_26")
-def _(module: Any) -> tuple[Tensor, Tensor]:
-    stage = made(module.Stage, 24, 4, 3, C, H, sr_ratio=2, kernel_size=3)
-    images, m = tokens(B, 3, 24, 24), stage.blocks[0]
-    torch.nn.init.normal_(m.positional_encoding)
-
-    def focused(y: Tensor) -> Tensor:
-        y = (y.relu() + 1e-6) / F.softplus(m.scale)
-        return F.normalize(y**3, dim=-1) * y.norm(dim=-1, keepdim=True)
-
-    x = stage.proj(images).flatten(2).mT + stage.pos_embed
-    y = stage.norms[0](x)
-    small = m.norm(m.sr(y.mT.unflatten(2, (6, 6))).flatten(2).mT)
-    k, v = m.kv(small).chunk(2, -1)
-    scores = heads(focused(m.q(y))) @ heads(focused(k + m.positional_encoding)).mT
-    y = merged(scores / (scores.sum(-1, keepdim=True) + 9e-6) @ heads(v))
-    maps = heads(v).mT.unflatten(-1, (3, 3)).flatten(0, 1)
-    maps = m.dwc(F.interpolate(maps, size=(6, 6), mode="bilinear")).unflatten(0, (B, H))
-    expected = x + m.proj(y + maps.flatten(1, 2).flatten(2).mT)
-    return stage(images), expected.mT.unflatten(-1, (6, 6))
 
 
 @proves("lerobot_710")

@@ -333,6 +333,24 @@ CASES = (
         options=sizes(out_dim=8, hidden_dim=16, heads=2, n_layers=2, n_atom_types=20),
         example=_molecules,
     ),
+    Case(
+        "stacked_capsule_networks_5",
+        "SCAE",
+        "phanideepgampa/stacked-capsule-networks#5",
+        "softmax-wrong-dim",
+        known_as=("rows-not-normalised", "weights-wrong", "attention-ignored"),
+        options=sizes(
+            num_part_capsules=6, num_object_capsules=4, hidden=8, set_dim=16, set_heads=2
+        ),
+    ),
+    Case(
+        "flatten_transformer_26",
+        "Stage",
+        "LeapLabTHU/FLatten-Transformer#26",
+        "rows-not-normalised",
+        known_as=("scale-wrong", "weights-wrong", "length-dependent"),
+        options=sizes(img_size=16, embed_dim=32, num_heads=4, sr_ratio=2, kernel_size=3),
+    ),
 )
 
 
@@ -648,3 +666,46 @@ def _(module: Any) -> tuple[Tensor, Tensor]:
         gate = m.i_layers[0](torch.cat([h, start], -1)).sigmoid()
         expected.append((gate * m.j_layers[0](h)).sum(0))
     return m(atoms, bonds.double()), torch.stack(expected)
+
+
+@proves("stacked_capsule_networks_5")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    m, x, parts = made(module.SCAE, 5, 3, 24, 8, C, H), tokens(B, 1, 28, 28), []
+    for capsule in m.pcae.capsules:
+        maps = capsule(x).flatten(2)
+        parts.append((maps[:, :-1] @ maps[:, -1:].softmax(-1).mT).squeeze(-1))
+    y = torch.stack(parts, 1)
+    presence = y[..., 6:7].sigmoid()
+    y = m.embed(torch.cat([presence, y[..., :6].relu(), y[..., 7:].relu()], -1))
+    seeds = m.S.expand(B, -1, -1)
+    for block, queries in ((m.sab, y), (m.pma, seeds)):
+        q = block.fc_q(queries)
+        out = block.ln0(q + attended(q, block.fc_k(y), block.fc_v(y)))
+        y = block.ln1(out + block.fc_o(out).relu())
+    actual = m(x)
+    return (
+        torch.cat([actual[0].flatten(), actual[1].flatten()]),
+        torch.cat([m.fc_out(y).flatten(), presence.flatten()]),
+    )
+
+
+@proves("flatten_transformer_26")
+def _(module: Any) -> tuple[Tensor, Tensor]:
+    stage = made(module.Stage, 24, 4, 3, C, H, sr_ratio=2, kernel_size=3)
+    images, m = tokens(B, 3, 24, 24), stage.blocks[0]
+    torch.nn.init.normal_(m.positional_encoding)
+
+    def focused(y: Tensor) -> Tensor:
+        y = (y.relu() + 1e-6) / F.softplus(m.scale)
+        return F.normalize(y**3, dim=-1) * y.norm(dim=-1, keepdim=True)
+
+    x = stage.proj(images).flatten(2).mT + stage.pos_embed
+    y = stage.norms[0](x)
+    small = m.norm(m.sr(y.mT.unflatten(2, (6, 6))).flatten(2).mT)
+    k, v = m.kv(small).chunk(2, -1)
+    scores = heads(focused(m.q(y))) @ heads(focused(k + m.positional_encoding)).mT
+    y = merged(scores / (scores.sum(-1, keepdim=True) + 9e-6) @ heads(v))
+    maps = heads(v).mT.unflatten(-1, (3, 3)).flatten(0, 1)
+    maps = m.dwc(F.interpolate(maps, size=(6, 6), mode="bilinear")).unflatten(0, (B, H))
+    expected = x + m.proj(y + maps.flatten(1, 2).flatten(2).mT)
+    return stage(images), expected.mT.unflatten(-1, (6, 6))

@@ -1,0 +1,38 @@
+"""Constructors and flags of public code: what a class leaves open is chosen so that its bugs show."""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.calling import settings
+from heedful import check
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        settings.Switched,
+        settings.OfUnknownWidth,
+        settings.OfChannels,
+        settings.OfVolume,
+        settings.OfLists,
+        settings.OfOneSize,
+        settings.Transposing,
+        settings.Angles,
+        settings.Forgiven,
+    ],
+)
+def test_sound_modules_are_called_without_a_false_alarm(target):
+    assert not check(target).bugs
+
+
+@pytest.mark.parametrize(
+    ("target", "arguments", "bug"),
+    [
+        (settings.SplitByView, {}, "heads-mixed-split"),
+        (settings.OfMixedFrames, {}, "heads-mixed-split"),
+        (settings.Forgiven, {"fill": False}, "mask-after-softmax"),
+    ],
+)
+def test_their_bugs_are_named(target, arguments, bug):
+    assert bug in [finding.name for finding in check(target, arguments=arguments).bugs]

@@ -1,0 +1,141 @@
+"""Flags that are off by default, two masks in one call, one sequence alone, and views that infer a size."""
+
+from __future__ import annotations
+
+import pytest
+from attentions_with_caches import written
+
+from heedful import check
+
+HEAD = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Attention(nn.Module):
+"""
+CAUSAL = (
+    HEAD
+    + """
+    def __init__(self, dim=16):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(dim, dim) for _ in range(3))
+
+    def forward(self, x, is_causal=False):
+        scores = self.q(x) @ self.k(x).mT * x.shape[-1] ** -0.5
+        if is_causal:
+            later = torch.ones_like(scores).triu(1).bool()
+            scores = scores.masked_fill(later, float("-inf"))
+        return scores.softmax(-1) @ self.v(x)
+"""
+)
+MASKED = (
+    HEAD
+    + """
+    def __init__(self, dim=16):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(dim, dim) for _ in range(3))
+
+    def forward(self, x, padding_mask=None, future_mask=None):
+        '''padding_mask: (B, T), True at padding. future_mask: (T, T), True at later keys.'''
+        scores = self.q(x) @ self.k(x).mT * x.shape[-1] ** -0.5
+        masked = scores
+        if padding_mask is not None:
+            masked = masked.masked_fill(padding_mask[:, None], float("-inf"))
+        if future_mask is not None:
+            masked = masked.masked_fill(future_mask, float("-inf"))
+        return masked.softmax(-1) @ self.v(x)
+"""
+)
+LINEAR = (
+    HEAD
+    + """
+    def __init__(self, dim=16, linear=False):
+        super().__init__()
+        self.linear = linear
+        self.q, self.k, self.v = (nn.Linear(dim, dim) for _ in range(3))
+
+    def forward(self, x):
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        if not self.linear:
+            return F.scaled_dot_product_attention(q, k, v)
+        q, k = F.elu(q) + 1, F.elu(k) + 1
+        state = torch.einsum("bsd,bse->bde", k, v)
+        z = 1 / torch.einsum("btd,bd->bt", q, k.sum(1))
+        return torch.einsum("btd,bde,bt->bte", q, state, z)
+"""
+)
+POOLED = (
+    HEAD
+    + """
+    def __init__(self, vocab_size=30, dim=16):
+        super().__init__()
+        self.words, self.score, self.out = nn.Embedding(vocab_size, dim), nn.Linear(dim, 1), nn.Linear(dim, 1)
+
+    def forward(self, ids):
+        x = self.words(ids)
+        weights = self.score(x).softmax(1)
+        return self.out((weights * x).sum(1)).squeeze(1)
+"""
+)
+PIXELS = (
+    HEAD
+    + """
+    def __init__(self, channels=16):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(channels, channels) for _ in range(3))
+
+    def forward(self, x):
+        b, c, h, w = x.shape
+        y = x.view(b, c, -1).transpose(1, 2)
+        y = F.scaled_dot_product_attention(self.q(y), self.k(y), self.v(y))
+        return y.transpose(1, 2).view(b, c, h, w)
+"""
+)
+
+
+def bugs_of(folder, source):
+    with written(folder, source) as attention:
+        return {bug.name: bug for bug in check(attention).bugs}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [CAUSAL, MASKED, LINEAR, POOLED, PIXELS],
+    ids=["causal", "masked", "linear", "pooled", "pixels"],
+)
+def test_sound_modules_are_left_alone(tmp_path, source):
+    assert bugs_of(tmp_path, source) == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "old", "new", "name", "line", "case"),
+    [
+        (CAUSAL, "(later,", "(~later,", "mask-inverted", "masked_fill", "is_causal=True"),
+        (CAUSAL, "triu(1)", "triu(2)", "future-leak", "triu(2)", "is_causal=True"),
+        (MASKED, "masked.masked_fill(fut", "scores.masked_fill(fut", "mask-unused", "(fut", ""),
+        (LINEAR, "bsd,bse->", "bsd,ble->", "rows-not-normalised", "k.sum(1)", "linear=True"),
+        (POOLED, ".squeeze(1)", ".squeeze()", "length-dependent", "return", "B = 1"),
+        (
+            PIXELS,
+            "x.view(b, c, -1).transpose(1, 2)",
+            "x.view(b, h * w, -1)",
+            "heads-mixed-split",
+            "h * w, -1)",
+            "",
+        ),
+    ],
+)
+def test_mistakes_are_named_on_their_line(tmp_path, source, old, new, name, line, case):
+    assert source.count(old) == 1
+    bug = bugs_of(tmp_path, source.replace(old, new))[name]
+    assert line in bug.place.source
+    assert case in bug.case
+
+
+def test_a_flag_that_changes_nothing_is_suspicious_alone(tmp_path):
+    source = CAUSAL.replace("scores = scores.masked_fill(later", "scores.masked_fill(later")
+    with written(tmp_path, source.replace("if is_causal:", "if is_causal and x is None:")) as it:
+        levels = [(finding.name, finding.level) for finding in check(it).findings]
+    assert ("future-leak", "suspicious") in levels
