@@ -10,11 +10,14 @@ from dataclasses import replace
 from typing import Any
 
 from heedful.conformance.calling.exceptions import attempt
+from heedful.conformance.evidence.expectations import Expected
+from heedful.conformance.probes.causality import causality
 from heedful.conformance.recording.source import names_in, parsed
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.conformance.reporting.report import Report
 
-NOT_COUNTED = ("crashes", "lines-not-run")  # which other arguments might mend
+NOT_COUNTED = (*causality.finds, "crashes", "lines-not-run")
+"""Findings that may be meant, or be mended by other arguments: a flag may decide whether a target is causal."""
 MAX_FLAGS = 2  # each takes as long as the first check
 
 
@@ -23,8 +26,8 @@ def answers_of_variants(
 ) -> Iterator[Finding | Fact]:
     """Yield the bugs that a class has only if one of its flags is the other way round, and the flags that were tried.
 
-    What cannot be called then, or raises an exception, may need other arguments, too: it stays among the lines that
-    never ran.
+    What the user states is of the class as it is, and not of these. What cannot be called then, or raises an exception,
+    may need other arguments, too: it stays among the lines that never ran.
 
     Args:
         target: The class.
@@ -34,7 +37,11 @@ def answers_of_variants(
     """
     known = {(it.name, it.place) for it in report.findings}
     for name, flag in list(_flags_in_missed_lines(target, report, arguments))[:MAX_FLAGS]:
-        variant = attempt(lambda given={**arguments, name: flag}: checked(target, arguments=given))
+        variant = attempt(
+            lambda given={**arguments, name: flag}: checked(
+                target, arguments=given, expected=Expected()
+            )
+        )
         if isinstance(variant, Exception):
             continue
         yield Fact("also with", f"{name}={flag}")

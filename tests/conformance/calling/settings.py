@@ -196,3 +196,50 @@ class Forgiven(nn.Module):
             scores = scores.masked_fill(sequence_mask == 0, float("-inf"))
         weights = scores.softmax(dim=1) * sequence_mask
         return torch.bmm(weights.unsqueeze(1), keys).squeeze(1)
+
+
+class OfAssertedKind(nn.Module):
+    """Takes one of two kinds of positions, whose parameter is named like a width."""
+
+    def __init__(self, dim: int, positional_embedding: str) -> None:
+        super().__init__()
+        assert positional_embedding in ("learned", "none")
+        self.kind = positional_embedding
+        self.qkv, self.places = nn.Linear(dim, 3 * dim), nn.Embedding(16, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.kind == "learned":
+            x = x + self.places.weight[: x.shape[1]]
+        return F.scaled_dot_product_attention(*self.qkv(x).chunk(3, -1))
+
+
+class Unconstructed(nn.Module):
+    """Names the constructor that it inherits, and does not call it."""
+
+    def __init__(self, dim: int = 8) -> None:
+        super().__init__  # noqa: B018 - the mistake
+        self.scale = dim**-0.5
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return (query @ key.mT * self.scale).softmax(-1) @ value
+
+
+class Decoding(nn.Module):
+    """Attends as a decoder does, or as an encoder does: only one of them hides later tokens."""
+
+    def __init__(self, dim: int, is_decoder: bool = True) -> None:
+        super().__init__()
+        self.is_decoder = is_decoder
+        self.qkv, self.distances = nn.Linear(dim, 3 * dim), nn.Embedding(64, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        places = torch.arange(x.shape[1])
+        distance = places - places[:, None]
+        bucket = -distance.clamp(max=0)
+        if not self.is_decoder:
+            bucket = 16 * (distance > 0).long() + distance.abs()
+        scores = q @ k.mT * q.shape[-1] ** -0.5 + self.distances(bucket).squeeze(-1)
+        if self.is_decoder:
+            scores = scores.masked_fill(distance > 0, float("-inf"))
+        return scores.softmax(-1) @ v

@@ -20,6 +20,7 @@ from heedful import check
         settings.Transposing,
         settings.Angles,
         settings.Forgiven,
+        settings.OfAssertedKind,
     ],
 )
 def test_sound_modules_are_called_without_a_false_alarm(target):
@@ -32,7 +33,14 @@ def test_sound_modules_are_called_without_a_false_alarm(target):
         (settings.SplitByView, {}, "heads-mixed-split"),
         (settings.OfMixedFrames, {}, "heads-mixed-split"),
         (settings.Forgiven, {"fill": False}, "mask-after-softmax"),
+        (settings.Unconstructed, {}, "crashes"),
     ],
 )
 def test_their_bugs_are_named(target, arguments, bug):
     assert bug in [finding.name for finding in check(target, arguments=arguments).bugs]
+
+
+def test_a_flag_may_decide_whether_a_target_is_causal():
+    report = check(settings.Decoding, causal=True)
+    assert not report.bugs
+    assert ("also with", "is_decoder=False") in [(it.name, it.value) for it in report.facts]

@@ -323,7 +323,9 @@ def _values(
             known = {field: it for field, it in guessed.items() if it is not None}
             values[name] = _configuration(hints.get(name), {**known, **conventional}, settings)
         else:
-            value = _by_name(name, conventional)
+            value = (
+                None if name in texts and name not in conventional else _by_name(name, conventional)
+            )
             value = _sides(name, several, parameters) if name in several else value
             value = texts.get(name) if value is None else value
             value = _by_type(hints.get(name), conventional) if value is None else value

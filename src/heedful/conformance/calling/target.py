@@ -165,10 +165,12 @@ def make_target(instance: Any) -> Target:
     """Return a target that holds a copy of a module, or a function.
 
     Raises:
+        TargetError: The constructor of a module did not call that of nn.Module.
         ArgumentError: The instance cannot be called or copied.
     """
     instance = getattr(instance, "_orig_mod", instance)  # the argument of torch.compile
     _check_callable(instance)
+    _check_constructed(instance)
     _check_forward(instance)
     if instance is F.scaled_dot_product_attention:  # a built-in without a signature
         instance = scaled_dot_product_attention
@@ -219,6 +221,13 @@ def _check_callable(instance: Any) -> None:
                 received=f"a bound call of {type(owner).__name__}",
                 remedy="Pass the module; the check calls its forward.",
             )
+
+
+def _check_constructed(instance: Any) -> None:
+    """Raise a `TargetError` for a module whose constructor does not call that of nn.Module."""
+    if isinstance(instance, nn.Module) and "_modules" not in vars(instance):
+        cause = "the constructor does not call that of nn.Module: super().__init__()"
+        raise TargetError(type(instance).__name__) from AttributeError(cause)
 
 
 def _check_forward(instance: Any) -> None:

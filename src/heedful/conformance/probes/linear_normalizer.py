@@ -41,7 +41,7 @@ def linear_normalizer(evidence: Evidence) -> Iterator[Finding | Fact]:
             continue
         context, sums = normalized
         B, T = evidence.inputs.sizes
-        if T not in context.shape:  # layers before have changed the number of tokens
+        if evidence.subject.convention.is_image and T not in context.shape:  # of patches
             T = context.shape[-2]
         equal = _has_equal_rows(added[context.index], T)
         factor = _factor(added[context.index], vector, B, T) if equal else 1.0
@@ -69,10 +69,10 @@ def _factor(added: Tensor, vector: Tensor, B: int, T: int) -> float:
     It is 1 also if the rows have other features than the vector, or have them in another order.
     """
     values = vector[vector != 0]
-    axis = next(axis for axis, size in enumerate(added.shape) if size == T)
-    rows = added.movedim(axis, 0).flatten(1)
-    if rows.numel() != B * T * len(values):
+    axis = next((axis for axis, size in enumerate(added.shape) if size == T), None)
+    if axis is None or added.numel() != B * T * len(values):
         return 1.0
+    rows = added.movedim(axis, 0).flatten(1)
     factors = rows.median(0).values.view(B, -1)[0] / values
     factor = factors.median()
     in_order = (factors - factor).abs() < TOLERANCE
