@@ -306,13 +306,20 @@ class TraceBuilder:
         }
 
     def _enclosing_module(self, frame: FrameType) -> str | None:
-        """Return the path of the module whose method the frame runs, or was called by."""
+        """Return the path of the module whose method the frame runs, or was called by.
+
+        A module that is made within a call has no path: its steps belong to the one that calls it, if that has one, or
+        else to the name of its class.
+        """
+        outside: str | None = None
         for outer in frames_outward(frame, self._boundary):
             if outer.f_code.co_varnames[:1] == ("self",):
                 owner = outer.f_locals.get("self")
+                if isinstance(owner, nn.Module) and id(owner) in self._module_paths:
+                    return self._module_paths[id(owner)]
                 if isinstance(owner, nn.Module):
-                    return self._module_paths.get(id(owner), type(owner).__name__)
-        return None
+                    outside = outside or type(owner).__name__
+        return outside
 
     def _value(self, tensor: Tensor) -> Tensor | Summary:
         if not _is_readable(tensor):

@@ -243,3 +243,53 @@ class Decoding(nn.Module):
         if self.is_decoder:
             scores = scores.masked_fill(distance > 0, float("-inf"))
         return scores.softmax(-1) @ v
+
+
+class OfSquares(nn.Module):
+    """Takes the height and the width of its tokens, which are too few for its pooling if they are a row."""
+
+    def __init__(self, dim: int, num_heads: int = 4) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.q, self.k, self.v = (nn.Linear(dim, dim) for _ in range(3))
+
+    def split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+    def forward(self, x: Tensor, H: int, W: int) -> Tensor:
+        B, N, C = x.shape
+        fewer = F.avg_pool2d(x.transpose(1, 2).reshape(B, C, H, W), 2).flatten(2).transpose(1, 2)
+        q, k, v = self.split(self.q(x)), self.split(self.k(fewer)), self.split(self.v(fewer))
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(B, N, C)
+
+
+class SplitSquares(OfSquares):
+    """The same, but for heads that are cut out of the tokens one after another."""
+
+    def split(self, x: Tensor) -> Tensor:
+        B, N, C = x.shape
+        return x.reshape(B, self.num_heads, N, C // self.num_heads)
+
+
+class Weighing(nn.Module):
+    """Weighs values by scores; it has no parameters, and is made anew in each call."""
+
+    def forward(self, scores: Tensor, mask: Tensor | None, values: Tensor) -> Tensor:
+        if mask is not None:
+            scores = scores.masked_fill(mask, float("-inf"))
+        return nn.Softmax(dim=-1)(scores) @ values
+
+
+class OfPretrained(nn.Module):
+    """Reads words by trained embeddings that it is given."""
+
+    def __init__(self, embeddings: Tensor, pad_idx: int) -> None:
+        super().__init__()
+        self.pad_idx = pad_idx
+        self.words = nn.Embedding.from_pretrained(embeddings, padding_idx=pad_idx)
+        self.q, self.k = (nn.Linear(embeddings.shape[1], embeddings.shape[1]) for _ in range(2))
+
+    def forward(self, text: Tensor) -> Tensor:
+        x = self.words(text)
+        scores = self.q(x) @ self.k(x).mT * x.shape[-1] ** -0.5
+        return Weighing()(scores, (text == self.pad_idx).unsqueeze(1), x)

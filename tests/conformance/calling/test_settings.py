@@ -21,6 +21,8 @@ from heedful import check
         settings.Angles,
         settings.Forgiven,
         settings.OfAssertedKind,
+        settings.OfSquares,
+        settings.OfPretrained,
     ],
 )
 def test_sound_modules_are_called_without_a_false_alarm(target):
@@ -34,6 +36,7 @@ def test_sound_modules_are_called_without_a_false_alarm(target):
         (settings.OfMixedFrames, {}, "heads-mixed-split"),
         (settings.Forgiven, {"fill": False}, "mask-after-softmax"),
         (settings.Unconstructed, {}, "crashes"),
+        (settings.SplitSquares, {}, "heads-mixed-split"),
     ],
 )
 def test_their_bugs_are_named(target, arguments, bug):
@@ -44,3 +47,8 @@ def test_a_flag_may_decide_whether_a_target_is_causal():
     report = check(settings.Decoding, causal=True)
     assert not report.bugs
     assert ("also with", "is_decoder=False") in [(it.name, it.value) for it in report.facts]
+
+
+def test_a_module_that_is_made_within_a_call_is_looked_into():
+    report = check(settings.OfPretrained)
+    assert not [finding for finding in report.findings if finding.level == "not-testable"]

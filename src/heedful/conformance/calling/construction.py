@@ -50,6 +50,11 @@ OWN_FAULT: re.Pattern[str] = re.compile(
 NO_SEQUENCE: re.Pattern[str] = re.compile(
     r"'int' object is not (subscriptable|iterable)|'int' has no len|can only concatenate list"
 )
+NO_TENSOR: re.Pattern[str] = re.compile(
+    r"'int' object has no attribute '(dim|shape|size|weight|to)'"
+)
+OF_TABLES: re.Pattern[str] = re.compile(r"embed|vectors|matrix|pretrained")
+"""What the names of parameters contain that take a table of trained embeddings."""
 PLURAL: re.Pattern[str] = re.compile(r"(dims|sizes|units|widths|channels|hiddens)$")
 """How the names of parameters end that may take a list of widths."""
 PATCH, SHIFT, KERNEL = 2, 2, 3
@@ -191,9 +196,10 @@ def _alternatives(
 ) -> Iterator[dict[str, Any]]:
     """Yield other values for a constructor that rejects the usual ones: the likeliest first, and other widths last.
 
-    A window has two sides, and a list of widths two entries, if one number is refused. Each flag is set the other way
-    round. A parameter that is None by default gets its conventional value if the message of the exception names it, or
-    the line that raises because of None does. So do the parameters of an inherited constructor that it misses.
+    A window has two sides, and a list of widths two entries, if one number is refused. Each flag is set the other
+    way round. A name of embeddings gets a table of them if a tensor is expected. A parameter that is None by
+    default gets its conventional value if the message of the exception names it, or the line that raises because of
+    None does. So do the parameters of an inherited constructor that it misses.
     """
     message, place = describe_exception(error), raising_line(error)
     about_none = place is not None and ("NoneType" in message or place.source.startswith("assert"))
@@ -221,6 +227,10 @@ def _alternatives(
     plural = [it for it in values if PLURAL.search(it) and it not in arguments]
     if plural and NO_SEQUENCE.search(message):
         yield {**values, **{name: [conventional[names.WIDTHS[0]]] * 2 for name in plural}}
+    tables = [it for it in values if OF_TABLES.search(it) and it not in arguments]
+    if tables and NO_TENSOR.search(message):
+        shape = conventional[names.VOCABULARY_SIZES[0]], conventional[names.WIDTHS[0]]
+        yield {**values, **{name: torch.randn(shape) for name in tables}}
     configured = [it for it in values if isinstance(values[it], Configuration)]
     if configured and Configuration.__name__ in message:  # used as a number
         yield {**values, **dict.fromkeys(configured, conventional[names.WIDTHS[0]])}

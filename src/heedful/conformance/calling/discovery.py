@@ -18,6 +18,8 @@ from heedful.conformance.calling.decoder_states import with_a_state
 from heedful.conformance.calling.exceptions import describe_exception, raising_line, without_tensors
 from heedful.conformance.calling.failures import (
     FailedCall,
+    batches_named,
+    has_too_few,
     is_missing_name,
     is_refusal,
     lengths_named,
@@ -116,9 +118,12 @@ def _sizes(target: Target, failures: Sequence[FailedCall]) -> Iterator[tuple[int
     """
     yield None
     yield from global_tensor_sizes(target.callee)
+    if any(has_too_few(it.error) for it in failures):
+        yield from ((TRIAL_SIZES[0], T) for T in IMAGE_LENGTHS)
     if failures[0].caller.convention.guessed or any(is_missing_name(it.error) for it in failures):
         return
-    B = TRIAL_SIZES[0]
+    B, T = TRIAL_SIZES
+    yield from ((size, T) for size in batches_named(failures))
     if any(it.caller.convention.is_image for it in failures):
         yield from ((B, T) for T in (*IMAGE_LENGTHS, *WINDOWED_LENGTHS))
     yield from ((B, T) for T in lengths_named(failures))

@@ -47,8 +47,10 @@ TOO_FEW: re.Pattern[str] = re.compile(
     r"Padding size should be less|Invalid number of data points"
 )
 """What PyTorch says of a convolution, a spectrum or a choice of the largest scores that needs more tokens."""
+FIXED_BATCH: re.Pattern[str] = re.compile(r"shape '\[(\d+), -1,")
 SIDE_OF_A_WINDOW: re.Pattern[str] = re.compile(r"(window|block|patch)(_?size)?$")
 MAX_LENGTH, MAX_LENGTHS = 256, 6  # the largest number of tokens, and how many numbers are tried
+MAX_BATCH = 64  # the largest batch size that is tried
 MAX_LISTED = 4  # ways of calling that an error lists
 
 
@@ -137,6 +139,18 @@ def lengths_named(failures: Sequence[FailedCall]) -> list[int]:
     module = failures[0].caller.module
     sizes = (*_square_sizes(module), *_grid_sizes(module), *lengths, *roots)
     return list(dict.fromkeys(sizes))[:MAX_LENGTHS]
+
+
+def batches_named(failures: Sequence[FailedCall]) -> list[int]:
+    """Return batch sizes that the target's code has fixed, as in "shape '[20, -1, 24]' is invalid"."""
+    found = (FIXED_BATCH.search(describe_exception(it.error)) for it in failures)
+    sizes = (int(it[1]) for it in found if it is not None)
+    return [size for size in dict.fromkeys(sizes) if 1 < size <= MAX_BATCH]
+
+
+def has_too_few(error: BaseException) -> bool:
+    """Check whether an exception says that a convolution, a spectrum or a choice needs more tokens."""
+    return TOO_FEW.search(describe_exception(error)) is not None
 
 
 def _grid_sizes(module: nn.Module | None) -> Iterator[int]:
