@@ -75,7 +75,8 @@ def check(
     Args:
         target: A module; the class of a module, which is built from `arguments` and from values guessed by the names
             of the other parameters, with several heads and a dropout where the defaults are one and none, and again
-            with a flag the other way round where it keeps lines from running; a function of (query, key, value, …); or a module or model of transformers.
+            with a flag the other way round where it keeps lines from running; a function of (query, key, value, …);
+            or a module or model of transformers.
         module: The name of a module within the target, as in `named_modules()`. That module is checked, and its example
             is captured from a run of the target, which is the surest way to find out how it is called.
         example: The arguments of a call: a tuple, a dict of keyword arguments, an `Example` of both, a tensor, or a
