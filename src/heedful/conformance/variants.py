@@ -18,6 +18,7 @@ from heedful.conformance.reporting.report import Report
 
 NOT_COUNTED = (*causality.finds, "crashes", "lines-not-run")
 """Findings that may be meant, or be mended by other arguments: a flag may decide whether a target is causal."""
+CERTAIN = ("undefined-or-global-name",)  # whatever else is meant with the flag
 MAX_FLAGS = 2  # each takes as long as the first check
 
 
@@ -26,8 +27,9 @@ def answers_of_variants(
 ) -> Iterator[Finding | Fact]:
     """Yield the bugs that a class has only if one of its flags is the other way round, and the flags that were tried.
 
-    What the user states is of the class as it is, and not of these. What cannot be called then, or raises an exception,
-    may need other arguments, too: it stays among the lines that never ran.
+    They are suspicious alone, because flags may exclude one another, unless a name exists nowhere. What the user states
+    is of the class as it is, and not of these. What cannot be called then, or raises an exception, may need other
+    arguments, too: it stays among the lines that never ran.
 
     Args:
         target: The class.
@@ -50,7 +52,8 @@ def answers_of_variants(
                 continue
             known.add((finding.name, finding.place))
             case = ", ".join(filter(None, (finding.case, f"{name}={flag}")))
-            yield replace(finding, case=case)
+            level = "bug" if finding.name in CERTAIN else "suspicious"
+            yield replace(finding, case=case, level=level)
 
 
 def _flags_in_missed_lines(

@@ -88,3 +88,17 @@ class OfDigits(nn.Module):
         maps = self.features(x)
         weights = self.softmax(self.map(maps).flatten(2))
         return self.head((maps.flatten(2) * weights).sum(-1))
+
+
+class OfThreeMaps(nn.Module):
+    """Weighs the pixels of feature maps by three statistics of their channels; each pixel has a row of the result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.score = nn.Conv2d(3, 1, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        maps = (x.mean(1, keepdim=True), x.amax(1, keepdim=True), x.amin(1, keepdim=True))
+        return x * self.score(torch.cat(maps, dim=1)).flatten(2).softmax(-1).view(
+            len(x), 1, *x.shape[2:]
+        )

@@ -27,3 +27,7 @@ def test_a_class_whose_defaults_are_for_large_images_is_built_for_small_ones():
     subject = find_subject(images.OfPatches)
     assert subject.fixed_sizes == (2, 8**2)
     assert find_subject(images.OfPatches, arguments={"img_size": 32}).fixed_sizes == (2, 32**2)
+
+
+def test_a_map_of_the_pixels_is_no_pooled_result():
+    assert not find_subject(images.OfThreeMaps).convention.pooled

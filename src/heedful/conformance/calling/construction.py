@@ -227,7 +227,7 @@ def _alternatives(
     plural = [it for it in values if PLURAL.search(it) and it not in arguments]
     if plural and NO_SEQUENCE.search(message):
         yield {**values, **{name: [conventional[names.WIDTHS[0]]] * 2 for name in plural}}
-    tables = [it for it in values if OF_TABLES.search(it) and it not in arguments]
+    tables = [it for it in values if OF_TABLES.search(it) and it not in (*arguments, *SIZES)]
     if tables and NO_TENSOR.search(message):
         shape = conventional[names.VOCABULARY_SIZES[0]], conventional[names.WIDTHS[0]]
         yield {**values, **{name: torch.randn(shape) for name in tables}}

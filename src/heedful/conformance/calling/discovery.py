@@ -275,8 +275,11 @@ def _trial(caller: Caller) -> tuple[Caller, Trace]:
         caller.callee(*args, **keywords)  # a recording of a call that fails would take much longer
     with torch.no_grad(), caller.isolated():
         trace = caller.trace(arguments)
-    may_pool = caller.convention.pooled or caller.convention.layout in POOLED
-    pooled = may_pool and _pools(trace.result, *inputs.sizes, weights=caller.convention.guessed)
+    convention = replace(caller.convention, pooled=False)
+    of_images = caller.convention.pooled and convention.rows(trace.result, *inputs.sizes) is None
+    pooled = (of_images or convention.layout in POOLED) and _pools(
+        trace.result, *inputs.sizes, weights=convention.guessed
+    )
     caller = replace(caller, convention=replace(caller.convention, pooled=pooled))
     rows = caller.convention.rows(trace.result, *inputs.sizes)
     if rows is None:

@@ -265,8 +265,8 @@ def _among(caller: Caller, known: Names) -> Iterator[str]:
 
 
 def _is_text(annotation: object) -> bool:
-    """Check whether an annotation is that of a text, as `str` or `Optional[str]`."""
-    return re.search(r"\bstr\b", str(annotation)) is not None
+    """Check whether an annotation is that of a text, as `str` or `Optional[str]`, and of no tensor."""
+    return re.search(r"\bstr\b", str(annotation)) is not None and "Tensor" not in str(annotation)
 
 
 def _documented_forms(caller: Caller, name: str, forms: Sequence[str]) -> list[str]:

@@ -176,14 +176,14 @@ def _called_conventionally(
     except (TargetError, ArgumentError) as error:
         if is_missing_name(error.__cause__ or error):
             raise
-        found: Any = None
         for sizes in _other_sizes(target, arguments):
             other = attempt(lambda sizes=sizes: _made(target, {**arguments, **sizes}))
             found = attempt(lambda other=other: find_convention(other, causal))
             if not isinstance(found, Exception):
                 return other, *found
-        if found and isinstance(error, TargetError) and _raising(found) != _raising(error):
-            raise found from found.__cause__
+            is_wider = "" in sizes
+            if is_wider and isinstance(error, TargetError) and _raising(found) != _raising(error):
+                raise found from found.__cause__
         raise
 
 

@@ -64,7 +64,11 @@ def dropout_in_training(evidence: Evidence) -> Iterator[Finding | Fact]:
     misplaced = _first_misplaced(dropouts)
     if misplaced is not None:
         of_tokens = any(it.tensor == "tokens" for it in dropouts)
-        yield _misplacement(first, misplaced, of_tokens=of_tokens)
+        of_tokens |= (
+            subject.convention.pooled
+        )  # the context is a vector of features for what comes next
+        pooled = subject.convention.pooled
+        yield _misplacement(first, misplaced, of_tokens=of_tokens, pooled=pooled)
     misscaled = _misscaled(evidence, attentions, [dropout.step for dropout in dropouts])
     if misscaled is not None:
         yield misscaled
@@ -123,13 +127,19 @@ def _first_misplaced(dropouts: list[_Dropout]) -> _Dropout | None:
     return next(iter(misplaced), None)
 
 
-def _misplacement(observation: Observation, dropout: _Dropout, *, of_tokens: bool) -> Finding:
-    """Build the finding on dropout in a wrong place, in code that drops features of the tokens, too, or does not."""
+def _misplacement(
+    observation: Observation, dropout: _Dropout, *, of_tokens: bool, pooled: bool
+) -> Finding:
+    """Build the finding on dropout in a wrong place, in code that drops features of the tokens, too, or does not.
+
+    A pooled context is a vector of features, which may be dropped as those of any layer.
+    """
     step, tensor = dropout
     value, steps = tensor_of(step), observation.trace.steps
     # Beside one of the tokens, and without a projection behind it, it may be that of the sublayer's output.
     projected = any(is_projection(it) and step.index in ancestors(steps, it) for it in steps)
-    unsure = tensor == "values" or (tensor == "context" and of_tokens and not projected)
+    of_features = pooled or (of_tokens and not projected)
+    unsure = tensor == "values" or (tensor == "context" and of_features)
     share = "some" if value is None else f"{int((value == 0).sum())} of {value.numel()}"
     B, T = observation.inputs.sizes
     return Finding(
