@@ -64,9 +64,6 @@ def dropout_in_training(evidence: Evidence) -> Iterator[Finding | Fact]:
     misplaced = _first_misplaced(dropouts)
     if misplaced is not None:
         of_tokens = any(it.tensor == "tokens" for it in dropouts)
-        of_tokens |= (
-            subject.convention.pooled
-        )  # the context is a vector of features for what comes next
         pooled = subject.convention.pooled
         yield _misplacement(first, misplaced, of_tokens=of_tokens, pooled=pooled)
     misscaled = _misscaled(evidence, attentions, [dropout.step for dropout in dropouts])
