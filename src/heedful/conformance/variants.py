@@ -16,7 +16,7 @@ from heedful.conformance.recording.source import names_in, parsed
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.conformance.reporting.report import Report
 
-NOT_COUNTED = (*causality.finds, "crashes", "lines-not-run")
+NOT_COUNTED = (*causality.finds, "crashes")
 """Findings that may be meant, or be mended by other arguments: a flag may decide whether a target is causal."""
 CERTAIN = ("undefined-or-global-name",)  # whatever else is meant with the flag
 MAX_FLAGS = 2  # each takes as long as the first check
@@ -41,7 +41,7 @@ def answers_of_variants(
     for name, flag in list(_flags_in_missed_lines(target, report, arguments))[:MAX_FLAGS]:
         variant = attempt(
             lambda given={**arguments, name: flag}: checked(
-                target, arguments=given, expected=Expected()
+                target, arguments=given, expected=Expected(), strict=False
             )
         )
         if isinstance(variant, Exception):

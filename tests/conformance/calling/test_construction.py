@@ -11,7 +11,8 @@ from torch import nn
 
 from conformance.calling.attentions import Projected, attend
 from heedful import check
-from heedful.conformance.calling.construction import _similar_name, instantiate
+from heedful.conformance.calling.construction import instantiate
+from heedful.conformance.calling.conventional import similar_name
 from heedful.conformance.calling.subject import find_subject
 from heedful.errors import ArgumentError
 from heedful.textbook import multi_head
@@ -79,8 +80,8 @@ def test_an_unconventional_argument_is_requested_by_name():
     ["kv_num_heads", "n_head_kv", "num_query_groups", "head_count_kv", "num_key_heads", "n_kv"],
 )
 def test_fewer_heads_of_keys_are_recognized_by_many_names(name):
-    assert _similar_name(name) == "num_kv_heads"
-    assert _similar_name(f"{name}_dim") != "num_kv_heads"
+    assert similar_name(name) == "num_kv_heads"
+    assert similar_name(f"{name}_dim") != "num_kv_heads"
 
 
 class Giant(Projected):

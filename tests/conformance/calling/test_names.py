@@ -3,11 +3,11 @@
 from collections import Counter
 
 from heedful.conformance.calling import names
-from heedful.conformance.calling.construction import (
+from heedful.conformance.calling.conventional import (
     EPSILON,
     VALUES,
-    _by_name,
     conventional_values,
+    value_by_name,
 )
 
 
@@ -23,6 +23,6 @@ def test_every_word_stands_for_a_conventional_name():
 
 def test_small_numbers_are_told_by_whole_words():
     values = conventional_values({})
-    assert _by_name("layer_norm_eps", values) == _by_name("epsilon", values) == EPSILON
-    assert _by_name("num_of_timesteps", values) == values["context_length"]
-    assert _by_name("repsize", values) is None
+    assert value_by_name("layer_norm_eps", values) == value_by_name("epsilon", values) == EPSILON
+    assert value_by_name("num_of_timesteps", values) == values["context_length"]
+    assert value_by_name("repsize", values) is None

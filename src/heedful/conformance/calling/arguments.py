@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from heedful.conformance.calling import names
-from heedful.conformance.calling.construction import HEAD_SIZE
 from heedful.conformance.calling.convention import Constants
+from heedful.conformance.calling.conventional import HEAD_SIZE
 from heedful.conformance.calling.declared import attribute_of
 from heedful.conformance.calling.mask_forms import ATTENTION_FORMS, PADDING_FORMS
 from heedful.conformance.calling.options import example_with, option

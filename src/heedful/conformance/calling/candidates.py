@@ -17,7 +17,6 @@ from heedful.conformance.calling.arguments import (
     token_arguments,
 )
 from heedful.conformance.calling.causality import causal_flag, mask_by_caller
-from heedful.conformance.calling.construction import HEAD_SIZE, HEADS, WIDTH
 from heedful.conformance.calling.convention import (
     IMAGES,
     MAPS,
@@ -27,6 +26,7 @@ from heedful.conformance.calling.convention import (
     CallingConvention,
     Constants,
 )
+from heedful.conformance.calling.conventional import HEAD_SIZE, HEADS, WIDTH
 from heedful.conformance.calling.declared import attribute_of
 from heedful.conformance.calling.layouts import Layouts, documented_axes, likely_layouts
 from heedful.conformance.calling.roles import (

@@ -22,7 +22,9 @@ from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.observation import Observation
 from heedful.observation.leaves import leaves_of
 
-OF_ANGLES: re.Pattern[str] = re.compile(r"cos|sin|freq|rot|angle")
+OF_ANGLES: re.Pattern[str] = re.compile(
+    r"cos|sin|freq|rot|angle"
+)  # names of tables that no call fills
 SPARE_SLOTS = 3  # more slots than tokens, so that a call that reads too far is noticed
 CacheMaker = Callable[[int, int], Any]  # of (batch, capacity)
 

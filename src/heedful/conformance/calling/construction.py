@@ -7,12 +7,24 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 import torch
 from torch import nn
 
 from heedful.conformance.calling import names
+from heedful.conformance.calling.conventional import (
+    DROPOUT,
+    GUESSES,
+    HEAD_SIZE,
+    IMAGE_SIDE,
+    OTHER_WIDTHS,
+    SIZES,
+    conventional_values,
+    similar_name,
+    value_by_name,
+    value_by_type,
+)
 from heedful.conformance.calling.exceptions import (
     attempt,
     describe_exception,
@@ -22,7 +34,6 @@ from heedful.conformance.calling.exceptions import (
 )
 from heedful.conformance.calling.failures import is_missing_name
 from heedful.conformance.calling.isolation import seeded
-from heedful.conformance.calling.names import Names
 from heedful.conformance.calling.options import constructor_with, option
 from heedful.conformance.calling.parts import ROTARY, part_classes
 from heedful.conformance.calling.sequences import sequence_parameters
@@ -30,18 +41,6 @@ from heedful.conformance.calling.target import ConstructorError
 from heedful.conformance.recording.source import fields_read, texts_compared
 from heedful.errors import ArgumentError
 
-# All different from each other and from the 3 sequences of 7 tokens of the evidence, so that axes are unambiguous.
-WIDTH, HEADS, KEY_HEADS, HEAD_SIZE, CONTEXT, WINDOW = 24, 4, 2, 6, 16, 5
-EPSILON = 1e-6
-GUESSES: tuple[Any, ...] = (
-    HEADS,
-    1,
-    0.5,
-    True,
-    (2, 2),
-    None,
-)  # for parameters that nothing is known of
-OTHER_WIDTHS = (32, 64, 96, 128)  # that are tried if a constructor rejects the usual one
 LARGE = 1024  # a default width from which on a module is too large for a check
 OWN_FAULT: re.Pattern[str] = re.compile(
     r"^\w+\.__init__\(\) (missing \d|got an unexpected keyword)|\bfloat\b.*\b(int|integer)|\bint.*\bfloat\b"
@@ -57,39 +56,8 @@ OF_TABLES: re.Pattern[str] = re.compile(r"embed|vectors|matrix|pretrained")
 """What the names of parameters contain that take a table of trained embeddings."""
 PLURAL: re.Pattern[str] = re.compile(r"(dims|sizes|units|widths|channels|hiddens)$")
 """How the names of parameters end that may take a list of widths."""
-PATCH, SHIFT, KERNEL = 2, 2, 3
 SIDES = (3, 3)  # of a window of pixels
-IMAGE_SIDE = 2 * WINDOW  # of an image that is cut into windows
 QUOTED: re.Pattern[str] = re.compile(r"'(\w+)'")
-DROPOUT = 0.25  # large enough that a few hundred weights show how it acts
-
-VALUES: Mapping[Names, Any] = {
-    names.WIDTHS: WIDTH,
-    names.HEADS: HEADS,
-    names.KEY_HEADS: KEY_HEADS,
-    names.HEAD_SIZES: HEAD_SIZE,
-    names.MAX_LENGTHS: CONTEXT,
-    names.WINDOWS: WINDOW,
-    names.DROPOUTS: DROPOUT,
-    names.MLP_WIDTHS: 48,
-    names.VOCABULARY_SIZES: 37,
-    names.LAYERS: 2,
-    names.MAX_BATCHES: 4,
-    names.LAYER_INDICES: 0,
-    names.ROTARY_BASES: 10_000.0,
-    names.BIASES: False,
-    names.BATCH_FIRST: True,
-    names.TOKEN_AXIS: -2,
-    names.PIXEL_AXES: 2,
-    names.IMAGE_SIDES: IMAGE_SIDE,
-    names.PATCHES: PATCH,
-    names.SHIFTS: SHIFT,
-    names.KERNELS: KERNEL,
-    names.DEVICES: torch.device("cpu"),
-    names.DTYPES: torch.float32,
-}
-SIZES = frozenset((*names.WIDTHS, *names.HEADS, *names.KEY_HEADS, *names.HEAD_SIZES))
-"""The names of sizes on which the number of weights depends."""
 
 
 class Configuration(dict[str, Any]):
@@ -183,12 +151,12 @@ def _small_sizes(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[
     sizes: dict[str, int] = {}
     conventional = conventional_values({**arguments, "": OTHER_WIDTHS[-1]})
     for name, parameter in inspect.signature(cls).parameters.items():
-        known = name if name in SIZES else _similar_name(name)
+        known = name if name in SIZES else similar_name(name)
         if type(parameter.default) is int and name not in arguments and known in SIZES:
             sizes[name] = parameter.default
     if max(sizes.values(), default=0) < LARGE:
         return {}
-    return {name: _by_name(name, conventional) for name in sizes}
+    return {name: value_by_name(name, conventional) for name in sizes}
 
 
 def _alternatives(
@@ -211,13 +179,13 @@ def _alternatives(
     if single:
         yield _values(cls, {**arguments, **dict.fromkeys(single, 1)})
     missing = {
-        name: _by_name(name, conventional)
+        name: value_by_name(name, conventional)
         for name, it in inspect.signature(cls).parameters.items()
         if it.default is None and name not in values and re.search(rf"\b{name}\b", named)
     }
     if _hands_arguments_on(cls):
         for name in QUOTED.findall(message) if "required" in message else ():
-            value = _by_name(name, conventional)
+            value = value_by_name(name, conventional)
             missing[name] = GUESSES[0] if value is None else value
     if missing:
         yield {**values, **missing}
@@ -281,7 +249,7 @@ def chooses_width(target: Any, arguments: Mapping[str, Any]) -> bool:
     if not inspect.isclass(target) or any(name in SIZES for name in arguments):
         return False
     required = unstated_parameters(target, arguments)
-    widths = (name if name in SIZES else _similar_name(name) for name in required)
+    widths = (name if name in SIZES else similar_name(name) for name in required)
     return any(name in names.WIDTHS for name in widths)
 
 
@@ -326,19 +294,21 @@ def _values(
         elif hints.get(name) is int and name in names.CONFIGURATIONS:
             values[name] = conventional[names.WIDTHS[0]]  # `c: int` counts channels
         elif _is_configuration(name, hints.get(name)) or (
-            name in read and _by_name(name, conventional) is None
+            name in read and value_by_name(name, conventional) is None
         ):
             fields = (*read.get(name, ()), *read.get("config", ()))
-            guessed = {field: _by_name(field, conventional) for field in fields}
+            guessed = {field: value_by_name(field, conventional) for field in fields}
             known = {field: it for field, it in guessed.items() if it is not None}
             values[name] = _configuration(hints.get(name), {**known, **conventional}, settings)
         else:
             value = (
-                None if name in texts and name not in conventional else _by_name(name, conventional)
+                None
+                if name in texts and name not in conventional
+                else value_by_name(name, conventional)
             )
             value = _sides(name, several, parameters) if name in several else value
             value = texts.get(name) if value is None else value
-            value = _by_type(hints.get(name), conventional) if value is None else value
+            value = value_by_type(hints.get(name), conventional) if value is None else value
             value = _part(cls, name, hints.get(name)) if value is None and parts else value
             values[name] = GUESSES[0] if value is None else value
     return values
@@ -350,32 +320,11 @@ def _is_configuration(name: str, hint: Any) -> bool:
     return stated or name in names.CONFIGURATIONS or name.endswith(names.OF_CONFIGURATIONS)
 
 
-def _by_name(name: str, conventional: Mapping[str, Any]) -> Any:
-    """Return the value that the name of a parameter or of a configuration's field suggests; None if there is none."""
-    if name in conventional:
-        return conventional[name]
-    words = name.lower()
-    if not {*re.findall(r"[a-z]+", words)}.isdisjoint(names.EPSILON_WORDS):
-        return EPSILON
-    if any(word in words for word in names.FLAG_WORDS):
-        return False
-    known = _similar_name(name)
-    return None if known is None else conventional[known]
-
-
 def _sides(name: str, several: Mapping[str, int], parameters: Mapping[str, Any]) -> tuple[int, ...]:
     """Return as many numbers as a parameter takes: sides of a window, or of an image that all windows divide."""
     small = [it for it in parameters if any(word in it.lower() for word in names.SMALL_SIDES)]
     image = 2 * SIDES[0] if all(it in several for it in small) else IMAGE_SIDE
     return (SIDES[0] if name in small else image,) * several[name]
-
-
-def _by_type(hint: Any, conventional: Mapping[str, Any]) -> Any:
-    """Return a value of an annotated type; None if the type suggests none."""
-    if get_origin(hint) is Literal:
-        return get_args(hint)[0]
-    values = {bool: False, int: conventional[names.HEADS[0]], float: 1.0}
-    return values.get(hint)
 
 
 def _part(cls: Callable[..., Any], name: str, hint: Any) -> nn.Module | None:
@@ -417,47 +366,6 @@ def _divided(
             remedy="Use one of these names.",
         )
     return own, {}
-
-
-def conventional_values(
-    arguments: Mapping[str, Any], defaults: Mapping[str, Any] = {}
-) -> dict[str, Any]:
-    """Return a value for every conventional name, consistent with the given ones: d_model=10 gets 2 heads of size 5.
-
-    Args:
-        arguments: Values that are fixed.
-        defaults: Values that are used where `arguments` has none.
-    """
-
-    def size(role: Names, *sources: Mapping[str, Any]) -> int | None:
-        values = (source.get(name) for source in sources for name in role)
-        return next((value for value in values if isinstance(value, int) and value > 0), None)
-
-    heads = size(names.HEADS, arguments, defaults)
-    width = size((*names.WIDTHS, ""), arguments, defaults)
-    head_size, key_heads = size(names.HEAD_SIZES, arguments), size(names.KEY_HEADS, arguments)
-    if heads is None:
-        heads = next(n for n in (HEADS, 3, 2, 5, 1) if (width or WIDTH) % n == 0)
-    if width is None:
-        fits = head_size is None and WIDTH % heads == 0
-        width = WIDTH if fits else heads * (head_size or HEAD_SIZE)
-    if key_heads is None:
-        key_heads = next(n for n in (KEY_HEADS, 3, 1) if heads % n == 0)
-    values: dict[Names, Any] = {
-        **VALUES,
-        names.WIDTHS: width,
-        names.HEADS: heads,
-        names.KEY_HEADS: key_heads,
-        names.HEAD_SIZES: width // heads if head_size is None else head_size,
-    }
-    return {**{name: value for role, value in values.items() for name in role}, **arguments}
-
-
-def _similar_name(name: str) -> str | None:
-    """Return the conventional name that an unknown one suggests: "context_length" for "max_seq"."""
-    if names.OF_KEY_HEADS.search(name.lower()):
-        return names.KEY_HEADS[0]
-    return next((known for word, known in names.WORDS.items() if word in name.lower()), None)
 
 
 def _called(cls: Callable[..., Any], values: Mapping[str, Any]) -> Any:

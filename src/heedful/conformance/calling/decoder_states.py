@@ -9,8 +9,8 @@ from itertools import permutations
 from torch import Tensor
 
 from heedful.conformance.calling.candidates import widths_of
-from heedful.conformance.calling.construction import WIDTH
 from heedful.conformance.calling.convention import CallingConvention
+from heedful.conformance.calling.conventional import WIDTH
 from heedful.conformance.calling.layouts import likely_layouts
 from heedful.conformance.calling.roles import one_vector
 from heedful.conformance.calling.target import Target

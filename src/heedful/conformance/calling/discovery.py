@@ -12,8 +12,8 @@ import torch
 
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.candidates import candidate_conventions
-from heedful.conformance.calling.construction import WINDOW
 from heedful.conformance.calling.convention import SIGNAL, CallingConvention, output_candidates
+from heedful.conformance.calling.conventional import WINDOW
 from heedful.conformance.calling.decoder_states import with_a_state
 from heedful.conformance.calling.exceptions import describe_exception, raising_line, without_tensors
 from heedful.conformance.calling.failures import (

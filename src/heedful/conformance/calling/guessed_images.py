@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from heedful.conformance.calling import names
-from heedful.conformance.calling.construction import PATCH
 from heedful.conformance.calling.convention import IMAGES, CallingConvention
+from heedful.conformance.calling.conventional import PATCH
 from heedful.conformance.calling.discovery import SEARCH_SECONDS, first_that_works
 from heedful.conformance.calling.layouts import takes_feature_maps
 from heedful.conformance.calling.target import Target, made_parameters
@@ -52,20 +52,15 @@ def find_image_convention(target: Target) -> tuple[CallingConvention, torch.dtyp
     return None if caller is None else (caller.convention, caller.dtype)
 
 
-def small_images(target: Any, arguments: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield arguments of the constructor for images of few pixels, if its defaults are for large ones; then the own."""
+def small_images(target: Any, arguments: Mapping[str, Any]) -> Iterator[dict[str, int]]:
+    """Yield sizes of images of few pixels for a constructor whose defaults are for large ones; nothing for others."""
     parameters = inspect.signature(target).parameters if inspect.isclass(target) else {}
     defaults = {name: it.default for name, it in parameters.items() if name not in arguments}
-    sides = [
-        it
-        for it in names.IMAGE_SIDES
-        if type(side := defaults.get(it)) is int and side >= LARGE_SIDE
-    ]
-    patches = [it for it in names.PATCHES if type(defaults.get(it)) is int]
-    for side, patch in product(sides[:1], patches):
-        yield {**arguments, side: GRID * PATCH, patch: PATCH}
-        yield {**arguments, side: GRID * defaults[patch]}
-    yield {**arguments}
+    sizes = {name: it for name, it in defaults.items() if type(it) is int}
+    sides = [it for it in names.IMAGE_SIDES if sizes.get(it, 0) >= LARGE_SIDE]
+    for side, patch in product(sides[:1], (it for it in names.PATCHES if it in sizes)):
+        yield {side: GRID * PATCH, patch: PATCH}
+        yield {side: GRID * sizes[patch]}
 
 
 def _channels(target: Target) -> list[int]:

@@ -13,7 +13,15 @@ from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.inputs import Inputs
 
 
-def influences(caller: Caller, inputs: Inputs, token: int, rows: Any) -> bool | None:
+def influences(
+    caller: Caller,
+    inputs: Inputs,
+    token: int,
+    rows: Any,
+    *,
+    keep: Tensor | None = None,
+    attend: Tensor | None = None,
+) -> bool | None:
     """Check whether another token at one place of the first sequence changes some rows; None if a call fails.
 
     Args:
@@ -21,10 +29,13 @@ def influences(caller: Caller, inputs: Inputs, token: int, rows: Any) -> bool | 
         inputs: The tokens (B, T, …).
         token: The place of the token that is changed.
         rows: An index into the output (B, T, …).
+        keep: (B, T) Boolean, which tokens are real; None if all are.
+        attend: (T, T) Boolean, which key each query may see; None for the mask of the convention, if it has one.
     """
     with torch.no_grad():
         before, after = (
-            attempt(lambda it=it: caller.run(it)[rows]) for it in (inputs, inputs.changed(0, token))
+            attempt(lambda it=it: caller.run(it, keep=keep, attend=attend)[rows])
+            for it in (inputs, inputs.changed(0, token))
         )
     if not isinstance(before, Tensor) or not isinstance(after, Tensor):
         return None

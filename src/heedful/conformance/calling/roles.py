@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from heedful.conformance.calling.construction import WIDTH
 from heedful.conformance.calling.convention import MEMORY_TOKENS, grid_of
+from heedful.conformance.calling.conventional import WIDTH
 from heedful.conformance.calling.layouts import DISTANCE_AXIS, documented_axes
 from heedful.conformance.calling.mask_forms import ATTENTION_FORMS, PADDING_FORMS, in_form
 from heedful.conformance.calling.rotary_tables import PositionTable, rotary_tables

@@ -6,7 +6,7 @@ import ast
 import inspect
 from collections.abc import Callable, Iterator
 
-from heedful.conformance.recording.source import parsed
+from heedful.conformance.recording.source import is_own_attribute, parsed
 
 OF_SEVERAL = ("min", "max", "len", "sum")  # functions of all numbers of a sequence
 
@@ -29,7 +29,7 @@ def sequence_parameters(cls: Callable[..., object]) -> dict[str, int]:
             continue
         uses = [*_counts(inside, lambda it, name=name: _is_name(it, name))]
         for kept in _attributes(inside, name):
-            uses += _counts(ast.walk(source.tree), lambda it, kept=kept: _is_own(it, kept))
+            uses += _counts(ast.walk(source.tree), lambda it, kept=kept: is_own_attribute(it, kept))
         if max(uses, default=0) > 1:
             counts[name] = max(uses)
     return counts
@@ -41,13 +41,6 @@ def _is_constructor(node: ast.AST) -> bool:
 
 def _is_name(node: ast.expr, name: str) -> bool:
     return isinstance(node, ast.Name) and node.id == name
-
-
-def _is_own(node: ast.expr, attribute: str) -> bool:
-    """Check whether an expression is `self.attribute`."""
-    return (
-        isinstance(node, ast.Attribute) and node.attr == attribute and _is_name(node.value, "self")
-    )
 
 
 def _attributes(nodes: list[ast.AST], name: str) -> Iterator[str]:

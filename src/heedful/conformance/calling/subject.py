@@ -15,8 +15,6 @@ from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.causality import causal_window, is_causal, speaks_of_causality
 from heedful.conformance.calling.chunks import CacheMaker, CacheUse, run_chunks
 from heedful.conformance.calling.construction import (
-    OTHER_WIDTHS,
-    WIDTH,
     chooses_width,
     guessed_parameters,
     instantiate,
@@ -25,6 +23,7 @@ from heedful.conformance.calling.construction import (
     unstated_parameters,
 )
 from heedful.conformance.calling.convention import CallingConvention, VisibleKeys
+from heedful.conformance.calling.conventional import OTHER_WIDTHS, WIDTH
 from heedful.conformance.calling.discovery import find_convention
 from heedful.conformance.calling.examples import find_example_convention
 from heedful.conformance.calling.exceptions import attempt, exits_as_errors, raising_line
@@ -162,15 +161,9 @@ def _called_conventionally(
     have an odd number of features, for example. It is no bug of the class if that ends otherwise. A model of whole
     images is called with those, and built for small ones if it can be.
     """
-    for smaller in small_images(target, arguments) if takes_images(held) else ():
-        model = (
-            held
-            if smaller == arguments
-            else attempt(lambda smaller=smaller: _made(target, smaller))
-        )
-        found = attempt(lambda model=model: find_image_convention(model))
-        if isinstance(found, tuple):
-            return model, *found
+    of_images = _called_with_images(target, held, arguments) if takes_images(held) else None
+    if of_images is not None:
+        return of_images
     try:
         return held, *_found(held, causal)
     except (TargetError, ArgumentError) as error:
@@ -185,6 +178,19 @@ def _called_conventionally(
             if is_wider and isinstance(error, TargetError) and _raising(found) != _raising(error):
                 raise found from found.__cause__
         raise
+
+
+def _called_with_images(
+    target: Any, held: Target, arguments: Mapping[str, Any]
+) -> tuple[Target, CallingConvention, torch.dtype] | None:
+    """Return a target, built for small images if it can be, and how it is called with them; None if no image works."""
+    for smaller in small_images(target, arguments):
+        made = attempt(lambda smaller=smaller: _made(target, {**arguments, **smaller}))
+        found = attempt(lambda made=made: find_image_convention(made))
+        if isinstance(found, tuple):
+            return made, *found
+    found = find_image_convention(held)
+    return None if found is None else (held, *found)
 
 
 def _other_sizes(target: Any, arguments: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -103,6 +103,9 @@ def _causal(subject: Subject, expected: Expected, baseline: Observation) -> tupl
         return expected.causal, "the caller states so"
     if subject.convention.pooled:
         return None, ""  # its one row comes from all tokens
+    for name in names.CAUSAL:
+        if subject.convention.constants.get(name) is True:
+            return True, f"the call has {name}=True"
     for module in () if subject.module is None else subject.module.modules():
         # In transformers, is_causal only tells SDPA what the mask argument tells the other implementations.
         if is_from_transformers(module):

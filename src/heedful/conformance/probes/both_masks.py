@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 
 from heedful.conformance.calling.exceptions import attempt
+from heedful.conformance.calling.influence import influences
 from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.evidence.fills import FILLING_OPERATIONS
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Finding
-
-FILLS: tuple[str, ...] = ("masked_fill", "masked_fill_", "where")
 
 
 @probe("mask-unused")
@@ -29,21 +30,13 @@ def both_masks(evidence: Evidence) -> Iterator[Finding]:
     keep[:, 1] = False  # a token that later queries would see
     past = torch.ones(T, T, dtype=torch.bool).tril()
 
-    def reaches(token: int, row: int, **masks: torch.Tensor) -> bool | None:
-        """Check whether another token changes a row; None if a call fails."""
-        calls = (evidence.inputs, evidence.inputs.changed(0, token))
-        runs = [attempt(lambda it=it: subject.run(it, **masks).detach()) for it in calls]
-        if any(isinstance(run, Exception) for run in runs):
-            return None
-        before, after = runs
-        return bool(evidence.differs(before, after)[0, row])
-
-    for mask, other, token, row in (
-        (padding, attention_mask, 1, T - 1),
-        (attention_mask, padding, T - 1, 0),
+    reaches = partial(influences, subject, evidence.inputs)
+    for mask, other, alone, token, row in (
+        (padding, attention_mask, {"keep": keep}, 1, T - 1),
+        (attention_mask, padding, {"attend": past}, T - 1, 0),
     ):
-        alone = {"keep": keep} if mask is padding else {"attend": past}
-        if reaches(token, row, **alone) is False and reaches(token, row, keep=keep, attend=past):
+        hidden = reaches(token, (0, row), **alone) is False
+        if hidden and reaches(token, (0, row), keep=keep, attend=past):
             together = attempt(lambda: subject.record(evidence.inputs, keep=keep, attend=past))
             yield Finding(
                 "mask-unused",
@@ -60,4 +53,6 @@ def both_masks(evidence: Evidence) -> Iterator[Finding]:
 def _last_fill(run: Observation | Exception) -> SourceLine | None:
     """Return the line that masks scores last, from which the other mask is missing."""
     steps = [] if isinstance(run, Exception) else run.trace.steps
-    return SourceLine.of(next((it for it in reversed(steps) if it.operation in FILLS), None))
+    return SourceLine.of(
+        next((it for it in reversed(steps) if it.operation in FILLING_OPERATIONS), None)
+    )

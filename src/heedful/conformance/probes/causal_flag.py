@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from inspect import Parameter
 
 from heedful.conformance.calling import names
 from heedful.conformance.calling.exceptions import attempt
@@ -33,19 +32,16 @@ def causal_flag(evidence: Evidence) -> Iterator[Finding | Fact]:
     if isinstance(output, Exception):  # it may need a mask beside it
         return
     changes = differing_entries(output, evidence.baseline.output).any()
-    for answer in causality.ask(Evidence(with_flag, replace(evidence.stated, causal=True))):
+    for answer in causality.ask(Evidence(with_flag, evidence.stated)):
         if isinstance(answer, Finding):
-            proof = answer.proof.replace("the caller states so", f"the call has {name}=True")
             level = answer.level if changes else "suspicious"
-            yield replace(answer, proof=proof, level=level, case=f"{answer.case}, {name}=True")
+            yield replace(answer, level=level, case=f"{answer.case}, {name}=True")
 
 
 def _flag(subject: Subject) -> str | None:
     """Return the argument that makes a call causal, if it is off by default and the calls do not give it."""
     if is_from_torch(subject.module) or is_from_transformers(subject.module):
         return None
-    parameters: dict[str, Parameter] = dict(subject.target.parameters)
-    off = (
-        name for name in names.CAUSAL if name in parameters and parameters[name].default is False
-    )
+    flags = (it for it in subject.target.parameters.values() if it.name in names.CAUSAL)
+    off = (it.name for it in flags if it.default is False)
     return next((name for name in off if name not in subject.convention.constants), None)

@@ -10,7 +10,7 @@ from torch import Tensor
 from heedful.conformance.evidence.attention import FAINT, SMALLEST_FILL, RecordedAttention
 from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import CHANGED, Evidence
-from heedful.conformance.evidence.fills import fill_line
+from heedful.conformance.evidence.fills import FILLING_OPERATIONS, fill_line
 from heedful.conformance.evidence.frames import Order, one_after_another, order_of_tokens
 from heedful.conformance.evidence.fused import FUSED, MULTI_HEAD, fused_arguments
 from heedful.conformance.evidence.lost_masks import (
@@ -41,7 +41,6 @@ from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 
-FILLS: tuple[str, ...] = ("masked_fill", "masked_fill_")
 INVERTED = "The mask is inverted: queries see later keys, and no earlier ones."
 
 
@@ -182,7 +181,9 @@ def _diagnose_by_influence(evidence: Evidence) -> MaskDefect:
     )
     if not influence[:-1].tril(-1).any():
         place = None if call is None else _triangle_of_additive_mask(evidence.baseline, call)
-        fill = next((it for it in evidence.baseline.trace if it.operation in FILLS), call)
+        fill = next(
+            (it for it in evidence.baseline.trace if it.operation in FILLING_OPERATIONS), call
+        )
         return MaskDefect("mask-inverted", INVERTED, place or SourceLine.of(fill))
     weak = None if call is None else _weak_additive_mask(evidence.baseline, call)
     leak = MaskDefect("future-leak", "", _leaking_line(evidence) or SourceLine.of(call))

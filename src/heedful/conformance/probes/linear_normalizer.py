@@ -11,7 +11,12 @@ from torch import Tensor, nn
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.projection_names import letters_of, own_name, role_of
-from heedful.conformance.recording.dataflow import DIVISIONS, PRODUCTS, steps_from_tokens
+from heedful.conformance.recording.dataflow import (
+    CONVOLUTIONS,
+    DIVISIONS,
+    PRODUCTS,
+    steps_from_tokens,
+)
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.observation import tensor_of
 from heedful.conformance.recording.source import SourceLine
@@ -142,7 +147,7 @@ def _first_sum(evidence: Evidence, normalizer: int, of_tokens: set[int]) -> Step
         of_weights = any(it.kind in ("parameter", "buffer") for it in step.inputs)
         if step.operation in SUMS and not of_weights:
             sums.append(step)
-        if step.operation not in ("linear", "conv1d", "conv2d"):
+        if step.operation not in ("linear", *CONVOLUTIONS):
             pending += [
                 it.step for it in step.inputs if it.step in of_tokens and it.step is not None
             ]

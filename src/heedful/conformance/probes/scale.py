@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from heedful.conformance.calling.construction import GUESSES, SIZES
+from heedful.conformance.calling.conventional import GUESSES, SIZES
 from heedful.conformance.calling.declared import attribute_of
 from heedful.conformance.calling.target import is_from_transformers
 from heedful.conformance.evidence.attention import RecordedAttention

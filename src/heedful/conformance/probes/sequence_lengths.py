@@ -28,7 +28,7 @@ from heedful.observation import Step
 # Sizes at which blocks of code or of memory end.
 LENGTHS: tuple[int, ...] = (1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65)
 WEIGHT_TOLERANCE = 1e-6
-TABLE_ROUNDING = 1e-7
+TABLE_ROUNDING = 1e-7  # of float32, relative to the largest output
 BLOCK_SIZE: re.Pattern[str] = re.compile(r"(bucket|block|chunk|segment|window|group)\w*(size|len)")
 MEETS_ALL_KEYS = "the queries meet all keys"
 APPLIES_SOFTMAX = "the weights are the softmax of the scores"

@@ -64,10 +64,9 @@ def softmax(evidence: Evidence) -> Iterator[Finding | Fact]:
 
 def _pooled_wrongly(evidence: Evidence) -> Iterator[Finding]:
     """Report a softmax without queries that is over the sequences of a batch, or over a dimension of one entry."""
-    (B, T), pooled = evidence.inputs.sizes, evidence.subject.convention.pooled
-    of_images = (
-        pooled and evidence.subject.convention.is_image
-    )  # layers change the number of pixels
+    (B, T), convention = evidence.inputs.sizes, evidence.subject.convention
+    pooled = convention.pooled
+    of_images = pooled and convention.is_image  # whose layers change the number of pixels
     known = [it.softmax_step for it in evidence.attentions]
     for step in evidence.baseline.trace:
         dim = _softmax_dimension(step)

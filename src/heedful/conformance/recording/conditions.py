@@ -8,7 +8,13 @@ from typing import TypeGuard
 
 from torch import Tensor, nn
 
-from heedful.conformance.recording.source import methods_of, names_in, parsed
+from heedful.conformance.recording.source import (
+    is_own_attribute,
+    methods_of,
+    names_in,
+    nodes_of,
+    parsed,
+)
 
 
 def unmet_conditions(module: nn.Module | None) -> Iterator[tuple[set[str], str]]:
@@ -41,22 +47,14 @@ def is_switched_off(module: nn.Module, path: str) -> bool:
     """
     owner, _, name = path.rpartition(".")
     part = module.get_submodule(owner)
-    inside, everywhere = 0, 0
+    reads, switched_off = set[ast.AST](), set[ast.AST]()
     for method in (it for it in methods_of(part) if it.__name__ != "__init__"):
-        source = parsed(method)
-        for node in ast.walk(source.tree) if source is not None else ():
-            everywhere += _is_own(node, name)
+        for node in nodes_of(method):
+            if is_own_attribute(node, name):
+                reads.add(node)
             if isinstance(node, ast.If) and _attribute_needed(part, node.test) is not None:
-                inside += sum(_is_own(it, name) for line in node.body for it in ast.walk(line))
-    return 0 < everywhere == inside
-
-
-def _is_own(node: ast.AST, name: str) -> bool:
-    """Check whether a node of the syntax is `self.name`."""
-    match node:
-        case ast.Attribute(value=ast.Name(id="self"), attr=attribute):
-            return attribute == name
-    return False
+                switched_off.update(it for line in node.body for it in ast.walk(line))
+    return bool(reads) and reads <= switched_off
 
 
 def _is_all(test: ast.expr) -> TypeGuard[ast.BoolOp]:

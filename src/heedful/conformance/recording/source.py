@@ -249,6 +249,14 @@ def contains_line(statement: ast.stmt, line: int | None) -> bool:
     return statement.lineno <= (line or 0) <= (statement.end_lineno or 0)
 
 
+def is_own_attribute(node: ast.AST, name: str) -> bool:
+    """Check whether a node of the syntax is `self.name`."""
+    match node:
+        case ast.Attribute(value=ast.Name(id="self"), attr=attribute):
+            return attribute == name
+    return False
+
+
 def names_in(expressions: Iterable[ast.expr]) -> set[str]:
     """Return the variables and attributes that expressions name."""
     nodes = [node for expression in expressions for node in ast.walk(expression)]
