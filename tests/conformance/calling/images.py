@@ -102,3 +102,18 @@ class OfThreeMaps(nn.Module):
         return x * self.score(torch.cat(maps, dim=1)).flatten(2).softmax(-1).view(
             len(x), 1, *x.shape[2:]
         )
+
+
+class OfDroppedFeatures(nn.Module):
+    """The mean of the patches reads the patches, and single features of what it reads are dropped."""
+
+    def __init__(self, embed_dim: int = 24, drop_rate: float = 0.1) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, embed_dim, 4, 4)
+        self.q, self.k, self.v = (nn.Linear(embed_dim, embed_dim) for _ in range(3))
+        self.drop, self.head = nn.Dropout(drop_rate), nn.Linear(embed_dim, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        scores = self.q(x.mean(1, keepdim=True)) @ self.k(x).mT * x.shape[-1] ** -0.5
+        return self.head(self.drop(scores.softmax(-1) @ self.v(x))).squeeze(1)

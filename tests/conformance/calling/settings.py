@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 
 class Switched(nn.Module):
-    """Attends with one head, without a scale and without a mask, unless it is told otherwise."""
+    """Attends with one head, and leaves out all that it is not told to use."""
 
     def __init__(
         self,
@@ -293,3 +293,39 @@ class OfPretrained(nn.Module):
         x = self.words(text)
         scores = self.q(x) @ self.k(x).mT * x.shape[-1] ** -0.5
         return Weighing()(scores, (text == self.pad_idx).unsqueeze(1), x)
+
+
+class OfFixedBatch(nn.Module):
+    """Takes as many sequences at once as its training did."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(dim, 3 * dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).view(6, -1, 4, 3 * x.shape[-1] // 4).transpose(1, 2).chunk(3, -1)
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+
+class OfOneKey(nn.Module):
+    """The tokens read one summary of themselves, so that each weight is 1, and are averaged."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(dim, dim) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        summary = x.mean(dim=1, keepdim=True)
+        scores = self.q(x) @ self.k(summary).mT * x.shape[-1] ** -0.5
+        return (x + scores.softmax(dim=-1) @ self.v(summary)).mean(dim=1)
+
+
+class OfRelativePositions(nn.Module):
+    """Takes a vector for each distance of two tokens."""
+
+    def forward(self, x: Tensor, pos: Tensor) -> Tensor:
+        """
+        x: [B, T, C]
+        pos: [B, S=2T-1, C]
+        """
+        return x + pos[:, -1:]

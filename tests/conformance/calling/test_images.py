@@ -7,6 +7,8 @@ import pytest
 from conformance.calling import images
 from heedful.conformance import check
 from heedful.conformance.calling.subject import find_subject
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.evidence.expectations import Expected
 
 
 @pytest.mark.parametrize("model", [images.OfPatches, images.OfRearranged, images.OfDigits])
@@ -31,3 +33,17 @@ def test_a_class_whose_defaults_are_for_large_images_is_built_for_small_ones():
 
 def test_a_map_of_the_pixels_is_no_pooled_result():
     assert not find_subject(images.OfThreeMaps).convention.pooled
+
+
+def test_features_that_are_dropped_from_a_pooled_result_are_no_sure_bug():
+    report = check(images.OfDroppedFeatures)
+    assert [(it.name, it.level) for it in report.findings] == [("dropout-misplaced", "suspicious")]
+
+
+def test_not_every_pixel_of_a_large_image_is_changed(monkeypatch):
+    subject, calls = find_subject(images.OfPatches, arguments={"img_size": 32}), []
+    forward = images.OfPatches.forward
+    monkeypatch.setattr(images.OfPatches, "forward", lambda *it: calls.append(0) or forward(*it))
+    influence = Evidence(subject, Expected()).influence
+    assert influence[0, :, 0].any()
+    assert len(calls) < 100 < influence.shape[1]

@@ -6,6 +6,8 @@ import pytest
 
 from conformance.calling import settings
 from heedful import check
+from heedful.conformance.calling.layouts import documented_axes
+from heedful.conformance.calling.subject import find_subject
 
 
 @pytest.mark.parametrize(
@@ -23,6 +25,7 @@ from heedful import check
         settings.OfAssertedKind,
         settings.OfSquares,
         settings.OfPretrained,
+        settings.OfOneKey,
     ],
 )
 def test_sound_modules_are_called_without_a_false_alarm(target):
@@ -45,10 +48,18 @@ def test_their_bugs_are_named(target, arguments, bug):
 
 def test_a_flag_may_decide_whether_a_target_is_causal():
     report = check(settings.Decoding, causal=True)
-    assert not report.bugs
+    assert not [it for it in report.findings if it.level in ("bug", "suspicious")]
     assert ("also with", "is_decoder=False") in [(it.name, it.value) for it in report.facts]
 
 
 def test_a_module_that_is_made_within_a_call_is_looked_into():
     report = check(settings.OfPretrained)
     assert not [finding for finding in report.findings if finding.level == "not-testable"]
+
+
+def test_a_batch_size_that_the_code_has_fixed_is_tried():
+    assert find_subject(settings.OfFixedBatch).fixed_sizes == (6, 5)
+
+
+def test_an_axis_may_be_documented_by_a_letter_and_its_size():
+    assert list(documented_axes(settings.OfRelativePositions(), "pos")) == ["BR "]

@@ -95,6 +95,26 @@ PIXELS = (
 )
 
 
+# Two regions are summed up, and each pixel reads the summaries.
+REGIONS = (
+    HEAD
+    + """
+    def __init__(self, channels=16):
+        super().__init__()
+        self.regions = nn.Conv2d(channels, 2, 1)
+        self.q, self.k, self.v = (nn.Linear(channels, channels) for _ in range(3))
+
+    def forward(self, x):
+        b, c, h, w = x.shape
+        weights = self.regions(x).flatten(2).softmax(-1)
+        summaries = weights @ x.view(b, c, -1).transpose(1, 2)
+        q = self.q(x.flatten(2).transpose(1, 2))
+        y = F.scaled_dot_product_attention(q, self.k(summaries), self.v(summaries))
+        return y.transpose(1, 2).view(b, c, h, w)
+"""
+)
+
+
 def found_in(folder, source, levels=("bug", "suspicious")):
     with written(folder, source) as attention:
         findings = check(attention).findings
@@ -103,8 +123,8 @@ def found_in(folder, source, levels=("bug", "suspicious")):
 
 @pytest.mark.parametrize(
     "source",
-    [CAUSAL, MASKED, LINEAR, POOLED, PIXELS],
-    ids=["causal", "masked", "linear", "pooled", "pixels"],
+    [CAUSAL, MASKED, LINEAR, POOLED, PIXELS, REGIONS],
+    ids=["causal", "masked", "linear", "pooled", "pixels", "regions"],
 )
 def test_sound_modules_are_left_alone(tmp_path, source):
     assert found_in(tmp_path, source, ("bug",)) == {}
@@ -126,6 +146,14 @@ def test_sound_modules_are_left_alone(tmp_path, source):
             "h * w, -1)",
             "",
         ),
+        (
+            REGIONS,
+            "x.view(b, c, -1).transpose(1, 2)",
+            "x.view(b, h * w, -1)",
+            "heads-mixed-split",
+            "h * w, -1)",
+            "",
+        ),
     ],
 )
 def test_mistakes_are_named_on_their_line(tmp_path, source, old, new, name, line, case):
@@ -133,6 +161,7 @@ def test_mistakes_are_named_on_their_line(tmp_path, source, old, new, name, line
     bug = found_in(tmp_path, source.replace(old, new))[name]
     assert line in bug.place.source
     assert case in bug.case
+    assert bug.level == ("suspicious" if source is LINEAR else "bug")  # behind a flag
 
 
 def test_a_flag_that_changes_nothing_is_suspicious_alone(tmp_path):
