@@ -47,6 +47,14 @@ class OfPatches(nn.Module):
         return self.head((x + self.attention(x))[:, 0])
 
 
+class OverTheBatch(OfPatches):
+    """The same with a layer that takes tokens first, but gets the batch first: the class token sees only itself."""
+
+    def __init__(self, img_size: int = 32, patch_size: int = 8, embed_dim: int = 24) -> None:
+        super().__init__(img_size, patch_size, embed_dim=embed_dim)
+        self.attention = nn.TransformerEncoderLayer(embed_dim, 2, 48)
+
+
 class Rearrange(nn.Module):
     """A layer with a pattern, as einops has it, here for this pattern alone."""
 

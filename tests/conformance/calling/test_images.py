@@ -25,6 +25,17 @@ def test_a_softmax_over_the_wrong_axis_of_its_patches_is_named(model, dim):
     assert [finding.name for finding in report.findings] == ["softmax-wrong-dim"], report
 
 
+def test_heads_with_as_many_features_as_an_image_has_pixels_compare_tokens():
+    report = check(images.OfPatches, arguments={"dim": 1, "embed_dim": 2 * 8**2})
+    assert [finding.name for finding in report.findings] == ["softmax-wrong-dim"], report
+
+
+def test_an_attention_over_the_batch_that_hides_every_patch_is_named():
+    report = check(images.OverTheBatch)
+    assert [finding.name for finding in report.findings] == ["batch-mixed"], report
+    assert "TransformerEncoderLayer" in report.findings[0].place.source
+
+
 def test_a_class_whose_defaults_are_for_large_images_is_built_for_small_ones():
     subject = find_subject(images.OfPatches)
     assert subject.fixed_sizes == (2, 8**2)

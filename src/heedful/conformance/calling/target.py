@@ -287,7 +287,7 @@ def _randomize_constants(module: nn.Module) -> None:
             constant = bool((parameter == parameter.flatten()[0]).all())
             constant |= matrix and bool(parameter.abs().max() < TINY)
             unfilled = not parameter.requires_grad and not bool((parameter.abs() < HUGE).all())
-            unfilled &= parameter.unique().numel() > 2
+            unfilled = unfilled and parameter.unique().numel() > 2
             if unfilled or (constant and (matrix or not parameter.any())):
                 size = parameter.shape[-1] ** -0.5 if matrix else 0.1
                 noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)

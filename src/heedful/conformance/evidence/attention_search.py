@@ -145,7 +145,7 @@ class _Finder:
     def sums_over_tokens(self, product: Product) -> bool:
         """Check whether a product compares features, as Kᵀ V and scores between channels do, and sums over the tokens.
 
-        These may be the tokens of a segment alone.
+        These may be the tokens of a segment alone. An axis of as many features as there are tokens may hold either.
         """
         sizes, T = product.sizes, self._observation.inputs.sizes[1]
         compared = {sizes[letter] for side in (0, 1) for letter in product.own(side)}
@@ -153,7 +153,9 @@ class _Finder:
         if T in compared:
             return False
         of_features = bool(compared) and compared <= self._features
-        return T in summed or (of_features and summed.isdisjoint(self._features))
+        if T in summed and T not in self._features:
+            return True
+        return of_features and (T in summed or summed.isdisjoint(self._features))
 
     def products_behind(self, product: Product, side: int) -> list[Product]:
         """Return the nearest products that an operand of a product was computed from, with no projection between."""

@@ -59,7 +59,25 @@ def batch_independence(evidence: Evidence) -> Iterator[Finding | Fact]:
                 _line(evidence, _first_mixing_step(evidence, after, c // together, together)),
             )
             return
+    if B > together and not evidence.influence.any():
+        yield from _mixed_unseen(evidence, together)
     yield from _mixed_by_arguments(evidence, together)
+
+
+def _mixed_unseen(evidence: Evidence, together: int) -> Iterator[Finding]:
+    """Check whether the reason why no output depends on a token is that an attention is over the batch.
+
+    A learned token for the class, whose output alone is read, then sees only itself in the other sequences.
+    """
+    after = _after_change(evidence, 0, together)
+    step = _first_mixing_step(evidence, after, 0, together)
+    if step is not None and step.operation in (MULTI_HEAD, *SOFTMAXES):
+        proof = (
+            "The attention is over the sequences of the batch, so that no output depends on a token: "
+            f"changing the tokens of sequence 0 changes the result of {step.operation} of sequence {together}."
+        )
+        B, T = evidence.inputs.sizes
+        yield Finding("batch-mixed", "bug", proof, f"B = {B}, T = {T}", _line(evidence, step))
 
 
 def _mixed_by_arguments(evidence: Evidence, together: int) -> Iterator[Finding]:

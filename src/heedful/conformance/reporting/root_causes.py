@@ -44,7 +44,7 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
         *(*_LEAKS, *({*_MASKS} - {"mask-unused", "mask-broadcast"}), *_OTHER_RUNS),
         *("rows-not-normalised", "output-not-finite"),
     ),
-    "batch-mixed": (*_LEAKS, *_MASKS, *_OTHER_RUNS, "heads-mixed-merge"),
+    "batch-mixed": (*_LEAKS, *_MASKS, *_OTHER_RUNS, "heads-mixed-merge", "attention-ignored"),
     "heads-mixed-merge": (*_LEAKS, *_OTHER_RUNS),
     "dropout-in-eval": (
         *(*_LEAKS, *_OTHER_RUNS, *_MASKS[3:]),
