@@ -59,7 +59,7 @@ def batch_independence(evidence: Evidence) -> Iterator[Finding | Fact]:
                 _line(evidence, _first_mixing_step(evidence, after, c // together, together)),
             )
             return
-    if B > together and not evidence.influence.any():
+    if together < B and not evidence.influence.any():
         yield from _mixed_unseen(evidence, together)
     yield from _mixed_by_arguments(evidence, together)
 
