@@ -32,7 +32,7 @@ from heedful.conformance import check
 from heedful.conformance.calling import discovery
 from heedful.conformance.calling.influence import mixes_sequences
 from heedful.conformance.calling.subject import find_subject
-from heedful.conformance.calling.target import TargetError
+from heedful.conformance.calling.target import TargetError, make_target
 from heedful.errors import ArgumentError
 from heedful.nn import MultiHeadAttention
 from heedful.textbook import causal, multi_head, self_attention, simplified
@@ -213,7 +213,7 @@ class Planned(Projected):
 
 def test_what_another_dtype_cannot_change_is_tried_in_one_alone():
     with pytest.raises(ArgumentError, match="no attribute 'route'"):
-        find_subject(Planned(24))
+        discovery.find_convention(make_target(Planned(24)), None)
     assert torch.float64 in Planned.dtypes
     assert torch.float32 not in Planned.dtypes
 

@@ -31,7 +31,7 @@ def leaves_by_name(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def first_tokens(target: Target, arguments: Mapping[str, Any]) -> str | None:
     """Return the name of the first argument that may hold tokens, or of such a leaf within an argument.
 
-    A state (B, C) before tokens (B, T, C) of the same width holds none.
+    A state (B, C) before tokens (B, T, C) of the same width holds none, nor does a single query (B, 1, C).
     """
     embeds = any(
         isinstance(part, nn.Embedding)
@@ -43,13 +43,15 @@ def first_tokens(target: Target, arguments: Mapping[str, Any]) -> str | None:
         if _may_be_tokens(leaf, embeds)
     }
     first = next(iter(found), None)
-    if first is None or found[first].dim() > 2 or not found[first].is_floating_point():
+    if first is None or not found[first].is_floating_point():
         return first
-    B, C = found[first].shape
+    if found[first].dim() != 2 and (found[first].dim() != 3 or found[first].shape[1] != 1):
+        return first
+    B, C = found[first].shape[0], found[first].shape[-1]
     sequences = (
         name
         for name, it in found.items()
-        if it.dim() == 3 and (it.shape[0], it.shape[2]) == (B, C) and it.shape[1] != B
+        if it.dim() == 3 and (it.shape[0], it.shape[2]) == (B, C) and it.shape[1] not in (1, B)
     )
     return next(sequences, first)
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
+from heedful.conformance.calling import names
 from heedful.conformance.calling.caches import find_cache
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.causality import causal_window, is_causal, speaks_of_causality
@@ -37,7 +38,9 @@ from heedful.conformance.calling.guessed_images import (
 from heedful.conformance.calling.mask_forms import Masks
 from heedful.conformance.calling.masks import find_masks
 from heedful.conformance.calling.max_length import find_max_length
+from heedful.conformance.calling.recurrent import recurrent_layers
 from heedful.conformance.calling.target import Target, TargetError, make_target
+from heedful.conformance.calling.trials import find_convention_by_trial
 from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine
@@ -169,15 +172,32 @@ def _called_conventionally(
     except (TargetError, ArgumentError) as error:
         if is_missing_name(error.__cause__ or error):
             raise
-        for sizes in _other_sizes(target, arguments):
-            other = attempt(lambda sizes=sizes: _made(target, {**arguments, **sizes}))
-            found = attempt(lambda other=other: find_convention(other, causal))
-            if not isinstance(found, Exception):
-                return other, *found
-            is_wider = "" in sizes
-            if is_wider and isinstance(error, TargetError) and _raising(found) != _raising(error):
-                raise found from found.__cause__
-        raise
+        return _called_otherwise(target, held, causal, arguments, error)
+
+
+def _called_otherwise(
+    target: Any, held: Target, causal: bool | None, arguments: Mapping[str, Any], error: Exception
+) -> tuple[Target, CallingConvention, torch.dtype]:
+    """Return a target of other sizes that can be called, or else how it is called by trial.
+
+    Raises:
+        TargetError: All calls fail, and the target's own code is to blame.
+        ArgumentError: The given error, if no call works.
+    """
+    made = [held]
+    for sizes in _other_sizes(target, held, arguments):
+        other = attempt(lambda sizes=sizes: _made(target, {**arguments, **sizes}))
+        found = attempt(lambda other=other: _found(other, causal))
+        if not isinstance(found, Exception):
+            return other, *found
+        is_wider = "" in sizes
+        if is_wider and isinstance(error, TargetError) and _raising(found) != _raising(error):
+            raise found from found.__cause__
+        made += [other] if is_wider and isinstance(other, Target) else []
+    found = find_convention_by_trial(made, causal) if isinstance(error, ArgumentError) else None
+    if found is None:
+        raise error
+    return found
 
 
 def _called_with_images(
@@ -193,16 +213,21 @@ def _called_with_images(
     return None if found is None else (held, *found)
 
 
-def _other_sizes(target: Any, arguments: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield other sizes for a class: one head, a larger width, or widths for numbers that may be widths."""
+def _other_sizes(
+    target: Any, held: Target, arguments: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """Yield other sizes for a class: one head, one layer, a larger width, or widths for numbers that may be widths."""
     if single := single_heads(target, arguments):
         yield dict.fromkeys(single, 1)
+    unstated = unstated_parameters(target, arguments)
+    if recurrent_layers(held.module) and (layers := {*unstated} & {*names.LAYERS}):
+        yield dict.fromkeys(layers, 1)  # a state is repeated for each key as if it were one vector
     if chooses_width(target, arguments):
         yield {"": OTHER_WIDTHS[0]}
     guessed = guessed_parameters(target, arguments)
     for width in (WIDTH, OTHER_WIDTHS[0]) if guessed else ():
         yield dict.fromkeys(guessed, width)
-    sizes = [it for it in unstated_parameters(target, arguments) if it.endswith(("size", "dim"))]
+    sizes = [it for it in unstated if it.endswith(("size", "dim"))]
     if len(sizes) > 1:
         yield dict.fromkeys(sizes, WIDTH)
 

@@ -63,16 +63,22 @@ def head_split(evidence: Evidence) -> Iterator[Finding | Fact]:
                 yield answer
             if isinstance(answer, Finding):
                 return
-    if not evidence.attentions:
-        yield from _torn_operands(evidence)
+    yield from _torn_operands(evidence)
 
 
 def _torn_operands(evidence: Evidence) -> Iterator[Finding]:
-    """Report an operand of a product that does not compare tokens, because a view has torn or displaced them."""
-    B, T = evidence.inputs.sizes
+    """Report an operand of a product that a view has torn or displaced.
+
+    It is one of a product that does not compare tokens, or one that is computed from other tokens alone than those that
+    are changed.
+    """
+    B, _ = evidence.inputs.sizes
     for step in evidence.baseline.trace:
         for source in step.inputs if step.operation in PRODUCTS else ():
             path = steps_from_projection(evidence.baseline, source)
+            if evidence.attentions and (not path or _changes(evidence, path[0])):
+                continue
+            T = path[0].shape[-2] if path and len(path[0].shape) > 2 else 0
             torn, displaced = tearing_view(path), displacing_view(path, T)
             view = torn or displaced
             if view is None:
@@ -85,6 +91,12 @@ def _torn_operands(evidence: Evidence) -> Iterator[Finding]:
             case = f"B = {B}, T = {T}"
             yield Finding("heads-mixed-split", "bug", proof, case, SourceLine.of(view))
             return
+
+
+def _changes(evidence: Evidence, step: Step) -> bool:
+    """Check whether a step depends on the token that is changed."""
+    changed = changed_entries(evidence.baseline, evidence.after(0, CHANGED), step)
+    return changed is None or bool(changed.any())
 
 
 def _follows_another(evidence: Evidence, attention: RecordedAttention) -> bool:

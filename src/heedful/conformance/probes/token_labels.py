@@ -11,6 +11,8 @@ from heedful.observation import Source, Step
 REPLAYED: frozenset[str] = VIEWS - JOINING - TEMPLATED - {"rearrange", "to"}
 """The views that can be repeated by their names and arguments."""
 
+RESIZING: tuple[str, ...] = ("view", "reshape", "flatten", "unflatten")
+
 
 def tearing_view(path: list[Step]) -> Step | None:
     """Return the view that spreads the features of one token over rows that also hold those of others.
@@ -40,7 +42,8 @@ def displacing_view(path: list[Step], tokens: int) -> Step | None:
         tokens: The number of tokens T.
 
     Returns:
-        The last view; None if some axis has one token at each index, or none has as many rows as there are tokens.
+        The last view that gives the axes other sizes; None if some axis has one token at each index, or none has as
+        many rows as there are tokens.
     """
     if len(path) < 2 or path[0].operation != "linear" or path[0].shape[-2:-1] != (tokens,):
         return None
@@ -51,7 +54,9 @@ def displacing_view(path: list[Step], tokens: int) -> Step | None:
     rows = [
         labels.movedim(n, 0).flatten(1) for n, size in enumerate(labels.shape) if size == tokens
     ]
-    return path[-1] if rows and not any((it == it[:, :1]).all() for it in rows) else None
+    if not rows or any((it == it[:, :1]).all() for it in rows):
+        return None
+    return next((it for it in reversed(path) if it.operation in RESIZING), path[-1])
 
 
 def scattering_view(path: list[Step], grid: tuple[int, ...], rows: int) -> Step | None:
@@ -75,7 +80,7 @@ def scattering_view(path: list[Step], grid: tuple[int, ...], rows: int) -> Step 
     rearranged = _rearranged(_labels(path[0]), path)
     if rearranged is None:
         return None
-    views = [it for it in path[1:] if it.operation in ("view", "reshape", "flatten", "unflatten")]
+    views = [it for it in path[1:] if it.operation in RESIZING]
     labels = rearranged[-1]
     axes = [axis for axis, size in enumerate(labels.shape) if axis and size == rows]
     apart = [axis for axis in axes if all(_is_rectangle(row, grid) for row in labels.unbind(axis))]

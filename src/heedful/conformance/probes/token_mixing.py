@@ -67,8 +67,17 @@ def token_mixing(evidence: Evidence) -> Iterator[Finding | Fact]:
 
 
 def _discarded(evidence: Evidence, unused: set[int]) -> Iterator[Finding]:
-    """Report that the one row of a pooled result is computed from something else than what the attention returns."""
+    """Report that the one row of a pooled result is computed from something else than what the attention returns.
+
+    Weights without queries and keys, as of a perceptron for each token, are lost with all projections.
+    """
     pooled, attentions = evidence.subject.convention.pooled, evidence.attentions
+    projections = {it.index for it in evidence.baseline.trace if is_projection(it)}
+    if pooled and not attentions and projections and projections <= unused:
+        last = evidence.baseline.trace[max(unused)]
+        proof = "Nothing uses the tokens as they are weighed: the output depends on no projection."
+        place = line_overwriting_result(evidence.subject.module, last) or SourceLine.of(last)
+        yield Finding("attention-ignored", "bug", proof, f"T = {evidence.inputs.sizes[1]}", place)
     wasted = [it for it in attentions if {it.context_step.index, it.chain[-1].index} <= unused]
     if pooled and attentions and len(wasted) == len(attentions):
         proof = (

@@ -198,7 +198,7 @@ def unused_steps(steps: Sequence[Step]) -> set[int]:
     for step in reversed(steps):
         step_readers = readers.get(step.index, [])
         only_unused_readers = step_readers and unused.issuperset(step_readers)
-        is_result = step.name.startswith("output") and not step.module
+        is_result = step.name.startswith("output") and "·" not in step.name and not step.module
         if step.unused or (only_unused_readers and not is_result):
             unused.add(step.index)
     return unused

@@ -1,0 +1,135 @@
+"""The values that are tried for an argument of a call, in the order in which its name suggests them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import permutations
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from heedful.conformance.calling import names
+from heedful.conformance.calling.candidates import widths_of
+from heedful.conformance.calling.conventional import WIDTH
+from heedful.conformance.calling.declared import declared_number
+from heedful.conformance.calling.layouts import documented_axes
+from heedful.conformance.calling.target import Target
+
+BATCH = 7  # few numbers of features are its multiples, so that a reshape does not fit by chance
+GRIDS = ((2, 5), (4, 4), (8, 8))  # heights and widths of images, and so many tokens
+MAX_WIDTHS = 8
+
+# Words in the names of arguments, and the kinds of values that they suggest. Each letter of a kind is the size of an
+# axis: C is any width of the target, D the number of distances between tokens, F two frames.
+WORDS: Sequence[tuple[re.Pattern[str], tuple[str, ...]]] = (
+    (re.compile(r"mask|pad|valid|adj"), ("mask",)),
+    (re.compile(r"^(h|w|height|width|n|size|num_\w+|\w+_(len|size))$"), ("number",)),
+    (re.compile(r"cos|sin|freq|rot|rope|pos|table|bias"), ("table", "vector")),
+    (re.compile(r"idx|ids|index|step|time|len|label|token"), ("id",)),
+    (re.compile(r"map|im(a)?g|feats?|frame"), ("map",)),
+)
+SHAPES: Mapping[str, tuple[str, ...]] = {
+    "vector": ("BTC", "B1C", "BC", "TBC", "1BC", "BCT", "BFTC", "BTTC", "BTT"),
+    "map": ("BCYX", "BYXC", "BCFYX", "BFCYX"),
+    "table": ("TC", "1TC", "BDC", "1DC"),
+    "mask": ("BT", "BT1", "B1T", "B11T", "BTT", "B1TT", "TT", "BYX"),
+    "id": ("BT", "B", "T", "BTT"),
+}
+
+
+class TrialValue(NamedTuple):
+    """A value that an argument may have, its kind and shape in letters, and the size that C stands for."""
+
+    kind: str
+    width: int
+    value: Any
+
+
+def trial_values(name: str, target: Target, grid: tuple[int, int]) -> list[TrialValue]:
+    """Return the values that an argument may have, those of the kinds that its name suggests first.
+
+    If the documentation shows the argument's axes, there are as many of them.
+    """
+    assert target.module is not None
+    ranks = {len(axes) for axes in documented_axes(target.callee, name)}
+    likely = next((kinds for pattern, kinds in WORDS if pattern.search(name.lower())), ())
+    values = [
+        value
+        for kind in dict.fromkeys((*likely, *SHAPES, "number", "other"))
+        for value in _of_kind(kind, name, target.module, grid)
+    ]
+    tensors = [it for it in values if isinstance(it.value, Tensor) and it.value.dim() in ranks]
+    return tensors if ranks else values
+
+
+def _of_kind(
+    kind: str, name: str, module: nn.Module, grid: tuple[int, int]
+) -> Iterator[TrialValue]:
+    """Yield the values of one kind for an argument of some name."""
+    Y, X = grid
+    if kind == "number":
+        yield from (TrialValue("number", 0, it) for it in (Y * X, Y, X, (Y, X), 0, 1))
+    if kind == "other":
+        yield from (TrialValue("other", 0, it) for it in (_pyramid(module, grid), None))
+    sizes = {"B": BATCH, "T": Y * X, "Y": Y, "X": X, "D": 2 * Y * X - 1, "F": 2, "1": 1}
+    for letters in SHAPES.get(kind, ()):
+        widths = _widths(module) if "C" in letters else [0]
+        parts = _parts(module, widths) if kind == "table" or letters == "BTTC" else []
+        for C in (*widths, *parts):
+            shape = [sizes.get(letter, C) for letter in letters]
+            yield from (
+                TrialValue(f"{letters} {it.dtype}", C, it)
+                for it in _tensors(kind, name, module, shape)
+            )
+
+
+def _tensors(kind: str, name: str, module: nn.Module, shape: Sequence[int]) -> Iterator[Tensor]:
+    """Yield the tensors of one kind and shape: a mask may be Boolean or of numbers."""
+    generator = torch.Generator().manual_seed(0)
+    if kind == "mask":
+        yield torch.ones(shape, dtype=torch.bool)
+        yield torch.ones(shape)
+    elif kind == "id":
+        layers = (it.num_embeddings for it in module.modules() if isinstance(it, nn.Embedding))
+        yield torch.randint(min(layers, default=2), shape, generator=generator)
+    elif kind == "table" and (turned := _rotation(name)):
+        yield turned(_angles(shape))
+    else:
+        yield torch.randn(shape, generator=generator)
+
+
+def _widths(module: nn.Module) -> list[int]:
+    """Return the numbers of features that a module may take, or that it may join with others to one of its widths."""
+    known = list(dict.fromkeys((*widths_of(module)[: MAX_WIDTHS // 2], WIDTH)))
+    rest = (a - b for a, b in permutations(known, 2) if a > b)
+    return list(dict.fromkeys((*known, *rest)))[:MAX_WIDTHS]
+
+
+def _parts(module: nn.Module, widths: Sequence[int]) -> list[int]:
+    """Return the numbers of features of a head, and half of them, which tables of positions may have."""
+    heads = declared_number(module, names.HEADS) or 1
+    halves = (size for width in widths for size in (width // heads, width // heads // 2))
+    return [size for size in dict.fromkeys(halves) if size and size not in widths]
+
+
+def _rotation(name: str) -> Callable[[Tensor], Tensor] | None:
+    """Return the function of angles that a table holds by its name; None if it does not tell."""
+    return next((f for word, f in (("cos", torch.cos), ("sin", torch.sin)) if word in name), None)
+
+
+def _angles(shape: Sequence[int]) -> Tensor:
+    """Return angles (…, T, C) that grow with the position, each feature at a speed of its own, in two equal halves."""
+    *_, T, C = shape
+    speeds = (torch.arange(C) % max(C // 2, 1) + 1.0).reciprocal()
+    return (torch.arange(T)[:, None] * speeds).expand(shape).clone()
+
+
+def _pyramid(module: nn.Module, grid: tuple[int, int]) -> list[Tensor]:
+    """Return feature maps, each half as high and wide as the one before, for a module that lists their channels."""
+    lists = (it for it in vars(module).values() if isinstance(it, list | tuple) and it)
+    channels = next((it for it in lists if all(type(C) is int for C in it)), ())
+    sides = ([math.ceil(side / 2**level) for side in grid] for level in range(len(channels)))
+    return [torch.randn(BATCH, C, *size) for C, size in zip(channels, sides, strict=True)]

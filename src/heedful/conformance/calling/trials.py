@@ -1,0 +1,184 @@
+"""Arguments of a call whose names do not tell their shapes: many are tried, led by the line that each call reaches."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from itertools import combinations, islice, product
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heedful.conformance.calling.caller import Caller
+from heedful.conformance.calling.convention import CallingConvention, output_candidates
+from heedful.conformance.calling.examples import Example, find_example_convention
+from heedful.conformance.calling.exceptions import attempt, exits_as_errors, own_frames
+from heedful.conformance.calling.failures import is_missing_name
+from heedful.conformance.calling.influence import mixes_sequences
+from heedful.conformance.calling.resizing import Resized
+from heedful.conformance.calling.target import Target, TargetError
+from heedful.conformance.calling.time_limit import TimeLimit
+from heedful.conformance.calling.trial_values import BATCH, GRIDS, TrialValue, trial_values
+from heedful.observation.leaves import leaves_of
+
+SECONDS = 5.0  # the time limit of all trials
+MAX_ARGUMENTS = 6
+MAX_CALLS = 8  # calls that run of which one may be understood
+SIZES = (3, 5)  # B and T of a call by which the sequences are seen to be apart
+
+
+def find_convention_by_trial(
+    targets: Sequence[Target], causal: bool | None
+) -> tuple[Target, CallingConvention, torch.dtype] | None:
+    """Return the first target with a call that is no coincidence, and its convention as `find_convention` does.
+
+    Such a call runs with other numbers of sequences and of tokens, too, and keeps sequences apart.
+
+    Args:
+        targets: The same target, built in several ways.
+        causal: Whether calls should be causal, if an argument decides that; None for the target's default.
+
+    Returns:
+        None if there is no such call.
+
+    Raises:
+        TargetError: A call gets to a line that reads a name or an attribute that exists nowhere.
+    """
+    for target in targets:
+        limit = TimeLimit(SECONDS / len(targets))
+        for arguments in islice(_calls_that_run(target, limit), MAX_CALLS):
+            found = _understood(target, arguments, causal)
+            if found is not None:
+                return target, *found
+            if limit.left() < 0:
+                break
+    return None
+
+
+def _understood(
+    target: Target, arguments: Mapping[str, Any], causal: bool | None
+) -> tuple[CallingConvention, torch.dtype] | None:
+    """Return the convention of a call that runs, and the dtype; None if it may run by coincidence alone."""
+    args, keywords = target.bound(arguments)
+    found = attempt(lambda: find_example_convention(target, Example(*args, **keywords), causal))
+    if isinstance(found, Exception):
+        return None
+    convention, dtype = replace(found[0], guessed=True), found[1]
+    caller = Caller(target, convention, dtype, target.copied(dtype))
+    apart = mixes_sequences(caller, caller.draw(*(convention.fixed_sizes or SIZES))) is False
+    return (convention, dtype) if apart and _varies(convention) else None
+
+
+def _varies(convention: CallingConvention) -> bool:
+    """Check whether all arguments with an axis for the tokens follow when there are fewer of them."""
+    lengths, sizes = [*map(math.prod, GRIDS)], convention.fixed_sizes
+    if sizes is not None and (not convention.is_image or sizes[1] in lengths):
+        return False
+    resized = (it for it in convention.constants.values() if isinstance(it, Resized))
+    tensors = ((leaf, it.axes) for it in resized for _, leaf in leaves_of(it.value))
+    return all(
+        axes.T in lengths and "T" in axes.of(tensor.shape)
+        for tensor, axes in tensors
+        if isinstance(tensor, Tensor) and any(size in lengths for size in tensor.shape)
+    )
+
+
+def _calls_that_run(target: Target, limit: TimeLimit) -> Iterator[dict[str, Any]]:
+    """Yield the arguments of calls that run, the most likely first; none if the target takes too many.
+
+    From the calls that got furthest, one argument is exchanged, or one width in all of them, and at last two arguments.
+
+    Raises:
+        TargetError: A call gets to a line that reads a name or an attribute that exists nowhere.
+    """
+    if target.module is None or not 0 < len(target.required) <= MAX_ARGUMENTS:
+        return
+    for number, grid in enumerate(GRIDS):
+        values = [trial_values(name, target, grid) for name in target.required]
+        part = TimeLimit(max(limit.left(), 0.0) / (len(GRIDS) - number))
+        yield from _search(target, values, part)
+
+
+def _search(
+    target: Target, values: Sequence[Sequence[TrialValue]], limit: TimeLimit
+) -> Iterator[dict[str, Any]]:
+    """Yield the calls that run among those of the given values for each argument, and return a tensor for the batch."""
+    callee, tried = target.copied(torch.float32), set[tuple[int, ...]]()
+    waiting: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = [(1, (), (0,) * len(values))]
+    while waiting:
+        count, reached, chosen = heapq.heappop(waiting)
+        if count < min(2, len(values)):
+            heapq.heappush(waiting, (count + 1, reached, chosen))
+        for changed in _changes(chosen, count, values):
+            if limit.left() < 0:
+                return
+            if changed in tried:
+                continue
+            tried.add(changed)
+            found = zip(target.required, values, changed, strict=True)
+            arguments = {name: its[index].value for name, its, index in found}
+            result = _call(target, callee, arguments)
+            if not isinstance(result, Exception):
+                if any(_is_of_batch(it) for it in output_candidates(result)):
+                    yield arguments
+                continue
+            further = tuple(-line for _, line in own_frames(result))  # less than that of others
+            if not reached or further < reached:
+                heapq.heappush(waiting, (1, further, changed))
+
+
+def _is_of_batch(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and BATCH in tensor.shape
+
+
+def _changes(
+    chosen: tuple[int, ...], count: int, values: Sequence[Sequence[TrialValue]]
+) -> Iterator[tuple[int, ...]]:
+    """Yield the choices that differ from one in so many arguments, after those that differ in one width."""
+    widths = dict.fromkeys(its[index].width for its, index in zip(values, chosen, strict=True))
+    others = dict.fromkeys(it.width for its in values for it in its if it.width)
+    for width, other in product(widths, others) if count == 1 else ():
+        yield tuple(
+            _of_other_width(its, index, other) if its[index].width == width else index
+            for its, index in zip(values, chosen, strict=True)
+        )
+    for places in combinations(range(len(values)), count):
+        for indices in product(*(range(len(values[place])) for place in places)):
+            changed = list(chosen)
+            for place, index in zip(places, indices, strict=True):
+                changed[place] = index
+            yield tuple(changed)
+
+
+def _of_other_width(values: Sequence[TrialValue], index: int, width: int) -> int:
+    """Return the index of the value of the same kind and another width; the same index if there is none."""
+    kind = values[index].kind
+    found = (n for n, it in enumerate(values) if (it.kind, it.width) == (kind, width))
+    return next(found, index)
+
+
+def _call(target: Target, callee: Any, arguments: dict[str, Any]) -> Any:
+    """Return what a call returns, or the exception that it raises.
+
+    Raises:
+        TargetError: The exception is about a name that exists nowhere.
+    """
+    given = {name: it.clone() if isinstance(it, Tensor) else it for name, it in arguments.items()}
+    args, keywords = target.bound(given)
+    with torch.enable_grad(), exits_as_errors():
+        result = attempt(lambda: callee(*args, **keywords))
+    if isinstance(result, Exception) and is_missing_name(result) and _is_sure(result):
+        raise TargetError(target.name) from result
+    return result
+
+
+def _is_sure(error: Exception) -> bool:
+    """Check whether a missing attribute is no sign that something else than a tensor should have been given."""
+    if not isinstance(error, AttributeError) or not isinstance(error.obj, Tensor):
+        return True
+    owner, name = error.obj, str(error.name)
+    return owner.requires_grad or bool(get_close_matches(name, dir(Tensor)))

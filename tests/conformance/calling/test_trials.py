@@ -1,0 +1,51 @@
+"""Where neither names nor documentation tell the shapes of arguments, many are tried."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from conformance.calling import trials
+from heedful.conformance import check
+from heedful.conformance.calling.subject import find_subject
+
+
+@pytest.mark.parametrize(
+    ("target", "tokens"),
+    [(trials.Scored, "history"), (trials.Turned, "x"), (trials.OfMaps, "x")],
+)
+def test_a_call_is_found_by_trial_and_the_module_is_sound(target, tokens):
+    assert find_subject(target).convention.names[0] == tokens
+    report = check(target)
+    assert report.bugs == (), report
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "line"),
+    [
+        (trials.Unweighed, "attention-ignored", "output = history.sum(dim=1)"),
+        (trials.OfTornMaps, "heads-mixed-split", "return x.view(b, h * w, c)"),
+        (trials.Misspelled, "crashes", "premute"),
+    ],
+)
+def test_a_bug_behind_a_call_by_trial_is_named(target, name, line):
+    (bug,) = check(target).bugs
+    assert bug.name == name
+    assert line in bug.place.source
+
+
+def test_a_single_query_of_an_example_holds_no_tokens():
+    report = check(
+        trials.Unweighed(8),
+        example=(torch.randn(3, 1, 8), torch.randn(3, 6, 8), torch.ones(3, 6, 1)),
+    )
+    assert [it.name for it in report.bugs] == ["attention-ignored"]
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_split_of_other_tokens_than_the_first_ones_is_seen(torn):
+    example = torch.randn(2, 6, 16), torch.randn(2, 6, 24), torch.randn(2, 6, 8)
+    report = check(trials.OfThreeWidths(torn), example=example)
+    found = [(it.name, it.place.source) for it in report.bugs if it.place]
+    assert [name for name, _ in found] == (["heads-mixed-split"] if torn else [])
+    assert all("x.reshape(b, 4, n, 6)" in line for _, line in found)
