@@ -7,7 +7,7 @@ import torch
 
 from conformance.calling import foreign
 from heedful.conformance import check, checking
-from heedful.conformance.calling import discovery
+from heedful.conformance.calling import discovery, trials
 from heedful.conformance.calling.subject import find_subject
 from heedful.errors import ArgumentError
 
@@ -184,6 +184,7 @@ def test_an_attribute_that_an_imported_file_lacks_is_a_bug():
 def test_the_search_for_a_call_ends(monkeypatch):
     """Each call sleeps for 0.2 s, so that few fit into the limit."""
     monkeypatch.setattr(discovery, "SEARCH_SECONDS", 0.5)
+    monkeypatch.setattr(trials, "SECONDS", 0.5)
     monkeypatch.setattr(foreign.Slow, "calls", 0)
     with pytest.raises(ArgumentError, match="a call that works"):
         find_subject(foreign.Slow)

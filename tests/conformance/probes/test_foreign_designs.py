@@ -412,9 +412,63 @@ class Silent(Heads):
         return query, key * torch.tensor([0.0, 1.0, 0.0, 1.0])[:, None, None], value
 
 
+class Graph(Heads):
+    """Weights the neighbors in a graph by a bounded function of their scores, which may be negative."""
+
+    def forward(self, x, adj):
+        query, key, value = self.split(x)
+        weights = torch.tanh(adj.unsqueeze(1) * (query @ key.mT))
+        return self.to_out((weights @ value).transpose(1, 2).flatten(2))
+
+
+class Turned(Heads):
+    """Turns pairs of features by complex numbers, and gates the context by numbers of the same dtype in place."""
+
+    def forward(self, x, freqs_cis):
+        query, key, value = self.split(x)
+        query, key = (self.turned(it, freqs_cis) for it in (query, key))
+        weights = self.scores(query, key).softmax(-1)
+        return self.to_out((weights @ value).transpose(1, 2).flatten(2))
+
+    def turned(self, x, turns):
+        assert turns.shape == (x.shape[2], x.shape[3] // 2)
+        pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
+        return torch.view_as_real(pairs * turns).flatten(-2)
+
+
+class Located(nn.Module):
+    """Location-sensitive attention: a convolution of the weights of the step before takes part in the scores."""
+
+    def __init__(self, query_dim: int = 24, memory_dim: int = 24):
+        super().__init__()
+        self.query, self.memory = nn.Linear(query_dim, 16), nn.Linear(memory_dim, 16)
+        self.before = nn.Conv1d(2, 16, kernel_size=5, padding=2, bias=False)
+        self.energy = nn.Linear(16, 1)
+
+    def forward(self, query, memory, attention_weights, mask=None):
+        """Return the context and the weights.
+
+        Args:
+            query: (batch, query_dim)
+            memory: (batch, length, memory_dim)
+            attention_weights: (batch, 2, length), of the step before and of all steps
+            mask: (batch, length), True at real tokens
+        """
+        before = self.before(attention_weights).transpose(1, 2)
+        both = self.query(query.unsqueeze(1)) + self.memory(memory) + before
+        scores = self.energy(torch.tanh(both)).squeeze(-1)
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -1e9)
+        weights = scores.softmax(dim=1)
+        return (weights.unsqueeze(1) @ memory).squeeze(1), weights
+
+
 @pytest.mark.parametrize(
     "design",
     [
+        Graph,
+        Turned,
+        Located,
         InHalves,
         Steep,
         Slots,

@@ -58,6 +58,7 @@ PLURAL: re.Pattern[str] = re.compile(r"(dims|sizes|units|widths|channels|hiddens
 """How the names of parameters end that may take a list of widths."""
 SIDES = (3, 3)  # of a window of pixels
 QUOTED: re.Pattern[str] = re.compile(r"'(\w+)'")
+UNKNOWN_FIELD: re.Pattern[str] = re.compile(r"a value for the configuration's '(\w+)'")
 
 
 class Configuration(dict[str, Any]):
@@ -96,8 +97,8 @@ def build(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
 
     Dropout rates with a default of 0 are set as well, because nothing can be learned from a rate of 0, and several
     heads where one is the default. If the class takes a configuration, arguments that the constructor lacks are put
-    there. If the constructor raises, other widths are tried, because it may have defaults that the usual one does not
-    fit.
+    there; a field of an unknown name gets the first text that the class compares it with, or a small number. If the
+    constructor raises, other widths are tried, because it may have defaults that the usual one does not fit.
 
     Raises:
         ArgumentError: An argument is unknown, a value cannot be guessed, or the constructor raised an exception.
@@ -112,6 +113,12 @@ def build(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     try:
         return _called(cls, values)
     except ArgumentError as error:
+        unknown = UNKNOWN_FIELD.search(str(error))
+        if unknown is not None and unknown[1] not in arguments:
+            given = {**arguments, unknown[1]: texts_compared(cls).get(unknown[1], GUESSES[0])}
+            built = attempt(lambda: build(cls, given))
+            if not isinstance(built, Exception):
+                return built
         if isinstance(error.__cause__, ArgumentError | None):
             raise
         unsure = any(isinstance(value, float) for value in arguments.values())
@@ -221,6 +228,21 @@ def guessed_parameters(target: Any, arguments: Mapping[str, Any]) -> list[str]:
         for name in unstated_parameters(target, arguments)
         if name not in known and not _is_configuration(name, hints.get(name))
     ]
+
+
+def guessed_fields(target: Any, arguments: Mapping[str, Any]) -> list[str]:
+    """Return the fields of a configuration that a constructor reads and whose names are not conventional."""
+    if not inspect.isclass(target):
+        return []
+    known, read = conventional_values(arguments), fields_read(target)
+    hints = _type_hints(target)
+    holders = [
+        name
+        for name in unstated_parameters(target, arguments)
+        if _is_configuration(name, hints.get(name))
+    ]
+    fields = (field for name in holders for field in read.get(name, ()))
+    return [it for it in fields if it not in arguments and value_by_name(it, known) is None]
 
 
 def unstated_parameters(target: Any, arguments: Mapping[str, Any]) -> list[str]:

@@ -49,7 +49,8 @@ def rotary_table(name: str, B: int, T: int, D: int, dtype: torch.dtype) -> Any:
     """
     angles = _angles(T, D)
     if name == names.COMPLEX_ROTATIONS:
-        return torch.polar(torch.ones_like(angles), angles)
+        turns = torch.polar(torch.ones_like(angles), angles)
+        return turns if dtype == torch.float64 else turns.to(torch.complex64)
     if name not in names.HALF_TABLES:
         angles = torch.cat([angles, angles], dim=-1)
     cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)

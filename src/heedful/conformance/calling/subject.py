@@ -17,6 +17,7 @@ from heedful.conformance.calling.causality import causal_window, is_causal, spea
 from heedful.conformance.calling.chunks import CacheMaker, CacheUse, run_chunks
 from heedful.conformance.calling.construction import (
     chooses_width,
+    guessed_fields,
     guessed_parameters,
     instantiate,
     key_heads_parameter,
@@ -146,7 +147,7 @@ def _with_causal_mask(caller: Caller, max_length: int | None) -> tuple[Caller, M
 
 def _made(target: Any, arguments: Mapping[str, Any]) -> Target:
     """Return what is to be called: an instance of a class, or anything else that can be called."""
-    guessed = tuple(guessed_parameters(target, arguments))
+    guessed = (*guessed_parameters(target, arguments), *guessed_fields(target, arguments))
     role = key_heads_parameter(target, arguments)
     return replace(
         make_target(instantiate(target, arguments)),

@@ -169,8 +169,12 @@ def _call(target: Target, callee: Any, arguments: dict[str, Any]) -> Any:
     """
     given = {name: it.clone() if isinstance(it, Tensor) else it for name, it in arguments.items()}
     args, keywords = target.bound(given)
-    with torch.enable_grad(), exits_as_errors():
-        result = attempt(lambda: callee(*args, **keywords))
+
+    def run() -> Any:
+        with torch.enable_grad(), exits_as_errors():
+            return callee(*args, **keywords)
+
+    result = attempt(run)
     if isinstance(result, Exception) and is_missing_name(result) and _is_sure(result):
         raise TargetError(target.name) from result
     return result

@@ -1,8 +1,8 @@
 """Recognize published designs whose weights are not a softmax's, by what their code says or by what they compute.
 
 Weights without a softmax are right where they are meant, and a bug where the softmax was forgotten. They are meant if
-the code names the function in its names, docstrings or comments, if something trained takes part, or if the weights
-are divided by the number of tokens.
+the code names the function in its names, docstrings or comments, if something trained takes part, if tanh gives them,
+or if they are divided by the number of tokens.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WITHOUT_SOFTMAX: tuple[str, ...] = (
     *("without softmax", "without a softmax", "no softmax", "unnormali", "not normali"),
 )
 """Words that announce weights without a softmax."""
-GATE = "sigmoid"
+GATE, BOUND = "sigmoid", "tanh"
 PLAIN: tuple[str, ...] = ("masked_fill", "where", "dropout", "mask")
 """Operations that say nothing about a design even if a comment names them."""
 
@@ -92,6 +92,8 @@ def _describe_function(evidence: Evidence, attention: RecordedAttention) -> str:
     named = [name for name in functions if is_named(evidence, name)]
     if named or any(words in prose for words in WITHOUT_SOFTMAX):
         return f"not normalized: {named[0] if named else 'linear'} attention?"
+    if functions[-1:] == [BOUND]:
+        return "not normalized: tanh gives the weights"
     if GATE in operations and attention.weights.shape[1] == 1 < attention.weights.shape[2]:
         return "not normalized: a gate for each token"
     if reads_trained_numbers(evidence.baseline, attention):

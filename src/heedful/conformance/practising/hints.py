@@ -47,6 +47,7 @@ STEPS: dict[str, str] = {
     "cache-mismatch": "how new keys and values are joined with the cached ones",
     "causal-alignment": "the causal mask of a call that has a cache",
     "cache-garbage-read": "which slots of the cache are hidden",
+    "positions-wrong": "which rows of the table of positions are added to the tokens",
     "relative-shift-wrong": "the rows of the scores by distance, before and after the shift",
     "rotary-offset": "the positions in a call that has a cache",
     "rotary-mismatch": "which features belong together in the angles and in the rotation",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from heedful.conformance.probes import (
+    added_positions,
     attention_argument,
     batch_independence,
     batch_sizes,
@@ -112,6 +113,7 @@ PROBES: tuple[Probe, ...] = (
     recomputed_attention.recomputed_attention,
     joined_scores.joined_scores,
     position_bias.position_bias,
+    added_positions.added_positions,
     normalized_values.normalized_values,
     token_mixing.token_mixing,
     wrapped_attention.wrapped_attention,

@@ -60,6 +60,7 @@ class _Change(NamedTuple):
     by_values: bool
 
 
+OF_EARLIER_STEP: re.Pattern[str] = re.compile(r"weight|align|prev")  # arguments of a decoder's step
 MORE_TOKENS = 9  # a number that no other axis of a guessed argument has
 
 
@@ -305,12 +306,16 @@ def _report(
 
 
 def _guess_showing_padding(subject: Subject) -> str | None:
-    """Return an argument of an unknown role that got a value for each pair of tokens, such as an adjacency of ones."""
+    """Return an argument of an unknown role that got a value for each pair of tokens, such as an adjacency of ones.
+
+    It may also have got the weights of an earlier step, which a decoder would have made with the padding hidden.
+    """
     convention, T = subject.convention, MORE_TOKENS
     for name, constant in convention.constants.items() if convention.is_unsure else ():
         if callable(constant) and (subject.padding is None or name != subject.padding.name):
             value = constant(1, T, torch.float64)
-            if isinstance(value, Tensor) and value.shape.count(T) > 1 and value.any():
+            axes = value.shape.count(T) if isinstance(value, Tensor) and value.any() else 0
+            if axes > 1 or (axes and OF_EARLIER_STEP.search(name)):
                 return name
     return None
 

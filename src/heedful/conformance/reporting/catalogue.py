@@ -387,6 +387,15 @@ _CACHES = (
         "Rotate queries and keys by the same function, with tables in its layout.",
     ),
     CatalogueEntry(
+        "positions-wrong",
+        "bug",
+        "The positions that are added to the tokens are the same for all tokens of a sequence: the table is cut to the "
+        "number of sequences, or one row is chosen by the number of tokens.",
+        "The rows that are added to the tokens of one sequence are compared with each other, with those of another "
+        "sequence, and with those of a shorter one.",
+        "Take one row for each token: x + table[:, : x.size(1)] for x (B, T, C), x + table[: x.size(0)] for (T, B, C).",
+    ),
+    CatalogueEntry(
         "relative-shift-wrong",
         "bug",
         "A function that shifts scores by distance into place, as in Transformer-XL, mixes the rows of queries, or "

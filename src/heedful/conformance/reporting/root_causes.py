@@ -93,6 +93,7 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
         "length-dependent",
     ),
     "relative-shift-wrong": ("padding-leak", *_OTHER_RUNS),  # scores of later keys depend on T
+    "positions-wrong": ("length-dependent", "cache-mismatch", "left-padding-positions"),
     "padding-leak": ("left-padding-positions",),
     "output-not-finite": (*_OTHER_RUNS, "gradient-wrong", "stride-dependent"),
     "gradient-not-deterministic": ("gradient-wrong", "stride-dependent"),
