@@ -303,3 +303,31 @@ def test_the_pixels_of_a_row_come_one_after_another(tmp_path):
     source = FRAMES.replace("frame", "row").replace("patches", "pixels")
     ((name, _),) = found(tmp_path, source, (torch.randn(2, 6, 4, 16),), causal=True)
     assert name == "future-leak"
+
+
+NORMALIZED = """
+from torch import einsum, nn
+from torch.nn import functional as F
+
+class Attention(nn.Module):
+    def __init__(self, dim=24, heads=4):
+        super().__init__()
+        self.heads = heads
+        self.to_qkv = nn.Conv2d(dim, 3 * dim, 1, bias=False)
+        self.to_out = nn.Conv2d(dim, dim, 1)
+
+    def forward(self, x):
+        b, c, h, w = x.shape
+        q, k, v = (it.reshape(b, self.heads, -1, h * w) for it in self.to_qkv(x).chunk(3, dim=1))
+        q, k = (F.normalize(it, dim=-2) for it in (q, k))
+        weights = (einsum("b h d i, b h d j -> b h i j", q, k) * 10).softmax(dim=-1)
+        context = einsum("b h i j, b h d j -> b h d i", weights, v)
+        return self.to_out(context.reshape(b, c, h, w))
+"""
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_cosines_of_pixels_need_vectors_of_length_one(tmp_path, wrong):
+    source = NORMALIZED.replace("dim=-2", "dim=-1") if wrong else NORMALIZED
+    bugs = [("weights-wrong", "q, k = (F.normalize(it, dim=-1) for it in (q, k))")] if wrong else []
+    assert found(tmp_path, source, None) == bugs

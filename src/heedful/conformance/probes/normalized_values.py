@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.call_sites import lines_calling
-from heedful.conformance.recording.dataflow import PRODUCTS, VIEWS, steps_from_tokens
+from heedful.conformance.recording.dataflow import (
+    PRODUCTS,
+    VIEWS,
+    ancestors,
+    steps_from_tokens,
+)
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine
@@ -34,11 +40,14 @@ PROJECTIONS: tuple[str, ...] = ("linear", "addmm", *PRODUCTS)
 
 @probe("context-wrong", "weights-wrong")
 def normalized_values(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Search for a normalization that keys, or queries, lack: of the values, or the second one of the other side."""
+    """Search for a normalization that keys, or queries, lack: of the values, or the second one of the other side.
+
+    One over the tokens normalizes no vector.
+    """
     for attention in evidence.attentions:
         if attention.softmax_step is None and not attention.fused:
             continue
-        finding = _report(evidence, attention)
+        finding = _over_tokens(evidence, attention) or _report(evidence, attention)
         if finding is not None:
             yield finding
             return
@@ -76,6 +85,30 @@ def _report(evidence: Evidence, attention: RecordedAttention) -> Finding | None:
         _line(evidence, attention, own[0]),
         f"Normalize the {other} instead of the values.",
     )
+
+
+def _over_tokens(evidence: Evidence, attention: RecordedAttention) -> Finding | None:
+    """Return a finding if each feature of queries and keys has length 1 over the tokens, and no vector has."""
+    operands, (_, T) = (attention.query, attention.key), evidence.inputs.sizes
+    if not all(_have_length_one(it, 1) and not _have_length_one(it, 2) for it in operands):
+        return None
+    steps, made = evidence.baseline.trace.steps, attention.query_source.step
+    behind = set[int]() if made is None else ancestors(steps, steps[made])
+    found = [it for it in sorted(behind) if steps[it].operation in NORMALIZATIONS]
+    return Finding(
+        "weights-wrong",
+        "bug",
+        f"Each feature of the queries and keys is divided by its length over the {T} tokens, so that the scores are no "
+        "cosines of the vectors.",
+        f"head size {attention.query.shape[-1]}",
+        SourceLine.of(steps[found[-1]] if found else attention.scores_step),
+        "Normalize over the dimension of the features.",
+    )
+
+
+def _have_length_one(vectors: Tensor, dim: int) -> bool:
+    lengths = vectors.norm(dim=dim)
+    return vectors.shape[dim] > 1 and torch.allclose(lengths, torch.ones_like(lengths), atol=1e-4)
 
 
 def _are_one(key: Tensor, value: Tensor) -> bool:
