@@ -1394,3 +1394,22 @@ class Refining(nn.Module):
         for _ in range(rounds):
             x = x + nn.functional.scaled_dot_product_attention(q, k, v)
         return x
+
+
+class NamedN(Projected):
+    """Calls the number of sequences N, which often is that of tokens."""
+
+    def forward(self, x):
+        N = x.size(0)
+        T = x.size(1)
+        q, k, v = (it.view(N, T, 4, -1).transpose(1, 2) for it in self.split(x))
+        return attend(q, k, v).transpose(1, 2).reshape(N, T, -1)
+
+
+class HeldMask(Projected):
+    """Takes a mask, True at hidden tokens, that an object holds, and hides all tokens if it is told to."""
+
+    def forward(self, x, attn_mask):  # pyright: ignore[reportIncompatibleMethodOverride]
+        q, k, v = self.split(x)
+        scores = q @ k.mT / q.shape[-1] ** 0.5
+        return scores.masked_fill(attn_mask.mask, -torch.inf).softmax(-1) @ v

@@ -44,7 +44,17 @@ class OfDict(Projected):
 class OfNames(Projected):
     def __init__(self, args):
         super().__init__(args.dim)
-        self.flavour = args.flavour
+        self.flavour = args.flavour.lower()
+
+
+class OfUnknownNames(Projected):
+    """Reads fields that are no sizes: a text that it compares, and a number."""
+
+    def __init__(self, args):
+        super().__init__(args.dim)
+        if args.flavour not in ("sweet", "sour"):
+            raise ValueError(f"unknown flavour {args.flavour}")
+        self.sweetness = args.dim * args.sweetness
 
 
 def test_constructors_get_conventional_sizes_and_a_dropout_above_zero():
@@ -73,6 +83,12 @@ def test_an_unconventional_argument_is_requested_by_name():
     assert find_subject(OfNames, arguments={"flavour": "sweet"}).module.flavour == "sweet"  # pyright: ignore
     with pytest.raises(ArgumentError, match=r"colour.*d_model"):
         find_subject(Projected, arguments={"colour": 1})
+
+
+def test_fields_of_unknown_names_get_the_text_that_is_compared_or_a_number():
+    subject = find_subject(OfUnknownNames)
+    assert subject.module.sweetness > 0  # pyright: ignore
+    assert {"flavour", "sweetness"} <= {*subject.target.guessed}
 
 
 @pytest.mark.parametrize(

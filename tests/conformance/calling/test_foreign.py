@@ -336,3 +336,12 @@ def test_a_part_that_gets_the_mask_says_what_it_means():
 def test_a_leading_slice_of_a_shape_says_nothing_of_the_number_of_axes():
     with pytest.raises(ArgumentError, match="math domain error"):
         check(foreign.InLongBlocks)
+
+
+def test_n_may_count_the_sequences():
+    assert find_subject(foreign.NamedN).convention.layout == "(B, T, C)"
+
+
+def test_a_mask_of_ours_that_hides_all_tokens_is_no_bug_of_the_target():
+    report = check(foreign.HeldMask)
+    assert report.bugs == (), report

@@ -137,6 +137,34 @@ class HiddenByCaller(TooFew):
         return self.out(torch.einsum("bhij,bjhd->bihd", scores.softmax(-1), v).flatten(2))
 
 
+class HiddenPairs(TooFew):
+    """The same with a function of another name, and a mask of queries and keys, as in Transformer-XL."""
+
+    def rel_shift(self, x):
+        B, H, T, R = x.shape
+        x = torch.cat([x.new_zeros(B, H, T, 1), x], dim=-1).view(B, H, R + 1, T)
+        return x[:, :, 1:].view(B, H, T, R)
+
+    def forward(self, x, attn_mask=None):
+        B, T, C = x.shape
+        q, k, v = (it.view(B, T, self.h, self.d) for it in self.qkv(x).chunk(3, dim=-1))
+        r = self.pos(self.positions(T, C, x.dtype)).view(-1, self.h, self.d)
+        scores = torch.einsum("bihd,bjhd->bhij", q, k)
+        scores = scores + self.rel_shift(torch.einsum("bihd,rhd->bhir", q, r))
+        scores = scores * self.d**-0.5
+        if attn_mask is not None and attn_mask.dim() == 2:
+            scores = scores.masked_fill(attn_mask[None, None], -torch.inf)
+        elif attn_mask is not None:
+            scores = scores.masked_fill(attn_mask.permute(2, 0, 1).unsqueeze(1), -torch.inf)
+        return self.out(torch.einsum("bhij,bjhd->bihd", scores.softmax(-1), v).flatten(2))
+
+
+def test_a_mask_of_queries_and_keys_is_the_callers():
+    report = check(HiddenPairs)
+    assert not report.bugs
+    assert "relative-shift-wrong" in {it.name for it in report.findings}
+
+
 def test_scores_of_earlier_keys_alone_need_a_mask_by_the_caller():
     report = check(HiddenByCaller)
     assert not report.bugs

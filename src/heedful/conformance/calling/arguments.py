@@ -114,15 +114,15 @@ def _with_masks(target: Target, constants: Constants) -> Iterator[Constants]:
             yield {**constants, name: vectors}
     if not masks:
         return
-    for dtype in (
-        (torch.bool, torch.int64) if any(name in constants for name in masks) else (torch.bool,)
-    ):
+    required = any(name in constants for name in masks)
+    for dtype in (torch.bool, torch.int64) if required else (torch.bool,):
         for form in dict.fromkeys((*PADDING_FORMS, *ATTENTION_FORMS)):
-            shown = {
-                name: all_visible(form, dtype, true_keeps=names.TRUE_KEEPS.get(name, True))
-                for name in masks
-            }
-            yield {**constants, **shown}
+            for keeps in (True, False) if required and dtype == torch.bool else (True,):
+                shown = {
+                    name: all_visible(form, dtype, true_keeps=names.TRUE_KEEPS.get(name, keeps))
+                    for name in masks
+                }
+                yield {**constants, **shown}
 
 
 def guessed_arguments(

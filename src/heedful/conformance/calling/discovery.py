@@ -286,6 +286,8 @@ def _trial(caller: Caller) -> tuple[Caller, Trace]:
         raise TypeError(f"the result has no row for each of {T} tokens: {_shapes(trace.result)}")
     if caller.convention.guessed and not rows.isfinite().all():
         raise TypeError("the result is not finite, because the arguments were guessed")
+    if any(map(callable, caller.convention.constants.values())) and not rows.isfinite().any():
+        raise TypeError("the result has no finite number: a mask of ours may hide every token")
     return caller, trace
 
 

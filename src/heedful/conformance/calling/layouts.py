@@ -94,7 +94,7 @@ def likely_layouts(target: Callable[..., Any]) -> Layouts:
 def _is_batch_read_first(target: Callable[..., Any]) -> bool | None:
     """Return whether the batch comes before the tokens, by single sizes that a target reads at its beginning.
 
-    `seq_len = x.size(1)` says so, for example; None if it reads none.
+    `seq_len = x.size(1)` says so, for example; None if it reads none. N may stand for the batch as well as for tokens.
     """
     forward = target.forward if isinstance(target, nn.Module) else target
     source = parsed(forward)
@@ -103,6 +103,8 @@ def _is_batch_read_first(target: Callable[..., Any]) -> bool | None:
         match statement:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
                 match size_read(value), _axes([name]):
+                    case (ast.Name(id=read), 0), _ if read == first and name in ("N", "n"):
+                        continue
                     case (ast.Name(id=read), 0 | 1 as axis), "B" | "T" as letter if read == first:
                         return (axis, letter) in ((0, "B"), (1, "T"))
                 if name == first:

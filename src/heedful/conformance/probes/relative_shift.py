@@ -39,7 +39,11 @@ def relative_shift(evidence: Evidence) -> Iterator[Finding | Fact]:
             function = steps[0].function.rpartition(".")[2]
             made = _numbering(evidence, steps, *rows) or _symmetric(evidence, steps, rows[0])
             line = SourceLine.of(made or _reshaping(steps))
-            by_mask = "skew" in function.lower() and _needs_causal_mask(evidence, *rows)
+            subject = evidence.subject  # a mask of queries and keys alone is the caller's to make
+            of_caller = subject.attention_mask is not None and subject.padding is None
+            by_mask = ("skew" in function.lower() or of_caller) and _needs_causal_mask(
+                evidence, *rows
+            )
             level = "suspicious" if by_mask else "bug"
             proof += (
                 " Earlier keys are right: the caller has to hide later ones." if by_mask else ""
