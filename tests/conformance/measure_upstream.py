@@ -108,8 +108,9 @@ scores are summed on purpose (batch-mixed), scores of queries that are joined fr
 classes that are no attention.
 
 **Classes that cannot be called without an example are a weakness that is left**: 70 of the 266 that a second run found
-in the 78 packages, before shapes were tried out, and 9 of the 55 of the last two rows. Most of them need objects of their package, lists of sizes, or
-inputs that depend on each other; the answer names the line that failed and the option to give."""
+in the 78 packages, before shapes were tried out, and 9 of the 55 of the last two rows. Most of them need objects of
+their package, lists of sizes, or inputs that depend on each other; the answer names the line that failed and the option
+to give."""
 """What the check said of modules of strangers when it first saw them, without an example."""
 
 
