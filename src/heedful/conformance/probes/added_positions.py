@@ -61,7 +61,8 @@ def _is_table(steps: Sequence[Step], source: Source) -> bool:
     made = [steps[index] for index in ancestors(steps, steps[source.step or 0])]
     reads = [it for step in made for it in step.inputs if it.kind != "step"]
     plain = all(it.operation in VIEWS or it.operation in COUNTING for it in made)
-    of_length = any("len" in it.name for it in reads)  # the length itself is told to the tokens
+    named = (it.name.rpartition(".")[2] for it in reads)
+    of_length = any("len" in name for name in named)  # the length itself is told to the tokens
     return plain and bool(reads) and not of_length and all(it.kind != "input" for it in reads)
 
 

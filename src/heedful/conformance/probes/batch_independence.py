@@ -77,7 +77,8 @@ def _mixed_unseen(evidence: Evidence, together: int) -> Iterator[Finding]:
             f"changing the tokens of sequence 0 changes the result of {step.operation} of sequence {together}."
         )
         B, T = evidence.inputs.sizes
-        yield Finding("batch-mixed", "bug", proof, f"B = {B}, T = {T}", _line(evidence, step))
+        level = "suspicious" if evidence.subject.convention.is_unsure else "bug"
+        yield Finding("batch-mixed", level, proof, f"B = {B}, T = {T}", _line(evidence, step))
 
 
 def _mixed_by_arguments(evidence: Evidence, together: int) -> Iterator[Finding]:
