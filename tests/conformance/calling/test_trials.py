@@ -49,3 +49,10 @@ def test_a_split_of_other_tokens_than_the_first_ones_is_seen(torn):
     found = [(it.name, it.place.source) for it in report.bugs if it.place]
     assert [name for name, _ in found] == (["heads-mixed-split"] if torn else [])
     assert all("x.reshape(b, 4, n, 6)" in line for _, line in found)
+
+
+def test_what_depends_on_the_roles_of_arguments_that_were_found_by_trial_is_a_suspicion():
+    report = check(trials.Joined)
+    assert find_subject(trials.Joined).convention.by_trial
+    assert report.bugs == (), report
+    assert {it.level for it in report.findings} == {"suspicious"}

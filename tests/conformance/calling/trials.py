@@ -109,3 +109,19 @@ class OfThreeWidths(nn.Module):
         """Return the heads of keys or values."""
         b, n, _ = x.shape
         return x.reshape(b, 4, n, 6) if self.torn else x.view(b, n, 4, 6).transpose(1, 2)
+
+
+class Joined(nn.Module):
+    """Turns the signs of scores by a tensor for each pair of tokens, whose role nothing tells, and adds a vector."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(dim, dim) for _ in range(3))
+
+    def forward(self, x: Tensor, thing: Tensor, other: Tensor) -> Tensor:
+        b, n, c = x.shape
+        assert thing.shape == (b, n, n, c)
+        assert other.shape == (b, 1, c)
+        scores = self.query(x + other) @ self.key(x).transpose(-2, -1) / c**0.5
+        scores = torch.where(thing[..., 0] > 0, scores, -scores)
+        return scores.softmax(dim=-1) @ self.value(x)

@@ -49,6 +49,8 @@ class CallingConvention:
         max_tokens: The number of tokens for which an example has arguments; None if there is no such limit.
         guessed: Whether a constant is guessed, or part of an example, so that a failure with other sizes is no proof.
         from_example: Whether the constants are those of an example.
+        by_trial: Whether the example is one of ours, which was found by trial, so that the roles of its arguments are
+            guesses.
         other_features: The shapes of one token of arguments whose tokens are of another width.
         grid: The height and width of an example's feature map, whose pixels are the tokens.
         pooled: Whether the result has no row for each token, so that it stands for the row of each of them.
@@ -70,6 +72,7 @@ class CallingConvention:
     max_tokens: int | None = None
     guessed: bool = False
     from_example: bool = False
+    by_trial: bool = False
     other_features: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     grid: tuple[int, ...] = ()
     pooled: bool = False
@@ -86,7 +89,7 @@ class CallingConvention:
     @property
     def is_unsure(self) -> bool:
         """True if an argument of an unknown role has a value of ours, which may mix what should not mix."""
-        return self.guessed and not self.from_example
+        return self.guessed and (self.by_trial or not self.from_example)
 
     @property
     def is_image(self) -> bool:

@@ -67,7 +67,7 @@ def _understood(
     found = attempt(lambda: find_example_convention(target, Example(*args, **keywords), causal))
     if isinstance(found, Exception):
         return None
-    convention, dtype = replace(found[0], guessed=True), found[1]
+    convention, dtype = replace(found[0], guessed=True, by_trial=True), found[1]
     caller = Caller(target, convention, dtype, target.copied(dtype))
     apart = mixes_sequences(caller, caller.draw(*(convention.fixed_sizes or SIZES))) is False
     return (convention, dtype) if apart and _varies(convention) else None
