@@ -56,6 +56,7 @@ WHATEVER_THE_ROLES = frozenset(
     | {"mask-not-a-buffer", "table-not-a-buffer"}
 )
 """Findings that do not depend on the roles of a call's arguments."""
+BY_TRIAL = Fact("call", "found by trying shapes of its arguments; an example is surer")
 COVERAGE = "coverage"
 """The name of the requirement that every line of the target runs, beside those of the probes."""
 
@@ -127,6 +128,8 @@ def check(
     )
     with undisturbed():
         report = checked(target)
+        if BY_TRIAL not in report.facts:  # an edited copy, or another flag, changes no shape
+            checked = partial(checked, by_trial=False)
         if report.blocking_bug is not None:
             from heedful.conformance.fixing.behind import findings_behind
 
@@ -157,6 +160,7 @@ def _check(
     arguments: Mapping[str, Any],
     module: str | None,
     strict: bool,
+    by_trial: bool = True,
 ) -> Report:
     """Return the report on a target without fixes; the check stops early if it finds the bug `unless`."""
     with undisturbed():
@@ -166,7 +170,12 @@ def _check(
                 captured = captured_from_model(model, module, example)
                 target, example, arguments = captured.module, captured.example, {}
             evidence = evidence_of(
-                target, example=example, expected=expected, cache=cache, arguments=arguments
+                target,
+                example=example,
+                expected=expected,
+                cache=cache,
+                arguments=arguments,
+                by_trial=by_trial,
             )
         except TargetError as error:
             built = not isinstance(error, ConstructorError)
@@ -174,17 +183,21 @@ def _check(
             if built and example is not None and guessed:
                 raise _unfit_example(target, error) from error
             name, runs, coverage = str(error), (_failed_call(error),), None
+            by_trial = False
         else:
             name = evidence.subject.name
             runs, coverage = _run_probes(evidence, unless)
             if strict:
                 runs = (*runs, coverage_run(coverage))
+            by_trial = evidence.subject.convention.by_trial
     source = example.source if isinstance(example, Example) else ""
-    facts = (fact for run in runs for fact in run.facts)
+    facts = [Fact("example", source)] if source else []
+    facts += [BY_TRIAL] if by_trial else []
+    facts += [fact for run in runs for fact in run.facts]
     return Report(
         target=name,
         findings=tuple(root_causes(finding for run in runs for finding in run.findings)),
-        facts=tuple(dict.fromkeys((*([Fact("example", source)] if source else []), *facts))),
+        facts=tuple(dict.fromkeys(facts)),
         expected_failures=dict(expected_failures),
         probes=runs,
         coverage=coverage,
@@ -216,15 +229,23 @@ def evidence_of(
     expected: Expected,
     cache: Callable[[int, int], Any] | None = None,
     arguments: Mapping[str, Any] = {},
+    by_trial: bool = True,
 ) -> Evidence:
     """Return the evidence about a target; its arguments are those of `check`.
+
+    Shapes of arguments that nothing tells are tried if `by_trial` is set, which takes some seconds.
 
     Raises:
         ArgumentError: The target cannot be built or called.
         TargetError: The constructor, or a call that is shown to be valid, fails in the target's code.
     """
     subject = find_subject(
-        target, example=example, causal=expected.causal, cache=cache, arguments=arguments
+        target,
+        example=example,
+        causal=expected.causal,
+        cache=cache,
+        arguments=arguments,
+        by_trial=by_trial,
     )
     evidence = Evidence(subject, expected)
     failed = attempt(lambda: evidence.baseline) if subject.convention.from_example else None

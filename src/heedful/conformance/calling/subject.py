@@ -57,6 +57,7 @@ def find_subject(
     causal: bool | None = None,
     cache: CacheMaker | None = None,
     arguments: Mapping[str, Any] = {},
+    by_trial: bool = True,
 ) -> Subject:
     """Find out how a target is called.
 
@@ -66,6 +67,7 @@ def find_subject(
         causal: Whether calls should be causal, if an argument decides that; None for the target's default.
         cache: A function of (batch, capacity) that returns an empty cache; None to try the usual caches.
         arguments: The constructor's, if the target is a class.
+        by_trial: Whether shapes that neither names nor documentation tell are tried, which takes some seconds.
 
     Raises:
         TargetError: A call that is shown to be valid fails within its own code.
@@ -73,7 +75,9 @@ def find_subject(
     """
     held = _made(target, arguments)
     if example is None:
-        held, convention, dtype = _called_conventionally(target, held, causal, arguments)
+        held, convention, dtype = _called_conventionally(
+            target, held, causal, arguments, by_trial=by_trial
+        )
     else:
         convention, dtype = find_example_convention(held, example, causal)
     held = _with_parameters_of_first_call(held, convention, dtype)
@@ -157,7 +161,12 @@ def _made(target: Any, arguments: Mapping[str, Any]) -> Target:
 
 
 def _called_conventionally(
-    target: Any, held: Target, causal: bool | None, arguments: Mapping[str, Any]
+    target: Any,
+    held: Target,
+    causal: bool | None,
+    arguments: Mapping[str, Any],
+    *,
+    by_trial: bool,
 ) -> tuple[Target, CallingConvention, torch.dtype]:
     """Return a target, how it is called, and the dtype of its tokens.
 
@@ -173,32 +182,21 @@ def _called_conventionally(
     except (TargetError, ArgumentError) as error:
         if is_missing_name(error.__cause__ or error):
             raise
-        return _called_otherwise(target, held, causal, arguments, error)
-
-
-def _called_otherwise(
-    target: Any, held: Target, causal: bool | None, arguments: Mapping[str, Any], error: Exception
-) -> tuple[Target, CallingConvention, torch.dtype]:
-    """Return a target of other sizes that can be called, or else how it is called by trial.
-
-    Raises:
-        TargetError: All calls fail, and the target's own code is to blame.
-        ArgumentError: The given error, if no call works.
-    """
-    made = [held]
-    for sizes in _other_sizes(target, held, arguments):
-        other = attempt(lambda sizes=sizes: _made(target, {**arguments, **sizes}))
-        found = attempt(lambda other=other: _found(other, causal))
-        if not isinstance(found, Exception):
-            return other, *found
-        is_wider = "" in sizes
-        if is_wider and isinstance(error, TargetError) and _raising(found) != _raising(error):
-            raise found from found.__cause__
-        made += [other] if is_wider and isinstance(other, Target) else []
-    found = find_convention_by_trial(made, causal) if isinstance(error, ArgumentError) else None
-    if found is None:
-        raise error
-    return found
+        made = [held]
+        for sizes in _other_sizes(target, held, arguments):
+            other = attempt(lambda sizes=sizes: _made(target, {**arguments, **sizes}))
+            found = attempt(lambda other=other: _found(other, causal))
+            if not isinstance(found, Exception):
+                return other, *found
+            is_wider = "" in sizes
+            if is_wider and isinstance(error, TargetError) and _raising(found) != _raising(error):
+                raise found from found.__cause__
+            made += [other] if is_wider and isinstance(other, Target) else []
+        tried = by_trial and isinstance(error, ArgumentError)
+        found = find_convention_by_trial(made, causal) if tried else None
+        if found is None:
+            raise
+        return found
 
 
 def _called_with_images(

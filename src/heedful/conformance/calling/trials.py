@@ -26,6 +26,7 @@ from heedful.conformance.calling.trial_values import BATCH, GRIDS, TrialValue, t
 from heedful.observation.leaves import leaves_of
 
 SECONDS = 5.0  # the time limit of all trials
+SECONDS_OF_PAIRS = 0.5  # that of the changes of two arguments, with images of one size
 MAX_ARGUMENTS = 6
 MAX_CALLS = 8  # calls that run of which one may be understood
 SIZES = (3, 5)  # B and T of a call by which the sequences are seen to be apart
@@ -111,6 +112,8 @@ def _search(
     waiting: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = [(1, (), (0,) * len(values))]
     while waiting:
         count, reached, chosen = heapq.heappop(waiting)
+        if count == 2:
+            limit = TimeLimit(min(SECONDS_OF_PAIRS, limit.left()))
         if count < min(2, len(values)):
             heapq.heappush(waiting, (count + 1, reached, chosen))
         for changed in _changes(chosen, count, values):
