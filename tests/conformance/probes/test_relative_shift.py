@@ -126,18 +126,23 @@ class HiddenByCaller(TooFew):
         return padded[:, :, 1:].reshape(B, H, T, R)
 
     def forward(self, x, mask=None):
+        scores, v = self.scores_with(x, self.skew)
+        if mask is not None:
+            scores = scores.masked_fill(mask == 0, -1e30)
+        return self.joined(scores, v)
+
+    def scores_with(self, x, shift):
         B, T, C = x.shape
         q, k, v = (it.view(B, T, self.h, self.d) for it in self.qkv(x).chunk(3, dim=-1))
         r = self.pos(self.positions(T, C, x.dtype)).view(-1, self.h, self.d)
         scores = torch.einsum("bihd,bjhd->bhij", q, k)
-        scores = scores + self.skew(torch.einsum("bihd,rhd->bhir", q, r))
-        scores = scores * self.d**-0.5
-        if mask is not None:
-            scores = scores.masked_fill(mask == 0, -1e30)
+        return (scores + shift(torch.einsum("bihd,rhd->bhir", q, r))) * self.d**-0.5, v
+
+    def joined(self, scores, v):
         return self.out(torch.einsum("bhij,bjhd->bihd", scores.softmax(-1), v).flatten(2))
 
 
-class HiddenPairs(TooFew):
+class HiddenPairs(HiddenByCaller):
     """The same with a function of another name, and a mask of queries and keys, as in Transformer-XL."""
 
     def rel_shift(self, x):
@@ -146,17 +151,12 @@ class HiddenPairs(TooFew):
         return x[:, :, 1:].view(B, H, T, R)
 
     def forward(self, x, attn_mask=None):
-        B, T, C = x.shape
-        q, k, v = (it.view(B, T, self.h, self.d) for it in self.qkv(x).chunk(3, dim=-1))
-        r = self.pos(self.positions(T, C, x.dtype)).view(-1, self.h, self.d)
-        scores = torch.einsum("bihd,bjhd->bhij", q, k)
-        scores = scores + self.rel_shift(torch.einsum("bihd,rhd->bhir", q, r))
-        scores = scores * self.d**-0.5
+        scores, v = self.scores_with(x, self.rel_shift)
         if attn_mask is not None and attn_mask.dim() == 2:
             scores = scores.masked_fill(attn_mask[None, None], -torch.inf)
         elif attn_mask is not None:
             scores = scores.masked_fill(attn_mask.permute(2, 0, 1).unsqueeze(1), -torch.inf)
-        return self.out(torch.einsum("bhij,bjhd->bihd", scores.softmax(-1), v).flatten(2))
+        return self.joined(scores, v)
 
 
 def test_a_mask_of_queries_and_keys_is_the_callers():

@@ -115,9 +115,10 @@ def _with_masks(target: Target, constants: Constants) -> Iterator[Constants]:
     if not masks:
         return
     required = any(name in constants for name in masks)
+    open_polarity = required and not names.TRUE_KEEPS.keys() >= {*masks}
     for dtype in (torch.bool, torch.int64) if required else (torch.bool,):
         for form in dict.fromkeys((*PADDING_FORMS, *ATTENTION_FORMS)):
-            for keeps in (True, False) if required and dtype == torch.bool else (True,):
+            for keeps in (True, False) if open_polarity and dtype == torch.bool else (True,):
                 shown = {
                     name: all_visible(form, dtype, true_keeps=names.TRUE_KEEPS.get(name, keeps))
                     for name in masks

@@ -22,9 +22,8 @@ from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.observation import Observation
 from heedful.observation.leaves import leaves_of
 
-OF_ANGLES: re.Pattern[str] = re.compile(
-    r"cos|sin|freq|rot|angle"
-)  # names of tables that no call fills
+# Words in the names of tables that no call fills.
+OF_ANGLES: re.Pattern[str] = re.compile(r"cos|sin|freq|rot|angle")
 SPARE_SLOTS = 3  # more slots than tokens, so that a call that reads too far is noticed
 CacheMaker = Callable[[int, int], Any]  # of (batch, capacity)
 

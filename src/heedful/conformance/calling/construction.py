@@ -58,7 +58,6 @@ PLURAL: re.Pattern[str] = re.compile(r"(dims|sizes|units|widths|channels|hiddens
 """How the names of parameters end that may take a list of widths."""
 SIDES = (3, 3)  # of a window of pixels
 QUOTED: re.Pattern[str] = re.compile(r"'(\w+)'")
-UNKNOWN_FIELD: re.Pattern[str] = re.compile(r"a value for the configuration's '(\w+)'")
 
 
 class Configuration(dict[str, Any]):
@@ -70,7 +69,7 @@ class Configuration(dict[str, Any]):
     def __getattr__(self, name: str) -> Any:
         if name in self:
             return self[name]
-        raise AttributeError(str(_unknown("the configuration", name)))
+        raise AttributeError(str(_unknown("the configuration", name)), name=name, obj=self)
 
 
 def instantiate(target: Any, arguments: Mapping[str, Any]) -> Any:
@@ -113,9 +112,9 @@ def build(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     try:
         return _called(cls, values)
     except ArgumentError as error:
-        unknown = UNKNOWN_FIELD.search(str(error))
-        if unknown is not None and unknown[1] not in arguments:
-            given = {**arguments, unknown[1]: texts_compared(cls).get(unknown[1], GUESSES[0])}
+        field = _unknown_field(error)
+        if field is not None and field not in arguments:
+            given = {**arguments, field: texts_compared(cls).get(field, GUESSES[0])}
             built = attempt(lambda: build(cls, given))
             if not isinstance(built, Exception):
                 return built
@@ -132,6 +131,14 @@ def build(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
             if not isinstance(built, Exception):
                 return built
         raise
+
+
+def _unknown_field(error: ArgumentError) -> str | None:
+    """Return the field of a configuration for which a constructor found no value; None if that is not the error."""
+    cause = error.__cause__
+    if isinstance(cause, AttributeError) and isinstance(cause.obj, Configuration):
+        return cause.name
+    return error.argument if cause is None else None  # it was read as config["field"]
 
 
 def _hands_arguments_on(cls: Callable[..., Any]) -> bool:

@@ -65,8 +65,7 @@ def likely_values(target: Target, name: str, head_size: int) -> Iterator[Value]:
     if shape is not None and shape.count(DISTANCE_AXIS) == 1:
         for width in _input_widths(target.module):
             yield _distances(shape, width)
-    by_word = next((roles for word, roles in WORDS.items() if word in name.lower()), ())
-    suggested = LETTERS.get(name.lower(), by_word)
+    suggested = roles_by_name(name)
     if annotation is not inspect.Parameter.empty and annotation in ROLES_OF_TYPES:
         counts = (role for role in suggested if role in COUNTS)
         suggested = (*counts, *ROLES_OF_TYPES[annotation])
@@ -85,6 +84,12 @@ def likely_values(target: Target, name: str, head_size: int) -> Iterator[Value]:
             other_form = value is TOKENS and (documented == FEATURE_MAP or shape == ONE_VECTOR)
             if documented is None or axes in (None, documented) or other_form or role == "lengths":
                 yield value
+
+
+def roles_by_name(name: str) -> tuple[str, ...]:
+    """Return the roles that the name of an argument suggests, the likeliest first; none if it tells nothing."""
+    by_word = next((roles for word, roles in WORDS.items() if word in name.lower()), ())
+    return LETTERS.get(name.lower(), by_word)
 
 
 def _counts_distances(target: Target) -> bool:

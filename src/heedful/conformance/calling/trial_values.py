@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations
 from typing import Any, NamedTuple
 
@@ -16,21 +15,16 @@ from heedful.conformance.calling.candidates import widths_of
 from heedful.conformance.calling.conventional import WIDTH
 from heedful.conformance.calling.declared import declared_number
 from heedful.conformance.calling.layouts import documented_axes
+from heedful.conformance.calling.roles import roles_by_name
+from heedful.conformance.calling.rotary_tables import rotary_table
 from heedful.conformance.calling.target import Target
 
 BATCH = 7  # few numbers of features are its multiples, so that a reshape does not fit by chance
 GRIDS = ((2, 5), (4, 4), (8, 8))  # heights and widths of images, and so many tokens
 MAX_WIDTHS = 8
 
-# Words in the names of arguments, and the kinds of values that they suggest. Each letter of a kind is the size of an
-# axis: C is any width of the target, D the number of distances between tokens, F two frames.
-WORDS: Sequence[tuple[re.Pattern[str], tuple[str, ...]]] = (
-    (re.compile(r"mask|pad|valid|adj"), ("mask",)),
-    (re.compile(r"^(h|w|height|width|n|size|num_\w+|\w+_(len|size))$"), ("number",)),
-    (re.compile(r"cos|sin|freq|rot|rope|pos|table|bias"), ("table", "vector")),
-    (re.compile(r"idx|ids|index|step|time|len|label|token"), ("id",)),
-    (re.compile(r"map|im(a)?g|feats?|frame"), ("map",)),
-)
+# Each letter of a shape is the size of an axis: C is any width of the target, D the number of distances between tokens,
+# F two frames.
 SHAPES: Mapping[str, tuple[str, ...]] = {
     "vector": ("BTC", "B1C", "BC", "TBC", "1BC", "BCT", "BFTC", "BTTC", "BTT"),
     "map": ("BCYX", "BYXC", "BCFYX", "BFCYX"),
@@ -38,6 +32,13 @@ SHAPES: Mapping[str, tuple[str, ...]] = {
     "mask": ("BT", "BT1", "B1T", "B11T", "BTT", "B1TT", "TT", "BYX"),
     "id": ("BT", "B", "T", "BTT"),
 }
+# The kinds of values in the roles that the name of an argument suggests.
+KINDS: Mapping[str, str] = {
+    "masks": "mask", "lengths": "id", "positions": "id", "edges": "id", "bounds": "id",
+    "rotary": "table", "biases": "table", "tokens": "vector", "alignments": "vector",
+    "pairs": "vector", "squares": "vector", "coordinates": "vector",
+    "heights": "number", "widths": "number", "sizes": "number", "grids": "number", "numbers": "number",
+}  # fmt: skip
 
 
 class TrialValue(NamedTuple):
@@ -55,18 +56,19 @@ def trial_values(name: str, target: Target, grid: tuple[int, int]) -> list[Trial
     """
     assert target.module is not None
     ranks = {len(axes) for axes in documented_axes(target.callee, name)}
-    likely = next((kinds for pattern, kinds in WORDS if pattern.search(name.lower())), ())
+    likely = (KINDS[role] for role in roles_by_name(name) if role in KINDS)
+    widths = _widths(target.module)
     values = [
         value
         for kind in dict.fromkeys((*likely, *SHAPES, "number", "other"))
-        for value in _of_kind(kind, name, target.module, grid)
+        for value in _of_kind(kind, name, target.module, grid, widths)
     ]
     tensors = [it for it in values if isinstance(it.value, Tensor) and it.value.dim() in ranks]
     return tensors if ranks else values
 
 
 def _of_kind(
-    kind: str, name: str, module: nn.Module, grid: tuple[int, int]
+    kind: str, name: str, module: nn.Module, grid: tuple[int, int], widths: Sequence[int]
 ) -> Iterator[TrialValue]:
     """Yield the values of one kind for an argument of some name."""
     Y, X = grid
@@ -76,9 +78,8 @@ def _of_kind(
         yield from (TrialValue("other", 0, it) for it in (_pyramid(module, grid), None))
     sizes = {"B": BATCH, "T": Y * X, "Y": Y, "X": X, "D": 2 * Y * X - 1, "F": 2, "1": 1}
     for letters in SHAPES.get(kind, ()):
-        widths = _widths(module) if "C" in letters else [0]
         parts = _parts(module, widths) if kind == "table" or letters == "BTTC" else []
-        for C in (*widths, *parts):
+        for C in (*widths, *parts) if "C" in letters else (0,):
             shape = [sizes.get(letter, C) for letter in letters]
             yield from (
                 TrialValue(f"{letters} {it.dtype}", C, it)
@@ -95,8 +96,10 @@ def _tensors(kind: str, name: str, module: nn.Module, shape: Sequence[int]) -> I
     elif kind == "id":
         layers = (it.num_embeddings for it in module.modules() if isinstance(it, nn.Embedding))
         yield torch.randint(min(layers, default=2), shape, generator=generator)
-    elif kind == "table" and (turned := _rotation(name)):
-        yield turned(_angles(shape))
+    elif kind == "table" and (word := next((it for it in ("cos", "sin") if it in name), "")):
+        *_, T, C = shape
+        table = rotary_table(f"freqs_{word}", 1, T, 2 * C, torch.float32)  # each angle once
+        yield table.expand(shape).clone()
     else:
         yield torch.randn(shape, generator=generator)
 
@@ -115,21 +118,12 @@ def _parts(module: nn.Module, widths: Sequence[int]) -> list[int]:
     return [size for size in dict.fromkeys(halves) if size and size not in widths]
 
 
-def _rotation(name: str) -> Callable[[Tensor], Tensor] | None:
-    """Return the function of angles that a table holds by its name; None if it does not tell."""
-    return next((f for word, f in (("cos", torch.cos), ("sin", torch.sin)) if word in name), None)
-
-
-def _angles(shape: Sequence[int]) -> Tensor:
-    """Return angles (…, T, C) that grow with the position, each feature at a speed of its own, in two equal halves."""
-    *_, T, C = shape
-    speeds = (torch.arange(C) % max(C // 2, 1) + 1.0).reciprocal()
-    return (torch.arange(T)[:, None] * speeds).expand(shape).clone()
-
-
 def _pyramid(module: nn.Module, grid: tuple[int, int]) -> list[Tensor]:
     """Return feature maps, each half as high and wide as the one before, for a module that lists their channels."""
     lists = (it for it in vars(module).values() if isinstance(it, list | tuple) and it)
     channels = next((it for it in lists if all(type(C) is int for C in it)), ())
-    sides = ([math.ceil(side / 2**level) for side in grid] for level in range(len(channels)))
-    return [torch.randn(BATCH, C, *size) for C, size in zip(channels, sides, strict=True)]
+    generator = torch.Generator().manual_seed(0)
+    return [
+        torch.randn(BATCH, C, *(math.ceil(side / 2**level) for side in grid), generator=generator)
+        for level, C in enumerate(channels)
+    ]

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.convention import CallingConvention, output_candidates
+from heedful.conformance.calling.discovery import TRIAL_SIZES
 from heedful.conformance.calling.examples import Example, find_example_convention
 from heedful.conformance.calling.exceptions import attempt, exits_as_errors, own_frames
 from heedful.conformance.calling.failures import is_missing_name
@@ -29,7 +30,6 @@ SECONDS = 5.0  # the time limit of all trials
 SECONDS_OF_PAIRS = 0.5  # that of the changes of two arguments, with images of one size
 MAX_ARGUMENTS = 6
 MAX_CALLS = 8  # calls that run of which one may be understood
-SIZES = (3, 5)  # B and T of a call by which the sequences are seen to be apart
 
 
 def find_convention_by_trial(
@@ -70,7 +70,7 @@ def _understood(
         return None
     convention, dtype = replace(found[0], guessed=True, by_trial=True), found[1]
     caller = Caller(target, convention, dtype, target.copied(dtype))
-    apart = mixes_sequences(caller, caller.draw(*(convention.fixed_sizes or SIZES))) is False
+    apart = mixes_sequences(caller, caller.draw(*(convention.fixed_sizes or TRIAL_SIZES))) is False
     return (convention, dtype) if apart and _varies(convention) else None
 
 

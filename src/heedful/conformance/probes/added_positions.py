@@ -10,10 +10,10 @@ from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import VIEWS, ancestors, steps_from_tokens
 from heedful.conformance.recording.differences import differing_entries
-from heedful.conformance.recording.observation import tensor_of, value_of
+from heedful.conformance.recording.observation import tensor_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Finding
-from heedful.observation import Source, Step
+from heedful.observation import Step
 
 ADDITIONS = ("add", "add_", "iadd", "radd")
 COUNTING = ("arange", "embedding", "repeat", "repeat_interleave", "index_select", "long", "to")
@@ -29,20 +29,21 @@ def added_positions(evidence: Evidence) -> Iterator[Finding]:
         return
     from_tokens = steps_from_tokens(steps)
     for step in (it for it in steps if it.operation in ADDITIONS and len(it.inputs) == 2):
-        for source in step.inputs:
-            added = None if source.step is None else value_of(evidence.baseline, source)
-            if added is None or source.step in from_tokens or not _is_table(steps, source):
+        for index in (it.step for it in step.inputs if it.step is not None):
+            made = [steps[it] for it in sorted(ancestors(steps, steps[index]))]
+            if index in from_tokens or not _are_rows_of_a_table(made):
                 continue
-            rows = _rows(added, step.shape, B, T)
+            rows = _rows(tensor_of(steps[index]), step.shape, B, T)
             if rows is None or differing_entries(rows, rows[:, :1].expand_as(rows)).any():
                 continue
             of_sequences = bool(differing_entries(rows, rows[:1].expand_as(rows)).any())
-            if of_sequences or _depends_on_length(evidence, source):
-                yield _finding(evidence, source, of_sequences)
+            if of_sequences or _depends_on_length(evidence, index):
+                yield _finding(evidence, made, of_sequences)
                 return
 
 
-def _finding(evidence: Evidence, source: Source, of_sequences: bool) -> Finding:
+def _finding(evidence: Evidence, made: Sequence[Step], of_sequences: bool) -> Finding:
+    """Report rows that some steps make; the first of them that counts, or else the first, is the line to edit."""
     B, T = evidence.inputs.sizes
     proof = (
         f"All {T} tokens of a sequence get the same row of the table of positions, and each of the {B} sequences gets "
@@ -50,15 +51,12 @@ def _finding(evidence: Evidence, source: Source, of_sequences: bool) -> Finding:
         if of_sequences
         else f"All {T} tokens get one and the same row of the table of positions, which the number of tokens chooses."
     )
-    steps = evidence.baseline.trace.steps
-    made = [steps[index] for index in sorted(ancestors(steps, steps[source.step or 0]))]
     counted = next((it for it in made if it.operation == "arange"), made[0])
     return Finding("positions-wrong", "bug", proof, f"B = {B}, T = {T}", SourceLine.of(counted))
 
 
-def _is_table(steps: Sequence[Step], source: Source) -> bool:
-    """Check whether a tensor has rows of a table that are chosen by sizes alone, and not computed."""
-    made = [steps[index] for index in ancestors(steps, steps[source.step or 0])]
+def _are_rows_of_a_table(made: Sequence[Step]) -> bool:
+    """Check whether steps choose rows of a table by sizes alone, and compute nothing."""
     reads = [it for step in made for it in step.inputs if it.kind != "step"]
     plain = all(it.operation in VIEWS or it.operation in COUNTING for it in made)
     named = (it.name.rpartition(".")[2] for it in reads)
@@ -66,22 +64,29 @@ def _is_table(steps: Sequence[Step], source: Source) -> bool:
     return plain and bool(reads) and not of_length and all(it.kind != "input" for it in reads)
 
 
-def _rows(added: Tensor, shape: tuple[int, ...], B: int, T: int) -> Tensor | None:
-    """Return what is added to each token, (B, T, …); None if the sum has no such axes before the last one."""
+def _rows(added: Tensor | None, shape: tuple[int, ...], B: int, T: int) -> Tensor | None:
+    """Return what is added to each token, (B, T, …); None if it was not kept, or the sum lacks one of these axes.
+
+    Args:
+        added: A tensor that is broadcast to the shape of the sum.
+        shape: That shape; its last axis holds features.
+        B: The number of sequences.
+        T: The number of tokens.
+    """
     axes = [[axis for axis, size in enumerate(shape[:-1]) if size == n] for n in (B, T)]
-    if any(len(it) != 1 for it in axes):
+    if added is None or any(len(it) != 1 for it in axes):
         return None
     return added.expand(shape).movedim([axes[0][0], axes[1][0]], [0, 1])
 
 
-def _depends_on_length(evidence: Evidence, source: Source) -> bool:
-    """Check whether fewer tokens get other rows."""
+def _depends_on_length(evidence: Evidence, index: int) -> bool:
+    """Check whether fewer tokens get other rows by the step with an index."""
     _, T = evidence.inputs.sizes
     if evidence.subject.fixed_sizes is not None or T < 3:
         return False
     shorter = evidence.subject.record(evidence.inputs.tokens(0, T - 1)).trace.steps
-    before = tensor_of(evidence.baseline.trace[source.step or 0])
-    after = tensor_of(shorter[source.step or 0]) if (source.step or 0) < len(shorter) else None
+    before = tensor_of(evidence.baseline.trace[index])
+    after = tensor_of(shorter[index]) if index < len(shorter) else None
     if before is None or after is None or before.shape != after.shape:
         return False
     return bool(differing_entries(before, after).any())
