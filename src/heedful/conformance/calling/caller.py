@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from heedful.conformance.calling.convention import CallingConvention
 from heedful.conformance.calling.exceptions import exits_as_errors
-from heedful.conformance.calling.isolation import restored, seeded, uninitialised_as_nan
+from heedful.conformance.calling.isolation import as_default, restored, seeded, uninitialised_as_nan
 from heedful.conformance.calling.mask_forms import LENGTHS, MaskArgument, Masks, combined_with
 from heedful.conformance.calling.target import Target, TargetError
 from heedful.conformance.recording.coverage import watched
@@ -185,7 +185,8 @@ class Caller:
         Memory that the target does not initialise holds NaN.
         """
         kept = nullcontext() if self.keep_state else restored(self.module)
-        with exits_as_errors(), seeded(self.seed), uninitialised_as_nan(), kept:
+        seed, dtype = seeded(self.seed), as_default(self.dtype)
+        with exits_as_errors(), seed, dtype, uninitialised_as_nan(), kept:
             yield
 
     def rows(self, result: object, inputs: Inputs) -> Tensor:

@@ -36,6 +36,18 @@ def seeded(seed: int = 0) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def as_default(dtype: torch.dtype) -> Iterator[None]:
+    """Create tensors without a stated dtype in float64 if the tokens are; a model in half precision keeps float32."""
+    before = torch.get_default_dtype()
+    if dtype == torch.float64:
+        torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextlib.contextmanager
 def uninitialised_as_nan() -> Iterator[None]:
     """Fill the memory of torch.empty() with NaN, so that a run which reads some of it shows that."""
     before = torch.are_deterministic_algorithms_enabled()
