@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from heedful.conformance.calling import names
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.calling.target import is_from_torch, is_from_transformers
@@ -14,6 +14,8 @@ from heedful.conformance.probes.causality import causality
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.reporting.finding import Fact, Finding
+
+CAUSAL_FLAG = re.compile(r"causal|future|look_?ahead")
 
 
 @probe(*causality.finds)
@@ -42,6 +44,6 @@ def _flag(subject: Subject) -> str | None:
     """Return the argument that makes a call causal, if it is off by default and the calls do not give it."""
     if is_from_torch(subject.module) or is_from_transformers(subject.module):
         return None
-    flags = (it for it in subject.target.parameters.values() if it.name in names.CAUSAL)
-    off = (it.name for it in flags if it.default is False)
-    return next((name for name in off if name not in subject.convention.constants), None)
+    flags = [it.name for it in subject.target.parameters.values() if it.default is False]
+    open_flags = (name for name in flags if name not in subject.convention.constants)
+    return next((name for name in open_flags if CAUSAL_FLAG.search(name)), None)
