@@ -276,12 +276,17 @@ def with_buffers(module: nn.Module, base: str) -> Results:
     return dict(module.named_buffers())
 
 
+def with_parameters(module: nn.Module, base: str) -> Results:
+    return dict(module.named_parameters())
+
+
 # The runs in which a bug shows; `evaluated` for all others.
 RUNS = {
     "mask-fill-too-small": with_large_scores,
     "nan-on-masked-rows": left_padded,
     "left-padding-positions": left_padded,
     "mask-not-a-buffer": with_buffers,
+    "parameter-not-registered": with_parameters,
     "dropout-misplaced": trained,
     "dropout-rescale": trained,
     "stale-state": twice,

@@ -53,7 +53,7 @@ WHATEVER_THE_ROLES = frozenset(
     {"undefined-or-global-name", "attention-ignored", "projection-unused", "positions-wrong"}
     | {"heads-mixed-split", "heads-mixed-merge", "softmax-wrong-dim", "softmax-twice"}
     | {"scale-wrong", "scale-missing", "dropout-in-eval", "dropout-unused"}
-    | {"mask-not-a-buffer", "table-not-a-buffer"}
+    | {"mask-not-a-buffer", "table-not-a-buffer", "parameter-not-registered"}
 )
 """Findings that do not depend on the roles of a call's arguments."""
 BY_TRIAL = Fact("call", "found by trying shapes of its arguments; an example is surer")

@@ -18,7 +18,8 @@ from heedful.conformance.reporting.report import Report
 
 NOT_COUNTED = (*causality.finds, "crashes")
 """Findings that may be meant, or be mended by other arguments: a flag may decide whether a target is causal."""
-CERTAIN = ("undefined-or-global-name",)  # whatever else is meant with the flag
+CERTAIN = ("undefined-or-global-name", "dropout-in-eval", "parameter-not-registered")
+"""Findings that are bugs whatever else is meant with the flag."""
 MAX_FLAGS = 2  # each takes as long as the first check
 
 
@@ -27,9 +28,9 @@ def answers_of_variants(
 ) -> Iterator[Finding | Fact]:
     """Yield the bugs that a class has only if one of its flags is the other way round, and the flags that were tried.
 
-    They are suspicious alone, because flags may exclude one another, unless a name exists nowhere. What the user states
-    is of the class as it is, and not of these. What cannot be called then, or raises an exception, may need other
-    arguments, too: it stays among the lines that never ran.
+    Most are suspicious alone, because flags may exclude one another. What the user states is of the class as it is, and
+    not of these. What cannot be called then, or raises an exception, may need other arguments, too: it stays among the
+    lines that never ran.
 
     Args:
         target: The class.

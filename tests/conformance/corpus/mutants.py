@@ -317,6 +317,7 @@ EDITS: dict[str, list[tuple[str, ...]]] = {
         ("length-dependent", "p = self.dropout if", "v = v[:, :, : 16 * (seq // 16)].repeat(1, 1, 2, 1)[:, :, :seq] if seq > 16 else v; p = self.dropout if", "future-leak"),
     ],
     "listed": [
+        ("parameter-not-registered", "self.heads = nn.ModuleList(heads)", "self.heads = list(heads)"),
         ("mask-unused", "wei = wei.masked_fill(", "wei.masked_fill("),
         ("mask-inverted", "== 0, float", "!= 0, float"),
         ("mask-inverted", "torch.tril(torch.ones(block_size, block_size))", "torch.triu(torch.ones(block_size, block_size))"),
@@ -490,6 +491,7 @@ EDITS: dict[str, list[tuple[str, ...]]] = {
         ("dropout-in-eval", "weights = logits.softmax(dim=-1)", "weights = nn.functional.dropout(logits.softmax(dim=-1), 0.1)"),
     ],
     "annotated": [
+        ("parameter-not-registered", "nn.ModuleList([nn.Linear(d_model, d_model) for _ in range(4)])", "[nn.Linear(d_model, d_model) for _ in range(4)]"),
         ("mask-unused", "scores = scores.masked_fill(", "scores.masked_fill("),
         ("mask-unused", "mask=mask, dropout=self.dropout", "mask=None, dropout=self.dropout"),
         ("mask-broadcast", "mask = mask.unsqueeze(1)", "mask = mask.unsqueeze(1).transpose(-2, -1)"),

@@ -66,6 +66,23 @@ LINEAR = (
         return torch.einsum("btd,bde,bt->bte", q, state, z)
 """
 )
+SWITCHED = (
+    HEAD
+    + """
+    def __init__(self, dim=16, p=0.1, fused=True):
+        super().__init__()
+        self.p, self.fused = p, fused
+        self.q, self.k, self.v = (nn.Linear(dim, dim) for _ in range(3))
+
+    def forward(self, x):
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        p = self.p if self.training else 0.0
+        if self.fused:
+            return F.scaled_dot_product_attention(q, k, v, dropout_p=p)
+        weights = (q @ k.mT * x.shape[-1] ** -0.5).softmax(-1)
+        return F.dropout(weights, self.p, self.training) @ v
+"""
+)
 POOLED = (
     HEAD
     + """
@@ -123,8 +140,8 @@ def found_in(folder, source, levels=("bug", "suspicious")):
 
 @pytest.mark.parametrize(
     "source",
-    [CAUSAL, MASKED, LINEAR, POOLED, PIXELS, REGIONS],
-    ids=["causal", "masked", "linear", "pooled", "pixels", "regions"],
+    [CAUSAL, MASKED, LINEAR, SWITCHED, POOLED, PIXELS, REGIONS],
+    ids=["causal", "masked", "linear", "switched", "pooled", "pixels", "regions"],
 )
 def test_sound_modules_are_left_alone(tmp_path, source):
     assert found_in(tmp_path, source, ("bug",)) == {}
@@ -135,6 +152,15 @@ def test_sound_modules_are_left_alone(tmp_path, source):
     [
         (CAUSAL, "(later,", "(~later,", "mask-inverted", "masked_fill", "is_causal=True"),
         (CAUSAL, "triu(1)", "triu(2)", "future-leak", "triu(2)", "is_causal=True"),
+        (
+            CAUSAL.replace("is_causal", "causal_mask"),
+            "scores = scores.masked",
+            "scores.masked",
+            "mask-unused",
+            "masked_fill",
+            "causal_mask=True",
+        ),
+        (SWITCHED, ", self.training", "", "dropout-in-eval", "F.dropout", "fused=False"),
         (MASKED, "masked.masked_fill(fut", "scores.masked_fill(fut", "mask-unused", "(fut", ""),
         (LINEAR, "bsd,bse->", "bsd,ble->", "rows-not-normalised", "k.sum(1)", "linear=True"),
         (POOLED, ".squeeze(1)", ".squeeze()", "length-dependent", "return", "B = 1"),

@@ -436,6 +436,31 @@ class Turned(Heads):
         return torch.view_as_real(pairs * turns).flatten(-2)
 
 
+class Integers(Heads):
+    """Multiplies a mask of integers by the lowest number of the scores' dtype."""
+
+    def forward(self, x, attention_mask=None):
+        """attention_mask: (B, T), 1 at real tokens and 0 at padding."""
+        query, key, value = self.split(x)
+        scores = self.scores(query, key)
+        if attention_mask is not None:
+            hidden = 1 - attention_mask[:, None, None].long()
+            scores = scores + hidden * torch.finfo(scores.dtype).min
+        return self.to_out((scores.softmax(-1) @ value).transpose(1, 2).flatten(2))
+
+
+class Aligned(nn.Module):
+    """Aligns two texts by the products of their words after one projection (Chen et al. 2017)."""
+
+    def __init__(self, hidden_size: int = 24) -> None:
+        super().__init__()
+        self.linear = nn.Linear(hidden_size, hidden_size)
+
+    def forward(self, query, context):
+        one, other = F.relu(self.linear(query)), F.relu(self.linear(context))
+        return (one @ other.mT).softmax(-1) @ context
+
+
 class Located(nn.Module):
     """Location-sensitive attention: a convolution of the weights of the step before takes part in the scores."""
 
@@ -489,6 +514,8 @@ class Located(nn.Module):
         Signed,
         Silent,
         Related,
+        Integers,
+        Aligned,
     ],
 )
 def test_a_design_raises_no_alarm(design):

@@ -55,6 +55,7 @@ STEPS: dict[str, str] = {
     "stale-state": "what a call leaves behind in the module",
     "undefined-or-global-name": "the names that are read",
     "table-not-a-buffer": "the tensors that the constructor makes, and how the module keeps them",
+    "parameter-not-registered": "what module.named_parameters() has, and what it lacks",
     "output-not-finite": "products with infinity",
     "gradient-wrong": "the backward pass",
     "gradient-not-deterministic": "the backward pass",

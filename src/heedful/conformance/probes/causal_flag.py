@@ -36,7 +36,10 @@ def causal_flag(evidence: Evidence) -> Iterator[Finding | Fact]:
     changes = differing_entries(output, evidence.baseline.output).any()
     for answer in causality.ask(Evidence(with_flag, evidence.stated)):
         if isinstance(answer, Finding):
-            level = answer.level if changes else "suspicious"
+            is_sure = (
+                changes or answer.name == "mask-unused"
+            )  # a mask that is built is meant to hide
+            level = answer.level if is_sure else "suspicious"
             yield replace(answer, level=level, case=f"{answer.case}, {name}=True")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -215,7 +215,8 @@ def _is_free(
     scores or multiplies them (Raffel et al. 2020), or tanh bounds them (Lu et al. 2016); and where the constructor
     takes the number, or has turned the scale off. No scale at all is needed between projections by convolutions
     (Wang et al. 2018), between projected and plain tokens, where one tensor is both keys and values or plain tokens
-    meet one plain query (Luong et al. 2015), and where the code says so in words.
+    meet one plain query (Luong et al. 2015), where one projection makes queries and keys (Chen et al. 2017), and where
+    the code says so in words.
     """
     module = evidence.subject.module
     paths = [
@@ -236,6 +237,7 @@ def _is_free(
             and (
                 all(by_convolution)
                 or projected[0] != projected[1]
+                or _share_a_projection(paths)
                 or _keys_are_values(observation, attention)
                 or any(SCALES.search(attribute) for _, attribute in unmet_conditions(module))
                 or _has_no_scale(module)
@@ -252,6 +254,13 @@ def _has_no_scale(module: nn.Module | None) -> bool:
     return any(
         it is None and SCALES.search(name) for part in parts for name, it in vars(part).items()
     )
+
+
+def _share_a_projection(paths: Sequence[Sequence[Step]]) -> bool:
+    """Check whether queries and keys are made by the same parameters in two calls, not in one that makes both."""
+    of_queries, of_keys = (parameter_names(path) for path in paths)
+    in_one = {step.index for step in paths[0]} & {step.index for step in paths[1]}
+    return of_queries == of_keys != [] and not in_one
 
 
 def _keys_are_values(observation: Observation, attention: RecordedAttention) -> bool:

@@ -438,6 +438,15 @@ _STATE = (
         "A copy of the module is moved to another device, and the table stays on the old one.",
         "Register it: self.register_buffer('table', table, persistent=False).",
     ),
+    CatalogueEntry(
+        "parameter-not-registered",
+        "bug",
+        "The module computes with parameters that it has not registered: layers in a plain list or dict, or made anew "
+        "in each call. parameters(), .to() and state_dict() skip them, so no optimizer trains them.",
+        "The output of a call is followed back to its parameters, and parameters() lacks some of them.",
+        "Make layers in the constructor, and keep several in nn.ModuleList or nn.ModuleDict, or parameters in "
+        "nn.ParameterList.",
+    ),
 )
 
 _NUMBERS = (

@@ -19,6 +19,10 @@ _OTHER_RUNS = (
 """Findings that compare runs of different tokens. Most bugs make such runs differ."""
 
 EXPLAINS: dict[str, tuple[str, ...]] = {
+    "parameter-not-registered": (  # the numbers of a new parameter differ in each call
+        *("dropout-in-eval", "stale-state", "gradient-wrong", "gradient-not-deterministic"),
+        "cache-mismatch",
+    ),
     "undefined-or-global-name": (
         *(*_LEAKS, *_OTHER_RUNS),
         *("rows-not-normalised", "projection-unused", "crashes", "output-not-finite"),

@@ -381,22 +381,3 @@ def broadcast(node: cst.BaseExpression, site: Site) -> Iterator[str]:
         yield f"{value}[{', '.join([kept[0], *['None'] * new, *kept[1:]])}]"
         yield f"{value}[{', '.join([':', *['None'] * new, *[':' for _ in kept[1:]]])}]"
         yield f"{value}[{', '.join([':' if part != 'None' else part for part in parts])}]"
-
-
-# --- buffers -----------------------------------------------------------------------------------------
-
-
-def register(site: Site) -> Iterator[Edit]:
-    """Register a tensor that is a plain attribute as a buffer."""
-    match site.small:
-        case (
-            cst.Assign(
-                targets=[cst.AssignTarget(cst.Attribute(value=cst.Name("self"), attr=name))],
-                value=value,
-            ) as small
-        ):
-            quote = "'" if site.uses("register_buffer('") else '"'
-            call = (
-                f"self.register_buffer({quote}{name.value}{quote}, {code(value)}, persistent=False)"
-            )
-            yield {small: cst.Expr(cst.parse_expression(call))}

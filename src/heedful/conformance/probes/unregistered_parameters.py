@@ -1,0 +1,108 @@
+"""Probe: the module registers every parameter that its output depends on."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.definitions import attribute_definition
+from heedful.conformance.recording.source import SourceLine, functions_of, parsed
+from heedful.conformance.reporting.finding import Finding
+from heedful.shapes import times
+
+REGISTERED = ("_parameters", "_modules", "_buffers")
+"""The dicts of a module that hold what it registers."""
+MADE: re.Pattern[str] = re.compile(
+    r"\bnn\.(Parameter|Linear|Bilinear|Embedding|LayerNorm|MultiheadAttention|GRU|LSTM|\w*Conv[123]d|\w*BatchNorm\w*)\("
+)
+"""What makes parameters, in source code."""
+
+
+@probe("parameter-not-registered")
+def unregistered_parameters(evidence: Evidence) -> Iterator[Finding]:
+    """Follow the output of a second call back to its parameters. The first call must leave all of them registered.
+
+    Those of layers in a plain list are not, and neither are those that each call makes.
+    """
+    subject = evidence.subject.fresh(keep_state=True)
+    module = subject.module
+    if module is None:
+        return
+    subject.run(evidence.inputs)
+    registered = {id(it) for it in module.parameters()}
+    output = subject.run(evidence.inputs)
+    used = [it for it in _leaves_behind(output) if id(it) not in registered]
+    for holder, attribute, parameters, layers in _unregistered(module):
+        count = sum(id(it) in parameters for it in used)
+        # A list of one layer may be there so that it is not registered.
+        if count and layers != 1:
+            yield _finding(
+                f"{count} parameters that the output depends on are in {attribute!r}, which is no module and no "
+                "parameter: parameters() and state_dict() lack them.",
+                attribute_definition(holder, attribute, follow_locals=False),
+            )
+            return
+        registered |= parameters
+    held = {id(it) for it in module.parameters()}
+    made = [it for it in used if isinstance(it, nn.Parameter) and id(it) not in registered]
+    if made:
+        again = " and registers it" if id(made[0]) in held else ""
+        yield _finding(
+            f"Each call makes a parameter ({times(made[0].shape)}){again}: no optimizer can train it, and no call has "
+            "the one of the call before.",
+            _line_making_parameters(evidence),
+        )
+
+
+def _finding(proof: str, place: SourceLine | None) -> Finding:
+    return Finding("parameter-not-registered", "bug", proof, "", place)
+
+
+def _leaves_behind(output: Tensor) -> list[Tensor]:
+    """Return the tensors from which the gradient of an output starts to be accumulated: parameters, as a rule."""
+    pending, seen = [output.grad_fn], set[object]()
+    leaves: list[Tensor] = []
+    while pending:
+        node = pending.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if isinstance(leaf := getattr(node, "variable", None), Tensor):
+            leaves.append(leaf)
+        pending += [earlier for earlier, _ in node.next_functions]
+    return leaves
+
+
+def _unregistered(module: nn.Module) -> Iterator[tuple[nn.Module, str, set[int], int]]:
+    """Yield each attribute that keeps tensors or layers without registering them.
+
+    It comes with the part of the module that has it, the ids of its tensors and parameters, and its number of layers.
+    """
+    for part in module.modules():
+        for attribute, value in vars(part).items():
+            if attribute in REGISTERED:
+                continue
+            items = pytree.tree_leaves(value)
+            layers = [it for it in items if isinstance(it, nn.Module)]
+            parameters = {id(it) for layer in layers for it in layer.parameters()}
+            yield part, attribute, parameters | {id(it) for it in items}, len(layers)
+
+
+def _line_making_parameters(evidence: Evidence) -> SourceLine | None:
+    """Return the first line of a function that ran, beside constructors, that makes a parameter or a layer."""
+    ran = {step.function for step in evidence.baseline.trace}
+    for function in functions_of(evidence.subject.callee):
+        source = parsed(function)
+        if source is None or function.__code__.co_qualname not in ran:
+            continue
+        for node in source.statements():
+            simple = isinstance(node, ast.Assign | ast.AnnAssign | ast.Return | ast.Expr)
+            if simple and MADE.search(ast.unparse(node)):
+                return source.line_of(node)
+    return None
