@@ -38,7 +38,7 @@ from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.conformance.reporting.report import Report
 from heedful.conformance.reporting.result import CALLING, ProbeRun
-from heedful.conformance.reporting.root_causes import root_causes
+from heedful.conformance.reporting.root_causes import HIDING, root_causes
 from heedful.conformance.variants import answers_of_variants
 from heedful.errors import ArgumentError
 from heedful.shapes import times
@@ -130,7 +130,7 @@ def check(
         report = checked(target)
         if BY_TRIAL not in report.facts:  # an edited copy, or another flag, changes no shape
             checked = partial(checked, by_trial=False)
-        if report.blocking_bug is not None:
+        if report.blocking_bug is not None or any(it.name in HIDING for it in report.bugs):
             from heedful.conformance.fixing.behind import findings_behind
 
             found = findings_behind(target, report, checked)

@@ -1,4 +1,4 @@
-"""What a check finds behind a bug that ends every call: it goes on with a copy of the source that mends the bug."""
+"""What a check finds behind a bug that ends every call, or that hides others: it goes on with a copy that mends it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from typing import Any, NamedTuple
 from heedful.conformance.calling.isolation import within
 from heedful.conformance.fixing.origin import Origin, origin_of
 from heedful.conformance.fixing.proof import CHECK_SECONDS, Check, candidates
-from heedful.conformance.fixing.remedies import REPAIRS
+from heedful.conformance.fixing.remedies import REMEDIES, REPAIRS
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Finding
 from heedful.conformance.reporting.report import Report
+from heedful.conformance.reporting.root_causes import HIDING
 from heedful.errors import ArgumentError
 
 SEARCH_SECONDS = 1.5  # of the processor for one bug, after which no further repair of it is tried
 CANDIDATES = 30  # repairs that are tried for one bug
 WORKING = 2  # repairs with which the target runs, whose findings are compared
-REPAIRED = 3  # bugs of one target that end every call, one behind the other
+REPAIRED = 3  # bugs of one target that are repaired, one behind the other
 
 
 class _Repair(NamedTuple):
@@ -33,10 +34,10 @@ class _Repair(NamedTuple):
 
 
 def findings_behind(target: Any, report: Report, check: Check) -> tuple[Finding, ...]:
-    """Return what is wrong with a target beside the bug that ended every call of it, on the lines of its own source.
+    """Return what is wrong with a target beside a bug that ended every call of it, or that hides other bugs.
 
-    Of the repairs with which the target runs, the one that leaves the fewest bugs counts: what is wrong with each
-    repair is wrong with the target.
+    The lines are those of the target's own source. Of the repairs with which the target runs, the one that leaves the
+    fewest bugs counts: what is wrong with each repair is wrong with the target.
 
     Args:
         target: The checked class or function.
@@ -49,17 +50,28 @@ def findings_behind(target: Any, report: Report, check: Check) -> tuple[Finding,
         return ()
     text, file, found = origin.text, origin.file, list[Finding]()
     for _ in range(REPAIRED):
-        blocking = report.blocking_bug
+        blocking = report.blocking_bug or _hiding_bug(report)
         if blocking is None:
             break
+        known = {finding.name for finding in report.findings} if _hides(blocking) else set[str]()
         end = time.process_time() + SEARCH_SECONDS
         repair = _best(blocking, _repairs(origin, blocking, text, file, check, end))
         if repair is None:
             break
         text, file, report = repair
         lines = _LineNumbers(origin, file, text)
-        found += [_behind(blocking, finding, lines) for finding in report.findings]
+        new = report.bugs if _hides(blocking) else report.findings
+        found += [_behind(blocking, it, lines) for it in new if it.name not in known]
     return tuple(found)
+
+
+def _hiding_bug(report: Report) -> Finding | None:
+    """Return a bug beside which others do not show; None if there is none."""
+    return next((bug for bug in report.bugs if _hides(bug)), None)
+
+
+def _hides(bug: Finding) -> bool:
+    return bug.name in HIDING
 
 
 def _repairs(
@@ -68,7 +80,8 @@ def _repairs(
     """Yield the repairs with which a check ends otherwise."""
     if blocking.place is None or blocking.place.file != file:
         return
-    found = candidates(blocking, text, REPAIRS.get(blocking.name, ()))
+    remedies = REMEDIES if _hides(blocking) else REPAIRS
+    found = candidates(blocking, text, remedies.get(blocking.name, ()))
     for candidate in islice(found, CANDIDATES):
         if time.process_time() > end:
             return
@@ -76,6 +89,8 @@ def _repairs(
             with within(CHECK_SECONDS), origin.edited(candidate) as (definition, path):
                 report = check(definition, "")
         except (Exception, SystemExit):  # noqa: BLE001 - an edit may break the source in any way
+            continue
+        if _hides(blocking) and blocking.name in {bug.name for bug in report.bugs}:
             continue
         still = report.blocking_bug
         if still is None or (_is_missing_name(still) and still.proof != blocking.proof):

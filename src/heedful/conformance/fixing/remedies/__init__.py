@@ -13,7 +13,12 @@ from heedful.conformance.fixing.remedies import (
     scale,
     softmax,
 )
-from heedful.conformance.fixing.remedies.remedy import Remedy, rewriting, rewriting_all
+from heedful.conformance.fixing.remedies.remedy import (
+    Remedy,
+    rewriting,
+    rewriting_alike,
+    rewriting_all,
+)
 
 _LEFT_OUT = (
     removal.without_statement,
@@ -99,7 +104,10 @@ REMEDIES: dict[str, tuple[Remedy, ...]] = {
         *_LEFT_OUT,
     ),
     "keys-values-swapped": _OTHER_NAME,
-    "heads-mixed-split": (rewriting(heads.split, heads.exchanged, heads.axes, heads.equation),),
+    "heads-mixed-split": (
+        rewriting_alike(heads.split),
+        rewriting(heads.split, heads.exchanged, heads.axes, heads.equation),
+    ),
     "heads-mixed-merge": (
         rewriting(heads.axes, heads.merge, heads.equation, heads.concatenated),
         *_LEFT_OUT,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import libcst as cst
 
 from heedful.conformance.fixing.site import Edit, Site
+from heedful.conformance.fixing.syntax import code
 
 Remedy = Callable[[Site], Iterator[Edit]]
 
@@ -44,6 +45,31 @@ def rewriting_all(rewrite: Rewriting) -> Remedy:
             yield edit
 
     return remedy
+
+
+def rewriting_alike(rewrite: Rewriting) -> Remedy:
+    """Return a remedy that replaces all calls in a function that are alike at once, as those of three projections."""
+
+    def remedy(site: Site) -> Iterator[Edit]:
+        for call in (it for it in site.expressions if isinstance(it, cst.Call)):
+            edit: dict[cst.CSTNode, cst.CSTNode] = {}
+            for place in site.block:
+                for node in place.expressions:
+                    alike = isinstance(node, cst.Call) and _are_alike(node, call)
+                    replacement = next(rewrite(node, place), None) if alike else None
+                    if replacement is not None:
+                        edit[node] = replaced(node, replacement, place)
+            if len(edit) > 1:
+                yield edit
+
+    return remedy
+
+
+def _are_alike(one: cst.Call, other: cst.Call) -> bool:
+    """Check whether two calls have the same arguments, but for one, such as the number of heads of keys."""
+    pairs = zip(one.args, other.args, strict=False)
+    different = [code(it.value) != code(like.value) for it, like in pairs]
+    return len(one.args) == len(other.args) and sum(different) <= 1
 
 
 def replaced(node: cst.BaseExpression, replacement: str, site: Site) -> cst.BaseExpression:
