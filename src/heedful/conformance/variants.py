@@ -1,4 +1,7 @@
-"""Check a class again with a flag of its constructor the other way round, where the flag kept lines from running."""
+"""Check a class again with a flag of its constructor the other way round, where the flag kept lines from running.
+
+A class that cannot be called as it was built is checked with another choice, too.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from heedful.conformance.calling.construction import unstated_parameters
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.evidence.expectations import Expected
 from heedful.conformance.probes.causality import causality
-from heedful.conformance.recording.source import names_in, parsed
+from heedful.conformance.recording.source import names_in, parsed, texts_compared
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.conformance.reporting.report import Report
 
@@ -21,6 +25,7 @@ NOT_COUNTED = (*causality.finds, "crashes")
 CERTAIN = ("undefined-or-global-name", "dropout-in-eval", "parameter-not-registered")
 """Findings that are bugs whatever else is meant with the flag."""
 MAX_FLAGS = 2  # each takes as long as the first check
+MAX_CHOICES = 3  # of which most that cannot be called fail as fast as the first
 
 
 def answers_of_variants(
@@ -39,6 +44,7 @@ def answers_of_variants(
         arguments: The arguments that the user gives.
     """
     known = {(it.name, it.place) for it in report.findings}
+    yield from _answers_of_other_choices(target, report, checked, arguments)
     for name, flag in list(_flags_in_missed_lines(target, report, arguments))[:MAX_FLAGS]:
         variant = attempt(
             lambda given={**arguments, name: flag}: checked(
@@ -55,6 +61,31 @@ def answers_of_variants(
             case = ", ".join(filter(None, (finding.case, f"{name}={flag}")))
             level = "bug" if finding.name in CERTAIN else "suspicious"
             yield replace(finding, case=case, level=level)
+
+
+def _answers_of_other_choices(
+    target: type, report: Report, checked: Callable[..., Report], arguments: Mapping[str, Any]
+) -> Iterator[Finding | Fact]:
+    """Yield what is found with another choice, where the one that was made for a class ends every call of it.
+
+    Choices are texts with which the class compares an argument of its constructor. The first that can be called counts.
+    """
+    crashes = report.blocking_bug is not None and report.blocking_bug.name == "crashes"
+    compared = texts_compared(target) if crashes else {}
+    unstated = unstated_parameters(target, arguments) if crashes else []
+    choices = [(name, text) for name in unstated for text in compared.get(name, [])[1:]]
+    for name, text in choices[:MAX_CHOICES]:
+        variant = attempt(
+            lambda given={**arguments, name: text}: checked(
+                target, arguments=given, expected=Expected(), strict=False
+            )
+        )
+        if isinstance(variant, Exception) or variant.blocking_bug is not None:
+            continue
+        yield Fact("also with", f"{name}={text!r}")
+        for finding in variant.bugs:
+            yield replace(finding, case=", ".join(filter(None, (finding.case, f"{name}={text!r}"))))
+        return
 
 
 def _flags_in_missed_lines(

@@ -195,3 +195,60 @@ def test_a_flag_that_changes_nothing_is_suspicious_alone(tmp_path):
     with written(tmp_path, source.replace("if is_causal:", "if is_causal and x is None:")) as it:
         levels = [(finding.name, finding.level) for finding in check(it).findings]
     assert ("future-leak", "suspicious") in levels
+
+
+CACHED = (
+    HEAD
+    + """
+    def __init__(self, dim=16, keep_cache=False):
+        super().__init__()
+        self.keep_cache = keep_cache
+        self.q, self.k, self.v = (nn.Linear(dim, dim) for _ in range(3))
+        self.cached_k = self.cached_v = None
+
+    def forward(self, x, use_cache=False):
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        if use_cache and self.keep_cache:
+            if self.cached_k is not None:
+                k, v = torch.cat([self.cached_k, k], 1), torch.cat([self.cached_v, v], 1)
+            self.cached_k, self.cached_v = k, v
+        queries, keys = q.shape[1], k.shape[1]
+        hidden = torch.ones(queries, keys, dtype=torch.bool).triu(1 + keys - queries)
+        scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(hidden, float("-inf"))
+        return scores.softmax(-1) @ v
+"""
+)
+CHOSEN = (
+    HEAD
+    + """
+    def __init__(self, how, dim=16):
+        super().__init__()
+        self.how = how
+        self.score = nn.Linear(dim, 1)
+
+    def forward(self, x):
+        '''x: (batch, tokens, dim). Returns one row for each sequence.'''
+        if self.how == "bilinear":
+            energies = self.bilinear(x)
+        elif self.how == "linear":
+            energies = self.score(x)
+        weights = energies.softmax(AXIS)
+        return (weights * x).sum(1)
+"""
+)
+
+
+def test_a_cache_that_a_flag_allows_is_checked_with_the_flag(tmp_path):
+    assert not found_in(tmp_path, CACHED)
+    bug = found_in(tmp_path, CACHED.replace("1 + keys - queries", "1"))["causal-alignment"]
+    assert (bug.level, "triu(1)" in bug.place.source) == ("bug", True)
+
+
+@pytest.mark.parametrize(
+    ("axis", "names"), [("0", {"crashes", "softmax-wrong-dim"}), ("1", {"crashes"})]
+)
+def test_a_choice_that_cannot_be_called_hides_no_bug_of_another_one(tmp_path, axis, names):
+    found = found_in(tmp_path, CHOSEN.replace("AXIS", axis))
+    assert {*found} == names
+    assert "self.bilinear(x)" in found["crashes"].place.source
+    assert "softmax-wrong-dim" not in names or "how='linear'" in found["softmax-wrong-dim"].case

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from attentions_with_caches import written
 from edited_attention import APPLY_MASK, CORRECT, MASK_BUFFER, edited
 from torch import nn
 from torch.nn import functional as F
@@ -218,3 +219,54 @@ def test_a_fill_like_the_scores_hides_none_of_the_pairs_of_an_example():
 @pytest.mark.parametrize(("target", "example"), [(Masked(), PAIRS), (NegativeAsZero(), None)])
 def test_fills_that_hide_or_are_a_choice_are_left_alone(target, example):
     assert not check(target, example=example).bugs
+
+
+# Scores with the heads last. The weights take another tensor's dtype, but nothing else from it.
+HEADS_LAST = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, d_model=32, n_heads=4):
+        super().__init__()
+        self.n_heads = n_heads
+        self.q, self.k, self.v, self.o = (nn.Linear(d_model, d_model) for _ in range(4))
+
+    def forward(self, x, mask):
+        '''x: (batch, tokens, features). mask: True hides a key.'''
+        q, k, v = (f(x).unflatten(-1, (self.n_heads, -1)) for f in (self.q, self.k, self.v))
+        scores = torch.einsum("bqhd,bkhd->bqkh", q, k) / q.shape[-1] ** 0.5
+        scores = scores.masked_fill(mask, float("-inf"))
+        weights = scores.softmax(2).type_as(q)
+        return self.o(torch.einsum("bqkh,bkhd->bqhd", weights, v).flatten(2))
+"""
+HEADS_FIRST = (
+    HEADS_LAST.replace("->bqkh", "->bhqk")
+    .replace("bqkh,", "bhqk,")
+    .replace("softmax(2)", "softmax(-1)")
+    .replace("masked_fill(mask,", "masked_fill(mask[:, None, None],")
+)
+WEAK = ('float("-inf")', "1e-9")
+CAST = "scores.softmax(-1).type_as(q)"
+TWICE = (CAST, f"{CAST}.softmax(-1).type_as(q)")
+
+
+@pytest.mark.parametrize(
+    ("source", "edits", "names"),
+    [
+        (HEADS_LAST, [], set()),
+        (HEADS_LAST, [WEAK], {"mask-fill-too-small"}),
+        (HEADS_FIRST, [], set()),
+        (HEADS_FIRST, [TWICE], {"softmax-twice"}),
+        (HEADS_FIRST, [WEAK, TWICE], {"mask-fill-too-small", "softmax-twice"}),
+    ],
+)
+def test_a_weak_fill_and_a_second_softmax_are_both_named(tmp_path, source, edits, names):
+    for old, new in edits:
+        assert source.count(old) == 1
+        source = source.replace(old, new)
+    with written(tmp_path, source) as attention:
+        found = {bug.name: bug for bug in check(attention).bugs}
+    assert {*found} == names
+    places = {"mask-fill-too-small": "1e-9", "softmax-twice": TWICE[1]}
+    assert all(places[name] in bug.place.source for name, bug in found.items())

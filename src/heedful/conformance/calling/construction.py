@@ -114,7 +114,7 @@ def build(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     except ArgumentError as error:
         field = _unknown_field(error)
         if field is not None and field not in arguments:
-            given = {**arguments, field: texts_compared(cls).get(field, GUESSES[0])}
+            given = {**arguments, field: texts_compared(cls).get(field, GUESSES)[0]}
             built = attempt(lambda: build(cls, given))
             if not isinstance(built, Exception):
                 return built
@@ -273,6 +273,13 @@ def single_heads(target: Any, arguments: Mapping[str, Any]) -> list[str]:
     return [name for name in names.HEADS if name in parameters and parameters[name].default == 1]
 
 
+def allows_cache(cls: Callable[..., Any], name: str) -> bool:
+    """Check whether a constructor's flag lets calls use a cache, which each of them has a switch for."""
+    forward = getattr(cls, "forward", None)
+    taken = inspect.signature(forward).parameters if inspect.isfunction(forward) else ()
+    return "cache" in name.lower() and any(names.CACHE_SWITCH.search(it) for it in taken)
+
+
 def chooses_width(target: Any, arguments: Mapping[str, Any]) -> bool:
     """Check whether the widths of a class are conventional values, and none that are given or that are its defaults."""
     if not inspect.isclass(target) or any(name in SIZES for name in arguments):
@@ -318,6 +325,8 @@ def _values(
         if parameter.default is not parameter.empty:
             if name in names.DROPOUTS and parameter.default == 0:
                 values[name] = DROPOUT
+            elif parameter.default is False and allows_cache(cls, name):
+                values[name] = True  # each call still says whether it uses the cache
             elif name in single or (name in names.DEVICES and "cuda" in str(parameter.default)):
                 values[name] = conventional[name]
         elif hints.get(name) is int and name in names.CONFIGURATIONS:
@@ -336,7 +345,7 @@ def _values(
                 else value_by_name(name, conventional)
             )
             value = _sides(name, several, parameters) if name in several else value
-            value = texts.get(name) if value is None else value
+            value = texts[name][0] if value is None and name in texts else value
             value = value_by_type(hints.get(name), conventional) if value is None else value
             value = _part(cls, name, hints.get(name)) if value is None and parts else value
             values[name] = GUESSES[0] if value is None else value

@@ -247,9 +247,11 @@ def _first_of(waiting: deque[Caller], failures: list[FailedCall]) -> tuple[Calle
             raise
         except Exception as error:  # noqa: BLE001 - the next convention may work
             failures.append(FailedCall(waiting.popleft(), without_tensors(error)))
-            outcome = kind, describe_exception(error), raising_line(error)
+            line = raising_line(error)
+            outcome = kind, describe_exception(error), line
             alike[outcome] += 1
-            alike[kind] = 0 if is_refusal(error) else alike[outcome]
+            of_mask = line is not None and "mask" in line.source.lower()
+            alike[kind] = 0 if of_mask or is_refusal(error) else alike[outcome]
     return None
 
 

@@ -10,8 +10,11 @@ from torch import Tensor
 
 from heedful.errors import ArgumentError
 
-PADDING_FORMS = ("(B, T)", "(B, 1, 1, T)", "(B, 1, T)", "(B, T, T)", "(B, 1, T, T)")
-ATTENTION_FORMS = ("(T, T)", "(1, 1, T, T)", "(B, T, T)", "(B, 1, T, T)", "(T, T, B)")
+HEADS_LAST = "(B, T, T, 1)"  # of scores whose heads come last
+PADDING_FORMS = ("(B, T)", "(B, 1, 1, T)", "(B, 1, T)", "(B, T, T)", "(B, 1, T, T)", HEADS_LAST)
+ATTENTION_FORMS = (
+    *("(T, T)", "(1, 1, T, T)", "(B, T, T)", "(B, 1, T, T)", "(T, T, B)", HEADS_LAST),
+)
 LENGTHS = "(B,)"  # the number of real tokens, which come first
 
 
@@ -163,6 +166,8 @@ def in_form(form: str, visible: Tensor, B: int) -> Tensor:
     batch = visible.expand(B, visible.shape[1], Tk)
     if form == "(T, T, B)":
         return batch.movedim(0, -1)
+    if form == HEADS_LAST:
+        return batch[..., None]
     return batch if form == "(B, T, T)" else batch[:, None]
 
 

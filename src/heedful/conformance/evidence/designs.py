@@ -21,6 +21,7 @@ from heedful.conformance.recording.dataflow import (
     PRODUCTS,
     VIEWS,
     ancestors,
+    read_by,
     steps_from_tokens,
 )
 from heedful.conformance.recording.differences import differing_entries
@@ -157,7 +158,7 @@ def _read_after_softmax(attention: RecordedAttention) -> Iterator[Source]:
 def _read_beside(attention: RecordedAttention, steps: Iterator[Step]) -> Iterator[Source]:
     """Yield the sources that some steps of a chain read beside the chain itself."""
     chain = {step.index for step in attention.chain}
-    return (source for step in steps for source in step.inputs if source.step not in chain)
+    return (source for step in steps for source in read_by(step) if source.step not in chain)
 
 
 def _is_trained(observation: Observation, source: Source) -> bool:

@@ -69,7 +69,7 @@ def _weights(observation: Observation, softmax: Step) -> TokenWeights | None:
     before, after = next(laid_out), next(laid_out)
     if before is None or after is None:
         return None
-    scoring, weighting = _scoring(observation, softmax), _weighting(observation, softmax)
+    scoring, weighting = _scoring(observation, softmax), weighting_steps(observation, softmax)
     return TokenWeights(softmax, tuple(scoring), tuple(weighting), axes, before, after)
 
 
@@ -100,7 +100,7 @@ def _scoring(observation: Observation, softmax: Step) -> Iterator[Step]:
             yield steps[index]
 
 
-def _weighting(observation: Observation, softmax: Step) -> Iterator[Step]:
+def weighting_steps(observation: Observation, softmax: Step) -> Iterator[Step]:
     """Yield the softmax and the steps after it that compute other weights from its own."""
     chain = {softmax.index}
     for step in observation.trace.steps[softmax.index :]:

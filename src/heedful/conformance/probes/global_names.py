@@ -10,7 +10,7 @@ from torch import Tensor
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import steps_from_tokens, unused_steps
-from heedful.conformance.recording.source import SourceLine, functions_of
+from heedful.conformance.recording.source import SourceLine, own_functions_of
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 from heedful.shapes import times
@@ -42,7 +42,7 @@ def _global_tensor(evidence: Evidence, step: Step, source: Source) -> Tensor | N
     """Return the global tensor with more than one entry that a step reads under a source's name."""
     if source.kind != "constant":
         return None
-    for function in functions_of(evidence.subject.callee):
+    for function in own_functions_of(evidence.subject.callee):
         value = function.__globals__.get(source.name)
         same_file = function.__code__.co_filename == step.file
         if same_file and isinstance(value, Tensor) and value.numel() > 1:

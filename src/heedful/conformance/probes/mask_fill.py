@@ -146,14 +146,16 @@ def _hidden_among_equals(hidden: Tensor, alike: Observation) -> Tensor:
 def _proof_of_weak_fill(hidden: Tensor, fill: float, scaled: Observation) -> str:
     """Describe a hidden key that has some weight in a run on scaled tokens; return "" if none has."""
     for attention in find_attentions(scaled):
-        if attention.visible.shape != hidden.shape:
+        if attention.weights.shape != hidden.shape:
             continue
-        seen = attention.visible & hidden
+        seen = (
+            attention.weights > FAINT
+        ) & hidden  # whatever changes the weights after the softmax
         if seen.any():
             l, i, j = seen.nonzero()[0].tolist()
             return (
                 f"Hidden scores are set to about {fill:.3g}, not to −∞. With products of queries and keys up to "
                 f"{attention.scores.abs().max():.3g}, query {i} gives a weight of "
-                f"{attention.applied_weights[l, i, j]:.3g} to the hidden key {j}."
+                f"{attention.weights[l, i, j]:.3g} to the hidden key {j}."
             )
     return ""

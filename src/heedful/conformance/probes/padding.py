@@ -29,6 +29,7 @@ from heedful.conformance.probes.padded_batch import (
     real_tokens,
     takes_padding,
 )
+from heedful.conformance.probes.padded_pooling import pooling_line
 from heedful.conformance.probes.padding_causes import find_padding_cause, rows_of_entries
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.differences import coarsest_dtype, differing_entries
@@ -289,6 +290,8 @@ def _report(
             True,
             f"{guess!r} has a value of ours, which shows the padding. {reason}".strip(),
         )
+    if name == "padding-leak" and not reason and (pooling := pooling_line(evidence, subject, keep)):
+        reason, line = "Padded tokens are pooled with the real ones.", pooling
     if name == "padding-leak" and _is_hidden_from_attentions(evidence, padded, keep):
         mixing = next((step for step in padded.trace if step.operation in CONVOLUTIONS), None)
         if mixing is not None:

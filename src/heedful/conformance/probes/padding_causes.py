@@ -11,6 +11,7 @@ from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.evidence.fills import FILLING_OPERATIONS
 from heedful.conformance.evidence.fused import fused_arguments
 from heedful.conformance.evidence.masking import MASK_OPERATIONS, MaskDefect, unused_masking
 from heedful.conformance.probes.padded_batch import line_applying_argument, mask_sources
@@ -155,7 +156,9 @@ def line_lowering_scores(
         scores = value.reshape(hidden.shape)[hidden]
         if (scores == scores[0]).all() or torch.equal(scores, final):
             return SourceLine.of(scaling_step(padded, attention.chain, step) or step)
-    return None
+    # In another layout, such as one with the heads last, no entry says more than the operation.
+    filling = (step for step in attention.chain[1:] if step.operation in FILLING_OPERATIONS)
+    return SourceLine.of(next(filling, None))
 
 
 def _check_masked_after_softmax(

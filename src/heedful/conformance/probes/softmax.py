@@ -69,7 +69,7 @@ def _pooled_wrongly(evidence: Evidence) -> Iterator[Finding]:
     of_images = pooled and convention.is_image  # whose layers change the number of pixels
     known = [it.softmax_step for it in evidence.attentions]
     for step in evidence.baseline.trace:
-        dim = _softmax_dimension(step)
+        dim = softmax_dimension(step)
         if dim is None or B == T or step in known:
             continue
         size, others = step.shape[dim], (*step.shape[1:dim], *step.shape[dim + 1 :])
@@ -107,7 +107,7 @@ def _over_heads(evidence: Evidence) -> Iterator[Finding]:
     """Report a softmax of products over the keys of all heads at once, in a target that only returns its weights."""
     steps, heads = evidence.baseline.trace.steps, evidence.expected.num_heads
     for step in steps:
-        dim = _softmax_dimension(step)
+        dim = softmax_dimension(step)
         flat = next((source.step for source in step.inputs), None)
         if (
             dim is None
@@ -135,7 +135,7 @@ def _over_heads(evidence: Evidence) -> Iterator[Finding]:
                 return
 
 
-def _softmax_dimension(step: Step) -> int | None:
+def softmax_dimension(step: Step) -> int | None:
     """Return the dimension of a softmax, counted from the first one; None for another step."""
     if step.operation not in SOFTMAXES or step.unused or not step.shape:
         return None

@@ -13,7 +13,7 @@ from heedful.conformance.recording.dataflow import PRODUCTS, ancestors, is_proje
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.early_returns import returned_early
 from heedful.conformance.recording.observation import tensor_of
-from heedful.conformance.recording.source import SourceLine, functions_of
+from heedful.conformance.recording.source import SourceLine, own_functions_of
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step
 
@@ -113,7 +113,7 @@ def _last_of_weights(evidence: Evidence, unused: set[int]) -> Step | None:
 def _return_beside(evidence: Evidence, unused: set[int]) -> SourceLine | None:
     """Return the last line on which the function that weighs the tokens in vain returns; None if there is none."""
     last = _last_of_weights(evidence, unused)
-    functions = () if last is None else functions_of(evidence.subject.target.callee)
+    functions = () if last is None else own_functions_of(evidence.subject.target.callee)
     if last is None or last.operation not in PRODUCTS:
         return None
     own = (it for it in functions if it.__code__.co_qualname == last.function)

@@ -9,7 +9,7 @@ from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import unused_steps
 from heedful.conformance.recording.named_views import VIEWS, NamedView, named_views
 from heedful.conformance.recording.observation import value_of
-from heedful.conformance.recording.source import SourceLine, functions_of
+from heedful.conformance.recording.source import SourceLine, own_functions_of
 from heedful.conformance.reporting.finding import Finding
 from heedful.observation import Step
 from heedful.shapes import times
@@ -18,7 +18,7 @@ from heedful.shapes import times
 @probe("heads-mixed-split", "batch-mixed")
 def view_order(evidence: Evidence) -> Iterator[Finding]:
     """Find views that name the axes of a tensor in another order, as if a view could transpose them."""
-    for function in functions_of(evidence.subject.callee):
+    for function in own_functions_of(evidence.subject.callee):
         for view in named_views(function):
             step = _step_of(evidence, function.__code__.co_filename, view)
             before = None if step is None else value_of(evidence.baseline, step.inputs[0])

@@ -9,7 +9,7 @@ from heedful.conformance.recording.source import (
     ParsedSource,
     SourceLine,
     contains_line,
-    functions_of,
+    own_functions_of,
     parsed,
     parsed_file,
 )
@@ -30,7 +30,7 @@ def last_assignment(target: Callable[..., object], step: Step, variable: str) ->
     """Return the last line before a step's line that assigns a local variable of the step's function."""
     lines = [
         source.line_of(node)
-        for function in functions_of(target)
+        for function in own_functions_of(target)
         if function.__code__.co_qualname == step.function
         if (source := parsed(function)) is not None
         for node in source.statements()

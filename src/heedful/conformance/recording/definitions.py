@@ -13,9 +13,9 @@ from heedful.conformance.recording.assignments import assigns
 from heedful.conformance.recording.source import (
     ParsedSource,
     SourceLine,
-    functions_of,
     methods_of,
     names_in,
+    own_functions_of,
     parsed,
     parsed_file,
 )
@@ -230,7 +230,7 @@ def triangle_if_given(
         target: A module or function.
         arguments: The names of its arguments that a call need not give.
     """
-    for function in functions_of(target):
+    for function in own_functions_of(target):
         source = parsed(function)
         for statement in () if source is None else source.statements():
             match statement:
@@ -255,7 +255,7 @@ def _named_in(statements: Iterable[ast.stmt]) -> set[str]:
 def mask_definition(target: Callable[..., object]) -> SourceLine | None:
     """Return the line of a loop that numbers the regions of a mask, or else the first one that makes a mask."""
     made: list[SourceLine] = []
-    for function in functions_of(target):
+    for function in own_functions_of(target):
         source = parsed(function)
         if source is None:
             continue

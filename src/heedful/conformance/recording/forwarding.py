@@ -13,9 +13,9 @@ from torch import nn
 
 from heedful.conformance.recording.source import (
     SourceLine,
-    functions_of,
     methods_of,
     names_in,
+    own_functions_of,
     parsed,
 )
 from heedful.observation import Step
@@ -83,7 +83,7 @@ def call_mistaking(target: Callable[..., Any], names: Collection[str]) -> Source
         target: The module or function whose source is searched for the call.
         names: The names that the parameter may have.
     """
-    for caller in functions_of(target):
+    for caller in own_functions_of(target):
         source, own = parsed(caller), set(_parameters(caller))
         for node in () if source is None else ast.walk(source.tree):
             match node:
@@ -104,7 +104,7 @@ def call_of_omitting(
         function: The name by which the source calls the function.
         names: The names that the parameter may have.
     """
-    for caller in functions_of(target):
+    for caller in own_functions_of(target):
         source = parsed(caller)
         for call in () if source is None else _resolved_calls(source.tree, None, caller):
             if source and names_in([call.node.func]) == {function} and call.omits(names):
@@ -122,7 +122,7 @@ def functions_given(target: Callable[..., Any], step: Step) -> Iterator[tuple[Fu
     variable = step.name.partition("·")[0]
     modules = target.modules() if isinstance(target, nn.Module) else ()
     methods = [(part, function) for part in modules for function in methods_of(part)]
-    for module, function in methods or [(None, it) for it in functions_of(target)]:
+    for module, function in methods or [(None, it) for it in own_functions_of(target)]:
         source = parsed(function) if function.__qualname__ == step.function else None
         for call in () if source is None else _resolved_calls(source.tree, module, function):
             parameter = call.parameter_of({variable})

@@ -143,6 +143,16 @@ def functions_of(target: Callable[..., object]) -> Iterator[FunctionType]:
         yield from methods_of(module)
 
 
+def own_functions_of(target: Callable[..., object]) -> Iterator[FunctionType]:
+    """Yield the functions that a target consists of, without those of PyTorch's layers in a target that is not its own.
+
+    Nobody edits PyTorch's lines, so these are never to blame.
+    """
+    of_torch = type(target).__module__.startswith("torch.")
+    functions = functions_of(target)
+    yield from (it for it in functions if of_torch or not it.__module__.startswith("torch."))
+
+
 def methods_of(module: nn.Module) -> Iterator[FunctionType]:
     """Yield the functions that a module's class defines itself."""
     yield from (member for member in vars(type(module)).values() if inspect.isfunction(member))
@@ -216,9 +226,9 @@ def fields_read(cls: Callable[..., object]) -> dict[str, list[str]]:
     return fields
 
 
-def texts_compared(cls: Callable[..., object]) -> dict[str, str]:
-    """Return the first text that a class compares each variable or attribute with, as in `kind == "local"`."""
-    texts: dict[str, str] = {}
+def texts_compared(cls: Callable[..., object]) -> dict[str, list[str]]:
+    """Return the texts that a class compares each variable or attribute with, as in `kind == "local"`, in order."""
+    texts: dict[str, list[str]] = {}
     source = parsed(cls)
     for node in ast.walk(source.tree) if source is not None and inspect.isclass(cls) else ():
         match node:
@@ -231,7 +241,8 @@ def texts_compared(cls: Callable[..., object]) -> dict[str, str]:
                     | ast.Set(elts=[ast.Constant(value=str(text)), *_])
                 ],
             ):
-                texts.setdefault(name, text)
+                known = texts.setdefault(name, [])
+                known += [] if text in known else [text]
     return texts
 
 

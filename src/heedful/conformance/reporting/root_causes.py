@@ -36,7 +36,6 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "softmax-twice": (
         *_LEAKS,
         *_OTHER_RUNS,
-        "mask-fill-too-small",
         "dropout-rescale",
         "weights-wrong",
     ),
