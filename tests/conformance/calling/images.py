@@ -125,3 +125,39 @@ class OfDroppedFeatures(nn.Module):
         x = self.patches(x).flatten(2).transpose(1, 2)
         scores = self.q(x.mean(1, keepdim=True)) @ self.k(x).mT * x.shape[-1] ** -0.5
         return self.head(self.drop(scores.softmax(-1) @ self.v(x))).squeeze(1)
+
+
+class PooledMaps(nn.Module):
+    """The mean of a feature map reads its pixels; a table has a row for each of them and for the mean.
+
+    Its constructor is told the side of the map by a name of its own; `over` is the axis of the softmax.
+    """
+
+    def __init__(self, side_of_grid: int, width: int, over: int = -1) -> None:
+        super().__init__()
+        self.places = nn.Parameter(torch.randn(1 + side_of_grid * side_of_grid, width) / 5)
+        self.ask, self.answer, self.tell = (nn.Linear(width, width) for _ in range(3))
+        self.over = over
+
+    def forward(self, maps: Tensor) -> Tensor:
+        pixels = maps.reshape(maps.shape[0], -1, maps.shape[2] * maps.shape[3]).mT
+        pixels = torch.cat([pixels.mean(1, keepdim=True), pixels], dim=1) + self.places
+        q, k, v = self.ask(pixels), self.answer(pixels), self.tell(pixels)
+        weights = (q @ k.mT / q.shape[-1] ** 0.5).softmax(dim=self.over)
+        return (weights @ v)[:, 0]
+
+
+class ReadBySize(nn.Module):
+    """Attention among the pixels of a feature map, whose sizes are read one by one; `over` is the softmax axis."""
+
+    def __init__(self, channels: int, over: int = -1) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(channels, 3 * channels)
+        self.over = over
+
+    def forward(self, maps: Tensor) -> Tensor:
+        count = maps.shape[2] * maps.shape[3]
+        pixels = maps.reshape(maps.shape[0], maps.shape[1], count).mT
+        q, k, v = self.qkv(pixels).chunk(3, dim=-1)
+        weights = (q @ k.mT / q.shape[-1] ** 0.5).softmax(dim=self.over)
+        return (weights @ v).mT.reshape(maps.shape)

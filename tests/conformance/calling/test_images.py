@@ -58,3 +58,15 @@ def test_not_every_pixel_of_a_large_image_is_changed(monkeypatch):
     influence = Evidence(subject, Expected()).influence
     assert influence[0, :, 0].any()
     assert len(calls) < 100 < influence.shape[1]
+
+
+@pytest.mark.parametrize("module", [images.PooledMaps, images.ReadBySize])
+def test_a_module_of_feature_maps_whose_axes_are_read_one_by_one_is_called(module):
+    assert not check(module).findings
+    report = check(module, arguments={"over": 1})
+    assert [finding.name for finding in report.findings] == ["softmax-wrong-dim"], report
+
+
+def test_the_side_of_a_feature_map_is_told_by_a_table_of_its_pixels():
+    assert find_subject(images.PooledMaps).fixed_sizes == (2, 4**2)
+    assert find_subject(images.PooledMaps, arguments={"side_of_grid": 5}).fixed_sizes == (2, 5**2)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import permutations
 
+import torch
 from torch import nn
 
 from heedful.conformance.calling import names
@@ -32,13 +33,16 @@ from heedful.conformance.calling.layouts import Layouts, documented_axes, likely
 from heedful.conformance.calling.roles import (
     FEATURE_MAP,
     OfMemory,
+    all_visible,
     feature_map,
     ids_of_memory,
+    is_projected,
     one_vector,
 )
 from heedful.conformance.calling.target import Target, made_parameters
 
 MAX_WIDTHS = 8  # the number of widths that are tried
+PAIRS = ("(T, T)", "(B, T, T)")
 LETTERS = 3  # that names begin with, of which one abbreviates the other
 MAX_GUESSED_WIDTHS = 3  # the same with unknown arguments, of which there are many combinations
 
@@ -68,6 +72,23 @@ def candidate_conventions(target: Target, causal: bool | None) -> Iterator[Calli
                     visible_keys=visible_keys,
                     guessed=unknown or base.guessed,
                 )
+    yield from _behind_pairs(target, layouts)
+
+
+def _behind_pairs(target: Target, layouts: Layouts) -> Iterator[CallingConvention]:
+    """Yield conventions for tokens behind an argument with a number for each pair of them, such as links of a graph.
+
+    Only the tokens are given to a layer.
+    """
+    if target.module is None or len(target.required) != 2:
+        return
+    pairs, tokens = target.required
+    if is_projected(target, pairs) or not is_projected(target, tokens):
+        return
+    for base in _by_sizes(target.module, (tokens,), layouts, MAX_GUESSED_WIDTHS):
+        for form in PAIRS:
+            links = all_visible(form, torch.float64, true_keeps=True)
+            yield replace(base, constants={pairs: links}, guessed=True)
 
 
 def _beside_memory(constants: Constants, base: CallingConvention) -> Constants:

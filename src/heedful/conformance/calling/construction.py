@@ -35,7 +35,7 @@ from heedful.conformance.calling.exceptions import (
 from heedful.conformance.calling.failures import is_missing_name
 from heedful.conformance.calling.isolation import seeded
 from heedful.conformance.calling.options import constructor_with, option
-from heedful.conformance.calling.parts import ROTARY, part_classes
+from heedful.conformance.calling.parts import ROTARY, handed_texts, part_classes, takes_embedding
 from heedful.conformance.calling.sequences import sequence_parameters
 from heedful.conformance.calling.target import ConstructorError
 from heedful.conformance.recording.source import fields_read, texts_compared
@@ -178,10 +178,11 @@ def _alternatives(
 ) -> Iterator[dict[str, Any]]:
     """Yield other values for a constructor that rejects the usual ones: the likeliest first, and other widths last.
 
-    A window has two sides, and a list of widths two entries, if one number is refused. Each flag is set the other
-    way round. A name of embeddings gets a table of them if a tensor is expected. A parameter that is None by
-    default gets its conventional value if the message of the exception names it, or the line that raises because of
-    None does. So do the parameters of an inherited constructor that it misses.
+    A window has two sides, and a list of widths two entries, if one number is refused. A parameter that is handed on
+    gets a text with which another class compares it. Each flag is set the other way round. A name of embeddings gets
+    a table of them if a tensor is expected. A parameter that is None by default gets its conventional value if the
+    message of the exception names it, or the line that raises because of None does. So do the parameters of an
+    inherited constructor that it misses.
     """
     message, place = describe_exception(error), raising_line(error)
     about_none = place is not None and ("NoneType" in message or place.source.startswith("assert"))
@@ -216,6 +217,10 @@ def _alternatives(
     configured = [it for it in values if isinstance(values[it], Configuration)]
     if configured and Configuration.__name__ in message:  # used as a number
         yield {**values, **dict.fromkeys(configured, conventional[names.WIDTHS[0]])}
+    required = unstated_parameters(cls, arguments)
+    texts = {name: text for name, text in handed_texts(cls).items() if name in required}
+    if texts:
+        yield {**values, **texts}
     defaults = {name: it.default for name, it in inspect.signature(cls).parameters.items()}
     for name, flag in {**defaults, **values}.items():
         if isinstance(flag, bool) and name not in arguments:
@@ -331,6 +336,9 @@ def _values(
                 values[name] = conventional[name]
         elif hints.get(name) is int and name in names.CONFIGURATIONS:
             values[name] = conventional[names.WIDTHS[0]]  # `c: int` counts channels
+        elif takes_embedding(cls, name):
+            sizes = conventional[names.VOCABULARY_SIZES[0]], conventional[names.WIDTHS[0]]
+            values[name] = nn.Embedding(*sizes)
         elif _is_configuration(name, hints.get(name)) or (
             name in read and value_by_name(name, conventional) is None
         ):

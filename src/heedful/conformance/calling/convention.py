@@ -23,6 +23,7 @@ MEMORY_TOKENS = 2  # unlike the number of sequences, so that a mask of keys does
 SIGNAL = "(B, C, T)"
 IMAGES = ("(B, C, Y, X)", "(B, Y, X, C)")
 VIDEOS = ("(B, C, Z, Y, X)", "(B, Z, Y, X, C)")
+FRAMES = "(B, Z, C, Y, X)"  # a video as a sequence of images
 # By the number of axes, channels first and channels last.
 MAPS: dict[int, tuple[str, str]] = {4: IMAGES, 5: VIDEOS}
 TOKEN_AXES = ("T", "Z", "Y", "X")  # the letters of axes that hold tokens: a sequence, or pixels

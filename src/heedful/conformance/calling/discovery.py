@@ -15,7 +15,12 @@ from heedful.conformance.calling.candidates import candidate_conventions
 from heedful.conformance.calling.convention import SIGNAL, CallingConvention, output_candidates
 from heedful.conformance.calling.conventional import WINDOW
 from heedful.conformance.calling.decoder_states import with_a_state
-from heedful.conformance.calling.exceptions import describe_exception, raising_line, without_tensors
+from heedful.conformance.calling.exceptions import (
+    describe_exception,
+    raising_line,
+    unequal_sizes,
+    without_tensors,
+)
 from heedful.conformance.calling.failures import (
     FailedCall,
     batches_named,
@@ -36,7 +41,7 @@ from heedful.conformance.calling.one_query import with_one_query
 from heedful.conformance.calling.other_axes import with_axes_by_behavior
 from heedful.conformance.calling.pixel_masks import with_pixel_masks
 from heedful.conformance.calling.second_sequence import with_second_sequence
-from heedful.conformance.calling.target import Target, TargetError
+from heedful.conformance.calling.target import Target, TargetError, tables
 from heedful.conformance.calling.time_limit import TimeLimit
 from heedful.conformance.recording.dataflow import steps_from_tokens
 from heedful.observation import Trace
@@ -48,9 +53,11 @@ POOLED = (
     "(B, T, C)",
     "(T, B, C)",
     "(B, T) ids",
+    "(T, B) ids",
     SIGNAL,
 )  # layouts whose tokens may have one row in all
 SEARCH_SECONDS, TRIAL_SECONDS = 20.0, 5.0  # the time limits of all trials, and of one
+SECONDS_OF_LENGTHS = 2.0  # that of guessed calls with another number of tokens
 MISSHAPEN: re.Pattern[str] = re.compile(
     r"shapes? .*cannot be multiplied|[Tt]he size of tensor|invalid for input of size|to unpack|Dimension out of range|"
     r"object has no attribute|[Ee]xpected size|not callable|not subscriptable|number of dimensions|not sufficient"
@@ -84,15 +91,44 @@ def find_convention(target: Target, causal: bool | None) -> tuple[CallingConvent
             caller = first_that_works(target, last, failures, limit) if last else None
             candidates += more
         if caller is not None:
-            caller = with_one_query(with_axes_by_behavior(caller))
-            caller = with_pixel_masks(with_second_sequence(caller))
-            return caller.convention, caller.dtype
+            return _completed(caller)
+    caller = _of_fixed_length(target, failures, limit)
+    if caller is not None:
+        return _completed(caller)
     if limit.left() < 0:  # what was not tried might have worked
         raise not_callable(target, failures)
     bug = proof_of_bug(failures)
     if bug is not None:
         raise TargetError(target.name) from bug
     raise not_callable(target, failures)
+
+
+def _completed(caller: Caller) -> tuple[CallingConvention, torch.dtype]:
+    """Return the convention of a caller that works, with what its calls show about axes and masks, and its dtype."""
+    caller = with_one_query(with_axes_by_behavior(caller))
+    caller = with_pixel_masks(with_second_sequence(caller))
+    return caller.convention, caller.dtype
+
+
+def _of_fixed_length(target: Target, failures: list[FailedCall], limit: TimeLimit) -> Caller | None:
+    """Return the first caller that works with as many tokens as a table has rows; None if none does.
+
+    The exceptions of guessed calls say that these are unequal. There may be many such calls, and so they have little
+    time. Sequences that mix show that a guess is wrong.
+    """
+    shapes = [] if target.module is None else [it.shape for it in tables(target.module)]
+    lengths = {rows for rows, _ in shapes} - {width for _, width in shapes}
+    (B, T), conventions = TRIAL_SIZES, list[CallingConvention]()
+    for failure in failures:
+        convention, sizes = failure.caller.convention, {*(unequal_sizes(failure.error) or ())}
+        if convention.guessed and failure.caller.dtype == torch.float64 and T in sizes:
+            expected = lengths & (sizes - {T})
+            conventions += [replace(convention, fixed_sizes=(B, length)) for length in expected]
+    little = TimeLimit(min(SECONDS_OF_LENGTHS, limit.left()))
+    caller = first_that_works(target, conventions, failures, little) if conventions else None
+    if caller is None or mixes_sequences(caller, caller.draw(*(caller.fixed_sizes or TRIAL_SIZES))):
+        return None
+    return caller
 
 
 def _given_what_is_asked_for(

@@ -47,11 +47,25 @@ TOO_FEW: re.Pattern[str] = re.compile(
     r"Padding size should be less|Invalid number of data points"
 )
 """What PyTorch says of a convolution, a spectrum or a choice of the largest scores that needs more tokens."""
+FIXED_WIDTH: re.Pattern[str] = re.compile(
+    r"expecting embedding dimension of (\d+), but|passed-in embed_dim (\d+) didn't match"
+)
+"""What an attention of PyTorch's says of tokens of another width."""
 FIXED_BATCH: re.Pattern[str] = re.compile(r"shape '\[(\d+), -1,")
 SIDE_OF_A_WINDOW: re.Pattern[str] = re.compile(r"(window|block|patch)(_?size)?$")
 MAX_LENGTH, MAX_LENGTHS = 256, 6  # the largest number of tokens, and how many numbers are tried
 MAX_BATCH = 64  # the largest batch size that is tried
 MAX_LISTED = 4  # ways of calling that an error lists
+
+
+class UncallableError(ArgumentError):
+    """No call of a target works, which may be because of our guesses.
+
+    Attributes:
+        failures: What the calls raised, once for each line of the target that raised.
+    """
+
+    failures: tuple[BaseException, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,6 +160,12 @@ def batches_named(failures: Sequence[FailedCall]) -> list[int]:
     found = (FIXED_BATCH.search(describe_exception(it.error)) for it in failures)
     sizes = (int(it[1]) for it in found if it is not None)
     return [size for size in dict.fromkeys(sizes) if 1 < size <= MAX_BATCH]
+
+
+def expected_width(error: BaseException) -> int | None:
+    """Return the width of tokens that an attention of PyTorch's within a target expects; None if it asks for none."""
+    said = FIXED_WIDTH.search(describe_exception(error))
+    return None if said is None else int(said[1] or said[2])
 
 
 def has_too_few(error: BaseException) -> bool:
@@ -316,7 +336,7 @@ class _Products(TorchFunctionMode):
         return result
 
 
-def not_callable(target: Target, failures: Sequence[FailedCall]) -> ArgumentError:
+def not_callable(target: Target, failures: Sequence[FailedCall]) -> UncallableError:
     """Return the error that says what was tried, what is missing, and what to give."""
     failure = _most_telling(failures)
     conventions = list(dict.fromkeys(it.caller.convention for it in failures))
@@ -326,7 +346,7 @@ def not_callable(target: Target, failures: Sequence[FailedCall]) -> ArgumentErro
     tried = list(listed)[:MAX_LISTED]
     count = len(conventions) - len(tried)
     more = f" and {count} other ways" if count > 0 else ""
-    return ArgumentError(
+    error = UncallableError(
         target.name,
         expected="a call that works and returns one row for each token",
         received=f"{described_with_line(failure.error)}. Tried: {'; '.join(tried)}{more}. "
@@ -334,6 +354,8 @@ def not_callable(target: Target, failures: Sequence[FailedCall]) -> ArgumentErro
         remedy=f"{_constructor_remedy(target)}Give an example of its arguments, "
         f"{', '.join(target.parameters)}: example=…, or {_command(failure.caller)}.",
     )
+    error.failures = tuple({raising_line(it.error): it.error for it in failures}.values())
+    return error
 
 
 def _constructor_remedy(target: Target) -> str:

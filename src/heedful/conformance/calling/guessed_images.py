@@ -48,6 +48,24 @@ def find_image_convention(target: Target) -> tuple[CallingConvention, torch.dtyp
         )
         for channel, side in images
     ]
+    return _first_that_works(target, conventions)
+
+
+def find_bag_convention(target: Target) -> tuple[CallingConvention, torch.dtype] | None:
+    """Return the convention of a call with a bag of images, which are its tokens; None if no image works."""
+    images = product(_channels(target), _sides(target))
+    conventions = [
+        CallingConvention(
+            "(T, C)", target.required, (channel, side, side), guessed=True, pooled=True
+        )
+        for channel, side in images
+    ]
+    return _first_that_works(target, conventions)
+
+
+def _first_that_works(
+    target: Target, conventions: list[CallingConvention]
+) -> tuple[CallingConvention, torch.dtype] | None:
     caller = first_that_works(target, conventions[:MAX_IMAGES], [], TimeLimit(SEARCH_SECONDS))
     return None if caller is None else (caller.convention, caller.dtype)
 

@@ -133,9 +133,12 @@ def _batch_axis(target: Callable[..., Any]) -> int | None:
 
 
 def channel_axis(target: Callable[..., Any], axes: int) -> int | None:
-    """Return which of so many axes a target's source calls channels, the second or the last; None if none."""
+    """Return which of so many axes a target's source calls channels, the last, the second or the third; None if none.
+
+    The third one may be that of a video alone.
+    """
     for variables in (it for it in _unpacked_shapes(target) if len(it) == axes):
-        for axis in (axes - 1, 1):
+        for axis in (axes - 1, 1, 2) if axes == 5 else (axes - 1, 1):
             if variables[axis].lower() in names.CHANNELS:
                 return axis
     return None

@@ -11,10 +11,12 @@ from typing import Any
 
 from torch import nn
 
-from heedful.conformance.recording.source import nodes_of
+from heedful.conformance.recording.source import nodes_of, texts_compared
 
 ROTARY: re.Pattern[str] = re.compile(r"rope|rotary")
 """What a part is called that works on single heads, in lower case."""
+EMBEDDING: re.Pattern[str] = re.compile(r"^(\w+_)?(embeddings?|embed|emb)$")
+"""What a parameter is called that takes a table of embeddings, in lower case."""
 SHORTEST_WORD = 3
 
 
@@ -37,15 +39,50 @@ def part_classes(cls: Callable[..., Any], parameter: str, hint: Any) -> Iterator
             yield member
 
 
-def _is_kept_and_called(cls: type, parameter: str) -> bool:
+def takes_embedding(cls: Callable[..., Any], parameter: str) -> bool:
+    """Check whether a constructor takes a table of embeddings ready-made, so that nothing else is kept in its place."""
+    return (
+        EMBEDDING.search(parameter.lower()) is not None
+        and inspect.isclass(cls)
+        and _is_kept_and_called(cls, parameter, alone=True)
+    )
+
+
+def handed_texts(cls: Callable[..., Any]) -> dict[str, str]:
+    """Return the first text with which other classes of the file compare the parameters that a class hands on to them.
+
+    As in `self.attention = Attention(kind, size)`, where Attention compares `kind`.
+    """
+    texts: dict[str, str] = {}
+    module = sys.modules.get(cls.__module__)
+    classes = {} if module is None else vars(module)
+    for node in nodes_of(cls):
+        match node:
+            case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
+                other = classes.get(name)
+            case _:
+                continue
+        if not inspect.isclass(other) or not (compared := texts_compared(other)):
+            continue
+        given = dict(zip(inspect.signature(other).parameters, args, strict=False))
+        given |= {it.arg: it.value for it in keywords if it.arg}
+        for parameter, value in given.items():
+            if isinstance(value, ast.Name) and parameter in compared:
+                texts.setdefault(value.id, compared[parameter][0])
+    return texts
+
+
+def _is_kept_and_called(cls: type, parameter: str, *, alone: bool = False) -> bool:
+    """Check whether a class keeps a parameter and calls it; nothing else may be kept in its place if it is `alone`."""
     nodes = list(nodes_of(cls))
-    kept: set[str] = set()
+    kept, others = set[str](), set[str]()
     for node in nodes:
         match node:
             case ast.Assign(
-                targets=[ast.Attribute(value=ast.Name(id="self"), attr=attribute)],
-                value=ast.Name(id=name),
-            ) if name == parameter:
-                kept.add(attribute)
+                targets=[ast.Attribute(value=ast.Name(id="self"), attr=attribute)], value=value
+            ):
+                own = isinstance(value, ast.Name) and value.id == parameter
+                (kept if own else others).add(attribute)
     calls = (node.func for node in nodes if isinstance(node, ast.Call))
-    return any(isinstance(it, ast.Attribute) and it.attr in kept for it in calls)
+    called = {it.attr for it in calls if isinstance(it, ast.Attribute)} & kept
+    return bool(called - others if alone else called)

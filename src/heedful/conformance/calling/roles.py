@@ -74,7 +74,7 @@ def likely_values(target: Target, name: str, head_size: int) -> Iterator[Value]:
     if "positions" in suggested and documented is None and _counts_distances(target):
         for width in _input_widths(target.module):
             yield _distances(f"1{DISTANCE_AXIS} ", width)
-    if "positions" in suggested and documented is None and _is_projected(target, name):
+    if "positions" in suggested and documented is None and is_projected(target, name):
         yield from position_vectors(target.module)
     if "positions" in suggested and documented == 3:
         yield from map(_embeddings, _input_widths(target.module))
@@ -116,7 +116,7 @@ def is_called(target: Target, argument: str) -> bool:
     return any(isinstance(it.func, ast.Name) and it.func.id == argument for it in calls)
 
 
-def _is_projected(target: Target, argument: str) -> bool:
+def is_projected(target: Target, argument: str) -> bool:
     """Check whether a target's own code gives an argument alone to one of its layers, as `self.project(pos)`."""
     for node in nodes_of(target.forward):
         match node:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,12 +30,23 @@ from heedful.conformance.calling.conventional import OTHER_WIDTHS, WIDTH
 from heedful.conformance.calling.discovery import find_convention
 from heedful.conformance.calling.examples import find_example_convention
 from heedful.conformance.calling.exceptions import attempt, exits_as_errors, raising_line
-from heedful.conformance.calling.failures import is_missing_name
+from heedful.conformance.calling.failures import (
+    UncallableError,
+    expected_width,
+    is_missing_name,
+    refusing_tests,
+)
 from heedful.conformance.calling.guessed_examples import find_guessed_convention
 from heedful.conformance.calling.guessed_images import (
+    find_bag_convention,
     find_image_convention,
     small_images,
     takes_images,
+)
+from heedful.conformance.calling.mapped_positions import (
+    SMALL_SIDE,
+    find_map_convention,
+    sides_of_maps,
 )
 from heedful.conformance.calling.mask_forms import Masks
 from heedful.conformance.calling.masks import find_masks
@@ -44,7 +56,7 @@ from heedful.conformance.calling.target import Target, TargetError, make_target
 from heedful.conformance.calling.trials import find_convention_by_trial
 from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.observation import Observation
-from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.recording.source import SourceLine, names_in
 from heedful.errors import ArgumentError
 
 SIZES = (3, 5)  # B and T of a first call
@@ -183,7 +195,8 @@ def _called_conventionally(
         if is_missing_name(error.__cause__ or error):
             raise
         made = [held]
-        for sizes in _other_sizes(target, held, arguments):
+        asked = _asked_for(target, arguments, error)
+        for sizes in (*asked, *_other_sizes(target, held, arguments)):
             other = attempt(lambda sizes=sizes: _made(target, {**arguments, **sizes}))
             found = attempt(lambda other=other: _found(other, causal))
             if not isinstance(found, Exception):
@@ -192,8 +205,11 @@ def _called_conventionally(
             if is_wider and isinstance(error, TargetError) and _raising(found) != _raising(error):
                 raise found from found.__cause__
             made += [other] if is_wider and isinstance(other, Target) else []
-        tried = by_trial and isinstance(error, ArgumentError)
-        found = find_convention_by_trial(made, causal) if tried else None
+        if isinstance(error, TargetError):
+            raise
+        found = _called_with_maps(target, held, arguments) or _called_with_bags(held)
+        if found is None and by_trial:
+            found = find_convention_by_trial(made, causal)
         if found is None:
             raise
         return found
@@ -210,6 +226,52 @@ def _called_with_images(
             return made, *found
     found = find_image_convention(held)
     return None if found is None else (held, *found)
+
+
+def _called_with_maps(
+    target: Any, held: Target, arguments: Mapping[str, Any]
+) -> tuple[Target, CallingConvention, torch.dtype] | None:
+    """Return a target that has a table for the pixels of feature maps, and how it is called; None if no map works.
+
+    If an argument of the constructor sizes the table, it is a small one.
+    """
+    if not sides_of_maps(held):
+        return None
+    smaller = ({name: SMALL_SIDE} for name in unstated_parameters(target, arguments))
+    for sizes in (*smaller, {}):
+        made = attempt(lambda sizes=sizes: _made(target, {**arguments, **sizes}))
+        if sizes and (isinstance(made, Exception) or SMALL_SIDE not in sides_of_maps(made)):
+            continue
+        found = attempt(lambda made=made: find_map_convention(made))
+        if isinstance(found, tuple):
+            return made, *found
+    return None
+
+
+def _called_with_bags(held: Target) -> tuple[Target, CallingConvention, torch.dtype] | None:
+    """Return a target and how it is called with a bag of images; None if it takes no images, or none works."""
+    found = find_bag_convention(held) if takes_images(held) else None
+    return None if found is None else (held, *found)
+
+
+def _asked_for(
+    target: Any, arguments: Mapping[str, Any], error: Exception
+) -> Iterator[dict[str, Any]]:
+    """Yield other values for the constructor of a class, of those that the exceptions of failed calls tell.
+
+    Flags by which it refuses calls are set the other way round, one at a time: some that are on by default exclude each
+    other. What may be a width is the one that a layer within expects.
+    """
+    if not inspect.isclass(target) or not isinstance(error, UncallableError):
+        return
+    read = names_in(test for failure in error.failures for test in refusing_tests(failure))
+    for name, parameter in inspect.signature(target).parameters.items():
+        if isinstance(parameter.default, bool) and name in read and name not in arguments:
+            yield {name: not parameter.default}
+    width = next(filter(None, map(expected_width, error.failures)), None)
+    widths = ("",) if chooses_width(target, arguments) else ()
+    for name in (*widths, *guessed_parameters(target, arguments)) if width else ():
+        yield {name: width}
 
 
 def _other_sizes(

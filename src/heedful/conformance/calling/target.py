@@ -269,6 +269,18 @@ def made_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
     yield from (it for it in module.parameters() if not is_lazy(it))
 
 
+def tables(module: nn.Module) -> Iterator[Tensor]:
+    """Yield the matrices that a user's modules hold themselves, such as positions, and embeddings.
+
+    Axes of size 1 are left out.
+    """
+    for part in module.modules():
+        if type(part).__module__.startswith("torch.") and not isinstance(part, nn.Embedding):
+            continue
+        found = (it.squeeze() for it in part.parameters(recurse=False) if not is_lazy(it))
+        yield from (it for it in found if it.dim() == 2)
+
+
 def _randomize_constants(module: nn.Module) -> None:
     """Give random values to constant matrices and to zeros: a projection or gain of zeros would hide all before it.
 
