@@ -91,6 +91,26 @@ def test_several_missing_names_are_found_one_behind_the_other(tmp_path):
     assert names == [*["undefined-or-global-name"] * 2, "crashes", "softmax-wrong-dim"]
 
 
+# A wrong split of all three projections, and what it hides.
+SPLITS = [
+    (f"{it} = {it}.view(B, T, self.num_heads, self.head_dim).transpose(1, 2)",
+     f"{it} = {it}.view(B, self.num_heads, T, self.head_dim)")
+    for it in "qkv"
+]  # fmt: skip
+
+
+def test_a_wrong_scale_is_found_behind_a_wrong_split(tmp_path):
+    split, scale = report_on(tmp_path, *SPLITS, ("/ math.sqrt(", "* math.sqrt(")).bugs
+    assert split.name == "heads-mixed-split"
+    assert scale.name == "scale-wrong"
+    assert scale.place is not None
+    assert "* math.sqrt(" in scale.place.source
+
+
+def test_nothing_is_found_behind_a_wrong_split_alone(tmp_path):
+    assert [bug.name for bug in report_on(tmp_path, *SPLITS).bugs] == ["heads-mixed-split"]
+
+
 def test_the_file_is_not_changed(tmp_path):
     report_on(tmp_path, ENDS["a variable"][:2])
     text = (tmp_path / "behind.py").read_text()

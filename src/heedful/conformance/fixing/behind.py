@@ -61,7 +61,9 @@ def findings_behind(target: Any, report: Report, check: Check) -> tuple[Finding,
         text, file, report = repair
         lines = _LineNumbers(origin, file, text)
         new = report.bugs if _hides(blocking) else report.findings
-        found += [_behind(blocking, it, lines) for it in new if it.name not in known]
+        behind = [_behind(blocking, it, lines) for it in new if it.name not in known]
+        # What is still wrong with a line that mixed tokens is wrong with its repair.
+        found += [it for it in behind if not _hides(blocking) or _line(it) != _line(blocking)]
     return tuple(found)
 
 
