@@ -73,6 +73,9 @@ repositories before they were checked. A class counts as blamed if a bug was rep
 | repositories: all of these fields, after the two rows before | 30 | 12 | 1 of 7 | 8 of 22 |
 | repositories: language, images, speech, molecules, tables, further ones | 25 | 3 | 4 of 9 | 11 of 16 |
 | repositories: sound classes alone, of all of these fields | 30 | 6 | 4 of 24 | none |
+| repositories: language, translation, speech, recommenders, series, further ones | 30 | 3 | 0 of 6 | 14 of 24 |
+| repositories: images, video, graphs, points, molecules, sensors, further ones | 31 | 4 | 0 of 6 | 18 of 25 |
+| repositories: sound classes, of all of these fields, further ones | 40 | 5 | 4 of 33 | 1 of 2 |
 
 No command prints these figures: the modules are other people's, and stay outside this repository. In the row of the
 78 packages, the 179 are all classes that could be called; a bug was reported in 63 of them, and a reader of their
@@ -90,11 +93,16 @@ were seen after the changes that these led to. With an example, 49 of their 51 c
 ones were blamed, and 13 of 27 bugs were named; one example ended the check in an exception of its own, which is
 mended. Without one, three of the classes with a bug were blamed for another one, and three of the next row.
 
-The last two rows were seen after shapes of arguments were tried out. Their eight alarms: weights by tanh, complex
-rotations with float32 tokens, the weights of an earlier step, masks that an object holds, and a shift whose later keys
-the caller hides are mended. A mask whose documented shape does not fit its code (mask-broadcast), a dropout of the
-context that is called one of the attention (dropout-misplaced), and a fill of -10,000 (mask-fill-too-small) are still
-reported: those who collected the classes called them sound.
+The two rows before the last three were seen after shapes of arguments were tried out. Their eight alarms: weights by
+tanh, complex rotations with float32 tokens, the weights of an earlier step, masks that an object holds, and a shift
+whose later keys the caller hides are mended. A mask whose documented shape does not fit its code (mask-broadcast), a
+dropout of the context that is called one of the attention (dropout-misplaced), and a fill of -10,000
+(mask-fill-too-small) are still reported: those who collected the classes called them sound.
+
+The last three rows led to changes after which 98 of their 101 classes are called, and 45 of the 51 bugs are named.
+The four alarms are fills of -10,000 (two classes), a view of an argument that need not be contiguous
+(stride-dependent), and a table that the first call makes and that stays behind when the module is moved after it
+(table-not-a-buffer). They are still reported: a scale that was missing beside the view is a convention now.
 
 Nearly all of these alarms are mended: scores along single axes of an image or a volume, a scale that is off by
 default, sequences shorter than a convolution or than the number of scores that are kept, signs of distances taken for
@@ -108,7 +116,7 @@ scores are summed on purpose (batch-mixed), scores of queries that are joined fr
 classes that are no attention.
 
 **Classes that cannot be called without an example are a weakness that is left**: 70 of the 266 that a second run found
-in the 78 packages, before shapes were tried out, and 9 of the 55 of the last two rows. Most of them need objects of
+in the 78 packages, before shapes were tried out, and 21 of the 156 of the last five rows. Most of them need objects of
 their package, lists of sizes, or inputs that depend on each other; the answer names the line that failed and the option
 to give."""
 """What the check said of modules of strangers when it first saw them, without an example."""
