@@ -47,6 +47,7 @@ ONE_OF_A_BUG = (
     *("keys-values-swapped", "projection-unused", "heads-mixed-split", "heads-mixed-merge"),
     *("group-order", "dropout-in-eval", "dropout-misplaced", "causal-alignment", "rotary-offset"),
     *("rotary-mismatch", "nan-on-masked-rows", "gradient-wrong", "undefined-or-global-name"),
+    *("parameter-not-registered", "softmax-twice"),
 )
 
 
@@ -122,6 +123,14 @@ def test_several_bugs_are_mended_one_upon_the_other(file):
     assert second.before == first.after
     file.write_text(second.after)
     assert report_on(file).ok
+
+
+def test_a_second_softmax_on_a_line_of_its_own_is_left_out(file):
+    right = SOURCE.replace("dim = 1 )", "dim = -1 )")
+    again = "        weights = torch.softmax(weights, dim=-1)\n        return"
+    file.write_text(right.replace("        return", again))
+    (fix,) = report_on(file).fixes
+    assert fix.after == right
 
 
 def test_a_fix_stands_in_the_report_and_in_json(file):

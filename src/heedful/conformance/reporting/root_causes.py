@@ -36,6 +36,7 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "softmax-twice": (
         *_LEAKS,
         *_OTHER_RUNS,
+        "mask-fill-too-small",
         "dropout-rescale",
         "weights-wrong",
     ),
@@ -103,8 +104,8 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
 }
 """The consequences of each cause. If two findings explain each other, the one listed first is the cause."""
 
-HIDING: tuple[str, ...] = ("heads-mixed-split", "softmax-wrong-dim")
-"""Bugs that mix so many tokens that others do not show beside them, and that a small edit mends for sure."""
+HIDING: tuple[str, ...] = ("heads-mixed-split", "softmax-wrong-dim", "softmax-twice")
+"""Bugs that change so much that others do not show beside them, and that a small edit mends for sure."""
 
 _LEFT_TO_CALLERS = ("relative-shift-wrong",)
 """Findings that explain others even as suspicions: a mask that the caller has to give hides all of it."""

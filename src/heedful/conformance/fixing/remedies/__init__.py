@@ -71,6 +71,7 @@ REMEDIES: dict[str, tuple[Remedy, ...]] = {
     "mask-inverted": (_POLARITY, *_LEFT_OUT),
     "mask-after-softmax": (masks.before_softmax, *_LEFT_OUT),
     "mask-fill-too-small": (_FILL,),
+    "softmax-twice": (removal.without_reassignment, *_LEFT_OUT),
     "mask-not-a-buffer": (registration.as_buffer,),
     "table-not-a-buffer": (registration.as_buffer,),
     "parameter-not-registered": (registration.as_submodules,),

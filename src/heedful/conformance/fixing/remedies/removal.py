@@ -8,7 +8,7 @@ import libcst as cst
 
 from heedful.conformance.fixing.remedies.remedy import replaced
 from heedful.conformance.fixing.site import Edit, Site
-from heedful.conformance.fixing.syntax import called, code
+from heedful.conformance.fixing.syntax import called, code, names_in
 
 IN_PLACE = (cst.AugAssign, cst.Expr)
 
@@ -57,6 +57,15 @@ def without_index(node: cst.BaseExpression, site: Site) -> Iterator[str]:
     """Leave out an index."""
     if isinstance(node, cst.Subscript) and not code(node.value).endswith("shape"):
         yield code(node.value)
+
+
+def without_reassignment(site: Site) -> Iterator[Edit]:
+    """Leave out a statement that computes a variable from itself."""
+    match site.small:
+        case cst.Assign(targets=[cst.AssignTarget(cst.Name(value=name))], value=value) if (
+            name in names_in(value)
+        ):
+            yield {site.statement: cst.RemoveFromParent()}
 
 
 def without_statement(site: Site) -> Iterator[Edit]:
