@@ -35,7 +35,8 @@ def unregistered_parameters(evidence: Evidence) -> Iterator[Finding]:
     if module is None:
         return
     subject.run(evidence.inputs)
-    registered = {id(it) for it in module.parameters()}
+    before = [*module.parameters()]  # kept, so that no new one gets an id of these
+    registered = {id(it) for it in before}
     output = subject.run(evidence.inputs)
     used = [it for it in _leaves_behind(output) if id(it) not in registered]
     for holder, attribute, parameters, layers in _unregistered(module):
