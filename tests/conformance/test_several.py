@@ -22,7 +22,6 @@ HIDDEN = {
     # All rows, chunks or keys are mixed already by the other bug.
     ("tokens_first", "mask-broadcast", "heads-mixed-merge"): "mask-broadcast",
     ("cached", "causal-alignment", "heads-mixed-split"): "causal-alignment",
-    ("cached", "softmax-wrong-dim", "mask-fill-too-small"): "mask-fill-too-small",
 }
 """The pairs of which one bug cannot be seen, and which one that is."""
 
