@@ -24,6 +24,11 @@ CANDIDATES = 30  # repairs that are tried for one bug
 WORKING = 2  # repairs with which the target runs, whose findings are compared
 REPAIRED = 3  # bugs of one target that are repaired, one behind the other
 
+REVEALED = frozenset(
+    {"scale-wrong", "scale-missing", "mask-fill-too-small", "mask-fill-positive", "group-order"}
+)
+"""What may show behind the repair of a bug that hides others. Anything else may come from a wrong repair."""
+
 
 class _Repair(NamedTuple):
     """An edited source with which a check goes on, and what that check finds."""
@@ -55,15 +60,13 @@ def findings_behind(target: Any, report: Report, check: Check) -> tuple[Finding,
             break
         known = {finding.name for finding in report.findings} if _hides(blocking) else set[str]()
         end = time.process_time() + SEARCH_SECONDS
-        repair = _best(blocking, _repairs(origin, blocking, text, file, check, end))
+        repair = _best(blocking, _repairs(origin, blocking, known, text, file, check, end))
         if repair is None:
             break
         text, file, report = repair
         lines = _LineNumbers(origin, file, text)
         new = report.bugs if _hides(blocking) else report.findings
-        behind = [_behind(blocking, it, lines) for it in new if it.name not in known]
-        # What is still wrong with a line that mixed tokens is wrong with its repair.
-        found += [it for it in behind if not _hides(blocking) or _line(it) != _line(blocking)]
+        found += [_behind(blocking, it, lines) for it in new if it.name not in known]
     return tuple(found)
 
 
@@ -77,9 +80,15 @@ def _hides(bug: Finding) -> bool:
 
 
 def _repairs(
-    origin: Origin, blocking: Finding, text: str, file: str, check: Check, end: float
+    origin: Origin,
+    blocking: Finding,
+    known: set[str],
+    text: str,
+    file: str,
+    check: Check,
+    end: float,
 ) -> Iterator[_Repair]:
-    """Yield the repairs with which a check ends otherwise."""
+    """Yield the repairs with which a check ends otherwise, and that do not look wrong beside the `known` findings."""
     if blocking.place is None or blocking.place.file != file:
         return
     remedies = REMEDIES if _hides(blocking) else REPAIRS
@@ -92,8 +101,9 @@ def _repairs(
                 report = check(definition, "")
         except (Exception, SystemExit):  # noqa: BLE001 - an edit may break the source in any way
             continue
-        if _hides(blocking) and {blocking.name, "batch-mixed"} & {bug.name for bug in report.bugs}:
-            continue  # it is still there, or a wrong repair mixes the sequences
+        left = {bug.name for bug in report.bugs}
+        if _hides(blocking) and (blocking.name in left or not left <= {*known, *REVEALED}):
+            continue
         still = report.blocking_bug
         if still is None or (_is_missing_name(still) and still.proof != blocking.proof):
             yield _Repair(candidate, path, report)
