@@ -32,7 +32,6 @@ from heedful.conformance.calling.target import ConstructorError, Target, TargetE
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.expectations import Expected
 from heedful.conformance.probes import PROBES
-from heedful.conformance.probes.late_masks import late_masks
 from heedful.conformance.probes.probe import Probe
 from heedful.conformance.recording.coverage import Coverage, LineTracer, traceable
 from heedful.conformance.recording.source import SourceLine
@@ -53,12 +52,11 @@ ALL_SECONDS = 45.0
 WHATEVER_THE_ROLES = frozenset(
     {"undefined-or-global-name", "attention-ignored", "projection-unused", "positions-wrong"}
     | {"heads-mixed-split", "heads-mixed-merge", "softmax-wrong-dim", "softmax-twice"}
+    | {"mask-after-softmax"}
     | {"scale-wrong", "scale-missing", "dropout-in-eval", "dropout-unused"}
     | {"mask-not-a-buffer", "table-not-a-buffer", "parameter-not-registered"}
 )
 """Findings that do not depend on the roles of a call's arguments."""
-OF_NO_ARGUMENT = (late_masks,)
-"""Probes whose findings are about what no argument decides."""
 BY_TRIAL = Fact("call", "found by trying shapes of its arguments; an example is surer")
 COVERAGE = "coverage"
 """The name of the requirement that every line of the target runs, beside those of the probes."""
@@ -212,7 +210,7 @@ def _runs(evidence: Evidence, unless: str) -> Iterator[ProbeRun]:
     until = perf_counter() + ALL_SECONDS
     for probe in sorted(PROBES, key=lambda probe: unless not in probe.finds) if unless else PROBES:
         run = run_probe(evidence, probe, min(PROBE_SECONDS, max(until - perf_counter(), 0.0)))
-        if evidence.subject.convention.by_trial and probe not in OF_NO_ARGUMENT:
+        if evidence.subject.convention.by_trial:
             run = replace(run, findings=tuple(map(_of_a_trial, run.findings)))
         yield run
         if any(finding.name == unless and finding.level == "bug" for finding in run.findings):

@@ -46,21 +46,16 @@ def answers_of_variants(
     known = {(it.name, it.place) for it in report.findings}
     yield from _answers_of_other_choices(target, report, checked, arguments)
     for name, flag in list(_flags_in_missed_lines(target, report, arguments))[:MAX_FLAGS]:
-        variant = attempt(
-            lambda given={**arguments, name: flag}: checked(
-                target, arguments=given, expected=Expected(), strict=False
-            )
-        )
-        if isinstance(variant, Exception):
+        variant = _report_with(target, checked, arguments, name, flag)
+        if variant is None:
             continue
         yield Fact("also with", f"{name}={flag}")
         for finding in variant.bugs:
             if finding.name in NOT_COUNTED or (finding.name, finding.place) in known:
                 continue
             known.add((finding.name, finding.place))
-            case = ", ".join(filter(None, (finding.case, f"{name}={flag}")))
             level = "bug" if finding.name in CERTAIN else "suspicious"
-            yield replace(finding, case=case, level=level)
+            yield replace(finding, level=level)
 
 
 def _answers_of_other_choices(
@@ -75,17 +70,28 @@ def _answers_of_other_choices(
     unstated = unstated_parameters(target, arguments) if crashes else []
     choices = [(name, text) for name in unstated for text in compared.get(name, [])[1:]]
     for name, text in choices[:MAX_CHOICES]:
-        variant = attempt(
-            lambda given={**arguments, name: text}: checked(
-                target, arguments=given, expected=Expected(), strict=False
-            )
-        )
-        if isinstance(variant, Exception) or variant.blocking_bug is not None:
-            continue
-        yield Fact("also with", f"{name}={text!r}")
-        for finding in variant.bugs:
-            yield replace(finding, case=", ".join(filter(None, (finding.case, f"{name}={text!r}"))))
-        return
+        variant = _report_with(target, checked, arguments, name, text)
+        if variant is not None and variant.blocking_bug is None:
+            yield Fact("also with", f"{name}={text!r}")
+            yield from variant.bugs
+            return
+
+
+def _report_with(
+    target: type,
+    checked: Callable[..., Report],
+    arguments: Mapping[str, Any],
+    name: str,
+    value: bool | str,
+) -> Report | None:
+    """Return the report on a class with another argument, which the case of each finding names; None if it fails."""
+    given = {**arguments, name: value}
+    report = attempt(lambda: checked(target, arguments=given, expected=Expected(), strict=False))
+    if isinstance(report, Exception):
+        return None
+    cases = [", ".join(filter(None, (it.case, f"{name}={value!r}"))) for it in report.findings]
+    named = zip(report.findings, cases, strict=True)
+    return replace(report, findings=tuple(replace(it, case=case) for it, case in named))
 
 
 def _flags_in_missed_lines(

@@ -59,8 +59,7 @@ def findings_behind(target: Any, report: Report, check: Check) -> tuple[Finding,
         if blocking is None:
             break
         known = {finding.name for finding in report.findings} if _hides(blocking) else set[str]()
-        end = time.process_time() + SEARCH_SECONDS
-        repair = _best(blocking, _repairs(origin, blocking, known, text, file, check, end))
+        repair = _best(blocking, _repairs(origin, blocking, known, text, file, check))
         if repair is None:
             break
         text, file, report = repair
@@ -80,17 +79,12 @@ def _hides(bug: Finding) -> bool:
 
 
 def _repairs(
-    origin: Origin,
-    blocking: Finding,
-    known: set[str],
-    text: str,
-    file: str,
-    check: Check,
-    end: float,
+    origin: Origin, blocking: Finding, known: set[str], text: str, file: str, check: Check
 ) -> Iterator[_Repair]:
     """Yield the repairs with which a check ends otherwise, and that do not look wrong beside the `known` findings."""
     if blocking.place is None or blocking.place.file != file:
         return
+    end = time.process_time() + SEARCH_SECONDS
     remedies = REMEDIES if _hides(blocking) else REPAIRS
     found = candidates(blocking, text, remedies.get(blocking.name, ()))
     for candidate in islice(found, CANDIDATES):

@@ -140,13 +140,19 @@ def _floating_tensors(tree: Any) -> list[Tensor]:
 
 def custom_functions(node: Any) -> Iterator[Any]:
     """Yield the classes of autograd Functions in a graph that are not torch's own."""
+    for it in graph_nodes(node):
+        function = getattr(type(it), "_forward_cls", None)
+        if function is not None and not function.__module__.startswith("torch."):
+            yield function
+
+
+def graph_nodes(node: Any) -> Iterator[Any]:
+    """Yield the nodes of autograd's graph from one of them on, back to its leaves, each once."""
     seen, pending = set(), [node]
     while pending:
         node = pending.pop()
         if node is None or node in seen:
             continue
         seen.add(node)
-        function = getattr(type(node), "_forward_cls", None)
-        if function is not None and not function.__module__.startswith("torch."):
-            yield function
+        yield node
         pending += [parent for parent, _ in node.next_functions]

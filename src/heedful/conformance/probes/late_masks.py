@@ -13,9 +13,9 @@ from heedful.conformance.evidence.masking import APPLYING_OPERATIONS
 from heedful.conformance.evidence.token_weights import weighting_steps
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.softmax import softmax_dimension
+from heedful.conformance.probes.vector_weights import weighted_sum
 from heedful.conformance.recording.dataflow import (
     DIVISIONS,
-    MULTIPLICATIONS,
     PRODUCTS,
     ancestors,
     steps_from_tokens,
@@ -109,68 +109,39 @@ def _are_summed(observation: Observation, chain: Sequence[Step], hiding: Step, d
         return False
     sums = weights.reshape(softmax.shape).sum(dim)
     own = {step.index for step in chain if step.index >= hiding.index}
-    factors = dict[
-        int, list[int]
-    ]()  # the axes along which the weights sum to the same, by the step of a product
-    summing = None
-    for step in steps[hiding.index + 1 :]:
-        inputs = [it.step for it in step.inputs]
-        if step.operation in MULTIPLICATIONS and not own.isdisjoint(inputs):
-            factors[step.index] = _axes_of(observation, step, own, sums)
-        elif step.operation == "sum" and inputs[:1] and inputs[0] in factors:
-            summing = step if set(_summed_axes(step)) & {*factors[inputs[0]]} else summing
-        elif step.operation in PRODUCTS and len(inputs) == 2 and not own.isdisjoint(inputs):
-            summing = step if _sums_weights(observation, step, own, sums) else summing
-    if summing is None:
+    later = steps[hiding.index + 1 :]
+    if not any(_sums_weights(observation, step, own, sums) for step in later):
         return False
+    divisors = (it.step for step in later if step.operation in DIVISIONS for it in step.inputs[1:])
     return not any(
-        step.operation in DIVISIONS
-        and any(
-            it.step is not None and hiding.index in ancestors(steps, steps[it.step])
-            for it in step.inputs[1:]
-        )
-        for step in steps[hiding.index + 1 :]
+        it is not None and hiding.index in ancestors(steps, steps[it]) for it in divisors
     )
 
 
-def _axes_of(observation: Observation, product: Step, own: set[int], sums: Tensor) -> list[int]:
-    """Return the axes, counted from the last one, along which the weights in a multiplication have some sums."""
-    values = (value_of(observation, it) for it in product.inputs if it.step in own)
-    return [
-        axis - value.dim()
-        for value in values
-        if value is not None
-        for axis in range(value.dim())
-        if _are_same(value.sum(axis), sums)
-    ]
-
-
-def _summed_axes(step: Step) -> list[int]:
-    """Return the axes that a step sums over, counted from the last one of its operand."""
-    dims = step.keywords.get("dim", step.keywords.get("axis", [*step.arguments[1:2]]))
-    axes = [dims] if isinstance(dims, int) else [it for it in _flat(dims) if isinstance(it, int)]
-    kept = step.keywords.get("keepdim", False)
-    rank = len(step.shape) + (0 if kept else len(axes))
-    return [axis if axis < 0 else axis - rank for axis in axes]
-
-
-def _flat(dims: object) -> list[object]:
-    nested = dims if isinstance(dims, list | tuple) else [dims]
-    return [it for dim in nested for it in (dim if isinstance(dim, list | tuple) else [dim])]
-
-
 def _sums_weights(observation: Observation, step: Step, own: set[int], sums: Tensor) -> bool:
-    """Check whether a product of two tensors sums over the axis along which weights have some sums."""
-    values = [(it, value) for it in step.inputs if (value := value_of(observation, it)) is not None]
-    product = product_of(step, values) if len(values) == 2 else None
-    for side in (0, 1) if product is not None else ():
-        if product is None or product.sources[side].step not in own:
-            continue
-        operand, letters = (product.left, product.right)[side], product.letters[side]
-        axes = [letters.index(letter) for letter in product.summed]
-        if any(_are_same(operand.sum(axis), sums) for axis in axes):
-            return True
-    return False
+    """Check whether a step sums weights times other values along the axis along which the weights have some sums."""
+    weighted = weighted_sum(observation, step)
+    if weighted is not None:
+        values = [value_of(observation, it) for it in weighted.factors]
+        rank = max((it.dim() for it in values if it is not None), default=0)
+        return any(
+            factor.step in own and value is not None and _are_same(value.sum(axis - rank), sums)
+            for factor, value in zip(weighted.factors, values, strict=True)
+            for axis in weighted.axes
+        )
+    operands = [
+        (it, value) for it in step.inputs if (value := value_of(observation, it)) is not None
+    ]
+    is_product = step.operation in PRODUCTS and len(operands) == 2
+    product = product_of(step, operands) if is_product else None
+    if product is None:
+        return False
+    sides = zip(product.sources, (product.left, product.right), product.letters, strict=True)
+    return any(
+        source.step in own and _are_same(operand.sum(letters.index(letter)), sums)
+        for source, operand, letters in sides
+        for letter in product.summed
+    )
 
 
 def _are_same(one: Tensor, other: Tensor) -> bool:

@@ -7,10 +7,8 @@ from torch import Tensor
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.recording.dataflow import read_by, steps_from_tokens
-from heedful.conformance.recording.differences import differing_entries
-from heedful.conformance.recording.observation import tensor_of
+from heedful.conformance.recording.differences import changed_entries
 from heedful.conformance.recording.source import SourceLine
-from heedful.observation import Step
 
 
 def pooling_line(evidence: Evidence, subject: Subject, keep: Tensor) -> SourceLine | None:
@@ -27,34 +25,24 @@ def pooling_line(evidence: Evidence, subject: Subject, keep: Tensor) -> SourceLi
     inputs = evidence.inputs
     for b, t in (~keep).nonzero().tolist():
         inputs = inputs.changed(b, t)
-    steps = subject.record(evidence.inputs, keep=keep).trace.steps
-    others = subject.record(inputs, keep=keep).trace.steps
+    run, other = subject.record(evidence.inputs, keep=keep), subject.record(inputs, keep=keep)
+    steps = run.trace.steps
     from_tokens = steps_from_tokens(steps)
-    for step, other in zip(steps, others, strict=False):
-        if step.index in from_tokens and T not in step.shape and _differ(step, other):
-            behind = [it.step for it in read_by(step) if it.step in from_tokens]
-            same = (
-                _real_rows_agree(steps[it], others[it], keep) for it in behind if it is not None
-            )
-            return SourceLine.of(step) if behind and all(same) else None
+    for step in steps:
+        changed = changed_entries(run, other, step)
+        if step.index not in from_tokens or T in step.shape or changed is None or not changed.any():
+            continue
+        read = [it.step for it in read_by(step) if it.step in from_tokens and it.step is not None]
+        before = [changed_entries(run, other, steps[index]) for index in read]
+        kept = bool(before) and all(_are_only_padding(it, keep) for it in before)
+        return SourceLine.of(step) if kept else None
     return None
 
 
-def _differ(step: Step, other: Step) -> bool:
-    one, two = tensor_of(step), tensor_of(other)
-    if one is None or two is None or one.shape != two.shape:
+def _are_only_padding(changed: Tensor | None, keep: Tensor) -> bool:
+    """Check whether a result has one axis of sequences and one of tokens, and changed at padded tokens alone."""
+    shape = () if changed is None else tuple(changed.shape)
+    axes = [[axis for axis, size in enumerate(shape) if size == n] for n in keep.shape]
+    if changed is None or any(len(it) != 1 for it in axes):
         return False
-    return bool(differing_entries(one, two).any())
-
-
-def _real_rows_agree(step: Step, other: Step, keep: Tensor) -> bool:
-    """Check whether two results have one axis of sequences and one of tokens, and the same rows of real tokens."""
-    B, T = keep.shape
-    one, two = tensor_of(step), tensor_of(other)
-    if one is None or two is None or one.shape != two.shape:
-        return False
-    if step.shape.count(B) != 1 or step.shape.count(T) != 1:
-        return False
-    axes = step.shape.index(B), step.shape.index(T)
-    rows, others = (it.movedim(axes, (0, 1))[keep] for it in (one, two))
-    return not differing_entries(rows, others).any()
+    return not changed.movedim([axes[0][0], axes[1][0]], [0, 1])[keep].any()

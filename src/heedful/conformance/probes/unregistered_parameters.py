@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.probes.gradient_lines import graph_nodes
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.definitions import attribute_definition
-from heedful.conformance.recording.source import SourceLine, functions_of, parsed
+from heedful.conformance.recording.source import SourceLine, own_functions_of, parsed
 from heedful.conformance.reporting.finding import Finding
 from heedful.shapes import times
 
@@ -67,17 +68,8 @@ def _finding(proof: str, place: SourceLine | None) -> Finding:
 
 def _leaves_behind(output: Tensor) -> list[Tensor]:
     """Return the tensors from which the gradient of an output starts to be accumulated: parameters, as a rule."""
-    pending, seen = [output.grad_fn], set[object]()
-    leaves: list[Tensor] = []
-    while pending:
-        node = pending.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if isinstance(leaf := getattr(node, "variable", None), Tensor):
-            leaves.append(leaf)
-        pending += [earlier for earlier, _ in node.next_functions]
-    return leaves
+    leaves = (getattr(node, "variable", None) for node in graph_nodes(output.grad_fn))
+    return [it for it in leaves if isinstance(it, Tensor)]
 
 
 def _unregistered(module: nn.Module) -> Iterator[tuple[nn.Module, str, set[int], int]]:
@@ -98,7 +90,7 @@ def _unregistered(module: nn.Module) -> Iterator[tuple[nn.Module, str, set[int],
 def _line_making_parameters(evidence: Evidence) -> SourceLine | None:
     """Return the first line of a function that ran, beside constructors, that makes a parameter or a layer."""
     ran = {step.function for step in evidence.baseline.trace}
-    for function in functions_of(evidence.subject.callee):
+    for function in own_functions_of(evidence.subject.callee):
         source = parsed(function)
         if source is None or function.__code__.co_qualname not in ran:
             continue

@@ -23,7 +23,7 @@ TOLERANCE = 1e-6
 CALLED_WEIGHTS: re.Pattern[str] = re.compile(r"att|alpha|weight|score", re.IGNORECASE)
 
 
-class _WeightedSum(NamedTuple):
+class WeightedSum(NamedTuple):
     """A sum of values, each entry of which is multiplied by a weight of its own.
 
     Attributes:
@@ -40,7 +40,7 @@ def vector_weights(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Sum weights of channels, for pairs of tokens or to pool tokens, along the axis of tokens that is summed over."""
     observation, T = evidence.baseline, evidence.inputs.sizes[1]
     for step in observation.trace:
-        weighted = _weighted_sum(observation, step)
+        weighted = weighted_sum(observation, step)
         for factor in () if weighted is None else weighted.factors:
             softmax, weights = _softmax_behind(observation, factor), value_of(observation, factor)
             if weighted is None or softmax is None or weights is None:
@@ -65,7 +65,7 @@ def vector_weights(evidence: Evidence) -> Iterator[Finding | Fact]:
                 return
 
 
-def _pools(observation: Observation, weighted: _WeightedSum, softmax: Step) -> bool:
+def _pools(observation: Observation, weighted: WeightedSum, softmax: Step) -> bool:
     """Check whether a sum pools values by what the code calls their weights, one for each channel of each token.
 
     Classes of tokens may be weighed by other weights, which sum to 1 over the tokens.
@@ -78,14 +78,14 @@ def _pools(observation: Observation, weighted: _WeightedSum, softmax: Step) -> b
     return same_shape and not by_others and CALLED_WEIGHTS.search(softmax.name) is not None
 
 
-def _weighted_sum(observation: Observation, step: Step) -> _WeightedSum | None:
+def weighted_sum(observation: Observation, step: Step) -> WeightedSum | None:
     """Return a step as a sum of products entry by entry: an einsum of equal axes, or the sum of a multiplication."""
     if step.operation == "einsum" and len(step.inputs) == 2 and isinstance(step.arguments[0], str):
         inputs, _, out = step.arguments[0].replace(" ", "").partition("->")
         left, _, right = inputs.partition(",")
         if left != right or "." in left:
             return None
-        return _WeightedSum(step.inputs, tuple(i for i, it in enumerate(left) if it not in out))
+        return WeightedSum(step.inputs, tuple(i for i, it in enumerate(left) if it not in out))
     source = next(iter(step.inputs), None)
     if step.operation != "sum" or source is None or source.step is None:
         return None
@@ -99,7 +99,7 @@ def _weighted_sum(observation: Observation, step: Step) -> _WeightedSum | None:
         if any(_equal(value.sum(axis, keepdim=kept), result) for kept in (False, True))
     )
     axis = next(axes, None)
-    return None if axis is None else _WeightedSum(product.inputs, (axis,))
+    return None if axis is None else WeightedSum(product.inputs, (axis,))
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
