@@ -55,6 +55,8 @@ def test_a_mask_after_the_softmax_is_named_on_its_line(tmp_path, old, new, line)
     [
         (LATE, ""),
         (LATE, LATE + "        weights = weights / weights.sum(-1, keepdim=True)\n"),
+        (LATE, LATE + "        weights = weights * (1 / weights.sum(-1, keepdim=True))\n"),
+        (").sum(2)", ").sum(1)"),  # over another axis, which is another bug
         ("weights * others", "weights * (self.gate(x) > 0).mT"),  # the tokens choose
         ("weights * others", "weights * (torch.arange(x.shape[1]) < 4)[:, None]"),  # whole rows
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,6 +30,22 @@ from heedful.shapes import times
 TOLERANCE = 1e-4
 
 
+class _Hiding(NamedTuple):
+    """A step that sets some weights of a softmax to 0.
+
+    Attributes:
+        step: The step.
+        sums: The sums of all weights along the dimension of the softmax, after the step.
+        partial: Those of which the step has left some weights, and set others to 0.
+        count: The number of weights that it sets to 0.
+    """
+
+    step: Step
+    sums: Tensor
+    partial: Tensor
+    count: int
+
+
 @probe("mask-after-softmax")
 def late_masks(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Sum weights that a mask sets to 0 after a softmax without queries: where some are left, the sum must be 1.
@@ -43,49 +60,35 @@ def late_masks(evidence: Evidence) -> Iterator[Finding | Fact]:
         if dim is None or softmax.index in known:
             continue
         chain = list(weighting_steps(observation, softmax))
-        hiding = _hiding_step(chain, dim, from_tokens)
-        if hiding is None or not _are_summed(observation, chain, hiding, dim):
+        hiding = _find_hiding(chain, dim, from_tokens)
+        if hiding is None or not _are_summed(observation, chain, hiding):
             continue
-        sums, count = _sums(chain, hiding, dim)
+        worst = hiding.partial[(hiding.partial - 1).abs().argmax()]
         proof = (
-            f"{count} of the weights {times(softmax.shape)} are set to 0 after the softmax, so some of them sum to "
-            f"{sums[(sums - 1).abs().argmax()]:.3g}, not to 1."
+            f"{hiding.count} of the weights {times(softmax.shape)} are set to 0 after the softmax, so some of them sum "
+            f"to {worst:.3g}, not to 1."
         )
-        case = f"softmax along dimension {dim}"
-        yield Finding("mask-after-softmax", "bug", proof, case, SourceLine.of(hiding))
+        case, place = f"softmax along dimension {dim}", SourceLine.of(hiding.step)
+        yield Finding("mask-after-softmax", "bug", proof, case, place)
         return
 
 
-def _hiding_step(chain: Sequence[Step], dim: int, from_tokens: set[int]) -> Step | None:
+def _find_hiding(chain: Sequence[Step], dim: int, from_tokens: set[int]) -> _Hiding | None:
     """Return the step after a softmax that sets some weights of a sum to 0, by a mask that no token decides about."""
-    own = {step.index for step in chain}
+    own, before = {step.index for step in chain}, tensor_of(chain[0])
     for step in chain[1:]:
-        beside = [it.step for it in step.inputs if it.step not in own]
-        if step.operation not in APPLYING_OPERATIONS or not from_tokens.isdisjoint(beside):
+        beside, after = [it.step for it in step.inputs if it.step not in own], tensor_of(step)
+        by_tokens = not from_tokens.isdisjoint(beside)
+        if step.operation not in APPLYING_OPERATIONS or by_tokens:
             continue
-        if len(_sums(chain, step, dim)[0]):
-            return step
+        if before is None or after is None or not _have_same_axes(step, chain[0]):
+            continue
+        after = after.reshape(before.shape)
+        hidden, sums = (after == 0) & (before != 0), after.sum(dim)
+        partial = sums[hidden.any(dim) & (after != 0).any(dim)]
+        if (partial - 1).abs().gt(TOLERANCE).any():
+            return _Hiding(step, sums, partial, int(hidden.sum()))
     return None
-
-
-def _sums(chain: Sequence[Step], hiding: Step, dim: int) -> tuple[Tensor, int]:
-    """Return the sums over some weights that are not 1, where a step sets others to 0, and how many it sets to 0.
-
-    There are none if a later step makes the sums 1 again.
-    """
-    softmax, none = chain[0], (torch.empty(0), 0)
-    before, after = tensor_of(softmax), tensor_of(hiding)
-    if before is None or after is None or not _have_same_axes(hiding, softmax):
-        return none
-    after = after.reshape(before.shape)
-    hidden = (after == 0) & (before != 0)
-    partly = hidden.any(dim) & (after != 0).any(dim)
-    final = (tensor_of(step) for step in chain if step.index >= hiding.index)
-    for value in (it for it in final if it is not None and it.numel() == before.numel()):
-        sums = value.reshape(before.shape).sum(dim)[partly]
-        if not len(sums) or (sums - 1).abs().le(TOLERANCE).all():
-            return none
-    return after.sum(dim)[partly], int(hidden.sum())
 
 
 def _have_same_axes(step: Step, other: Step) -> bool:
@@ -94,28 +97,18 @@ def _have_same_axes(step: Step, other: Step) -> bool:
     return axes == others
 
 
-def _are_summed(observation: Observation, chain: Sequence[Step], hiding: Step, dim: int) -> bool:
+def _are_summed(observation: Observation, chain: Sequence[Step], hiding: _Hiding) -> bool:
     """Check whether weights multiply other values, are summed with them along their own axis, and no sum divides them.
 
-    Args:
-        observation: The run.
-        chain: The steps that compute weights from those of a softmax, including it.
-        hiding: The step of the chain that sets weights to 0.
-        dim: The dimension of the softmax.
+    They still have the sums that the hiding step left: no step in between has normalised them again.
     """
-    steps = observation.trace.steps
-    softmax, weights = tensor_of(chain[0]), tensor_of(hiding)
-    if softmax is None or weights is None:
-        return False
-    sums = weights.reshape(softmax.shape).sum(dim)
-    own = {step.index for step in chain if step.index >= hiding.index}
-    later = steps[hiding.index + 1 :]
-    if not any(_sums_weights(observation, step, own, sums) for step in later):
+    steps, start = observation.trace.steps, hiding.step.index
+    own = {step.index for step in chain if step.index >= start}
+    later = steps[start + 1 :]
+    if not any(_sums_weights(observation, step, own, hiding.sums) for step in later):
         return False
     divisors = (it.step for step in later if step.operation in DIVISIONS for it in step.inputs[1:])
-    return not any(
-        it is not None and hiding.index in ancestors(steps, steps[it]) for it in divisors
-    )
+    return not any(it is not None and start in ancestors(steps, steps[it]) for it in divisors)
 
 
 def _sums_weights(observation: Observation, step: Step, own: set[int], sums: Tensor) -> bool:
