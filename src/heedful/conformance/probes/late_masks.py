@@ -37,13 +37,13 @@ class _Hiding(NamedTuple):
         step: The step.
         sums: The sums of all weights along the dimension of the softmax, after the step.
         partial: Those of which the step has left some weights, and set others to 0.
-        count: The number of weights that it sets to 0.
+        hidden: The number of weights that it sets to 0.
     """
 
     step: Step
     sums: Tensor
     partial: Tensor
-    count: int
+    hidden: int
 
 
 @probe("mask-after-softmax")
@@ -65,7 +65,7 @@ def late_masks(evidence: Evidence) -> Iterator[Finding | Fact]:
             continue
         worst = hiding.partial[(hiding.partial - 1).abs().argmax()]
         proof = (
-            f"{hiding.count} of the weights {times(softmax.shape)} are set to 0 after the softmax, so some of them sum "
+            f"{hiding.hidden} of the weights {times(softmax.shape)} are set to 0 after the softmax, so some of them sum "
             f"to {worst:.3g}, not to 1."
         )
         case, place = f"softmax along dimension {dim}", SourceLine.of(hiding.step)
