@@ -65,8 +65,8 @@ def late_masks(evidence: Evidence) -> Iterator[Finding | Fact]:
             continue
         worst = hiding.partial[(hiding.partial - 1).abs().argmax()]
         proof = (
-            f"{hiding.hidden} of the weights {times(softmax.shape)} are set to 0 after the softmax, so some of them sum "
-            f"to {worst:.3g}, not to 1."
+            f"{hiding.hidden} of the weights {times(softmax.shape)} are set to 0 after the softmax, so some of them "
+            f"sum to {worst:.3g}, not to 1."
         )
         case, place = f"softmax along dimension {dim}", SourceLine.of(hiding.step)
         yield Finding("mask-after-softmax", "bug", proof, case, place)
