@@ -76,6 +76,17 @@ class ProjectedStateAsQuery(StateAsQuery):
         return super().forward(self.q(state), self.k(keys), self.v(values))
 
 
+class SelfAttention(StatesAsKeysAlone):
+    """Projects the tokens of one sequence."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(d_model, d_model) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self.q(x), self.k(x), self.v(x))
+
+
 class StatedScale(ProjectedKeys):
     """Multiplies the scores by a number that whoever builds it has to state."""
 
@@ -112,6 +123,15 @@ def test_a_scale_that_the_check_has_guessed_is_no_bug() -> None:
 
 def test_products_divided_by_the_number_of_keys_are_a_design() -> None:
     assert not check(Averaged).bugs
+
+
+@pytest.mark.parametrize(("scale", "bugs"), [(1.0, ["scale-missing"]), (8**-0.5, [])])
+def test_the_scale_of_the_weights_is_not_that_of_the_biases(scale, bugs) -> None:
+    attention = SelfAttention(8)
+    with torch.no_grad():
+        attention.q.weight *= scale
+        attention.q.bias *= 0.1
+    assert [finding.name for finding in check(attention).bugs] == bugs
 
 
 def levels(definition: type[nn.Module]) -> list[str]:

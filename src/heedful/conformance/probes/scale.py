@@ -90,7 +90,7 @@ def scale(evidence: Evidence) -> Iterator[Finding | Fact]:
         wrong = abs(used.factor - D**-0.5) > TOLERANCE * D**-0.5
         if summed and used.formula not in MISTAKEN:
             continue  # a sum of several products may need another scale
-        if wrong and D > 1 and not _is_intended(evidence, index, attention, used.factor):
+        if wrong and D > 1 and not _is_intended(evidence, index, attention, other, used.factor):
             yield _finding(evidence, observation, attention, used, is_sum=summed)
             return
 
@@ -177,11 +177,16 @@ def _formula(scale: float, D: int, attention: RecordedAttention, evidence: Evide
 
 
 def _is_intended(
-    evidence: Evidence, index: int, attention: RecordedAttention, scale: float
+    evidence: Evidence,
+    index: int,
+    attention: RecordedAttention,
+    other: RecordedAttention,
+    scale: float,
 ) -> bool:
     """Check whether a scale other than 1/√head_dim is right.
 
-    It is, if queries and keys are normalised, or if the factor is part of a projection's weights.
+    It is, if queries and keys are normalised, or if the factor is part of a projection's weights. Two runs differ
+    by the weights alone; the vectors of short tokens are hardly more than the biases.
     """
     if index < len(evidence.attentions):  # at full length, where the ε of a norm does not matter
         full = evidence.attentions[index]
@@ -192,9 +197,11 @@ def _is_intended(
             return True
     if abs(scale - 1) > TOLERANCE:
         return False
-    query_norms, key_norms = attention.query.norm(dim=-1), attention.key.norm(dim=-1)
-    D = attention.query.shape[-1]
-    return (query_norms.mean() / key_norms.mean()).item() < 1.3 * D**-0.5
+    query, key = attention.query - other.query, attention.key - other.key
+    if not query.any():  # the queries are the same in both runs, as latents are
+        query, key = attention.query, attention.key
+    ratio = query.norm(dim=-1).mean() / key.norm(dim=-1).mean()
+    return ratio.item() < 1.3 * attention.query.shape[-1] ** -0.5
 
 
 def _is_normalised_vector(observation: Observation, operand: Tensor, source: Source) -> bool:
