@@ -76,6 +76,21 @@ class ProjectedStateAsQuery(StateAsQuery):
         return super().forward(self.q(state), self.k(keys), self.v(values))
 
 
+class Memories(nn.Module):
+    """Compares an embedded question with embedded sentences (Sukhbaatar et al. 2015)."""
+
+    def __init__(self, vocab_size: int, d_model: int) -> None:
+        super().__init__()
+        self.question, self.keys, self.values = (
+            nn.Embedding(vocab_size, d_model) for _ in range(3)
+        )
+
+    def forward(self, memories: Tensor, question: Tensor) -> Tensor:
+        query = self.question(question).sum(dim=1, keepdim=True)
+        weights = (query @ self.keys(memories).sum(dim=2).mT).softmax(dim=-1)
+        return (weights @ self.values(memories).sum(dim=2)).squeeze(1)
+
+
 class SelfAttention(StatesAsKeysAlone):
     """Projects the tokens of one sequence."""
 
@@ -132,6 +147,11 @@ def test_the_scale_of_the_weights_is_not_that_of_the_biases(scale, bugs) -> None
         attention.q.weight *= scale
         attention.q.bias *= 0.1
     assert [finding.name for finding in check(attention).bugs] == bugs
+
+
+def test_an_embedded_question_needs_no_scale() -> None:
+    ids = [torch.randint(1, 30, shape) for shape in ((3, 6, 5), (3, 4))]
+    assert not check(Memories(30, 8), example=tuple(ids)).bugs
 
 
 def levels(definition: type[nn.Module]) -> list[str]:

@@ -222,8 +222,8 @@ def _is_free(
     scores or multiplies them (Raffel et al. 2020), or tanh bounds them (Lu et al. 2016); and where the constructor
     takes the number, or has turned the scale off. No scale at all is needed between projections by convolutions
     (Wang et al. 2018), between projected and plain tokens, where one tensor is both keys and values or plain tokens
-    meet one plain query (Luong et al. 2015), where one projection makes queries and keys (Chen et al. 2017), and where
-    the code says so in words.
+    meet one plain query (Luong et al. 2015, Sukhbaatar et al. 2015), where one projection makes queries and keys
+    (Chen et al. 2017), and where the code says so in words.
     """
     module = evidence.subject.module
     paths = [
@@ -248,7 +248,7 @@ def _is_free(
                 or _keys_are_values(observation, attention)
                 or any(SCALES.search(attribute) for _, attribute in unmet_conditions(module))
                 or _has_no_scale(module)
-                or _is_one_plain_query(observation, attention)
+                or _is_one_plain_query(paths, attention)
             )
         )
         or FREE.search(prose_about(evidence.subject.callee)) is not None
@@ -281,11 +281,11 @@ def _keys_are_values(observation: Observation, attention: RecordedAttention) -> 
     return key == value != query and (key.kind == "input" or is_step)
 
 
-def _is_one_plain_query(observation: Observation, attention: RecordedAttention) -> bool:
-    """Check whether one vector for each sequence, such as a state, is compared with keys that are given, too."""
-    sources = (attention.query_source, attention.key_source)
-    given = [behind_views(observation.trace.steps, it).kind == "input" for it in sources]
-    return all(given) and attention.query.shape[1] == 1 < attention.key.shape[1]
+def _is_one_plain_query(paths: Sequence[Sequence[Step]], attention: RecordedAttention) -> bool:
+    """Check whether one vector for each sequence, such as a state, is compared with keys, and nothing projects them."""
+    projections = (it for path in paths for it in path if is_projection(it))
+    plain = all(it.operation == "embedding" for it in projections)
+    return plain and attention.query.shape[1] == 1 < attention.key.shape[1]
 
 
 def _is_bounded(attention: RecordedAttention) -> bool:

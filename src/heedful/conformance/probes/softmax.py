@@ -275,10 +275,10 @@ def _are_ones(sums: Tensor) -> bool:
 def _changed_after_softmax(attention: RecordedAttention) -> Finding | None:
     """Return a finding if the softmax's weights are right, but those that meet the values are not."""
     softmax, outside = attention.softmax_step, attention.empty_slot_weight
-    rounded = TOLERANCES.get(attention.weights.dtype, TOLERANCE)  # before they are cast back
+    rounded = _rounding(attention.weights.dtype)  # before they are cast back
     if (
         softmax is None
-        or _is_normalised(attention.applied_weights, outside, max(TOLERANCE, rounded))
+        or _is_normalised(attention.applied_weights, outside, rounded)
         or not _is_normalised(attention.weights, outside)
     ):
         return None
@@ -317,12 +317,18 @@ def _is_normalised(
     Args:
         weights: (…, Tq, Tk).
         outside: (…, Tq), the weight on slots that hold no token; it counts in the sum.
-        tolerance: The difference from 1 that rounding may cause.
+        tolerance: The difference from 1 that is allowed, beside that of the weights' own dtype.
     """
     sums = weights.sum(-1) + outside
+    tolerance = max(tolerance, _rounding(weights.dtype))
     sums = sums[(weights != 0).any(-1) & sums.isfinite()]
     positive = (weights >= -TOLERANCE)[weights.isfinite()].all()
     return bool((sums - 1).abs().le(tolerance).all() and positive)
+
+
+def _rounding(dtype: torch.dtype) -> float:
+    """Return the difference from 1 that the rounding to a dtype may cause in the sum of a row of weights."""
+    return max(TOLERANCE, TOLERANCES.get(dtype, TOLERANCE))
 
 
 def _worst_sum(weights: Tensor) -> float:
