@@ -99,6 +99,14 @@ def test_a_block_that_keeps_projections_from_training_is_a_bug(tmp_path):
 
 
 CORRECT_GRADIENTS = {
+    "values rounded straight through": (
+        SPLIT_VALUE,
+        SPLIT_VALUE + "        value = value + (value.round() - value).detach()\n",
+    ),
+    "values rounded straight through, in another order": (
+        SPLIT_VALUE,
+        SPLIT_VALUE + "        value = value.round() - value.detach() + value\n",
+    ),
     "the largest score subtracted": (
         SOFTMAX,
         "        scores = scores - scores.amax(-1, keepdim=True).detach()\n" + SOFTMAX,

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any, get_type_hints
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from heedful.conformance.calling import names
 from heedful.conformance.calling.conventional import (
@@ -340,7 +340,9 @@ def _values(
             sizes = conventional[names.VOCABULARY_SIZES[0]], conventional[names.WIDTHS[0]]
             values[name] = nn.Embedding(*sizes)
         elif _is_configuration(name, hints.get(name)) or (
-            name in read and value_by_name(name, conventional) is None
+            name in read
+            and hints.get(name) is not Tensor
+            and value_by_name(name, conventional) is None
         ):
             fields = (*read.get(name, ()), *read.get("config", ()))
             guessed = {field: value_by_name(field, conventional) for field in fields}

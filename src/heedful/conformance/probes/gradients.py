@@ -24,6 +24,7 @@ from heedful.conformance.probes.gradient_lines import (
 )
 from heedful.conformance.probes.no_grad_blocks import HeldBlocks
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.probes.weighting_causes import ADDITIONS
 from heedful.conformance.recording.dataflow import CHOICES
 from heedful.conformance.recording.observation import value_of
 from heedful.conformance.recording.source import SourceLine, parsed_file
@@ -78,6 +79,9 @@ def gradient(evidence: Evidence) -> Iterator[Finding | Fact]:
     if by_difference == 0 and any(it.operation in CHOICES for it in evidence.baseline.trace):
         yield Fact("gradients", "straight through a choice, which has no derivative of its own")
         return
+    if _keeps_a_gradient(evidence.baseline.trace.steps):
+        yield Fact("gradients", "straight through a rounded copy, whose difference is detached")
+        return
     if _is_right_but_for_maxima(evidence, names):
         yield Fact("gradients", "a maximum that is subtracted is detached")
         return
@@ -120,6 +124,31 @@ def _is_right_for_float32(evidence: Evidence, name: str, derivative: float) -> b
     precision = PRECISIONS[torch.float32]
     by_difference = _derivative_by_difference(evidence, [name], precision.step)
     return _is_close(derivative, by_difference, abs(derivative), precision)
+
+
+def _keeps_a_gradient(steps: Sequence[Step]) -> bool:
+    """Check whether a tensor takes the values of another one and keeps its gradient (Bengio et al. 2013).
+
+    That is x + (rounded - x).detach(), or rounded - x.detach() + x.
+    """
+
+    def step_of(source: Source) -> Step | None:
+        return None if source.step is None else steps[source.step]
+
+    def behind_cut(source: Source) -> Source:
+        cut = step_of(source)
+        return cut.inputs[0] if cut is not None and cut.operation == "detach" else source
+
+    for total in (it for it in steps if it.operation in ADDITIONS):
+        for source in total.inputs:
+            difference = step_of(behind_cut(source))
+            if difference is None or difference.operation != "sub" or len(difference.inputs) < 2:
+                continue
+            subtracted = difference.inputs[1]
+            is_cut = behind_cut(source) != source or behind_cut(subtracted) != subtracted
+            if is_cut and behind_cut(subtracted) in total.inputs:
+                return True
+    return False
 
 
 def _is_right_but_for_maxima(evidence: Evidence, names: Sequence[str]) -> bool:
