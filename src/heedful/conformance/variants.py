@@ -1,6 +1,7 @@
-"""Check a class again with a flag of its constructor the other way round, where the flag kept lines from running.
+"""Check a class again with another argument of its constructor, where the default kept something from being checked.
 
-A class that cannot be called as it was built is checked with another choice, too.
+That is a flag that kept lines from running, a window that is wider than every sequence of the check, or a choice with
+which the class cannot be called.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from heedful.conformance.calling import names
 from heedful.conformance.calling.construction import unstated_parameters
+from heedful.conformance.calling.conventional import WINDOW
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.evidence.expectations import Expected
 from heedful.conformance.probes.causality import causality
+from heedful.conformance.probes.sequence_lengths import LENGTHS
 from heedful.conformance.recording.source import names_in, parsed, texts_compared
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.conformance.reporting.report import Report
@@ -24,6 +28,8 @@ NOT_COUNTED = (*causality.finds, "crashes")
 """Findings that may be meant, or be mended by other arguments: a flag may decide whether a target is causal."""
 CERTAIN = ("undefined-or-global-name", "dropout-in-eval", "parameter-not-registered")
 """Findings that are bugs whatever else is meant with the flag."""
+OF_LENGTHS = ("crashes", "length-dependent")
+"""Findings that a narrow window may cause because the number of tokens has to be a multiple of it."""
 MAX_FLAGS = 2  # each takes as long as the first check
 MAX_CHOICES = 3  # of which most that cannot be called fail as fast as the first
 
@@ -31,11 +37,11 @@ MAX_CHOICES = 3  # of which most that cannot be called fail as fast as the first
 def answers_of_variants(
     target: type, report: Report, checked: Callable[..., Report], arguments: Mapping[str, Any]
 ) -> Iterator[Finding | Fact]:
-    """Yield the bugs that a class has only if one of its flags is the other way round, and the flags that were tried.
+    """Yield the bugs that a class has only with another argument, and the arguments that were tried.
 
-    Most are suspicious alone, because flags may exclude one another. What the user states is of the class as it is, and
-    not of these. What cannot be called then, or raises an exception, may need other arguments, too: it stays among the
-    lines that never ran.
+    Most that a flag causes are suspicious alone, because flags may exclude one another. What the user states is of the
+    class as it is, and not of these. What cannot be called then, or raises an exception, may need other arguments, too:
+    it stays among the lines that never ran.
 
     Args:
         target: The class.
@@ -45,16 +51,20 @@ def answers_of_variants(
     """
     known = {(it.name, it.place) for it in report.findings}
     yield from _answers_of_other_choices(target, report, checked, arguments)
-    for name, flag in list(_flags_in_missed_lines(target, report, arguments))[:MAX_FLAGS]:
-        variant = _report_with(target, checked, arguments, name, flag)
+    flags = list(_flags_in_missed_lines(target, report, arguments))[:MAX_FLAGS]
+    for name, value in (*flags, *_narrow_windows(target, arguments)):
+        variant = _report_with(target, checked, arguments, name, value)
         if variant is None:
             continue
-        yield Fact("also with", f"{name}={flag}")
+        is_flag = isinstance(value, bool)
+        yield Fact("also with", f"{name}={value}")
         for finding in variant.bugs:
-            if finding.name in NOT_COUNTED or (finding.name, finding.place) in known:
+            if finding.name in (NOT_COUNTED if is_flag else OF_LENGTHS):
+                continue
+            if (finding.name, finding.place) in known:
                 continue
             known.add((finding.name, finding.place))
-            level = "bug" if finding.name in CERTAIN else "suspicious"
+            level = "suspicious" if is_flag and finding.name not in CERTAIN else "bug"
             yield replace(finding, level=level)
 
 
@@ -82,7 +92,7 @@ def _report_with(
     checked: Callable[..., Report],
     arguments: Mapping[str, Any],
     name: str,
-    value: bool | str,
+    value: bool | int | str,
 ) -> Report | None:
     """Return the report on a class with another argument, which the case of each finding names; None if it fails."""
     given = {**arguments, name: value}
@@ -107,3 +117,11 @@ def _flags_in_missed_lines(
     for name, parameter in inspect.signature(target).parameters.items():
         if name in read and name not in arguments and isinstance(parameter.default, bool):
             yield name, not parameter.default
+
+
+def _narrow_windows(target: type, arguments: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """Yield the windows of a constructor that are wider by default than every sequence of the check, made narrow."""
+    for name, parameter in inspect.signature(target).parameters.items():
+        is_wide = type(parameter.default) is int and parameter.default > max(LENGTHS)
+        if name in names.WINDOWS and name not in arguments and is_wide:
+            yield name, WINDOW

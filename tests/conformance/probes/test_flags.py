@@ -6,6 +6,7 @@ import pytest
 from attentions_with_caches import written
 
 from heedful import check
+from heedful.conformance.reporting.finding import Fact
 
 HEAD = """
 import torch
@@ -242,6 +243,35 @@ def test_a_cache_that_a_flag_allows_is_checked_with_the_flag(tmp_path):
     assert not found_in(tmp_path, CACHED)
     bug = found_in(tmp_path, CACHED.replace("1 + keys - queries", "1"))["causal-alignment"]
     assert (bug.level, "triu(1)" in bug.place.source) == ("bug", True)
+
+
+WINDOWED = (
+    HEAD
+    + """
+    def __init__(self, dim=16, sliding_window=512):
+        super().__init__()
+        self.sliding_window = sliding_window
+        self.q, self.k, self.v = (nn.Linear(dim, dim) for _ in range(3))
+
+    def forward(self, x):
+        scores = self.q(x) @ self.k(x).mT * x.shape[-1] ** -0.5
+        places = torch.arange(x.shape[1])
+        before = places[:, None] - places
+        hidden = (before < 0) | (before >= self.sliding_window)
+        return scores.masked_fill(hidden, float("-inf")).softmax(-1) @ self.v(x)
+"""
+)
+
+
+def test_a_window_wider_than_every_sequence_is_made_narrow(tmp_path):
+    with written(tmp_path, WINDOWED) as target:
+        report = check(target)
+    assert not report.bugs
+    assert Fact("also with", "sliding_window=5") in report.facts
+    wide = WINDOWED.replace(" | (before >= self.sliding_window)", "")
+    bug = found_in(tmp_path, wide)["window-missing"]
+    assert bug.level == "bug"
+    assert "sliding_window=5" in bug.case
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,34 @@ class Attention(nn.Module):
 """
 
 
+# Rotates by one angle for each head, which is an angle for each token if there are as many heads.
+ANGLES = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+class Attention(nn.Module):
+    def __init__(self, dim, heads=8):
+        super().__init__()
+        self.heads = heads
+        self.qkv, self.out = nn.Linear(dim, 3 * heads * 4), nn.Linear(heads * 4, dim)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, 4)).unbind(2)
+        angles = torch.arange(q.shape[-2], dtype=x.dtype)[:, None, None]
+        q, k = (torch.cat([t * angles.cos(), t * angles.sin()], -1).transpose(1, 2) for t in (q, k))
+        return self.out(F.scaled_dot_product_attention(q, k, v.transpose(1, 2)).transpose(1, 2).flatten(2))
+"""
+
+
+def test_as_many_tokens_as_heads_are_not_the_only_right_length(tmp_path):
+    with written(tmp_path, ANGLES) as target:
+        found = {it.name: it for it in check(target).bugs}
+    assert "q, k = (torch.cat" in found["length-dependent"].place.source
+    with written(tmp_path, ANGLES.replace("q.shape[-2]", "q.shape[1]")) as target:
+        assert "length-dependent" not in {it.name for it in check(target).findings}
+
+
 @pytest.mark.parametrize("bug", BUGS)
 def test_dependence_on_lengths_is_found(tmp_path, bug):
     assert_bug(tmp_path, "length-dependent", *BUGS[bug])

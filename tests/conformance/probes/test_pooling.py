@@ -120,7 +120,28 @@ class Attention(nn.Module):
         return (weights * class_weights).sum(1)
 """
 
+# A summary of the tokens in each head, which all tokens are multiplied by (Wu et al. 2021).
+SUMMARIES = """
+import torch
+from torch import nn
+
+class Attention(nn.Module):
+    def __init__(self, dim, num_heads=4):
+        super().__init__()
+        self.num_heads = num_heads
+        self.query, self.key, self.combine = (nn.Linear(dim, dim) for _ in range(3))
+        self.score = nn.Linear(dim, num_heads)
+
+    def forward(self, x):
+        query = self.query(x)
+        weights = self.score(query).softmax(dim=1)
+        heads = query.unflatten(-1, (self.num_heads, -1))
+        summary = torch.einsum("bth,bthd->bhd", weights, heads).flatten(1)
+        return self.combine(self.key(x) * summary[:, None])
+"""
+
 WRONG = [
+    ("softmax-wrong-dim", SUMMARIES, "dim=1", "dim=-1", "dim=-1"),
     ("mask-fill-too-small", DOCUMENT, 'float("-inf")', "1e-9", "masked_fill"),
     (
         "mask-fill-too-small",
@@ -147,7 +168,9 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("source", [DOCUMENT, UTTERANCE, PAIRS, SUMMARY, FEATURES, CLASSES])
+@pytest.mark.parametrize(
+    "source", [DOCUMENT, UTTERANCE, PAIRS, SUMMARY, FEATURES, CLASSES, SUMMARIES]
+)
 def test_a_row_for_each_sequence_is_no_bug(tmp_path, source):
     with written(tmp_path, source) as target:
         assert [finding for finding in findings(target) if finding.level == "bug"] == []

@@ -33,6 +33,33 @@ def test_an_unused_projection_is_found(tmp_path, bug):
     assert_bug(tmp_path, "projection-unused", *BUGS[bug])
 
 
+MERGED = """
+import torch
+from torch import nn
+
+class Attention(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        self.qkv, self.mixed = nn.Linear(d_model, 3 * d_model), nn.Linear(d_model, d_model)
+        self.gate = nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        mixed = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v
+        return self.gate(x).sigmoid() * mixed
+"""
+
+
+def test_a_layer_of_the_name_of_a_variable_is_there_to_be_used(tmp_path):
+    with written(tmp_path, MERGED) as target:
+        (bug,) = check(target).bugs
+    assert (bug.name, bug.place.source.split()[0]) == ("projection-unused", "mixed")
+    with written(tmp_path, MERGED.replace("* mixed\n", "* self.mixed(mixed)\n")) as target:
+        assert not check(target).bugs
+    with written(tmp_path, MERGED.replace("self.mixed", "self.other")) as target:
+        assert not check(target).bugs
+
+
 PACKED = CORRECT.replace(
     CORRECT[CORRECT.index("        query = ") : CORRECT.index("        scores = ")],
     "        query, key, value = (self.split(part) for part in self.packed(x).chunk(3, -1))\n",

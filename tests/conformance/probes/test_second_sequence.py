@@ -88,6 +88,43 @@ def test_the_mask_of_a_second_sequence_is_checked(tmp_path, name, source, old, n
     assert line in bug.place.source
 
 
+# Takes the keys and the values of the source as a pair, which the check does not pad.
+PAIRED = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+class Products(nn.Module):
+    def forward(self, query, key, value, padding_mask=None):
+        scores = query @ key.mT * query.shape[-1] ** -0.5
+        if padding_mask is not None:
+            scores = scores.masked_fill(padding_mask[:, None], float("-inf"))
+        return scores.softmax(-1) @ value
+
+class Attention(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        self.query, self.attention = nn.Linear(d_model, d_model), Products()
+
+    def forward(self, x, memory, memory_mask=None):
+        '''memory: the pair of keys and values, each (B, S, d_model). memory_mask: (B, S), True at padding.'''
+        keys, values = memory
+        return x + self.attention(self.query(x), keys, values, memory_mask)
+"""
+
+
+@pytest.mark.parametrize("mask", ["memory_mask", "encoder_padding_mask"])
+def test_a_mask_that_is_never_read_is_named_where_it_is_not_passed_on(tmp_path, mask):
+    source, call = PAIRED.replace("memory_mask", mask), f"values, {mask})"
+    assert source.count(call) == 1
+    with written(tmp_path, source.replace(call, "values)")) as target:
+        (bug,) = check(target).bugs
+    assert bug.name == "mask-unused"
+    assert "self.attention(" in bug.place.source
+    with written(tmp_path, source) as target:
+        assert not check(target).bugs
+
+
 @pytest.mark.parametrize("source", [LAYER, COMMENTED])
 def test_the_padding_of_a_second_sequence_is_no_leak_of_the_first(tmp_path, source):
     with written(tmp_path, source) as target:

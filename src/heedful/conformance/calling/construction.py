@@ -42,6 +42,7 @@ from heedful.conformance.recording.source import fields_read, texts_compared
 from heedful.errors import ArgumentError
 
 LARGE = 1024  # a default width from which on a module is too large for a check
+HEAVY = 2**21  # the squared widths of all layers from which on it is too large, too
 OWN_FAULT: re.Pattern[str] = re.compile(
     r"^\w+\.__init__\(\) (missing \d|got an unexpected keyword)|\bfloat\b.*\b(int|integer)|\bint.*\bfloat\b"
 )
@@ -168,7 +169,10 @@ def _small_sizes(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[
         known = name if name in SIZES else similar_name(name)
         if type(parameter.default) is int and name not in arguments and known in SIZES:
             sizes[name] = parameter.default
-    if max(sizes.values(), default=0) < LARGE:
+    defaults = ((name, it.default) for name, it in inspect.signature(cls).parameters.items())
+    layers = [it for name, it in defaults if type(it) is int and name in names.LAYERS]
+    width = max(sizes.values(), default=0)
+    if width < LARGE and width**2 * max(layers, default=1) < HEAVY:
         return {}
     return {name: value_by_name(name, conventional) for name in sizes}
 

@@ -27,7 +27,7 @@ from heedful.conformance.calling.construction import (
 )
 from heedful.conformance.calling.convention import CallingConvention, VisibleKeys
 from heedful.conformance.calling.conventional import OTHER_WIDTHS, WIDTH
-from heedful.conformance.calling.discovery import find_convention
+from heedful.conformance.calling.discovery import SEARCH_SECONDS, find_convention
 from heedful.conformance.calling.examples import find_example_convention
 from heedful.conformance.calling.exceptions import attempt, exits_as_errors, raising_line
 from heedful.conformance.calling.failures import (
@@ -53,6 +53,7 @@ from heedful.conformance.calling.masks import find_masks
 from heedful.conformance.calling.max_length import find_max_length
 from heedful.conformance.calling.recurrent import recurrent_layers
 from heedful.conformance.calling.target import Target, TargetError, make_target
+from heedful.conformance.calling.time_limit import TimeLimit
 from heedful.conformance.calling.trials import find_convention_by_trial
 from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.observation import Observation
@@ -189,6 +190,7 @@ def _called_conventionally(
     of_images = _called_with_images(target, held, arguments) if takes_images(held) else None
     if of_images is not None:
         return of_images
+    limit = TimeLimit(SEARCH_SECONDS)
     try:
         return held, *_found(held, causal)
     except (TargetError, ArgumentError) as error:
@@ -197,6 +199,8 @@ def _called_conventionally(
         made = [held]
         asked = _asked_for(target, arguments, error)
         for sizes in (*asked, *_other_sizes(target, held, arguments)):
+            if limit.left() < 0:  # there are too many ways to call it: another size changes nothing
+                break
             other = attempt(lambda sizes=sizes: _made(target, {**arguments, **sizes}))
             found = attempt(lambda other=other: _found(other, causal))
             if not isinstance(found, Exception):

@@ -57,12 +57,13 @@ def padding_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
         unused = (
             left_unused(subject.target.forward, argument.name) if argument.form == LENGTHS else None
         )
+        omitting = call_omitting(subject.target.callee, argument.name, names.MASKS)
         _, reason, line = unused_masking(observation) or (
             *("", "" if unused is None else "Nothing uses it."),
             unused
             or overwriting(subject.target.forward, argument.name)
             or compared_for_nothing(subject.target.forward, argument.name)
-            or call_omitting(subject.target.callee, argument.name, names.MASKS)
+            or omitting
             or line_leaving_before_masks(
                 subject,
                 evidence.inputs,
@@ -74,7 +75,8 @@ def padding_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
         partner = _partner(evidence, subject, argument) or _switch(subject.module, argument.name)
         reason = f"It acts only together with {partner}." if partner else reason
         # No attention is found that it should act on, or none between tokens.
-        nowhere = not reason and (line is None or not evidence.mixes_tokens)
+        nowhere = line is None or not (evidence.mixes_tokens or line == omitting)
+        nowhere &= not reason
         yield Finding(
             "mask-unused",
             "suspicious" if partner or nowhere else "bug",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from itertools import combinations
 from typing import NamedTuple
@@ -20,7 +21,7 @@ from heedful.conformance.probes.projection_names import (
     parent_of,
     role_of,
 )
-from heedful.conformance.recording.assignments import alias_before, last_return
+from heedful.conformance.recording.assignments import alias_before, assigns, last_return
 from heedful.conformance.recording.call_sites import (
     call_site,
     line_overwriting_result,
@@ -40,7 +41,7 @@ from heedful.conformance.recording.definitions import attribute_definition
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.early_returns import returned_early
 from heedful.conformance.recording.siblings import pairing_siblings
-from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.recording.source import SourceLine, parsed
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 
@@ -132,8 +133,26 @@ def _candidates(evidence: Evidence, read: set[str]) -> Iterator[str]:
         vacant = role is not None and (parent_of(name), role, shape) not in filled_roles
         twice = _has_sibling_read_twice(evidence, name, shape)
         in_two_roles = _has_sibling_in_two_roles(evidence, name, shape)
-        if vacant or twice or in_two_roles or _counterpart_meeting_itself(evidence, name):
+        namesake = _variable_called_as(module, name)
+        if (
+            vacant
+            or twice
+            or in_two_roles
+            or namesake
+            or _counterpart_meeting_itself(evidence, name)
+        ):
             yield name
+
+
+def _variable_called_as(module: nn.Module, name: str) -> SourceLine | None:
+    """Return the last line of a module's forward that assigns a variable called as one of its layers, such as `out`."""
+    parent, _, attribute = name.removesuffix(".weight").rpartition(".")
+    source = parsed(module.get_submodule(parent).forward)
+    if source is None or not name.endswith(".weight"):
+        return None
+    statements = (it for it in ast.walk(source.tree) if isinstance(it, ast.stmt))
+    lines = [it.lineno for it in statements if assigns(it, attribute)]
+    return SourceLine.at(source.file, max(lines)) if lines else None
 
 
 def _of_contexts(evidence: Evidence, unused: set[int]) -> Iterator[str]:
@@ -274,6 +293,8 @@ def _line_without_projection(evidence: Evidence, name: str, unused: set[int]) ->
     defined = name.removesuffix(".weight")
     parent, _, attribute = defined.rpartition(".")
     beside = SourceLine.of(None if module is None else _counterpart_meeting_itself(evidence, name))
+    if computed is None and module is not None and beside is None:
+        beside = _variable_called_as(module, name)
     if computed is None and module is not None and beside is None:
         beside = line_reading_relative(module.get_submodule(parent), attribute)
     return SourceLine.of(computed) or beside or attribute_definition(module, defined)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from heedful.conformance.calling.exceptions import attempt, describe_exception, raising_line
 from heedful.conformance.calling.failures import TOO_FEW, is_refusal
+from heedful.conformance.calling.names import HEADS, KEY_HEADS
 from heedful.conformance.calling.target import TargetError
 from heedful.conformance.evidence.attention import SMALLEST_FILL, RecordedAttention
 from heedful.conformance.evidence.attention_search import find_attentions
@@ -42,6 +43,7 @@ def lengths(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Run ever longer prefixes of one sequence. No length may raise or change earlier outputs."""
     if evidence.subject.fixed_sizes is not None:
         yield from _uncut_mask(evidence)
+        yield from _as_many_tokens_as_heads(evidence)
     if evidence.subject.fixed_sizes is not None or evidence.subject.convention.is_image:
         return
     inputs = _longest_inputs(evidence)
@@ -91,6 +93,32 @@ def _uncut_mask(evidence: Evidence) -> Iterator[Finding]:
             f"With {T - 1} tokens the target raises {describe_exception(error)}; it works with {T} tokens, the size of "
             "its mask.",
             f"B = {B}, T = {T - 1}",
+            raising_line(error),
+        )
+
+
+def _as_many_tokens_as_heads(evidence: Evidence) -> Iterator[Finding]:
+    """Report a target that only works with as many tokens as it has heads: it takes one axis for the other."""
+    module, (B, T) = evidence.subject.module, evidence.inputs.sizes
+    if module is None or evidence.subject.convention.guessed:
+        return
+    numbers = {
+        name
+        for part in module.modules()
+        for name, it in vars(part).items()
+        if type(it) is int and it == T
+    }
+    tensors = (*module.parameters(), *module.buffers())
+    if not numbers or not numbers <= {*HEADS, *KEY_HEADS} or any(T in it.shape for it in tensors):
+        return
+    error = attempt(lambda: evidence.subject.run(evidence.subject.draw(B, T + 1)))
+    if isinstance(error, Exception) and not is_refusal(error):
+        yield Finding(
+            "length-dependent",
+            "bug",
+            f"With {T + 1} tokens the target raises {describe_exception(error)}; it works with {T} tokens, as many as "
+            "it has heads.",
+            f"B = {B}, T = {T + 1}",
             raising_line(error),
         )
 

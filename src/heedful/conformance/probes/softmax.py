@@ -63,8 +63,9 @@ def softmax(evidence: Evidence) -> Iterator[Finding | Fact]:
 
 
 def _pooled_wrongly(evidence: Evidence) -> Iterator[Finding]:
-    """Report a softmax without queries that is over the sequences of a batch, or over a dimension of one entry."""
+    """Report a softmax without queries that is over the sequences of a batch, the heads, or one entry."""
     (B, T), convention = evidence.inputs.sizes, evidence.subject.convention
+    heads = evidence.expected.num_heads
     pooled = convention.pooled
     of_images = pooled and convention.is_image  # whose layers change the number of pixels
     known = [it.softmax_step for it in evidence.attentions]
@@ -76,10 +77,10 @@ def _pooled_wrongly(evidence: Evidence) -> Iterator[Finding]:
         of_tokens = T in step.shape or (of_images and max(others, default=1) > 1)
         over_sequences = size == B > 1 and step.shape.index(B) == dim and (of_tokens or pooled)
         over_one = size == 1 and of_tokens and (pooled or _sums_tokens(evidence, step))
-        if over_sequences or over_one:
-            entries = (
-                "the sequences of the batch" if over_sequences else "one entry, so that each is 1"
-            )
+        over_heads = size == heads != 1 and T in others and _sums_tokens(evidence, step, heads)
+        if over_sequences or over_one or over_heads:
+            entries = "the heads" if over_heads else "one entry, so that each is 1"
+            entries = "the sequences of the batch" if over_sequences else entries
             yield Finding(
                 "softmax-wrong-dim",
                 "bug",
@@ -90,14 +91,15 @@ def _pooled_wrongly(evidence: Evidence) -> Iterator[Finding]:
             return
 
 
-def _sums_tokens(evidence: Evidence, weights: Step) -> bool:
-    """Check whether weights, or their products, are summed over the tokens."""
+def _sums_tokens(evidence: Evidence, weights: Step, heads: int | None = None) -> bool:
+    """Check whether weights, or their products, are summed over the tokens, in each head if there are heads."""
     steps, T = evidence.baseline.trace.steps, evidence.inputs.sizes[1]
     reached = {weights.index}
     for step in steps[weights.index + 1 :]:
         if not any(source.step in reached for source in step.inputs):
             continue
-        if T not in step.shape and step.operation in ("sum", *PRODUCTS):
+        in_each = heads is None or heads in step.shape
+        if T not in step.shape and in_each and step.operation in ("sum", *PRODUCTS):
             return True
         reached.add(step.index)
     return False
