@@ -44,6 +44,13 @@ WRONG = [
     ),
     ("mask-broadcast", GROWING, KEPT, KEPT.replace("()[", "().roll(1, 0)["), "roll(1, 0)"),
     ("padding-leak", GROWING, KEPT, KEPT.replace("()[", "().roll(1, 1)["), "roll(1, 1)"),
+    (
+        "padding-leak",
+        GROWING,
+        "visible = visible & kept",
+        "visible = visible & kept if len(kept) > 1 else visible",
+        None,
+    ),
     ("mask-fill-too-small", GROWING, FILL, "-1e3", "-1e3"),
     ("left-padding-positions", GROWING, POSITIONS, SHIFTED, "argmax"),
     ("left-padding-positions", GROWING, POSITIONS, RESTARTED, None),

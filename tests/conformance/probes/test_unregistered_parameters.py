@@ -87,6 +87,17 @@ class Shared(Attention):
         self.layers = [self.query, self.key, self.value]
 
 
+class Collected(Attention):
+    """Keeps as many layers as its caller wants, one by default, in a plain list."""
+
+    def __init__(self, d_model: int, depth: int = 1) -> None:
+        super().__init__(d_model)
+        self.stack = [nn.Linear(d_model, d_model) for _ in range(depth)]
+
+    def forward(self, x):
+        return self.stack[0](super().forward(x))
+
+
 class Borrowed(Attention):
     """Hides one layer in a list so that it is not registered, as one does with another module's layer."""
 
@@ -103,6 +114,7 @@ class Borrowed(Attention):
     [
         (Listed, "self.layers = ["),
         (Named, "self.layers = {"),
+        (Collected, "self.stack = ["),
         (Matrices, "self.matrices = ["),
         (MadeInEachCall, "mix = nn.Linear("),
         (ReplacedInEachCall, "self.mix = nn.Linear("),

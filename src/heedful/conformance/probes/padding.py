@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from heedful.conformance.calling import names
+from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.mask_forms import LENGTHS
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.alignment import PartialRun
@@ -180,6 +181,7 @@ def _leaks(evidence: Evidence, subject: Subject) -> Iterator[Finding]:
         positions_differ = side == "left" and _positions_are_given(subject)
         if change is None and subject.fixed_sizes is None and not positions_differ:
             change = _compare_with_unpadded(evidence, padded, keep)
+            change = change or _compare_with_batch(evidence, subject, padded, keep)
         if change is not None:
             yield _report(evidence, subject, padded, keep, change)
             return
@@ -246,6 +248,28 @@ def _compare_with_unpadded(evidence: Evidence, padded: Observation, keep: Tensor
             )
             return _Change(b, proof, by_values=False)
     return None
+
+
+def _compare_with_batch(
+    evidence: Evidence, subject: Subject, padded: Observation, keep: Tensor
+) -> _Change | None:
+    """Return the first padded sequence whose output in a batch differs from that of a call with it alone."""
+    b = next((b for b in range(len(keep)) if not keep[b].all()), None)
+    if b is None or not evidence.baseline.output.isfinite().all():
+        return None
+    alone = attempt(lambda: subject.run(evidence.inputs.entry(b), keep=keep[b : b + 1]).detach()[0])
+    if isinstance(alone, Exception) or alone.shape != padded.output[b].shape:
+        return None
+    real, dtype = keep[b], coarsest_dtype(padded)
+    one, within = alone[real].to(dtype), padded.output[b][real].to(dtype)
+    if not differing_entries(one, within).any():
+        return None
+    distance = (one - within).abs().max()
+    proof = (
+        f"Sequence {b} and its padding, in a call with this sequence alone, come out differently from the same in a "
+        f"batch, by {distance:.3g}: a single sequence's padding counts."
+    )
+    return _Change(b, proof, by_values=True)
 
 
 def _replaces_the_usual_mask(evidence: Evidence) -> bool:

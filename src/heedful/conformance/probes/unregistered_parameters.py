@@ -43,7 +43,7 @@ def unregistered_parameters(evidence: Evidence) -> Iterator[Finding]:
     for holder, attribute, parameters, layers in _unregistered(module):
         count = sum(id(it) in parameters for it in used)
         # A list of one layer may be there so that it is not registered.
-        if count and layers != 1:
+        if count and (layers != 1 or _collects(holder, attribute)):
             yield _finding(
                 f"{count} parameters that the output depends on are in {attribute!r}, which is no module and no "
                 "parameter: parameters() and state_dict() lack them.",
@@ -85,6 +85,18 @@ def _unregistered(module: nn.Module) -> Iterator[tuple[nn.Module, str, set[int],
             layers = [it for it in items if isinstance(it, nn.Module)]
             parameters = {id(it) for layer in layers for it in layer.parameters()}
             yield part, attribute, parameters | {id(it) for it in items}, len(layers)
+
+
+def _collects(module: nn.Module, attribute: str) -> bool:
+    """Check whether a constructor collects layers, of which there may be one alone, in a list."""
+    source = parsed(type(module).__init__)
+    for node in () if source is None else source.statements():
+        match node:
+            case ast.Assign(
+                targets=[ast.Attribute(attr=str(assigned))], value=ast.ListComp() | ast.DictComp()
+            ) if assigned == attribute:
+                return True
+    return False
 
 
 def _line_making_parameters(evidence: Evidence) -> SourceLine | None:
