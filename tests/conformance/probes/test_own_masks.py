@@ -228,3 +228,33 @@ def test_a_mask_from_ids_that_nothing_uses_is_found(tmp_path):
         (bug,) = check(target).bugs
     assert bug.name == "padding-leak"
     assert "scores.softmax(-1)" in bug.place.source
+
+
+SHARED = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Attention(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        self.query, self.other = nn.Linear(d_model, d_model), nn.Linear(d_model, d_model)
+        self.value = nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        query, value = self.query(x), self.value(x)
+        key = F.normalize(query, dim=-1)
+        own = torch.arange(x.shape[1])[:, None] == torch.arange(x.shape[1])
+        scores = (query @ key.mT * x.shape[-1] ** -0.5).masked_fill(own, -5e4)
+        return scores.softmax(-1) @ value + self.other(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("keys", "bugs"), [("query", []), ("self.other(x)", ["self-hidden"])], ids=["shared", "own"]
+)
+def test_queries_that_are_their_keys_need_not_see_their_own(tmp_path, keys, bugs):
+    source = SHARED.replace("F.normalize(query,", f"F.normalize({keys},")
+    with written(tmp_path, source) as attention:
+        assert [it.name for it in check(attention).bugs] == bugs

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 import torch
+from torch.nn import functional as F
 
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import CHANGED, Evidence
@@ -20,6 +21,8 @@ WITHOUT_ITSELF: re.Pattern[str] = re.compile(
     r"|\b(exclud\w+|except|without) (itself|themselves|self-attention|its own)\b"
 )
 """Words that announce that no token attends to itself, in lower case."""
+SAME_DIRECTION = 1e-4
+"""The difference of two unit vectors that are equal but for rounding."""
 CUTTING_OFF = ("relu", "relu_", "clamp", "clamp_", "clip", "threshold", "hardtanh")
 """Steps that return 0 for all negative numbers, or may do so."""
 
@@ -33,7 +36,7 @@ def own_key(evidence: Evidence) -> Iterator[Finding | Fact]:
         _, Tq, Tk = attention.applied_weights.shape
         if Tq != Tk or Tq < 3 or not _hides_the_diagonal_only(attention):
             continue
-        if not _has_own_keys(evidence, index) or _is_cut_off(attention):
+        if not _has_own_keys(evidence, index) or _is_cut_off(attention) or _is_shared(attention):
             continue
         sees_nothing = not attention.visible[0, 0].any()
         yield Finding(
@@ -70,6 +73,12 @@ def _has_own_keys(evidence: Evidence, index: int) -> bool:
     if index >= len(changed) or changed[index].key.shape != key.shape:
         return True
     return CHANGED in indices_with_any(differing_entries(key, changed[index].key), 1)
+
+
+def _is_shared(attention: RecordedAttention) -> bool:
+    """Check whether keys are their queries, up to their lengths: the own key would outweigh all (Kitaev et al. 2020)."""
+    query, key = (F.normalize(it, dim=-1) for it in (attention.query, attention.key))
+    return query.shape == key.shape and torch.allclose(query, key, atol=SAME_DIRECTION)
 
 
 def _is_cut_off(attention: RecordedAttention) -> bool:
