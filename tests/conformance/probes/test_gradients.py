@@ -99,6 +99,10 @@ def test_a_block_that_keeps_projections_from_training_is_a_bug(tmp_path):
 
 
 CORRECT_GRADIENTS = {
+    "a whole call without gradients, as for the generation of text": (
+        "    def forward(self, x):",
+        "    @torch.no_grad()\n    def forward(self, x):",
+    ),
     "values rounded straight through": (
         SPLIT_VALUE,
         SPLIT_VALUE + "        value = value + (value.round() - value).detach()\n",

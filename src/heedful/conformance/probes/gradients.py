@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.weighting_causes import ADDITIONS
 from heedful.conformance.recording.dataflow import CHOICES
 from heedful.conformance.recording.observation import value_of
-from heedful.conformance.recording.source import SourceLine, parsed_file
+from heedful.conformance.recording.source import SourceLine, names_in, parsed, parsed_file
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 
@@ -60,6 +60,9 @@ PRECISIONS: dict[torch.dtype, _Precision] = {
 @probe("gradient-wrong")
 def gradient(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Compare directional derivatives by autograd with central differences, in float64 where possible."""
+    if _is_for_inference_alone(evidence.subject.target.forward):
+        yield Fact("gradients", "none, by a decorator of the whole call")
+        return
     point = DifferentiationPoint.of(evidence)
     names = [name for name, leaf in point.leaves.items() if leaf.requires_grad]
     loss = point.loss()
@@ -114,6 +117,16 @@ def gradient(evidence: Evidence) -> Iterator[Finding | Fact]:
         f"its gradient says {derivatives[name]:.3g}.",
         f"{str(evidence.subject.dtype).removeprefix('torch.')}, B = {B}, T = {T}",
         find_gradient_line(evidence),
+    )
+
+
+def _is_for_inference_alone(forward: Callable[..., object]) -> bool:
+    """Check whether a decorator turns the gradients of a whole call off, as for the generation of text."""
+    source = parsed(forward)
+    return source is not None and any(
+        isinstance(it, ast.FunctionDef)
+        and any({"no_grad", "inference_mode"} & names_in([one]) for one in it.decorator_list)
+        for it in source.tree.body
     )
 
 
