@@ -109,8 +109,8 @@ over the heads, a layer that is made and never called, windows wider than every 
 as heads, and a list of one layer. 3 of the 9 alarms are mended: gradients that go straight through a rounded copy, a
 generator without gradients, and queries that are their own keys. Classes of the size of a ViT are built small since.
 
-The three rows before the last led to changes after which 98 of their 101 classes are called, and 45 of the 51 bugs are named.
-The four alarms are fills of -10,000 (two classes), a view of an argument that need not be contiguous
+The three rows before the last led to changes after which 98 of their 101 classes are called, and 45 of the 51 bugs are
+named. The four alarms are fills of -10,000 (two classes), a view of an argument that need not be contiguous
 (stride-dependent), and a table that the first call makes and that stays behind when the module is moved after it
 (table-not-a-buffer). They are still reported: a scale that was missing beside the view is a convention now.
 

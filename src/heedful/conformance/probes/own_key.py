@@ -76,7 +76,7 @@ def _has_own_keys(evidence: Evidence, index: int) -> bool:
 
 
 def _is_shared(attention: RecordedAttention) -> bool:
-    """Check whether keys are their queries, up to their lengths: the own key would outweigh all (Kitaev et al. 2020)."""
+    """Check whether keys are scaled queries, of which the own one would outweigh all others (Kitaev et al. 2020)."""
     query, key = (F.normalize(it, dim=-1) for it in (attention.query, attention.key))
     return query.shape == key.shape and torch.allclose(query, key, atol=SAME_DIRECTION)
 
