@@ -36,7 +36,7 @@ from heedful.conformance.recording.assignments import (
 )
 from heedful.conformance.recording.conditions import unmet_conditions
 from heedful.conformance.recording.differences import differing_entries
-from heedful.conformance.recording.forwarding import call_omitting
+from heedful.conformance.recording.forwarding import call_omitting, parameter_is_read
 from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -75,8 +75,9 @@ def padding_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
         partner = _partner(evidence, subject, argument) or _switch(subject.module, argument.name)
         reason = f"It acts only together with {partner}." if partner else reason
         # No attention is found that it should act on, or none between tokens.
-        nowhere = line is None or not (evidence.mixes_tokens or line == omitting)
-        nowhere &= not reason
+        is_read = parameter_is_read(subject.target.forward, argument.name)
+        forgotten = omitting is not None and not is_read
+        nowhere = not reason and (line is None or not (evidence.mixes_tokens or forgotten))
         yield Finding(
             "mask-unused",
             "suspicious" if partner or nowhere else "bug",
