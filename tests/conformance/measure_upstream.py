@@ -100,7 +100,7 @@ whose later keys the caller hides are mended. A mask whose documented shape does
 dropout of the context that is called one of the attention (dropout-misplaced), and a fill of -10,000
 (mask-fill-too-small) are still reported: those who collected the classes called them sound.
 
-The last row is of another kind: historical bugs of 60 projects, re-created from their issues before and after the fix
+The last row is of another kind: historical bugs of 62 projects, re-created from their issues before and after the fix
 by readers who had not seen the check, who took any bug that changes what a module computes or accepts. Most are of the
 parts around the attention, and of designs that no finding describes: residuals (9), gates, numbers of layers, messages
 of graphs, results that are not returned. 12 fixed versions could not be called; 9 of the others were blamed. Changes
