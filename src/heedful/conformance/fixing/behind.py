@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from difflib import SequenceMatcher
@@ -10,6 +9,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from heedful.conformance.calling.isolation import within
+from heedful.conformance.calling.time_limit import TimeLimit
 from heedful.conformance.fixing.origin import Origin, origin_of
 from heedful.conformance.fixing.proof import CHECK_SECONDS, Check, candidates
 from heedful.conformance.fixing.remedies import REMEDIES, REPAIRS
@@ -19,7 +19,7 @@ from heedful.conformance.reporting.report import Report
 from heedful.conformance.reporting.root_causes import HIDING
 from heedful.errors import ArgumentError
 
-SEARCH_SECONDS = 1.5  # of the processor for one bug, after which no further repair of it is tried
+SEARCH_SECONDS = 3.0  # of the processor for one bug, after which no further repair of it is tried
 CANDIDATES = 30  # repairs that are tried for one bug
 WORKING = 2  # repairs with which the target runs, whose findings are compared
 REPAIRED = 3  # bugs of one target that are repaired, one behind the other
@@ -84,11 +84,11 @@ def _repairs(
     """Yield the repairs with which a check ends otherwise, and that do not look wrong beside the `known` findings."""
     if blocking.place is None or blocking.place.file != file:
         return
-    end = time.process_time() + SEARCH_SECONDS
+    limit = TimeLimit(SEARCH_SECONDS)
     remedies = REMEDIES if _hides(blocking) else REPAIRS
     found = candidates(blocking, text, remedies.get(blocking.name, ()))
     for candidate in islice(found, CANDIDATES):
-        if time.process_time() > end:
+        if limit.left() < 0:
             return
         try:
             with within(CHECK_SECONDS), origin.edited(candidate) as (definition, path):
