@@ -255,6 +255,20 @@ class Slow(nn.Module):
         raise ValueError("none of these")
 
 
+class Hopeless(nn.Module):
+    """Rejects every call, whatever its width is."""
+
+    built = 0
+
+    def __init__(self, dim):
+        super().__init__()
+        Hopeless.built += 1
+        self.to_q = nn.Linear(dim, dim)
+
+    def forward(self, thing, other, third):
+        raise ValueError("none of these")
+
+
 class Folded(Projected):
     """Folds its heads into the batch, but not the mask."""
 

@@ -106,6 +106,22 @@ class Giant(Projected):
         self.n_heads = n_heads
 
 
+class Tall(Projected):
+    """As wide and as deep as the usual vision transformer."""
+
+    def __init__(self, embed_dim: int = 768, depth: int = 12):
+        super().__init__(embed_dim)
+        self.depth = depth
+
+
+class OfPattern(Projected):
+    """Takes the tensor of its mask, of which no value is known."""
+
+    def __init__(self, dim: int, pattern: torch.Tensor):
+        assert pattern.dtype == torch.bool, "a Boolean pattern is expected"
+        super().__init__(dim)
+
+
 class OfKind(Projected):
     def __init__(self, dim, kind):
         assert kind in {"local", "global"}
@@ -124,6 +140,17 @@ def test_large_default_sizes_become_small():
     assert module is not None
     assert sum(it.numel() for it in module.parameters()) < 100_000
     assert find_subject(Giant, arguments={"n_hidden": 48}).module.qkv.in_features == 48  # pyright: ignore
+
+
+def test_many_layers_of_a_usual_width_become_narrow():
+    module = find_subject(Tall).module
+    assert (module.qkv.in_features <= 128, module.depth) == (True, 12)  # pyright: ignore
+    assert find_subject(Tall, arguments={"depth": 1}).module.qkv.in_features == 768  # pyright: ignore
+
+
+def test_a_tensor_of_a_constructor_is_asked_for():
+    with pytest.raises(ArgumentError, match="a Boolean pattern is expected"):
+        find_subject(OfPattern)
 
 
 def test_a_text_is_one_that_the_constructor_compares_with():

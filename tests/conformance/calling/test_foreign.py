@@ -7,7 +7,7 @@ import torch
 
 from conformance.calling import foreign
 from heedful.conformance import check, checking
-from heedful.conformance.calling import discovery, trials
+from heedful.conformance.calling import discovery, subject, trials
 from heedful.conformance.calling.subject import find_subject
 from heedful.errors import ArgumentError
 
@@ -189,6 +189,17 @@ def test_the_search_for_a_call_ends(monkeypatch):
     with pytest.raises(ArgumentError, match="a call that works"):
         find_subject(foreign.Slow)
     assert foreign.Slow.calls < 100  # of 544
+
+
+def test_no_other_size_is_tried_after_a_search_that_ran_out_of_time(monkeypatch):
+    built = []
+    for seconds in (discovery.SEARCH_SECONDS, 0.0):
+        monkeypatch.setattr(subject, "SEARCH_SECONDS", seconds)
+        monkeypatch.setattr(foreign.Hopeless, "built", 0)
+        with pytest.raises(ArgumentError, match="a call that works"):
+            find_subject(foreign.Hopeless)
+        built.append(foreign.Hopeless.built)
+    assert built[1] == 1 < built[0]
 
 
 def test_all_probes_together_end(monkeypatch):

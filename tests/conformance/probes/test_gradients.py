@@ -3,6 +3,7 @@
 import pytest
 import torch
 from edited_attention import (
+    CORRECT,
     SIZES,
     SOFTMAX,
     SPLIT_VALUE,
@@ -15,6 +16,21 @@ from torch import nn
 
 from heedful import check
 from heedful.textbook import causal
+
+
+class RoundedScores(nn.Module):
+    """Computes its scores in float16, whatever the dtype of the tokens."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(d_model, 3 * d_model)
+
+    def forward(self, x):
+        qkv = self.qkv(x).unflatten(-1, (3, 4, -1)).unbind(2)
+        query, key, value = (part.transpose(1, 2) for part in qkv)
+        scores = (query * query.shape[-1] ** -0.5).half() @ key.half().mT
+        return (scores.softmax(-1).to(x.dtype) @ value).transpose(1, 2).flatten(2)
+
 
 NOISY = "        weights = Noisy.apply(torch.softmax(scores, -1), {})\n"
 
@@ -105,11 +121,15 @@ CORRECT_GRADIENTS = {
     ),
     "values rounded straight through": (
         SPLIT_VALUE,
-        SPLIT_VALUE + "        value = value + (value.round() - value).detach()\n",
+        SPLIT_VALUE
+        + "        signs = value.abs().mean() * value.sign()\n"
+        + "        value = value + (signs - value).detach()\n",
     ),
     "values rounded straight through, in another order": (
         SPLIT_VALUE,
-        SPLIT_VALUE + "        value = value.round() - value.detach() + value\n",
+        SPLIT_VALUE
+        + "        signs = value.abs().mean() * value.sign()\n"
+        + "        value = signs - value.detach() + value\n",
     ),
     "the largest score subtracted": (
         SOFTMAX,
@@ -120,6 +140,24 @@ CORRECT_GRADIENTS = {
         SOFTMAX.replace("torch.softmax", "CorrectSoftmax.apply").replace("dim=-1", "-1"),
     ),
 }
+
+
+def test_values_rounded_straight_through_hide_no_other_bug(tmp_path):
+    rounded = (
+        SPLIT_VALUE + "        value = value + (value.sign() * value.std() - value).detach()\n"
+    )
+    cut = SOFTMAX.replace("scores,", "scores.detach(),")
+    source = CORRECT.replace(SPLIT_VALUE, rounded)
+    with edited(tmp_path, SOFTMAX, cut, source) as attention:
+        (bug,) = (it for it in findings_of(attention(*SIZES)) if it.name == "gradient-wrong")
+    assert "scores.detach()" in bug.place.source
+    assert "W_value" not in bug.proof
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_scores_in_half_precision_are_wrong_weights_and_nothing_else(seed):
+    torch.manual_seed(seed)
+    assert [bug.name for bug in check(RoundedScores(32)).bugs] == ["weights-wrong"]
 
 
 @pytest.mark.parametrize("gradient", CORRECT_GRADIENTS)

@@ -163,16 +163,15 @@ def _is_own_fault(error: BaseException, *, guessed: bool) -> bool:
 
 def _small_sizes(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return conventional sizes in place of a constructor's defaults, if these make it too large for a check."""
-    sizes: dict[str, int] = {}
+    parameters = inspect.signature(cls).parameters
+    defaults = {name: it.default for name, it in parameters.items() if type(it.default) is int}
     conventional = conventional_values({**arguments, "": OTHER_WIDTHS[-1]})
-    for name, parameter in inspect.signature(cls).parameters.items():
-        known = name if name in SIZES else similar_name(name)
-        if type(parameter.default) is int and name not in arguments and known in SIZES:
-            sizes[name] = parameter.default
-    defaults = ((name, it.default) for name, it in inspect.signature(cls).parameters.items())
-    layers = [it for name, it in defaults if type(it) is int and name in names.LAYERS]
-    width = max(sizes.values(), default=0)
-    if width < LARGE and width**2 * max(layers, default=1) < HEAVY:
+    known = {name: name if name in SIZES else similar_name(name) for name in defaults}
+    sizes = [name for name in defaults if name not in arguments and known[name] in SIZES]
+    width = max((defaults[name] for name in sizes), default=0)
+    layers = [arguments.get(name, defaults.get(name)) for name in names.LAYERS]
+    depth = max((it for it in layers if isinstance(it, int)), default=1)
+    if width < LARGE and width**2 * depth < HEAVY:
         return {}
     return {name: value_by_name(name, conventional) for name in sizes}
 

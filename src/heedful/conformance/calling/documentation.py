@@ -26,6 +26,10 @@ SHAPE_BELOW: re.Pattern[str] = re.compile(r"\s*[-*] [(\[]")  # "- (batch, length
 SEVERAL: re.Pattern[str] = re.compile(r"\w+(, ?\w+)+\b")  # parameters that a comment is about
 # A comment behind a parameter on a line of its own, or behind the signature of a function of one mask.
 OF_PARAMETER: re.Pattern[str] = re.compile(r"^\s*(\w+)\s*(?:[:=][^#]*)?,?\s*#\s*(.*)$")
+UNUSED_ON_PURPOSE: tuple[str, ...] = (
+    *("unused", "not used", "ignored", "compatib", "no effect", "for api", "del {name}"),
+)
+"""Words by which a target says that it takes an argument without using it."""
 
 
 def docstring_lines(target: Callable[..., Any]) -> Iterator[str]:
@@ -89,6 +93,11 @@ def documented_arguments(target: Callable[..., Any]) -> dict[str, str]:
         if not said.get(name):
             said[name] = text
     return said
+
+
+def is_unused_on_purpose(argument: str, said: str) -> bool:
+    """Check whether a target says, in lower case, that it takes an argument without using it."""
+    return any(words.format(name=argument) in said for words in UNUSED_ON_PURPOSE)
 
 
 def _stated(target: Callable[..., Any]) -> Iterator[tuple[str, str]]:

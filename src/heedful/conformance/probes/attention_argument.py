@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 
 from heedful.conformance.calling import names
+from heedful.conformance.calling.documentation import is_unused_on_purpose
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.handed_masks import documenting_part
 from heedful.conformance.calling.mask_forms import MaskArgument
@@ -23,11 +24,6 @@ from heedful.conformance.recording.forwarding import call_omitting
 from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine, prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
-
-UNUSED_ON_PURPOSE: tuple[str, ...] = (
-    *("unused", "not used", "ignored", "compatib", "no effect", "for api", "del {name}"),
-)
-"""Words by which a target says that it takes an argument without using it."""
 
 
 @probe("mask-unused", "mask-inverted")
@@ -92,8 +88,7 @@ def _unused(
         or call_omitting(subject.target.callee, argument.name, names.ATTENTION_MASKS)
         or unmasked_call(observation),
     )
-    said = prose_about(subject.target.callee)
-    on_purpose = any(words.format(name=argument.name) in said for words in UNUSED_ON_PURPOSE)
+    on_purpose = is_unused_on_purpose(argument.name, prose_about(subject.target.callee))
     # Cross-attention may take the mask of the queries to fit an interface, beside that of the keys.
     padding = subject.padding
     on_purpose |= (

@@ -14,7 +14,7 @@ from heedful.conformance.evidence.noise import draws_noise
 from heedful.conformance.probes.divergence import first_divergent_step
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.assignments import last_return
-from heedful.conformance.recording.differences import differing_entries
+from heedful.conformance.recording.differences import coarsest_dtype, differing_entries
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 
@@ -26,7 +26,7 @@ def batches(evidence: Evidence) -> Iterator[Finding | Fact]:
     if not subject.batched or inputs.sizes[0] < 2 or evidence.influence[0, :, 1, :].any():
         return
     batch = subject.run(inputs).detach()
-    B = len(batch)
+    B, dtype = len(batch), coarsest_dtype(evidence.baseline)
     for b in range(B):
         alone = attempt(lambda b=b: subject.run(inputs.entry(b)).detach())
         if isinstance(alone, Exception) and subject.convention.guessed:
@@ -41,7 +41,7 @@ def batches(evidence: Evidence) -> Iterator[Finding | Fact]:
                 place = last_return(subject.target.forward)
             yield Finding("length-dependent", "bug", proof, "B = 1", place)
             return
-        if not differing_entries(alone[0], batch[b]).any():
+        if not differing_entries(alone[0].to(dtype), batch[b].to(dtype)).any():
             continue
         if draws_noise(evidence):
             return  # other numbers of sequences get other random numbers

@@ -1,4 +1,4 @@
-"""Probe: a mask that every call gets, from an example or because it is required, has an effect."""
+"""Probe: a mask that every call gets, from an example or because it is required, has an effect; others are read."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from torch import Tensor
 
 from heedful.conformance.calling import names
 from heedful.conformance.calling.convention import MEMORY
-from heedful.conformance.calling.documentation import documented_arguments
+from heedful.conformance.calling.documentation import documented_arguments, is_unused_on_purpose
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.masks import MASK_WORDS
 from heedful.conformance.calling.resizing import Resized, is_binary
 from heedful.conformance.evidence.attention import SMALLEST_FILL
 from heedful.conformance.evidence.evidence import Evidence
-from heedful.conformance.probes.attention_argument import UNUSED_ON_PURPOSE
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import steps_from_argument
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.forwarding import (
+    call_forgetting,
     call_omitting,
     call_omitting_beside,
     definition_line,
     parameter_is_read,
 )
 from heedful.conformance.recording.observation import tensor_of
-from heedful.conformance.recording.source import SourceLine, functions_of
+from heedful.conformance.recording.source import SourceLine, functions_of, prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step, Trace
 from heedful.observation.leaves import leaves_of
@@ -76,6 +76,27 @@ def given_masks(evidence: Evidence) -> Iterator[Finding | Fact]:
             remedy,
         )
         return
+    yield from _forgotten(evidence, {*found, *given})
+
+
+def _forgotten(evidence: Evidence, given: set[str]) -> Iterator[Finding]:
+    """Report an optional mask that nothing reads, if a call that takes such a mask does not get it."""
+    callee = evidence.subject.target.callee
+    for name in evidence.subject.target.parameters:
+        if name in given or not any(word in name.lower() for word in MASK_WORDS):
+            continue
+        line = call_forgetting(callee, name, names.MASKS)
+        if line is None or is_unused_on_purpose(name, prose_about(callee)):
+            continue
+        yield Finding(
+            "mask-unused",
+            "bug",
+            f"Nothing reads {name}, and the call on this line takes a mask but is given none.",
+            "",
+            line,
+            f"Pass {name} on.",
+        )
+        return
 
 
 def _left_out(evidence: Evidence, name: str, mask: Tensor) -> Iterator[Finding]:
@@ -111,7 +132,7 @@ def _is_documented_alone(evidence: Evidence, name: str) -> bool:
     """
     callee, convention = evidence.subject.target.callee, evidence.subject.convention
     said = documented_arguments(callee).get(name, "").lower()
-    on_purpose = any(words.format(name=name) in said for words in UNUSED_ON_PURPOSE)
+    on_purpose = is_unused_on_purpose(name, said)
     if not said or on_purpose or any(parameter_is_read(it, name) for it in functions_of(callee)):
         return False
     return len(convention.names) == 1 and MEMORY not in convention.constants.values()

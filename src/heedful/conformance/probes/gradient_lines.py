@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from types import FrameType
 from typing import Any
 
@@ -24,24 +24,29 @@ from heedful.observation import find_location
 EXPLICIT_CUTS = ("detach", "data", "register_hook")
 
 
-def find_gradient_line(evidence: Evidence) -> SourceLine | None:
+def find_gradient_line(evidence: Evidence, meant: Collection[int | None] = ()) -> SourceLine | None:
     """Return the likeliest line to blame for a wrong gradient; None if no line stands out.
 
     In order of likelihood: a call such as detach(), the return of an own autograd Function's backward, any other call
     that loses the gradient, and a write into a tensor.
+
+    Args:
+        evidence: The runs.
+        meant: The numbers of lines that cut a gradient off on purpose.
     """
     point = DifferentiationPoint.of(evidence)
     watch = _GradientWatch()
     with watch:
         loss = attempt(point.loss)
     functions = () if isinstance(loss, Exception) else custom_functions(loss.grad_fn)
-    explicit = [line for name, line in watch.cuts if name in EXPLICIT_CUTS]
+    cuts = [(name, line) for name, line in watch.cuts if line.line not in meant]
+    explicit = [line for name, line in cuts if name in EXPLICIT_CUTS]
     backwards = [
         _departing_line(evidence, function) or last_return(function.backward)
         for function in functions
     ]
     by_hand = [line for line in backwards if line is not None]
-    others = [line for _, line in watch.cuts]
+    others = [line for _, line in cuts]
     return next(iter([*explicit, *by_hand, *others, *watch.writes]), None)
 
 

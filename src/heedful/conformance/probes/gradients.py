@@ -24,8 +24,9 @@ from heedful.conformance.probes.gradient_lines import (
 )
 from heedful.conformance.probes.no_grad_blocks import HeldBlocks
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.probes.weighting_causes import ADDITIONS
+from heedful.conformance.probes.straight_through import leaves_behind, straight_through_steps
 from heedful.conformance.recording.dataflow import CHOICES
+from heedful.conformance.recording.differences import coarsest_dtype
 from heedful.conformance.recording.observation import value_of
 from heedful.conformance.recording.source import SourceLine, names_in, parsed, parsed_file
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -54,6 +55,8 @@ class _Precision:
 PRECISIONS: dict[torch.dtype, _Precision] = {
     torch.float64: _Precision(step=1e-4, smaller_step=1e-6, relative=1e-5, absolute=1e-9),
     torch.float32: _Precision(step=1e-2, smaller_step=3e-3, relative=5e-3, absolute=2e-3),
+    torch.float16: _Precision(step=1e-1, smaller_step=3e-2, relative=5e-2, absolute=2e-2),
+    torch.bfloat16: _Precision(step=3e-1, smaller_step=1e-1, relative=1e-1, absolute=1e-1),
 }
 
 
@@ -76,14 +79,20 @@ def gradient(evidence: Evidence) -> Iterator[Finding | Fact]:
         return
     if _is_at_kink(evidence, name, derivatives[name]):
         return
-    if _is_right_for_float32(evidence, name, derivatives[name]):
+    if _is_right_as_rounded(evidence, name, derivatives[name]):
         return
+    steps = evidence.baseline.trace.steps
+    straight_through = list(straight_through_steps(steps))
+    rounded = leaves_behind(steps, straight_through)
+    if name in rounded:
+        yield Fact("gradients", "straight through a rounded copy, whose difference is detached")
+        others = {it: value for it, value in derivatives.items() if it not in rounded}
+        name = _find_wrong_leaf(evidence, others) if others else None
+        if name is None:
+            return
     by_difference = _derivative_by_difference(evidence, [name], _precision(evidence).step)
     if by_difference == 0 and any(it.operation in CHOICES for it in evidence.baseline.trace):
         yield Fact("gradients", "straight through a choice, which has no derivative of its own")
-        return
-    if _keeps_a_gradient(evidence.baseline.trace.steps):
-        yield Fact("gradients", "straight through a rounded copy, whose difference is detached")
         return
     if _is_right_but_for_maxima(evidence, names):
         yield Fact("gradients", "a maximum that is subtracted is detached")
@@ -116,7 +125,7 @@ def gradient(evidence: Evidence) -> Iterator[Finding | Fact]:
         f"Moving {name} along a random direction changes the output by {by_difference:.3g} per unit; "
         f"its gradient says {derivatives[name]:.3g}.",
         f"{str(evidence.subject.dtype).removeprefix('torch.')}, B = {B}, T = {T}",
-        find_gradient_line(evidence),
+        find_gradient_line(evidence, meant=[it.line for it in straight_through]),
     )
 
 
@@ -130,38 +139,14 @@ def _is_for_inference_alone(forward: Callable[..., object]) -> bool:
     )
 
 
-def _is_right_for_float32(evidence: Evidence, name: str, derivative: float) -> bool:
-    """Check whether a derivative is as right as the steps that the target computes in float32 allow."""
-    if not any(step.dtype == torch.float32 for step in evidence.baseline.trace):
+def _is_right_as_rounded(evidence: Evidence, name: str, derivative: float) -> bool:
+    """Check whether a derivative is as right as the dtype allows in which the target computes some of its steps."""
+    dtype = coarsest_dtype(evidence.baseline)
+    if dtype == torch.float64:
         return False
-    precision = PRECISIONS[torch.float32]
+    precision = PRECISIONS[dtype]
     by_difference = _derivative_by_difference(evidence, [name], precision.step)
     return _is_close(derivative, by_difference, abs(derivative), precision)
-
-
-def _keeps_a_gradient(steps: Sequence[Step]) -> bool:
-    """Check whether a tensor takes the values of another one and keeps its gradient (Bengio et al. 2013).
-
-    That is x + (rounded - x).detach(), or rounded - x.detach() + x.
-    """
-
-    def step_of(source: Source) -> Step | None:
-        return None if source.step is None else steps[source.step]
-
-    def behind_cut(source: Source) -> Source:
-        cut = step_of(source)
-        return cut.inputs[0] if cut is not None and cut.operation == "detach" else source
-
-    for total in (it for it in steps if it.operation in ADDITIONS):
-        for source in total.inputs:
-            difference = step_of(behind_cut(source))
-            if difference is None or difference.operation != "sub" or len(difference.inputs) < 2:
-                continue
-            subtracted = difference.inputs[1]
-            is_cut = behind_cut(source) != source or behind_cut(subtracted) != subtracted
-            if is_cut and behind_cut(subtracted) in total.inputs:
-                return True
-    return False
 
 
 def _is_right_but_for_maxima(evidence: Evidence, names: Sequence[str]) -> bool:

@@ -253,7 +253,7 @@ def _compare_with_unpadded(evidence: Evidence, padded: Observation, keep: Tensor
 def _compare_with_batch(
     evidence: Evidence, subject: Subject, padded: Observation, keep: Tensor
 ) -> _Change | None:
-    """Return the first padded sequence whose output in a batch differs from that of a call with it alone."""
+    """Return the first padded sequence if its output in the batch differs from that of a call with it alone."""
     b = next((b for b in range(len(keep)) if not keep[b].all()), None)
     if b is None or not evidence.baseline.output.isfinite().all():
         return None

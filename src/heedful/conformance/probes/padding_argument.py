@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.conformance.calling import names
+from heedful.conformance.calling.documentation import is_unused_on_purpose
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.mask_forms import LENGTHS, PADDING_FORMS, MaskArgument
 from heedful.conformance.calling.masks import masks_by_name
@@ -36,9 +37,9 @@ from heedful.conformance.recording.assignments import (
 )
 from heedful.conformance.recording.conditions import unmet_conditions
 from heedful.conformance.recording.differences import differing_entries
-from heedful.conformance.recording.forwarding import call_omitting, parameter_is_read
+from heedful.conformance.recording.forwarding import call_forgetting, call_omitting
 from heedful.conformance.recording.observation import Observation
-from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.recording.source import SourceLine, prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
 
 HIDE_BY_LENGTHS = "Make a mask of it, torch.arange(T) < lengths[:, None], and hide the other tokens in every attention."
@@ -57,13 +58,12 @@ def padding_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
         unused = (
             left_unused(subject.target.forward, argument.name) if argument.form == LENGTHS else None
         )
-        omitting = call_omitting(subject.target.callee, argument.name, names.MASKS)
         _, reason, line = unused_masking(observation) or (
             *("", "" if unused is None else "Nothing uses it."),
             unused
             or overwriting(subject.target.forward, argument.name)
             or compared_for_nothing(subject.target.forward, argument.name)
-            or omitting
+            or call_omitting(subject.target.callee, argument.name, names.MASKS)
             or line_leaving_before_masks(
                 subject,
                 evidence.inputs,
@@ -75,8 +75,9 @@ def padding_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
         partner = _partner(evidence, subject, argument) or _switch(subject.module, argument.name)
         reason = f"It acts only together with {partner}." if partner else reason
         # No attention is found that it should act on, or none between tokens.
-        is_read = parameter_is_read(subject.target.forward, argument.name)
-        forgotten = omitting is not None and not is_read
+        callee = subject.target.callee
+        forgotten = call_forgetting(callee, argument.name, names.MASKS) is not None
+        forgotten &= not is_unused_on_purpose(argument.name, prose_about(callee))
         nowhere = not reason and (line is None or not (evidence.mixes_tokens or forgotten))
         yield Finding(
             "mask-unused",

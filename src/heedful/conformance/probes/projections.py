@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from itertools import combinations
 from typing import NamedTuple
@@ -150,9 +149,9 @@ def _variable_called_as(module: nn.Module, name: str) -> SourceLine | None:
     source = parsed(module.get_submodule(parent).forward)
     if source is None or not name.endswith(".weight"):
         return None
-    statements = (it for it in ast.walk(source.tree) if isinstance(it, ast.stmt))
-    lines = [it.lineno for it in statements if assigns(it, attribute)]
-    return SourceLine.at(source.file, max(lines)) if lines else None
+    assigning = [it for it in source.statements() if assigns(it, attribute)]
+    last = max(assigning, key=lambda it: it.lineno, default=None)
+    return None if last is None else source.line_of(last)
 
 
 def _of_contexts(evidence: Evidence, unused: set[int]) -> Iterator[str]:

@@ -78,17 +78,22 @@ def _pooled_wrongly(evidence: Evidence) -> Iterator[Finding]:
         over_sequences = size == B > 1 and step.shape.index(B) == dim and (of_tokens or pooled)
         over_one = size == 1 and of_tokens and (pooled or _sums_tokens(evidence, step))
         over_heads = size == heads != 1 and T in others and _sums_tokens(evidence, step, heads)
-        if over_sequences or over_one or over_heads:
-            entries = "the heads" if over_heads else "one entry, so that each is 1"
-            entries = "the sequences of the batch" if over_sequences else entries
-            yield Finding(
-                "softmax-wrong-dim",
-                "bug",
-                f"The weights {times(step.shape)} sum to 1 along dimension {dim}, over {entries}, not over the tokens.",
-                f"B = {B}, T = {T}",
-                _line(evidence, step),
-            )
-            return
+        if over_sequences:
+            entries = "the sequences of the batch"
+        elif over_heads:
+            entries = "the heads"
+        elif over_one:
+            entries = "one entry, so that each is 1"
+        else:
+            continue
+        yield Finding(
+            "softmax-wrong-dim",
+            "bug",
+            f"The weights {times(step.shape)} sum to 1 along dimension {dim}, over {entries}, not over the tokens.",
+            f"B = {B}, T = {T}",
+            _line(evidence, step),
+        )
+        return
 
 
 def _sums_tokens(evidence: Evidence, weights: Step, heads: int | None = None) -> bool:

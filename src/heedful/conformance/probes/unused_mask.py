@@ -11,18 +11,13 @@ import torch
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.mask_forms import PADDING_FORMS, MaskArgument, mask_tensor
 from heedful.conformance.calling.masks import said_to_be_masks
-from heedful.conformance.calling.names import MASKS
 from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.fused import FUSED
 from heedful.conformance.probes.padded_batch import padded_subject, real_tokens
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import steps_from_tokens, unused_steps
-from heedful.conformance.recording.forwarding import (
-    call_omitting,
-    functions_given,
-    parameter_is_read,
-)
+from heedful.conformance.recording.forwarding import functions_given, parameter_is_read
 from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -50,7 +45,6 @@ def unused_mask(evidence: Evidence) -> Iterator[Finding | Fact]:
         )
         return
     yield from _handed_to_nobody(evidence)
-    yield from _never_read(evidence)
 
 
 def _handed_to_nobody(evidence: Evidence) -> Iterator[Finding]:
@@ -72,27 +66,6 @@ def _handed_to_nobody(evidence: Evidence) -> Iterator[Finding]:
                 f"step {step.index} of the recording",
                 place,
                 f"Hide the scores where {parameter} says so, before their softmax.",
-            )
-            return
-
-
-def _never_read(evidence: Evidence) -> Iterator[Finding]:
-    """Report a mask that the target takes and never reads, while a function that it calls takes one."""
-    subject = evidence.subject
-    masks = (getattr(padded_subject(evidence), "padding", None), subject.attention_mask)
-    given = {it.name for it in masks if it is not None}  # other probes look for their effects
-    for name in subject.target.signature.parameters:
-        if "mask" not in name or name in given or parameter_is_read(subject.target.forward, name):
-            continue
-        place = call_omitting(subject.target.callee, name, MASKS)
-        if place is not None:
-            yield Finding(
-                "mask-unused",
-                "bug",
-                f"Nothing reads {name}: this call, which takes a mask, does not get it.",
-                "",
-                place,
-                f"Pass {name} on.",
             )
             return
 

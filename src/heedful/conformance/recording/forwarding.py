@@ -69,6 +69,14 @@ def call_omitting(
     return _call_omitting(target, argument, names, depth=8, beside=False)
 
 
+def call_forgetting(
+    target: Callable[..., Any], argument: str, names: Collection[str]
+) -> SourceLine | None:
+    """Return the line of the call that should pass on an argument that the target never reads; None if it reads it."""
+    is_read = parameter_is_read(getattr(target, "forward", target), argument)
+    return None if is_read else call_omitting(target, argument, names)
+
+
 def call_omitting_beside(
     target: Callable[..., Any], argument: str, names: Collection[str]
 ) -> SourceLine | None:
