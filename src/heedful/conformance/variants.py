@@ -1,7 +1,7 @@
 """Check a class again with another argument of its constructor, where the default kept something from being checked.
 
-That is a flag that kept lines from running, a window that is wider than every sequence of the check, or a choice with
-which the class cannot be called.
+That is a flag that kept lines from running, a size that is off by default (a window, a soft cap, the number of key
+heads) or a window that is wider than every sequence of the check, or a choice with which the class cannot be called.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from heedful.conformance.calling import names
 from heedful.conformance.calling.construction import unstated_parameters
-from heedful.conformance.calling.conventional import WINDOW
+from heedful.conformance.calling.conventional import conventional_values
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.evidence.expectations import Expected
 from heedful.conformance.probes.causality import causality
@@ -28,8 +28,8 @@ NOT_COUNTED = (*causality.finds, "crashes")
 """Findings that may be meant, or be mended by other arguments: a flag may decide whether a target is causal."""
 CERTAIN = ("undefined-or-global-name", "dropout-in-eval", "parameter-not-registered")
 """Findings that are bugs whatever else is meant with the flag."""
-OF_LENGTHS = ("crashes", "length-dependent")
-"""Findings that a narrow window may cause because the number of tokens has to be a multiple of it."""
+OF_SIZES = ("crashes", "length-dependent")
+"""Findings that a size may cause: numbers of tokens may have to be multiples of a window, and heads of key heads."""
 MAX_FLAGS = 2  # each takes as long as the first check
 MAX_CHOICES = 3  # of which most that cannot be called fail as fast as the first
 
@@ -52,14 +52,14 @@ def answers_of_variants(
     known = {(it.name, it.place) for it in report.findings}
     yield from _answers_of_other_choices(target, report, checked, arguments)
     flags = list(_flags_in_missed_lines(target, report, arguments))[:MAX_FLAGS]
-    for name, value in (*flags, *_narrow_windows(target, arguments)):
+    for name, value in (*flags, *_sizes_that_show(target, arguments)):
         variant = _report_with(target, checked, arguments, name, value)
         if variant is None:
             continue
         is_flag = isinstance(value, bool)
         yield Fact("also with", f"{name}={value}")
         for finding in variant.bugs:
-            if finding.name in (NOT_COUNTED if is_flag else OF_LENGTHS):
+            if finding.name in (NOT_COUNTED if is_flag else OF_SIZES):
                 continue
             if (finding.name, finding.place) in known:
                 continue
@@ -92,7 +92,7 @@ def _report_with(
     checked: Callable[..., Report],
     arguments: Mapping[str, Any],
     name: str,
-    value: bool | int | str,
+    value: float | str,
 ) -> Report | None:
     """Return the report on a class with another argument, which the case of each finding names; None if it fails."""
     given = {**arguments, name: value}
@@ -119,9 +119,20 @@ def _flags_in_missed_lines(
             yield name, not parameter.default
 
 
-def _narrow_windows(target: type, arguments: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """Yield the windows of a constructor that are wider by default than every sequence of the check, made narrow."""
-    for name, parameter in inspect.signature(target).parameters.items():
-        is_wide = type(parameter.default) is int and parameter.default > max(LENGTHS)
-        if name in names.WINDOWS and name not in arguments and is_wide:
-            yield name, WINDOW
+def _sizes_that_show(target: type, arguments: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield the sizes of a constructor that have no effect by default, each with a value that has one."""
+    parameters = inspect.signature(target).parameters
+    defaults = {name: it.default for name, it in parameters.items() if type(it.default) is int}
+    conventional = conventional_values(arguments, defaults)
+    heads = {value for name, value in {**defaults, **arguments}.items() if name in names.HEADS}
+    for name, parameter in parameters.items():
+        default, value = parameter.default, conventional.get(name)
+        is_off = default is None or (type(default) in (int, float) and default <= 0)
+        is_wide = type(default) is int and default > max(LENGTHS)
+        shows = (
+            (name in names.WINDOWS and (is_off or is_wide))
+            or (name in names.SOFT_CAPS and is_off)
+            or (name in names.KEY_HEADS and (default is None or default in heads) and value > 1)
+        )
+        if shows and name not in arguments:
+            yield name, value

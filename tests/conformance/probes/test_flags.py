@@ -274,6 +274,73 @@ def test_a_window_wider_than_every_sequence_is_made_narrow(tmp_path):
     assert "sliding_window=5" in bug.case
 
 
+# Its options are off by default.
+PLAIN = (
+    HEAD
+    + """
+    def __init__(self, dim=32, num_heads=4, num_kv_heads=None, window_size=None, softcap=0.0):
+        super().__init__()
+        self.num_heads, self.num_kv_heads = num_heads, num_kv_heads or num_heads
+        self.window_size, self.softcap = window_size, softcap
+        self.q, self.o = nn.Linear(dim, dim), nn.Linear(dim, dim)
+        self.k, self.v = (nn.Linear(dim, dim // num_heads * self.num_kv_heads) for _ in range(2))
+
+    def forward(self, x):
+        T, n = x.shape[1], self.num_heads // self.num_kv_heads
+        q = self.q(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        k = self.k(x).unflatten(-1, (self.num_kv_heads, -1)).transpose(1, 2).repeat_interleave(n, 1)
+        v = self.v(x).unflatten(-1, (self.num_kv_heads, -1)).transpose(1, 2).repeat_interleave(n, 1)
+        scores = q @ k.mT * q.shape[-1] ** -0.5
+        if self.softcap > 0:
+            scores = self.softcap * torch.tanh(scores / self.softcap)
+        visible = torch.ones(T, T, dtype=torch.bool).tril()
+        if self.window_size is not None:
+            visible = visible.triu(1 - self.window_size)
+        scores = scores.masked_fill(~visible, float("-inf"))
+        return self.o((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+"""
+)
+CAP = """
+        if self.softcap > 0:
+            scores = self.softcap * torch.tanh(scores / self.softcap)
+"""
+
+
+def test_options_that_are_off_by_default_are_checked_as_well(tmp_path):
+    with written(tmp_path, PLAIN) as target:
+        report = check(target)
+    assert not report.findings
+    tried = {it.value for it in report.facts if it.name == "also with"}
+    assert tried == {"num_kv_heads=2", "window_size=5", "softcap=5.0"}
+
+
+@pytest.mark.parametrize(
+    ("name", "case", "line", "source"),
+    [
+        (
+            "group-order",
+            "num_kv_heads=2",
+            ".repeat(1, n, 1, 1)",
+            PLAIN.replace("repeat_interleave(n, 1)", "repeat(1, n, 1, 1)"),
+        ),
+        ("window-off-by-one", "window_size=5", "triu(-self", PLAIN.replace("triu(1 - ", "triu(-")),
+        (
+            "future-leak",
+            "softcap=5.0",
+            "torch.tanh(",
+            PLAIN.replace(CAP, "\n").replace("        return", CAP + "        return"),
+        ),
+    ],
+)
+def test_what_an_option_that_is_off_by_default_shows_is_a_bug(tmp_path, name, case, line, source):
+    assert source != PLAIN
+    found = found_in(tmp_path, source)
+    assert {*found} == {name}
+    assert found[name].level == "bug"
+    assert case in found[name].case
+    assert line in found[name].place.source
+
+
 @pytest.mark.parametrize(
     ("axis", "names"), [("0", {"crashes", "softmax-wrong-dim"}), ("1", {"crashes"})]
 )

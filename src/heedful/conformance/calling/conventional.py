@@ -17,6 +17,7 @@ OTHER_WIDTHS = (32, 64, 96, 128)  # that are tried if a constructor rejects the 
 EPSILON = 1e-6
 PATCH, SHIFT, KERNEL = 2, 2, 3
 IMAGE_SIDE = 2 * WINDOW  # of an image that is cut into windows
+SOFT_CAP = 5.0  # small enough that the caps of hidden scores show in the weights
 DROPOUT = 0.25  # large enough that a few hundred weights show how it acts
 GUESSES: tuple[Any, ...] = (
     HEADS,
@@ -34,6 +35,7 @@ VALUES: Mapping[Names, Any] = {
     names.HEAD_SIZES: HEAD_SIZE,
     names.MAX_LENGTHS: CONTEXT,
     names.WINDOWS: WINDOW,
+    names.SOFT_CAPS: SOFT_CAP,
     names.DROPOUTS: DROPOUT,
     names.MLP_WIDTHS: 48,
     names.VOCABULARY_SIZES: 37,

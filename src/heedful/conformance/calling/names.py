@@ -134,6 +134,10 @@ MAX_LENGTHS: Names = (
     *("max_T", "ctx_len", "sequence_length", "max_context_length"),
 )
 WINDOWS: Names = ("window", "window_size", "sliding_window", "local_window", "attention_window")
+SOFT_CAPS: Names = (
+    *("softcap", "soft_cap", "logit_softcap", "attn_softcap", "attn_logit_softcapping"),
+    *("attn_logit_softcap", "logits_soft_cap", "logit_soft_cap", "softcap_value", "score_softcap"),
+)
 IMAGE_SIDES: Names = (
     *("input_resolution", "resolution", "img_size", "image_size", "fmap_size", "feat_size"),
 )

@@ -343,7 +343,8 @@ def _diagnose_weak_fill(
     evidence: Evidence, attention: RecordedAttention, future: Tensor
 ) -> MaskDefect | None:
     """Find a step before the softmax that masks later keys, but leaves them some weight."""
-    softmax, revealing = attention.softmax_step, _revealing_step(attention, future)
+    softmax = attention.softmax_step
+    revealing = _revealing_step(attention, future) or _raising_step(attention, future)
     if revealing is not None:
         explanation = (
             f"The mask hides later keys, but {revealing.operation} gives them weight again."
@@ -371,6 +372,22 @@ def _revealing_step(attention: RecordedAttention, future: Tensor) -> Step | None
         if hidden and not none_left:
             return step
         hidden |= none_left and step.operation in SOFTMAXES
+    return None
+
+
+def _raising_step(attention: RecordedAttention, future: Tensor) -> Step | None:
+    """Return the first step that gives later keys higher scores, after their scores were too low for any weight."""
+    hidden = False
+    for step in attention.chain[1:]:
+        if step is attention.softmax_step:
+            return None
+        scores = scores_after(step, attention)
+        if scores is None:
+            continue
+        none_left = bool((scores[:, future] < -SMALLEST_FILL).all())
+        if hidden and not none_left:
+            return step
+        hidden = none_left
     return None
 
 
