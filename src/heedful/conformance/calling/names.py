@@ -138,6 +138,9 @@ SOFT_CAPS: Names = (
     *("softcap", "soft_cap", "logit_softcap", "attn_softcap", "attn_logit_softcapping"),
     *("attn_logit_softcap", "logits_soft_cap", "logit_soft_cap", "softcap_value", "score_softcap"),
 )
+ROTARY_PARTS: Names = (
+    *("rotary_pct", "rotary_percent", "rotary_percentage", "rope_pct", "partial_rotary_factor"),
+)
 IMAGE_SIDES: Names = (
     *("input_resolution", "resolution", "img_size", "image_size", "fmap_size", "feat_size"),
 )

@@ -49,7 +49,16 @@ def describe_weights(evidence: Evidence, attention: RecordedAttention) -> str:
         return "a softmax with a constant in its denominator: some weight goes to no key"
     if any(_is_trained(evidence.baseline, source) for source in _read_after_softmax(attention)):
         return "several softmaxes, combined by trained numbers: a differential attention?"
+    if _are_squares(evidence, attention):
+        return "squared for variances, beside the weights themselves"
     return ""
+
+
+def _are_squares(evidence: Evidence, attention: RecordedAttention) -> bool:
+    """Check whether the squares of weights are applied, and the weights themselves to other values."""
+    squared = torch.allclose(attention.applied_weights, attention.weights**2)
+    others = (it for it in evidence.attentions if it.softmax_step is attention.softmax_step)
+    return squared and any(torch.equal(it.applied_weights, it.weights) for it in others)
 
 
 def reads_trained_numbers(observation: Observation, attention: RecordedAttention) -> bool:

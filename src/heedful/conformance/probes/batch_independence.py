@@ -82,7 +82,7 @@ def _mixed_unseen(evidence: Evidence, together: int) -> Iterator[Finding]:
 
 
 def _mixed_by_arguments(evidence: Evidence, together: int) -> Iterator[Finding]:
-    """Change what an example gives one sequence beside its tokens, and check that no other sequence changes."""
+    """Change what a call gives one sequence beside its tokens, and check that no other sequence changes."""
     subject, inputs = evidence.subject, evidence.inputs
     (B, _), given = inputs.sizes, subject.arguments(inputs)
     first = slice(0, together)
@@ -94,8 +94,11 @@ def _mixed_by_arguments(evidence: Evidence, together: int) -> Iterator[Finding]:
             or value.shape[:1] != (B,)
         ):
             continue
-        of_sequences = isinstance(constant, Resized) and constant.has_part_per_sequence
-        if together == 1 and constant is not MEMORY and not of_sequences:
+        if (
+            together == 1
+            and constant is not MEMORY
+            and not _has_part_per_sequence(evidence, constant)
+        ):
             continue  # its first axis may have this size by chance
         changed = value.clone()
         changed[first] = value[first].flip(-1) + 1
@@ -107,12 +110,23 @@ def _mixed_by_arguments(evidence: Evidence, together: int) -> Iterator[Finding]:
         if rows[first].any() and others:
             yield Finding(
                 "batch-mixed",
-                "bug",
+                "suspicious" if subject.convention.is_unsure else "bug",
                 f"Changing {name} of sequence 0 changes the output of sequence {others[0] + together}.",
                 f"B = {B}, {name} {times(value.shape)}",
                 _line(evidence, _first_mixing_step(evidence, after, 0, together)),
             )
             return
+
+
+def _has_part_per_sequence(evidence: Evidence, constant: object) -> bool:
+    """Check whether an argument has a part for each sequence, in batches of any size."""
+    if isinstance(constant, Resized):
+        return constant.has_part_per_sequence
+    if not callable(constant):
+        return False
+    B, T = evidence.inputs.sizes
+    value = constant(B + 1, T, evidence.subject.dtype)
+    return isinstance(value, Tensor) and value.shape[:1] == (B + 1,)
 
 
 def _entries_together(evidence: Evidence) -> int:

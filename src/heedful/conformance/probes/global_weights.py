@@ -27,7 +27,8 @@ def global_weights(evidence: Evidence) -> Iterator[Finding | Fact]:
         weights = tensor_of(step)
         if step.operation != "softmax" or step in known or weights is None or weights.dim() < 2:
             continue
-        if not _weights_values(evidence, step):
+        applied = _weighting_values(evidence, step)
+        if applied is None or _sums_to_one(applied, -1):
             continue
         proof = _proof_of_wrong_sums(weights) or _proof_for_own_scores(evidence, step, weights)
         if proof:
@@ -36,20 +37,21 @@ def global_weights(evidence: Evidence) -> Iterator[Finding | Fact]:
             return
 
 
-def _weights_values(evidence: Evidence, softmax: Step) -> bool:
-    """Check whether a softmax over T keys is the first factor of a product, after dropout or masking perhaps."""
+def _weighting_values(evidence: Evidence, softmax: Step) -> Tensor | None:
+    """Return what a softmax over T keys becomes as the first factor of a product, transposed or masked perhaps."""
     if softmax.shape[-1] != evidence.inputs.sizes[1]:
-        return False
-    weights = {softmax.index}
-    for step in evidence.baseline.trace.steps[softmax.index + 1 :]:
+        return None
+    weights, steps = {softmax.index}, evidence.baseline.trace.steps
+    for step in steps[softmax.index + 1 :]:
         if not any(source.step in weights for source in step.inputs):
             continue
         if step.operation in PRODUCTS:
             first = step.arguments[0]
-            return isinstance(first, Source) and first.step in weights
+            used = first.step if isinstance(first, Source) else None
+            return tensor_of(steps[used]) if used in weights and used is not None else None
         if step.shape == softmax.shape:
             weights.add(step.index)
-    return False
+    return None
 
 
 def _proof_of_wrong_sums(weights: Tensor) -> str:

@@ -11,6 +11,7 @@ from torch import nn
 
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.probes.forgotten_layers import loop_leaving_out, never_called
 from heedful.conformance.probes.idle_entries import idle_entries
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.projection_names import (
@@ -86,6 +87,7 @@ def _unused_parameter(evidence: Evidence, unused: set[int]) -> Finding | None:
         *_candidates(evidence, read),
         *_of_contexts(evidence, unused),
         *_computed_for_nothing(evidence, read, unused),
+        *never_called(subject.module, read),
     )
     for name in dict.fromkeys(candidates):
         changed = subject.fresh()
@@ -282,6 +284,9 @@ def _line_without_projection(evidence: Evidence, name: str, unused: set[int]) ->
             return pairing
         if module is not None and computed.module and returns_result(computed):
             return next(iter(lines_calling(module, computed.module)), SourceLine.of(computed))
+    leaving_out = loop_leaving_out(module, name)
+    if leaving_out is not None:
+        return leaving_out
     for readers in _readers_of_siblings(steps, name):
         if len(readers) > 1:
             named = (step for step in readers if role_of(step.name) == role)

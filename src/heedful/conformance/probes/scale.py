@@ -37,15 +37,19 @@ from heedful.conformance.recording.dataflow import (
     steps_from_projection,
 )
 from heedful.conformance.recording.observation import Observation, tensor_of
-from heedful.conformance.recording.source import prose_about
+from heedful.conformance.recording.source import fields_read, prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 
 SHORT = 1e-2  # tokens this short keep soft-caps in their linear part
 FREE: re.Pattern[str] = re.compile(
-    r"\bt5|luong|\b[mμµ]up\b|unscaled|\b(no|not|without)( a| any)? scal"
+    r"\bt5|luong|\bnon-?local|embedded gaussian|\b[mμµ]up\b|unscaled|\b(no|not|without)( a| any)? scal"
 )
 """Words that announce another scale than 1/√head_dim, in lower case."""
+CONFIGURED: re.Pattern[str] = re.compile(
+    r"(attn|attention|softmax|logit|score|qk)\w*(scal(e|ar)|multiplier)|\bmscale"
+)
+"""Fields of a configuration that hold the scale, such as Gemma's query_pre_attn_scalar or YaRN's mscale."""
 MISTAKEN: tuple[str, ...] = ("1/√d_model", "1/d_model", "√head_dim", "head_dim")
 """Scales that no design asks for."""
 ATTRIBUTES: re.Pattern[str] = re.compile(r"\bself\.(\w+)\b")
@@ -220,10 +224,10 @@ def _is_free(
 
     That is so in models of transformers, whose weights were trained with it; if something trained is added to the
     scores or multiplies them (Raffel et al. 2020), or tanh bounds them (Lu et al. 2016); and where the constructor
-    takes the number, or has turned the scale off. No scale at all is needed between projections by convolutions
-    (Wang et al. 2018), between projected and plain tokens, where one tensor is both keys and values or plain tokens
-    meet one plain query (Luong et al. 2015, Sukhbaatar et al. 2015), where one projection makes queries and keys
-    (Chen et al. 2017), and where the code says so in words.
+    or a configuration takes the number, or has turned the scale off. No scale at all is needed between projections
+    by convolutions (Wang et al. 2018), between projected and plain tokens, where one tensor is both keys and values
+    or plain tokens meet one plain query (Luong et al. 2015, Sukhbaatar et al. 2015), where one projection makes
+    queries and keys (Chen et al. 2017), and where the code says so in words.
     """
     module = evidence.subject.module
     paths = [
@@ -237,6 +241,7 @@ def _is_free(
         or reads_trained_numbers(observation, attention)
         or any(parameter_names([step]) for step in scale.steps)
         or _is_default_of_constructor(module, scale.factor)
+        or _is_configured(module)
         or _is_guess(evidence, attention, scale)
         or _is_bounded(attention)
         or (
@@ -309,6 +314,15 @@ def _is_default_of_constructor(module: nn.Module | None, factor: float) -> bool:
             if kept and _is_factor(number, factor):
                 return True
     return False
+
+
+def _is_configured(module: nn.Module | None) -> bool:
+    """Check whether a part reads its scale from a field of a configuration."""
+    parts = () if module is None else module.modules()
+    fields = (
+        field for part in parts for read in fields_read(type(part)).values() for field in read
+    )
+    return any(CONFIGURED.search(field) for field in fields)
 
 
 def _is_guess(evidence: Evidence, attention: RecordedAttention, scale: _Scale) -> bool:

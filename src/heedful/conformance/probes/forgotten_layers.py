@@ -1,0 +1,86 @@
+"""Find layers that a module is built with and never calls: norms of queries and keys, and heads left out by a loop."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Set
+
+from torch import nn
+
+from heedful.conformance.probes.projection_names import parent_of, role_of
+from heedful.conformance.recording.source import SourceLine, parsed, parsed_file
+
+LEAVING = (ast.If, ast.Break, ast.Continue, ast.Return)
+
+
+def never_called(module: nn.Module | None, read: Set[str]) -> Iterator[str]:
+    """Yield parameters of norms of queries and keys that no code reads, and of heads that a loop over all leaves out.
+
+    Args:
+        module: The outermost module.
+        read: The names of the parameters that used steps read.
+    """
+    if module is not None:
+        yield from _norms_without_a_reader(module, read)
+        yield from _heads_left_out(module, read)
+
+
+def loop_leaving_out(module: nn.Module | None, parameter: str) -> SourceLine | None:
+    """Return the first line of the loop that calls the list of heads which a parameter belongs to; None without one."""
+    path, _, rest = parameter.rpartition("heads.")
+    in_list = module is not None and path + rest != parameter and rest[:1].isdigit()
+    return _loop_over(module, f"{path}heads") if in_list and module is not None else None
+
+
+def _norms_without_a_reader(module: nn.Module, read: Set[str]) -> Iterator[str]:
+    """Yield the gains of the norms of queries and keys, by their names, that no code reads."""
+    used = {parent_of(name) for name in read}
+    for path, part in module.named_modules():
+        parent, _, name = path.rpartition(".")
+        if "norm" not in type(part).__name__.lower() or role_of(name) not in ("query", "key"):
+            continue
+        gains = [f"{path}.{own}" for own, _ in part.named_parameters(recurse=False)]
+        if (
+            parent in used
+            and not read & {*gains}
+            and not _is_read(module.get_submodule(parent), name)
+        ):
+            yield from gains[:1]
+
+
+def _heads_left_out(module: nn.Module, read: Set[str]) -> Iterator[str]:
+    """Yield a parameter of each head that is not called, though a loop over all heads calls others."""
+    for path, part in module.named_modules():
+        if not isinstance(part, nn.ModuleList) or not path.endswith("heads"):
+            continue
+        called = [any(it.startswith(f"{path}.{n}.") for it in read) for n in range(len(part))]
+        if any(called) and not all(called) and _loop_over(module, path) is not None:
+            idle = part[called.index(False)]
+            matrices = (name for name, it in idle.named_parameters() if it.dim() > 1)
+            yield from (f"{path}.{called.index(False)}.{name}" for name in matrices)
+
+
+def _loop_over(module: nn.Module, path: str) -> SourceLine | None:
+    """Return the first line of a loop that calls the parts of a list one by one, whatever the tokens are."""
+    parent, _, name = path.rpartition(".")
+    source = parsed(module.get_submodule(parent).forward)
+    for loop in () if source is None else source.statements():
+        if source is not None and isinstance(loop, ast.For):
+            inner = list(ast.walk(loop))
+            reads = any(isinstance(it, ast.Attribute) and it.attr == name for it in inner)
+            if reads and not any(isinstance(it, LEAVING) for it in inner):
+                return source.line_of(loop)
+    return None
+
+
+def _is_read(module: nn.Module, name: str) -> bool:
+    """Check whether a file of the module's classes reads an attribute, or has its name as a text."""
+    sources = (parsed(cls) for cls in type(module).__mro__ if cls is not nn.Module)
+    files = (parsed_file(it.file) for it in sources if it is not None)
+    return any(
+        (isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Load))
+        or (isinstance(node, ast.Constant) and node.value == name)
+        for file in files
+        if file is not None
+        for node in ast.walk(file.tree)
+    )
