@@ -11,6 +11,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from heedful.conformance.calling import names
@@ -20,14 +21,18 @@ from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.evidence.expectations import Expected
 from heedful.conformance.probes.causality import causality
 from heedful.conformance.probes.sequence_lengths import LENGTHS
+from heedful.conformance.probes.statements import statements
+from heedful.conformance.recording.forwarding import construction_omitting
 from heedful.conformance.recording.source import names_in, parsed, texts_compared
-from heedful.conformance.reporting.finding import Fact, Finding
+from heedful.conformance.reporting.finding import Fact, Finding, Level
 from heedful.conformance.reporting.report import Report
 
 NOT_COUNTED = (*causality.finds, "crashes")
 """Findings that may be meant, or be mended by other arguments: a flag may decide whether a target is causal."""
 CERTAIN = ("undefined-or-global-name", "dropout-in-eval", "parameter-not-registered")
 """Findings that are bugs whatever else is meant with the flag."""
+OF_CAUSALITY = (*causality.finds, *statements.finds)
+"""Findings that are bugs with a flag that says whether the target is causal."""
 OF_SIZES = ("crashes", "length-dependent")
 """Findings that a size may cause: numbers of tokens may have to be multiples of a window, and heads of key heads."""
 MAX_FLAGS = 2  # each takes as long as the first check
@@ -51,21 +56,39 @@ def answers_of_variants(
     """
     known = {(it.name, it.place) for it in report.findings}
     yield from _answers_of_other_choices(target, report, checked, arguments)
-    flags = list(_flags_in_missed_lines(target, report, arguments))[:MAX_FLAGS]
-    for name, value in (*flags, *_sizes_that_show(target, arguments)):
+    for name, value in _other_settings(target, report, arguments):
         variant = _report_with(target, checked, arguments, name, value)
         if variant is None:
             continue
-        is_flag = isinstance(value, bool)
         yield Fact("also with", f"{name}={value}")
         for finding in variant.bugs:
-            if finding.name in (NOT_COUNTED if is_flag else OF_SIZES):
-                continue
-            if (finding.name, finding.place) in known:
-                continue
-            known.add((finding.name, finding.place))
-            level = "suspicious" if is_flag and finding.name not in CERTAIN else "bug"
-            yield replace(finding, level=level)
+            level = _level_with(name, value, finding)
+            if level is not None and (finding.name, finding.place) not in known:
+                known.add((finding.name, finding.place))
+                yield replace(finding, level=level)
+
+
+def _other_settings(
+    target: type, report: Report, arguments: Mapping[str, Any]
+) -> Iterator[tuple[str, float]]:
+    """Yield the flags and sizes of a constructor that may show more than the defaults, each with another value."""
+    of_causality = list(_flags_of_causality(target, arguments))
+    flags = (
+        it for it in _flags_in_missed_lines(target, report, arguments) if it not in of_causality
+    )
+    yield from of_causality
+    yield from islice(flags, MAX_FLAGS)
+    yield from _sizes_that_show(target, arguments)
+
+
+def _level_with(name: str, value: float, finding: Finding) -> Level | None:
+    """Return the level of a finding with another value of an argument; None if it says nothing about the class."""
+    of_causality = name in names.CAUSAL and finding.name in OF_CAUSALITY
+    if finding.name in CERTAIN or of_causality:
+        return "bug"
+    if isinstance(value, bool):
+        return None if finding.name in NOT_COUNTED else "suspicious"
+    return None if finding.name in OF_SIZES else "bug"
 
 
 def _answers_of_other_choices(
@@ -96,12 +119,22 @@ def _report_with(
 ) -> Report | None:
     """Return the report on a class with another argument, which the case of each finding names; None if it fails."""
     given = {**arguments, name: value}
-    report = attempt(lambda: checked(target, arguments=given, expected=Expected(), strict=False))
+    expected = Expected(causal=bool(value)) if name in names.CAUSAL else Expected()
+    report = attempt(lambda: checked(target, arguments=given, expected=expected, strict=False))
     if isinstance(report, Exception):
         return None
-    cases = [", ".join(filter(None, (it.case, f"{name}={value!r}"))) for it in report.findings]
-    named = zip(report.findings, cases, strict=True)
-    return replace(report, findings=tuple(replace(it, case=case) for it, case in named))
+    findings = (_told_of(it, name, f"{name}={value!r}", target) for it in report.findings)
+    return replace(report, findings=tuple(findings))
+
+
+def _told_of(finding: Finding, name: str, setting: str, target: type) -> Finding:
+    """Return a finding that names the argument with which a class was checked: as its case, and as what is stated."""
+    proof = finding.proof.replace("The caller states", f"{setting} says")
+    proof = proof.replace("the caller states so", f"it has {setting}")
+    case = ", ".join(filter(None, (finding.case, setting)))
+    is_stated = finding.name in statements.finds
+    omitting = construction_omitting(target, name) if is_stated else None
+    return replace(finding, proof=proof, case=case, place=omitting or finding.place)
 
 
 def _flags_in_missed_lines(
@@ -119,6 +152,13 @@ def _flags_in_missed_lines(
             yield name, not parameter.default
 
 
+def _flags_of_causality(target: type, arguments: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+    """Yield the flags of a constructor that say whether the class is causal, each the other way round."""
+    for name, parameter in inspect.signature(target).parameters.items():
+        if name in names.CAUSAL and name not in arguments and isinstance(parameter.default, bool):
+            yield name, not parameter.default
+
+
 def _sizes_that_show(target: type, arguments: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """Yield the sizes of a constructor that have no effect by default, each with a value that has one."""
     parameters = inspect.signature(target).parameters
@@ -126,7 +166,7 @@ def _sizes_that_show(target: type, arguments: Mapping[str, Any]) -> Iterator[tup
     conventional = conventional_values(arguments, defaults)
     heads = {value for name, value in {**defaults, **arguments}.items() if name in names.HEADS}
     for name, parameter in parameters.items():
-        default, value = parameter.default, conventional.get(name)
+        default, value = parameter.default, conventional.get(name, 0)
         is_off = default is None or (type(default) in (int, float) and default <= 0)
         is_wide = type(default) is int and default > max(LENGTHS)
         shows = (

@@ -122,6 +122,22 @@ class OfPattern(Projected):
         super().__init__(dim)
 
 
+class OfOneSequence(Projected):
+    """Has caches for one sequence by default."""
+
+    def __init__(self, dim: int, max_batch: int = 1):
+        super().__init__(dim)
+        self.register_buffer("cache", torch.zeros(max_batch, 16, dim))
+
+
+class PartlyRotated(Projected):
+    """Rotates a quarter of the features of a head by default."""
+
+    def __init__(self, config):
+        assert int(6 * config.rotary_pct) % 2 == 0
+        super().__init__(config.hidden_size)
+
+
 class OfKind(Projected):
     def __init__(self, dim, kind):
         assert kind in {"local", "global"}
@@ -146,6 +162,15 @@ def test_many_layers_of_a_usual_width_become_narrow():
     module = find_subject(Tall).module
     assert (module.qkv.in_features <= 128, module.depth) == (True, 12)  # pyright: ignore
     assert find_subject(Tall, arguments={"depth": 1}).module.qkv.in_features == 768  # pyright: ignore
+
+
+def test_caches_are_built_for_several_sequences():
+    assert len(find_subject(OfOneSequence).module.cache) > 1  # pyright: ignore
+    assert len(find_subject(OfOneSequence, arguments={"max_batch": 1}).module.cache) == 1  # pyright: ignore
+
+
+def test_an_even_number_of_features_is_rotated():
+    assert find_subject(PartlyRotated).name == "PartlyRotated"
 
 
 def test_a_tensor_of_a_constructor_is_asked_for():

@@ -349,3 +349,60 @@ def test_a_choice_that_cannot_be_called_hides_no_bug_of_another_one(tmp_path, ax
     assert {*found} == names
     assert "self.bilinear(x)" in found["crashes"].place.source
     assert "softmax-wrong-dim" not in names or "how='linear'" in found["softmax-wrong-dim"].case
+
+
+# Its flag, which is off by default, makes it causal.
+FLAGGED = (
+    HEAD
+    + """
+    def __init__(self, dim=16, causal=False):
+        super().__init__()
+        self.causal = causal
+        self.q, self.k, self.v = (nn.Linear(dim, dim) for _ in range(3))
+
+    def forward(self, x):
+        scores = self.q(x) @ self.k(x).mT * x.shape[-1] ** -0.5
+        if self.causal:
+            scores = scores.masked_fill(torch.ones_like(scores).triu(1).bool(), float("-inf"))
+        return scores.softmax(-1) @ self.v(x)
+"""
+)
+# A block of it that keeps the flag for itself is causal whatever the flag says.
+NESTED = (
+    FLAGGED.replace("class Attention", "class Inner").replace("=False", "=True")
+    + """
+
+class Attention(nn.Module):
+    def __init__(self, dim=16, causal=True):
+        super().__init__()
+        self.inner = Inner(dim, causal)
+
+    def forward(self, x):
+        return x + self.inner(x)
+"""
+)
+
+
+@pytest.mark.parametrize("source", [FLAGGED, NESTED])
+def test_a_flag_of_causality_is_checked_both_ways(tmp_path, source):
+    with written(tmp_path, source) as target:
+        report = check(target)
+    assert not report.findings
+    assert Fact("also with", f"causal={source is FLAGGED}") in report.facts
+
+
+@pytest.mark.parametrize(
+    ("source", "old", "new", "name", "line"),
+    [
+        (FLAGGED, "triu(1)", "triu(2)", "future-leak", "triu(2)"),
+        (FLAGGED, "if self.causal", "if False", "future-leak", "softmax(-1)"),
+        (NESTED, "if self.causal", "if True", "statement-contradicted", "masked_fill"),
+        (NESTED, "Inner(dim, causal)", "Inner(dim)", "statement-contradicted", "Inner(dim)"),
+    ],
+)
+def test_a_flag_of_causality_that_does_not_do_what_it_says(tmp_path, source, old, new, name, line):
+    assert source.count(old) == 1
+    bug = found_in(tmp_path, source.replace(old, new))[name]
+    assert (bug.level, line in bug.place.source) == ("bug", True)
+    assert f"causal={source is FLAGGED}" in bug.case
+    assert "caller" not in bug.proof

@@ -488,9 +488,43 @@ class Located(nn.Module):
         return (weights.unsqueeze(1) @ memory).squeeze(1), weights
 
 
+class Variances(Heads):
+    """Carries means and variances: independent values are summed with the squares of the weights."""
+
+    def forward(self, x):
+        query, key, value = self.split(x)
+        weights = self.scores(query, key).softmax(-1)
+        contexts = weights @ value, weights**2 @ value.square()
+        mean, variance = (it.transpose(1, 2).flatten(2) for it in contexts)
+        return self.to_out(mean), variance
+
+
+class Sources(nn.Module):
+    """Normalizes over the source nodes of each target, which its second axis counts."""
+
+    def __init__(self, num_in_features: int = 24, num_of_heads: int = 4):
+        super().__init__()
+        self.proj = nn.Parameter(torch.randn(num_of_heads, num_in_features, 6) / 5)
+        self.of_sources, self.of_targets = (
+            nn.Parameter(torch.randn(num_of_heads, 6, 1)) for _ in range(2)
+        )
+
+    def forward(self, nodes, connectivity):
+        """
+        nodes: (N, FIN)
+        connectivity: (N, N), 0 at [source, target] where there is an edge, -inf elsewhere
+        """
+        features = nodes.unsqueeze(0) @ self.proj
+        scores = features @ self.of_sources + (features @ self.of_targets).transpose(1, 2)
+        weights = (F.leaky_relu(scores, 0.2) + connectivity).softmax(dim=1)
+        return torch.bmm(weights.transpose(1, 2), features).transpose(0, 1).flatten(1)
+
+
 @pytest.mark.parametrize(
     "design",
     [
+        Sources,
+        Variances,
         Graph,
         Turned,
         Located,

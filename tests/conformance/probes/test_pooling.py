@@ -140,6 +140,29 @@ class Attention(nn.Module):
         return self.combine(self.key(x) * summary[:, None])
 """
 
+# Weights the frames by a decoder's state, which is laid beside each of them.
+STATES = '''
+import torch
+from torch import nn
+
+class Attention(nn.Module):
+    def __init__(self, enc_dim=10, dec_dim=10):
+        super().__init__()
+        self.W, self.V = nn.Linear(enc_dim, 8, bias=False), nn.Linear(dec_dim, 8)
+        self.v = nn.Linear(8, 1, bias=False)
+
+    def forward(self, encoder_outputs, decoder_h):
+        """
+        encoder_outputs: [batch, length, enc_dim]
+        decoder_h: [batch, dec_dim]
+        """
+        B, T, _ = encoder_outputs.shape
+        states = self.V(decoder_h).repeat_interleave(T, dim=0)
+        energy = self.v(torch.tanh(self.W(encoder_outputs.flatten(0, 1)) + states))
+        weights = energy.view(B, T).softmax(dim=1)
+        return torch.bmm(weights.unsqueeze(1), encoder_outputs).squeeze(1), weights
+'''
+
 WRONG = [
     ("softmax-wrong-dim", SUMMARIES, "dim=1", "dim=-1", "dim=-1"),
     ("mask-fill-too-small", DOCUMENT, 'float("-inf")', "1e-9", "masked_fill"),
@@ -164,12 +187,13 @@ WRONG = [
     ("softmax-wrong-dim", FEATURES, "dim=1", "dim=2", "dim=2"),
     ("softmax-wrong-dim", PAIRS, "softmax(1)", "softmax(0)", "softmax(0)"),
     ("mask-inverted", DOCUMENT, "word_mask == 0", "word_mask == 1", "word_mask == 1"),
+    ("batch-mixed", STATES, "repeat_interleave(T, dim=0)", "repeat(T, 1)", ".view(B, T)"),
     ("dropout-in-eval", PAIRS, "self.p, self.training", "self.p", "dropout(w"),
 ]
 
 
 @pytest.mark.parametrize(
-    "source", [DOCUMENT, UTTERANCE, PAIRS, SUMMARY, FEATURES, CLASSES, SUMMARIES]
+    "source", [DOCUMENT, UTTERANCE, PAIRS, SUMMARY, FEATURES, CLASSES, SUMMARIES, STATES]
 )
 def test_a_row_for_each_sequence_is_no_bug(tmp_path, source):
     with written(tmp_path, source) as target:

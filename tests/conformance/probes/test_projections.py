@@ -183,3 +183,73 @@ def test_a_part_for_another_branch_raises_no_alarm(tmp_path):
     ).replace("mixed = self.own(h, h)", "mixed = self.ln_a(h)")
     with written(tmp_path, branches) as target:
         assert check(target(16)).bugs == ()
+
+
+NORMED = """
+import torch
+from torch import nn
+
+class Attention(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        self.q_norm = self.k_norm = None
+        self.qkv = nn.Linear(d_model, 3 * d_model)
+        self.q_norm, self.k_norm = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        q, k = self.q_norm(q), self.k_norm(k)
+        return (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v
+"""
+
+
+def test_norms_of_queries_and_keys_are_there_to_be_called(tmp_path):
+    with written(
+        tmp_path, NORMED.replace("        q, k = self.q_norm(q), self.k_norm(k)\n", "")
+    ) as it:
+        (bug,) = check(it).bugs
+    assert bug.name == "projection-unused"
+    assert "q_norm.weight" in bug.proof
+    behind_flag = NORMED.replace(
+        "        q, k = self", "        if v is None:\n            q, k = self"
+    )
+    for sound in (NORMED, behind_flag):
+        with written(tmp_path, sound) as target:
+            assert not check(target).bugs
+
+
+HEADS = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+class Head(nn.Module):
+    def __init__(self, d_model, size):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(d_model, size) for _ in range(3))
+
+    def forward(self, x):
+        return F.scaled_dot_product_attention(self.q(x), self.k(x), self.v(x))
+
+class Attention(nn.Module):
+    def __init__(self, d_model=24, n_head=4):
+        super().__init__()
+        self.size = d_model // n_head
+        self.heads = nn.ModuleList(Head(d_model, self.size) for _ in range(n_head))
+        self.out = nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        contexts = torch.zeros_like(x)
+        for head, start in enumerate(range(0, x.shape[-1], self.size)):
+            contexts[..., start : start + self.size] = self.heads[head](x)
+        return self.out(contexts)
+"""
+
+
+def test_a_loop_that_leaves_out_heads_is_found(tmp_path):
+    with written(tmp_path, HEADS) as target:
+        assert not check(target).bugs
+    with written(tmp_path, HEADS.replace("range(0, x.shape[-1],", "range(0, self.size,")) as target:
+        bug = next(it for it in check(target).bugs if it.name == "projection-unused")
+    assert "heads.1.q.weight" in bug.proof
+    assert "range(0, self.size" in bug.place.source

@@ -1,5 +1,7 @@
 """Scores without a scale."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from edited_attention import CLASS, CORRECT, edited
@@ -130,6 +132,38 @@ class Averaged(nn.Module):
         scores = query.mT @ key
         context = scores / scores.size(-1) @ value.mT
         return x + self.combine(context.mT.unflatten(-1, x.shape[2:]))
+
+
+@dataclass
+class Configuration:
+    hidden_size: int = 24
+    query_pre_attn_scalar: float = 144.0
+
+
+class ConfiguredScale(nn.Module):
+    """Takes its scale from its configuration, as Gemma does."""
+
+    def __init__(self, config: Configuration) -> None:
+        super().__init__()
+        self.scale = config.query_pre_attn_scalar**-0.5
+        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = self.qkv(x).chunk(3, -1)
+        return (query @ key.mT * self.scale).softmax(-1) @ value
+
+
+class NonLocal(SelfAttention):
+    """A non-local block in its embedded Gaussian version."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.q(x) @ self.k(x).mT).softmax(-1) @ self.v(x)
+
+
+@pytest.mark.parametrize("definition", [ConfiguredScale, NonLocal])
+def test_a_scale_that_the_configuration_or_the_design_states_is_no_bug(definition) -> None:
+    findings = check(definition).findings
+    assert [it.level for it in findings if it.name.startswith("scale")] == ["convention"]
 
 
 def test_a_scale_that_the_check_has_guessed_is_no_bug() -> None:

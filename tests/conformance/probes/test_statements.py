@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from heedful import check
 from heedful.errors import ArgumentError
@@ -56,3 +58,20 @@ def test_a_module_without_forward_is_told_so():
 
     with pytest.raises(ArgumentError, match=r"a method forward.*Forgotten, which defines none"):
         check(Forgotten)
+
+
+class BidirectionalAttention(nn.Module):
+    def __init__(self, dim: int, is_causal: bool = True):
+        super().__init__()
+        self.qkv, self.masked = nn.Linear(dim, 3 * dim), is_causal
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = self.qkv(x).chunk(3, -1)
+        return F.scaled_dot_product_attention(query, key, value, is_causal=self.masked)
+
+
+def test_a_name_is_a_statement():
+    (bug,) = check(BidirectionalAttention(16)).bugs
+    assert (bug.name, "name says" in bug.proof) == ("statement-contradicted", True)
+    assert "scaled_dot_product_attention" in bug.place.source
+    assert not check(BidirectionalAttention(16, is_causal=False)).bugs

@@ -96,9 +96,10 @@ def build(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     """Call a class with the given arguments, and with conventional values for the others that it requires.
 
     Dropout rates with a default of 0 are set as well, because nothing can be learned from a rate of 0, and several
-    heads where one is the default. If the class takes a configuration, arguments that the constructor lacks are put
-    there; a field of an unknown name gets the first text that the class compares it with, or a small number. If the
-    constructor raises, other widths are tried, because it may have defaults that the usual one does not fit.
+    heads or sequences where one is the default. If the class takes a configuration, arguments that the constructor
+    lacks are put there; a field of an unknown name gets the first text that the class compares it with, or a small
+    number. If the constructor raises, other widths are tried, because it may have defaults that the usual one does
+    not fit.
 
     Raises:
         ArgumentError: An argument is unknown, a value cannot be guessed, or the constructor raised an exception.
@@ -335,7 +336,11 @@ def _values(
                 values[name] = DROPOUT
             elif parameter.default is False and allows_cache(cls, name):
                 values[name] = True  # each call still says whether it uses the cache
-            elif name in single or (name in names.DEVICES and "cuda" in str(parameter.default)):
+            elif (
+                name in single
+                or (name in names.DEVICES and "cuda" in str(parameter.default))
+                or (name in names.MAX_BATCHES and parameter.default == 1)
+            ):
                 values[name] = conventional[name]
         elif hints.get(name) is int and name in names.CONFIGURATIONS:
             values[name] = conventional[names.WIDTHS[0]]  # `c: int` counts channels

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import product
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.conformance.calling.convention import MEMORY
+from heedful.conformance.calling.documentation import documented_arguments
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.resizing import Resized
 from heedful.conformance.evidence.chain import SOFTMAXES
@@ -31,6 +33,7 @@ TOKENS_FIRST = (
     *(nn.MultiheadAttention, nn.Transformer),
     *(nn.TransformerEncoderLayer, nn.TransformerDecoderLayer),
 )
+FIRST_AXIS: re.Pattern[str] = re.compile(r"[(\[]\s*([A-Za-z]\w*)\s*,")
 STACKS = (nn.TransformerEncoder, nn.TransformerDecoder, nn.ModuleList, nn.Sequential)
 
 
@@ -86,6 +89,7 @@ def _mixed_by_arguments(evidence: Evidence, together: int) -> Iterator[Finding]:
     subject, inputs = evidence.subject, evidence.inputs
     (B, _), given = inputs.sizes, subject.arguments(inputs)
     first = slice(0, together)
+    level = "suspicious" if subject.convention.is_unsure else "bug"
     for name, constant in subject.convention.constants.items() if together < B else ():
         value = given.get(name)
         if (
@@ -110,7 +114,7 @@ def _mixed_by_arguments(evidence: Evidence, together: int) -> Iterator[Finding]:
         if rows[first].any() and others:
             yield Finding(
                 "batch-mixed",
-                "suspicious" if subject.convention.is_unsure else "bug",
+                "bug" if _is_documented_per_sequence(evidence, name) else level,
                 f"Changing {name} of sequence 0 changes the output of sequence {others[0] + together}.",
                 f"B = {B}, {name} {times(value.shape)}",
                 _line(evidence, _first_mixing_step(evidence, after, 0, together)),
@@ -127,6 +131,14 @@ def _has_part_per_sequence(evidence: Evidence, constant: object) -> bool:
     B, T = evidence.inputs.sizes
     value = constant(B + 1, T, evidence.subject.dtype)
     return isinstance(value, Tensor) and value.shape[:1] == (B + 1,)
+
+
+def _is_documented_per_sequence(evidence: Evidence, name: str) -> bool:
+    """Check whether the documented shape of an argument begins as that of the tokens, such as "(batch, dim)"."""
+    documented = documented_arguments(evidence.subject.target.callee)
+    tokens = evidence.subject.convention.names[0]
+    found = [FIRST_AXIS.search(documented.get(it, "")) for it in (name, tokens)]
+    return None not in found and len({it.group(1) for it in found if it is not None}) == 1
 
 
 def _entries_together(evidence: Evidence) -> int:

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from heedful.conformance.calling.options import option_with
 from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.evidence.fills import FILLING_OPERATIONS
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 
 NAME = "statement-contradicted"
+BIDIRECTIONAL: re.Pattern[str] = re.compile(r"bi-?_?directional", re.IGNORECASE)
 
 
 @probe(NAME)
 def statements(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Compare what the caller states about the target with what the target does."""
+    """Compare what the caller states about the target, and what its name says, with what the target does."""
     proofs = list(_contradictions(evidence))
     if proofs:
-        step = evidence.attentions[0].scores_step if evidence.attentions else None
-        yield Finding(NAME, "bug", " ".join(proofs), place=SourceLine.of(step))
+        yield Finding(NAME, "bug", " ".join(proofs), place=_line(evidence))
+
+
+def _line(evidence: Evidence) -> SourceLine | None:
+    """Return the line that fills in hidden scores of the first attention, or else that of its scores."""
+    for attention in evidence.attentions[:1]:
+        filling = (it for it in attention.chain if it.operation in FILLING_OPERATIONS)
+        return SourceLine.of(next(filling, attention.scores_step))
+    return None
 
 
 def _contradictions(evidence: Evidence) -> Iterator[str]:
@@ -27,6 +37,8 @@ def _contradictions(evidence: Evidence) -> Iterator[str]:
     stated = evidence.stated
     if stated.causal is False and _sees_earlier_keys_alone(evidence):
         yield "The caller states that queries see later keys, but no output depends on a later token."
+    elif BIDIRECTIONAL.search(evidence.subject.name) and _sees_earlier_keys_alone(evidence):
+        yield "Its name says that queries see later keys, but no output depends on a later token."
     heads = set[int]() if stated.num_heads is None else _possible_heads(evidence)
     if heads and stated.num_heads not in heads:
         said = option_with("num_heads", str(stated.num_heads))

@@ -84,6 +84,27 @@ def call_omitting_beside(
     return _call_omitting(target, argument, names, depth=8, beside=True)
 
 
+def construction_omitting(target: type, argument: str) -> SourceLine | None:
+    """Return the line of a constructor that builds a part without an argument that both have; None if there is none."""
+    constructor = inspect.unwrap(target.__init__)
+    source = parsed(constructor)
+    calls = [it for it in ast.walk(source.tree) if isinstance(it, ast.Call)] if source else []
+    for call in sorted(calls, key=lambda it: it.lineno):
+        part = (
+            constructor.__globals__.get(call.func.id) if isinstance(call.func, ast.Name) else None
+        )
+        if not inspect.isclass(part) or any(isinstance(it, ast.Starred) for it in call.args):
+            continue
+        given = {it.arg for it in call.keywords}
+        if (
+            source
+            and argument in [*inspect.signature(part).parameters][len(call.args) :]
+            and not (given & {argument, None})
+        ):
+            return SourceLine.at(source.file, call.lineno)
+    return None
+
+
 def call_mistaking(target: Callable[..., Any], names: Collection[str]) -> SourceLine | None:
     """Return the line of a call that gives a callee's parameter another one of its caller, which has one of that name.
 
