@@ -255,6 +255,34 @@ class Slow(nn.Module):
         raise ValueError("none of these")
 
 
+class EncodedText(nn.Module):
+    """Takes the tokens of a text and those of its translation, which are of one width."""
+
+    def __init__(self, d_model=32, nhead=4):
+        super().__init__()
+        self.encoder = nn.TransformerEncoderLayer(d_model, nhead, 16, batch_first=True)
+        self.decoder = nn.TransformerDecoderLayer(d_model, nhead, 16, batch_first=True)
+
+    def forward(self, src, tgt):
+        later = torch.ones(tgt.shape[1], tgt.shape[1], dtype=torch.bool).triu(1)
+        return self.decoder(tgt, self.encoder(src), tgt_mask=later)
+
+
+class Denoiser(nn.Module):
+    """Takes the time of the diffusion of each sequence."""
+
+    def __init__(self, dim=32):
+        super().__init__()
+        self.time, self.attention = (
+            nn.Linear(1, dim),
+            nn.MultiheadAttention(dim, 4, batch_first=True),
+        )
+
+    def forward(self, hidden_states, timestep):
+        x = hidden_states + self.time(timestep[:, None])[:, None]
+        return self.attention(x, x, x)[0]
+
+
 class Hopeless(nn.Module):
     """Rejects every call, whatever its width is."""
 

@@ -130,10 +130,16 @@ class OfOneSequence(Projected):
         self.register_buffer("cache", torch.zeros(max_batch, 16, dim))
 
 
+@dataclass
+class RotaryConfig:
+    hidden_size: int = 768
+    rotary_pct: float = 0.25
+
+
 class PartlyRotated(Projected):
     """Rotates a quarter of the features of a head by default."""
 
-    def __init__(self, config):
+    def __init__(self, config: RotaryConfig):
         assert int(6 * config.rotary_pct) % 2 == 0
         super().__init__(config.hidden_size)
 
@@ -158,9 +164,9 @@ def test_large_default_sizes_become_small():
     assert find_subject(Giant, arguments={"n_hidden": 48}).module.qkv.in_features == 48  # pyright: ignore
 
 
-def test_many_layers_of_a_usual_width_become_narrow():
+def test_many_layers_of_a_usual_width_become_few_and_narrow():
     module = find_subject(Tall).module
-    assert (module.qkv.in_features <= 128, module.depth) == (True, 12)  # pyright: ignore
+    assert (module.qkv.in_features <= 128, module.depth) == (True, 4)  # pyright: ignore
     assert find_subject(Tall, arguments={"depth": 1}).module.qkv.in_features == 768  # pyright: ignore
 
 

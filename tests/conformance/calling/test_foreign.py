@@ -356,3 +356,13 @@ def test_n_may_count_the_sequences():
 def test_a_mask_of_ours_that_hides_all_tokens_is_no_bug_of_the_target():
     report = check(foreign.HeldMask)
     assert report.bugs == (), report
+
+
+def test_a_translation_does_not_see_its_later_tokens_in_its_source():
+    report = check(foreign.EncodedText)
+    assert not report.bugs
+    assert ("causal", "yes") in [(it.name, it.value) for it in report.facts]
+
+
+def test_a_time_of_a_diffusion_is_one_number_for_each_sequence():
+    assert not check(foreign.Denoiser).bugs

@@ -520,9 +520,24 @@ class Sources(nn.Module):
         return torch.bmm(weights.transpose(1, 2), features).transpose(0, 1).flatten(1)
 
 
+class Switchable(Heads):
+    """Has layers that see all keys in place of causal ones, for which it makes a mask as well."""
+
+    is_bidirectional = True
+
+    def forward(self, x):
+        query, key, value = self.split(x)
+        everything = query.new_zeros(x.shape[1], x.shape[1])
+        earlier = torch.full_like(everything, -torch.inf).triu(1)
+        mask = everything if self.is_bidirectional else earlier
+        weights = (self.scores(query, key) + mask).softmax(-1)
+        return self.to_out((weights @ value).transpose(1, 2).flatten(2))
+
+
 @pytest.mark.parametrize(
     "design",
     [
+        Switchable,
         Sources,
         Variances,
         Graph,

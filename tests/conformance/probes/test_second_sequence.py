@@ -126,6 +126,19 @@ def test_a_mask_that_is_never_read_is_named_where_it_is_not_passed_on(tmp_path, 
             assert not check(target).bugs
 
 
+def test_a_call_that_is_given_none_is_blamed_before_one_without_a_second_sequence(tmp_path):
+    call = "return x + self.attention(self.query(x), keys, values, memory_mask)"
+    calls = """if x is None:
+            x = self.attention(x, x, x)
+        return x + self.attention(
+            self.query(x), keys, values,
+            padding_mask=None)"""
+    assert PAIRED.count(call) == 1
+    with written(tmp_path, PAIRED.replace(call, calls)) as target:
+        (bug,) = check(target).bugs
+    assert (bug.name, bug.place.source.strip()) == ("mask-unused", "padding_mask=None)")
+
+
 @pytest.mark.parametrize("source", [LAYER, COMMENTED])
 def test_the_padding_of_a_second_sequence_is_no_leak_of_the_first(tmp_path, source):
     with written(tmp_path, source) as target:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import permutations
+from itertools import permutations, product
 
 import torch
 from torch import nn
@@ -203,6 +203,19 @@ def _by_sizes(
     widths = widths_of(module)[:most]
     if tokens[0].lower() in names.PACKED:
         widths = [3 * width for width in widths] + widths
+    if (
+        len(tokens) == 2
+        and names.TRANSLATED.match(tokens[0])
+        and names.TRANSLATION.match(tokens[1])
+    ):
+        for layout, width in product((likely, unlikely), widths):
+            yield CallingConvention(
+                layout,
+                tokens[1:],
+                (width,),
+                constants={tokens[0]: MEMORY},
+                other_features={tokens[0]: (width,)},
+            )
     for layout in dict.fromkeys(ordered):
         for width in widths:
             yield CallingConvention(layout, tokens, (width,), same_tokens=True)

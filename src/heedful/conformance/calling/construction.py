@@ -42,6 +42,7 @@ from heedful.conformance.recording.source import fields_read, texts_compared
 from heedful.errors import ArgumentError
 
 LARGE = 1024  # a default width from which on a module is too large for a check
+FEW = 4  # layers of such a module, enough for patterns such as "every second layer"
 HEAVY = 2**21  # the squared widths of all layers from which on it is too large, too
 OWN_FAULT: re.Pattern[str] = re.compile(
     r"^\w+\.__init__\(\) (missing \d|got an unexpected keyword)|\bfloat\b.*\b(int|integer)|\bint.*\bfloat\b"
@@ -170,11 +171,13 @@ def _small_sizes(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[
     known = {name: name if name in SIZES else similar_name(name) for name in defaults}
     sizes = [name for name in defaults if name not in arguments and known[name] in SIZES]
     width = max((defaults[name] for name in sizes), default=0)
-    layers = [arguments.get(name, defaults.get(name)) for name in names.LAYERS]
-    depth = max((it for it in layers if isinstance(it, int)), default=1)
+    numbers = [arguments.get(name, defaults.get(name)) for name in names.LAYERS]
+    depth = max((it for it in numbers if isinstance(it, int)), default=1)
     if width < LARGE and width**2 * depth < HEAVY:
         return {}
-    return {name: value_by_name(name, conventional) for name in sizes}
+    layers = [name for name in names.LAYERS if name in defaults and name not in arguments]
+    few = {name: min(defaults[name], FEW) for name in layers}
+    return {**few, **{name: value_by_name(name, conventional) for name in sizes}}
 
 
 def _alternatives(

@@ -17,7 +17,9 @@ PACKED: Names = ("qkv",)  # all three beside one another
 CONTEXTS: Names = ("context", "kv", "source", "x_kv")  # may be the tokens themselves
 
 TRANSLATION: re.Pattern[str] = re.compile(r"(tgt|trg|target|dec|output)(_|$)|decoder")
-"""The beginning of the name of an argument for the ids of a translation, after those of its source."""
+"""The beginning of the name of an argument for the tokens of a translation, after those of its source."""
+TRANSLATED: re.Pattern[str] = re.compile(r"(src|source)(_|$)")
+"""The beginning of the name of an argument for the tokens that are translated."""
 
 # Other arguments of a call.
 MEMORIES: Names = ("memory", "encoder_hidden_states", "encoder_output", "enc_output", "enc_out")

@@ -27,6 +27,7 @@ TOKENS = object()
 
 # The roles that words in a name suggest, the most telling word first.
 WORDS: Mapping[str, tuple[str, ...]] = {
+    "timestep": ("times", "positions"), "time_step": ("times", "positions"), "noise_level": ("times",),
     "edge_index": ("edges",), "cu_": ("bounds",), "max_seq": ("sizes",), "shape": ("grids",), "hw": ("grids",),
     "pair": ("pairs", "biases"), "edge": ("pairs", "masks"), "matrix": ("squares", "pairs", "masks"),
     "dist": ("squares", "pairs"), "coor": ("coordinates",), "xyz": ("coordinates",), "mask": ("masks",),
@@ -224,6 +225,9 @@ def _values_in(
                 yield _even_weights(form), len(form) + 2
         case "lengths":
             yield lambda B, T, dtype: torch.full((B,), T), 1
+        case "times":  # of the diffusion, one for each sequence
+            for kind in (torch.int64, None):
+                yield lambda B, T, dtype, kind=kind: torch.full((B,), 3, dtype=kind or dtype), 1
         case "positions":
             yield PositionTable(lambda B, T, dtype: torch.arange(T).expand(B, T), axis=-1), 2
             yield PositionTable(lambda B, T, dtype: torch.arange(T), axis=-1), 1

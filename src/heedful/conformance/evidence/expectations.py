@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,9 +18,9 @@ from heedful.conformance.calling.target import Target, is_from_torch, is_from_tr
 from heedful.conformance.evidence.fused import FUSED, fused_arguments
 from heedful.conformance.evidence.triangular import is_triangular
 from heedful.conformance.recording.conditions import is_switched_off
-from heedful.conformance.recording.dataflow import steps_from_tokens
+from heedful.conformance.recording.dataflow import ancestors, steps_from_tokens, unused_steps
 from heedful.conformance.recording.observation import Observation, tensor_of, value_of
-from heedful.conformance.recording.source import prose_about
+from heedful.conformance.recording.source import names_in, parsed_file, prose_about
 from heedful.errors import ArgumentError
 from heedful.observation import Step
 
@@ -166,9 +167,23 @@ def _possible_masks(module: nn.Module | None, baseline: Observation) -> Iterator
         off = kind == "buffer" and module is not None and is_switched_off(module, name)
         if kind not in ("input", "parameter") and not off:
             yield tensor
-    for step in baseline.trace:
+    left = _left_by_choice(baseline.trace.steps)
+    for step in (it for it in baseline.trace if it.index not in left):
         if (tensor := tensor_of(step)) is not None and not _is_within_layer(module, step):
             yield tensor
+
+
+def _left_by_choice(steps: Sequence[Step]) -> set[int]:
+    """Return the steps behind masks that nothing uses, because a conditional expression chose other ones."""
+    unused, left = unused_steps(steps), set[int]()
+    for step in (steps[index] for index in unused):
+        source = None if step.file is None else parsed_file(step.file)
+        nodes = () if source is None else ast.walk(source.tree)
+        choices = (it for it in nodes if isinstance(it, ast.IfExp))
+        chosen = names_in(branch for it in choices for branch in (it.body, it.orelse))
+        if step.name.partition("·")[0] in chosen:
+            left |= {step.index, *(ancestors(steps, step) & unused)}
+    return left
 
 
 def _is_within_layer(module: nn.Module | None, step: Step) -> bool:

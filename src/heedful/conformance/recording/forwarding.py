@@ -49,6 +49,11 @@ class _Call:
         left = _parameters(self.callee)[len(self.node.args) :]
         return any(name in names for name in left) and given.isdisjoint(names)
 
+    def line_giving_none(self, names: Collection[str]) -> int | None:
+        """Return the number of the line that gives None for one of some parameters; None if no line does."""
+        given = (it.value for it in self.node.keywords if it.arg in names and _is_none(it.value))
+        return next((value.lineno for value in given), None)
+
 
 def definition_line(function: Callable[..., Any]) -> SourceLine | None:
     """Return the line on which a function's definition begins; None without its source."""
@@ -188,8 +193,9 @@ def _call_omitting(
             return inner
     if not beside and any(call.parameter_of(variables) for call in calls):
         return None
-    omitting = (call.node.lineno for call in calls if call.omits(names))
-    line = min(omitting, default=None)
+    omitting = [call for call in calls if call.omits(names)]
+    given_none = [line for call in omitting if (line := call.line_giving_none(names)) is not None]
+    line = min(given_none or (call.node.lineno for call in omitting), default=None)
     return None if line is None else SourceLine.at(source.file, line)
 
 
