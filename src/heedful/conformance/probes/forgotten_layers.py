@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Set
 
 from torch import nn
@@ -27,9 +28,8 @@ def never_called(module: nn.Module | None, read: Set[str]) -> Iterator[str]:
 
 def loop_leaving_out(module: nn.Module | None, parameter: str) -> SourceLine | None:
     """Return the first line of the loop that calls the list of heads which a parameter belongs to; None without one."""
-    path, _, rest = parameter.rpartition("heads.")
-    in_list = module is not None and path + rest != parameter and rest[:1].isdigit()
-    return _loop_over(module, f"{path}heads") if in_list and module is not None else None
+    of_head = re.match(r"(.*heads)\.\d+\.", parameter)
+    return _loop_over(module, of_head.group(1)) if module is not None and of_head else None
 
 
 def _norms_without_a_reader(module: nn.Module, read: Set[str]) -> Iterator[str]:

@@ -92,20 +92,16 @@ def call_omitting_beside(
 def construction_omitting(target: type, argument: str) -> SourceLine | None:
     """Return the line of a constructor that builds a part without an argument that both have; None if there is none."""
     constructor = inspect.unwrap(target.__init__)
-    source = parsed(constructor)
+    source, known = parsed(constructor), getattr(constructor, "__globals__", {})
     calls = [it for it in ast.walk(source.tree) if isinstance(it, ast.Call)] if source else []
     for call in sorted(calls, key=lambda it: it.lineno):
-        part = (
-            constructor.__globals__.get(call.func.id) if isinstance(call.func, ast.Name) else None
-        )
-        if not inspect.isclass(part) or any(isinstance(it, ast.Starred) for it in call.args):
-            continue
+        part = known.get(call.func.id) if isinstance(call.func, ast.Name) else None
         given = {it.arg for it in call.keywords}
-        if (
-            source
-            and argument in [*inspect.signature(part).parameters][len(call.args) :]
-            and not (given & {argument, None})
-        ):
+        if source is None or not inspect.isclass(part) or given & {argument, None}:
+            continue
+        if any(isinstance(it, ast.Starred) for it in call.args):
+            continue
+        if argument in _signature(part)[len(call.args) :]:
             return SourceLine.at(source.file, call.lineno)
     return None
 
@@ -223,8 +219,13 @@ def _mentions(expression: ast.expr, variables: Collection[str]) -> bool:
 
 def _parameters(callee: Callable[..., Any]) -> list[str]:
     """Return the names of a module's or function's parameters, `self` left out."""
+    return _signature(getattr(callee, "forward", callee))
+
+
+def _signature(function: Callable[..., Any]) -> list[str]:
+    """Return the names of the parameters of a function or a constructor."""
     try:
-        return list(inspect.signature(getattr(callee, "forward", callee)).parameters)
+        return list(inspect.signature(function).parameters)
     except (TypeError, ValueError):  # a built-in
         return []
 
