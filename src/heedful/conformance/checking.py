@@ -29,6 +29,7 @@ from heedful.conformance.calling.isolation import undisturbed, within
 from heedful.conformance.calling.options import constructor_with, example_with, option
 from heedful.conformance.calling.subject import find_subject
 from heedful.conformance.calling.target import ConstructorError, Target, TargetError, is_from_torch
+from heedful.conformance.calling.time_limit import TimeLimit
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.expectations import Expected
 from heedful.conformance.probes import PROBES
@@ -47,7 +48,7 @@ PROBE_SECONDS = 10.0
 """The time limit of one probe, about a hundred times what a probe of a small module takes."""
 
 ALL_SECONDS = 45.0
-"""The time limit of all probes together."""
+"""The time limit of all probes together, like that of one in seconds of the processor."""
 
 WHATEVER_THE_ROLES = frozenset(
     {"undefined-or-global-name", "attention-ignored", "projection-unused", "positions-wrong"}
@@ -207,9 +208,9 @@ def _check(
 
 def _runs(evidence: Evidence, unless: str) -> Iterator[ProbeRun]:
     """Put every probe to the evidence, first those that may find a bug, and none after one has found it."""
-    until = perf_counter() + ALL_SECONDS
+    limit = TimeLimit(ALL_SECONDS)
     for probe in sorted(PROBES, key=lambda probe: unless not in probe.finds) if unless else PROBES:
-        run = run_probe(evidence, probe, min(PROBE_SECONDS, max(until - perf_counter(), 0.0)))
+        run = run_probe(evidence, probe, min(PROBE_SECONDS, max(limit.left(), 0.0)))
         if evidence.subject.convention.by_trial:
             run = replace(run, findings=tuple(map(_of_a_trial, run.findings)))
         yield run

@@ -9,6 +9,7 @@ from heedful.conformance.recording.observation import Observation, value_of
 from heedful.observation import Source, Step
 
 SOFTMAXES: tuple[str, ...] = ("softmax", "_safe_softmax", "_softmax", "softmin")
+CAPS: tuple[str, ...] = ("tanh", "tanh_")
 
 
 def chain_between(observation: Observation, scores: Step, weights: Source) -> tuple[Step, ...]:

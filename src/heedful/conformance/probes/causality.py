@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from heedful.conformance.evidence.attention import FAINT, SMALLEST_FILL, RecordedAttention
-from heedful.conformance.evidence.chain import SOFTMAXES
+from heedful.conformance.evidence.chain import CAPS, SOFTMAXES
 from heedful.conformance.evidence.evidence import CHANGED, Evidence
 from heedful.conformance.evidence.fills import FILLING_OPERATIONS, fill_line
 from heedful.conformance.evidence.frames import Order, one_after_another, order_of_tokens
@@ -344,7 +344,7 @@ def _diagnose_weak_fill(
 ) -> MaskDefect | None:
     """Find a step before the softmax that masks later keys, but leaves them some weight."""
     softmax = attention.softmax_step
-    revealing = _revealing_step(attention, future) or _raising_step(attention, future)
+    revealing = _revealing_step(attention, future) or _capping_step(attention, future)
     if revealing is not None:
         explanation = (
             f"The mask hides later keys, but {revealing.operation} gives them weight again."
@@ -375,19 +375,18 @@ def _revealing_step(attention: RecordedAttention, future: Tensor) -> Step | None
     return None
 
 
-def _raising_step(attention: RecordedAttention, future: Tensor) -> Step | None:
-    """Return the first step that gives later keys higher scores, after their scores were too low for any weight."""
+def _capping_step(attention: RecordedAttention, future: Tensor) -> Step | None:
+    """Return the soft cap that gives later keys weight again, after a mask has made their scores too low for any."""
     hidden = False
     for step in attention.chain[1:]:
         if step is attention.softmax_step:
             return None
+        if hidden and step.operation in CAPS:
+            return step
         scores = scores_after(step, attention)
         if scores is None:
             continue
-        none_left = bool((scores[:, future] < -SMALLEST_FILL).all())
-        if hidden and not none_left:
-            return step
-        hidden = none_left
+        hidden = bool((scores[:, future] < -SMALLEST_FILL).all())
     return None
 
 

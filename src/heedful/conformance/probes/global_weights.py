@@ -28,9 +28,10 @@ def global_weights(evidence: Evidence) -> Iterator[Finding | Fact]:
         if step.operation != "softmax" or step in known or weights is None or weights.dim() < 2:
             continue
         applied = _weighting_values(evidence, step)
-        if applied is None or _sums_to_one(applied, -1):
+        if applied is None:
             continue
-        proof = _proof_of_wrong_sums(weights) or _proof_for_own_scores(evidence, step, weights)
+        wrong_sums = "" if _sums_to_one(applied, -1) else _proof_of_wrong_sums(weights)
+        proof = wrong_sums or _proof_for_own_scores(evidence, step, weights)
         if proof:
             case = f"T = {evidence.inputs.sizes[1]}"
             yield Finding("softmax-wrong-dim", "bug", proof, case, SourceLine.of(step))

@@ -11,10 +11,11 @@ from dataclasses import replace
 
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.attention_search import TRANSPOSING, find_attentions
+from heedful.conformance.evidence.chain import CAPS
 from heedful.conformance.evidence.designs import reads_other_tokens, reads_trained_numbers
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.probes.recomputed_attention import CAPS, HALVES, departs_from_scores
+from heedful.conformance.probes.recomputed_attention import HALVES, departs_from_scores
 from heedful.conformance.recording.dataflow import SPLITTING
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Finding

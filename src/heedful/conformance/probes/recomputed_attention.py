@@ -15,7 +15,7 @@ from torch import Tensor
 
 from heedful.conformance.evidence.attention import FAINT, RecordedAttention
 from heedful.conformance.evidence.attention_search import TRANSPOSING, find_attentions
-from heedful.conformance.evidence.chain import DIVISIONS, SOFTMAXES
+from heedful.conformance.evidence.chain import CAPS, DIVISIONS, SOFTMAXES
 from heedful.conformance.evidence.designs import (
     describe_weights,
     is_named,
@@ -41,7 +41,6 @@ from heedful.shapes import times
 TOLERANCE = 1e-5
 """The largest difference of two weights that rounding, or an ε in a denominator, may cause."""
 HALVES: tuple[torch.dtype, ...] = (torch.float16, torch.bfloat16)
-CAPS: tuple[str, ...] = ("tanh", "tanh_")
 
 
 @probe("weights-wrong", "softmax-twice", "context-wrong")

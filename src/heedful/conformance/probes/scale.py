@@ -17,7 +17,7 @@ from heedful.conformance.calling.declared import attribute_of
 from heedful.conformance.calling.target import is_from_transformers
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.attention_search import find_attentions
-from heedful.conformance.evidence.chain import SOFTMAXES
+from heedful.conformance.evidence.chain import CAPS, SOFTMAXES
 from heedful.conformance.evidence.designs import reads_trained_numbers
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.latents import size_of_comparison
@@ -53,7 +53,6 @@ CONFIGURED: re.Pattern[str] = re.compile(
 MISTAKEN: tuple[str, ...] = ("1/√d_model", "1/d_model", "√head_dim", "head_dim")
 """Scales that no design asks for."""
 ATTRIBUTES: re.Pattern[str] = re.compile(r"\bself\.(\w+)\b")
-BOUNDING: tuple[str, ...] = ("tanh", "tanh_")
 
 
 class _Scale(NamedTuple):
@@ -297,7 +296,7 @@ def _is_bounded(attention: RecordedAttention) -> bool:
     """Check whether tanh gives the logits, without a factor behind it as that of a soft cap."""
     softmax = attention.softmax_step
     before = [it for it in attention.chain if softmax is not None and it.index < softmax.index]
-    bounding = [n for n, step in enumerate(before) if step.operation in BOUNDING]
+    bounding = [n for n, step in enumerate(before) if step.operation in CAPS]
     return bool(bounding) and not any(it.operation in SCALINGS for it in before[bounding[-1] :])
 
 
