@@ -144,7 +144,7 @@ def _flags_in_missed_lines(
     missed = () if report.coverage is None else report.coverage.missed
     read = {word for lines in missed for word in re.findall(r"\w+", lines.branch)}
     source = parsed(target)
-    for node in ast.walk(source.tree) if source is not None and missed else ():
+    for node in source.nodes if source is not None and missed else ():
         if isinstance(node, ast.If):
             read |= names_in([node.test])
     for name, parameter in inspect.signature(target).parameters.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -196,7 +196,7 @@ class TraceBuilder:
                 name=draft.name,
                 inputs=tuple(with_name(source) for source in draft.step.inputs),
                 arguments=pytree.tree_map(with_name, draft.step.arguments),
-                keywords=pytree.tree_map(with_name, draft.step.keywords),
+                keywords=_mapped(with_name, draft.step.keywords),
                 product=tuple(with_name(source) for source in draft.step.product),
                 unused=not (draft.used or draft.liveness.is_alive()),
             )
@@ -301,7 +301,7 @@ class TraceBuilder:
             "module": None if location is None else self._enclosing_module(location.frame),
             "inputs": tuple(dict.fromkeys(inputs)),
             "arguments": pytree.tree_map(as_source, call.arguments),
-            "keywords": pytree.tree_map(as_source, call.keywords),
+            "keywords": _mapped(as_source, call.keywords),
             "in_place": call.in_place,
         }
 
@@ -382,6 +382,13 @@ class TraceBuilder:
         for source in sources:
             if source.step is not None:
                 self._drafts[source.step].used = True
+
+
+def _mapped(
+    function: Callable[[object], object], keywords: Mapping[str, object]
+) -> Mapping[str, object]:
+    """Map the leaves of a call's keywords. Most calls have none, and pytree takes its time for them, too."""
+    return pytree.tree_map(function, keywords) if keywords else {}
 
 
 def _is_readable(tensor: Tensor) -> bool:

@@ -192,8 +192,10 @@ def test_the_search_for_a_call_ends(monkeypatch):
 
 
 def test_no_other_size_is_tried_after_a_search_that_ran_out_of_time(monkeypatch):
-    built = []
-    for seconds in (discovery.SEARCH_SECONDS, 0.0):
+    built, enough = [], discovery.SEARCH_SECONDS
+    monkeypatch.setattr(discovery, "SEARCH_SECONDS", 1.0)
+    monkeypatch.setattr(trials, "SECONDS", 0.5)
+    for seconds in (enough, 0.0):
         monkeypatch.setattr(subject, "SEARCH_SECONDS", seconds)
         monkeypatch.setattr(foreign.Hopeless, "built", 0)
         with pytest.raises(ArgumentError, match="a call that works"):

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from heedful.conformance.recording.source import functions_of, source_lines
+from heedful.conformance.recording.source import functions_of, kept, source_lines
 
 # "`pad` is True at padding", "pad holds 1 at real tokens", "pad = True where a key is hidden"
 STATEMENT: re.Pattern[str] = re.compile(
@@ -40,8 +40,13 @@ def docstring_lines(target: Callable[..., Any]) -> Iterator[str]:
     inherited = (it for cls in own for it in vars(cls).values() if inspect.isfunction(it))
     for definition in dict.fromkeys((*functions_of(target), *own, *inherited)):
         if not definition.__module__.startswith("torch."):
-            for line in _entries(definition.__doc__ or ""):
-                yield from NEXT_ENTRY.split(line)
+            yield from _docstring_lines(definition)
+
+
+@kept
+def _docstring_lines(definition: Callable[..., Any]) -> list[str]:
+    entries = _entries(definition.__doc__ or "")
+    return [line for entry in entries for line in NEXT_ENTRY.split(entry)]
 
 
 def _entries(docstring: str) -> list[str]:
@@ -103,16 +108,22 @@ def is_unused_on_purpose(argument: str, said: str) -> bool:
 def _stated(target: Callable[..., Any]) -> Iterator[tuple[str, str]]:
     """Yield the names and texts of sentences and comments in a function, or in a module's own classes."""
     for definition in _own_definitions(target):
-        forward = getattr(definition, "forward", None)
-        for docstring in (definition.__doc__ or "", getattr(forward, "__doc__", None) or ""):
-            yield from STATEMENT.findall(" ".join(docstring.split()))
-        for line in _source_lines(definition):
-            yield from OF_PARAMETER.findall(line)
-            _, _, comment = line.partition("#")
-            name, colon, text = comment.strip().partition(":")
-            if colon and name.isidentifier():
-                yield name, text
-            yield from STATEMENT.findall(comment)
+        yield from _stated_in(definition)
+
+
+@kept
+def _stated_in(definition: Callable[..., Any]) -> list[tuple[str, str]]:
+    forward, stated = getattr(definition, "forward", None), list[tuple[str, str]]()
+    for docstring in (definition.__doc__ or "", getattr(forward, "__doc__", None) or ""):
+        stated += STATEMENT.findall(" ".join(docstring.split()))
+    for line in _source_lines(definition):
+        stated += OF_PARAMETER.findall(line)
+        _, _, comment = line.partition("#")
+        name, colon, text = comment.strip().partition(":")
+        if colon and name.isidentifier():
+            stated.append((name, text))
+        stated += STATEMENT.findall(comment)
+    return stated
 
 
 def _source_lines(definition: Callable[..., Any]) -> list[str]:

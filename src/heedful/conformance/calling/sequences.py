@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from heedful.conformance.recording.source import is_own_attribute, parsed
 
@@ -21,7 +21,7 @@ def sequence_parameters(cls: Callable[..., object]) -> dict[str, int]:
     source = parsed(cls)
     if source is None or not inspect.isclass(cls):
         return {}
-    constructors = [it for it in ast.walk(source.tree) if _is_constructor(it)]
+    constructors = [it for it in source.nodes if _is_constructor(it)]
     inside = [node for it in constructors for node in ast.walk(it)]
     counts: dict[str, int] = {}
     for name in inspect.signature(cls).parameters:
@@ -29,7 +29,7 @@ def sequence_parameters(cls: Callable[..., object]) -> dict[str, int]:
             continue
         uses = [*_counts(inside, lambda it, name=name: _is_name(it, name))]
         for kept in _attributes(inside, name):
-            uses += _counts(ast.walk(source.tree), lambda it, kept=kept: is_own_attribute(it, kept))
+            uses += _counts(source.nodes, lambda it, kept=kept: is_own_attribute(it, kept))
         if max(uses, default=0) > 1:
             counts[name] = max(uses)
     return counts
@@ -63,9 +63,7 @@ def _asks_for_type(node: ast.AST, name: str) -> bool:
     return False
 
 
-def _counts(
-    nodes: Iterator[ast.AST] | list[ast.AST], is_sought: Callable[[ast.expr], bool]
-) -> Iterator[int]:
+def _counts(nodes: Iterable[ast.AST], is_sought: Callable[[ast.expr], bool]) -> Iterator[int]:
     """Yield how many numbers each use of an expression takes from it."""
     for node in nodes:
         match node:

@@ -178,7 +178,7 @@ def _left_by_choice(steps: Sequence[Step]) -> set[int]:
     unused, left = unused_steps(steps), set[int]()
     for step in (steps[index] for index in unused):
         source = None if step.file is None else parsed_file(step.file)
-        nodes = () if source is None else ast.walk(source.tree)
+        nodes = () if source is None else source.nodes
         choices = (it for it in nodes if isinstance(it, ast.IfExp))
         chosen = names_in(branch for it in choices for branch in (it.body, it.orelse))
         if step.name.partition("·")[0] in chosen:

@@ -123,7 +123,7 @@ def overwritten_unread(place: SourceLine) -> SourceLine | None:
 
 def _statements_after(source: ParsedSource, statement: ast.stmt) -> list[ast.stmt]:
     """Return the statements that follow one in its block."""
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         for _, block in ast.iter_fields(node):
             if isinstance(block, list) and statement in block:
                 return block[block.index(statement) + 1 :]

@@ -191,7 +191,7 @@ def call_relying_on_default(step: Step, pattern: re.Pattern[str]) -> SourceLine 
         pattern: What the name of the parameter contains.
     """
     source = parsed_file(step.file or "")
-    nodes = [] if source is None else [*ast.walk(source.tree)]
+    nodes = [] if source is None else [*source.nodes]
     named = (it for it in nodes if isinstance(it, ast.FunctionDef) and it.name == step.function)
     definition = next(named, None)
     if definition is None:
@@ -217,7 +217,7 @@ def _value_in(
 ) -> HandedValue | None:
     """Return the value that a method of a module passes to a parameter of a function."""
     source = parsed(function)
-    for call in () if source is None else ast.walk(source.tree):
+    for call in () if source is None else source.nodes:
         if source is None or not isinstance(call, ast.Call):
             continue
         if not isinstance(call.func, ast.Name) or call.func.id != callee:

@@ -25,11 +25,7 @@ def unmet_conditions(module: nn.Module | None) -> Iterator[tuple[set[str], str]]
     """
     for part in () if module is None else module.modules():
         source = parsed(type(part))
-        tests = (
-            []
-            if source is None
-            else [it.test for it in ast.walk(source.tree) if isinstance(it, ast.If)]
-        )
+        tests = [] if source is None else [it.test for it in source.nodes if isinstance(it, ast.If)]
         for test in tests:
             for needed in test.values if _is_all(test) else [test]:
                 attribute = _attribute_needed(part, needed)

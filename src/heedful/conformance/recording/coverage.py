@@ -146,7 +146,7 @@ class LineTracer:
             return None
         functions = [
             node
-            for node in ast.walk(source.tree)
+            for node in source.nodes
             if isinstance(node, ast.FunctionDef) and _first_line(node) in self.functions
         ]
         search = _Search(self.ran)

@@ -183,7 +183,7 @@ def _defining_statement(
     source: ParsedSource, attribute: str, follow_locals: bool
 ) -> ast.stmt | None:
     """Return the first statement in a class that defines an attribute, or the local assignment behind it."""
-    for function in ast.walk(source.tree):
+    for function in source.nodes:
         if not isinstance(function, ast.FunctionDef):
             continue
         statements = [node for node in ast.walk(function) if isinstance(node, ast.stmt)]

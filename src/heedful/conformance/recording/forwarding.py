@@ -93,7 +93,7 @@ def construction_omitting(target: type, argument: str) -> SourceLine | None:
     """Return the line of a constructor that builds a part without an argument that both have; None if there is none."""
     constructor = inspect.unwrap(target.__init__)
     source, known = parsed(constructor), getattr(constructor, "__globals__", {})
-    calls = [it for it in ast.walk(source.tree) if isinstance(it, ast.Call)] if source else []
+    calls = [it for it in source.nodes if isinstance(it, ast.Call)] if source else []
     for call in sorted(calls, key=lambda it: it.lineno):
         part = known.get(call.func.id) if isinstance(call.func, ast.Name) else None
         given = {it.arg for it in call.keywords}
@@ -115,7 +115,7 @@ def call_mistaking(target: Callable[..., Any], names: Collection[str]) -> Source
     """
     for caller in own_functions_of(target):
         source, own = parsed(caller), set(_parameters(caller))
-        for node in () if source is None else ast.walk(source.tree):
+        for node in () if source is None else source.nodes:
             match node:
                 case ast.keyword(arg=str(parameter), value=ast.Name(id=given)) if (
                     parameter in own & {*names} and given in own - {parameter} and source
@@ -165,7 +165,7 @@ def functions_given(target: Callable[..., Any], step: Step) -> Iterator[tuple[Fu
 def parameter_is_read(function: FunctionType, parameter: str) -> bool:
     """Check whether a function's source reads a parameter; True if there is no source."""
     source = parsed(function)
-    nodes = None if source is None else ast.walk(source.tree)
+    nodes = None if source is None else source.nodes
     return nodes is None or any(
         isinstance(it, ast.Name) and it.id == parameter and isinstance(it.ctx, ast.Load)
         for it in nodes

@@ -110,7 +110,7 @@ def _calls_of(
     for owner, callee in called:
         for function in methods_of(module.get_submodule(owner)):
             source = parsed(function)
-            for node in () if source is None else ast.walk(source.tree):
+            for node in () if source is None else source.nodes:
                 match node:
                     case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=attr)) if (
                         attr == callee and source is not None

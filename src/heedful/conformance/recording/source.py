@@ -12,8 +12,9 @@ import textwrap
 import tokenize
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache, wraps
 from types import FunctionType
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from torch import nn
@@ -77,32 +78,52 @@ class ParsedSource:
     file: str
     tree: ast.Module
 
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """Every node of the tree, outer ones first."""
+        return tuple(ast.walk(self.tree))
+
     def statements(self) -> Iterator[ast.stmt]:
         """Yield every statement, including those nested in others."""
-        return (node for node in ast.walk(self.tree) if isinstance(node, ast.stmt))
+        return (node for node in self.nodes if isinstance(node, ast.stmt))
 
     def line_of(self, statement: ast.stmt) -> SourceLine:
         """Return the line that a statement begins on."""
         return SourceLine(self.file, statement.lineno, " ".join(ast.unparse(statement).split()))
 
 
-_LINES: WeakKeyDictionary[Callable[..., object], tuple[list[str], int]] = WeakKeyDictionary()
+Definition = Callable[..., object]
+Read = TypeVar("Read")
+
+
+def kept(read: Callable[[Definition], Read]) -> Callable[[Definition], Read]:
+    """Keep what is read in the source of a class or a function as long as that itself exists. It is read often."""
+    known: WeakKeyDictionary[object, Read] = WeakKeyDictionary()
+
+    @wraps(read)
+    def read_once(definition: Definition) -> Read:
+        if not isinstance(definition, type | FunctionType):
+            return read(definition)
+        if definition not in known:
+            known[definition] = read(definition)
+        return known[definition]
+
+    return read_once
 
 
 def source_lines(definition: Callable[..., object]) -> tuple[list[str], int]:
     """Return the lines of a class or function, and the number of the first one.
 
-    They are kept as long as the definition itself, because Python parses a whole file to find a class in it.
-
     Raises:
         OSError: The source cannot be read.
         TypeError: Something else than a class or function was given.
     """
-    function = definition.__func__ if inspect.ismethod(definition) else definition
-    lines = _LINES.get(function)
-    if lines is None:
-        lines = _LINES[function] = inspect.getsourcelines(function)
-    return lines
+    return _source_lines(definition.__func__ if inspect.ismethod(definition) else definition)
+
+
+@kept
+def _source_lines(definition: Callable[..., object]) -> tuple[list[str], int]:
+    return inspect.getsourcelines(definition)  # parses a whole file to find a class in it
 
 
 def parsed(definition: Callable[..., object]) -> ParsedSource | None:
@@ -118,7 +139,7 @@ def parsed(definition: Callable[..., object]) -> ParsedSource | None:
 def nodes_of(definition: Callable[..., object]) -> Iterator[ast.AST]:
     """Yield the nodes of the syntax of a class or function; none if it has no source that can be parsed by itself."""
     source = parsed(definition)
-    yield from () if source is None else ast.walk(source.tree)
+    yield from () if source is None else source.nodes
 
 
 def parsed_file(file: str) -> ParsedSource | None:
@@ -184,12 +205,13 @@ def _own_definitions(target: Callable[..., object]) -> list[Callable[..., object
     return list(own) or [target]
 
 
+@kept
 def _prose(definition: Callable[..., object]) -> str:
     source = parsed(definition)
     if source is None:
         return getattr(definition, "__name__", "")
     named = (ast.ClassDef, ast.FunctionDef)
-    nodes = [node for node in ast.walk(source.tree) if isinstance(node, named)]
+    nodes = [node for node in source.nodes if isinstance(node, named)]
     words = [text for node in nodes for text in (node.name, ast.get_docstring(node) or "")]
     lines, _ = source_lines(definition)
     tokens = tokenize.generate_tokens(
@@ -208,7 +230,7 @@ def fields_read(cls: Callable[..., object]) -> dict[str, list[str]]:
     """
     fields: dict[str, list[str]] = {}
     source = parsed(cls)
-    for node in ast.walk(source.tree) if source is not None and inspect.isclass(cls) else ():
+    for node in source.nodes if source is not None and inspect.isclass(cls) else ():
         match node:
             case (
                 ast.Attribute(value=ast.Name(id=name), attr=field)
@@ -230,7 +252,7 @@ def texts_compared(cls: Callable[..., object]) -> dict[str, list[str]]:
     """Return the texts that a class compares each variable or attribute with, as in `kind == "local"`, in order."""
     texts: dict[str, list[str]] = {}
     source = parsed(cls)
-    for node in ast.walk(source.tree) if source is not None and inspect.isclass(cls) else ():
+    for node in source.nodes if source is not None and inspect.isclass(cls) else ():
         match node:
             case ast.Compare(
                 left=ast.Name(id=name) | ast.Attribute(attr=name),
