@@ -40,7 +40,7 @@ from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.conformance.reporting.report import Report
 from heedful.conformance.reporting.result import CALLING, ProbeRun
 from heedful.conformance.reporting.root_causes import HIDING, root_causes
-from heedful.conformance.variants import answers_of_variants
+from heedful.conformance.variants import with_variants
 from heedful.errors import ArgumentError
 from heedful.shapes import times
 
@@ -126,7 +126,6 @@ def check(
         expected_failures=expected_failures,
         arguments=arguments,
         module=module,
-        strict=strict,
     )
     with undisturbed():
         report = checked(target)
@@ -142,13 +141,8 @@ def check(
 
             report = replace(report, fixes=proved_fixes(target, report, checked))
         if inspect.isclass(target) and example is None and module is None:
-            answers = list(answers_of_variants(target, report, checked, arguments))
-            found = (it for it in answers if isinstance(it, Finding))
-            facts = (it for it in answers if isinstance(it, Fact))
-            report = replace(
-                report, findings=(*report.findings, *found), facts=(*report.facts, *facts)
-            )
-    return report
+            report = with_variants(target, report, checked, arguments)
+    return with_coverage(report) if strict and report.blocking_bug is None else report
 
 
 def _check(
@@ -161,7 +155,6 @@ def _check(
     expected_failures: Mapping[str, str],
     arguments: Mapping[str, Any],
     module: str | None,
-    strict: bool,
     by_trial: bool = True,
 ) -> Report:
     """Return the report on a target without fixes; the check stops early if it finds the bug `unless`."""
@@ -189,8 +182,6 @@ def _check(
         else:
             name = evidence.subject.name
             runs, coverage = _run_probes(evidence, unless)
-            if strict:
-                runs = (*runs, coverage_run(coverage))
             by_trial = evidence.subject.convention.by_trial
     source = example.source if isinstance(example, Example) else ""
     facts = [Fact("example", source)] if source else []
@@ -284,19 +275,22 @@ def _remedy(target: Target, arguments: Sequence[str], attributes: Sequence[str])
     return f"Check it with {known[0]}, too." if known else ""
 
 
-def coverage_run(coverage: Coverage | None) -> ProbeRun:
-    """Return the outcome of the requirement that every line runs."""
+def with_coverage(report: Report) -> Report:
+    """Return a report with the requirement that every line runs."""
+    findings = tuple(_lines_not_run(report.coverage))
+    run = ProbeRun(COVERAGE, 0.0, findings)
+    return replace(report, findings=(*report.findings, *findings), probes=(*report.probes, run))
+
+
+def _lines_not_run(coverage: Coverage | None) -> Iterator[Finding]:
     if coverage is None:
         proof = "It is unknown which lines ran: the target has no Python source, or another tracer is at work."
-        return ProbeRun(COVERAGE, 0.0, (Finding("lines-not-run", "not-testable", proof),))
-    if not coverage.missed:
-        return ProbeRun(COVERAGE, 0.0)
-    first, *others = coverage.missed
-    more = f", and {len(others)} other branches" if others else ""
-    proof = f"No probe ran lines {first.place.line} to {first.last} ({first.branch}){more}."
-    return ProbeRun(
-        COVERAGE, 0.0, (Finding("lines-not-run", "bug", proof, "", first.place, first.remedy),)
-    )
+        yield Finding("lines-not-run", "not-testable", proof)
+    elif coverage.missed:
+        first, *others = coverage.missed
+        more = f", and {len(others)} other branches" if others else ""
+        proof = f"No probe ran lines {first.place.line} to {first.last} ({first.branch}){more}."
+        yield Finding("lines-not-run", "bug", proof, "", first.place, first.remedy)
 
 
 def run_probe(evidence: Evidence, probe: Probe, seconds: float = PROBE_SECONDS) -> ProbeRun:

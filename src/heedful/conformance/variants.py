@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -39,10 +39,10 @@ MAX_FLAGS = 2  # each takes as long as the first check
 MAX_CHOICES = 3  # of which most that cannot be called fail as fast as the first
 
 
-def answers_of_variants(
+def with_variants(
     target: type, report: Report, checked: Callable[..., Report], arguments: Mapping[str, Any]
-) -> Iterator[Finding | Fact]:
-    """Yield the bugs that a class has only with another argument, and the arguments that were tried.
+) -> Report:
+    """Return a report with the bugs that a class has only with another argument, and the arguments that were tried.
 
     Most that a flag causes are suspicious alone, because flags may exclude one another. What the user states is of the
     class as it is, and not of these. What cannot be called then, or raises an exception, may need other arguments, too:
@@ -54,18 +54,29 @@ def answers_of_variants(
         checked: The check, a function of the target and of the constructor's `arguments`.
         arguments: The arguments that the user gives.
     """
-    known = {(it.name, it.place) for it in report.findings}
-    yield from _answers_of_other_choices(target, report, checked, arguments)
+    report = _with_another_choice(target, report, checked, arguments)
     for name, value in _other_settings(target, report, arguments):
         variant = _report_with(target, checked, arguments, name, value)
-        if variant is None:
-            continue
-        yield Fact("also with", f"{name}={value}")
-        for finding in variant.bugs:
-            level = _level_with(name, value, finding)
-            if level is not None and (finding.name, finding.place) not in known:
-                known.add((finding.name, finding.place))
-                yield replace(finding, level=level)
+        if variant is not None:
+            levels = [(it, _level_with(name, value, it)) for it in variant.bugs]
+            found = [replace(it, level=level) for it, level in levels if level is not None]
+            report = _together(report, variant, found, Fact("also with", f"{name}={value}"))
+    return report
+
+
+def _together(report: Report, variant: Report, found: Sequence[Finding], fact: Fact) -> Report:
+    """Return a report with what was found with another argument, and with the lines that ran then."""
+    known = {(it.name, it.place) for it in report.findings}
+    new = {(it.name, it.place): it for it in found if (it.name, it.place) not in known}
+    coverage = report.coverage
+    if coverage is not None and variant.coverage is not None:
+        coverage = coverage.together_with(variant.coverage)
+    return replace(
+        report,
+        findings=(*report.findings, *new.values()),
+        facts=(*report.facts, fact),
+        coverage=coverage,
+    )
 
 
 def _other_settings(
@@ -91,10 +102,10 @@ def _level_with(name: str, value: float, finding: Finding) -> Level | None:
     return None if finding.name in OF_SIZES else "bug"
 
 
-def _answers_of_other_choices(
+def _with_another_choice(
     target: type, report: Report, checked: Callable[..., Report], arguments: Mapping[str, Any]
-) -> Iterator[Finding | Fact]:
-    """Yield what is found with another choice, where the one that was made for a class ends every call of it.
+) -> Report:
+    """Return a report with what is found with another choice, if the one that was made for a class ends every call.
 
     Choices are texts with which the class compares an argument of its constructor. The first that can be called counts.
     """
@@ -105,9 +116,11 @@ def _answers_of_other_choices(
     for name, text in choices[:MAX_CHOICES]:
         variant = _report_with(target, checked, arguments, name, text)
         if variant is not None and variant.blocking_bug is None:
-            yield Fact("also with", f"{name}={text!r}")
-            yield from variant.bugs
-            return
+            shown = {(it.name, it.place) for it in variant.bugs}  # surer than behind a repair
+            others = tuple(it for it in report.findings if (it.name, it.place) not in shown)
+            fact = Fact("also with", f"{name}={text!r}")
+            return _together(replace(report, findings=others), variant, variant.bugs, fact)
+    return report
 
 
 def _report_with(
@@ -120,7 +133,7 @@ def _report_with(
     """Return the report on a class with another argument, which the case of each finding names; None if it fails."""
     given = {**arguments, name: value}
     expected = Expected(causal=bool(value)) if name in names.CAUSAL else Expected()
-    report = attempt(lambda: checked(target, arguments=given, expected=expected, strict=False))
+    report = attempt(lambda: checked(target, arguments=given, expected=expected))
     if isinstance(report, Exception):
         return None
     findings = (_told_of(it, name, f"{name}={value!r}", target) for it in report.findings)

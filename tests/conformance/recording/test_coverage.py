@@ -93,6 +93,17 @@ def test_an_example_runs_the_branch_and_a_strict_check_wants_all():
     assert check(Branching(24), example=example, strict=True, expected_failures=known).ok
 
 
+def test_lines_that_run_with_another_flag_of_the_constructor_count_as_run():
+    report = check(Branching)
+    assert ("also with", "gate=True") in [(it.name, it.value) for it in report.facts]
+    coverage = report.coverage
+    assert coverage is not None
+    assert (coverage.ran, coverage.lines) == (8, 10)
+    (missed,) = coverage.missed
+    assert missed.branch == "if quirk is not None and quirk > 1"
+    assert missed.remedy == "Give quirk: example=Example(…, quirk=…)."
+
+
 def test_a_strict_check_is_a_test_of_its_own():
     mark = parametrize(Branching(24), strict=True)
     case = mark.args[1][-1].values[0]

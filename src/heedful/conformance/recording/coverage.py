@@ -6,7 +6,7 @@ import ast
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -49,12 +49,16 @@ class Coverage:
     """What of a target the probes ran. Lines that only raise an error do not count.
 
     Attributes:
+        file: The target's file.
+        lines_run: The numbers of the lines in it that ran.
         lines: The number of statements of the target's forward and of the functions in its file that it calls.
         ran: The number of those that ran.
         missed: The others.
         never_given: The optional arguments that no call gave another value than their default.
     """
 
+    file: str
+    lines_run: tuple[int, ...]
     lines: int
     ran: int
     missed: tuple[MissedLines, ...] = ()
@@ -64,6 +68,16 @@ class Coverage:
     def complete(self) -> bool:
         """True if every line ran and every argument was given."""
         return not (self.missed or self.never_given)
+
+    def together_with(self, other: Coverage) -> Coverage:
+        """Return what was run by the probes of either of two checks of the same file."""
+        remedies = {it.place.line: it.remedy for it in (*other.missed, *self.missed)}
+        return _coverage(
+            self.file,
+            {*self.lines_run, *other.lines_run},
+            tuple(name for name in self.never_given if name in other.never_given),
+            lambda block, test: remedies.get(block[0].lineno, ""),
+        )
 
 
 # --- tracing -----------------------------------------------------------------------------------------
@@ -80,13 +94,11 @@ class LineTracer:
     Attributes:
         forward: The function.
         ran: The numbers of the lines that ran.
-        functions: The first lines of the functions that ran.
         given: The arguments that got another value than their default.
     """
 
     forward: Callable[..., Any]
     ran: set[int] = field(default_factory=set)
-    functions: set[int] = field(default_factory=set)
     given: set[str] = field(default_factory=set)
     _left: dict[CodeType, set[int]] = field(default_factory=dict)
     _kinds: Counter[Any] = field(default_factory=Counter)
@@ -118,7 +130,6 @@ class LineTracer:
                 self._note_arguments(frame.f_locals, defaults)
             left = self._left.get(frame.f_code)
             if left is None:
-                self.functions.add(frame.f_code.co_firstlineno)
                 left = self._left[frame.f_code] = _lines_of(frame.f_code)
             return on_line if left else None
 
@@ -141,30 +152,16 @@ class LineTracer:
 
     def coverage(self, remedy: Remedy) -> Coverage | None:
         """Return what ran so far; None if the source cannot be parsed or nothing ran."""
-        source = parsed_file(self.forward.__code__.co_filename)
-        if source is None or not self.ran:
+        file = self.forward.__code__.co_filename
+        if parsed_file(file) is None or not self.ran:
             return None
-        functions = [
-            node
-            for node in source.nodes
-            if isinstance(node, ast.FunctionDef) and _first_line(node) in self.functions
-        ]
-        search = _Search(self.ran)
-        for function in functions:
-            if function.name != "__init__":
-                search.visit(function.body, "")
         parameters = inspect.signature(self.forward).parameters
-        missed = tuple(
-            MissedLines(
-                SourceLine.at(source.file, block[0].lineno),
-                block[-1].end_lineno or block[-1].lineno,
-                branch,
-                remedy(*_deciding(test, parameters)) if test is not None else "",
-            )
-            for block, branch, test in sorted(search.missed, key=lambda it: it[0][0].lineno)
+        return _coverage(
+            file,
+            self.ran,
+            tuple(name for name in _defaults(self.forward) if name not in self.given),
+            lambda _, test: "" if test is None else remedy(*_deciding(test, parameters)),
         )
-        never_given = tuple(name for name in _defaults(self.forward) if name not in self.given)
-        return Coverage(search.lines, search.lines_ran, missed, never_given)
 
 
 _WATCHING: ContextVar[LineTracer | None] = ContextVar("watching", default=None)
@@ -208,21 +205,52 @@ def _lines_of(code: CodeType) -> set[int]:
     return {line for _, _, line in code.co_lines() if line is not None}
 
 
-def _first_line(function: ast.FunctionDef) -> int:
-    return min(node.lineno for node in (function, *function.decorator_list))
-
-
 # --- lines that did not run --------------------------------------------------------------------------
+
+
+def _coverage(
+    file: str,
+    ran: Set[int],
+    never_given: tuple[str, ...],
+    remedy: Callable[[Sequence[ast.stmt], ast.expr | None], str],
+) -> Coverage:
+    """Return the coverage of the functions of a file that ran.
+
+    Args:
+        file: The file.
+        ran: The numbers of the lines that ran.
+        never_given: The arguments that were never given.
+        remedy: A function of a block that did not run, and of the test that decides about it.
+    """
+    source, search = parsed_file(file), _Search(ran)
+    for function in () if source is None else source.nodes:
+        if isinstance(function, ast.FunctionDef) and function.name != "__init__":
+            search.visit_function(function)
+    missed = tuple(
+        MissedLines(
+            SourceLine.at(file, block[0].lineno),
+            block[-1].end_lineno or block[-1].lineno,
+            branch,
+            remedy(block, test),
+        )
+        for block, branch, test in sorted(search.missed, key=lambda it: it[0][0].lineno)
+    )
+    return Coverage(file, tuple(sorted(ran)), search.lines, search.lines_ran, missed, never_given)
 
 
 @dataclass(eq=False)
 class _Search:
     """The blocks of a function that did not run, each with the branch that leads to it and the test of that branch."""
 
-    ran: set[int]
+    ran: Set[int]
     lines: int = 0
     lines_ran: int = 0
     missed: list[tuple[Sequence[ast.stmt], str, ast.expr | None]] = field(default_factory=list)
+
+    def visit_function(self, function: ast.FunctionDef) -> None:
+        """Count the statements of a function, if it ran."""
+        if any(self._has_run(statement) for statement in function.body):
+            self.visit(function.body, "")
 
     def visit(self, block: Sequence[ast.stmt], branch: str, test: ast.expr | None = None) -> None:
         """Count the statements of a block whose branch is given, and add the part of it that did not run."""
@@ -245,8 +273,14 @@ class _Search:
     def _has_run(self, statement: ast.stmt) -> bool:
         if isinstance(statement, ast.Try):
             return self._has_run(statement.body[0])
-        last = _blocks(statement)[0][0][0].lineno - 1 if isinstance(statement, COMPOUND) else None
-        last = max(statement.lineno, last or statement.end_lineno or 0)
+        last = statement.end_lineno or 0
+        if isinstance(statement, COMPOUND):
+            last = _blocks(statement)[0][0][0].lineno - 1
+        elif isinstance(
+            statement, ast.FunctionDef | ast.ClassDef
+        ):  # whose lines within run when it is called
+            last = statement.body[0].lineno - 1
+        last = max(statement.lineno, last)
         return any(line in self.ran for line in range(statement.lineno, last + 1))
 
 
