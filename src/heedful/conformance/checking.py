@@ -338,7 +338,8 @@ def _finding_on_exception(probe: Probe, error: Exception, seconds: float) -> Fin
         return Finding(probe.finds[0], "not-testable", proof)
     if is_missing_name(error) or global_tensor_read(error) is not None:
         return _crash(error, raising_line(error))
-    proof = f"The probe {probe.name!r} could not run: {described_with_line(error)}"
+    reason = str(error) if isinstance(error, TargetError) else described_with_line(error)
+    proof = f"The probe {probe.name!r} could not run: {reason}"
     return Finding(probe.finds[0], "not-testable", proof)
 
 

@@ -68,6 +68,8 @@ def _only_first_length(evidence: Evidence, outcomes: Mapping[int, Outcome]) -> I
     length, error = next(iter(outcomes.items()))
     if evidence.subject.convention.guessed or not isinstance(error, Exception) or is_refusal(error):
         return
+    if isinstance(error, TargetError):
+        raise error  # the call works, but what it returns is not understood
     proof = (
         f"With {length} tokens the target raises {describe_exception(error)}, and so it does with every number of "
         f"tokens but {evidence.inputs.sizes[1]}, which it was called with first."

@@ -58,6 +58,7 @@ def _earlier_calls(evidence: Evidence) -> Iterator[list[Inputs]]:
     B, T = evidence.inputs.sizes
     subject = evidence.subject
     others = subject.draw(B, T, seed=1)
+    subject.fresh().run(others)  # what raises an exception here has no state to blame
     yield [others]
     for seed, length in ((2, max(T - 3, 1)), (3, min(T + 2, subject.max_length or T + 2))):
         first = subject.draw(B, length, seed=seed)
