@@ -120,6 +120,13 @@ def test_a_findings_own_remedy_replaces_the_one_in_the_catalogue():
     assert "remedy  Keep it." in str(report_on(LAYOUT))
 
 
+def test_what_could_not_be_tested_has_no_remedy():
+    report = report_on(Finding("scale-missing", "not-testable", "The probe could not run."))
+    assert "remedy" not in str(report)
+    assert "Remedy" not in report._repr_html_()
+    assert report.to_dict()["findings"][0]["remedy"] == ""
+
+
 def test_facts_with_the_same_name_share_a_line():
     facts = (Fact("causal", "yes"), Fact("scale", "0.5"), Fact("scale", "0.25"))
     assert str(report_on(facts=facts)).splitlines()[2:] == ["causal  yes", "scale   0.5; 0.25"]

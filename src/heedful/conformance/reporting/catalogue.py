@@ -56,8 +56,9 @@ def find_entry(name: str, argument: str) -> CatalogueEntry:
 
 
 def remedy_of(finding: Finding) -> str:
-    """Return the remedy of a finding: its own one, or else the one in the catalogue."""
-    return finding.remedy or CATALOGUE[finding.name].remedy
+    """Return the remedy of a finding: its own one, or else the one in the catalogue; "" if nothing could be tested."""
+    of_bug = "" if finding.level == "not-testable" else CATALOGUE[finding.name].remedy
+    return finding.remedy or of_bug
 
 
 _MASKS = (

@@ -23,7 +23,7 @@ class Finding:
         proof: A sentence that says what was done and what it showed.
         case: The smallest case that shows it: sizes, indices, numbers.
         place: The line of the target that causes it; None if it is unknown.
-        remedy: How to fix it; "" if the remedy of the catalogue applies.
+        remedy: How to fix it; "" if the remedy of the catalogue applies, or if nothing could be tested.
 
     Examples:
         >>> from heedful.conformance import Finding

@@ -116,7 +116,8 @@ def _finding(finding: Finding, expected: str | None = None) -> RenderableType:
         details.add_row("line", _place(finding.place))
     if finding.case:
         details.add_row("case", Text(finding.case))
-    details.add_row("remedy", Text(remedy_of(finding)))
+    if remedy := remedy_of(finding):
+        details.add_row("remedy", Text(remedy))
     return Group(title, Padding(Group(Text(finding.proof), details), (0, 0, 0, INDENT)))
 
 
