@@ -142,7 +142,7 @@ def check(
             report = replace(report, fixes=proved_fixes(target, report, checked))
         if inspect.isclass(target) and example is None and module is None:
             report = with_variants(target, report, checked, arguments)
-    return with_coverage(report) if strict and report.blocking_bug is None else report
+    return _with_coverage(report) if strict and report.blocking_bug is None else report
 
 
 def _check(
@@ -275,7 +275,7 @@ def _remedy(target: Target, arguments: Sequence[str], attributes: Sequence[str])
     return f"Check it with {known[0]}, too." if known else ""
 
 
-def with_coverage(report: Report) -> Report:
+def _with_coverage(report: Report) -> Report:
     """Return a report with the requirement that every line runs."""
     findings = tuple(_lines_not_run(report.coverage))
     run = ProbeRun(COVERAGE, 0.0, findings)

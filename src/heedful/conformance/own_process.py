@@ -26,15 +26,15 @@ from heedful.signals import raising_at_signals
 SECONDS: float = 180.0
 """The time limit of a check, more than the calls and the probes take that reach their own limits."""
 
-WAITING: Mapping[str, str] = {"OMP_WAIT_POLICY": "passive"}
-"""Threads that wait for one another leave the processor to others. Otherwise three checks at once on two cores take
-five times as long as one."""
-
 FIX_SECONDS: float = 90.0
 """The time that the search for fixes may take besides."""
 
 RANKS_SECONDS: float = 300.0
 """The time limit of a check on many ranks, which runs the target once for each layout of its tokens."""
+
+WAITING: Mapping[str, str] = {"OMP_WAIT_POLICY": "passive"}
+"""Threads that wait for one another leave the processor to others. Otherwise three checks at once on two cores take
+five times as long as one."""
 
 WORKER = "heedful.conformance.worker"
 

@@ -40,6 +40,7 @@ def state(evidence: Evidence) -> Iterator[Finding | Fact]:
         )
         case = ", then ".join("B = {}, T = {}".format(*call.sizes) for call in calls)
         if isinstance(outputs, Exception):
+            evidence.subject.fresh().run(earlier[-1])  # an exception here has no state to blame
             proof = (
                 f"After a call with other tokens the target raises {describe_exception(outputs)}"
             )
@@ -58,7 +59,6 @@ def _earlier_calls(evidence: Evidence) -> Iterator[list[Inputs]]:
     B, T = evidence.inputs.sizes
     subject = evidence.subject
     others = subject.draw(B, T, seed=1)
-    subject.fresh().run(others)  # what raises an exception here has no state to blame
     yield [others]
     for seed, length in ((2, max(T - 3, 1)), (3, min(T + 2, subject.max_length or T + 2))):
         first = subject.draw(B, length, seed=seed)
