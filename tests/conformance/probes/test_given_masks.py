@@ -151,3 +151,28 @@ def test_a_mask_that_is_added_has_an_effect(target, names):
     bugs = check(target, example=example).bugs
     assert [bug.name for bug in bugs] == names
     assert all(bug.place and "masked_fill" in bug.place.source for bug in bugs)
+
+
+class Regardless(nn.Module):
+    """Attends to all tokens, whatever are padding."""
+
+    def __init__(self, dim=24):
+        super().__init__()
+        self.qkv = nn.Linear(dim, 3 * dim)
+
+    def forward(self, notes, pad=None):
+        q, k, v = self.qkv(notes).chunk(3, dim=-1)
+        scores = q @ k.mT / q.shape[-1] ** 0.5
+        weights = scores.softmax(-1)
+        return weights @ v
+
+
+class Compatible(Regardless):
+    """Takes pad for compatibility alone."""
+
+
+@pytest.mark.parametrize(("target", "names"), [(Regardless, ["mask-unused"]), (Compatible, [])])
+def test_an_optional_mask_that_nothing_reads_is_suspicious(target, names):
+    suspicious = [it for it in check(target).findings if it.level == "suspicious"]
+    assert [it.name for it in suspicious] == names
+    assert all(it.place and "softmax" in it.place.source for it in suspicious)

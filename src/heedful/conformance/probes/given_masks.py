@@ -16,6 +16,7 @@ from heedful.conformance.calling.masks import MASK_WORDS
 from heedful.conformance.calling.resizing import Resized, is_binary
 from heedful.conformance.evidence.attention import SMALLEST_FILL
 from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.probes.padding_argument import unmasked_call
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import steps_from_argument
 from heedful.conformance.recording.differences import differing_entries
@@ -76,27 +77,40 @@ def given_masks(evidence: Evidence) -> Iterator[Finding | Fact]:
             remedy,
         )
         return
-    yield from _forgotten(evidence, {*found, *given})
+    yield from _unread(evidence, {*found, *given})
 
 
-def _forgotten(evidence: Evidence, given: set[str]) -> Iterator[Finding]:
-    """Report an optional mask that nothing reads, if a call that takes such a mask does not get it."""
-    callee = evidence.subject.target.callee
-    for name in evidence.subject.target.parameters:
-        if name in given or not any(word in name.lower() for word in MASK_WORDS):
+def _unread(evidence: Evidence, given: set[str]) -> Iterator[Finding]:
+    """Report an optional mask that nothing reads.
+
+    It is a bug if a call that takes such a mask does not get it, and suspicious if an attention is computed without it.
+    """
+    target = evidence.subject.target
+    for name in target.parameters:
+        named_so = any(word in name.lower() for word in MASK_WORDS)
+        if name in given or not named_so or is_unused_on_purpose(name, prose_about(target.callee)):
             continue
-        line = call_forgetting(callee, name, names.MASKS)
-        if line is None or is_unused_on_purpose(name, prose_about(callee)):
-            continue
-        yield Finding(
-            "mask-unused",
-            "bug",
-            f"Nothing reads {name}, and the call on this line takes a mask but is given none.",
-            "",
-            line,
-            f"Pass {name} on.",
-        )
-        return
+        line = call_forgetting(target.callee, name, names.MASKS)
+        if line is not None:
+            yield Finding(
+                "mask-unused",
+                "bug",
+                f"Nothing reads {name}, and the call on this line takes a mask but is given none.",
+                "",
+                line,
+                f"Pass {name} on.",
+            )
+            return
+        if evidence.attentions and not parameter_is_read(target.forward, name):
+            yield Finding(
+                "mask-unused",
+                "suspicious",
+                f"Nothing reads {name}, so no attention hides what it hides.",
+                "",
+                unmasked_call(evidence.baseline) or definition_line(target.forward),
+                f"Hide the keys with {name} before the softmax, or take the argument away.",
+            )
+            return
 
 
 def _left_out(evidence: Evidence, name: str, mask: Tensor) -> Iterator[Finding]:
