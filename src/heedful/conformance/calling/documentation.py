@@ -69,13 +69,19 @@ def _indent(line: str) -> int:
 def comment_lines(target: Callable[..., Any]) -> Iterator[str]:
     """Yield the comments on lines of their own that begin with parameters, such as `# x: (batch, length)`."""
     for function in functions_of(target):
-        parameters = inspect.signature(function).parameters
-        for line in _source_lines(function):
-            mark, comment = line.strip()[:1], line.strip().lstrip("# ")
-            several = SEVERAL.match(comment)
-            named = comment.partition(":")[0] if several is None else several[0]
-            if mark == "#" and all(name.strip() in parameters for name in named.split(",")):
-                yield comment
+        yield from _comment_lines(function)
+
+
+@kept
+def _comment_lines(function: Callable[..., Any]) -> list[str]:
+    parameters, lines = inspect.signature(function).parameters, list[str]()
+    for line in _source_lines(function):
+        mark, comment = line.strip()[:1], line.strip().lstrip("# ")
+        several = SEVERAL.match(comment)
+        named = comment.partition(":")[0] if several is None else several[0]
+        if mark == "#" and all(name.strip() in parameters for name in named.split(",")):
+            lines.append(comment)
+    return lines
 
 
 def entry_of(line: str) -> str:

@@ -44,9 +44,9 @@ INDIVISIBLE: re.Pattern[str] = re.compile(
 )
 TOO_FEW: re.Pattern[str] = re.compile(
     r"index k out of range|Kernel size can't be greater|Output size is too small|"
-    r"Padding size should be less|Invalid number of data points"
+    r"Padding size should be less|Invalid number of data points|to have non-zero size"
 )
-"""What PyTorch says of a convolution, a spectrum or a choice of the largest scores that needs more tokens."""
+"""What PyTorch says of a convolution, spectrum, maximum or choice of the largest scores that needs more tokens."""
 FIXED_WIDTH: re.Pattern[str] = re.compile(
     r"expecting embedding dimension of (\d+), but|passed-in embed_dim (\d+) didn't match"
 )

@@ -32,6 +32,7 @@ from heedful.conformance.calling.roles import OfMemory
 from heedful.conformance.calling.target import is_from_torch
 from heedful.conformance.recording.dataflow import VIEWS
 from heedful.conformance.recording.differences import differing_entries
+from heedful.conformance.recording.forwarding import parameter_is_read
 from heedful.conformance.recording.inputs import Inputs
 from heedful.observation.leaves import leaves_of
 
@@ -241,6 +242,8 @@ def _candidates(caller: Caller, known: Names, forms: Sequence[str]) -> Iterator[
             declared, dtypes = True, (caller.dtype,)
         example = given.get(name)
         allowed = _documented_forms(caller, name, forms)
+        if not parameter_is_read(caller.target.forward, name):
+            allowed, dtypes = allowed[:1], dtypes[:1]  # no form has an effect
         for dtype in dtypes:
             keeps = _suggests_real_tokens(name) if declared is None else declared
             polarities = (keeps, not keeps)
@@ -410,39 +413,54 @@ def _trial(caller: Caller, argument: MaskArgument) -> _Trial | None:
 
     It is hidden in one sequence alone, and in all of them if that has no effect.
     """
-    alone = _trial_of(caller, argument, slice(-1, None))
-    if alone is None or alone.argument.effective:
-        return alone
-    together = _trial_of(caller, argument, slice(None))
-    return together if together is not None and together.argument.effective else alone
-
-
-def _trial_of(caller: Caller, argument: MaskArgument, sequences: slice) -> _Trial | None:
-    """Hide one token of some sequences, the last one among them."""
     B, T = _sizes(caller)
-    # The last row depends on earlier tokens in causal modules too; a length can hide the last token alone.
-    row, hidden = (0, -1) if argument.form == LENGTHS else (-1, -2)
-    inputs = caller.draw(B, T)
-    changed = inputs.changed(B - 1, hidden % T)
-    visible = _all_visible(argument, B, T)
-    masked = visible.clone()
-    masked[sequences, 2 * (argument.form in ATTENTION_FORMS) :, hidden] = False
-    masked |= torch.eye(T, dtype=torch.bool)  # a token that sees only itself affects no other
-    try:
-        with torch.no_grad():
-            before, before_masked, after, after_masked = (
-                _rows(caller, tokens, argument, mask)
-                for tokens in (inputs, changed)
-                for mask in (visible, masked)
-            )
-    except Exception:  # noqa: BLE001 - the target does not take this form
+    inputs, visible = caller.draw(B, T), _all_visible(argument, B, T)
+    before = _rows(caller, inputs, argument, visible)
+    if before is None:
         return None
-    effect = (after - before)[row].abs().max().item()
-    remaining = (after_masked - before_masked)[row].abs().max().item()
+    without_effect = _Trial(replace(argument, effective=False, hides=False), float("inf"))
+    for sequences in (slice(-1, None), slice(None)):
+        masked = _one_hidden(argument, visible, sequences)
+        before_masked = _rows(caller, inputs, argument, masked)
+        if before_masked is None:
+            return without_effect if sequences == slice(None) else None
+        if bool(differing_entries(before, before_masked).any()):
+            return _trial_of(caller, argument, (visible, masked), (before, before_masked))
+    return without_effect
+
+
+def _one_hidden(argument: MaskArgument, visible: Tensor, sequences: slice) -> Tensor:
+    """Return a mask that hides one more token than another one, in some sequences, the last one among them."""
+    masked, T = visible.clone(), visible.shape[-1]
+    masked[sequences, 2 * (argument.form in ATTENTION_FORMS) :, _row_and_hidden(argument)[1]] = (
+        False
+    )
+    return masked | torch.eye(T, dtype=torch.bool)  # a token that sees only itself affects no other
+
+
+def _row_and_hidden(argument: MaskArgument) -> tuple[int, int]:
+    """Return the row that is compared, and the token that is hidden.
+
+    The last row depends on earlier tokens in causal modules too; a length can hide the last token alone.
+    """
+    return (0, -1) if argument.form == LENGTHS else (-1, -2)
+
+
+def _trial_of(
+    caller: Caller, argument: MaskArgument, masks: Sequence[Tensor], before: Sequence[Tensor]
+) -> _Trial | None:
+    """Change the hidden token, with masks that show and hide it, under which a run before had other rows."""
+    B, T = _sizes(caller)
+    row, hidden = _row_and_hidden(argument)
+    changed = caller.draw(B, T).changed(B - 1, hidden % T)
+    after, after_masked = (_rows(caller, changed, argument, it) for it in masks)
+    if after is None or after_masked is None:
+        return None
+    effect = (after - before[0])[row].abs().max().item()
+    remaining = (after_masked - before[1])[row].abs().max().item()
     share = remaining / effect if effect > 0 else float("inf")
-    hides = effect > 0 and not differing_entries(before_masked[row], after_masked[row]).any()
-    effective = bool(differing_entries(before, before_masked).any())
-    return _Trial(replace(argument, effective=effective, hides=hides), share)
+    hides = effect > 0 and not differing_entries(before[1][row], after_masked[row]).any()
+    return _Trial(replace(argument, effective=True, hides=hides), share)
 
 
 def _sizes(caller: Caller) -> tuple[int, int]:
@@ -464,7 +482,11 @@ def _all_visible(argument: MaskArgument, B: int, T: int) -> Tensor:
     return visible
 
 
-def _rows(caller: Caller, inputs: Inputs, argument: MaskArgument, visible: Tensor) -> Tensor:
-    """Return the rows (T, …) of the last sequence under a mask."""
+def _rows(caller: Caller, inputs: Inputs, argument: MaskArgument, visible: Tensor) -> Tensor | None:
+    """Return the rows (T, …) of the last sequence under a mask; None if the target does not take it."""
     mask = mask_tensor(argument, visible, inputs.sizes[0], caller.dtype)
-    return caller.call(caller.arguments(inputs) | {argument.name: mask}, inputs)[-1]
+    with torch.no_grad():
+        output = attempt(
+            lambda: caller.call(caller.arguments(inputs) | {argument.name: mask}, inputs)
+        )
+    return None if isinstance(output, Exception) else output[-1]

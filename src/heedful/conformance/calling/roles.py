@@ -21,6 +21,7 @@ from heedful.conformance.calling.target import Target
 from heedful.conformance.recording.source import nodes_of
 
 FEATURE_MAP = 4  # axes, (B, C, Y, X)
+WINDOW = 4  # fewer than the tokens of a check
 MOST_TOKENS = 256  # for which there are embeddings of positions and of distances
 # Stands for a further argument that takes one row per token.
 TOKENS = object()
@@ -37,7 +38,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "cos": ("rotary",), "sin": ("rotary",), "pos": ("positions", "rotary", "tokens", "coordinates", "biases"),
     "cache": ("none",), "past": ("none",), "state": ("tokens", "none"), "index": ("positions",), "idx": ("positions",),
     "weight": ("alignments",), "align": ("alignments",), "prev": ("alignments", "tokens"),
-    "start": ("numbers",), "offset": ("numbers",), "height": ("heights", "sizes"), "width": ("widths", "sizes"),
+    "window": ("windows",), "start": ("numbers",), "offset": ("numbers",), "height": ("heights", "sizes"), "width": ("widths", "sizes"),
 }  # fmt: skip
 # Words in the names of tokens, which are nothing else.
 OF_TOKENS: re.Pattern[str] = re.compile(
@@ -249,6 +250,9 @@ def _values_in(
             yield lambda B, T, dtype: grid_of(T)[0], None
         case "widths":
             yield lambda B, T, dtype: grid_of(T)[1], None
+        case "windows":  # the numbers of tokens that a query sees before and after itself, or one number
+            yield (WINDOW, 0), None
+            yield WINDOW, None
         case "sizes":
             yield lambda B, T, dtype: T, None
             yield lambda B, T, dtype: B, None

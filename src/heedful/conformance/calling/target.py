@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -83,6 +83,11 @@ class Target:
         """The parameters of a call, by name."""
         return self.signature.parameters
 
+    @cached_property
+    def hiding(self) -> tuple[str, ...]:
+        """The names of the module's parameters that hide what depends on them, such as a gate of zeros."""
+        return () if self.module is None else tuple(_hiding_parameters(self.module))
+
     @property
     def required(self) -> tuple[str, ...]:
         """The names of the parameters of a call that have no default, and of those that it has to give nevertheless."""
@@ -111,24 +116,29 @@ class Target:
         if self.module is None:
             return self.callee
         module = CASTS[dtype](copy.deepcopy(self.module))
-        _replace_hiding_numbers(module)
+        _replace_numbers(module, self.hiding)
         module.train(train)  # its result is not used: a module may override it and return nothing
         return module
 
 
-def _replace_hiding_numbers(module: nn.Module) -> None:
-    """Give trained tensors of zeros alone other numbers, and those of ones that mix two terms: they hide a term."""
+def _hiding_parameters(module: nn.Module) -> Iterator[str]:
+    """Yield the names of trained tensors of zeros alone, and of those of ones that mix two terms: they hide a term."""
+    for name, parameter in module.named_parameters():
+        if is_lazy(parameter) or not parameter.is_floating_point():
+            continue
+        if parameter.device.type != "cpu" or not parameter.requires_grad:
+            continue
+        if not parameter.any() or (bool((parameter == 1).all()) and _mixes(module, name)):
+            yield name
+
+
+def _replace_numbers(module: nn.Module, parameters: Collection[str]) -> None:
+    """Give some parameters of a module random numbers, the same ones each time."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            if is_lazy(parameter) or not parameter.is_floating_point():
-                continue
-            if parameter.device.type != "cpu":
-                continue
-            hides = not parameter.any() or (bool((parameter == 1).all()) and _mixes(module, name))
-            if parameter.requires_grad and hides:
-                numbers = torch.randn(parameter.shape, generator=generator)
-                parameter.copy_(numbers * SPREAD if numbers.numel() > 1 else torch.tensor(SPREAD))
+        for parameter in map(module.get_parameter, parameters):
+            numbers = torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(numbers * SPREAD if numbers.numel() > 1 else torch.tensor(SPREAD))
 
 
 def _mixes(module: nn.Module, path: str) -> bool:

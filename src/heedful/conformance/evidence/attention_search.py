@@ -6,8 +6,9 @@ with no projection in between. Calls of PyTorch's fused attention count, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor
@@ -34,6 +35,8 @@ from heedful.observation import Source, Step
 LINEAR = "linear: keys and values are summed over the tokens first"
 OVER_FEATURES = "over features: the weights compare features, not tokens"
 TRANSPOSING: tuple[str, ...] = ("transpose", "mT", "T", "swapaxes", "swapdims")
+REORDERING: tuple[str, ...] = ("permute", "movedim", "moveaxis", "t")
+RESHAPING: tuple[str, ...] = ("view", "reshape", "flatten", "unflatten", "view_as", "reshape_as")
 
 
 def find_attentions(observation: Observation) -> list[RecordedAttention]:
@@ -262,10 +265,11 @@ def _attention(
     plain_scores = query @ key.mT
     weights = logits = None
     if softmax is not None:
-        transposed = _transpositions(it for it in chain if it.index > softmax.index) % 2 == 1
-        weights = layout.rearranged(softmax.value, transposed=transposed)
-        logits = layout.rearranged(
-            softmax_input(observation, softmax, chain), transposed=transposed
+        later = [it for it in chain if it.index > softmax.index]
+        transposed = _transpositions(later) % 2 == 1
+        weights, logits = (
+            layout.rearranged(_in_last_shape(it, later), transposed=transposed)
+            for it in (softmax.value, softmax_input(observation, softmax, chain))
         )
         if logits is None:  # a softmax of some of the sequences, beside others
             before = (layout.rearranged(it.value) for it in chain if it.index < softmax.index)
@@ -332,6 +336,19 @@ def _side_of_queries(
         scores.letters[2][layout.query_axis] == token_letter(scores, 1, tokens)
     )
     return int(queries_are_columns != (_transpositions(chain) % 2 == 1))
+
+
+def _in_last_shape(value: object, later: Sequence[Step]) -> object:
+    """Return a tensor of the chain in the shape that later steps give it, if these only view it or keep its shape."""
+    if not isinstance(value, Tensor):
+        return value
+    shape = tuple(value.shape)
+    for step in later:
+        reorders = step.operation in (*TRANSPOSING, *REORDERING)
+        if reorders or (tuple(step.shape) != shape and step.operation not in RESHAPING):
+            return value
+        shape = tuple(step.shape)
+    return value.reshape(shape) if value.numel() == prod(shape) else value
 
 
 def _transpositions(steps: Iterable[Step]) -> int:

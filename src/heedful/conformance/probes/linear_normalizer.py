@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from heedful.conformance.recording.dataflow import (
     CONVOLUTIONS,
     DIVISIONS,
     PRODUCTS,
+    SCALINGS,
     steps_from_tokens,
 )
 from heedful.conformance.recording.differences import differing_entries
@@ -135,8 +136,20 @@ def _normalized_context(evidence: Evidence, of_values: Collection[int]) -> tuple
         factors = [it for it in others if NORMALIZER.search(steps[it].name)]
         normalizer = others if divides else factors if step.operation in (*PRODUCTS, "mul") else []
         if normalizer and (sums := _first_sum(evidence, normalizer[-1], of_tokens)) is not None:
-            return step, sums
+            return _rescaled(steps, step), sums
     return None
+
+
+def _rescaled(steps: Sequence[Step], step: Step) -> Step:
+    """Return the last of the steps that only multiply a step's result by a number, or the step itself.
+
+    Values that were divided by their number before the sum are multiplied by it again behind it.
+    """
+    for later in steps[step.index + 1 :]:
+        from_step = [it.step for it in later.inputs] == [step.index]
+        if from_step and later.operation in SCALINGS and later.shape == step.shape:
+            step = later
+    return step
 
 
 def _first_sum(evidence: Evidence, normalizer: int, of_tokens: set[int]) -> Step | None:

@@ -29,6 +29,7 @@ from heedful.conformance.recording.call_sites import (
     lines_calling,
     returns_result,
 )
+from heedful.conformance.recording.coverage import traceable
 from heedful.conformance.recording.dataflow import (
     VIEWS,
     ancestors,
@@ -39,7 +40,7 @@ from heedful.conformance.recording.dataflow import (
 )
 from heedful.conformance.recording.definitions import attribute_definition
 from heedful.conformance.recording.differences import differing_entries
-from heedful.conformance.recording.early_returns import returned_early
+from heedful.conformance.recording.early_returns import returned_early, returned_nothing
 from heedful.conformance.recording.siblings import pairing_siblings
 from heedful.conformance.recording.source import SourceLine, parsed
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -90,6 +91,8 @@ def _unused_parameter(evidence: Evidence, unused: set[int]) -> Finding | None:
         *never_called(subject.module, read),
     )
     for name in dict.fromkeys(candidates):
+        if _is_read_behind_a_return(evidence, name):
+            continue
         changed = subject.fresh()
         assert changed.module is not None
         with torch.no_grad():
@@ -104,6 +107,17 @@ def _unused_parameter(evidence: Evidence, unused: set[int]) -> Finding | None:
                 _line_without_projection(evidence, name, unused),
             )
     return None
+
+
+def _is_read_behind_a_return(evidence: Evidence, name: str) -> bool:
+    """Check whether the owner of a projection may have returned None before the lines that need it.
+
+    So does a selection of keys for a sequence that has no more of them than are selected.
+    """
+    module = evidence.subject.module
+    owner = None if module is None else module.get_submodule(parent_of(name))
+    forward = traceable(owner) if owner is not None and owner is not module else None
+    return forward is not None and returned_nothing(forward, evidence.baseline.trace)
 
 
 def _candidates(evidence: Evidence, read: set[str]) -> Iterator[str]:

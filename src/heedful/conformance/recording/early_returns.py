@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from itertools import groupby
+from typing import Any
 
 from heedful.conformance.recording.assignments import assigns
-from heedful.conformance.recording.source import SourceLine, contains_line, parsed_file
+from heedful.conformance.recording.source import (
+    SourceLine,
+    contains_line,
+    names_in,
+    nodes_of,
+    parsed_file,
+)
 from heedful.observation import Step
 
 
@@ -43,6 +50,38 @@ def _skips(function: ast.FunctionDef, last: int) -> bool:
         if statement.lineno <= last <= (statement.body[-1].end_lineno or 0):
             later = function.body[index + 1 :]
             return any(isinstance(node, ast.Call) for it in later for node in ast.walk(it))
+    return False
+
+
+def returned_nothing(function: Callable[..., Any], steps: Iterable[Step]) -> bool:
+    """Check whether a function of a run may have returned None before other lines that compute something.
+
+    None of its own steps comes from behind a branch that returns None.
+    """
+    definition = next((it for it in nodes_of(function) if isinstance(it, ast.FunctionDef)), None)
+    body = [] if definition is None else definition.body
+    last = max((it.line or 0 for it in steps if it.function == function.__qualname__), default=0)
+    for index, statement in enumerate(body):
+        if isinstance(statement, ast.If) and _is_return_of_none(statement.body[-1]):
+            later = (it for after in body[index + 1 :] for it in ast.walk(after))
+            return last < statement.lineno and any(map(_computes, later))
+    return False
+
+
+def _is_return_of_none(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Return(value=None) | ast.Return(value=ast.Constant(value=None)):
+            return True
+    return False
+
+
+def _computes(node: ast.AST) -> bool:
+    """Check for a product of matrices, and for a call as `scores.sum(1)` or `F.relu(scores)`."""
+    match node:
+        case ast.BinOp(op=ast.MatMult()):
+            return True
+        case ast.Call(func=ast.Attribute(value=value)):
+            return "self" not in names_in([value])
     return False
 
 

@@ -163,13 +163,17 @@ def functions_given(target: Callable[..., Any], step: Step) -> Iterator[tuple[Fu
 
 
 def parameter_is_read(function: FunctionType, parameter: str) -> bool:
-    """Check whether a function's source reads a parameter; True if there is no source."""
+    """Check whether a function's source reads a parameter, as `locals()` does; True if there is no source.
+
+    One that is not in the function's signature is part of another one, or of `**kwargs`.
+    """
     source = parsed(function)
-    nodes = None if source is None else source.nodes
-    return nodes is None or any(
-        isinstance(it, ast.Name) and it.id == parameter and isinstance(it.ctx, ast.Load)
-        for it in nodes
-    )
+    if source is None or parameter not in _signature(function):
+        return True
+    read = {
+        it.id for it in source.nodes if isinstance(it, ast.Name) and isinstance(it.ctx, ast.Load)
+    }
+    return not read.isdisjoint({parameter, "locals"})
 
 
 def _call_omitting(
