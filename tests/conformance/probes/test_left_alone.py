@@ -267,3 +267,124 @@ def test_an_attribute_that_a_caller_sets_by_another_method_is_no_missing_name():
 
 def test_an_attention_that_so_few_tokens_do_not_reach_is_not_ignored():
     assert "attention-ignored" not in [bug.name for bug in check(InChunks).bugs]
+
+
+class Grouped(nn.Module):
+    """Groups of query heads meet one head of keys in one product; a soft cap sees their scores apart."""
+
+    def __init__(self, dim: int = 24, heads: int = 4, key_heads: int = 2, cap: float = 5.0) -> None:
+        super().__init__()
+        self.heads, self.key_heads, self.cap = heads, key_heads, cap
+        self.q = nn.Linear(dim, dim)
+        self.kv = nn.Linear(dim, 2 * key_heads * dim // heads)
+
+    def forward(self, x):
+        B, T, C = x.shape
+        q = self.q(x).view(B, T, self.key_heads, -1, C // self.heads)
+        q = q.permute(0, 2, 3, 1, 4).reshape(B, self.key_heads, -1, C // self.heads)
+        k, v = self.kv(x).view(B, T, 2, self.key_heads, -1).permute(2, 0, 3, 1, 4)
+        scores = (q @ k.mT / q.shape[-1] ** 0.5).view(B, self.heads, T, T)
+        scores = self.cap * torch.tanh(scores / self.cap)
+        hidden = torch.ones(T, T, dtype=torch.bool).triu(1)
+        weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+        context = weights.view(B, self.key_heads, -1, T) @ v
+        return context.view(B, self.heads, T, -1).transpose(1, 2).reshape(B, T, C)
+
+
+class Selector(nn.Module):
+    """Chooses keys for an attention, if there are more than it may have."""
+
+    def __init__(self, dim: int, most: int) -> None:
+        super().__init__()
+        self.most = most
+        self.wq, self.wk = nn.Linear(dim, 8), nn.Linear(dim, 8)
+
+    def keys(self, x):
+        return self.wk(x)
+
+    def forward(self, x, keys):
+        if keys.shape[1] <= self.most:
+            return None
+        scores = self.wq(x) @ keys.mT
+        return scores.topk(self.most, dim=-1).indices
+
+
+class Selective(nn.Module):
+    """Attends to the keys that a selector chooses."""
+
+    def __init__(self, dim: int = 24, most: int = 2048) -> None:
+        super().__init__()
+        self.qkv, self.selector = nn.Linear(dim, 3 * dim), Selector(dim, most)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        keys = self.selector.keys(x)
+        chosen = self.selector(x, keys)
+        hidden = torch.zeros(x.shape[0], x.shape[1], x.shape[1], dtype=torch.bool)
+        if chosen is not None:
+            hidden = torch.ones_like(hidden).scatter(-1, chosen, False)
+        scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(hidden, -torch.inf)
+        return scores.softmax(-1) @ v
+
+
+class Sampled(nn.Module):
+    """Sums values up, and attends anew for the queries that stand out among keys drawn by chance (Zhou et al. 2021)."""
+
+    def __init__(self, dim: int = 24) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(dim, 3 * dim)
+
+    def forward(self, x):
+        B, T, C = x.shape
+        q, k, v = self.qkv(x).chunk(3, -1)
+        count = min(5 * (T - 1).bit_length(), T)
+        drawn = k[:, torch.randint(T, (T, count))]
+        compared = (q[:, :, None] * drawn).sum(-1)
+        top = (compared.max(-1)[0] - compared.sum(-1) / T).topk(count)[1]
+        rows = torch.arange(B)[:, None]
+        hidden = torch.ones(T, T, dtype=torch.bool).triu(1)[top]
+        scores = (q[rows, top] @ k.mT / C**0.5).masked_fill(hidden, -torch.inf)
+        context = v.cumsum(1)
+        context[rows, top] = scores.softmax(-1) @ v
+        return context
+
+
+class Windowed(nn.Module):
+    """The caller says how many earlier tokens a query sees, as flash attention is told."""
+
+    def __init__(self, n_embd: int = 24) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(n_embd, 3 * n_embd)
+
+    def forward(self, x, window_size, kv_cache=None):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        if kv_cache is not None:
+            if kv_cache:
+                k, v = torch.cat([kv_cache["k"], k], 1), torch.cat([kv_cache["v"], v], 1)
+            kv_cache["k"], kv_cache["v"] = k, v
+        T, S = q.shape[1], k.shape[1]
+        query, key = torch.arange(S - T, S)[:, None], torch.arange(S)
+        seen = key <= query
+        if window_size[0] >= 0:
+            seen = self.within(seen, query - key, window_size[0])
+        return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+
+    def within(self, seen, distance, window):
+        return seen & (distance <= window)
+
+
+class OneStepUnwindowed(Windowed):
+    """A single new token sees all earlier ones."""
+
+    def within(self, seen, distance, window):
+        return super().within(seen, distance, window) if len(seen) > 1 else seen
+
+
+@pytest.mark.parametrize("target", [Grouped, Selective, Sampled, Windowed])
+def test_a_right_module_of_an_unusual_form_is_left_alone(target):
+    assert [bug.name for bug in check(target).bugs] == []
+
+
+def test_a_window_that_is_an_argument_is_kept_with_a_cache():
+    (bug,) = check(OneStepUnwindowed).bugs
+    assert bug.name == "causal-alignment"

@@ -97,10 +97,19 @@ OFTEN_ZERO = CAUSAL.replace("torch.relu(t) + 1e-3", "torch.relu(t - 1)").replace
         CAUSAL,
         BIDIRECTIONAL.replace(" / (z[..., None] + 1e-6)", ""),
         BIDIRECTIONAL.replace("z[..., None] + 1e-6", "n * d"),
+        BIDIRECTIONAL.replace("k, v)", "k, v / n)").replace("+ 1e-6)", "+ 1e-6) * n"),
         CAUSAL.replace("torch.relu(t) + 1e-3", "torch.relu(t) + 1e-6"),
         OFTEN_ZERO,
     ],
-    ids=["right", "right, causal", "no normalizer", "a constant", "near 0", "often 0"],
+    ids=[
+        "right",
+        "right, causal",
+        "no normalizer",
+        "a constant",
+        "divided values",
+        "near 0",
+        "often 0",
+    ],
 )
 def test_a_right_normalizer_or_none_is_no_bug(tmp_path, source):
     with written(tmp_path, source) as target:

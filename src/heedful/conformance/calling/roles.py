@@ -250,7 +250,9 @@ def _values_in(
             yield lambda B, T, dtype: grid_of(T)[0], None
         case "widths":
             yield lambda B, T, dtype: grid_of(T)[1], None
-        case "windows":  # the numbers of tokens that a query sees before and after itself, or one number
+        case (
+            "windows"
+        ):  # the numbers of tokens that a query sees before and after itself, or one number
             yield (WINDOW, 0), None
             yield WINDOW, None
         case "sizes":
