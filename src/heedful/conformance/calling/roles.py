@@ -29,7 +29,8 @@ TOKENS = object()
 # The roles that words in a name suggest, the most telling word first.
 WORDS: Mapping[str, tuple[str, ...]] = {
     "timestep": ("times", "positions"), "time_step": ("times", "positions"), "noise_level": ("times",),
-    "edge_index": ("edges",), "cu_": ("bounds",), "max_seq": ("sizes",), "shape": ("grids",), "hw": ("grids",),
+    "edge_index": ("edges",), "cu_": ("bounds",), "cumul": ("bounds",), "max_seq": ("sizes",),
+    "shape": ("grids",), "hw": ("grids",),
     "pair": ("pairs", "biases"), "edge": ("pairs", "masks"), "matrix": ("squares", "pairs", "masks"),
     "dist": ("squares", "pairs"), "coor": ("coordinates",), "xyz": ("coordinates",), "mask": ("masks",),
     "pad": ("masks",), "valid": ("masks", "lengths"), "keep": ("masks",),
@@ -38,7 +39,8 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "cos": ("rotary",), "sin": ("rotary",), "pos": ("positions", "rotary", "tokens", "coordinates", "biases"),
     "cache": ("none",), "past": ("none",), "state": ("tokens", "none"), "index": ("positions",), "idx": ("positions",),
     "weight": ("alignments",), "align": ("alignments",), "prev": ("alignments", "tokens"),
-    "window": ("windows",), "start": ("numbers",), "offset": ("numbers",), "height": ("heights", "sizes"), "width": ("widths", "sizes"),
+    "window": ("windows",), "start": ("numbers",), "offset": ("numbers",),
+    "height": ("heights", "sizes"), "width": ("widths", "sizes"),
 }  # fmt: skip
 # Words in the names of tokens, which are nothing else.
 OF_TOKENS: re.Pattern[str] = re.compile(

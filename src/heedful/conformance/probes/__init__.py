@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from heedful.conformance.probes import (
     added_positions,
+    added_truths,
     attention_argument,
     batch_independence,
     batch_sizes,
@@ -75,6 +76,7 @@ from heedful.conformance.probes import (
     unhidden_padding,
     unread_operands,
     unregistered_parameters,
+    unused_caps,
     unused_mask,
     unused_modules,
     unused_scales,
@@ -94,6 +96,7 @@ PROBES: tuple[Probe, ...] = (
     unused_mask.unused_mask,
     mask_fill.mask_fill,
     multiplied_mask.multiplied_mask,
+    added_truths.added_truths,
     mask_fill_sign.mask_fill_sign,
     mask_fill_overflow.mask_fill_overflow,
     own_key.own_key,
@@ -113,6 +116,7 @@ PROBES: tuple[Probe, ...] = (
     global_weights.global_weights,
     scale.scale,
     unused_scales.unused_scales,
+    unused_caps.unused_caps,
     recomputed_attention.recomputed_attention,
     joined_scores.joined_scores,
     position_bias.position_bias,

@@ -37,7 +37,7 @@ from heedful.conformance.recording.dataflow import (
     steps_from_projection,
 )
 from heedful.conformance.recording.observation import Observation, tensor_of
-from heedful.conformance.recording.source import fields_read, prose_about
+from heedful.conformance.recording.source import SourceLine, fields_read, prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 
@@ -80,6 +80,16 @@ def scale(evidence: Evidence) -> Iterator[Finding | Fact]:
     for index, (attention, other) in enumerate(
         zip(find_attentions(observation), others, strict=False)
     ):
+        erased = _step_erasing(attention)
+        if erased is not None:
+            yield Finding(
+                "scale-wrong",
+                "bug",
+                "The scores are multiplied by 0, so that a query gives all keys that it sees the same weight.",
+                "",
+                SourceLine.of(erased),
+            )
+            return
         without_logits = attention.softmax_step is None or has_sink(attention)
         slope = None if without_logits else _slope(attention, other)
         summed = slope is None and not without_logits
@@ -96,6 +106,16 @@ def scale(evidence: Evidence) -> Iterator[Finding | Fact]:
         if wrong and D > 1 and not _is_intended(evidence, index, attention, other, used.factor):
             yield _finding(evidence, observation, attention, used, is_sum=summed)
             return
+
+
+def _step_erasing(attention: RecordedAttention) -> Step | None:
+    """Return the step that multiplies all scores by 0; None if there is none, or if the factor is trained."""
+    for step in attention.chain[1:]:
+        trained = any(it.kind == "parameter" for it in step.inputs)
+        values = tensor_of(step) if step.operation in SCALINGS and not trained else None
+        if values is not None and attention.scores.any() and not values.any():
+            return step
+    return None
 
 
 def _slope(attention: RecordedAttention, other: RecordedAttention) -> float | None:
