@@ -1,5 +1,6 @@
 """Tests of the probe that changes the number of key heads."""
 
+import torch
 from torch import nn
 
 from heedful.conformance import check
@@ -54,3 +55,35 @@ def test_sizes_that_fit_one_number_of_key_heads_are_found():
     (bug,) = check(Grouped).bugs
     assert bug.name == "crashes"
     assert "With 1 heads of keys and values" in bug.proof
+
+
+class Tiled(nn.Module):
+    """Computes groups of heads one by one; the number of a group is right if there are as many as members."""
+
+    def __init__(self, hidden_size: int, num_attention_heads: int, num_kv_heads: int):
+        super().__init__()
+        self.heads, self.kv_heads = num_attention_heads, num_kv_heads
+        self.size = hidden_size // num_attention_heads
+        self.q_proj = nn.Linear(hidden_size, hidden_size)
+        self.k_proj = nn.Linear(hidden_size, num_kv_heads * self.size)
+        self.v_proj = nn.Linear(hidden_size, num_kv_heads * self.size)
+
+    def forward(self, x):
+        q, k, v = (
+            it(x).unflatten(-1, (-1, self.size)).transpose(1, 2)
+            for it in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        members, contexts = self.heads // self.kv_heads, []
+        for first in range(0, self.heads, members):
+            group = first // self.kv_heads
+            key, value = k[:, group : group + 1], v[:, group : group + 1]
+            weights = q[:, first : first + members] @ key.mT * self.size**-0.5
+            contexts.append(weights.softmax(-1) @ value)
+        return torch.cat(contexts, 1).transpose(1, 2).flatten(2)
+
+
+def test_heads_that_no_query_reads_are_found_by_other_numbers_of_them():
+    (bug,) = check(Tiled).bugs
+    assert bug.name == "group-order"
+    assert bug.place is not None
+    assert bug.place.source == "group = first // self.kv_heads"

@@ -56,9 +56,18 @@ class GrowingCache:
 
 
 def object_makers(caller: Caller, argument: str) -> Iterator[CacheMaker]:
-    """Yield functions that make the objects that an argument for a cache may take, the likeliest first."""
+    """Yield functions that make the objects that an argument for a cache may take, the likeliest first.
+
+    A model of several layers may take a list of them, one for each layer.
+    """
+    lists = [it for it in (caller.module or nn.Module()).modules() if isinstance(it, nn.ModuleList)]
+    layers = max(map(len, lists), default=0)
     for cls in dict.fromkeys((*_annotated(caller, argument), *_neighbors(caller))):
         yield lambda batch, capacity, cls=cls: _made(cls, caller, batch, capacity)
+        if layers:
+            yield lambda batch, capacity, cls=cls: [
+                _made(cls, caller, batch, capacity) for _ in range(layers)
+            ]
     yield lambda batch, capacity: GrowingCache()
 
 
@@ -121,9 +130,16 @@ def _annotated(caller: Caller, argument: str) -> Iterator[type]:
         hint = get_type_hints(caller.target.forward).get(argument)
     except (NameError, TypeError, AttributeError):  # an annotation that cannot be evaluated
         return
-    for cls in (hint, *get_args(hint)):
+    for cls in _within(hint):
         if inspect.isclass(cls) and cls.__module__ != "builtins" and not issubclass(cls, Tensor):
             yield cls
+
+
+def _within(hint: Any) -> Iterator[Any]:
+    """Yield a type and those that it is made of, such as `Cache` in `Optional[List[Cache]]`."""
+    yield hint
+    for part in get_args(hint):
+        yield from _within(part)
 
 
 def _neighbors(caller: Caller) -> Iterator[type]:

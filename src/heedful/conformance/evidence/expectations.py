@@ -124,7 +124,18 @@ def _causal(subject: Subject, expected: Expected, baseline: Observation) -> tupl
         return True, "it builds a triangular mask"
     if CAUSAL_NAME.search(subject.name) and not is_after_prefix(subject.target):
         return True, "its name says that it is"
+    if _keeps_tokens(subject):
+        return True, "it takes token ids and a cache of the tokens before them, and no mask"
     return None, ""
+
+
+def _keeps_tokens(subject: Subject) -> bool:
+    """Check whether a subject takes ids and a cache, but no mask by which a caller hides later tokens."""
+    parameters = subject.target.parameters
+    by_caller = any(it in parameters for it in names.MASKS) or is_from_transformers(subject.module)
+    takes_cache = any(it in parameters for it in names.CACHES)
+    of_ids = bool(subject.convention.vocabulary) and len(subject.convention.names) == 1
+    return of_ids and takes_cache and not by_caller and not is_after_prefix(subject.target)
 
 
 def _adds_later_keys(baseline: Observation) -> bool:

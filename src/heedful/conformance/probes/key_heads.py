@@ -1,13 +1,15 @@
-"""Probe: the target also runs with one head of keys and values, and with as many as of queries."""
+"""Probe: the target also runs with one head of keys and values, and with as many as of queries, and reads them all."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
+import torch
 from torch import nn
 
+from heedful.conformance.calling.conventional import HEADS
 from heedful.conformance.calling.exceptions import (
     attempt,
     describe_exception,
@@ -15,26 +17,34 @@ from heedful.conformance.calling.exceptions import (
     raising_line,
 )
 from heedful.conformance.calling.failures import is_refusal
+from heedful.conformance.calling.subject import Subject
 from heedful.conformance.calling.target import CASTS
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.probes.projection_names import own_name, role_of
+from heedful.conformance.recording.assignments import assignment_before, variables_read
+from heedful.conformance.recording.dataflow import ancestors, parameter_names
 from heedful.conformance.recording.definitions import attribute_definition
+from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
+from heedful.observation import Step
+
+SELECTIONS = ("getitem", "index_select", "select", "narrow")
 
 
-@probe("crashes")
+@probe("crashes", "group-order")
 def key_heads(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Build the target with one head of keys, and with as many as of queries, and run the same call.
 
     Sizes that should be multiplied may be equal by chance to what they are divided by, but not for every number.
     """
     subject, inputs = evidence.subject, evidence.inputs
-    make, heads = subject.target.with_key_heads, evidence.expected.num_heads
+    make, heads = subject.target.with_key_heads, evidence.expected.num_heads or HEADS
     if subject.module is None or make is None or subject.convention.guessed:
         return
     for count in (1, heads):
-        made = None if count is None else attempt(partial(make, count))
+        made = attempt(partial(make, count))
         if not isinstance(made, nn.Module) or not _differ_in_heads(subject.module, made):
             continue
         target = replace(subject.target, callee=made)
@@ -50,6 +60,46 @@ def key_heads(evidence: Evidence) -> Iterator[Finding | Fact]:
                 _line_creating(made, error) or line,
             )
             return
+        unread = None if isinstance(error, Exception) else _unread_head(other, inputs)
+        if unread is not None:
+            name, place = unread
+            yield Finding(
+                "group-order",
+                "bug",
+                f"With {count} heads of keys and values, no query reads some rows of {name}: its heads are not shared "
+                "among the query heads in order.",
+                "B = {}, T = {}".format(*inputs.sizes),
+                place,
+            )
+            return
+
+
+def _unread_head(subject: Subject, inputs: Inputs) -> tuple[str, SourceLine | None] | None:
+    """Return a projection of values of which some rows do not change the output, and the line that selects a head."""
+    assert subject.module is not None
+    output = subject.run(inputs)
+    for name, weight in subject.module.named_parameters():
+        is_matrix = weight.dim() == 2 and weight.requires_grad and output.requires_grad
+        if not is_matrix or role_of(own_name(name)) != "value":
+            continue
+        (gradient,) = torch.autograd.grad(
+            output.square().sum(), weight, allow_unused=True, retain_graph=True
+        )
+        if gradient is not None and 0 < gradient.any(1).sum() < len(gradient):
+            return name, _line_selecting(subject.record(inputs).trace.steps, name)
+    return None
+
+
+def _line_selecting(steps: Sequence[Step], projection: str) -> SourceLine | None:
+    """Return the line that selects a head from a projection, or that computes the number of the head before."""
+    projecting = {step.index for step in steps if projection in parameter_names([step])}
+    for step in steps:
+        if step.operation in SELECTIONS and projecting & ancestors(steps, step):
+            file, line = step.file or "", step.line or 0
+            made = (assignment_before(file, line, it, 1) for it in variables_read(file, line))
+            computed = (it for it in made if it is not None and "//" in it.source)
+            return next(computed, SourceLine.of(step))
+    return None
 
 
 def _differ_in_heads(one: nn.Module, other: nn.Module) -> bool:

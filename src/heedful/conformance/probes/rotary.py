@@ -232,7 +232,7 @@ def _wrong_table_step(observation: Observation, rotation: Rotation) -> Step | No
 def _is_wrong_table(table: Tensor | None, observation: Observation, rotation: Rotation) -> bool:
     """Check whether a tensor has a row of angles for each token, in which the two features of a pair differ."""
     D, T = rotation.maps.shape[-1], observation.inputs.sizes[1]
-    if table is None or table.shape[-1:] != (D,) or T not in table.shape[:-1]:
+    if table is None or table.shape[-1:] != (D,) or T not in table.shape[:-1] or D % 2:
         return False
     by_halves = rotation.layout == "half"
     pairs = table.unflatten(-1, (2, -1) if by_halves else (-1, 2)).abs()

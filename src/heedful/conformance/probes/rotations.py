@@ -254,7 +254,7 @@ def _rows_by_position(
         if value is None or value.shape != step.shape or not value.is_floating_point():
             return None
         axis = value.shape[:-1].index(T) if axis is None else axis
-        rows.append(value.movedim(axis, 0).flatten(1, -2).double())
+        rows.append(value.movedim(axis, 0).reshape(value.shape[axis], -1, value.shape[-1]).double())
     return torch.cat(rows, dim=1) if rows[0].dim() == 3 else None
 
 

@@ -1,0 +1,155 @@
+"""Scores that lose a mask, the scale, a soft cap or the query on their way to the weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from heedful import check
+
+
+class Documents(nn.Module):
+    """Tokens attend to those of their own document."""
+
+    def __init__(self, dim: int = 24) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(dim, 3 * dim)
+
+    def masked(self, scores, seen):
+        return scores.masked_fill(~seen, -torch.inf)
+
+    def forward(self, x, document_ids):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        seen = document_ids[:, :, None] == document_ids[:, None]
+        scores = self.masked(q @ k.mT / q.shape[-1] ** 0.5, seen)
+        return scores.softmax(-1) @ v
+
+
+class AddedTruths(Documents):
+    """Adds the mask itself."""
+
+    def masked(self, scores, seen):
+        return scores + seen
+
+
+class Biased(nn.Module):
+    """Takes a mask of numbers that is added."""
+
+    def __init__(self, dim: int = 24) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(dim, 3 * dim)
+
+    def forward(self, x, attention_mask):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        scores = q @ k.mT / q.shape[-1] ** 0.5 + attention_mask
+        return scores.softmax(-1) @ v
+
+
+class Scaled(nn.Module):
+    """Scales the scores by a number that is 0 by default, which stands for 1/√D."""
+
+    def __init__(self, dim: int = 24) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(dim, 3 * dim)
+
+    def factor(self, size, scale=0.0):
+        return scale or size**-0.5
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        scores = q @ k.mT * self.factor(q.shape[-1])
+        return scores.softmax(-1) @ v
+
+
+class Erased(Scaled):
+    """Takes the 0 for what it is."""
+
+    def factor(self, size, scale=0.0):
+        return scale
+
+
+class Capped(nn.Module):
+    """Caps its scores softly."""
+
+    def __init__(self, dim: int = 24, softcap: float = 30.0) -> None:
+        super().__init__()
+        self.qkv, self.softcap = nn.Linear(dim, 3 * dim), softcap
+
+    def capped(self, scores):
+        return self.softcap * torch.tanh(scores / self.softcap)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        scores = self.capped(q @ k.mT / q.shape[-1] ** 0.5)
+        return scores.softmax(-1) @ v
+
+
+class CappedInHalf(Capped):
+    """Caps scores in half precision alone."""
+
+    def capped(self, scores):
+        if scores.dtype == torch.float16:
+            scores = self.softcap * torch.tanh(scores / self.softcap)
+        return scores
+
+
+class Additive(nn.Module):
+    """Scores of a decoder's state and the outputs of an encoder (Bahdanau et al. 2015)."""
+
+    def __init__(self, hidden_size: int = 24) -> None:
+        super().__init__()
+        self.attn, self.v = nn.Linear(2 * hidden_size, hidden_size), nn.Linear(hidden_size, 1)
+
+    def energy(self, joined):
+        return torch.tanh(self.attn(joined))
+
+    def forward(self, hidden, encoder_outputs):
+        """Return the context.
+
+        Args:
+            hidden: (batch, hidden_size)
+            encoder_outputs: (batch, length, hidden_size)
+        """
+        states = hidden.unsqueeze(1).expand(-1, encoder_outputs.shape[1], -1)
+        energy = self.energy(torch.cat([states, encoder_outputs], dim=-1))
+        weights = self.v(energy).squeeze(-1).softmax(-1)
+        return torch.bmm(weights.unsqueeze(1), encoder_outputs).squeeze(1)
+
+
+class Linear(Additive):
+    """Leaves out the tanh, so that the state adds one number to all scores."""
+
+    def energy(self, joined):
+        return self.attn(joined)
+
+
+class Stable(Scaled):
+    """Subtracts the largest score of each query, which changes no weight."""
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        scores = q @ k.mT * self.factor(q.shape[-1])
+        scores = scores + -scores.amax(-1, keepdim=True)
+        return scores.softmax(-1) @ v
+
+
+@pytest.mark.parametrize("target", [Documents, Biased, Scaled, Capped, Additive, Stable])
+def test_right_scores_are_left_alone(target):
+    assert [bug.name for bug in check(target).bugs] == []
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "line"),
+    [
+        (AddedTruths, "mask-fill-too-small", "return scores + seen"),
+        (Erased, "scale-wrong", "scores = q @ k.mT * self.factor"),
+        (CappedInHalf, "weights-wrong", "if scores.dtype == torch.float16"),
+        (Linear, "weights-wrong", "energy = self.energy(torch.cat("),
+    ],
+)
+def test_what_scores_lose_is_named_on_its_line(target, name, line):
+    (bug,) = check(target).bugs
+    assert bug.name == name
+    assert bug.place is not None
+    assert bug.place.source.startswith(line)
