@@ -30,7 +30,7 @@ TOKENS = object()
 WORDS: Mapping[str, tuple[str, ...]] = {
     "timestep": ("times", "positions"), "time_step": ("times", "positions"), "noise_level": ("times",),
     "edge_index": ("edges",), "cu_": ("bounds",), "cumul": ("bounds",), "max_seq": ("sizes",),
-    "shape": ("grids",), "hw": ("grids",),
+    "shape": ("grids",), "grid": ("grids",), "hw": ("grids",),
     "pair": ("pairs", "biases"), "edge": ("pairs", "masks"), "matrix": ("squares", "pairs", "masks"),
     "dist": ("squares", "pairs"), "coor": ("coordinates",), "xyz": ("coordinates",), "mask": ("masks",),
     "pad": ("masks",), "valid": ("masks", "lengths"), "keep": ("masks",),
@@ -248,6 +248,7 @@ def _values_in(
             yield lambda B, T, dtype: torch.tensor([0, T], dtype=torch.int32), 1
         case "grids":
             yield lambda B, T, dtype: grid_of(T), None
+            yield lambda B, T, dtype: (1, *grid_of(T)), None  # of one frame
         case "heights":
             yield lambda B, T, dtype: grid_of(T)[0], None
         case "widths":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,10 +15,13 @@ from heedful.conformance.calling.documentation import documented_arguments, is_u
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.masks import MASK_WORDS
 from heedful.conformance.calling.resizing import Resized, is_binary
+from heedful.conformance.calling.target import is_required
 from heedful.conformance.evidence.attention import SMALLEST_FILL
+from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.padding_argument import unmasked_call
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.coverage import traceable
 from heedful.conformance.recording.dataflow import steps_from_argument
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.forwarding import (
@@ -77,7 +81,37 @@ def given_masks(evidence: Evidence) -> Iterator[Finding | Fact]:
             remedy,
         )
         return
-    yield from _unread(evidence, {*found, *given})
+    unread = next(_unread(evidence, {*found, *given}), None) or _unread_by_part(evidence)
+    if unread is not None:
+        yield unread
+
+
+def _unread_by_part(evidence: Evidence) -> Finding | None:
+    """Return a finding if a part of a module requires a mask, or lengths, that its softmax is computed without."""
+    module = evidence.subject.module
+    for step in evidence.baseline.trace if module is not None else ():
+        part = module.get_submodule(step.module) if module is not None and step.module else None
+        forward = None if part is None else traceable(part)
+        if part is None or forward is None or step.operation not in SOFTMAXES:
+            continue
+        if step.function != forward.__qualname__:
+            continue
+        documented, prose = documented_arguments(part), prose_about(part)
+        for name, parameter in inspect.signature(forward).parameters.items():
+            of_tokens = any(word in name.lower() for word in (*MASK_WORDS, "lengths"))
+            if not of_tokens or not is_required(parameter) or parameter_is_read(forward, name):
+                continue
+            if not is_unused_on_purpose(name, prose):
+                return Finding(
+                    "mask-unused",
+                    "bug" if documented.get(name) else "suspicious",
+                    f"{type(part).__name__} requires {name}, but nothing reads it, so that its softmax weights "
+                    "padding, too.",
+                    "",
+                    SourceLine.of(step),
+                    f"Hide the tokens with {name} before the softmax.",
+                )
+    return None
 
 
 def _unread(evidence: Evidence, given: set[str]) -> Iterator[Finding]:

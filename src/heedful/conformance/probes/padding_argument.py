@@ -37,7 +37,11 @@ from heedful.conformance.recording.assignments import (
 )
 from heedful.conformance.recording.conditions import unmet_conditions
 from heedful.conformance.recording.differences import differing_entries
-from heedful.conformance.recording.forwarding import call_forgetting, call_omitting
+from heedful.conformance.recording.forwarding import (
+    call_forgetting,
+    call_given_another,
+    call_omitting,
+)
 from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine, prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -64,6 +68,7 @@ def padding_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
             or overwriting(subject.target.forward, argument.name)
             or compared_for_nothing(subject.target.forward, argument.name)
             or call_omitting(subject.target.callee, argument.name, names.MASKS)
+            or call_given_another(subject.target.forward, argument.name, masks_by_name(subject))
             or line_leaving_before_masks(
                 subject,
                 evidence.inputs,

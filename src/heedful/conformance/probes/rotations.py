@@ -189,6 +189,8 @@ def recover_maps(
     x, y = (_rows_by_position(observations, step, axis) for step in (before, after))
     if x is None or y is None or x.shape != y.shape or x.shape[1] <= x.shape[2]:
         return None
+    if not (x.isfinite().all() and y.isfinite().all()):  # memory that is written to later
+        return None
     if int(torch.linalg.matrix_rank(x).min()) < x.shape[2]:
         return None
     solution = torch.linalg.lstsq(x, y).solution

@@ -124,6 +124,28 @@ def call_mistaking(target: Callable[..., Any], names: Collection[str]) -> Source
     return None
 
 
+def call_given_another(
+    function: FunctionType, argument: str, others: Collection[str]
+) -> SourceLine | None:
+    """Return the last line that calls something with one of other arguments, if all such calls share it.
+
+    The function never reads the argument itself. Two calls with one mask of two are one too many.
+    """
+    source = parsed(function)
+    if source is None or parameter_is_read(function, argument):
+        return None
+    rivals = {*others} & {*_parameters(function)} - {argument}
+    calls = [
+        (node.lineno, it.id)
+        for node in source.nodes
+        if isinstance(node, ast.Call)
+        for it in (*node.args, *(keyword.value for keyword in node.keywords))
+        if isinstance(it, ast.Name) and it.id in rivals
+    ]
+    given = {name for _, name in calls}
+    return SourceLine.at(source.file, max(calls)[0]) if len(calls) > 1 == len(given) else None
+
+
 def call_of_omitting(
     target: Callable[..., Any], function: str, names: Collection[str]
 ) -> SourceLine | None:
