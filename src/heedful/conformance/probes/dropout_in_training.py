@@ -64,8 +64,9 @@ def dropout_in_training(evidence: Evidence) -> Iterator[Finding | Fact]:
     misplaced = _first_misplaced(dropouts)
     if misplaced is not None:
         of_tokens = any(it.tensor == "tokens" for it in dropouts)
-        pooled = subject.convention.pooled
-        yield _misplacement(first, misplaced, of_tokens=of_tokens, pooled=pooled)
+        weighted = any(it.fused or it.softmax_step is not None for it in attentions)
+        of_features = subject.convention.pooled or not weighted
+        yield _misplacement(first, misplaced, of_tokens=of_tokens, of_features=of_features)
     misscaled = _misscaled(evidence, attentions, [dropout.step for dropout in dropouts])
     if misscaled is not None:
         yield misscaled
@@ -125,17 +126,18 @@ def _first_misplaced(dropouts: list[_Dropout]) -> _Dropout | None:
 
 
 def _misplacement(
-    observation: Observation, dropout: _Dropout, *, of_tokens: bool, pooled: bool
+    observation: Observation, dropout: _Dropout, *, of_tokens: bool, of_features: bool
 ) -> Finding:
     """Build the finding on dropout in a wrong place, in code that drops features of the tokens, too, or does not.
 
-    A pooled context is a vector of features, which may be dropped as those of any layer.
+    A pooled context is a vector of features, which may be dropped as those of any layer, and so is one without a
+    softmax, as a retention.
     """
     step, tensor = dropout
     value, steps = tensor_of(step), observation.trace.steps
     # Beside one of the tokens, and without a projection behind it, it may be that of the sublayer's output.
     projected = any(is_projection(it) and step.index in ancestors(steps, it) for it in steps)
-    of_features = pooled or (of_tokens and not projected)
+    of_features |= of_tokens and not projected
     unsure = tensor == "values" or (tensor == "context" and of_features)
     share = "some" if value is None else f"{int((value == 0).sum())} of {value.numel()}"
     B, T = observation.inputs.sizes
