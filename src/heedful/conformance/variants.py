@@ -1,7 +1,8 @@
 """Check a class again with another argument of its constructor, where the default kept something from being checked.
 
-That is a flag that kept lines from running, a size that is off by default (a window, a soft cap, the number of key
-heads) or a window that is wider than every sequence of the check, or a choice with which the class cannot be called.
+That is a flag or a text that kept lines from running, a size that is off by default (a window, a soft cap, the number
+of key heads) or a window that is wider than every sequence of the check, or a choice with which the class cannot be
+called.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def with_variants(
         if variant is not None:
             levels = [(it, _level_with(name, value, it)) for it in variant.bugs]
             found = [replace(it, level=level) for it, level in levels if level is not None]
-            report = _together(report, variant, found, Fact("also with", f"{name}={value}"))
+            report = _together(report, variant, found, Fact("also with", f"{name}={value!r}"))
     return report
 
 
@@ -81,24 +82,27 @@ def _together(report: Report, variant: Report, found: Sequence[Finding], fact: F
 
 def _other_settings(
     target: type, report: Report, arguments: Mapping[str, Any]
-) -> Iterator[tuple[str, float]]:
-    """Yield the flags and sizes of a constructor that may show more than the defaults, each with another value."""
+) -> Iterator[tuple[str, float | str]]:
+    """Yield the flags, texts and sizes of a constructor that may show more than the defaults, with other values."""
     of_causality = list(_flags_of_causality(target, arguments))
     flags = (
         it for it in _flags_in_missed_lines(target, report, arguments) if it not in of_causality
     )
     yield from of_causality
     yield from islice(flags, MAX_FLAGS)
+    yield from islice(_texts_in_missed_lines(target, report, arguments), MAX_FLAGS)
     yield from _sizes_that_show(target, arguments)
 
 
-def _level_with(name: str, value: float, finding: Finding) -> Level | None:
+def _level_with(name: str, value: float | str, finding: Finding) -> Level | None:
     """Return the level of a finding with another value of an argument; None if it says nothing about the class."""
     of_causality = name in names.CAUSAL and finding.name in OF_CAUSALITY
     if finding.name in CERTAIN or of_causality:
         return "bug"
     if isinstance(value, bool):
         return None if finding.name in NOT_COUNTED else "suspicious"
+    if isinstance(value, str) and finding.name in NOT_COUNTED:
+        return None
     return None if finding.name in OF_SIZES else "bug"
 
 
@@ -163,6 +167,23 @@ def _flags_in_missed_lines(
     for name, parameter in inspect.signature(target).parameters.items():
         if name in read and name not in arguments and isinstance(parameter.default, bool):
             yield name, not parameter.default
+
+
+def _texts_in_missed_lines(
+    target: type, report: Report, arguments: Mapping[str, Any]
+) -> Iterator[tuple[str, str]]:
+    """Yield the texts, as "relative", with which a class compares an argument before lines that never ran."""
+    missed = () if report.coverage is None else report.coverage.missed
+    branches = " ".join(lines.branch for lines in missed)
+    compared = texts_compared(target) if missed else {}
+    for name, parameter in inspect.signature(target).parameters.items():
+        if name not in arguments and re.search(rf"\b{name}\b", branches):
+            made = (
+                parameter.default,
+                *compared.get(name, [])[:1],
+            )  # by default, or as the first choice
+            used = next((it for it in made if isinstance(it, str)), None)
+            yield from ((name, text) for text in compared.get(name, []) if text != used)
 
 
 def _flags_of_causality(target: type, arguments: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:

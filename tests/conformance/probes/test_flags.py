@@ -406,3 +406,43 @@ def test_a_flag_of_causality_that_does_not_do_what_it_says(tmp_path, source, old
     assert (bug.level, line in bug.place.source) == ("bug", True)
     assert f"causal={source is FLAGGED}" in bug.case
     assert "caller" not in bug.proof
+
+
+SCORED = (
+    HEAD
+    + """
+    def __init__(self, dim=16, score="dot"):
+        # the scores of Luong et al. 2015 are not scaled
+        super().__init__()
+        self.score = score
+        self.q, self.k, self.v = (nn.Linear(dim, dim) for _ in range(3))
+
+    def forward(self, x):
+        q, k = self.q(x), self.k(x)
+        if self.score == "dot":
+            scores = q @ k.mT
+        elif self.score == "scaled":
+            scores = q @ k.mT / x.shape[-1] ** 0.5
+        elif self.score == "cosine":
+            scores = F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT
+        else:
+            raise ValueError(self.score)
+        return scores.softmax(-1) @ self.v(x)
+"""
+)
+
+
+def test_each_text_that_chooses_a_way_is_checked(tmp_path):
+    with written(tmp_path, SCORED) as target:
+        report = check(target)
+    assert report.bugs == ()
+    tried = {fact.value for fact in report.facts if fact.name == "also with"}
+    assert tried == {"score='scaled'", "score='cosine'"}
+
+
+def test_a_bug_of_one_way_is_named_with_its_text(tmp_path):
+    wrong = SCORED.replace("x.shape[-1] ** 0.5", "width ** 0.5")
+    with written(tmp_path, wrong) as target:
+        (bug,) = check(target).bugs
+    assert bug.name == "undefined-or-global-name"
+    assert "score='scaled'" in bug.case

@@ -153,3 +153,37 @@ def test_what_scores_lose_is_named_on_its_line(target, name, line):
     assert bug.name == name
     assert bug.place is not None
     assert bug.place.source.startswith(line)
+
+
+class MultiHead(nn.Module):
+    """Projects tokens, and splits them into heads."""
+
+    def __init__(self, embed_dim: int, heads: int = 4) -> None:
+        super().__init__()
+        self.heads, self.out = heads, nn.Linear(embed_dim, embed_dim)
+        size = embed_dim if type(self) is MultiHead else embed_dim // heads
+        self.q, self.k, self.v = (nn.Linear(size, size, bias=False) for _ in range(3))
+
+    def of_heads(self, layer, x):
+        return layer(x).unflatten(-1, (self.heads, -1))
+
+    def forward(self, x):
+        q, k, v = (self.of_heads(layer, x).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        weights = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1)
+        return self.out((weights @ v).transpose(1, 2).flatten(2))
+
+
+class SplitFirst(MultiHead):
+    """Splits them first, so that one matrix serves all heads."""
+
+    def of_heads(self, layer, x):
+        return layer(x.unflatten(-1, (self.heads, -1)))
+
+
+@pytest.mark.parametrize(
+    ("target", "names"), [(MultiHead, []), (SplitFirst, ["heads-mixed-split"])]
+)
+def test_heads_that_share_their_projections_are_suspicious(target, names):
+    findings = check(target).findings
+    assert [(it.name, it.level) for it in findings] == [(name, "suspicious") for name in names]
+    assert all("q.weight, k.weight, v.weight" in it.proof for it in findings)
