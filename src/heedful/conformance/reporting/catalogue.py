@@ -269,8 +269,8 @@ _HEADS = (
         "bug",
         "view(B, H, T, D) splits (B, T, H·D) into heads without a transpose, so that the rows of a head mix tokens.",
         "Changing one token changes the queries, keys or values of other tokens, or a view names the axes of a tensor "
-        "in another order than the tensor has them. It is suspicious if tokens are split before they are projected: all "
-        "heads share one small matrix then.",
+        "in another order than the tensor has them. It is suspicious if tokens are split before they are projected: "
+        "all heads share one small matrix then.",
         "x.view(B, T, H, D).transpose(1, 2)",
     ),
     CatalogueEntry(
