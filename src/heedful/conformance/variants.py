@@ -178,12 +178,10 @@ def _texts_in_missed_lines(
     compared = texts_compared(target) if missed else {}
     for name, parameter in inspect.signature(target).parameters.items():
         if name not in arguments and re.search(rf"\b{name}\b", branches):
-            made = (
-                parameter.default,
-                *compared.get(name, [])[:1],
-            )  # by default, or as the first choice
-            used = next((it for it in made if isinstance(it, str)), None)
-            yield from ((name, text) for text in compared.get(name, []) if text != used)
+            texts = compared.get(name, [])
+            required = parameter.default is parameter.empty  # and built with the first text
+            used = next(iter(texts), "") if required else parameter.default
+            yield from ((name, text) for text in texts if text != used)
 
 
 def _flags_of_causality(target: type, arguments: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:

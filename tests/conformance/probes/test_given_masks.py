@@ -176,3 +176,105 @@ def test_an_optional_mask_that_nothing_reads_is_suspicious(target, names):
     suspicious = [it for it in check(target).findings if it.level == "suspicious"]
     assert [it.name for it in suspicious] == names
     assert all(it.place and "softmax" in it.place.source for it in suspicious)
+
+
+class Pooling(nn.Module):
+    """Weighs the rows of a sequence by one vector."""
+
+    def __init__(self, dim):
+        super().__init__()
+        self.score = nn.Linear(dim, 1)
+
+    def weights(self, rows, lengths):
+        padding = torch.arange(rows.shape[1]) >= lengths[:, None]
+        return self.score(rows).masked_fill(padding[..., None], -torch.inf).softmax(1)
+
+    def forward(self, rows, lengths):
+        """Return one row for each sequence.
+
+        Args:
+            rows: (batch, length, dim)
+            lengths: (batch,), the number of real rows of each sequence
+        """
+        return (self.weights(rows, lengths) * rows).sum(1)
+
+
+class Unmasked(Pooling):
+    """Weighs padding, too."""
+
+    def forward(self, rows, lengths):
+        """Return one row for each sequence.
+
+        Args:
+            rows: (batch, length, dim)
+            lengths: (batch,), the number of real rows of each sequence
+        """
+        weights = self.score(rows).softmax(1)
+        return (weights * rows).sum(1)
+
+
+class Text(nn.Module):
+    """Pools the rows of a text; all of a batch are of one length."""
+
+    def __init__(self, dim=24):
+        super().__init__()
+        self.rows, self.pool = nn.Linear(dim, dim), Unmasked(dim)
+
+    def forward(self, x):
+        return self.pool(self.rows(x).tanh(), torch.full((len(x),), x.shape[1]))
+
+
+class Hidden(Text):
+    """The same with a pooling that reads the lengths."""
+
+    def __init__(self, dim=24):
+        super().__init__()
+        self.pool = Pooling(dim)
+
+
+@pytest.mark.parametrize(("target", "names"), [(Text, ["mask-unused"]), (Hidden, [])])
+def test_lengths_that_a_part_requires_and_does_not_read_are_named(target, names):
+    bugs = check(target).bugs
+    assert [bug.name for bug in bugs] == names
+    assert all("Unmasked requires lengths" in bug.proof for bug in bugs)
+    assert all(bug.place and "softmax" in bug.place.source for bug in bugs)
+
+
+class Attending(nn.Module):
+    """One head of rows that read others."""
+
+    def __init__(self, dim):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(dim, dim) for _ in range(3))
+
+    def forward(self, x, source, mask):
+        scores = self.q(x) @ self.k(source).mT / x.shape[-1] ** 0.5
+        return scores.masked_fill(mask == 0, -torch.inf).softmax(-1) @ self.v(source)
+
+
+class DecoderLayer(nn.Module):
+    """Reads the target, and then the source."""
+
+    def __init__(self, d_model=24):
+        super().__init__()
+        self.own, self.cross = Attending(d_model), Attending(d_model)
+
+    def forward(self, dec, enc, tgt_mask, src_mask):
+        x = dec + self.own(dec, dec, tgt_mask)
+        return x + self.cross(x, enc, src_mask)
+
+
+class OneMask(DecoderLayer):
+    """Gives the mask of the target to both attentions."""
+
+    def forward(self, dec, enc, tgt_mask, src_mask):
+        x = dec + self.own(dec, dec, tgt_mask)
+        return x + self.cross(x, enc, tgt_mask)
+
+
+def test_a_call_that_gets_the_mask_of_another_sequence_is_the_line():
+    assert check(DecoderLayer).bugs == ()
+    (bug,) = check(OneMask).bugs
+    assert bug.name == "mask-unused"
+    assert bug.place is not None
+    assert bug.place.source == "return x + self.cross(x, enc, tgt_mask)"

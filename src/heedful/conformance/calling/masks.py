@@ -242,7 +242,8 @@ def _candidates(caller: Caller, known: Names, forms: Sequence[str]) -> Iterator[
             declared, dtypes = True, (caller.dtype,)
         example = given.get(name)
         allowed = _documented_forms(caller, name, forms)
-        if not parameter_is_read(caller.target.forward, name):
+        is_whole = name in caller.target.parameters  # and no leaf of one
+        if is_whole and not parameter_is_read(caller.target.forward, name):
             allowed, dtypes = allowed[:1], dtypes[:1]  # no form has an effect
         for dtype in dtypes:
             keeps = _suggests_real_tokens(name) if declared is None else declared

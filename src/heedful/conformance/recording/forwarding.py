@@ -185,12 +185,9 @@ def functions_given(target: Callable[..., Any], step: Step) -> Iterator[tuple[Fu
 
 
 def parameter_is_read(function: FunctionType, parameter: str) -> bool:
-    """Check whether a function's source reads a parameter, as `locals()` does; True if there is no source.
-
-    One that is not in the function's signature is part of another one, or of `**kwargs`.
-    """
+    """Check whether a function's source reads a parameter, as `locals()` does; True if there is no source."""
     source = parsed(function)
-    if source is None or parameter not in _signature(function):
+    if source is None:
         return True
     read = {
         it.id for it in source.nodes if isinstance(it, ast.Name) and isinstance(it.ctx, ast.Load)
