@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import NamedTuple
 
 import torch
@@ -242,17 +243,17 @@ def _candidates(caller: Caller, known: Names, forms: Sequence[str]) -> Iterator[
             declared, dtypes = True, (caller.dtype,)
         example = given.get(name)
         allowed = _documented_forms(caller, name, forms)
+        keeps = _suggests_real_tokens(name) if declared is None else declared
+        arguments = (
+            MaskArgument(name, form, dtype, true_keeps, declared)
+            for dtype in dtypes
+            for form in allowed
+            if not isinstance(example, Tensor) or _is_like(example, form, dtype, *sizes)
+            for true_keeps in ((True,) if dtype.is_floating_point else (keeps, not keeps))
+        )
         is_whole = name in caller.target.parameters  # and no leaf of one
-        if is_whole and not parameter_is_read(caller.target.forward, name):
-            allowed, dtypes = allowed[:1], dtypes[:1]  # no form has an effect
-        for dtype in dtypes:
-            keeps = _suggests_real_tokens(name) if declared is None else declared
-            polarities = (keeps, not keeps)
-            for form in allowed:
-                if isinstance(example, Tensor) and not _is_like(example, form, dtype, *sizes):
-                    continue
-                for true_keeps in (True,) if dtype.is_floating_point else polarities:
-                    yield MaskArgument(name, form, dtype, true_keeps, declared)
+        is_unread = is_whole and not parameter_is_read(caller.target.forward, name)
+        yield from islice(arguments, 1) if is_unread else arguments  # no form has an effect then
 
 
 def _among(caller: Caller, known: Names) -> Iterator[str]:

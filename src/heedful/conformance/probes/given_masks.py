@@ -88,13 +88,11 @@ def given_masks(evidence: Evidence) -> Iterator[Finding | Fact]:
 
 def _unread_by_part(evidence: Evidence) -> Finding | None:
     """Return a finding if a part of a module requires a mask, or lengths, that its softmax is computed without."""
-    module = evidence.subject.module
-    for step in evidence.baseline.trace if module is not None else ():
-        part = module.get_submodule(step.module) if module is not None and step.module else None
+    module, trace = evidence.subject.module, evidence.baseline.trace
+    for step in (it for it in trace if it.operation in SOFTMAXES and it.module):
+        part = None if module is None else module.get_submodule(step.module or "")
         forward = None if part is None else traceable(part)
-        if part is None or forward is None or step.operation not in SOFTMAXES:
-            continue
-        if step.function != forward.__qualname__:
+        if part is None or forward is None or step.function != forward.__qualname__:
             continue
         documented, prose = documented_arguments(part), prose_about(part)
         for name, parameter in inspect.signature(forward).parameters.items():
