@@ -69,6 +69,17 @@ class Erased(Scaled):
         return scale
 
 
+class OfMore(Scaled):
+    """Adds a number to the denominator of the softmax, which is 0 by default."""
+
+    def forward(self, x, more=0.0):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        scores = q @ k.mT * self.factor(q.shape[-1])
+        largest = scores.amax(-1, keepdim=True).clamp(min=0.0)
+        powers = torch.exp(scores - largest)
+        return powers / (more * torch.exp(-largest) + powers.sum(-1, keepdim=True)) @ v
+
+
 class Capped(nn.Module):
     """Caps its scores softly."""
 
@@ -134,7 +145,7 @@ class Stable(Scaled):
         return scores.softmax(-1) @ v
 
 
-@pytest.mark.parametrize("target", [Documents, Biased, Scaled, Capped, Additive, Stable])
+@pytest.mark.parametrize("target", [Documents, Biased, Scaled, OfMore, Capped, Additive, Stable])
 def test_right_scores_are_left_alone(target):
     assert [bug.name for bug in check(target).bugs] == []
 

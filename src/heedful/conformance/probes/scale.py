@@ -113,7 +113,8 @@ def _step_erasing(attention: RecordedAttention) -> Step | None:
     for step in attention.chain[1:]:
         trained = any(it.kind == "parameter" for it in step.inputs)
         values = tensor_of(step) if step.operation in SCALINGS and not trained else None
-        if values is not None and attention.scores.any() and not values.any():
+        are_scores = values is not None and values.numel() == attention.scores.numel()
+        if values is not None and are_scores and attention.scores.any() and not values.any():
             return step
     return None
 
