@@ -96,6 +96,16 @@ class Capped(nn.Module):
         return scores.softmax(-1) @ v
 
 
+class Switched(Capped):
+    """Is told whether to cap by a flag of that name, and caps at a fixed number."""
+
+    def __init__(self, dim: int = 24) -> None:
+        super().__init__(dim, softcap=True)
+
+    def capped(self, scores):
+        return scores.clamp(-50, 50) if self.softcap else scores
+
+
 class CappedInHalf(Capped):
     """Caps scores in half precision alone."""
 
@@ -145,7 +155,9 @@ class Stable(Scaled):
         return scores.softmax(-1) @ v
 
 
-@pytest.mark.parametrize("target", [Documents, Biased, Scaled, OfMore, Capped, Additive, Stable])
+@pytest.mark.parametrize(
+    "target", [Documents, Biased, Scaled, OfMore, Capped, Switched, Additive, Stable]
+)
 def test_right_scores_are_left_alone(target):
     assert [bug.name for bug in check(target).bugs] == []
 

@@ -434,9 +434,8 @@ def _trial(caller: Caller, argument: MaskArgument) -> _Trial | None:
 def _one_hidden(argument: MaskArgument, visible: Tensor, sequences: slice) -> Tensor:
     """Return a mask that hides one more token than another one, in some sequences, the last one among them."""
     masked, T = visible.clone(), visible.shape[-1]
-    masked[sequences, 2 * (argument.form in ATTENTION_FORMS) :, _row_and_hidden(argument)[1]] = (
-        False
-    )
+    _, hidden = _row_and_hidden(argument)
+    masked[sequences, 2 * (argument.form in ATTENTION_FORMS) :, hidden] = False
     return masked | torch.eye(T, dtype=torch.bool)  # a token that sees only itself affects no other
 
 

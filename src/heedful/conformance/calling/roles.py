@@ -253,10 +253,8 @@ def _values_in(
             yield lambda B, T, dtype: grid_of(T)[0], None
         case "widths":
             yield lambda B, T, dtype: grid_of(T)[1], None
-        case (
-            "windows"
-        ):  # the numbers of tokens that a query sees before and after itself, or one number
-            yield (WINDOW, 0), None
+        case "windows":
+            yield (WINDOW, 0), None  # tokens before and after a query's own
             yield WINDOW, None
         case "sizes":
             yield lambda B, T, dtype: T, None

@@ -14,8 +14,10 @@ from torch import Tensor
 from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.probes.weighting_causes import ADDITIONS
 from heedful.conformance.recording.dataflow import (
     DIVISIONS,
+    JOINING,
     MULTIPLICATIONS,
     PRODUCTS,
     VIEWS,
@@ -26,8 +28,6 @@ from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 
-SUMS = ("add", "iadd", "add_")
-JOINS = ("cat", "concat")
 LINEAR = ("linear", "sum", *PRODUCTS, *MULTIPLICATIONS, *DIVISIONS)
 MANY = 4  # a mask has fewer different numbers
 
@@ -72,15 +72,15 @@ def _cancelled(run: Observation, softmax: Step, axis: int) -> tuple[Step, Source
     pending = [it.step for it in softmax.inputs[:1] if it.step is not None]
     while pending:
         step = steps[pending.pop()]
-        if step.operation in (*SUMS, *JOINS) and step.shape.count(keys) == 1 == softmax.shape.count(
+        if step.operation in (*ADDITIONS, *JOINING) and step.shape.count(
             keys
-        ):
+        ) == 1 == softmax.shape.count(keys):
             along = step.shape.index(keys)
             term = next((it for it in step.inputs if _is_alike(run, step, it, along)), None)
             if term is not None:
                 return step, term
         of_tokens = [it for it in step.inputs if _is_computed(run, it)]
-        if step.operation in (*SUMS, *JOINS, *VIEWS) or (
+        if step.operation in (*ADDITIONS, *VIEWS) or (
             step.operation in LINEAR and len(of_tokens) == 1
         ):
             pending += [it.step for it in of_tokens if it.step is not None]
@@ -96,7 +96,7 @@ def _is_alike(run: Observation, step: Step, term: Source, axis: int) -> bool:
     others = [it for it in step.inputs if it is not term and _is_computed(run, it)]
     if value is None or result is None or not others or not _is_computed(run, term):
         return False
-    if step.operation in SUMS:
+    if step.operation in ADDITIONS:
         value = value.expand(result.shape)
     behind = (
         set[int]() if term.step is None else ancestors(run.trace.steps, run.trace.steps[term.step])

@@ -257,7 +257,7 @@ def _rows_by_position(
             return None
         axis = value.shape[:-1].index(T) if axis is None else axis
         rows.append(value.movedim(axis, 0).reshape(value.shape[axis], -1, value.shape[-1]).double())
-    return torch.cat(rows, dim=1) if rows[0].dim() == 3 else None
+    return torch.cat(rows, dim=1)
 
 
 def is_near(a: Tensor, b: Tensor) -> bool:

@@ -38,7 +38,7 @@ def _caps(module: nn.Module | None) -> Iterator[tuple[str, float]]:
     """Yield the names and numbers of a module's soft caps that are switched on."""
     for part in () if module is None else module.modules():
         for name, value in vars(part).items():
-            if name in names.SOFT_CAPS and isinstance(value, int | float) and value > 0:
+            if name in names.SOFT_CAPS and type(value) in (int, float) and value > 0:
                 yield name, value
 
 
