@@ -14,6 +14,7 @@ from heedful.conformance.calling import names
 from heedful.conformance.calling.convention import Constants
 from heedful.conformance.calling.conventional import HEAD_SIZE
 from heedful.conformance.calling.declared import attribute_of
+from heedful.conformance.calling.layouts import DISTANCE_AXIS, documented_axes
 from heedful.conformance.calling.mask_forms import ATTENTION_FORMS, PADDING_FORMS
 from heedful.conformance.calling.options import example_with, option
 from heedful.conformance.calling.roles import (
@@ -163,7 +164,8 @@ def _constant(target: Target, name: str, allow_unknown: bool) -> Any:
         return lambda B, T, dtype: torch.arange(T)
     if "mask" in name or "cache" in name or "past" in name:
         return None
-    if name in names.ROTARY_TABLES and not is_called(target, name):
+    of_distances = DISTANCE_AXIS in next(documented_axes(target.callee, name), "")
+    if name in names.ROTARY_TABLES and not of_distances and not is_called(target, name):
         D = head_size_of(target.module)
         return PositionTable(lambda B, T, dtype: rotary_table(name, B, T, D, dtype))
     if allow_unknown:

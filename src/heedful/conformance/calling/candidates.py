@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import permutations, product
+from typing import Any
 
 import torch
 from torch import nn
@@ -32,11 +34,13 @@ from heedful.conformance.calling.declared import attribute_of
 from heedful.conformance.calling.layouts import Layouts, documented_axes, likely_layouts
 from heedful.conformance.calling.roles import (
     FEATURE_MAP,
+    ONE_ROW,
     OfMemory,
     all_visible,
     feature_map,
     ids_of_memory,
     is_projected,
+    one_row,
     one_vector,
 )
 from heedful.conformance.calling.target import Target, made_parameters
@@ -144,6 +148,9 @@ def _bases(
         yield from _to_feature_maps(target.module, tokens, maps, most)
     if len(vectors) == 1:
         yield from of_one_query(target.module, tokens, most, vectors[0])
+    rows = [name for name in tokens if next(documented_axes(target.callee, name), "") == ONE_ROW]
+    if len(rows) == 1:
+        yield from of_one_query(target.module, tokens, most, rows[0], one_row)
     yield from _by_sizes(target.module, tokens, layouts, most)
     contexts = tuple(name for name in optional_contexts(target) if name not in tokens)
     if contexts:
@@ -155,7 +162,11 @@ def _bases(
 
 
 def of_one_query(
-    module: nn.Module | None, tokens: tuple[str, ...], most: int, query: str
+    module: nn.Module | None,
+    tokens: tuple[str, ...],
+    most: int,
+    query: str,
+    drawn: Callable[[int], Any] = one_vector,
 ) -> Iterator[CallingConvention]:
     """Yield conventions in which one argument is one vector for each sequence, such as a decoder's state.
 
@@ -166,7 +177,7 @@ def of_one_query(
     widths += [WIDTH] * (WIDTH not in widths)
     pairs = (*zip(widths, widths, strict=True), *permutations(widths, 2))
     for own, width in pairs if others else ():
-        constants = {query: one_vector(own)}
+        constants = {query: drawn(own)}
         yield CallingConvention(
             "(B, T, C)", others, (width,), constants=constants, same_tokens=True, guessed=True
         )
@@ -281,11 +292,15 @@ def _vocabulary(module: nn.Module) -> int:
 
 def widths_of(module: nn.Module) -> list[int]:
     """Return the numbers of features that a token may have, the most likely first."""
+    defaults = {it.name: it.default for it in inspect.signature(type(module)).parameters.values()}
     widths: list[int] = []
     for part in module.modules():
         for name in (*names.INPUT_WIDTHS, *names.MODEL_WIDTHS):
             if isinstance(size := attribute_of(part, name), int) and not isinstance(size, bool):
                 widths.append(size)
+        if part is module:  # whose parts alone may keep its width
+            own = (defaults.get(name) for name in names.MODEL_WIDTHS)
+            widths += [size for size in own if type(size) is int]
     for parameter in made_parameters(module):
         widths += list(parameter.shape)
     return [width for width in dict.fromkeys(widths) if width > 1][:MAX_WIDTHS] or [WIDTH]

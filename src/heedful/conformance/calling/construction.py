@@ -217,6 +217,9 @@ def _alternatives(
     plural = [it for it in values if PLURAL.search(it) and it not in arguments]
     if plural and NO_SEQUENCE.search(message):
         yield {**values, **{name: [conventional[names.WIDTHS[0]]] * 2 for name in plural}}
+    sides = [it for it in values if it in names.IMAGE_SIDES and it not in arguments]
+    if sides:  # the size of features rather than of an image
+        yield {**values, **dict.fromkeys(sides, conventional[names.WIDTHS[0]])}
     tables = [it for it in values if OF_TABLES.search(it) and it not in (*arguments, *SIZES)]
     if tables and NO_TENSOR.search(message):
         shape = conventional[names.VOCABULARY_SIZES[0]], conventional[names.WIDTHS[0]]
@@ -365,7 +368,7 @@ def _values(
                 if name in texts and name not in conventional
                 else value_by_name(name, conventional)
             )
-            value = _sides(name, several, parameters) if name in several else value
+            value = _several(name, several, parameters) if name in several else value
             value = texts[name][0] if value is None and name in texts else value
             value = value_by_type(hints.get(name), conventional) if value is None else value
             value = _part(cls, name, hints.get(name)) if value is None and parts else value
@@ -379,8 +382,13 @@ def _is_configuration(name: str, hint: Any) -> bool:
     return stated or name in names.CONFIGURATIONS or name.endswith(names.OF_CONFIGURATIONS)
 
 
-def _sides(name: str, several: Mapping[str, int], parameters: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return as many numbers as a parameter takes: sides of a window, or of an image that all windows divide."""
+def _several(
+    name: str, several: Mapping[str, int], parameters: Mapping[str, Any]
+) -> tuple[Any, ...]:
+    """Return as many numbers as a parameter takes: sides of a window, or of an image that all windows divide, or rates
+    of dropout."""
+    if similar_name(name) in names.DROPOUTS:
+        return (DROPOUT,) * several[name]
     small = [it for it in parameters if any(word in it.lower() for word in names.SMALL_SIDES)]
     image = 2 * SIDES[0] if all(it in several for it in small) else IMAGE_SIDE
     return (SIDES[0] if name in small else image,) * several[name]

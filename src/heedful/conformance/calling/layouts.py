@@ -20,6 +20,7 @@ DOCUMENTED_SHAPE: re.Pattern[str] = re.compile(
     r"[(\[]\s*([\w#*./+\-= ]+(?:,\s*[\w#*./+\-= ]+)+|[a-z_]+(?=,\s*[)\]]))\s*,?\s*[)\]]",
     re.IGNORECASE,
 )
+TIMES: re.Pattern[str] = re.compile(r"(?<=[A-Za-z_]) [x×] (?=\w)")  # "(B x T x D)"
 DISTANCES: re.Pattern[str] = re.compile(r"\b2\s*\*?\s*(t|n|l|s|time|len|length|seq)\w*\s*-\s*1$")
 """A number of distances between tokens, such as 2 * T_1 - 1, in lower case."""
 DISTANCE_AXIS = "R"
@@ -158,7 +159,7 @@ def documented_axes(target: Callable[..., Any], argument: str = "") -> Iterator[
     """
     goes_on = False  # an entry whose shape is on the next line
     for line in (*docstring_lines(target), *comment_lines(target)):
-        shapes = DOCUMENTED_SHAPE.findall(line)
+        shapes = DOCUMENTED_SHAPE.findall(TIMES.sub(", ", line))
         begins = re.match(rf"{argument}(?!\w)" if argument else "", entry_of(line)) is not None
         if begins or (goes_on and line.strip()[:1] in ("(", "[")):
             yield from (_documented_shape(shape.split(",")) for shape in shapes)
@@ -175,8 +176,10 @@ def _documented_shape(parts: list[str]) -> str:
 
 
 def _documented_axis(text: str) -> str:
-    """Return the letter of an axis as a docstring names it, with a blank for an unknown name."""
+    """Return the letter of an axis as a docstring names it: "1" for a single entry, a blank for an unknown name."""
     text = text.strip(" #").lower()
+    if text == "1":
+        return text
     if DISTANCES.search(text):
         return DISTANCE_AXIS
     words = re.findall(r"[a-z]+", text)

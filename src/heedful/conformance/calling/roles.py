@@ -56,6 +56,7 @@ ROLES_OF_TYPES: Mapping[Any, tuple[str, ...]] = {
 
 Value = Any
 ONE_VECTOR = "B "  # a documented shape: one vector for each sequence
+ONE_ROW = "B1 "  # a documented shape: one vector for each sequence, on an axis of its own
 
 
 def likely_values(target: Target, name: str, head_size: int) -> Iterator[Value]:
@@ -295,6 +296,11 @@ def _even_weights(axes: tuple[int, ...]) -> Callable[..., Tensor]:
 def one_vector(width: int) -> Callable[..., Tensor]:
     """Return a function of (B, T, dtype) that draws one vector for each sequence, the same in every call."""
     return _drawn((width,))
+
+
+def one_row(width: int) -> Callable[..., Tensor]:
+    """Return a function of (B, T, dtype) that draws a sequence of one vector, the same in every call."""
+    return _drawn((1, width))
 
 
 def feature_map(width: int) -> Callable[..., Tensor]:

@@ -20,6 +20,7 @@ from heedful.conformance.probes.padding_argument import unmasked_call
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.assignments import compared_for_nothing, overwriting
 from heedful.conformance.recording.call_sites import lines_calling
+from heedful.conformance.recording.conditions import switch_of
 from heedful.conformance.recording.forwarding import call_omitting
 from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine, prose_about
@@ -94,9 +95,11 @@ def _unused(
     on_purpose |= (
         padding is not None and padding.hides and padding.name in names.MEMORY_MASKS and not reason
     )
+    switch = switch_of(subject.module, argument.name)
+    reason = f"It acts only together with {switch}." if switch else reason
     return Finding(
         "mask-unused",
-        "suspicious" if on_purpose else "bug",
+        "suspicious" if on_purpose or switch else "bug",
         f"{reason} Hiding keys with {argument.name} does not change the output.".strip(),
         case,
         line,

@@ -14,6 +14,7 @@ from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.triangular import is_triangular
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.probes.state import RESET
 from heedful.conformance.recording.dataflow import VIEWS
 from heedful.conformance.recording.definitions import attribute_definition, attribute_mutation
 from heedful.conformance.recording.inputs import Inputs
@@ -65,6 +66,7 @@ def _kept_from_a_call(evidence: Evidence) -> Iterator[Finding]:
     made = {name: it for name, it in _tensor_attributes(used.module) if name not in held}
     if not made:
         return
+    forgotten = _forgotten_on_request(evidence)
     steps = used.record(evidence.inputs).trace.steps
     kept = dict(_tensor_attributes(used.module))
     fails = _fails_elsewhere(used, evidence.inputs)  # the code may look at the device of its tokens
@@ -72,7 +74,12 @@ def _kept_from_a_call(evidence: Evidence) -> Iterator[Finding]:
     moved = dict(_tensor_attributes(used.module))
     for name, tensor in made.items():
         stays = kept.get(name) is tensor is moved.get(name)
-        if not stays or tensor.dim() == 0 or not _is_read_in_place(steps, name):
+        if (
+            not stays
+            or name in forgotten
+            or tensor.dim() == 0
+            or not _is_read_in_place(steps, name)
+        ):
             continue
         yield Finding(
             "mask-not-a-buffer" if _is_mask(tensor) else "table-not-a-buffer",
@@ -82,6 +89,17 @@ def _kept_from_a_call(evidence: Evidence) -> Iterator[Finding]:
             "",
             attribute_definition(used.module, name, follow_locals=False),
         )
+
+
+def _forgotten_on_request(evidence: Evidence) -> set[str]:
+    """Return the tensors that a call makes and that a method such as reset() removes: they belong to one sequence."""
+    used = evidence.subject.fresh(keep_state=True)
+    assert used.module is not None
+    used.run(evidence.inputs)
+    made = {name for name, _ in _tensor_attributes(used.module)}
+    for method in filter(RESET.fullmatch, dir(type(used.module))):
+        attempt(getattr(used.module, method))
+    return made - {name for name, _ in _tensor_attributes(used.module)}
 
 
 def _fails_elsewhere(subject: Subject, inputs: Inputs) -> bool:

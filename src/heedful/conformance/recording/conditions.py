@@ -53,6 +53,19 @@ def is_switched_off(module: nn.Module, path: str) -> bool:
     return bool(reads) and reads <= switched_off
 
 
+def switch_of(module: nn.Module | None, parameter: str) -> str:
+    """Return the unset attribute without which `forward` does not read a parameter; "" if there is none."""
+    if module is None:
+        return ""
+    reads, switched_off = list[ast.AST](), dict[ast.AST, str]()
+    for node in nodes_of(module.forward):
+        if isinstance(node, ast.Name) and node.id == parameter:
+            reads.append(node)
+        if isinstance(node, ast.If) and (attribute := _attribute_needed(module, node.test)):
+            switched_off |= {it: attribute for line in node.body for it in ast.walk(line)}
+    return switched_off[reads[0]] if reads and switched_off.keys() >= {*reads} else ""
+
+
 def _is_all(test: ast.expr) -> TypeGuard[ast.BoolOp]:
     return isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And)
 

@@ -1,0 +1,156 @@
+"""Right modules that were refused or blamed because of how they are built and called, and bugs within them."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from heedful import check
+
+
+class DecoderSteps(nn.Module):
+    """The encoder's keys and padding are computed once and kept until `reset` is called."""
+
+    def __init__(self, eprojs: int = 24, dunits: int = 24, width: int = 12) -> None:
+        super().__init__()
+        self.of_frames, self.of_state = nn.Linear(eprojs, width), nn.Linear(dunits, width)
+        self.to_score = nn.Linear(width, 1)
+        self.reset()
+
+    def reset(self):
+        self.keys = self.hidden = None
+
+    def forward(self, enc_hs_pad, enc_hs_len, dec_z):
+        """
+        :param enc_hs_pad: padded frames (B x T x D)
+        :param enc_hs_len: their lengths (B)
+        :param dec_z: state of the decoder (B x D)
+        """
+        if self.keys is None:
+            self.keys = self.of_frames(enc_hs_pad)
+            lengths = torch.as_tensor(enc_hs_len)
+            self.hidden = torch.arange(enc_hs_pad.size(1)) >= lengths[:, None]
+        scores = self.to_score(torch.tanh(self.keys + self.of_state(dec_z)[:, None])).squeeze(-1)
+        weights = scores.masked_fill(self.hidden, float("-inf")).softmax(-1)
+        return (weights[..., None] * enc_hs_pad).sum(1), weights
+
+
+class NeverForgotten(DecoderSteps):
+    """The same without a way to begin another sequence."""
+
+    def reset(self):
+        pass
+
+    keys = hidden = None
+
+
+class OfNodes(nn.Module):
+    """Attention between the nodes of a graph, whose width has the name of the side of a feature map."""
+
+    def __init__(self, feat_size, num_heads):
+        super().__init__()
+        assert feat_size % num_heads == 0, "num_heads must divide feat_size"
+        self.num_heads = num_heads
+        self.qkv = nn.Linear(feat_size, 3 * feat_size)
+
+    def forward(self, ndata):
+        q, k, v = self.qkv(ndata).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        return (self.scaled(q) @ k.mT).softmax(-1).matmul(v).transpose(1, 2).flatten(2)
+
+    def scaled(self, q):
+        return q / math.sqrt(q.shape[-1])
+
+
+class OfNodesScaledUp(OfNodes):
+    """The queries are multiplied by the root of the head size."""
+
+    def scaled(self, q):
+        return q / q.shape[-1] ** -0.5
+
+
+class OfFields(nn.Module):
+    """Attentive pooling of pairs of fields, with one rate of dropout for the weights and one for the result."""
+
+    def __init__(self, embed_dim, attn_size, dropouts):
+        super().__init__()
+        self.hidden, self.to_score = nn.Linear(embed_dim, attn_size), nn.Linear(attn_size, 1)
+        self.dropouts = dropouts
+
+    def forward(self, x):
+        row, col = torch.triu_indices(x.shape[1], x.shape[1], offset=1)
+        pairs = x[:, row] * x[:, col]
+        weights = self.to_score(F.relu(self.hidden(pairs))).softmax(1)
+        weights = F.dropout(weights, p=self.dropouts[0], training=self.training)
+        return F.dropout((weights * pairs).sum(1), p=self.dropouts[1], training=self.training)
+
+
+class OfDistances(nn.Module):
+    """A vector for each distance of tokens, in the argument that elsewhere takes cosines and sines."""
+
+    def __init__(self, hidden_size: int = 24, num_heads: int = 4) -> None:
+        super().__init__()
+        self.heads, self.scaling = num_heads, (hidden_size // num_heads) ** -0.5
+        self.qkv = nn.Linear(hidden_size, 3 * hidden_size)
+        self.of_positions = nn.Linear(hidden_size, hidden_size, bias=False)
+
+    def forward(self, hidden_states, position_embeddings):
+        """
+        Args:
+            hidden_states: `(batch_size, seq_length, hidden_size)`
+            position_embeddings: `(1, 2 * seq_length - 1, hidden_size)`
+        """
+        T = hidden_states.shape[1]
+        q, k, v = self.qkv(hidden_states).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        positions = self.of_positions(position_embeddings).view(1, -1, self.heads, q.shape[-1])
+        by_distance = F.pad(q @ positions.permute(0, 2, 3, 1), (1, 0))
+        B, H, _, S = by_distance.shape
+        by_distance = by_distance.view(B, H, S, T)[:, :, 1:].reshape(B, H, T, S - 1)[..., :T]
+        weights = ((q @ k.mT + by_distance) * self.scaling).softmax(-1)
+        return (weights @ v).transpose(1, 2).flatten(2)
+
+
+class OfBehaviour(nn.Module):
+    """Pools the items that a user chose by how they fit one candidate; a network scores each of them."""
+
+    def __init__(self, units=(16, 8), masked_by_caller=False, embedding_dim=4):
+        super().__init__()
+        self.masked_by_caller = masked_by_caller
+        first, second = units
+        self.score = nn.Sequential(
+            nn.Linear(4 * embedding_dim, first), nn.Sigmoid(), nn.Linear(first, second)
+        )
+        self.total = nn.Linear(second, 1)
+
+    def forward(self, query, keys, keys_length, mask=None):
+        """
+        - query is a tensor with shape ``(batch_size, 1, embedding_size)``
+        - keys is a tensor with shape ``(batch_size, T, embedding_size)``
+        - keys_length is a tensor with shape ``(batch_size, 1)``
+        """
+        seen = torch.arange(keys.size(1)) < keys_length.view(-1, 1)
+        if self.masked_by_caller:
+            seen = mask.bool()
+        query = query.expand(-1, keys.size(1), -1)
+        each = self.score(torch.cat([query, keys, query - keys, query * keys], -1))
+        weights = self.total(each).squeeze(-1).masked_fill(~seen, 0.0)
+        return weights[:, None] @ keys
+
+
+@pytest.mark.parametrize("target", [DecoderSteps, OfNodes, OfFields, OfDistances, OfBehaviour])
+def test_a_right_module_is_called_and_left_alone(target):
+    assert [bug.name for bug in check(target).bugs] == []
+
+
+@pytest.mark.parametrize(
+    ("target", "bug"),
+    [(NeverForgotten, "stale-state"), (OfNodesScaledUp, "scale-wrong")],
+)
+def test_a_bug_of_such_a_module_is_named(target, bug):
+    assert bug in [found.name for found in check(target).bugs]
+
+
+def test_a_mask_that_a_setting_switches_off_is_a_suspicion():
+    (finding,) = [it for it in check(OfBehaviour).findings if it.name == "mask-unused"]
+    assert "It acts only together with masked_by_caller." in finding.proof
