@@ -138,7 +138,25 @@ class OfBehaviour(nn.Module):
         return weights[:, None] @ keys
 
 
-@pytest.mark.parametrize("target", [DecoderSteps, OfNodes, OfFields, OfDistances, OfBehaviour])
+class OfPrivateSettings(nn.Module):
+    """The settings have a name that is private to the class, and their fields the names of constants."""
+
+    def __init__(self, __C):
+        super().__init__()
+        self.__C = __C
+        self.qkv = nn.Linear(__C.HIDDEN_SIZE, 3 * __C.HIDDEN_SIZE)
+
+    def forward(self, x, mask):
+        sizes = 3, self.__C.MULTI_HEAD, self.__C.HIDDEN_SIZE_HEAD
+        q, k, v = self.qkv(x).unflatten(-1, sizes).permute(2, 0, 3, 1, 4)
+        scores = (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(mask, float("-inf"))
+        return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+RIGHT = [DecoderSteps, OfNodes, OfFields, OfDistances, OfBehaviour, OfPrivateSettings]
+
+
+@pytest.mark.parametrize("target", RIGHT)
 def test_a_right_module_is_called_and_left_alone(target):
     assert [bug.name for bug in check(target).bugs] == []
 

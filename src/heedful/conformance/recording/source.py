@@ -226,7 +226,8 @@ def fields_read(cls: Callable[..., object]) -> dict[str, list[str]]:
 
     What it reads as `config.get("n_embd")` counts too, unless it has a default there.
 
-    Fields that the rest of the class reads of `self.config` are listed under "config".
+    Fields that the rest of the class reads of `self.config` are listed under "config", and those of `self.__config`
+    under the parameter of that name.
     """
     fields: dict[str, list[str]] = {}
     source = parsed(cls)
@@ -240,12 +241,18 @@ def fields_read(cls: Callable[..., object]) -> dict[str, list[str]]:
                     args=[ast.Constant(value=str(field))],
                 )
             ) if name != "self":
-                fields.setdefault(name, []).append(field)
+                fields.setdefault(_mangled(cls.__name__, name), []).append(field)
             case ast.Attribute(
-                value=ast.Attribute(value=ast.Name(id="self"), attr="config"), attr=field
-            ):
-                fields.setdefault("config", []).append(field)
+                value=ast.Attribute(value=ast.Name(id="self"), attr=kept), attr=field
+            ) if kept == "config" or kept.startswith("__"):
+                fields.setdefault(_mangled(cls.__name__, kept), []).append(field)
     return fields
+
+
+def _mangled(owner: str, name: str) -> str:
+    """Return the name of a variable within a class as Python keeps it: `__config` is private to the class."""
+    private = name.startswith("__") and not name.endswith("__")
+    return f"_{owner.lstrip('_')}{name}" if private else name
 
 
 def texts_compared(cls: Callable[..., object]) -> dict[str, list[str]]:
