@@ -9,6 +9,8 @@ from torch.nn import functional as F
 
 from heedful import check
 
+NOTHING, NO_CACHE = torch.empty(0), torch.zeros(0, 0, 0, 0)
+
 
 class DecoderSteps(nn.Module):
     """The encoder's keys and padding are computed once and kept until `reset` is called."""
@@ -153,7 +155,48 @@ class OfPrivateSettings(nn.Module):
         return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
 
 
-RIGHT = [DecoderSteps, OfNodes, OfFields, OfDistances, OfBehaviour, OfPrivateSettings]
+class OfEmptyDefaults(nn.Module):
+    """Vectors of positions are added to the keys; they and the cache are empty by default, as scripting asks for."""
+
+    def __init__(self, n_head: int, n_feat: int) -> None:
+        super().__init__()
+        self.heads = n_head
+        self.to_q, self.to_kv = nn.Linear(n_feat, n_feat), nn.Linear(n_feat, 2 * n_feat)
+        self.of_positions = nn.Linear(n_feat, n_feat, bias=False)
+
+    def forward(
+        self,
+        query: torch.Tensor,
+        pos_emb: torch.Tensor = NOTHING,
+        cache: torch.Tensor = NO_CACHE,
+    ):
+        """
+        Args:
+            query: (batch, time, size)
+            pos_emb: (batch, time, size)
+            cache: (batch, heads, time, 2 * head_size)
+        """
+        q = self.to_q(query).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        kv = self.to_kv(query).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        if cache.size(0) > 0:
+            kv = torch.cat([cache, kv], 2)
+        k, v = kv.chunk(2, -1)
+        positions = self.of_positions(pos_emb).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        scores = q @ (k + positions).mT / math.sqrt(k.shape[-1])
+        return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2), kv
+
+
+RIGHT = [
+    *(
+        DecoderSteps,
+        OfNodes,
+        OfFields,
+        OfDistances,
+        OfBehaviour,
+        OfPrivateSettings,
+        OfEmptyDefaults,
+    ),
+]
 
 
 @pytest.mark.parametrize("target", RIGHT)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection, Iterator, Sequence
+
+from torch import Tensor
 
 from heedful.conformance.calling.exceptions import describe_exception, own_frames
 from heedful.conformance.calling.failures import FailedCall, is_refusal, refusing_tests
@@ -11,9 +14,12 @@ from heedful.conformance.calling.target import Target
 from heedful.conformance.recording.assignments import variables_read
 from heedful.conformance.recording.source import names_in, nodes_of
 
+# What an exception says of None, or of an empty tensor.
+OF_NOTHING: re.Pattern[str] = re.compile(r"NoneType|\(\d+x0 and|of size 0\b|size: \[0\]")
+
 
 def omitted_argument(target: Target, failures: Sequence[FailedCall]) -> str | None:
-    """Return an argument, None by default, that failed calls ask for and did not get; None if they ask for none."""
+    """Return an argument, None or empty by default, that failed calls ask for; None if they ask for none."""
     for failure in failures:
         convention = failure.caller.convention
         given = {*convention.names, *convention.constants}
@@ -24,12 +30,16 @@ def omitted_argument(target: Target, failures: Sequence[FailedCall]) -> str | No
 
 
 def optional_arguments(target: Target) -> set[str]:
-    """Return the arguments of a target that are None by default."""
+    """Return the arguments of a target that are None, or an empty tensor, by default."""
     return {
         name
         for name, parameter in target.parameters.items()
-        if parameter.default is None and name not in target.required
+        if _is_nothing(parameter.default) and name not in target.required
     }
+
+
+def _is_nothing(default: object) -> bool:
+    return default is None or (isinstance(default, Tensor) and default.numel() == 0)
 
 
 def asked_for(error: BaseException, omitted: Collection[str]) -> str | None:
@@ -51,13 +61,13 @@ def may_be_none(target: Target, argument: str) -> bool:
 
 
 def _asked_for(error: BaseException) -> Iterator[str]:
-    """Yield the variables that a refused call, or one that takes None for something else, should have had.
+    """Yield the variables that a refused call, or one that takes None or nothing for something else, should have had.
 
     They are those in the line that raises, or in the condition under which it does.
     """
     refused = is_refusal(error)
     frames = own_frames(error)
-    if not frames or not (refused or "NoneType" in describe_exception(error)):
+    if not frames or not (refused or OF_NOTHING.search(describe_exception(error))):
         return
     yield from variables_read(frames[-1][0].f_code.co_filename, frames[-1][1])
     yield from names_in(refusing_tests(error) if refused else ())
