@@ -185,11 +185,11 @@ def _alternatives(
 ) -> Iterator[dict[str, Any]]:
     """Yield other values for a constructor that rejects the usual ones: the likeliest first, and other widths last.
 
-    A window has two sides, and a list of widths two entries, if one number is refused. A parameter that is handed on
-    gets a text with which another class compares it. Each flag is set the other way round. A name of embeddings gets
-    a table of them if a tensor is expected. A parameter that is None by default gets its conventional value if the
-    message of the exception names it, or the line that raises because of None does. So do the parameters of an
-    inherited constructor that it misses.
+    A window has two sides, and a list of widths two entries, if one number is refused. What has the name of an
+    image's side may be a width. A parameter that is handed on gets a text with which another class compares it. Each
+    flag is set the other way round. A name of embeddings gets a table of them if a tensor is expected. A parameter
+    that is None by default gets its conventional value if the message of the exception names it, or the line that
+    raises because of None does. So do the parameters of an inherited constructor that it misses.
     """
     message, place = describe_exception(error), raising_line(error)
     about_none = place is not None and ("NoneType" in message or place.source.startswith("assert"))
@@ -385,8 +385,7 @@ def _is_configuration(name: str, hint: Any) -> bool:
 def _several(
     name: str, several: Mapping[str, int], parameters: Mapping[str, Any]
 ) -> tuple[Any, ...]:
-    """Return as many numbers as a parameter takes: sides of a window, or of an image that all windows divide, or rates
-    of dropout."""
+    """Return as many numbers as a parameter takes: rates, sides of a window, or of an image that all windows divide."""
     if similar_name(name) in names.DROPOUTS:
         return (DROPOUT,) * several[name]
     small = [it for it in parameters if any(word in it.lower() for word in names.SMALL_SIDES)]

@@ -244,7 +244,7 @@ def fields_read(cls: Callable[..., object]) -> dict[str, list[str]]:
                 fields.setdefault(_mangled(cls.__name__, name), []).append(field)
             case ast.Attribute(
                 value=ast.Attribute(value=ast.Name(id="self"), attr=kept), attr=field
-            ) if kept == "config" or kept.startswith("__"):
+            ) if kept == "config" or _mangled(cls.__name__, kept) != kept:
                 fields.setdefault(_mangled(cls.__name__, kept), []).append(field)
     return fields
 
