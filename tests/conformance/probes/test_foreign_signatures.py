@@ -39,13 +39,23 @@ class DecoderSteps(nn.Module):
         return (weights[..., None] * enc_hs_pad).sum(1), weights
 
 
-class NeverForgotten(DecoderSteps):
-    """The same without a way to begin another sequence."""
+class KeptPlaces(nn.Module):
+    """The first call makes vectors for the places of all tokens, which `reset` leaves as they are."""
+
+    def __init__(self, d_model: int = 24) -> None:
+        super().__init__()
+        self.calls, self.places = 0, None
+        self.qkv = nn.Linear(d_model, 3 * d_model)
 
     def reset(self):
-        pass
+        self.calls = 0
 
-    keys = hidden = None
+    def forward(self, x):
+        self.calls += 1
+        if self.places is None:
+            self.places = torch.outer(torch.arange(99.0), torch.arange(24.0)).sin().to(x)
+        q, k, v = self.qkv(x + self.places[: x.shape[1]]).chunk(3, -1)
+        return (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1) @ v
 
 
 class OfNodes(nn.Module):
@@ -206,7 +216,7 @@ def test_a_right_module_is_called_and_left_alone(target):
 
 @pytest.mark.parametrize(
     ("target", "bug"),
-    [(NeverForgotten, "stale-state"), (OfNodesScaledUp, "scale-wrong")],
+    [(KeptPlaces, "table-not-a-buffer"), (OfNodesScaledUp, "scale-wrong")],
 )
 def test_a_bug_of_such_a_module_is_named(target, bug):
     assert bug in [found.name for found in check(target).bugs]
@@ -215,3 +225,4 @@ def test_a_bug_of_such_a_module_is_named(target, bug):
 def test_a_mask_that_a_setting_switches_off_is_a_suspicion():
     (finding,) = [it for it in check(OfBehaviour).findings if it.name == "mask-unused"]
     assert "It acts only together with masked_by_caller." in finding.proof
+    assert finding.remedy == "Check it together with masked_by_caller."

@@ -103,6 +103,7 @@ def _unused(
         f"{reason} Hiding keys with {argument.name} does not change the output.".strip(),
         case,
         line,
+        f"Check it together with {switch}." if switch else "",
     )
 
 

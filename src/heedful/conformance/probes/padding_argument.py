@@ -90,7 +90,7 @@ def padding_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
             f"{reason} Hiding the padding with {argument.name} does not change the output.".strip(),
             describe_sizes(evidence),
             line,
-            "" if unused is None else HIDE_BY_LENGTHS,
+            f"Check it together with {partner}." if partner else HIDE_BY_LENGTHS if unused else "",
         )
     elif argument.declared is not None and padding_is_inverted(evidence, subject):
         convention = _convention(argument)

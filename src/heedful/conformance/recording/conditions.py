@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeGuard
 
 from torch import Tensor, nn
@@ -43,27 +43,29 @@ def is_switched_off(module: nn.Module, path: str) -> bool:
     """
     owner, _, name = path.rpartition(".")
     part = module.get_submodule(owner)
-    reads, switched_off = set[ast.AST](), set[ast.AST]()
-    for method in (it for it in methods_of(part) if it.__name__ != "__init__"):
-        for node in nodes_of(method):
-            if is_own_attribute(node, name):
-                reads.add(node)
-            if isinstance(node, ast.If) and _attribute_needed(part, node.test) is not None:
-                switched_off.update(it for line in node.body for it in ast.walk(line))
-    return bool(reads) and reads <= switched_off
+    methods = (it for it in methods_of(part) if it.__name__ != "__init__")
+    nodes = [node for method in methods for node in nodes_of(method)]
+    reads = {node for node in nodes if is_own_attribute(node, name)}
+    return bool(reads) and reads <= _switched_off(part, nodes).keys()
 
 
 def switch_of(module: nn.Module | None, parameter: str) -> str:
     """Return the unset attribute without which `forward` does not read a parameter; "" if there is none."""
     if module is None:
         return ""
-    reads, switched_off = list[ast.AST](), dict[ast.AST, str]()
-    for node in nodes_of(module.forward):
-        if isinstance(node, ast.Name) and node.id == parameter:
-            reads.append(node)
-        if isinstance(node, ast.If) and (attribute := _attribute_needed(module, node.test)):
-            switched_off |= {it: attribute for line in node.body for it in ast.walk(line)}
+    nodes = [*nodes_of(module.forward)]
+    reads = [node for node in nodes if isinstance(node, ast.Name) and node.id == parameter]
+    switched_off = _switched_off(module, nodes)
     return switched_off[reads[0]] if reads and switched_off.keys() >= {*reads} else ""
+
+
+def _switched_off(part: nn.Module, nodes: Iterable[ast.AST]) -> dict[ast.AST, str]:
+    """Return the nodes under conditions that an attribute of a module fails, and the attribute of each."""
+    found: dict[ast.AST, str] = {}
+    for node in nodes:
+        if isinstance(node, ast.If) and (attribute := _attribute_needed(part, node.test)):
+            found |= {it: attribute for line in node.body for it in ast.walk(line)}
+    return found
 
 
 def _is_all(test: ast.expr) -> TypeGuard[ast.BoolOp]:
