@@ -90,12 +90,13 @@ def _unused(
         or unmasked_call(observation),
     )
     on_purpose = is_unused_on_purpose(argument.name, prose_about(subject.target.callee))
-    # Cross-attention may take the mask of the queries to fit an interface, beside that of the keys.
     padding = subject.padding
-    on_purpose |= (
-        padding is not None and padding.hides and padding.name in names.MEMORY_MASKS and not reason
-    )
-    switch = switch_of(subject.module, argument.name)
+    switch = ""
+    if padding is not None and padding.hides:
+        # Cross-attention may take the mask of the queries to fit an interface, beside that of the keys. Beside another
+        # argument for padding, a setting may choose the mask instead.
+        on_purpose |= padding.name in names.MEMORY_MASKS and not reason
+        switch = switch_of(subject.module, argument.name)
     reason = f"It acts only together with {switch}." if switch else reason
     return Finding(
         "mask-unused",

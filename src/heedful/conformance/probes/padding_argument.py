@@ -35,7 +35,7 @@ from heedful.conformance.recording.assignments import (
     left_unused,
     overwriting,
 )
-from heedful.conformance.recording.conditions import switch_of, unmet_conditions
+from heedful.conformance.recording.conditions import unmet_conditions
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.forwarding import (
     call_forgetting,
@@ -134,8 +134,7 @@ def _partner(evidence: Evidence, subject: Subject, argument: MaskArgument) -> st
 def _switch(module: nn.Module | None, argument: str) -> str:
     """Return the attribute without which a mask does not act; "" if there is none, or if it is set."""
     unmet = unmet_conditions(module)
-    beside = (attribute for names_, attribute in unmet if argument in names_)
-    return next(beside, switch_of(module, argument))
+    return next((attribute for names_, attribute in unmet if argument in names_), "")
 
 
 def _takes_booleans_alone(subject: Subject, argument: MaskArgument) -> bool:
