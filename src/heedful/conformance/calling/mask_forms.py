@@ -16,6 +16,9 @@ ATTENTION_FORMS = (
     *("(T, T)", "(1, 1, T, T)", "(B, T, T)", "(B, 1, T, T)", "(T, T, B)", HEADS_LAST),
 )
 LENGTHS = "(B,)"  # the number of real tokens, which come first
+AFTER_FIRST = (
+    "(B, T - 1)"  # of the tokens after one that is always visible, such as the class token
+)
 
 
 @dataclass(frozen=True)
@@ -155,6 +158,8 @@ def in_form(form: str, visible: Tensor, B: int) -> Tensor:
             return visible[:, 0].sum(-1).expand(B)
         case "(B, T)":
             return visible[:, 0].expand(B, Tk)
+        case "(B, T - 1)":
+            return visible[:, 0, 1:].expand(B, Tk - 1)
         case "(B, 1, T)":
             return visible[:, :1].expand(B, 1, Tk)
         case "(B, 1, 1, T)":

@@ -19,6 +19,7 @@ from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.handed_masks import documenting_part
 from heedful.conformance.calling.layouts import documented_axes
 from heedful.conformance.calling.mask_forms import (
+    AFTER_FIRST,
     ATTENTION_FORMS,
     LENGTHS,
     PADDING_FORMS,
@@ -66,7 +67,8 @@ def find_masks(caller: Caller, max_length: int | None) -> Masks:
 
 
 def _find_padding(caller: Caller) -> MaskArgument | None:
-    padding = _first_fitting(caller, _candidates(caller, names.PADDING_MASKS, PADDING_FORMS))
+    forms = (*PADDING_FORMS, AFTER_FIRST)
+    padding = _first_fitting(caller, _candidates(caller, names.PADDING_MASKS, forms))
     if padding is not None and padding.effective:
         return padding
     others = (*_unknown(caller), *_given_masks(caller))

@@ -162,6 +162,7 @@ PROBES: tuple[Probe, ...] = (
     padded_cache.padded_cache,
     unused_slots.unused_slots,
     documented_mask.documented_mask,
+    documented_mask.mask_against_heads,
     padding_argument.padding_argument,
     given_masks.given_masks,
     padding_ids.padding_ids,

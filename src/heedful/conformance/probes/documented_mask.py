@@ -1,18 +1,25 @@
-"""Probe: a mask may have the shape that the docstring gives it."""
+"""Probe: a mask may have the shape that the docstring gives it, and one of any batch is broadcast over the heads."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
 from heedful.conformance.calling.exceptions import attempt, unfit_mask
 from heedful.conformance.calling.layouts import documented_axes
-from heedful.conformance.calling.mask_forms import ATTENTION_FORMS, PADDING_FORMS
+from heedful.conformance.calling.mask_forms import (
+    AFTER_FIRST,
+    ATTENTION_FORMS,
+    PADDING_FORMS,
+    MaskArgument,
+)
 from heedful.conformance.calling.masks import masks_by_name
 from heedful.conformance.calling.roles import all_visible
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.reporting.finding import Fact, Finding
 
 FORMS = {
@@ -42,6 +49,45 @@ def documented_mask(evidence: Evidence) -> Iterator[Finding | Fact]:
             )
             yield Finding("mask-broadcast", "bug", proof, f"B = {B}", mask.place)
             return
+
+
+@probe("mask-broadcast")
+def mask_against_heads(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Pass masks of padding to an argument that takes none, to as many sequences as heads: each hides its own keys."""
+    subject, B = evidence.subject, evidence.inputs.sizes[0]
+    if subject.convention.from_example or not subject.batched or subject.padding is not None:
+        return
+    for name in masks_by_name(subject):
+        for form in ("(B, T)", AFTER_FIRST) if name != _name_of(subject.attention_mask) else ():
+            unfit = unfit_mask(_error(evidence, name, form, torch.bool) or Exception())
+            if unfit is None or B not in unfit.sizes:
+                continue
+            heads = next((it for it in unfit.sizes if it != B), B)
+            if _mixes(evidence, name, form, heads):
+                proof = (
+                    f"With {name} of shape {form}, a mask of shape {unfit.shape} meets the scores, and its sequences "
+                    f"take the place of the heads: {B} sequences raise an exception, and with {heads}, the mask of one "
+                    "changes the outputs of the others."
+                )
+                yield Finding("mask-broadcast", "bug", proof, f"B = {B} and {heads}", unfit.place)
+                return
+
+
+def _mixes(evidence: Evidence, name: str, form: str, B: int) -> bool:
+    """Check whether the mask of the first of B sequences changes the outputs of the others."""
+    subject, inputs = evidence.subject, evidence.subject.draw(B, evidence.inputs.sizes[1])
+    mask = all_visible(form, torch.bool, true_keeps=True)(*inputs.sizes, subject.dtype).clone()
+    given = subject.arguments(inputs)
+    before = attempt(lambda: subject.call({**given, name: mask.clone()}, inputs))
+    mask[0, 1:] = False
+    after = attempt(lambda: subject.call({**given, name: mask}, inputs))
+    if not isinstance(before, Tensor) or not isinstance(after, Tensor):
+        return False
+    return bool(differing_entries(before[1:], after[1:]).any())
+
+
+def _name_of(argument: MaskArgument | None) -> str | None:
+    return None if argument is None else argument.name
 
 
 def _error(evidence: Evidence, name: str, form: str, dtype: torch.dtype) -> Exception | None:

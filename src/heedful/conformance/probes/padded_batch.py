@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from heedful.conformance.calling.mask_forms import LENGTHS, MaskArgument
+from heedful.conformance.calling.mask_forms import AFTER_FIRST, LENGTHS, MaskArgument
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.attention_search import find_attentions
@@ -52,10 +52,14 @@ def takes_padding(evidence: Evidence) -> bool:
 
 
 def padding_sides(subject: Subject) -> tuple[str, ...]:
-    """Return the sides that padding may be on. Lengths, also those summed from a mask, express the right one alone."""
+    """Return the sides that padding may be on.
+
+    It is the right one alone for lengths, also those summed from a mask, and where the first token is always visible.
+    """
     assert subject.padding is not None
-    by_lengths = subject.padding.form == LENGTHS or _is_only_counted(subject, subject.padding)
-    return ("right",) if by_lengths else ("right", "left")
+    first_is_real = subject.padding.form in (LENGTHS, AFTER_FIRST)
+    first_is_real = first_is_real or _is_only_counted(subject, subject.padding)
+    return ("right",) if first_is_real else ("right", "left")
 
 
 def _is_only_counted(subject: Subject, mask: MaskArgument) -> bool:
