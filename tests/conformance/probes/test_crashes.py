@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from attentions_with_caches import written
 from edited_attention import DROPOUT, assert_bug
 from torch import nn
 
@@ -52,3 +53,34 @@ def test_a_result_that_is_not_understood_is_no_exception_of_the_target(target):
     )
     assert "TargetError" not in str(report)
     assert "could not run: the result has no row for each of" in " ".join(str(report).split())
+
+
+GLOBAL_INPUT = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(dim, dim))
+
+    def forward(self, inputs):
+        query = torch.matmul(input, self.weight)
+        weights = (query @ query.mT / query.shape[-1] ** 0.5).softmax(-1)
+        return weights @ query
+"""
+
+
+def test_a_function_of_python_in_place_of_a_tensor_is_found(tmp_path):
+    with written(tmp_path, GLOBAL_INPUT) as target:
+        (bug,) = check(target).bugs
+    assert (bug.name, bug.place.source) == (
+        "crashes",
+        "query = torch.matmul(input, self.weight)",
+    )
+
+
+def test_a_function_of_python_that_is_an_argument_of_ours_is_no_bug(tmp_path):
+    source = GLOBAL_INPUT.replace("inputs", "input")
+    with written(tmp_path, source) as target:
+        assert not check(target).bugs

@@ -45,6 +45,12 @@ def test_a_departure_from_the_definition_is_found(tmp_path, name, old, new, line
     assert line in bugs[name]
 
 
+def test_an_activation_of_the_scores_is_a_suspicion(tmp_path):
+    with edited(tmp_path, SOFTMAX, f"        scores = scores.relu()\n{SOFTMAX}") as attention:
+        (found,) = (it for it in check(attention(*SIZES)).findings if it.name == "weights-wrong")
+    assert found.level == "suspicious"
+
+
 @pytest.mark.parametrize(
     "change", ["scores.clamp(-50, 50)", "5 * torch.tanh(scores / 5)", "scores + 3"]
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import dis
+import inspect
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,6 +52,7 @@ FIXED_WIDTH: re.Pattern[str] = re.compile(
     r"expecting embedding dimension of (\d+), but|passed-in embed_dim (\d+) didn't match"
 )
 """What an attention of PyTorch's says of tokens of another width."""
+PYTHON_FUNCTION: re.Pattern[str] = re.compile(r"must be Tensor, not builtin_function_or_method")
 FIXED_BATCH: re.Pattern[str] = re.compile(r"shape '\[(\d+), -1,")
 SIDE_OF_A_WINDOW: re.Pattern[str] = re.compile(r"(window|block|patch)(_?size)?$")
 MAX_LENGTH, MAX_LENGTHS = 256, 6  # the largest number of tokens, and how many numbers are tried
@@ -84,6 +86,8 @@ class FailedCall:
 def is_missing_name(error: BaseException) -> bool:
     """Check whether code reads a name or an attribute that exists nowhere, whatever its arguments are.
 
+    A name of a function of Python that is given to PyTorch as a tensor counts too.
+
     Names that the file imports in one of its branches may be missing on this machine alone. An attribute counts if it
     is one of an imported file, of a module of the target or of a computed tensor, because what an argument should have
     is unknown.
@@ -95,6 +99,8 @@ def is_missing_name(error: BaseException) -> bool:
         source = parsed_file(frame.f_code.co_filename)
         imported = set() if source is None else set(_imported_names(source.tree))
         return error.name not in imported and not hasattr(builtins, error.name or "")
+    if isinstance(error, TypeError):
+        return _takes_function_for_tensor(error)
     if not isinstance(error, AttributeError) or error.name is None:
         return False
     owner = error.obj
@@ -106,6 +112,15 @@ def is_missing_name(error: BaseException) -> bool:
     return isinstance(owner, Tensor) and (
         owner.grad_fn is not None or not _is_argument(owner, frame)
     )
+
+
+def _takes_function_for_tensor(error: TypeError) -> bool:
+    """Check whether PyTorch receives a function of Python, such as `input`, because no variable has its name."""
+    frame, line = own_frames(error)[-1]
+    if not PYTHON_FUNCTION.search(describe_exception(error)):
+        return False
+    read = set(variables_read(frame.f_code.co_filename, line)) - {*frame.f_globals, *frame.f_locals}
+    return any(inspect.isbuiltin(getattr(builtins, name, None)) for name in read)
 
 
 def _is_set_before(module: nn.Module, name: str) -> bool:

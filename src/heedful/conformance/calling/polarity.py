@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import re
 
-VALUES: re.Pattern[str] = re.compile(r"\b(?:(true|ones?|1|non-?zero)|(false|zeros?|0))\b")
+# Chinese, Japanese and Korean have no space between a value and the words about it, as in "True表示有效".
+VALUES: re.Pattern[str] = re.compile(
+    r"(?<![a-z0-9_])(?:(true|ones?|1|non-?zero)|(false|zeros?|0))(?![a-z0-9_])"
+)
 BOOLEANS: re.Pattern[str] = re.compile(r"\b(true|false|bool|boolean|1|one|ones and zeros)\b")
-CLAUSES = r"[,;]|\.(?!\d)|\band\b|\bor\b"
+CLAUSES = r"[,;，；、。]|\.(?!\d)|\band\b|\bor\b"
 SHAPES: re.Pattern[str] = re.compile(r"[(\[][^)\]]*[)\]]")
 KEPT: re.Pattern[str] = re.compile(
     r"\b(real|valid|keep|kept|visible|attend|edge|present|unmask|allowed|sees?\b|seen\b)"
+    r"|有效|有効|真实|可见|保留|유효"
 )
-HIDDEN: re.Pattern[str] = re.compile(r"\b(pad|hid|mask|ignor|invalid|empty|exclu|block)")
+HIDDEN: re.Pattern[str] = re.compile(
+    r"\b(pad|hid|mask|ignor|invalid|empty|exclu|block)|填充|无效|無効|屏蔽|遮|忽略|パディング|패딩"
+)
 ADDED: re.Pattern[str] = re.compile(
     r"\badditive( \w+)? (mask|bias)|\bmask is additive|\badded to the( \w+)? (scores|logits|weights)"
 )
@@ -50,6 +56,8 @@ def documented_polarity(text: str) -> bool | None:
         True
         >>> documented_polarity("the non-zero positions are not allowed to attend")
         False
+        >>> documented_polarity("有效长度布尔开关 [B, L]，True 表示有效，False 表示 Padding")
+        True
         >>> documented_polarity("Boolean mask, the same as in `torch.nn.MultiheadAttention`")
         False
     """

@@ -27,6 +27,7 @@ SUFFICIENT_FILL = -1e5
 CLOSE = 1e-4  # the relative error of a scaled score in float32
 # Above this, a weight on a key like all others was not hidden.
 SLIGHT = 1e-6
+LIKE_A_BIAS = 2 * math.log(FAINT)  # −55: a scaled bias reaches it, and fills are −100 or lower
 LIKE_SCORES = 10.0  # a fill up to this hides nothing from a softmax
 EXCESS = 16  # how many times as large as the fill the scaled scores are
 
@@ -115,8 +116,8 @@ def find_weak_fill(
         fill = attention.logits[hidden].max().item()
         if fill < SUFFICIENT_FILL:
             continue
-        if fill > math.log(FAINT) and reads_trained_numbers(observation, attention):
-            continue  # so weak a number hides nothing: a large trained bias elsewhere does
+        if fill > LIKE_A_BIAS and reads_trained_numbers(observation, attention):
+            continue  # so weak a number is no fill: trained biases of these keys and of others are that far apart
         largest = attention.logits[attention.visible].abs().max().clamp_min(1e-6).item()
         factor = (EXCESS * abs(fill) / largest) ** 0.5  # products grow by its square
         proof = _proof_of_weak_fill(hidden, fill, record(observation.inputs.scaled(factor)))

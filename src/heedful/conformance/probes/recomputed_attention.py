@@ -40,6 +40,8 @@ from heedful.shapes import times
 
 TOLERANCE = 1e-5
 """The largest difference of two weights that rounding, or an ε in a denominator, may cause."""
+# A function for hidden layers is no accident, as in co-attention: it may be the design.
+ACTIVATIONS: frozenset[str] = frozenset({"relu", "leaky_relu", "elu", "gelu", "silu", "softplus"})
 HALVES: tuple[torch.dtype, ...] = (torch.float16, torch.bfloat16)
 
 
@@ -133,7 +135,8 @@ def _wrong_logits(
         "scores in another way before the softmax."
     )
     case = f"{attention.scores.shape[1]} queries, {attention.scores.shape[2]} keys"
-    return Finding("weights-wrong", "bug", proof, case, SourceLine.of(step))
+    level = "suspicious" if step.operation.strip("_") in ACTIVATIONS else "bug"
+    return Finding("weights-wrong", level, proof, case, SourceLine.of(step))
 
 
 def _own_key_in_every_score(evidence: Evidence, attention: RecordedAttention) -> Finding | None:
