@@ -125,20 +125,20 @@ non-local block without one, squared weights beside the weights, a softmax over 
 mask that a condition leaves out, and a source taken for its translation. Positions of a text encoder that are counted
 from padding on its left, and lengths of a past that are part of one sequence, are still reported.
 
-The classes of the row before the last two were re-created in the style of 35 repositories by a reader who had not seen the check,
-with the arguments that real code has. One was blamed: an encoder's keys that are kept until `reset()` is called, which
-is mended. Four of the 12 that could not be called are called since: a width that is a default of the constructor alone
-beside a query on an axis of its own, one rate of dropout for each step, settings that are private to a class, and empty
-tensors by default. Masks and lengths that are objects, a module as an argument of another one, and a required result of
-another method are still not called.
+The classes of the row before the last two were re-created in the style of 35 repositories by a reader who had not
+seen the check, with the arguments that real code has. One was blamed: an encoder's keys that are kept until `reset()`
+is called, which is mended. Four of the 12 that could not be called are called since: a width that is a default of the
+constructor alone beside a query on an axis of its own, one rate of dropout for each step, settings that are private
+to a class, and empty tensors by default. Masks and lengths that are objects, a module as an argument of another one,
+and a required result of another method are still not called.
 
 The classes of the last two rows are the code of others, word for word, collected by readers who had not seen the
 check: 24 classes with a bug, each before and after a correction, and 10 sound ones; and classes of PyPI packages,
 before and after the release that mended them. The alarms count sound and corrected classes. Of the first row, a
-docstring in Chinese about a mask, a ReLU on the scores of co-attention, and a function of Python used as a tensor
-(a bug that was not called one) are mended; a vector cut into heads whose rows are sequences (heads-mixed-split) is
-still blamed. Of the second row, a trained bias taken for a fill is mended; a routed cross-attention, a recurrent state
-and a hierarchical attention (2) are still blamed. Its bugs are mostly beyond what the check knows: states, caches, gates
+docstring in Chinese about a mask, a ReLU on the scores of co-attention, and a function of Python used as a tensor (a
+bug that was not called one) are mended; a vector cut into heads whose rows are sequences (heads-mixed-split) is still
+blamed. Of the second row, a trained bias taken for a fill is mended; a routed cross-attention, a recurrent state and
+a hierarchical attention (2) are still blamed. Its bugs are mostly beyond what the check knows: states, caches, gates
 and scales of rotary positions.
 
 The three rows before the last four led to changes after which 98 of their 101 classes are called, and 45 of the 51 bugs

@@ -62,7 +62,7 @@ from torch import nn
 class Attention(nn.Module):
     def __init__(self, dim):
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(dim, dim))
+        self.weight = nn.Parameter(0.1 * torch.randn(dim, dim))
 
     def forward(self, inputs):
         query = torch.matmul(input, self.weight)
