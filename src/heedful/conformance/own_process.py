@@ -36,6 +36,9 @@ WAITING: Mapping[str, str] = {"OMP_WAIT_POLICY": "passive"}
 """Threads that wait for one another leave the processor to others. Otherwise three checks at once on two cores take
 five times as long as one."""
 
+WITHOUT_GPUS: Mapping[str, str] = {"CUDA_VISIBLE_DEVICES": ""}
+"""The check runs on the CPU, so code that asks whether there is a GPU and makes its mask there must find none."""
+
 WORKER = "heedful.conformance.worker"
 
 
@@ -141,7 +144,7 @@ def _run(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         cwd=folder,
-        env={**WAITING, **os.environ},
+        env={**WAITING, **os.environ, **WITHOUT_GPUS},
         start_new_session=True,
     )
     assert process.stdout is not None

@@ -53,6 +53,7 @@ FIXED_WIDTH: re.Pattern[str] = re.compile(
 )
 """What an attention of PyTorch's says of tokens of another width."""
 PYTHON_FUNCTION: re.Pattern[str] = re.compile(r"must be Tensor, not builtin_function_or_method")
+OTHER_DEVICE: re.Pattern[str] = re.compile(r"on the same device")
 FIXED_BATCH: re.Pattern[str] = re.compile(r"shape '\[(\d+), -1,")
 SIDE_OF_A_WINDOW: re.Pattern[str] = re.compile(r"(window|block|patch)(_?size)?$")
 MAX_LENGTH, MAX_LENGTHS = 256, 6  # the largest number of tokens, and how many numbers are tried
@@ -366,11 +367,21 @@ def not_callable(target: Target, failures: Sequence[FailedCall]) -> UncallableEr
         expected="a call that works and returns one row for each token",
         received=f"{described_with_line(failure.error)}. Tried: {'; '.join(tried)}{more}. "
         "This may be our guess of the arguments rather than a bug",
-        remedy=f"{_constructor_remedy(target)}Give an example of its arguments, "
+        remedy=f"{_device_remedy(failure.error)}{_constructor_remedy(target)}Give an example of its arguments, "
         f"{', '.join(target.parameters)}: example=…, or {_command(failure.caller)}.",
     )
     error.failures = tuple({raising_line(it.error): it.error for it in failures}.values())
     return error
+
+
+def _device_remedy(error: BaseException) -> str:
+    """Return what to do about tensors that the target makes on a GPU; "" if the exception is not about devices."""
+    if not OTHER_DEVICE.search(describe_exception(error)):
+        return ""
+    return (
+        "The check runs on the CPU: make tensors on the device of the arguments, as in torch.ones(T, device=x.device), "
+        "or run the command heedful check, which hides GPUs from the target. "
+    )
 
 
 def _constructor_remedy(target: Target) -> str:
