@@ -255,11 +255,16 @@ def _of_ids(
 def _by_two_widths(
     module: nn.Module | None, tokens: tuple[str, ...], layouts: Layouts, most: int
 ) -> Iterator[CallingConvention]:
-    """Yield conventions in which the first argument has tokens of one width, and the others of another."""
+    """Yield conventions in which the first argument has tokens of one width, and the others of another.
+
+    Values may be of another width than the queries and keys, which alone are compared.
+    """
     widths = [] if module is None else widths_of(module)[:most]
-    for width, other in permutations(widths, 2):
-        others = dict.fromkeys(tokens[1:], (other,))
-        yield CallingConvention(layouts.tokens[0], tokens, (width,), other_features=others)
+    values = [name for name in tokens if name in names.VALUES]
+    for taking in (tokens[1:], values) if values and len(tokens) > 2 else (tokens[1:],):
+        for width, other in permutations(widths, 2):
+            others = dict.fromkeys(taking, (other,))
+            yield CallingConvention(layouts.tokens[0], tokens, (width,), other_features=others)
 
 
 def _without_parameters(tokens: tuple[str, ...], layouts: Layouts) -> Iterator[CallingConvention]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from heedful.conformance.calling.exceptions import attempt
+from heedful.conformance.calling.omitted_arguments import may_be_none, optional_arguments
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.crashes import fresh_subject
@@ -25,8 +27,11 @@ SHORT = 1
 
 @probe("output-not-finite")
 def finite_output(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Run in both modes and dtypes, and on one token. No entry of the output may be NaN or infinite."""
-    for subject, inputs in _runs(evidence):
+    """Run in both modes and dtypes, on one token, and without a mask that may be None.
+
+    No entry of the output may be NaN or infinite.
+    """
+    for subject, inputs, omitted in _runs(evidence):
         output = attempt(lambda subject=subject, inputs=inputs: subject.run(inputs).detach())
         if isinstance(output, Exception) or output.isfinite().all():
             continue  # the probe of crashes reports exceptions
@@ -38,18 +43,26 @@ def finite_output(evidence: Evidence) -> Iterator[Finding | Fact]:
             "output-not-finite",
             "bug",
             _proof(output, step),
-            f"{mode} mode, {dtype_name}, B = {B}, T = {T}",
+            f"{mode} mode, {dtype_name}, B = {B}, T = {T}{omitted}",
             SourceLine.of(step),
         )
         return
 
 
-def _runs(evidence: Evidence) -> Iterator[tuple[Subject, Inputs]]:
+def _runs(evidence: Evidence) -> Iterator[tuple[Subject, Inputs, str]]:
+    """Yield subjects, inputs, and what a report says of arguments that this run omits."""
     for dtype in (evidence.subject.dtype, torch.float32):
         for train in (False, True):
-            yield fresh_subject(evidence, dtype, train)
+            yield *fresh_subject(evidence, dtype, train), ""
     if evidence.subject.fixed_sizes is None:
-        yield evidence.subject, evidence.inputs.tokens(0, SHORT)
+        yield evidence.subject, evidence.inputs.tokens(0, SHORT), ""
+    given, target = evidence.subject.convention, evidence.subject.target
+    optional = optional_arguments(target) & given.constants.keys()
+    masks = {name for name in optional if "mask" in name and may_be_none(target, name)}
+    if masks and not given.from_example:
+        rest = {name: it for name, it in given.constants.items() if name not in masks}
+        without = replace(evidence.subject, convention=replace(given, constants=rest))
+        yield without, evidence.inputs, f", without {', '.join(sorted(masks))}"
 
 
 def _proof(output: Tensor, step: Step | None) -> str:

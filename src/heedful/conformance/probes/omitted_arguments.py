@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from heedful.conformance.calling.exceptions import attempt, describe_exception, raising_line
 from heedful.conformance.calling.failures import is_refusal
@@ -28,8 +28,10 @@ def omitted_arguments(evidence: Evidence) -> Iterator[Finding | Fact]:
         return
     rest = {name: value for name, value in given.items() if name not in optional}
     error = attempt(lambda: subject.call(rest, inputs))
-    asked = asked_for(error, optional) if isinstance(error, Exception) else None
-    if asked is not None and may_be_none(subject.target, asked) and not is_refusal(error):
+    if not isinstance(error, Exception) or is_refusal(error):
+        return
+    asked = asked_for(error, optional) or _mask_made_in_place(error, optional)
+    if asked is not None and may_be_none(subject.target, asked):
         B, T = inputs.sizes
         yield Finding(
             "crashes",
@@ -39,3 +41,11 @@ def omitted_arguments(evidence: Evidence) -> Iterator[Finding | Fact]:
             f"B = {B}, T = {T}",
             raising_line(error),
         )
+
+
+def _mask_made_in_place(error: BaseException, optional: Collection[str]) -> str | None:
+    """Return the omitted mask in whose place the target makes one that does not fit; None if that is not the error."""
+    line = raising_line(error)
+    if line is None or "mask" not in line.source.lower():
+        return None
+    return next((name for name in sorted(optional) if "mask" in name.lower()), None)

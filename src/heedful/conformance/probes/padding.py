@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from heedful.conformance.calling import names
+from heedful.conformance.calling.convention import MEMORY
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.mask_forms import LENGTHS
 from heedful.conformance.calling.subject import Subject
@@ -308,6 +309,8 @@ def _report(
         line = omitting or line
     unsure = name == "left-padding-positions" and not evidence.is_causal
     unsure |= is_after_prefix(subject.target)  # the mask may tell which tokens belong to the prefix
+    if name == "padding-leak" and not change.by_values and _keys_have_positions(subject):
+        unsure, reason = True, "The queries' positions may be counted from the last key."
     guess = _guess_showing_padding(subject) if name == "padding-leak" else None
     if guess is not None:
         unsure, reason = (
@@ -330,6 +333,16 @@ def _report(
         describe_sizes(evidence),
         line,
     )
+
+
+def _keys_have_positions(subject: Subject) -> bool:
+    """Check whether the order of a second sequence matters, beside queries that are held."""
+    if MEMORY not in subject.convention.constants.values() or not subject.convention.pooled:
+        return False
+    inputs = subject.draw(1, MORE_TOKENS)
+    arguments = {name: tensor.flip(1) for name, tensor in inputs.arguments.items()}
+    one, other = subject.run(inputs), subject.run(replace(inputs, arguments=arguments))
+    return bool(differing_entries(one.detach(), other.detach()).any())
 
 
 def _guess_showing_padding(subject: Subject) -> str | None:

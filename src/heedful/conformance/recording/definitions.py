@@ -187,9 +187,10 @@ def _defining_statement(
         if not isinstance(function, ast.FunctionDef):
             continue
         statements = [node for node in ast.walk(function) if isinstance(node, ast.stmt)]
-        definition = next((node for node in statements if _defines(node, attribute)), None)
-        if definition is None:
+        definitions = [node for node in statements if _defines(node, attribute)]
+        if not definitions:
             continue
+        definition = next((it for it in definitions if not _assigns_none(it)), definitions[0])
         variables = {node.id for node in ast.walk(definition) if isinstance(node, ast.Name)}
         triangles = [
             node
@@ -202,7 +203,10 @@ def _defining_statement(
 
 def _defines(statement: ast.stmt, attribute: str) -> bool:
     match statement:
-        case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)]):
+        case (
+            ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)])
+            | ast.AnnAssign(target=ast.Attribute(value=ast.Name(id="self"), attr=name))
+        ):
             return name == attribute
         case ast.Expr(
             value=ast.Call(
@@ -211,6 +215,12 @@ def _defines(statement: ast.stmt, attribute: str) -> bool:
         ):
             return name == attribute
     return False
+
+
+def _assigns_none(statement: ast.stmt) -> bool:
+    """Check whether a statement only announces an attribute, `self.table = None`, which another one makes."""
+    value = statement.value if isinstance(statement, ast.Assign | ast.AnnAssign) else statement
+    return value is None or (isinstance(value, ast.Constant) and value.value is None)
 
 
 def _assigns_triangle(statement: ast.stmt, variables: set[str]) -> bool:
