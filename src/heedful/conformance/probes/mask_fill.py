@@ -10,17 +10,18 @@ from torch import Tensor
 
 from heedful.conformance.evidence.attention import FAINT, RecordedAttention
 from heedful.conformance.evidence.attention_search import find_attentions
+from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.designs import reads_trained_numbers
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.fills import FILLING_OPERATIONS, fill_line, fill_of
 from heedful.conformance.evidence.masking import masking_step, scores_after
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import steps_from_tokens
+from heedful.conformance.recording.dataflow import ancestors, steps_from_tokens
 from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.observation import Observation, value_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
-from heedful.observation import Source
+from heedful.observation import Source, Step
 
 # No score outweighs a fill below this. −65504, the lowest float16, does not suffice.
 SUFFICIENT_FILL = -1e5
@@ -40,7 +41,9 @@ def mask_fill(evidence: Evidence) -> Iterator[Finding | Fact]:
         evidence.subject.record,
         lambda attention, hidden: _line(evidence, attention),
     )
-    yield from _fills_like_scores(evidence)
+    found = next(_fills_like_scores(evidence), None) or next(_fills_before_softmax(evidence), None)
+    if found is not None:
+        yield found
 
 
 def _fills_like_scores(evidence: Evidence) -> Iterator[Finding]:
@@ -76,6 +79,51 @@ def _fills_like_scores(evidence: Evidence) -> Iterator[Finding]:
                 place = fill_line(evidence, step)
                 yield Finding("mask-fill-too-small", "bug", proof, case, place)
                 return
+
+
+def _fills_before_softmax(evidence: Evidence) -> Iterator[Finding]:
+    """Report a softmax of scores that an argument of the call hides by a small number, whatever computes the scores.
+
+    The run itself may hide none of them.
+    """
+    observation, steps = evidence.baseline, evidence.baseline.trace.steps
+    for softmax in (it for it in steps if it.operation in SOFTMAXES):
+        filling = softmax.inputs[0].step if softmax.inputs else None
+        if filling is None or steps[filling].operation not in FILLING_OPERATIONS:
+            continue
+        step = steps[filling]
+        fill = _constant_fill(observation, step)
+        given = (_is_given(evidence, it) for it in step.inputs if _is_mask(observation, it))
+        if fill is not None and abs(fill) < LIKE_SCORES and any(given):
+            yield Finding(
+                "mask-fill-too-small",
+                "bug",
+                f"Scores that the mask hides are set to {fill:.3g}, not to −∞, before the softmax: exp({fill:.3g}) is "
+                f"{math.exp(fill):.3g}, and hidden keys keep a weight like all others.",
+                "",
+                fill_line(evidence, step),
+            )
+            return
+
+
+def _is_given(evidence: Evidence, mask: Source) -> bool:
+    """Check whether a mask is an argument of the call, or is made from one, without the tokens."""
+    steps, names = evidence.baseline.trace.steps, evidence.subject.convention.names
+    if mask.step is None:
+        return mask.kind == "input" and mask.name not in names
+    behind = ancestors(steps, steps[mask.step])
+    read = [source for index in behind for source in steps[index].inputs if source.kind == "input"]
+    return bool(read) and not any(source.name in names for source in read)
+
+
+def _constant_fill(observation: Observation, step: Step) -> float | None:
+    """Return the number that a step writes into hidden entries, alone or all over a tensor; None if it is none."""
+    fill = fill_of(observation, step)
+    last = value_of(observation, step.arguments[-1]) if step.operation == "where" else None
+    if fill is None and last is not None and last.is_floating_point() and last.numel():
+        least, largest = last.aminmax()
+        return least.item() if least == largest else None
+    return fill
 
 
 def _is_mask(observation: Observation, source: Source) -> bool:

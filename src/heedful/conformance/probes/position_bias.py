@@ -16,6 +16,7 @@ from heedful.conformance.evidence.designs import reads_trained_numbers
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.regression import centred, slope_of
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.assignments import assignment_before, variables_read
 from heedful.conformance.recording.dataflow import VIEWS, ancestors, behind_views, steps_from_tokens
 from heedful.conformance.recording.definitions import attribute_definition
 from heedful.conformance.recording.observation import Observation, value_of
@@ -27,6 +28,7 @@ from heedful.scores import alibi_slopes
 
 LOOKUPS: tuple[str, ...] = ("getitem", "index_select", "embedding", "take")
 PRODUCTS: tuple[str, ...] = ("mul", "mul_", "imul", "multiply", "outer", "einsum")
+PASSED_ON: tuple[str, ...] = (*VIEWS, "neg", "masked_fill")
 LINEAR_BIAS: re.Pattern[str] = re.compile(r"alibi|linear bias")
 """Words that announce biases which fall with the distance (Press et al. 2022), in lower case."""
 SAME_SLOPE = 1e-2  # relative: slopes may be rounded to half precision
@@ -141,7 +143,7 @@ def _linear(
     Only code that speaks of ALiBi is held to its slopes.
     """
     shape = attention.scores.shape
-    if attention.fused or attention.softmax_step is None or shape != other.scores.shape:
+    if attention.softmax_step is None or shape != other.scores.shape:
         return None
     if not attention.logits.shape == other.logits.shape == shape or shape[1] != shape[2]:
         return None
@@ -219,7 +221,7 @@ def _line_of_bias(evidence: Evidence, attention: RecordedAttention) -> SourceLin
     """Return the line that multiplies distances by slopes, or that defines the bias, or else adds it."""
     steps = evidence.baseline.trace.steps
     from_tokens, chain = steps_from_tokens(steps), {step.index for step in attention.chain}
-    for step in attention.chain[1:]:
+    for step in attention.chain[1:] or attention.chain:
         beside = [it for it in step.inputs if it.step not in chain]
         for source in beside:
             value, T = value_of(evidence.baseline, source), attention.scores.shape[-1]
@@ -227,9 +229,18 @@ def _line_of_bias(evidence: Evidence, attention: RecordedAttention) -> SourceLin
                 continue
             if not value.is_floating_point():
                 continue
-            while source.step is not None and steps[source.step].operation in (*VIEWS, "neg"):
+            while source.step is not None and steps[source.step].operation in PASSED_ON:
                 source = steps[source.step].inputs[0]
             if source.step is not None:
                 return SourceLine.of(steps[source.step])
-            return attribute_definition(evidence.subject.module, source.name) or SourceLine.of(step)
+            defined = attribute_definition(evidence.subject.module, source.name)
+            return _made_before(defined) if defined else SourceLine.of(step)
     return None
+
+
+def _made_before(definition: SourceLine) -> SourceLine:
+    """Return the line that makes the local variable which a definition only keeps, or else the definition."""
+    read = [it for it in variables_read(definition.file, definition.line) if it != "self"]
+    if len(read) != 1:
+        return definition
+    return assignment_before(definition.file, definition.line, read[0], 1) or definition
