@@ -30,6 +30,7 @@ from heedful.conformance.calling.exceptions import (
     describe_exception,
     described_with_line,
     exits_as_errors,
+    own_frames,
     raising_line,
 )
 from heedful.conformance.calling.failures import is_missing_name
@@ -38,7 +39,7 @@ from heedful.conformance.calling.options import constructor_with, option
 from heedful.conformance.calling.parts import ROTARY, handed_texts, part_classes, takes_embedding
 from heedful.conformance.calling.sequences import sequence_parameters
 from heedful.conformance.calling.target import ConstructorError
-from heedful.conformance.recording.source import fields_read, texts_compared
+from heedful.conformance.recording.source import SourceLine, fields_read, texts_compared
 from heedful.errors import ArgumentError
 
 LARGE = 1024  # a default width from which on a module is too large for a check
@@ -188,12 +189,13 @@ def _alternatives(
     A window has two sides, and a list of widths two entries, if one number is refused. What has the name of an
     image's side may be a width. A parameter that is handed on gets a text with which another class compares it. Each
     flag is set the other way round. A name of embeddings gets a table of them if a tensor is expected. A parameter
-    that is None by default gets its conventional value if the message of the exception names it, or the line that
-    raises because of None does. So do the parameters of an inherited constructor that it misses.
+    that is None by default gets its conventional value if the message of the exception names it, or a line through
+    which an exception because of None passes does. So do the parameters of an inherited constructor that it misses.
     """
     message, place = describe_exception(error), raising_line(error)
     about_none = place is not None and ("NoneType" in message or place.source.startswith("assert"))
-    named = f"{message} {place.source}" if place is not None and about_none else message
+    passed = [SourceLine.at(it.f_code.co_filename, line) for it, line in own_frames(error)]
+    named = " ".join((message, *(it.source for it in passed if about_none)))
     guessed = guessed_parameters(cls, arguments)
     values = _values(cls, arguments)
     conventional = conventional_values(arguments)

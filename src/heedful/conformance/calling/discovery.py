@@ -30,6 +30,7 @@ from heedful.conformance.calling.failures import (
     lengths_named,
     not_callable,
     proof_of_bug,
+    square_sizes,
 )
 from heedful.conformance.calling.further_axes import with_further_axes
 from heedful.conformance.calling.globals import global_tensor_sizes
@@ -111,13 +112,14 @@ def _completed(caller: Caller) -> tuple[CallingConvention, torch.dtype]:
 
 
 def _of_fixed_length(target: Target, failures: list[FailedCall], limit: TimeLimit) -> Caller | None:
-    """Return the first caller that works with as many tokens as a table has rows; None if none does.
+    """Return the first caller that works with as many tokens as a table has rows, or a square one; None if none does.
 
     The exceptions of guessed calls say that these are unequal. There may be many such calls, and so they have little
     time. Sequences that mix show that a guess is wrong.
     """
     shapes = [] if target.module is None else [it.shape for it in tables(target.module)]
     lengths = {rows for rows, _ in shapes} - {width for _, width in shapes}
+    lengths |= {*square_sizes(target.module)}
     (B, T), conventions = TRIAL_SIZES, list[CallingConvention]()
     for failure in failures:
         convention, sizes = failure.caller.convention, {*(unequal_sizes(failure.error) or ())}

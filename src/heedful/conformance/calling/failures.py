@@ -167,7 +167,7 @@ def lengths_named(failures: Sequence[FailedCall]) -> list[int]:
     )
     roots = (n for size in pairs for n in range(MAX_LENGTH, 1, -1) if size % (n * n) == 0)
     module = failures[0].caller.module
-    sizes = (*_square_sizes(module), *_grid_sizes(module), *lengths, *roots)
+    sizes = (*square_sizes(module), *_grid_sizes(module), *lengths, *roots)
     return list(dict.fromkeys(sizes))[:MAX_LENGTHS]
 
 
@@ -202,7 +202,7 @@ def _grid_sizes(module: nn.Module | None) -> Iterator[int]:
                     yield from (n for n in ((2 * side) ** 2, side**2) if n <= MAX_LENGTH)
 
 
-def _square_sizes(module: nn.Module | None) -> list[int]:
+def square_sizes(module: nn.Module | None) -> list[int]:
     """Return the sizes of a module's square buffers, which may hold a number for each pair of tokens."""
     buffers = () if module is None else module.buffers()
     shapes = (it.squeeze().shape for it in buffers)

@@ -64,7 +64,7 @@ def padding_sides(subject: Subject) -> tuple[str, ...]:
 
 def _is_only_counted(subject: Subject, mask: MaskArgument) -> bool:
     """Check whether all that a target takes from a mask is how many tokens of each sequence are real."""
-    inputs = subject.draw(*SIZES)
+    inputs = subject.draw(*(subject.fixed_sizes or SIZES))
     keep = torch.ones(*inputs.sizes, dtype=torch.bool)
     with torch.no_grad(), subject.isolated():
         steps = subject.trace(subject.arguments(inputs, keep)).steps

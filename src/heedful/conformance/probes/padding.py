@@ -339,7 +339,7 @@ def _keys_have_positions(subject: Subject) -> bool:
     """Check whether the order of a second sequence matters, beside queries that are held."""
     if MEMORY not in subject.convention.constants.values() or not subject.convention.pooled:
         return False
-    inputs = subject.draw(1, MORE_TOKENS)
+    inputs = subject.draw(*(subject.fixed_sizes or (1, MORE_TOKENS)))
     arguments = {name: tensor.flip(1) for name, tensor in inputs.arguments.items()}
     one, other = subject.run(inputs), subject.run(replace(inputs, arguments=arguments))
     return bool(differing_entries(one.detach(), other.detach()).any())
