@@ -34,6 +34,7 @@ from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.expectations import Expected
 from heedful.conformance.probes import PROBES
 from heedful.conformance.probes.probe import Probe
+from heedful.conformance.probes.unused_mask import ANY_CALL
 from heedful.conformance.recording.coverage import Coverage, LineTracer, traceable
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -211,7 +212,7 @@ def _runs(evidence: Evidence, unless: str) -> Iterator[ProbeRun]:
 
 def _of_a_trial(finding: Finding) -> Finding:
     """Return a finding as a suspicion if it depends on the roles of arguments that were found by trial."""
-    sure = finding.level != "bug" or finding.name in WHATEVER_THE_ROLES
+    sure = finding.level != "bug" or finding.name in WHATEVER_THE_ROLES or finding.case == ANY_CALL
     return finding if sure else replace(finding, level="suspicious")
 
 

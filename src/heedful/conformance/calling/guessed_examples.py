@@ -17,6 +17,7 @@ from heedful.conformance.calling.discovery import find_convention
 from heedful.conformance.calling.examples import Example, find_example_convention
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.guessed_steps import guessed_steps
+from heedful.conformance.calling.masks import find_masks
 from heedful.conformance.calling.structures import Structure, names_within, structures
 from heedful.conformance.calling.target import Target
 
@@ -88,6 +89,7 @@ def find_guessed_convention(
         return None
     convention, dtype = find_convention(flat, causal)
     caller = Caller(flat, convention, dtype, flat.copied(dtype))
+    caller = caller.with_masks(find_masks(caller, None))  # which of them show all tokens
     inputs = caller.draw(*(convention.fixed_sizes or SIZES))
     args, keywords = flat.bound(caller.arguments(inputs))
     return find_example_convention(target, Example(*args, **keywords), causal)

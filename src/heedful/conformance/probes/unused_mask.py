@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Sequence
 from types import FunctionType
@@ -19,12 +20,15 @@ from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import steps_from_tokens, unused_steps
 from heedful.conformance.recording.forwarding import functions_given, parameter_is_read
 from heedful.conformance.recording.observation import Observation
-from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.recording.source import SourceLine, own_functions_of, parsed
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step
 
 MASK_NAME: re.Pattern[str] = re.compile(r"mask|pad|valid|hidden|visible")
 MASKING: tuple[str, ...] = ("masked_fill", "where", "masked_scatter")
+
+ANY_CALL = "any call"
+"""The case of a finding that the source code alone proves."""
 
 
 @probe("mask-unused")
@@ -44,7 +48,30 @@ def unused_mask(evidence: Evidence) -> Iterator[Finding | Fact]:
             f"{step.operation} returns a new tensor: use it{in_place}.",
         )
         return
-    yield from _handed_to_nobody(evidence)
+    dropped = _dropped_result(evidence)
+    if dropped is not None:
+        yield dropped
+    else:
+        yield from _handed_to_nobody(evidence)
+
+
+def _dropped_result(evidence: Evidence) -> Finding | None:
+    """Report a statement that only calls a masking operation and keeps no result, even in a branch that never ran."""
+    for function in own_functions_of(evidence.subject.callee):
+        source = parsed(function)
+        for statement in () if source is None else source.statements():
+            match statement:
+                case ast.Expr(ast.Call(ast.Attribute(attr=operation))) if operation in MASKING:
+                    assert source is not None
+                    return Finding(
+                        "mask-unused",
+                        "bug",
+                        f"This statement drops the result of {operation}, so the mask has no effect.",
+                        ANY_CALL,
+                        place=source.line_of(statement),
+                        remedy=f"{operation} returns a new tensor: use it, or call {operation}_.",
+                    )
+    return None
 
 
 def _handed_to_nobody(evidence: Evidence) -> Iterator[Finding]:
