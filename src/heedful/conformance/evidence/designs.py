@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.attention_search import find_attentions
@@ -102,6 +102,8 @@ def _describe_function(evidence: Evidence, attention: RecordedAttention) -> str:
     named = [name for name in functions if is_named(evidence, name)]
     if named or any(words in prose for words in WITHOUT_SOFTMAX):
         return f"not normalized: {named[0] if named else 'linear'} attention?"
+    if functions[-1:] == [GATE] and _has_layer(evidence, nn.Sigmoid):
+        return "not normalized: a sigmoid layer gives the weights"
     if functions[-1:] == [BOUND]:
         return "not normalized: tanh gives the weights"
     if GATE in operations and attention.weights.shape[1] == 1 < attention.weights.shape[2]:
@@ -111,6 +113,12 @@ def _describe_function(evidence: Evidence, attention: RecordedAttention) -> str:
     if _depends_on_length(evidence, attention):
         return "not normalized by a sum, but by the number of tokens"
     return ""
+
+
+def _has_layer(evidence: Evidence, layer: type[nn.Module]) -> bool:
+    """Check whether a target keeps a layer of a kind, which its constructor announces."""
+    module = evidence.subject.module
+    return module is not None and any(isinstance(part, layer) for part in module.modules())
 
 
 def _depends_on_length(evidence: Evidence, attention: RecordedAttention) -> bool:

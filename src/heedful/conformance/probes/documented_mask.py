@@ -58,6 +58,9 @@ def mask_against_heads(evidence: Evidence) -> Iterator[Finding | Fact]:
     if subject.convention.from_example or not subject.batched or subject.padding is not None:
         return
     for name in masks_by_name(subject):
+        documented = [len(axes) for axes in documented_axes(subject.target.callee, name)]
+        if documented and 2 not in documented:
+            continue
         for form in ("(B, T)", AFTER_FIRST) if name != _name_of(subject.attention_mask) else ():
             unfit = unfit_mask(_error(evidence, name, form, torch.bool) or Exception())
             if unfit is None or B not in unfit.sizes:

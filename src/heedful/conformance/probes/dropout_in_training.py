@@ -16,6 +16,7 @@ from heedful.conformance.evidence.fused import MULTI_HEAD
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.weighting_causes import ADDITIONS
 from heedful.conformance.recording.dataflow import (
+    VIEWS,
     ancestors,
     is_projection,
     steps_from_projection,
@@ -32,6 +33,7 @@ MAX_RUNS = 30  # to collect as many
 SIGMAS = 5.0  # how uncertain the estimate is taken to be, in standard deviations
 TOLERANCE = 1e-4
 SCALINGS: tuple[str, ...] = ("mul", "imul", "div", "truediv", "itruediv")
+MERGING: tuple[str, ...] = ("view", "reshape", "flatten", "cat")
 CONSEQUENCES: dict[str, str] = {
     "scores": "before the softmax: such a key is not dropped, but gets the weight of a score of 0.",
     "queries": "before the scores are computed: all scores change, and no weight is dropped.",
@@ -131,13 +133,14 @@ def _misplacement(
     """Build the finding on dropout in a wrong place, in code that drops features of the tokens, too, or does not.
 
     A pooled context is a vector of features, which may be dropped as those of any layer, and so is one without a
-    softmax, as a retention.
+    softmax, as a retention, and one of merged heads that no projection follows.
     """
     step, tensor = dropout
     value, steps = tensor_of(step), observation.trace.steps
     # Beside one of the tokens, and without a projection behind it, it may be that of the sublayer's output.
     projected = any(is_projection(it) and step.index in ancestors(steps, it) for it in steps)
-    of_features |= of_tokens and not projected
+    merged = any(it.operation in MERGING for it in _steps_behind(observation, step))
+    of_features |= (of_tokens or merged) and not projected
     unsure = tensor == "values" or (tensor == "context" and of_features)
     share = "some" if value is None else f"{int((value == 0).sum())} of {value.numel()}"
     B, T = observation.inputs.sizes
@@ -148,6 +151,15 @@ def _misplacement(
         f"B = {B}, T = {T}",
         SourceLine.of(step),
     )
+
+
+def _steps_behind(observation: Observation, step: Step) -> Iterator[Step]:
+    """Yield the steps between a context and a step that drops from it, the last one first."""
+    steps = observation.trace.steps
+    source = step.inputs[0].step if step.inputs else None
+    while source is not None and steps[source].operation in VIEWS:
+        yield steps[source]
+        source = steps[source].inputs[0].step
 
 
 # --- by which factor -----------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from heedful.conformance.calling.exceptions import attempt
+from heedful.conformance.calling.isolation import as_default
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.differentiation import DifferentiationPoint
 from heedful.conformance.probes.gradient_lines import find_gradient_line
@@ -50,7 +51,9 @@ def _run_backward(evidence: Evidence, seed: int) -> tuple[float | None, dict[str
     if not loss.requires_grad:
         return None, {}
     torch.manual_seed(seed)
-    if isinstance(attempt(loss.backward), Exception):
+    with as_default(point.subject.dtype):
+        outcome = attempt(loss.backward)
+    if isinstance(outcome, Exception):
         return None, {}  # the finding "gradient-wrong" reports it
     gradients = {name: leaf.grad for name, leaf in point.leaves.items() if leaf.grad is not None}
     return loss.item(), gradients

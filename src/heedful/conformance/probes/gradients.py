@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from heedful.conformance.calling.exceptions import attempt, describe_exception
+from heedful.conformance.calling.isolation import as_default
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.fused import FUSED, fused_arguments
@@ -222,7 +223,8 @@ def _derivatives_by_autograd(
     """Return the derivative of the loss along the direction of each leaf, by a backward pass."""
     if not loss.requires_grad:
         return dict.fromkeys(names, 0.0)
-    loss.backward()
+    with as_default(point.subject.dtype):  # a checkpointed part runs once more
+        loss.backward()
     leaves = {name: point.leaves[name] for name in names}
     return {
         name: 0.0 if leaf.grad is None else (leaf.grad * _direction(leaf, name)).sum().item()

@@ -178,14 +178,27 @@ def _leaks(evidence: Evidence, subject: Subject) -> Iterator[Finding]:
         padded = subject.record(evidence.inputs, keep=keep)
         if masked_rows_spoil(padded, keep):
             continue  # the probe of masked rows reports it
-        change = _find_leak(evidence, subject, padded, keep)
+        masked = _masked_arguments(subject)
+        change = _find_leak(evidence, subject, padded, keep, masked)
+        comparable = masked is None and subject.fixed_sizes is None
         positions_differ = side == "left" and _positions_are_given(subject)
-        if change is None and subject.fixed_sizes is None and not positions_differ:
+        if change is None and comparable and not positions_differ:
             change = _compare_with_unpadded(evidence, padded, keep)
             change = change or _compare_with_batch(evidence, subject, padded, keep)
         if change is not None:
             yield _report(evidence, subject, padded, keep, change)
             return
+
+
+def _masked_arguments(subject: Subject) -> list[str] | None:
+    """Return the arguments after which a mask is named, as context_mask; None if it may be of all tokens.
+
+    Those of queries, keys and values hold the same tokens.
+    """
+    of_tokens, mask = subject.convention.names, subject.padding
+    known = (*names.QUERIES, *names.KEYS, *names.VALUES)
+    own = [it for it in of_tokens if mask is not None and mask.name.startswith(f"{it}_")]
+    return own if 0 < len(own) < len(of_tokens) and not {*own} & {*known} else None
 
 
 def _positions_are_given(subject: Subject) -> bool:
@@ -203,12 +216,16 @@ def _has_others(subject: Subject) -> bool:
 
 
 def _find_leak(
-    evidence: Evidence, subject: Subject, padded: Observation, keep: Tensor
+    evidence: Evidence,
+    subject: Subject,
+    padded: Observation,
+    keep: Tensor,
+    only: list[str] | None,
 ) -> _Change | None:
     """Return the first sequence in which a padded token's value changes a real token's output."""
     for b in range(1, len(keep)):
         t = int((~keep[b]).nonzero()[0])
-        changed = subject.run(evidence.inputs.changed(b, t), keep=keep).detach()
+        changed = subject.run(evidence.inputs.changed(b, t, only), keep=keep).detach()
         rows = evidence.differs(padded.output, changed)[b] & keep[b]
         if rows.any():
             i = int(rows.nonzero()[0])

@@ -96,15 +96,22 @@ def padding_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
         convention = _convention(argument)
         added = argument.dtype.is_floating_point
         known = names.TRUE_KEEPS.get(argument.name) == argument.declared and not added
+        line = line_applying_argument(observation, argument)
         unsure = known and argument.declared and _takes_booleans_alone(subject, argument)
+        unsure |= known and line is not None and _hides_zeros(line, argument)
         yield Finding(
             "mask-inverted",
             "suspicious" if unsure else "bug",
             f"By {'convention' if known else 'its docstring'} {convention} in {argument.name}; here real tokens see "
             "only the padding.",
             describe_sizes(evidence),
-            line_applying_argument(observation, argument),
+            line,
         )
+
+
+def _hides_zeros(line: SourceLine, argument: MaskArgument) -> bool:
+    """Check whether the code itself says that a mask hides where it is 0, as in `mask[:, None] == 0`."""
+    return re.search(rf"\b{argument.name}\b[^=]*== ?(0|False)\b", line.source) is not None
 
 
 def _partner(evidence: Evidence, subject: Subject, argument: MaskArgument) -> str:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from heedful.conformance.calling.exceptions import attempt, describe_exception, raising_line
+from heedful.conformance.calling.isolation import as_default
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
@@ -100,7 +101,8 @@ def _results(subject: Subject, inputs: Inputs) -> Results:
     results = {"the output": output.detach()}
     if output.requires_grad:
         weights = torch.linspace(0.5, 1.5, output.numel(), dtype=output.dtype).reshape(output.shape)
-        (output * weights).sum().backward()
+        with as_default(subject.dtype):
+            (output * weights).sum().backward()
         results |= {
             f"the gradient of {name}": leaf.grad
             for name, leaf in leaves.items()

@@ -14,6 +14,8 @@ from heedful.conformance.reporting.finding import Finding
 from heedful.observation import Step
 from heedful.shapes import times
 
+PADDING: tuple[str, ...] = ("pad", "constant_pad_nd", "cat")
+
 
 @probe("heads-mixed-split", "batch-mixed")
 def view_order(evidence: Evidence) -> Iterator[Finding]:
@@ -24,6 +26,8 @@ def view_order(evidence: Evidence) -> Iterator[Finding]:
             before = None if step is None else value_of(evidence.baseline, step.inputs[0])
             if step is None or before is None or not view.is_misordered(before.shape):
                 continue
+            if _is_padded(evidence, step):
+                continue  # a shift of relative positions: each row begins one number later
             names = ", ".join(sorted(view.axes, key=view.axes.__getitem__))
             mixed = "tokens" if view.begins_with_first_axis else "sequences"
             proof = (
@@ -34,6 +38,12 @@ def view_order(evidence: Evidence) -> Iterator[Finding]:
             name = "heads-mixed-split" if mixed == "tokens" else "batch-mixed"
             yield Finding(name, "bug", proof, "", SourceLine.of(step), remedy)
             return
+
+
+def _is_padded(evidence: Evidence, step: Step) -> bool:
+    """Check whether a view is one of a tensor to which numbers have just been added on a side."""
+    source = step.inputs[0].step
+    return source is not None and evidence.baseline.trace[source].operation in PADDING
 
 
 def _step_of(evidence: Evidence, file: str, view: NamedView) -> Step | None:
