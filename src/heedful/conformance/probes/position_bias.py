@@ -170,7 +170,12 @@ def _linear(
             "weights than near ones."
         )
         remedy = "Subtract the distance times a slope from the scores."
-    elif meant and max(rates) < 0 and (proof := _unpublished(rates, attention.query.shape[-1])):
+    elif (
+        meant
+        and not attention.fused  # its mask may hold another bias as well
+        and max(rates) < 0
+        and (proof := _unpublished(rates, attention.query.shape[-1]))
+    ):
         level, remedy = "bug", "Begin with 2^(-8/heads), and multiply by it from head to head."
     else:
         return None

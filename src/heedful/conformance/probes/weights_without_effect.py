@@ -1,0 +1,94 @@
+"""Probe: the output depends on the weights that a softmax makes of scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from heedful.conformance.calling.exceptions import attempt
+from heedful.conformance.evidence.chain import SOFTMAXES
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.probes.differentiation import DifferentiationPoint
+from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.dataflow import PRODUCTS, VIEWS
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.reporting.finding import Fact, Finding
+from heedful.observation import Step
+
+NEGLIGIBLE = 1e-12
+"""The largest share of the loss by which the output may change with a score that has no effect, in float64."""
+UNDECIDED = (1e-3, 0.999)
+"""Between these, a weight would change with its score."""
+
+
+@probe("attention-ignored")
+def weights_without_effect(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Differentiate the output by the scores of each softmax. It must depend on those that a product reads.
+
+    A sum of weights times a sum of values, as of two subscripts in place of one in an einsum, does not.
+    """
+    if evidence.subject.dtype != torch.float64:
+        return
+    point = DifferentiationPoint.of(evidence)
+    with (softmaxes := _Softmaxes()):
+        loss = point.loss()
+    if not loss.requires_grad or not softmaxes.scores or not loss.isfinite():
+        return
+    gradients = attempt(lambda: torch.autograd.grad(loss, softmaxes.scores, allow_unused=True))
+    if isinstance(gradients, Exception):
+        return  # the finding "gradient-wrong" reports it
+    steps = [step for step in evidence.baseline.trace if step.operation in SOFTMAXES]
+    for step, gradient in zip(steps, gradients, strict=False):
+        reader = _product_reading(evidence, step)
+        if gradient is None or reader is None or gradient.abs().max() > NEGLIGIBLE * loss.abs():
+            continue
+        yield Finding(
+            "attention-ignored",
+            "bug",
+            "Moving the scores of this attention does not change the output: whatever its weights are, their effects "
+            "cancel.",
+            f"T = {evidence.inputs.sizes[1]}",
+            SourceLine.of(reader),
+            "In an einsum, give the keys of the weights and those of the values the same letter.",
+        )
+        return
+
+
+class _Softmaxes(TorchFunctionMode):
+    """Collect the scores of each softmax whose weights are neither all 0 nor 1.
+
+    Attributes:
+        scores: The tensors that softmaxes were given, in the order of their calls.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores: list[Tensor] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if getattr(func, "__name__", "") in SOFTMAXES:
+            self.scores.append(args[0])
+        return result
+
+
+def _product_reading(evidence: Evidence, softmax: Step) -> Step | None:
+    """Return the first product that reads the weights of a softmax, of which some are undecided; None without one."""
+    weights, steps = softmax.value, evidence.baseline.trace.steps
+    least, most = UNDECIDED
+    if not isinstance(weights, Tensor) or not ((weights > least) & (weights < most)).any():
+        return None
+    passed = {softmax.index}
+    for step in steps[softmax.index + 1 :]:
+        if any(source.step in passed for source in step.inputs):
+            if step.operation in PRODUCTS:
+                return step
+            if step.operation in (*VIEWS, "dropout"):
+                passed.add(step.index)
+    return None
