@@ -387,11 +387,16 @@ def _is_configuration(name: str, hint: Any) -> bool:
 def _several(
     name: str, several: Mapping[str, int], parameters: Mapping[str, Any]
 ) -> tuple[Any, ...]:
-    """Return as many numbers as a parameter takes: rates, sides of a window, or of an image that all windows divide."""
+    """Return as many numbers as a parameter takes: rates, sides of a window, or of an image that all windows divide.
+
+    Two windows of a default size lie along each side of an image.
+    """
     if similar_name(name) in names.DROPOUTS:
         return (DROPOUT,) * several[name]
     small = [it for it in parameters if any(word in it.lower() for word in names.SMALL_SIDES)]
     image = 2 * SIDES[0] if all(it in several for it in small) else IMAGE_SIDE
+    defaults = (parameters[it].default for it in small if it in names.WINDOWS)
+    image = next((2 * it for it in defaults if type(it) is int), image)
     return (SIDES[0] if name in small else image,) * several[name]
 
 

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from types import ModuleType
 from typing import Any
 
@@ -29,9 +30,9 @@ from heedful.conformance.calling.exceptions import (
     unequal_sizes,
 )
 from heedful.conformance.calling.layouts import PATTERNS, likely_layouts, unpacked_ranks
-from heedful.conformance.calling.target import Target, is_required, made_parameters
+from heedful.conformance.calling.target import Target, is_required, made_parameters, tables
 from heedful.conformance.recording.assignments import variables_read
-from heedful.conformance.recording.source import contains_line, methods_of, parsed_file
+from heedful.conformance.recording.source import SourceLine, contains_line, methods_of, parsed_file
 from heedful.errors import ArgumentError
 
 SIZES = ((3, 5), (4, 8), (2, 16))  # B and T at which a call must fail alike to prove a bug
@@ -52,6 +53,12 @@ FIXED_WIDTH: re.Pattern[str] = re.compile(
     r"expecting embedding dimension of (\d+), but|passed-in embed_dim (\d+) didn't match"
 )
 """What an attention of PyTorch's says of tokens of another width."""
+UNFIT_LAYER: re.Pattern[str] = re.compile(
+    r"shapes cannot be multiplied \(\d+x(\d+) and (\d+)x\d+\)"
+)
+UNFIT_VIEW: re.Pattern[str] = re.compile(
+    r"shape '\[(\d+(?:, \d+)*)\]' is invalid for input of size (\d+)"
+)
 PYTHON_FUNCTION: re.Pattern[str] = re.compile(r"must be Tensor, not builtin_function_or_method")
 OTHER_DEVICE: re.Pattern[str] = re.compile(r"on the same device")
 FIXED_BATCH: re.Pattern[str] = re.compile(r"shape '\[(\d+), -1,")
@@ -65,7 +72,7 @@ class UncallableError(ArgumentError):
     """No call of a target works, which may be because of our guesses.
 
     Attributes:
-        failures: What the calls raised, once for each line of the target that raised.
+        failures: What the calls raised, once for each line of the target that raised and for each kind of message.
     """
 
     failures: tuple[BaseException, ...]
@@ -150,7 +157,7 @@ def _imported_names(tree: ast.AST) -> Iterator[str]:
 def lengths_named(failures: Sequence[FailedCall]) -> list[int]:
     """Return numbers of tokens that the exceptions may ask for: numbers in their messages, and squares of these.
 
-    Sides of an image, and of its windows, that the module keeps come first.
+    Sides of an image, and of its windows, that the module keeps come first, and tables with a row for each distance.
     Windows of an image have a fixed number of tokens, and tables of relative positions have one row for each pair.
     """
     widths = failures[0].caller.convention.features
@@ -167,7 +174,8 @@ def lengths_named(failures: Sequence[FailedCall]) -> list[int]:
     )
     roots = (n for size in pairs for n in range(MAX_LENGTH, 1, -1) if size % (n * n) == 0)
     module = failures[0].caller.module
-    sizes = (*square_sizes(module), *_grid_sizes(module), *lengths, *roots)
+    own = (*square_sizes(module), *_grid_sizes(module), *_relative_lengths(module))
+    sizes = (*own, *lengths, *roots)
     return list(dict.fromkeys(sizes))[:MAX_LENGTHS]
 
 
@@ -182,6 +190,21 @@ def expected_width(error: BaseException) -> int | None:
     """Return the width of tokens that an attention of PyTorch's within a target expects; None if it asks for none."""
     said = FIXED_WIDTH.search(describe_exception(error))
     return None if said is None else int(said[1] or said[2])
+
+
+def expected_features(error: BaseException) -> tuple[int, int] | None:
+    """Return the features that a layer received and those that it expects; None if it does not say so."""
+    said = UNFIT_LAYER.search(describe_exception(error))
+    return None if said is None else (int(said[1]), int(said[2]))
+
+
+def missing_factor(error: BaseException) -> int | None:
+    """Return how many times as many numbers a view needs as it is given; None if it is no whole number of times."""
+    said = UNFIT_VIEW.search(describe_exception(error))
+    if said is None:
+        return None
+    wanted, received = prod(map(int, said[1].split(", "))), int(said[2])
+    return wanted // received if received and wanted > received and wanted % received == 0 else None
 
 
 def has_too_few(error: BaseException) -> bool:
@@ -200,6 +223,12 @@ def _grid_sizes(module: nn.Module | None) -> Iterator[int]:
                     yield height * width
                 case int(side) if side > 1 and SIDE_OF_A_WINDOW.search(name):
                     yield from (n for n in ((2 * side) ** 2, side**2) if n <= MAX_LENGTH)
+
+
+def _relative_lengths(module: nn.Module | None) -> Iterator[int]:
+    """Yield the numbers of tokens for which a table of a user's module has a row for each distance, 2 T − 1."""
+    rows = () if module is None else (table.shape[0] for table in tables(module))
+    yield from ((n + 1) // 2 for n in rows if n % 2 == 1 and 3 < n < 2 * MAX_LENGTH)
 
 
 def square_sizes(module: nn.Module | None) -> list[int]:
@@ -370,8 +399,13 @@ def not_callable(target: Target, failures: Sequence[FailedCall]) -> UncallableEr
         remedy=f"{_device_remedy(failure.error)}{_constructor_remedy(target)}Give an example of its arguments, "
         f"{', '.join(target.parameters)}: example=…, or {_command(failure.caller)}.",
     )
-    error.failures = tuple({raising_line(it.error): it.error for it in failures}.values())
+    error.failures = tuple({_kind_of(it.error): it.error for it in reversed(failures)}.values())
     return error
+
+
+def _kind_of(error: BaseException) -> tuple[SourceLine | None, str]:
+    """Return the line that raises and what it says, without the numbers."""
+    return raising_line(error), re.sub(r"\d+", "", describe_exception(error))
 
 
 def _device_remedy(error: BaseException) -> str:

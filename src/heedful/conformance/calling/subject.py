@@ -26,14 +26,22 @@ from heedful.conformance.calling.construction import (
     unstated_parameters,
 )
 from heedful.conformance.calling.convention import CallingConvention, VisibleKeys
-from heedful.conformance.calling.conventional import OTHER_WIDTHS, WIDTH
+from heedful.conformance.calling.conventional import (
+    GUESSES,
+    HEAD_SIZE,
+    HEADS,
+    OTHER_WIDTHS,
+    WIDTH,
+)
 from heedful.conformance.calling.discovery import SEARCH_SECONDS, find_convention
 from heedful.conformance.calling.examples import find_example_convention
 from heedful.conformance.calling.exceptions import attempt, exits_as_errors, raising_line
 from heedful.conformance.calling.failures import (
     UncallableError,
+    expected_features,
     expected_width,
     is_missing_name,
+    missing_factor,
     refusing_tests,
 )
 from heedful.conformance.calling.guessed_examples import find_guessed_convention
@@ -264,7 +272,8 @@ def _asked_for(
     """Yield other values for the constructor of a class, of those that the exceptions of failed calls tell.
 
     Flags by which it refuses calls are set the other way round, one at a time: some that are on by default exclude each
-    other. What may be a width is the one that a layer within expects.
+    other. What may be a width is the one that a layer within expects, or that a view needs. Heads share the width that
+    the layer behind them expects.
     """
     if not inspect.isclass(target) or not isinstance(error, UncallableError):
         return
@@ -274,8 +283,16 @@ def _asked_for(
             yield {name: not parameter.default}
     width = next(filter(None, map(expected_width, error.failures)), None)
     widths = ("",) if chooses_width(target, arguments) else ()
-    for name in (*widths, *guessed_parameters(target, arguments)) if width else ():
+    guessed = guessed_parameters(target, arguments)
+    for name in (*widths, *guessed) if width else ():
         yield {name: width}
+    factor = next(filter(None, map(missing_factor, error.failures)), None)
+    for name in guessed if factor else ():
+        yield {name: GUESSES[0] * factor}
+    of_heads = [it for it in unstated_parameters(target, arguments) if it in names.HEAD_SIZES]
+    for received, expected in filter(None, map(expected_features, error.failures)):
+        if of_heads and received == HEADS * HEAD_SIZE and expected % HEADS == 0:
+            yield {of_heads[0]: expected // HEADS}
 
 
 def _other_sizes(
