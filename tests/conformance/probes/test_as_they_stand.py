@@ -324,3 +324,190 @@ def test_an_argument_that_a_part_needs_gets_a_value_though_it_is_none_by_default
 def test_a_small_fill_in_front_of_the_softmax_may_be_chosen_by_the_scores(tmp_path):
     edit = "scores = scores.masked_fill(scores.isnan(), 0.0)"
     assert not bugs_in(tmp_path, self_attention(edit))
+
+
+# --- a second look -----------------------------------------------------------------------------------
+
+SUMMED_APART = """h = torch.einsum("bhqk,bhvd->bhqd", scores.softmax(-1), v)
+        return self.out(h.transpose(1, 2).flatten(2))"""
+
+
+def test_weights_and_values_that_are_summed_apart_are_named(tmp_path):
+    bugs = bugs_in(tmp_path, self_attention(SUMMED_APART))
+    assert "bhqk,bhvd->bhqd" in bugs["attention-ignored"]
+    assert not bugs_in(tmp_path, self_attention(SUMMED_APART.replace("bhvd", "bhkd")))
+
+
+OF_LATENTS = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.to_q, self.to_k, self.to_v = (nn.Linear(dim, dim) for _ in range(3))
+
+    def forward(self, context, latents, context_mask=None):
+        both = torch.cat((context, latents), 1)
+        scores = self.to_q(latents) @ self.to_k(both).mT * latents.shape[-1] ** -0.5
+        if context_mask is not None:
+            seen = torch.cat((context_mask, context_mask.new_ones(latents.shape[:2])), 1)
+            scores = scores.masked_fill(~seen[:, None], torch.finfo(scores.dtype).min)
+        return scores.softmax(-1) @ self.to_v(both)
+"""
+
+
+def test_a_mask_named_after_one_of_two_sequences_hides_that_one_alone(tmp_path):
+    assert not bugs_in(tmp_path, OF_LATENTS)
+    hides_none = OF_LATENTS.replace("~seen[:, None]", "~seen[:, None] & ~seen[:, :1, None]")
+    assert bugs_in(tmp_path, hides_none)
+
+
+KEPT_BY_ZEROS = """if key_padding_mask is not None:
+            scores = scores.masked_fill(key_padding_mask[:, None, None] == 0, float("-inf"))"""
+
+
+def test_code_that_says_which_tokens_it_hides_is_only_suspicious_for_the_name_of_its_mask(tmp_path):
+    source = self_attention(KEPT_BY_ZEROS).replace("self, x)", "self, x, key_padding_mask=None)")
+    with written(tmp_path, source) as target:
+        report = check(target)
+    assert not report.bugs
+    assert "mask-inverted" in {it.name for it in report.findings}
+    assert "mask-inverted" in bugs_in(
+        tmp_path, source.replace("[:, None, None] == 0", ".logical_not()[:, None, None]")
+    )
+
+
+SHIFTED = """padded = F.pad(q @ self.distances.to(x)[-x.shape[1] :].mT, (1, 0))
+        B, H, rows, columns = padded.shape
+        shifted = padded.reshape(B, H, columns, rows)[:, :, 1:]
+        scores = (scores + shifted).masked_fill(torch.ones(rows, rows).triu(1).bool(), float("-inf"))"""
+
+
+def test_a_shift_of_padded_scores_may_exchange_the_names_of_its_axes(tmp_path):
+    made = "self.distances = nn.Parameter(torch.randn(64, dim // heads))"
+    assert not bugs_in(tmp_path, self_attention(SHIFTED, made))
+
+
+CHECKPOINTED = """from torch.utils.checkpoint import checkpoint
+        return self.out(checkpoint(self.weighed, scores, v, use_reentrant=False).transpose(1, 2).flatten(2))
+
+    def weighed(self, scores, v):
+        gates = torch.ones(v.shape)
+        return gates * (scores.softmax(-1) @ v)"""
+
+
+def test_a_checkpointed_part_runs_again_with_the_dtype_of_the_first_time(tmp_path):
+    assert not bugs_in(tmp_path, self_attention(CHECKPOINTED))
+
+
+GATED = """weights = self.gate(scores)
+        return self.out((weights @ v).transpose(1, 2).flatten(2))"""
+
+
+def test_a_layer_of_sigmoids_announces_weights_that_sum_to_no_one(tmp_path):
+    assert not bugs_in(tmp_path, self_attention(GATED, "self.gate = nn.Sigmoid()"))
+    unannounced = GATED.replace("self.gate(scores)", "torch.sigmoid(scores)")
+    assert bugs_in(tmp_path, self_attention(unannounced))
+
+
+ONE_HEAD_EACH = """import torch
+from torch import nn
+
+width = 32
+
+
+class Head(nn.Module):
+    def __init__(self, head_size):
+        super().__init__()
+        self.key, self.query, self.value = (nn.Linear(width, head_size) for _ in range(3))
+
+    def forward(self, x):
+        scores = self.query(x) @ self.key(x).mT * SCALE
+        return scores.softmax(-1) @ self.value(x)
+
+
+class Attention(nn.Module):
+    def __init__(self, num_heads, head_size):
+        super().__init__()
+        self.heads = nn.ModuleList(Head(head_size) for _ in range(num_heads))
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x):
+        return self.out(torch.cat([head(x) for head in self.heads], -1))
+"""
+
+
+def test_heads_share_the_width_that_the_layer_behind_them_expects(tmp_path):
+    assert "scale-wrong" in bugs_in(tmp_path, ONE_HEAD_EACH.replace("SCALE", "x.shape[-1] ** -0.5"))
+    right = ONE_HEAD_EACH.replace("SCALE", "self.key.out_features ** -0.5")
+    assert not bugs_in(tmp_path, right)
+
+
+OF_PRODUCTS = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, n_in, n_emb, n_head):
+        super().__init__()
+        self.sizes = n_head, n_emb
+        self.to_q, self.to_k, self.to_v, self.out = (nn.Linear(n_in, n_in) for _ in range(4))
+
+    def forward(self, x):
+        B, T, C = x.shape
+        q, k, v = (it(x).view(B, T, *self.sizes).transpose(1, 2) for it in (self.to_q, self.to_k, VALUE))
+        scores = q @ k.mT * q.shape[-1] ** -0.5
+        return self.out((scores.softmax(-1) @ v).transpose(1, 2).reshape(B, T, C))
+"""
+
+
+def test_a_width_is_as_many_features_as_a_view_needs(tmp_path):
+    assert "projection-unused" in bugs_in(tmp_path, OF_PRODUCTS.replace("VALUE", "self.to_k"))
+    assert not bugs_in(tmp_path, OF_PRODUCTS.replace("VALUE", "self.to_v"))
+
+
+OF_DISTANCES = """import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, dim, max_len):
+        super().__init__()
+        self.to_q, self.to_k, self.to_v = (nn.Linear(dim, dim) for _ in range(3))
+        self.distances = nn.Parameter(torch.randn(2 * max_len - 1, dim))
+
+    def forward(self, x):
+        B, T, C = x.shape
+        q, k, v = self.to_q(x), self.to_k(x), self.to_v(x)
+        rows = F.pad(q @ self.distances.mT, (0, 1)).flatten(1)
+        shifted = F.pad(rows, (0, T - 1)).view(B, T + 1, 2 * T - 1)[:, :T, T - 1 :]
+        return ((q @ k.mT + shifted) * C**-0.5).softmax(-1) @ v
+"""
+
+
+def test_a_table_with_a_row_for_each_distance_tells_how_many_tokens_there_are(tmp_path):
+    assert not bugs_in(tmp_path, OF_DISTANCES)
+
+
+OF_A_LAYER = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, dim, max_len=64):
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(dim, 4, dim, batch_first=True)
+        hidden = torch.triu(torch.ones(max_len, max_len), 1) FILLED
+        self.register_buffer("hidden", hidden)
+
+    def forward(self, x):
+        T = x.shape[1]
+        return self.layer(x, self.hidden[:T, :T])
+"""
+
+
+def test_a_mask_that_a_layer_is_given_is_inverted_where_it_is_made(tmp_path):
+    assert "== 0" in bugs_in(tmp_path, OF_A_LAYER.replace("FILLED", "== 0"))["mask-inverted"]
+    assert not bugs_in(tmp_path, OF_A_LAYER.replace("FILLED", "== 1"))

@@ -184,10 +184,21 @@ def _diagnose_by_influence(evidence: Evidence) -> MaskDefect:
         fill = next(
             (it for it in evidence.baseline.trace if it.operation in FILLING_OPERATIONS), call
         )
+        place = place or _definition_of_mask(evidence, call)
         return MaskDefect("mask-inverted", INVERTED, place or SourceLine.of(fill))
     weak = None if call is None else _weak_additive_mask(evidence.baseline, call)
     leak = MaskDefect("future-leak", "", _leaking_line(evidence) or SourceLine.of(call))
     return weak or unused_masking(evidence.baseline) or fill_of_nothing(evidence.baseline) or leak
+
+
+def _definition_of_mask(evidence: Evidence, call: Step | None) -> SourceLine | None:
+    """Return the line that makes the mask which a module keeps and gives to a layer of PyTorch's; None without one."""
+    mask = None if call is None else call.keywords.get("attn_mask")
+    steps = evidence.baseline.trace.steps
+    while isinstance(mask, Source) and mask.step is not None and steps[mask.step].inputs:
+        mask = steps[mask.step].inputs[0]
+    kept = isinstance(mask, Source) and mask.kind in ("attribute", "buffer")
+    return attribute_definition(evidence.subject.module, mask.name) if kept else None
 
 
 def _weak_additive_mask(observation: Observation, call: Step) -> MaskDefect | None:

@@ -11,7 +11,6 @@ from torch import nn
 
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
-from heedful.conformance.probes.differentiation import random_like
 from heedful.conformance.probes.forgotten_layers import loop_leaving_out, never_called
 from heedful.conformance.probes.idle_entries import idle_entries
 from heedful.conformance.probes.probe import probe
@@ -96,15 +95,14 @@ def _unused_parameter(evidence: Evidence, unused: set[int]) -> Finding | None:
             continue
         changed = subject.fresh()
         assert changed.module is not None
-        parameter = changed.module.get_parameter(name)
-        with torch.no_grad():  # by unlike numbers: a softmax over features does not see equal ones
-            parameter.add_(random_like(parameter, name))
+        with torch.no_grad():
+            changed.module.get_parameter(name).add_(1.0)
         output = changed.run(evidence.inputs).detach()
         if not differing_entries(output, evidence.baseline.output).any():
             return Finding(
                 "projection-unused",
                 "bug",
-                f"Changing {name} does not change the output: nothing that is computed from it is used.",
+                f"Adding 1 to {name} does not change the output: nothing that is computed from it is used.",
                 "",
                 _line_without_projection(evidence, name, unused),
             )

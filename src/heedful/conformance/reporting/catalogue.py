@@ -300,7 +300,7 @@ _HEADS = (
         "projection-unused",
         "bug",
         "The output does not depend on one of the projections. Often another projection is used twice in its place.",
-        "A change of its parameter changes no output.",
+        "Adding 1 to its parameter changes no output.",
         "Use each projection once: query from W_query, key from W_key, value from W_value, and out_proj at the end.",
     ),
 )
