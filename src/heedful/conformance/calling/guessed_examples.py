@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.convention import CallingConvention
@@ -20,6 +21,7 @@ from heedful.conformance.calling.guessed_steps import guessed_steps
 from heedful.conformance.calling.masks import find_masks
 from heedful.conformance.calling.structures import Structure, names_within, structures
 from heedful.conformance.calling.target import Target
+from heedful.conformance.recording.inputs import Inputs
 
 SIZES = (2, 6)  # B and T of an example that is made
 MAX_STEPS = 4  # steps of a decoder that run and are tried as examples
@@ -89,10 +91,17 @@ def find_guessed_convention(
         return None
     convention, dtype = find_convention(flat, causal)
     caller = Caller(flat, convention, dtype, flat.copied(dtype))
-    caller = caller.with_masks(find_masks(caller, None))  # which of them show all tokens
     inputs = caller.draw(*(convention.fixed_sizes or SIZES))
-    args, keywords = flat.bound(caller.arguments(inputs))
+    args, keywords = flat.bound(_arguments_showing_all(caller, inputs))
     return find_example_convention(target, Example(*args, **keywords), causal)
+
+
+def _arguments_showing_all(caller: Caller, inputs: Inputs) -> dict[str, Any]:
+    """Return the arguments of a call, with masks that hide no token, if it is clear which ones do not."""
+    shown = caller.with_masks(find_masks(caller, None))
+    output = attempt(lambda: shown.run(inputs))
+    clear = isinstance(output, Tensor) and bool(output.isfinite().all())
+    return (shown if clear else caller).arguments(inputs)
 
 
 def _steps(target: Target, flat: Target) -> Iterator[tuple[Example, str]]:

@@ -98,7 +98,8 @@ def padding_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
         known = names.TRUE_KEEPS.get(argument.name) == argument.declared and not added
         line = line_applying_argument(observation, argument)
         unsure = known and argument.declared and _takes_booleans_alone(subject, argument)
-        unsure |= known and line is not None and _hides_zeros(line, argument)
+        hides_zeros = line is not None and _hides_zeros(line, argument)
+        unsure |= known and not argument.declared and hides_zeros
         yield Finding(
             "mask-inverted",
             "suspicious" if unsure else "bug",
