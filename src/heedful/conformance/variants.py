@@ -30,7 +30,10 @@ from heedful.conformance.reporting.report import Report
 
 NOT_COUNTED = (*causality.finds, "crashes")
 """Findings that may be meant, or be mended by other arguments: a flag may decide whether a target is causal."""
-CERTAIN = ("undefined-or-global-name", "dropout-in-eval", "parameter-not-registered")
+CERTAIN = (
+    *("undefined-or-global-name", "dropout-in-eval", "parameter-not-registered"),
+    "rotary-mismatch",
+)
 """Findings that are bugs whatever else is meant with the flag."""
 OF_CAUSALITY = (*causality.finds, *statements.finds)
 """Findings that are bugs with a flag that says whether the target is causal."""

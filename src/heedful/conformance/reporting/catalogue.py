@@ -234,8 +234,8 @@ _WEIGHTS = (
         "attention-ignored",
         "bug",
         "The output does not depend on the attention: it is a constant, the input, or computed from each token alone.",
-        "Each token is changed in turn, and no other token's output changes; or the code never reads an attention that "
-        "a module's constructor takes and keeps.",
+        "Each token is changed in turn, and no other token's output changes; or the derivative of the output by the "
+        "scores is 0; or the code never reads an attention that a module's constructor takes and keeps.",
         "Return what was computed from the context: self.out_proj(context).",
     ),
     CatalogueEntry(
