@@ -511,3 +511,29 @@ class Attention(nn.Module):
 def test_a_mask_that_a_layer_is_given_is_inverted_where_it_is_made(tmp_path):
     assert "== 0" in bugs_in(tmp_path, OF_A_LAYER.replace("FILLED", "== 0"))["mask-inverted"]
     assert not bugs_in(tmp_path, OF_A_LAYER.replace("FILLED", "== 1"))
+
+
+KEPT_TOGETHER = """import torch
+from torch import nn
+
+
+class InnerAttention(nn.Module):
+    def forward(self, q, k, v):
+        return (q @ k.mT * SCALE).softmax(-1) @ v
+
+
+class Attention(nn.Module):
+    def __init__(self, attention: nn.Module, d_model: int, heads: int):
+        super().__init__()
+        self.attention, self.heads = attention, heads
+        self.qkv = nn.Linear(d_model, 3 * d_model)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        return self.attention(q, k, v).transpose(1, 2).flatten(2)
+"""
+
+
+def test_a_part_may_be_kept_in_one_line_with_other_attributes(tmp_path):
+    assert "scale-wrong" in bugs_in(tmp_path, KEPT_TOGETHER.replace("SCALE", "q.shape[-1] ** 0.5"))
+    assert not bugs_in(tmp_path, KEPT_TOGETHER.replace("SCALE", "q.shape[-1] ** -0.5"))

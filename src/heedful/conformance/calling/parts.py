@@ -6,7 +6,7 @@ import ast
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch import nn
@@ -76,13 +76,25 @@ def _is_kept_and_called(cls: type, parameter: str, *, alone: bool = False) -> bo
     """Check whether a class keeps a parameter and calls it; nothing else may be kept in its place if it is `alone`."""
     nodes = list(nodes_of(cls))
     kept, others = set[str](), set[str]()
-    for node in nodes:
-        match node:
-            case ast.Assign(
-                targets=[ast.Attribute(value=ast.Name(id="self"), attr=attribute)], value=value
-            ):
-                own = isinstance(value, ast.Name) and value.id == parameter
-                (kept if own else others).add(attribute)
+    for attribute, value in _attributes_assigned(nodes):
+        own = isinstance(value, ast.Name) and value.id == parameter
+        (kept if own else others).add(attribute)
     calls = (node.func for node in nodes if isinstance(node, ast.Call))
     called = {it.attr for it in calls if isinstance(it, ast.Attribute)} & kept
     return bool(called - others if alone else called)
+
+
+def _attributes_assigned(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the attributes of `self` that are assigned, one by one or several in a line, each with its value."""
+    for node in nodes:
+        match node:
+            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
+                pairs = list(zip(targets, values, strict=False))
+            case ast.Assign(targets=[target], value=value):
+                pairs = [(target, value)]
+            case _:
+                continue
+        for target, value in pairs:
+            match target:
+                case ast.Attribute(value=ast.Name(id="self"), attr=attribute):
+                    yield attribute, value
