@@ -537,3 +537,26 @@ class Attention(nn.Module):
 def test_a_part_may_be_kept_in_one_line_with_other_attributes(tmp_path):
     assert "scale-wrong" in bugs_in(tmp_path, KEPT_TOGETHER.replace("SCALE", "q.shape[-1] ** 0.5"))
     assert not bugs_in(tmp_path, KEPT_TOGETHER.replace("SCALE", "q.shape[-1] ** -0.5"))
+
+
+DEMANDING = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, dim, heads):
+        super().__init__()
+        if dim % heads OPERATOR 0:
+            raise ValueError("dim must be divisible by heads")
+        self.heads = heads
+        self.qkv = nn.Linear(dim, 3 * dim)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        return ((q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v).transpose(1, 2).flatten(2)
+"""
+
+
+def test_a_constructor_that_refuses_what_it_demands_is_named(tmp_path):
+    assert "raise ValueError" in bugs_in(tmp_path, DEMANDING.replace("OPERATOR", "=="))["crashes"]
+    assert not bugs_in(tmp_path, DEMANDING.replace("OPERATOR", "!="))

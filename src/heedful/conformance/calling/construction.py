@@ -33,7 +33,7 @@ from heedful.conformance.calling.exceptions import (
     own_frames,
     raising_line,
 )
-from heedful.conformance.calling.failures import is_missing_name
+from heedful.conformance.calling.failures import is_missing_name, refuses_what_it_demands
 from heedful.conformance.calling.isolation import seeded
 from heedful.conformance.calling.options import constructor_with, option
 from heedful.conformance.calling.parts import ROTARY, handed_texts, part_classes, takes_embedding
@@ -154,9 +154,11 @@ def _hands_arguments_on(cls: Callable[..., Any]) -> bool:
 def _is_own_fault(error: BaseException, *, guessed: bool) -> bool:
     """Check whether a constructor raises whatever it is given.
 
-    It reads a name that exists nowhere, omits an argument of a layer, or passes it the result of a division, which is
-    a float even if there is no remainder.
+    It refuses the sizes that it demands, reads a name that exists nowhere, omits an argument of a layer, or passes it
+    the result of a division, which is a float even if there is no remainder.
     """
+    if refuses_what_it_demands(error):
+        return True
     if raising_line(error) is None or (guessed and not isinstance(error, NameError)):
         return False
     if is_missing_name(error):

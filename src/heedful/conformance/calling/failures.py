@@ -59,6 +59,7 @@ UNFIT_LAYER: re.Pattern[str] = re.compile(
 UNFIT_VIEW: re.Pattern[str] = re.compile(
     r"shape '\[(\d+(?:, \d+)*)\]' is invalid for input of size (\d+)"
 )
+DIVIDED: re.Pattern[str] = re.compile(r".+ % .+ == 0")
 PYTHON_FUNCTION: re.Pattern[str] = re.compile(r"must be Tensor, not builtin_function_or_method")
 OTHER_DEVICE: re.Pattern[str] = re.compile(r"on the same device")
 FIXED_BATCH: re.Pattern[str] = re.compile(r"shape '\[(\d+), -1,")
@@ -360,6 +361,14 @@ def refusing_tests(error: BaseException) -> Iterator[ast.expr]:
                 continue
         if any(contains_line(it, frames[-1][1]) for it in raising):
             yield test
+
+
+def refuses_what_it_demands(error: BaseException) -> bool:
+    """Check whether an exception demands that a number be divisible where the code raises because it is."""
+    said = describe_exception(error)
+    demands = "divisible" in said and "not be divisible" not in said
+    tests = [] if isinstance(error, AssertionError) else refusing_tests(error)
+    return demands and any(DIVIDED.fullmatch(ast.unparse(test)) for test in tests)
 
 
 class _Products(TorchFunctionMode):
