@@ -560,3 +560,9 @@ class Attention(nn.Module):
 def test_a_constructor_that_refuses_what_it_demands_is_named(tmp_path):
     assert "raise ValueError" in bugs_in(tmp_path, DEMANDING.replace("OPERATOR", "=="))["crashes"]
     assert not bugs_in(tmp_path, DEMANDING.replace("OPERATOR", "!="))
+
+
+def test_a_comma_in_an_annotation_makes_an_argument_that_nothing_reads(tmp_path):
+    source = self_attention("pass").replace("self, x)", "self, x: torch, tensor)")
+    assert "def forward" in bugs_in(tmp_path, source)["crashes"]
+    assert not bugs_in(tmp_path, source.replace("torch, tensor", "torch.Tensor"))

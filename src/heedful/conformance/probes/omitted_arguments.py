@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Iterator
+from itertools import pairwise
 
 from heedful.conformance.calling.exceptions import attempt, describe_exception, raising_line
 from heedful.conformance.calling.failures import is_refusal
@@ -13,12 +15,18 @@ from heedful.conformance.calling.omitted_arguments import (
 )
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.forwarding import parameter_is_read
+from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 
 
 @probe("crashes")
 def omitted_arguments(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Omit the arguments that are None by default. The target may need none that its code compares with None."""
+    """Omit the arguments that are None by default. The target may need none that its code compares with None.
+
+    Nor may it need one that a comma in an annotation has made.
+    """
+    yield from _made_by_a_comma(evidence)
     subject, inputs = evidence.subject, evidence.inputs
     given = subject.arguments(inputs)
     optional = optional_arguments(subject.target) & given.keys()
@@ -41,6 +49,26 @@ def omitted_arguments(evidence: Evidence) -> Iterator[Finding | Fact]:
             f"B = {B}, T = {T}",
             raising_line(error),
         )
+
+
+def _made_by_a_comma(evidence: Evidence) -> Iterator[Finding]:
+    """Report a required argument that nothing reads, behind one whose annotation is a module: `y: torch, Tensor`."""
+    target = evidence.subject.target
+    for (name, parameter), following in pairwise(target.parameters.items()):
+        extra = following[0]
+        if not inspect.ismodule(parameter.annotation) or extra not in target.required:
+            continue
+        if not parameter_is_read(target.forward, extra):
+            code = target.forward.__code__
+            yield Finding(
+                "crashes",
+                "bug",
+                f"{name!r} is annotated with the module {parameter.annotation.__name__}, and the comma behind it makes "
+                f"{extra!r} an argument that every call must give, though nothing reads it.",
+                "any call",
+                SourceLine.at(code.co_filename, code.co_firstlineno),
+                f"Write {name}: {parameter.annotation.__name__}.{extra.capitalize()}.",
+            )
 
 
 def _mask_made_in_place(error: BaseException, optional: Collection[str]) -> str | None:
