@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ from heedful.conformance.calling.conventional import WINDOW
 from heedful.conformance.calling.decoder_states import with_a_state
 from heedful.conformance.calling.exceptions import (
     describe_exception,
+    own_frames,
     raising_line,
     unequal_sizes,
     without_tensors,
@@ -44,6 +46,7 @@ from heedful.conformance.calling.pixel_masks import with_pixel_masks
 from heedful.conformance.calling.second_sequence import with_second_sequence
 from heedful.conformance.calling.target import Target, TargetError, tables
 from heedful.conformance.calling.time_limit import TimeLimit
+from heedful.conformance.recording.assignments import variables_read_until
 from heedful.conformance.recording.dataflow import steps_from_tokens
 from heedful.observation import Trace
 
@@ -268,15 +271,17 @@ def _contradicts(caller: Caller) -> bool:
 def _first_of(waiting: deque[Caller], failures: list[FailedCall]) -> tuple[Caller, Trace] | None:
     """Return the first caller that works, and the trace of its call; take those that fail from the queue.
 
-    Calls that differ by their masks alone are left out once some of them have failed alike, before any mask is used.
+    Calls that differ by their masks alone are left out once some of them have failed alike, before any mask is used. So
+    are those that differ by other arguments than the tokens once one has failed before the target reads these.
 
     Raises:
         TimeoutError: The time is up.
     """
     alike: Counter[Any] = Counter()
+    hopeless = set[Any]()
     while waiting:
-        kind = _without_masks(waiting[0].convention)
-        if alike[kind] >= ENOUGH:
+        kind, of_tokens = _without_masks(waiting[0].convention), _tokens_of(waiting[0].convention)
+        if alike[kind] >= ENOUGH or of_tokens in hopeless:
             waiting.popleft()
             continue
         try:
@@ -284,6 +289,8 @@ def _first_of(waiting: deque[Caller], failures: list[FailedCall]) -> tuple[Calle
         except TimeoutError:
             raise
         except Exception as error:  # noqa: BLE001 - the next convention may work
+            if _reads_only_tokens(waiting[0], error):
+                hopeless.add(of_tokens)
             failures.append(FailedCall(waiting.popleft(), without_tensors(error)))
             line = raising_line(error)
             outcome = kind, describe_exception(error), line
@@ -296,9 +303,25 @@ def _first_of(waiting: deque[Caller], failures: list[FailedCall]) -> tuple[Calle
 def _without_masks(convention: CallingConvention) -> Any:
     """Return what is equal for conventions that differ by their masks alone."""
     constants = ((name, id(it)) for name, it in convention.constants.items() if "mask" not in name)
+    return *_tokens_of(convention), tuple(constants)
+
+
+def _tokens_of(convention: CallingConvention) -> tuple[Any, ...]:
+    """Return what is equal for conventions that differ by other arguments than the tokens alone."""
     tokens = convention.layout, convention.names, convention.features, convention.vocabulary
-    others = tuple(convention.other_features.items())
-    return *tokens, others, convention.fixed_sizes, tuple(constants)
+    return *tokens, tuple(convention.other_features.items()), convention.fixed_sizes
+
+
+def _reads_only_tokens(caller: Caller, error: BaseException) -> bool:
+    """Check whether a call failed before the target could read any other argument than the tokens."""
+    frames, forward = own_frames(error), caller.target.forward
+    if not frames or frames[0][0].f_code is not getattr(forward, "__code__", None):
+        return False
+    parameters, given = inspect.signature(forward).parameters.keys(), caller.convention
+    if not {*given.names, *given.constants} <= parameters:  # values within a structure
+        return False
+    read = variables_read_until(forward, frames[0][1])
+    return read is not None and read.isdisjoint(parameters - {*given.names})
 
 
 def _trial(caller: Caller) -> tuple[Caller, Trace]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from functools import lru_cache
 
 from heedful.conformance.recording.source import (
     ParsedSource,
@@ -46,6 +47,25 @@ def variables_read(file: str, line: int) -> list[str]:
     nodes = () if statement is None else ast.walk(statement)
     read = (it for it in nodes if isinstance(it, ast.Name) and isinstance(it.ctx, ast.Load))
     return list(dict.fromkeys(it.id for it in read))
+
+
+def variables_read_until(function: Callable[..., object], line: int) -> set[str] | None:
+    """Return the variables that a function may have read once it has reached a line; None if that is unknown.
+
+    They are those of the statements of its body up to the one that contains the line, with all that this one holds.
+    """
+    return _variables_read_until(getattr(function, "__func__", function), line)
+
+
+@lru_cache(maxsize=256)
+def _variables_read_until(function: Callable[..., object], line: int) -> set[str] | None:
+    source = parsed(function)
+    definition = None if source is None else next(iter(source.tree.body), None)
+    if not isinstance(definition, ast.FunctionDef) or not contains_line(definition, line):
+        return None
+    reached = (it for it in definition.body if it.lineno <= line)
+    nodes = (node for statement in reached for node in ast.walk(statement))
+    return {it.id for it in nodes if isinstance(it, ast.Name) and isinstance(it.ctx, ast.Load)}
 
 
 def first_of_slice(step: Step) -> SourceLine | None:
