@@ -170,13 +170,14 @@ cross-attention, a recurrent state and a hierarchical attention (2) are still bl
 the check knows: states, caches, gates and scales of rotary positions.
 
 After the changes that the last four rows led to, 64 of their 93 bugs are named, 15 of their 127 classes cannot be
-called, and one is blamed: a projection of a configuration whose sizes are guessed. The bugs of the fourth row are mostly
-known ones, which are re-created below in other words. Three of the originals are not named: a cache that restarts
-rotary positions, weights that are dropped behind a crash, and a pooling whose constructor takes a list of objects. Mended alarms: the last token of a block, queries that are the last of their
-keys, a mask of one of two sequences (2), a shift of padded scores, dropout before the return, a checkpointed part, a
-documented mask of four axes, `key_padding_mask == 0`, a layer of sigmoids, and a table with a row for each distance.
-Still missed are caches (3), residuals in a wrong place (2), a mask with two meanings, masks that replace one another,
-and designs that no finding describes.
+called, and one is blamed: a projection of a configuration whose sizes are guessed. The bugs of the fourth row are
+mostly known ones, which are re-created below in other words. Three of the originals are not named: a cache that
+restarts rotary positions, weights that are dropped behind a crash, and a pooling whose constructor takes a list of
+objects. Mended alarms: the last token of a block, queries that are the last of their keys, a mask of one of two
+sequences (2), a shift of padded scores, dropout before the return, a checkpointed part, a documented mask of four
+axes, `key_padding_mask == 0`, a layer of sigmoids, and a table with a row for each distance. Still missed are caches
+(3), residuals in a wrong place (2), a mask with two meanings, masks that replace one another, and designs that no
+finding describes.
 """
 """What the check said of modules of strangers when it first saw them, without an example."""
 

@@ -566,3 +566,12 @@ def test_a_comma_in_an_annotation_makes_an_argument_that_nothing_reads(tmp_path)
     source = self_attention("pass").replace("self, x)", "self, x: torch, tensor)")
     assert "def forward" in bugs_in(tmp_path, source)["crashes"]
     assert not bugs_in(tmp_path, source.replace("torch, tensor", "torch.Tensor"))
+
+
+ACTIVATED = """later = torch.ones(x.shape[1], x.shape[1]).triu(1).bool()
+        scores = F.relu(scores.masked_fill(later, float("-inf")))"""
+
+
+def test_an_activation_of_hidden_scores_is_a_bug_and_one_of_all_scores_a_suspicion(tmp_path):
+    assert "relu" in bugs_in(tmp_path, self_attention(ACTIVATED))["weights-wrong"]
+    assert not bugs_in(tmp_path, self_attention("scores = F.relu(scores)"))

@@ -135,8 +135,15 @@ def _wrong_logits(
         "scores in another way before the softmax."
     )
     case = f"{attention.scores.shape[1]} queries, {attention.scores.shape[2]} keys"
-    level = "suspicious" if step.operation.strip("_") in ACTIVATIONS else "bug"
+    may_be_meant = step.operation.strip("_") in ACTIVATIONS and not _meets_hidden(evidence, step)
+    level = "suspicious" if may_be_meant else "bug"
     return Finding("weights-wrong", level, proof, case, SourceLine.of(step))
+
+
+def _meets_hidden(evidence: Evidence, step: Step) -> bool:
+    """Check whether a step reads scores of which a mask has hidden some, which an activation makes seen again."""
+    read = (value_of(evidence.baseline, source) for source in step.inputs)
+    return any(it is not None and bool((it == -torch.inf).any()) for it in read)
 
 
 def _own_key_in_every_score(evidence: Evidence, attention: RecordedAttention) -> Finding | None:
