@@ -197,8 +197,9 @@ def _definition_of_mask(evidence: Evidence, call: Step | None) -> SourceLine | N
     steps = evidence.baseline.trace.steps
     while isinstance(mask, Source) and mask.step is not None and steps[mask.step].inputs:
         mask = steps[mask.step].inputs[0]
-    kept = isinstance(mask, Source) and mask.kind in ("attribute", "buffer")
-    return attribute_definition(evidence.subject.module, mask.name) if kept else None
+    if not isinstance(mask, Source) or mask.kind not in ("attribute", "buffer"):
+        return None
+    return attribute_definition(evidence.subject.module, mask.name)
 
 
 def _weak_additive_mask(observation: Observation, call: Step) -> MaskDefect | None:
