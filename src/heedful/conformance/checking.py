@@ -34,10 +34,9 @@ from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.expectations import Expected
 from heedful.conformance.probes import PROBES
 from heedful.conformance.probes.probe import Probe
-from heedful.conformance.probes.unused_mask import ANY_CALL
 from heedful.conformance.recording.coverage import Coverage, LineTracer, traceable
 from heedful.conformance.recording.source import SourceLine
-from heedful.conformance.reporting.finding import Fact, Finding
+from heedful.conformance.reporting.finding import ANY_CALL, Fact, Finding
 from heedful.conformance.reporting.report import Report
 from heedful.conformance.reporting.result import CALLING, ProbeRun
 from heedful.conformance.reporting.root_causes import HIDING, root_causes

@@ -152,6 +152,14 @@ class FilledGraphAttention(GraphAttention):
     masked = staticmethod(lambda e, adj: torch.where(adj > 0, e, -9e15))
 
 
+class FaintGraphAttention(GraphAttention):
+    masked = staticmethod(lambda e, adj: torch.where(adj > 0, e, 9e-15))
+
+
+class FaintlyFilledGraphAttention(GraphAttention):
+    masked = staticmethod(lambda e, adj: torch.where(adj > 0, e, torch.full_like(e, 9e-15)))
+
+
 def graph():
     return torch.randn(5, 8), torch.eye(5) + torch.eye(5).roll(1, 0)
 
@@ -164,6 +172,13 @@ def test_a_mask_that_is_multiplied_into_the_scores_hides_nothing(target, options
     (bug,) = (it for it in check(target, **options).bugs if it.name == "mask-fill-too-small")
     assert bug.place is not None
     assert "near" in bug.place.source or "adj" in bug.place.source
+
+
+@pytest.mark.parametrize("target", [FaintGraphAttention, FaintlyFilledGraphAttention])
+def test_a_fill_like_scores_is_named_before_any_softmax(target):
+    (bug,) = (it for it in check(target).bugs if it.name == "mask-fill-too-small")
+    assert "exp(9e-15) is 1" in bug.proof
+    assert not check(FilledGraphAttention).bugs
 
 
 @pytest.mark.parametrize(

@@ -178,6 +178,11 @@ class Caller:
         with watched(self.callee, arguments):
             return record(self.callee, *args, open_attention=open_attention, **keywords)
 
+    def backward(self, loss: Tensor) -> None:
+        """Run a backward pass; parts that are checkpointed run again, and make tensors of the same dtype as before."""
+        with as_default(self.dtype):
+            loss.backward()
+
     @contextmanager
     def isolated(self) -> Iterator[None]:
         """Seed the random numbers, forbid exits, and restore the state of the copy unless it is to be kept.

@@ -17,7 +17,6 @@ from heedful.conformance.calling.conventional import (
     DROPOUT,
     GUESSES,
     HEAD_SIZE,
-    IMAGE_SIDE,
     OTHER_WIDTHS,
     SIZES,
     conventional_values,
@@ -37,7 +36,7 @@ from heedful.conformance.calling.failures import is_missing_name, refuses_what_i
 from heedful.conformance.calling.isolation import seeded
 from heedful.conformance.calling.options import constructor_with, option
 from heedful.conformance.calling.parts import ROTARY, handed_texts, part_classes, takes_embedding
-from heedful.conformance.calling.sequences import sequence_parameters
+from heedful.conformance.calling.sequences import SIDES, sequence_parameters, several_numbers
 from heedful.conformance.calling.target import ConstructorError
 from heedful.conformance.recording.source import SourceLine, fields_read, texts_compared
 from heedful.errors import ArgumentError
@@ -59,7 +58,6 @@ OF_TABLES: re.Pattern[str] = re.compile(r"embed|vectors|matrix|pretrained")
 """What the names of parameters contain that take a table of trained embeddings."""
 PLURAL: re.Pattern[str] = re.compile(r"(dims|sizes|units|widths|channels|hiddens)$")
 """How the names of parameters end that may take a list of widths."""
-SIDES = (3, 3)  # of a window of pixels
 QUOTED: re.Pattern[str] = re.compile(r"'(\w+)'")
 
 
@@ -196,8 +194,8 @@ def _alternatives(
     """
     message, place = describe_exception(error), raising_line(error)
     about_none = place is not None and ("NoneType" in message or place.source.startswith("assert"))
-    passed = [SourceLine.at(it.f_code.co_filename, line) for it, line in own_frames(error)]
-    named = " ".join((message, *(it.source for it in passed if about_none)))
+    passed = (SourceLine.at(it.f_code.co_filename, line) for it, line in own_frames(error))
+    named = " ".join((message, *(it.source for it in passed))) if about_none else message
     guessed = guessed_parameters(cls, arguments)
     values = _values(cls, arguments)
     conventional = conventional_values(arguments)
@@ -372,7 +370,7 @@ def _values(
                 if name in texts and name not in conventional
                 else value_by_name(name, conventional)
             )
-            value = _several(name, several, parameters) if name in several else value
+            value = several_numbers(name, several, parameters) if name in several else value
             value = texts[name][0] if value is None and name in texts else value
             value = value_by_type(hints.get(name), conventional) if value is None else value
             value = _part(cls, name, hints.get(name)) if value is None and parts else value
@@ -384,22 +382,6 @@ def _is_configuration(name: str, hint: Any) -> bool:
     """Check whether a parameter takes a configuration, by its name or by its annotation."""
     stated = inspect.isclass(hint) and (hint is Configuration or dataclasses.is_dataclass(hint))
     return stated or name in names.CONFIGURATIONS or name.endswith(names.OF_CONFIGURATIONS)
-
-
-def _several(
-    name: str, several: Mapping[str, int], parameters: Mapping[str, Any]
-) -> tuple[Any, ...]:
-    """Return as many numbers as a parameter takes: rates, sides of a window, or of an image that all windows divide.
-
-    Two windows of a default size lie along each side of an image.
-    """
-    if similar_name(name) in names.DROPOUTS:
-        return (DROPOUT,) * several[name]
-    small = [it for it in parameters if any(word in it.lower() for word in names.SMALL_SIDES)]
-    image = 2 * SIDES[0] if all(it in several for it in small) else IMAGE_SIDE
-    defaults = (parameters[it].default for it in small if it in names.WINDOWS)
-    image = next((2 * it for it in defaults if type(it) is int), image)
-    return (SIDES[0] if name in small else image,) * several[name]
 
 
 def _part(cls: Callable[..., Any], name: str, hint: Any) -> nn.Module | None:

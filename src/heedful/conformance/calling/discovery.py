@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
@@ -317,11 +316,11 @@ def _reads_only_tokens(caller: Caller, error: BaseException) -> bool:
     frames, forward = own_frames(error), caller.target.forward
     if not frames or frames[0][0].f_code is not getattr(forward, "__code__", None):
         return False
-    parameters, given = inspect.signature(forward).parameters.keys(), caller.convention
+    parameters, given = caller.target.signature.parameters.keys(), caller.convention
     if not {*given.names, *given.constants} <= parameters:  # values within a structure
         return False
     read = variables_read_until(forward, frames[0][1])
-    return read is not None and read.isdisjoint(parameters - {*given.names})
+    return bool(read) and read.isdisjoint(parameters - {*given.names})
 
 
 def _trial(caller: Caller) -> tuple[Caller, Trace]:

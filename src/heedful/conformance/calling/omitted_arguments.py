@@ -42,6 +42,12 @@ def _is_nothing(default: object) -> bool:
     return default is None or (isinstance(default, Tensor) and default.numel() == 0)
 
 
+def may_be_omitted(target: Target, given: Collection[str]) -> set[str]:
+    """Return the arguments of a call that are None or empty by default and that the code compares with None."""
+    optional = optional_arguments(target) & {*given}
+    return {name for name in optional if may_be_none(target, name)}
+
+
 def asked_for(error: BaseException, omitted: Collection[str]) -> str | None:
     """Return the first omitted argument that a failed call asks for; None if it asks for none."""
     return next((name for name in _asked_for(error) if name in omitted), None)

@@ -1,13 +1,17 @@
-"""Find the parameters of a constructor that hold several numbers, such as both sides of a window."""
+"""The parameters of a constructor that hold several numbers, such as both sides of a window, and these numbers."""
 
 from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
+from heedful.conformance.calling import names
+from heedful.conformance.calling.conventional import DROPOUT, IMAGE_SIDE, similar_name
 from heedful.conformance.recording.source import is_own_attribute, parsed
 
+SIDES = (3, 3)  # of a window of pixels
 OF_SEVERAL = ("min", "max", "len", "sum")  # functions of all numbers of a sequence
 
 
@@ -78,3 +82,19 @@ def _counts(nodes: Iterable[ast.AST], is_sought: Callable[[ast.expr], bool]) -> 
             case ast.Call(func=ast.Name(id=name), args=[value]) if name in OF_SEVERAL:
                 if is_sought(value):
                     yield 2
+
+
+def several_numbers(
+    name: str, several: Mapping[str, int], parameters: Mapping[str, Any]
+) -> tuple[Any, ...]:
+    """Return as many numbers as a parameter takes: rates, sides of a window, or of an image that all windows divide.
+
+    Two windows of a default size lie along each side of an image.
+    """
+    if similar_name(name) in names.DROPOUTS:
+        return (DROPOUT,) * several[name]
+    small = [it for it in parameters if any(word in it.lower() for word in names.SMALL_SIDES)]
+    image = 2 * SIDES[0] if all(it in several for it in small) else IMAGE_SIDE
+    defaults = (parameters[it].default for it in small if it in names.WINDOWS)
+    image = next((2 * it for it in defaults if type(it) is int), image)
+    return (SIDES[0] if name in small else image,) * several[name]

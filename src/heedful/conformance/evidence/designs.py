@@ -102,7 +102,7 @@ def _describe_function(evidence: Evidence, attention: RecordedAttention) -> str:
     named = [name for name in functions if is_named(evidence, name)]
     if named or any(words in prose for words in WITHOUT_SOFTMAX):
         return f"not normalized: {named[0] if named else 'linear'} attention?"
-    if functions[-1:] == [GATE] and _has_layer(evidence, nn.Sigmoid):
+    if functions[-1:] == [GATE] and _has_sigmoid_layer(evidence):
         return "not normalized: a sigmoid layer gives the weights"
     if functions[-1:] == [BOUND]:
         return "not normalized: tanh gives the weights"
@@ -115,10 +115,10 @@ def _describe_function(evidence: Evidence, attention: RecordedAttention) -> str:
     return ""
 
 
-def _has_layer(evidence: Evidence, layer: type[nn.Module]) -> bool:
-    """Check whether a target keeps a layer of a kind, which its constructor announces."""
+def _has_sigmoid_layer(evidence: Evidence) -> bool:
+    """Check whether a target keeps a layer of sigmoids, which its constructor announces."""
     module = evidence.subject.module
-    return module is not None and any(isinstance(part, layer) for part in module.modules())
+    return module is not None and any(isinstance(part, nn.Sigmoid) for part in module.modules())
 
 
 def _depends_on_length(evidence: Evidence, attention: RecordedAttention) -> bool:

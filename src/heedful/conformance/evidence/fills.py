@@ -15,15 +15,17 @@ FILLING_OPERATIONS: tuple[str, ...] = ("masked_fill", "masked_fill_", "where")
 
 
 def fill_of(observation: Observation, step: Step) -> float | None:
-    """Return the number that a step writes into hidden entries; None if it is no single number."""
+    """Return the number that a step writes into hidden entries, alone or all over a tensor; None if it is none."""
     for argument in _fill_arguments(step):
         value = value_of(observation, argument)
         if isinstance(argument, bool):
             continue
         if isinstance(argument, int | float):
             return float(argument)
-        if value is not None and value.numel() == 1 and value.is_floating_point():
-            return value.item()
+        if value is not None and value.numel() and value.is_floating_point():
+            least, largest = value.aminmax()
+            if least == largest:
+                return least.item()
     return None
 
 

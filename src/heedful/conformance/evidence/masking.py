@@ -111,8 +111,17 @@ def _building(
     """Search backwards from a mask's use for the comparison, triangle or attribute that it comes from."""
     chain = {step.index for step in attention.chain}
     inputs = () if applied is None else applied.inputs
-    pending = [source for source in inputs if source.step not in chain]
-    for source in _sources_behind(evidence.baseline, pending):
+    return _origin(evidence, [source for source in inputs if source.step not in chain])
+
+
+def origin_of_mask(evidence: Evidence, mask: Source) -> SourceLine | None:
+    """Return the line of the comparison, triangle or attribute that a mask comes from; None if there is none."""
+    found = _origin(evidence, [mask])
+    return SourceLine.of(found) if isinstance(found, Step) else found
+
+
+def _origin(evidence: Evidence, masks: Iterable[Source]) -> Step | SourceLine | None:
+    for source in _sources_behind(evidence.baseline, masks):
         value = value_of(evidence.baseline, source)
         if value is not None and value.numel() == 1:
             continue  # the number that hides scores

@@ -23,6 +23,7 @@ from heedful.conformance.evidence.masking import (
     building_step,
     mask_applying_line,
     mask_building_line,
+    origin_of_mask,
     scores_after,
     unused_masking,
 )
@@ -184,22 +185,12 @@ def _diagnose_by_influence(evidence: Evidence) -> MaskDefect:
         fill = next(
             (it for it in evidence.baseline.trace if it.operation in FILLING_OPERATIONS), call
         )
-        place = place or _definition_of_mask(evidence, call)
+        mask = None if call is None else call.keywords.get("attn_mask")
+        place = place or (origin_of_mask(evidence, mask) if isinstance(mask, Source) else None)
         return MaskDefect("mask-inverted", INVERTED, place or SourceLine.of(fill))
     weak = None if call is None else _weak_additive_mask(evidence.baseline, call)
     leak = MaskDefect("future-leak", "", _leaking_line(evidence) or SourceLine.of(call))
     return weak or unused_masking(evidence.baseline) or fill_of_nothing(evidence.baseline) or leak
-
-
-def _definition_of_mask(evidence: Evidence, call: Step | None) -> SourceLine | None:
-    """Return the line that makes the mask which a module keeps and gives to a layer of PyTorch's; None without one."""
-    mask = None if call is None else call.keywords.get("attn_mask")
-    steps = evidence.baseline.trace.steps
-    while isinstance(mask, Source) and mask.step is not None and steps[mask.step].inputs:
-        mask = steps[mask.step].inputs[0]
-    if not isinstance(mask, Source) or mask.kind not in ("attribute", "buffer"):
-        return None
-    return attribute_definition(evidence.subject.module, mask.name)
 
 
 def _weak_additive_mask(observation: Observation, call: Step) -> MaskDefect | None:

@@ -139,7 +139,7 @@ def _misplacement(
     value, steps = tensor_of(step), observation.trace.steps
     # Beside one of the tokens, and without a projection behind it, it may be that of the sublayer's output.
     projected = any(is_projection(it) and step.index in ancestors(steps, it) for it in steps)
-    merged = any(it.operation in MERGING for it in _steps_behind(observation, step))
+    merged = any(it.operation in MERGING for it in _views_behind(observation, step))
     of_features |= (of_tokens or merged) and not projected
     unsure = tensor == "values" or (tensor == "context" and of_features)
     share = "some" if value is None else f"{int((value == 0).sum())} of {value.numel()}"
@@ -153,8 +153,8 @@ def _misplacement(
     )
 
 
-def _steps_behind(observation: Observation, step: Step) -> Iterator[Step]:
-    """Yield the steps between a context and a step that drops from it, the last one first."""
+def _views_behind(observation: Observation, step: Step) -> Iterator[Step]:
+    """Yield the views of a context that a step drops from, the last one first."""
     steps = observation.trace.steps
     source = step.inputs[0].step if step.inputs else None
     while source is not None and steps[source].operation in VIEWS:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from heedful.conformance.calling.exceptions import attempt
-from heedful.conformance.calling.omitted_arguments import may_be_none, optional_arguments
+from heedful.conformance.calling.omitted_arguments import may_be_omitted
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.crashes import fresh_subject
@@ -56,9 +56,9 @@ def _runs(evidence: Evidence) -> Iterator[tuple[Subject, Inputs, str]]:
             yield *fresh_subject(evidence, dtype, train), ""
     if evidence.subject.fixed_sizes is None:
         yield evidence.subject, evidence.inputs.tokens(0, SHORT), ""
-    given, target = evidence.subject.convention, evidence.subject.target
-    optional = optional_arguments(target) & given.constants.keys()
-    masks = {name for name in optional if "mask" in name and may_be_none(target, name)}
+    given = evidence.subject.convention
+    omissible = may_be_omitted(evidence.subject.target, given.constants)
+    masks = {name for name in omissible if "mask" in name}
     if masks and not given.from_example:
         rest = {name: it for name, it in given.constants.items() if name not in masks}
         without = replace(evidence.subject, convention=replace(given, constants=rest))

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from heedful.conformance.calling.exceptions import attempt
-from heedful.conformance.calling.isolation import as_default
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.differentiation import DifferentiationPoint
 from heedful.conformance.probes.gradient_lines import find_gradient_line
@@ -51,9 +50,7 @@ def _run_backward(evidence: Evidence, seed: int) -> tuple[float | None, dict[str
     if not loss.requires_grad:
         return None, {}
     torch.manual_seed(seed)
-    with as_default(point.subject.dtype):
-        outcome = attempt(loss.backward)
-    if isinstance(outcome, Exception):
+    if isinstance(attempt(lambda: point.subject.backward(loss)), Exception):
         return None, {}  # the finding "gradient-wrong" reports it
     gradients = {name: leaf.grad for name, leaf in point.leaves.items() if leaf.grad is not None}
     return loss.item(), gradients

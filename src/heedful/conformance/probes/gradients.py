@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from heedful.conformance.calling.exceptions import attempt, describe_exception
-from heedful.conformance.calling.isolation import as_default
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.fused import FUSED, fused_arguments
@@ -223,8 +222,7 @@ def _derivatives_by_autograd(
     """Return the derivative of the loss along the direction of each leaf, by a backward pass."""
     if not loss.requires_grad:
         return dict.fromkeys(names, 0.0)
-    with as_default(point.subject.dtype):  # a checkpointed part runs once more
-        loss.backward()
+    point.subject.backward(loss)
     leaves = {name: point.leaves[name] for name in names}
     return {
         name: 0.0 if leaf.grad is None else (leaf.grad * _direction(leaf, name)).sum().item()

@@ -21,7 +21,7 @@ from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.observation import Observation, value_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
-from heedful.observation import Source, Step
+from heedful.observation import Source
 
 # No score outweighs a fill below this. −65504, the lowest float16, does not suffice.
 SUFFICIENT_FILL = -1e5
@@ -92,7 +92,7 @@ def _fills_before_softmax(evidence: Evidence) -> Iterator[Finding]:
         if filling is None or steps[filling].operation not in FILLING_OPERATIONS:
             continue
         step = steps[filling]
-        fill = _constant_fill(observation, step)
+        fill = fill_of(observation, step)
         given = (_is_given(evidence, it) for it in step.inputs if _is_mask(observation, it))
         if fill is not None and abs(fill) < LIKE_SCORES and any(given):
             yield Finding(
@@ -114,16 +114,6 @@ def _is_given(evidence: Evidence, mask: Source) -> bool:
     behind = ancestors(steps, steps[mask.step])
     read = [source for index in behind for source in steps[index].inputs if source.kind == "input"]
     return bool(read) and not any(source.name in names for source in read)
-
-
-def _constant_fill(observation: Observation, step: Step) -> float | None:
-    """Return the number that a step writes into hidden entries, alone or all over a tensor; None if it is none."""
-    fill = fill_of(observation, step)
-    last = value_of(observation, step.arguments[-1]) if step.operation == "where" else None
-    if fill is None and last is not None and last.is_floating_point() and last.numel():
-        least, largest = last.aminmax()
-        return least.item() if least == largest else None
-    return fill
 
 
 def _is_mask(observation: Observation, source: Source) -> bool:

@@ -10,14 +10,14 @@ from heedful.conformance.calling.exceptions import attempt, describe_exception, 
 from heedful.conformance.calling.failures import is_refusal
 from heedful.conformance.calling.omitted_arguments import (
     asked_for,
-    may_be_none,
+    may_be_omitted,
     optional_arguments,
 )
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.forwarding import parameter_is_read
 from heedful.conformance.recording.source import SourceLine
-from heedful.conformance.reporting.finding import Fact, Finding
+from heedful.conformance.reporting.finding import ANY_CALL, Fact, Finding
 
 
 @probe("crashes")
@@ -29,17 +29,16 @@ def omitted_arguments(evidence: Evidence) -> Iterator[Finding | Fact]:
     yield from _made_by_a_comma(evidence)
     subject, inputs = evidence.subject, evidence.inputs
     given = subject.arguments(inputs)
-    optional = optional_arguments(subject.target) & given.keys()
-    if subject.convention.from_example or not any(
-        may_be_none(subject.target, name) for name in optional
-    ):
+    omissible = may_be_omitted(subject.target, given)
+    if subject.convention.from_example or not omissible:
         return
+    optional = optional_arguments(subject.target)
     rest = {name: value for name, value in given.items() if name not in optional}
     error = attempt(lambda: subject.call(rest, inputs))
     if not isinstance(error, Exception) or is_refusal(error):
         return
-    asked = asked_for(error, optional) or _mask_made_in_place(error, optional)
-    if asked is not None and may_be_none(subject.target, asked):
+    asked = asked_for(error, optional & given.keys()) or _mask_made_in_place(error, omissible)
+    if asked in omissible:
         B, T = inputs.sizes
         yield Finding(
             "crashes",
@@ -65,15 +64,15 @@ def _made_by_a_comma(evidence: Evidence) -> Iterator[Finding]:
                 "bug",
                 f"{name!r} is annotated with the module {parameter.annotation.__name__}, and the comma behind it makes "
                 f"{extra!r} an argument that every call must give, though nothing reads it.",
-                "any call",
+                ANY_CALL,
                 SourceLine.at(code.co_filename, code.co_firstlineno),
                 f"Write {name}: {parameter.annotation.__name__}.{extra.capitalize()}.",
             )
 
 
-def _mask_made_in_place(error: BaseException, optional: Collection[str]) -> str | None:
+def _mask_made_in_place(error: BaseException, omitted: Collection[str]) -> str | None:
     """Return the omitted mask in whose place the target makes one that does not fit; None if that is not the error."""
     line = raising_line(error)
     if line is None or "mask" not in line.source.lower():
         return None
-    return next((name for name in sorted(optional) if "mask" in name.lower()), None)
+    return next((name for name in sorted(omitted) if "mask" in name.lower()), None)

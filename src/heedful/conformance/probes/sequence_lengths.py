@@ -382,7 +382,7 @@ def _compare_orders(
 
     if changes_last(evidence.baseline.output, _shuffle_earlier(evidence.inputs)):
         return None
-    if not changes_last(evidence.baseline.output, _with_other_earlier(evidence.inputs)):
+    if not evidence.influence[0, -1, 0, :-1].any():
         return None  # such as the only token of the last block
     for length, output in outputs.items():
         prefix = inputs.tokens(0, length)
@@ -423,15 +423,6 @@ def _shuffle_earlier(inputs: Inputs) -> Inputs:
     # A reversal would keep pairs together, which a target may average.
     order = [*torch.randperm(T - 1, generator=torch.Generator().manual_seed(T)).tolist(), T - 1]
     arguments = {name: tensor[:, order] for name, tensor in inputs.arguments.items()}
-    return replace(inputs, arguments=arguments)
-
-
-def _with_other_earlier(inputs: Inputs) -> Inputs:
-    """Return inputs of which all tokens but the last are those of the next sequence."""
-    arguments = {
-        name: torch.cat((tensor.roll(1, 0)[:, :-1], tensor[:, -1:]), 1)
-        for name, tensor in inputs.arguments.items()
-    }
     return replace(inputs, arguments=arguments)
 
 

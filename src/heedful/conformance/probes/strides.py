@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from heedful.conformance.calling.exceptions import attempt, describe_exception, raising_line
-from heedful.conformance.calling.isolation import as_default
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
@@ -101,8 +100,7 @@ def _results(subject: Subject, inputs: Inputs) -> Results:
     results = {"the output": output.detach()}
     if output.requires_grad:
         weights = torch.linspace(0.5, 1.5, output.numel(), dtype=output.dtype).reshape(output.shape)
-        with as_default(subject.dtype):
-            (output * weights).sum().backward()
+        subject.backward((output * weights).sum())
         results |= {
             f"the gradient of {name}": leaf.grad
             for name, leaf in leaves.items()

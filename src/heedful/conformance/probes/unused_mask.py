@@ -21,14 +21,11 @@ from heedful.conformance.recording.dataflow import steps_from_tokens, unused_ste
 from heedful.conformance.recording.forwarding import functions_given, parameter_is_read
 from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine, own_functions_of, parsed
-from heedful.conformance.reporting.finding import Fact, Finding
+from heedful.conformance.reporting.finding import ANY_CALL, Fact, Finding
 from heedful.observation import Step
 
 MASK_NAME: re.Pattern[str] = re.compile(r"mask|pad|valid|hidden|visible")
 MASKING: tuple[str, ...] = ("masked_fill", "where", "masked_scatter")
-
-ANY_CALL = "any call"
-"""The case of a finding that the source code alone proves."""
 
 
 @probe("mask-unused")

@@ -14,8 +14,6 @@ from heedful.conformance.reporting.finding import Finding
 from heedful.observation import Step
 from heedful.shapes import times
 
-PADDING: tuple[str, ...] = ("pad", "constant_pad_nd", "cat")
-
 
 @probe("heads-mixed-split", "batch-mixed")
 def view_order(evidence: Evidence) -> Iterator[Finding]:
@@ -26,7 +24,7 @@ def view_order(evidence: Evidence) -> Iterator[Finding]:
             before = None if step is None else value_of(evidence.baseline, step.inputs[0])
             if step is None or before is None or not view.is_misordered(before.shape):
                 continue
-            if _is_padded(evidence, step):
+            if _has_longer_rows(evidence, step):
                 continue  # a shift of relative positions: each row begins one number later
             names = ", ".join(sorted(view.axes, key=view.axes.__getitem__))
             mixed = "tokens" if view.begins_with_first_axis else "sequences"
@@ -40,10 +38,17 @@ def view_order(evidence: Evidence) -> Iterator[Finding]:
             return
 
 
-def _is_padded(evidence: Evidence, step: Step) -> bool:
-    """Check whether a view is one of a tensor to which numbers have just been added on a side."""
-    source = step.inputs[0].step
-    return source is not None and evidence.baseline.trace[source].operation in PADDING
+def _has_longer_rows(evidence: Evidence, view: Step) -> bool:
+    """Check whether a view is one of a tensor each row of which has just got one number more."""
+    source = view.inputs[0].step
+    if source is None:
+        return False
+    padded = evidence.baseline.trace[source]
+    before = (value_of(evidence.baseline, it) for it in padded.inputs)
+    longer = (*padded.shape[:-1], padded.shape[-1] - 1)
+    return padded.operation in ("pad", "cat") and any(
+        it is not None and it.shape == longer for it in before
+    )
 
 
 def _step_of(evidence: Evidence, file: str, view: NamedView) -> Step | None:

@@ -36,14 +36,15 @@ def weights_without_effect(evidence: Evidence) -> Iterator[Finding | Fact]:
     point = DifferentiationPoint.of(evidence)
     with (softmaxes := _Softmaxes()):
         loss = point.loss()
-    if not loss.requires_grad or not softmaxes.scores or not loss.isfinite():
+    if not loss.requires_grad or not loss.isfinite():
         return
-    gradients = attempt(lambda: torch.autograd.grad(loss, softmaxes.scores, allow_unused=True))
-    if isinstance(gradients, Exception):
+    if isinstance(attempt(lambda: point.subject.backward(loss)), Exception):
         return  # the finding "gradient-wrong" reports it
     steps = [step for step in evidence.baseline.trace if step.operation in SOFTMAXES]
-    for step, gradient in zip(steps, gradients, strict=False):
-        reader = _product_reading(evidence, step)
+    if len(steps) != len(softmaxes.scores):
+        return
+    for step, scores in zip(steps, softmaxes.scores, strict=True):
+        gradient, reader = scores.grad, _product_reading(evidence, step)
         if gradient is None or reader is None or gradient.abs().max() > NEGLIGIBLE * loss.abs():
             continue
         yield Finding(
@@ -59,7 +60,7 @@ def weights_without_effect(evidence: Evidence) -> Iterator[Finding | Fact]:
 
 
 class _Softmaxes(TorchFunctionMode):
-    """Collect the scores of each softmax whose weights are neither all 0 nor 1.
+    """Collect the scores of each softmax, and let them keep their gradients.
 
     Attributes:
         scores: The tensors that softmaxes were given, in the order of their calls.
@@ -72,10 +73,12 @@ class _Softmaxes(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        result = func(*args, **(kwargs or {}))
         if getattr(func, "__name__", "") in SOFTMAXES:
-            self.scores.append(args[0])
-        return result
+            scores = args[0] if args else kwargs["input"]
+            if scores.requires_grad:
+                scores.retain_grad()
+            self.scores.append(scores)
+        return func(*args, **(kwargs or {}))
 
 
 def _product_reading(evidence: Evidence, softmax: Step) -> Step | None:

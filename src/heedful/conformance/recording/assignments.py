@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
-from functools import lru_cache
+import inspect
+from collections.abc import Callable, Iterable
 
 from heedful.conformance.recording.source import (
     ParsedSource,
     SourceLine,
     contains_line,
+    kept,
     own_functions_of,
     parsed,
     parsed_file,
@@ -49,22 +50,26 @@ def variables_read(file: str, line: int) -> list[str]:
     return list(dict.fromkeys(it.id for it in read))
 
 
-def variables_read_until(function: Callable[..., object], line: int) -> set[str] | None:
-    """Return the variables that a function may have read once it has reached a line; None if that is unknown.
+def variables_read_until(function: Callable[..., object], line: int) -> set[str]:
+    """Return the variables that a function may have read once it has reached one of its lines.
 
     They are those of the statements of its body up to the one that contains the line, with all that this one holds.
     """
-    return _variables_read_until(getattr(function, "__func__", function), line)
+    function = function.__func__ if inspect.ismethod(function) else function
+    reached = (read for first, read in _variables_by_statement(function) if first <= line)
+    return set[str]().union(*reached)
 
 
-@lru_cache(maxsize=256)
-def _variables_read_until(function: Callable[..., object], line: int) -> set[str] | None:
+@kept
+def _variables_by_statement(function: Callable[..., object]) -> list[tuple[int, set[str]]]:
+    """Return the first line of each statement of a function's body, and the variables that it reads."""
     source = parsed(function)
     definition = None if source is None else next(iter(source.tree.body), None)
-    if not isinstance(definition, ast.FunctionDef) or not contains_line(definition, line):
-        return None
-    reached = (it for it in definition.body if it.lineno <= line)
-    nodes = (node for statement in reached for node in ast.walk(statement))
+    body = definition.body if isinstance(definition, ast.FunctionDef) else []
+    return [(statement.lineno, _loaded(ast.walk(statement))) for statement in body]
+
+
+def _loaded(nodes: Iterable[ast.AST]) -> set[str]:
     return {it.id for it in nodes if isinstance(it, ast.Name) and isinstance(it.ctx, ast.Load)}
 
 

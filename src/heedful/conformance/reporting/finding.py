@@ -10,6 +10,8 @@ from heedful.conformance.recording.source import SourceLine
 Level = Literal["bug", "convention", "suspicious", "not-testable"]
 LEVELS: tuple[Level, ...] = ("bug", "suspicious", "convention", "not-testable")
 """All levels, in the order in which reports print them."""
+ANY_CALL = "any call"
+"""The case of a finding that the source code alone proves."""
 
 
 @dataclass(frozen=True)
