@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.conformance.calling import names
+from heedful.conformance.calling.configuration import Configuration, Section
 from heedful.conformance.calling.conventional import (
     DROPOUT,
     GUESSES,
@@ -38,7 +39,12 @@ from heedful.conformance.calling.options import constructor_with, option
 from heedful.conformance.calling.parts import ROTARY, handed_texts, part_classes, takes_embedding
 from heedful.conformance.calling.sequences import SIDES, sequence_parameters, several_numbers
 from heedful.conformance.calling.target import ConstructorError
-from heedful.conformance.recording.source import SourceLine, fields_read, texts_compared
+from heedful.conformance.recording.source import (
+    SourceLine,
+    fields_read,
+    sections_read,
+    texts_compared,
+)
 from heedful.errors import ArgumentError
 
 LARGE = 1024  # a default width from which on a module is too large for a check
@@ -59,18 +65,6 @@ OF_TABLES: re.Pattern[str] = re.compile(r"embed|vectors|matrix|pretrained")
 PLURAL: re.Pattern[str] = re.compile(r"(dims|sizes|units|widths|channels|hiddens)$")
 """How the names of parameters end that may take a list of widths."""
 QUOTED: re.Pattern[str] = re.compile(r"'(\w+)'")
-
-
-class Configuration(dict[str, Any]):
-    """A configuration that code can read as `config.n_embd` or as `config["n_embd"]`."""
-
-    def __missing__(self, name: str) -> Any:
-        raise _unknown("the configuration", name)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in self:
-            return self[name]
-        raise AttributeError(str(_unknown("the configuration", name)), name=name, obj=self)
 
 
 def instantiate(target: Any, arguments: Mapping[str, Any]) -> Any:
@@ -116,10 +110,11 @@ def build(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     except ArgumentError as error:
         field = _unknown_field(error)
         if field is not None and field not in arguments:
-            given = {**arguments, field: texts_compared(cls).get(field, GUESSES)[0]}
-            built = attempt(lambda: build(cls, given))
-            if not isinstance(built, Exception):
-                return built
+            for value in _values_of_field(cls, field, arguments):
+                given = {**arguments, field: value}
+                built = attempt(lambda given=given: build(cls, given))
+                if not isinstance(built, Exception):
+                    return built
         if isinstance(error.__cause__, ArgumentError | None):
             raise
         unsure = any(isinstance(value, float) for value in arguments.values())
@@ -141,6 +136,17 @@ def _unknown_field(error: ArgumentError) -> str | None:
     if isinstance(cause, AttributeError) and isinstance(cause.obj, Configuration):
         return cause.name
     return error.argument if cause is None else None  # it was read as config["field"]
+
+
+def _values_of_field(
+    cls: Callable[..., Any], field: str, arguments: Mapping[str, Any]
+) -> tuple[Any, ...]:
+    """Return the values that a field of a configuration may have, if its name is not a conventional one."""
+    conventional = conventional_values(arguments)
+    if field in sections_read(cls):
+        return (Section(conventional),)
+    texts, value = texts_compared(cls).get(field), value_by_name(field, conventional)
+    return (texts[0] if texts else GUESSES[0] if value is None else value,)
 
 
 def _hands_arguments_on(cls: Callable[..., Any]) -> bool:
@@ -459,15 +465,6 @@ def _type_hints(cls: Callable[..., Any]) -> dict[str, Any]:
     )
     found = (attempt(lambda it=it: get_type_hints(it, it.__globals__)) for it in alone)
     return {name: it for hints in found if isinstance(hints, dict) for name, it in hints.items()}
-
-
-def _unknown(holder: str, name: str) -> ArgumentError:
-    return ArgumentError(
-        name,
-        expected=f"a value for {holder}'s {name!r}",
-        received="no value, and the name is not a conventional one",
-        remedy=f"Give the value: {constructor_with(name)}.",
-    )
 
 
 def _configuration(hint: Any, conventional: Mapping[str, Any], settings: Mapping[str, Any]) -> Any:

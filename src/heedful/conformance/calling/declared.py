@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
+from heedful.conformance.calling.configuration import Configuration
 from heedful.conformance.calling.names import Names
 
 
@@ -11,7 +12,8 @@ def declared_number(module: nn.Module | None, names: Names) -> int | None:
     """Return the first positive integer that a module, a submodule or one of their configs has under a name."""
     for part in () if module is None else module.modules():
         for holder in (part, attribute_of(part, "config")):
-            for name in names:
+            unread = isinstance(holder, Configuration) and holder.names_read.isdisjoint(names)
+            for name in () if unread else names:
                 number = attribute_of(holder, name)
                 if isinstance(number, int) and not isinstance(number, bool) and number > 0:
                     return number

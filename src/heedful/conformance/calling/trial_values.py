@@ -121,7 +121,7 @@ def _parts(module: nn.Module, widths: Sequence[int]) -> list[int]:
 def _pyramid(module: nn.Module, grid: tuple[int, int]) -> list[Tensor]:
     """Return feature maps, each half as high and wide as the one before, for a module that lists their channels."""
     lists = (it for it in vars(module).values() if isinstance(it, list | tuple) and it)
-    channels = next((it for it in lists if all(type(C) is int for C in it)), ())
+    channels = next((it for it in lists if all(type(C) is int and C > 0 for C in it)), ())
     generator = torch.Generator().manual_seed(0)
     return [
         torch.randn(BATCH, C, *(math.ceil(side / 2**level) for side in grid), generator=generator)

@@ -68,7 +68,10 @@ def dropout_in_training(evidence: Evidence) -> Iterator[Finding | Fact]:
         of_tokens = any(it.tensor == "tokens" for it in dropouts)
         weighted = any(it.fused or it.softmax_step is not None for it in attentions)
         of_features = subject.convention.pooled or not weighted
-        yield _misplacement(first, misplaced, of_tokens=of_tokens, of_features=of_features)
+        in_part = all(_is_within_part(misplaced.step, it.scores_step) for it in attentions)
+        yield _misplacement(
+            first, misplaced, of_tokens=of_tokens, of_features=of_features, in_part=in_part
+        )
     misscaled = _misscaled(evidence, attentions, [dropout.step for dropout in dropouts])
     if misscaled is not None:
         yield misscaled
@@ -127,13 +130,25 @@ def _first_misplaced(dropouts: list[_Dropout]) -> _Dropout | None:
     return next(iter(misplaced), None)
 
 
+def _is_within_part(step: Step, scores: Step) -> bool:
+    """Check whether a step is made by a part of the module that makes the scores, as a block that projects."""
+    part, whole = step.module or "", scores.module or ""
+    return part.startswith(f"{whole}." if whole else "") and part != whole
+
+
 def _misplacement(
-    observation: Observation, dropout: _Dropout, *, of_tokens: bool, of_features: bool
+    observation: Observation,
+    dropout: _Dropout,
+    *,
+    of_tokens: bool,
+    of_features: bool,
+    in_part: bool,
 ) -> Finding:
     """Build the finding on dropout in a wrong place, in code that drops features of the tokens, too, or does not.
 
-    A pooled context is a vector of features, which may be dropped as those of any layer, and so is one without a
-    softmax, as a retention, and one of merged heads that no projection follows.
+    A block that projects may drop features, as any layer. A pooled context is a vector of features, which may be
+    dropped as those of any layer, and so is one without a softmax, as a retention, and one of merged heads that no
+    projection follows.
     """
     step, tensor = dropout
     value, steps = tensor_of(step), observation.trace.steps
@@ -141,7 +156,7 @@ def _misplacement(
     projected = any(is_projection(it) and step.index in ancestors(steps, it) for it in steps)
     merged = any(it.operation in MERGING for it in _views_behind(observation, step))
     of_features |= (of_tokens or merged) and not projected
-    unsure = tensor == "values" or (tensor == "context" and of_features)
+    unsure = tensor == "values" or in_part or (tensor == "context" and of_features)
     share = "some" if value is None else f"{int((value == 0).sum())} of {value.numel()}"
     B, T = observation.inputs.sizes
     return Finding(

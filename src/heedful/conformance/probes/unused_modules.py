@@ -1,4 +1,4 @@
-"""Probe: of two modules that are alike, the code does not call one twice and the other never."""
+"""Probe: of modules that are alike, the code does not call one in place of the others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from heedful.conformance.reporting.finding import Fact, Finding
 
 @probe("projection-unused")
 def unused_modules(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Search for a module that no step reads, while another one of the same kind and sizes is called twice."""
+    """Search for a module that no step reads, while another one of the same kind and sizes is called in its place."""
     module = evidence.subject.module
     if module is None:
         return
@@ -27,12 +27,12 @@ def unused_modules(evidence: Evidence) -> Iterator[Finding | Fact]:
     for path, idle in module.named_modules():
         if not path or _holds(path, read):
             continue
-        twin, line = _called_in_its_place(module, path, idle)
+        twin, line = _called_in_its_place(module, path, idle, read)
         if twin and _holds(twin, twice):
             yield Finding(
                 "projection-unused",
                 "bug" if any(it.dim() > 1 for it in idle.parameters()) else "suspicious",
-                f"Nothing calls {path}, and {twin}, which is like it, is called twice.",
+                f"Nothing calls {path}, and {twin}, which is like it, is called more than once.",
                 "",
                 line,
             )
@@ -45,22 +45,22 @@ def _holds(path: str, parts: set[str]) -> bool:
 
 
 def _called_in_its_place(
-    module: nn.Module, path: str, idle: nn.Module
+    module: nn.Module, path: str, idle: nn.Module, read: set[str]
 ) -> tuple[str, SourceLine | None]:
-    """Return the path of a sibling like an idle module that is called twice, and the call that should be of the other.
+    """Return the path of a sibling like an idle module that is called instead, and the call that should be of that.
 
-    It is the second call if the idle module is defined after its sibling, and the first one if it is defined before.
+    The sibling is called once for itself and once for each idle one, in the order in which they are defined.
     """
     parent, _, name = path.rpartition(".")
-    siblings = list(module.get_submodule(parent).named_children())
-    order = [sibling for sibling, _ in siblings]
-    for sibling, part in siblings:
-        if sibling == name or not _are_alike(part, idle):
-            continue
-        own = f"{parent}.{sibling}".strip(".")
-        lines = lines_calling(module, own)
-        if len(lines) == 2:
-            return own, lines[order.index(name) > order.index(sibling)]
+    children = module.get_submodule(parent).named_children()
+    alike = [sibling for sibling, part in children if _are_alike(part, idle)]
+    paths = {sibling: f"{parent}.{sibling}".strip(".") for sibling in alike}
+    called = [sibling for sibling in alike if _holds(paths[sibling], read)]
+    for sibling in called:
+        lines = lines_calling(module, paths[sibling])
+        meant = [it for it in alike if it == sibling or it not in called]
+        if 1 < len(lines) <= len(meant):
+            return paths[sibling], lines[min(meant.index(name), len(lines) - 1)]
     return "", None
 
 

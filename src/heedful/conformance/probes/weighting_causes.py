@@ -86,7 +86,8 @@ def describe_weak_fill(logits: Tensor, before: Tensor, weights: Tensor, keep: Te
     if not (weights[..., ~keep] > 0).any():
         return ""
     fill = padded.flatten()[0] + 0.0  # not −0
-    if (padded == fill).all() and fill > SUFFICIENT_FILL:
+    whole_rows = bool((logits == fill).all())  # queries that the mask hides, and no keys
+    if (padded == fill).all() and fill > SUFFICIENT_FILL and not whole_rows:
         return f"The scores of padded keys are set to {fill:.3g}, not to −∞."
     change = logits - before
     lowering = change[..., keep].mean() - change[..., ~keep].mean()

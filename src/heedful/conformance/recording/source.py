@@ -249,6 +249,30 @@ def fields_read(cls: Callable[..., object]) -> dict[str, list[str]]:
     return fields
 
 
+def sections_read(cls: Callable[..., object]) -> set[str]:
+    """Return the fields of a configuration that have fields themselves: "model" in `config.model["n_embd"]`."""
+    source = parsed(cls)
+    sections: set[str] = set()
+    for node in source.nodes if source is not None and inspect.isclass(cls) else ():
+        match node:
+            case (
+                ast.Attribute(value=holder) | ast.Subscript(value=holder, slice=ast.Constant(str()))
+            ):
+                match holder:
+                    case ast.Attribute(value=ast.Name(id=name), attr=field) if name != "self":
+                        sections.add(field)
+                    case (
+                        ast.Subscript(value=ast.Name(), slice=ast.Constant(value=str(field)))
+                        | ast.Attribute(value=ast.Attribute(attr="config" | "cfg"), attr=field)
+                    ):
+                        sections.add(field)
+                    case _:
+                        pass
+            case _:
+                pass
+    return sections
+
+
 def _mangled(owner: str, name: str) -> str:
     """Return the name of a variable within a class as Python keeps it: `__config` is private to the class."""
     private = name.startswith("__") and not name.endswith("__")
