@@ -22,6 +22,7 @@ from heedful.conformance.calling.chunks import CacheMaker, CacheUse, cache_tenso
 from heedful.conformance.calling.documentation import documented_arguments
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.resizing import Resized
+from heedful.conformance.calling.rotary_tables import PositionTable
 from heedful.conformance.calling.target import is_from_transformers
 from heedful.conformance.recording.dataflow import is_projection
 from heedful.conformance.recording.differences import differing_entries
@@ -60,6 +61,9 @@ def find_cache(caller: Caller, make_cache: CacheMaker | None) -> CacheWithMaker 
         with torch.no_grad():
             first_chunk_runs = _runs(caller, use, make, inputs, (2,))
             all_chunks_run = _runs(caller, use, make, inputs, (2, 1, 1))
+            whole = _of_whole_tables(caller, use)
+            if first_chunk_runs and not all_chunks_run and whole != use:
+                use, all_chunks_run = whole, _runs(caller, whole, make, inputs, (2, 1, 1))
         if all_chunks_run:
             return _with_whole_tables(caller, use, make, inputs), make
         if first_chunk_runs and broken is None:
@@ -105,6 +109,8 @@ def _candidates(caller: Caller, make_cache: CacheMaker | None) -> Iterator[Cache
             yield CacheUse("object", argument, capacity=True), maker
         yield CacheUse("grown", argument), None
         yield CacheUse("object", argument), lambda batch, capacity: {}
+        for made in () if module is None or make_cache else _pair_makers(module, caller.dtype):
+            yield CacheUse("object", argument), lambda batch, _, made=made: [*made(batch, 0)]
     pair = next((pair for pair in names.CACHE_PAIRS if set(pair) <= set(parameters)), None)
     if pair is not None and module is not None:
         for maker in [make_cache] if make_cache else _pair_makers(module, caller.dtype):
@@ -130,19 +136,27 @@ def _with_masks(caller: Caller, candidates: Iterator[CacheWithMaker]) -> Iterato
 def _with_whole_tables(
     caller: Caller, use: CacheUse, make_cache: CacheMaker | None, inputs: Inputs
 ) -> CacheUse:
-    """Return a use that hands on the tables of an example for all tokens so far, if only then the outputs are right.
-
-    A target that keeps keys without their positions adds those of all keys in each call.
-    """
-    constants = caller.convention.constants.items()
-    tables = tuple(name for name, it in constants if name not in use.whole and _is_table(it))
-    whole = replace(use, whole=(*use.whole, *tables))
-    is_whole = tables and not _agrees(caller, use, make_cache, inputs)
+    """Return a use that hands on the tables for all tokens so far, if only then the outputs are right."""
+    whole = _of_whole_tables(caller, use)
+    is_whole = whole != use and not _agrees(caller, use, make_cache, inputs)
     return whole if is_whole and _agrees(caller, whole, make_cache, inputs) else use
 
 
+def _of_whole_tables(caller: Caller, use: CacheUse) -> CacheUse:
+    """Return a use that hands on the tables for all tokens so far.
+
+    A target that keeps keys without their positions adds those of all keys in each call, and another one takes the
+    rows of the call's own tokens itself.
+    """
+    constants = caller.convention.constants.items()
+    tables = (name for name, it in constants if name not in use.whole and _is_table(it))
+    return replace(use, whole=(*use.whole, *tables))
+
+
 def _is_table(constant: object) -> bool:
-    """Check whether an argument of an example holds numbers for each of the tokens."""
+    """Check whether an argument holds numbers for each of the tokens."""
+    if isinstance(constant, PositionTable):
+        return True
     if not isinstance(constant, Resized) or constant.is_mask_of_keys:
         return False
     tensors = (leaf for _, leaf in leaves_of(constant.value) if isinstance(leaf, Tensor))

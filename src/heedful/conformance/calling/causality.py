@@ -31,7 +31,7 @@ def mask_by_caller(target: Target, causal: bool | None) -> VisibleKeys | None:
     """Return the keys that each query may see, if the target leaves its causal mask to the caller; otherwise None.
 
     These are the layers of torch.nn, if they should be causal; transformers' attentions, whose models make the mask;
-    and targets that require a mask and take a start position.
+    and targets that take a mask and a start position, and make no mask themselves.
     """
     module, parameters = target.module, target.parameters
     if causal and is_from_torch(module):
@@ -41,9 +41,12 @@ def mask_by_caller(target: Target, causal: bool | None) -> VisibleKeys | None:
             return None
         configured = getattr(getattr(module, "config", None), "sliding_window", None)
         return causal_window(getattr(module, "sliding_window", configured) or None)
-    required = any("mask" in name and it.default is it.empty for name, it in parameters.items())
+    masks = {name: it.default is it.empty for name, it in parameters.items() if "mask" in name}
     starts = any(name in parameters for name in names.START_POSITIONS)
-    return causal_window() if required and starts else None
+    left = any(masks.values()) or (
+        masks and causal is not False and not speaks_of_causality(target)
+    )
+    return causal_window() if left and starts else None
 
 
 def causal_window(window: int | None = None) -> VisibleKeys:

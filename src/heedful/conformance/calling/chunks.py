@@ -40,7 +40,7 @@ class CacheUse:
         capacity: Whether it has slots beyond those in use.
         position: The name of an argument that takes the number of tokens in the cache; "" if none does.
         counters: The attributes of the cache in which the caller counts the tokens.
-        whole: The arguments of an example that each call gets for all tokens so far, not for its own alone.
+        whole: The arguments that each call gets for all tokens so far, not for its own alone.
     """
 
     kind: str
@@ -130,14 +130,15 @@ def _chunk_arguments(caller: Caller, use: CacheUse, chunk: Inputs, start: int) -
     (B, T), dtype, convention = chunk.sizes, caller.dtype, caller.convention
     arguments = convention.arguments(chunk, dtype)
     for name, constant in convention.constants.items():
-        if start and isinstance(constant, Resized) and name in use.whole:
+        if start and isinstance(constant, Resized | PositionTable) and name in use.whole:
             arguments[name] = constant(B, start + T, dtype)
         elif start and isinstance(constant, Resized | PositionTable):
             arguments[name] = constant.part(B, start, start + T, dtype)
     mask = caller.attention_mask
     if convention.visible_keys is not None and mask is not None:
         visible = convention.visible_keys(T, start + T)[None]
-        arguments[mask.name] = mask_tensor(mask, visible, B, dtype)
+        if T > 1 or not visible.all() or mask.name in caller.target.required:
+            arguments[mask.name] = mask_tensor(mask, visible, B, dtype)
     for name in caller.parameters:
         if name in names.START_POSITIONS:
             arguments[name] = start

@@ -103,6 +103,9 @@ def find_convention(target: Target, causal: bool | None) -> tuple[CallingConvent
     bug = proof_of_bug(failures)
     if bug is not None:
         raise TargetError(target.name) from bug
+    caller = _of_one_sequence(target, failures, limit)
+    if caller is not None:
+        return _completed(caller)
     raise not_callable(target, failures)
 
 
@@ -133,6 +136,28 @@ def _of_fixed_length(target: Target, failures: list[FailedCall], limit: TimeLimi
     if caller is None or mixes_sequences(caller, caller.draw(*(caller.fixed_sizes or TRIAL_SIZES))):
         return None
     return caller
+
+
+def _of_one_sequence(target: Target, failures: list[FailedCall], limit: TimeLimit) -> Caller | None:
+    """Return the first caller that works with one sequence, after several did not fit something; None if none does.
+
+    Raises:
+        TargetError: The target declares an axis for sequences, so that its own code is to blame.
+    """
+    several = TRIAL_SIZES[0]
+    for failure in list(failures):
+        convention, dtype = failure.caller.convention, failure.caller.dtype
+        B, T = failure.caller.fixed_sizes or TRIAL_SIZES
+        unequal = unequal_sizes(failure.error) or ()
+        if convention.guessed or several != B or several not in unequal or dtype != torch.float64:
+            continue
+        one = [replace(convention, fixed_sizes=(1, T))]
+        caller = first_that_works(target, one, failures, limit)
+        if caller is not None and likely_layouts(target.callee).declared:
+            raise TargetError(target.name) from failure.error
+        if caller is not None:
+            return caller
+    return None
 
 
 def _given_what_is_asked_for(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -29,8 +29,20 @@ UNDECIDED = (1e-3, 0.999)
 def weights_without_effect(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Differentiate the output by the scores of each softmax. It must depend on those that a product reads.
 
-    A sum of weights times a sum of values, as of two subscripts in place of one in an einsum, does not.
+    A sum of weights times a sum of values, as of two subscripts in place of one in an einsum, does not, and neither
+    does a product that reads the scores themselves.
     """
+    product = _product_of_scores(evidence)
+    if product is not None:
+        yield Finding(
+            "attention-ignored",
+            "bug",
+            "This product reads the scores before the softmax, and no product reads the weights that it makes of them.",
+            "",
+            SourceLine.of(product),
+            "Multiply the values by the softmax of the scores.",
+        )
+        return
     if evidence.subject.dtype != torch.float64:
         return
     point = DifferentiationPoint.of(evidence)
@@ -81,17 +93,37 @@ class _Softmaxes(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+def _product_of_scores(evidence: Evidence) -> Step | None:
+    """Return a product that reads the scores which a softmax reads too, if no step but views reads its weights."""
+    steps = evidence.baseline.trace.steps
+    for softmax in (step for step in steps if step.operation in SOFTMAXES):
+        scores = softmax.inputs[0].step if softmax.inputs else None
+        if scores is None or any(
+            it.operation not in VIEWS for it in _readers(steps, softmax.index)
+        ):
+            continue
+        readers = (it for it in _readers(steps, scores) if it.operation in PRODUCTS)
+        product = next((it for it in readers if it.index > softmax.index), None)
+        if product is not None:
+            return product
+    return None
+
+
 def _product_reading(evidence: Evidence, softmax: Step) -> Step | None:
     """Return the first product that reads the weights of a softmax, of which some are undecided; None without one."""
-    weights, steps = softmax.value, evidence.baseline.trace.steps
+    weights = softmax.value
     least, most = UNDECIDED
     if not isinstance(weights, Tensor) or not ((weights > least) & (weights < most)).any():
         return None
-    passed = {softmax.index}
-    for step in steps[softmax.index + 1 :]:
+    readers = _readers(evidence.baseline.trace.steps, softmax.index)
+    return next((step for step in readers if step.operation in PRODUCTS), None)
+
+
+def _readers(steps: Sequence[Step], index: int) -> Iterator[Step]:
+    """Yield the steps that read the result of a step, a view of it, or what dropout leaves of it, in order."""
+    passed = {index}
+    for step in steps[index + 1 :]:
         if any(source.step in passed for source in step.inputs):
-            if step.operation in PRODUCTS:
-                return step
+            yield step
             if step.operation in (*VIEWS, "dropout"):
                 passed.add(step.index)
-    return None
