@@ -38,7 +38,7 @@ from heedful.conformance.calling.globals import global_tensor_sizes
 from heedful.conformance.calling.influence import mixes_sequences
 from heedful.conformance.calling.isolation import within
 from heedful.conformance.calling.layouts import likely_layouts
-from heedful.conformance.calling.omitted_arguments import omitted_argument
+from heedful.conformance.calling.omitted_arguments import omitted_argument, unbound_by_default
 from heedful.conformance.calling.one_query import with_one_query
 from heedful.conformance.calling.other_axes import with_axes_by_behavior
 from heedful.conformance.calling.pixel_masks import with_pixel_masks
@@ -100,7 +100,7 @@ def find_convention(target: Target, causal: bool | None) -> tuple[CallingConvent
         return _completed(caller)
     if limit.left() < 0:  # what was not tried might have worked
         raise not_callable(target, failures)
-    bug = proof_of_bug(failures)
+    bug = proof_of_bug(failures) or unbound_by_default(target, failures)
     if bug is not None:
         raise TargetError(target.name) from bug
     caller = _of_one_sequence(target, failures, limit)

@@ -8,7 +8,11 @@ from collections.abc import Collection, Iterator, Sequence
 
 from torch import Tensor
 
-from heedful.conformance.calling.exceptions import describe_exception, own_frames
+from heedful.conformance.calling.exceptions import (
+    describe_exception,
+    own_frames,
+    raising_frame,
+)
 from heedful.conformance.calling.failures import FailedCall, is_refusal, refusing_tests
 from heedful.conformance.calling.target import Target
 from heedful.conformance.recording.assignments import variables_read
@@ -16,6 +20,8 @@ from heedful.conformance.recording.source import names_in, nodes_of
 
 # What an exception says of None, or of an empty tensor.
 OF_NOTHING: re.Pattern[str] = re.compile(r"NoneType|\(\d+x0 and|of size 0\b|size: \[0\]")
+
+UNBOUND: re.Pattern[str] = re.compile(r"UnboundLocalError: .*variable '(\w+)'")
 
 
 def omitted_argument(target: Target, failures: Sequence[FailedCall]) -> str | None:
@@ -27,6 +33,38 @@ def omitted_argument(target: Target, failures: Sequence[FailedCall]) -> str | No
         if name is not None:
             return name
     return None
+
+
+def unbound_by_default(target: Target, failures: Sequence[FailedCall]) -> BaseException | None:
+    """Return an error about a variable that `forward` assigns only if an argument differs from its default.
+
+    The target's own defaults then lead to a line that cannot run. None without such an error.
+    """
+    forward = getattr(target.forward, "__code__", None)
+    for failure in failures:
+        said = UNBOUND.search(describe_exception(failure.error))
+        frame = raising_frame(failure.error)
+        if said is None or frame is None or frame.f_code is not forward:
+            continue
+        convention = failure.caller.convention
+        given = {*convention.names, *convention.constants}
+        conditions = [
+            names_in(it for it in ast.walk(node.test) if isinstance(it, ast.expr))
+            for node in nodes_of(target.forward)
+            if isinstance(node, ast.If) and _assigns(node.body, said[1]) and not node.orelse
+        ]
+        left_out = target.parameters.keys() - {*target.required} - given
+        if conditions and not convention.guessed and all(it <= left_out for it in conditions):
+            return failure.error
+    return None
+
+
+def _assigns(body: Sequence[ast.stmt], name: str) -> bool:
+    """Check whether statements assign a variable."""
+    nodes = (node for statement in body for node in ast.walk(statement))
+    return any(
+        isinstance(it, ast.Name) and it.id == name and isinstance(it.ctx, ast.Store) for it in nodes
+    )
 
 
 def optional_arguments(target: Target) -> set[str]:

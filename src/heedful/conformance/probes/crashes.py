@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
 
+from heedful.conformance.calling import names
 from heedful.conformance.calling.exceptions import attempt, describe_exception, raising_line
 from heedful.conformance.calling.failures import is_refusal
 from heedful.conformance.calling.omitted_arguments import (
@@ -20,6 +22,9 @@ from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.reporting.finding import Fact, Finding
+
+OF_DTYPE: re.Pattern[str] = re.compile(r"bool tensor|not implemented for '(Bool|Float|Double)'")
+"""What an exception says about a dtype that an operation does not take."""
 
 
 @probe("crashes")
@@ -50,6 +55,27 @@ def crashes(evidence: Evidence) -> Iterator[Finding | Fact]:
                 raising_line(error),
             )
             return
+    yield from _crashes_with_lengths(evidence)
+
+
+def _crashes_with_lengths(evidence: Evidence) -> Iterator[Finding]:
+    """Give the number of real tokens of each sequence to an argument that is named after it.
+
+    An operation that its dtype does not allow is the target's own, whose mask is made of the lengths.
+    """
+    subject, (B, T) = evidence.subject, evidence.inputs.sizes
+    optional = optional_arguments(subject.target) - subject.arguments(evidence.inputs).keys()
+    for name in (it for it in sorted(optional) if it.endswith(names.VALID_LENGTHS)):
+        given = {**subject.arguments(evidence.inputs), name: torch.full((B,), T)}
+        error = attempt(lambda given=given: subject.call(given, evidence.inputs))
+        if isinstance(error, RuntimeError) and OF_DTYPE.search(str(error)):
+            yield Finding(
+                "crashes",
+                "bug",
+                f"With {name}, the number of tokens of each sequence, the target raises {describe_exception(error)}",
+                f"B = {B}, T = {T}",
+                raising_line(error),
+            )
 
 
 def _omitted(evidence: Evidence) -> set[str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.latents import values_are_keys
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.probes.projection_names import own_name, role_of
 from heedful.conformance.recording.assignments import variables_read
 from heedful.conformance.recording.dataflow import (
     PRODUCTS,
@@ -42,6 +44,34 @@ def key_value_roles(evidence: Evidence) -> Iterator[Finding | Fact]:
         if finding is not None:
             yield finding
             return
+    exchanged = _exchanged_arguments(evidence)
+    if exchanged is not None:
+        yield exchanged
+
+
+def _exchanged_arguments(evidence: Evidence) -> Finding | None:
+    """Return a finding if the layer of queries gets the argument for keys, and that of keys the one for queries."""
+    steps = evidence.baseline.trace.steps
+    given: dict[tuple[str, str], Step] = {}
+    for step in (it for it in steps if is_projection(it)):
+        parameters = (own_name(it) for it in parameter_names([step]))
+        read = (behind_views(steps, it) for it in step.inputs)
+        arguments = (it for it in read if it.kind == "input")
+        for parameter, argument in product(parameters, arguments):
+            given[role_of(parameter) or "", role_of(argument.name) or ""] = step
+    of_queries, of_keys = given.get(("query", "key")), given.get(("key", "query"))
+    right = ("query", "query") in given or ("key", "key") in given
+    if of_queries is None or of_keys is None or right:
+        return None
+    return Finding(
+        "keys-values-swapped",
+        "bug",
+        "The layer of queries gets the argument for keys, and that of keys the argument for queries: the output has a "
+        "row for each key.",
+        "",
+        SourceLine.of(of_keys),
+        "Project the queries by the layer that is named after them, and the keys by theirs.",
+    )
 
 
 def _swapped(evidence: Evidence, attention: RecordedAttention) -> Finding | None:

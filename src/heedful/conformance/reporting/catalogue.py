@@ -257,7 +257,7 @@ _WEIGHTS = (
     CatalogueEntry(
         "keys-values-swapped",
         "bug",
-        "The queries are multiplied by the values, or the weights by the keys.",
+        "The queries are multiplied by the values, or the weights by the keys; or queries and keys swap their layers.",
         "The names of the parameters show it: for example, the queries are multiplied by the result of W_value.",
         "scores = query @ key.transpose(-2, -1); context = weights @ value",
     ),
