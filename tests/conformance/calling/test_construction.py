@@ -11,8 +11,10 @@ from torch import nn
 
 from conformance.calling.attentions import Projected, attend
 from heedful import check
+from heedful.conformance.calling import names
 from heedful.conformance.calling.construction import instantiate
 from heedful.conformance.calling.conventional import similar_name
+from heedful.conformance.calling.declared import declared_number
 from heedful.conformance.calling.subject import find_subject
 from heedful.errors import ArgumentError
 from heedful.textbook import multi_head
@@ -300,3 +302,43 @@ def test_stars_of_a_constructor_are_no_configuration():
     arguments = {"embed_dim": 32, "num_heads": 4, "batch_first": True}
     assert instantiate(HandsOn, arguments).batch_first is True
     assert find_subject(HandsOn, arguments=arguments).layout == "(B, T, C)"
+
+
+class OfSections(Projected):
+    def __init__(self, config):
+        super().__init__(config.model["token_width"])
+        self.dropout = nn.Dropout(config.model.attention_dropout_rate)
+
+
+class OfParts(nn.Module):
+    """Hands its configuration on to a part, which reads a field of a telling name."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.part = OfRates(config)
+
+    def forward(self, x):
+        return self.part(x)
+
+
+class OfRates(Projected):
+    def __init__(self, config):
+        super().__init__(config.hidden_size)
+        self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
+
+
+def test_a_configuration_has_sections_and_fields_of_telling_names():
+    assert find_subject(OfSections).module.dropout.p <= 1  # pyright: ignore
+    assert find_subject(OfParts).module.part.dropout.p == 0.25  # pyright: ignore
+
+
+class KeepsItsConfiguration(Projected):
+    def __init__(self, config):
+        super().__init__(config.hidden_size)
+        self.config = config
+
+
+def test_a_window_that_nothing_reads_is_not_declared():
+    module = find_subject(KeepsItsConfiguration).module
+    assert declared_number(module, names.WINDOWS) is None
+    assert declared_number(module, names.WIDTHS) == 24

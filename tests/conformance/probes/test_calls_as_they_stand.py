@@ -1,9 +1,11 @@
 """Calls and constructors of attention classes that were checked as strangers had written them, in our own words."""
 
+import pytest
 from attentions_with_caches import written
 from gapped_attention import bugs_in, self_attention
 
 from heedful import check
+from heedful.errors import ArgumentError
 
 OTHER_VALUES = """import torch
 from torch import nn
@@ -221,3 +223,64 @@ def test_a_comma_in_an_annotation_makes_an_argument_that_nothing_reads(tmp_path)
     source = self_attention("pass").replace("self, x)", "self, x: torch, tensor)")
     assert "def forward" in bugs_in(tmp_path, source)["crashes"]
     assert not bugs_in(tmp_path, source.replace("torch, tensor", "torch.Tensor"))
+
+
+OF_ONE_SEQUENCE = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, dim, heads=4):
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.null_key = nn.Parameter(torch.randn(1, 1, dim))
+
+    def forward(self, x):
+        \"\"\"x: (batch, tokens, features)\"\"\"
+        q, k, v = self.qkv(x).chunk(3, -1)
+        k, v = (torch.cat((self.null_key, it), 1) for it in (k, v))
+        weights = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)
+        return weights @ v
+"""
+
+
+def test_what_fits_one_sequence_alone_is_a_bug_where_an_axis_of_sequences_is_declared(tmp_path):
+    bugs = bugs_in(tmp_path, OF_ONE_SEQUENCE)
+    assert [*bugs] == ["crashes"]
+    assert "null_key" in bugs["crashes"]
+
+
+UNBOUND = (
+    "if causal:\n            hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)\n"
+)
+
+
+def test_a_variable_that_the_defaults_leave_unbound_is_a_bug(tmp_path):
+    used = "        scores = scores.masked_fill(hidden, -torch.inf)"
+    source = self_attention(UNBOUND + used).replace("self, x)", "self, x, causal=False)")
+    assert [*bugs_in(tmp_path, source)] == ["undefined-or-global-name"]
+    within = source.replace("        scores = scores.m", "            scores = scores.m")
+    assert not bugs_in(tmp_path, within)
+
+
+OF_LENGTHS = """if memory_lengths is not None:
+            seen = torch.arange(scores.shape[-1]) < memory_lengths[:, None, None, None]
+            scores = scores.masked_fill(HIDDEN, -torch.inf)"""
+
+
+def test_lengths_make_a_mask_by_operations_that_its_dtype_has(tmp_path):
+    source = self_attention(OF_LENGTHS).replace("self, x)", "self, x, memory_lengths=None)")
+    bugs = bugs_in(tmp_path, source.replace("HIDDEN", "(1 - seen).bool()"))
+    assert [*bugs] == ["crashes"]
+    assert "1 - seen" in bugs["crashes"]
+    assert not bugs_in(tmp_path, source.replace("HIDDEN", "~seen"))
+
+
+def test_a_list_of_numbers_below_zero_is_no_list_of_channels(tmp_path):
+    source = self_attention("pass", made="self.limits = [-5, 5]")
+    source = source.replace("self, x)", "self, graph)").replace(
+        "self.qkv(x)", "self.qkv(graph.nodes())"
+    )
+    with written(tmp_path, source) as target, pytest.raises(ArgumentError, match="graph"):
+        check(target)

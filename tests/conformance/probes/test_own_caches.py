@@ -92,3 +92,76 @@ def test_a_number_that_counts_no_tokens_is_no_position(tmp_path):
     with written(tmp_path, source) as target:
         report = check(target, causal=True)
     assert "mask-unused" not in {bug.name for bug in report.bugs}
+
+
+CALLER_MASKS = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, dim, n_heads=4):
+        super().__init__()
+        self.n_heads = n_heads
+        self.wq, self.wk, self.wv, self.wo = (nn.Linear(dim, dim) for _ in range(4))
+        self.k_cache = self.v_cache = None
+
+    def forward(self, x, freqs_cis, mask=None, start_pos=0):
+        q, k, v = (w(x).unflatten(-1, (self.n_heads, -1)) for w in (self.wq, self.wk, self.wv))
+        turns = freqs_cis[start_pos : start_pos + x.shape[1], None]
+        q, k = (turned(it, turns) for it in (q, k))
+        if KEPT:
+            if start_pos > 0 and self.k_cache is not None:
+                k = torch.cat((self.k_cache, k), 1)
+                v = torch.cat((self.v_cache, v), 1)
+            self.k_cache, self.v_cache = k, v
+        scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * q.shape[-1] ** -0.5
+        if mask is not None:
+            scores = scores + mask
+        context = torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v)
+        return self.wo(context.flatten(2))
+
+
+def turned(x, turns):
+    pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
+    return torch.view_as_real(pairs * turns).flatten(-2).type_as(x)
+"""
+
+
+@pytest.mark.parametrize(("kept", "names"), [("True", []), ("start_pos > 0", ["cache-mismatch"])])
+def test_a_cache_keeps_the_prompt_though_the_caller_masks_and_hands_on_whole_tables(
+    tmp_path, kept, names
+):
+    with written(tmp_path, CALLER_MASKS.replace("KEPT", kept)) as target:
+        report = check(target)
+    assert any(it.name == "cache" and "start_pos" in it.value for it in report.facts)
+    assert [it.name for it in report.bugs] == names
+
+
+LISTED = """import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, d_model=24, n_heads=4):
+        super().__init__()
+        self.n_heads, self.head_dim = n_heads, d_model // n_heads
+        self.qkv, self.out = nn.Linear(d_model, 3 * d_model), nn.Linear(d_model, d_model)
+
+    def forward(self, x, kv_cache=None):
+        parts = self.qkv(x).unflatten(-1, (3, self.n_heads, self.head_dim))
+        q, k, v = parts.permute(2, 0, 3, 1, 4)
+        if kv_cache is not None:
+            k, v = torch.cat((kv_cache[0], k), 2), torch.cat((kv_cache[1], v), 2)
+            kv_cache[:] = [k, v]
+        Tq, Tk = q.shape[2], k.shape[2]
+        seen = torch.ones(Tq, Tk, dtype=torch.bool).tril(PAST)
+        context = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+        return self.out(context.transpose(1, 2).flatten(2))
+"""
+
+
+@pytest.mark.parametrize(("past", "names"), [("Tk - Tq", []), ("0", ["causal-alignment"])])
+def test_a_cache_may_be_a_list_of_keys_and_values_that_the_target_replaces(tmp_path, past, names):
+    with written(tmp_path, LISTED.replace("PAST", past)) as target:
+        assert [it.name for it in check(target).bugs] == names

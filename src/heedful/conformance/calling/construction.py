@@ -368,6 +368,8 @@ def _values(
         ):
             fields = (*read.get(name, ()), *read.get("config", ()))
             guessed = {field: value_by_name(field, conventional) for field in fields}
+            sections = sections_read(cls) & {*fields} - conventional.keys()
+            guessed |= {field: Section(conventional) for field in sections}
             known = {field: it for field, it in guessed.items() if it is not None}
             values[name] = _configuration(hints.get(name), {**known, **conventional}, settings)
         else:

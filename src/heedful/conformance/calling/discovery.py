@@ -65,6 +65,9 @@ MISSHAPEN: re.Pattern[str] = re.compile(
     r"shapes? .*cannot be multiplied|[Tt]he size of tensor|invalid for input of size|to unpack|Dimension out of range|"
     r"object has no attribute|[Ee]xpected size|not callable|not subscriptable|number of dimensions|not sufficient"
 )
+UNEQUAL: re.Pattern[str] = re.compile(
+    r"(?:size of tensor a \(|Expected size )(\d+)\D+(\d+)"  # of a sum and of a concatenation
+)
 MAX_ASKED = 3  # optional arguments that failed calls may ask for
 ENOUGH = 4  # calls that fail alike with different masks
 LESS_EXACT = (torch.float32, torch.complex64, torch.bfloat16, torch.float16)
@@ -148,7 +151,8 @@ def _of_one_sequence(target: Target, failures: list[FailedCall], limit: TimeLimi
     for failure in list(failures):
         convention, dtype = failure.caller.convention, failure.caller.dtype
         B, T = failure.caller.fixed_sizes or TRIAL_SIZES
-        unequal = unequal_sizes(failure.error) or ()
+        said = UNEQUAL.search(describe_exception(failure.error))
+        unequal = () if said is None else tuple(map(int, said.groups()))
         if convention.guessed or several != B or several not in unequal or dtype != torch.float64:
             continue
         one = [replace(convention, fixed_sizes=(1, T))]
