@@ -284,3 +284,8 @@ def test_a_list_of_numbers_below_zero_is_no_list_of_channels(tmp_path):
     )
     with written(tmp_path, source) as target, pytest.raises(ArgumentError, match="graph"):
         check(target)
+
+
+def test_a_number_of_axes_may_be_a_width(tmp_path):
+    source = self_attention("pass", made="assert dim % heads == 0").replace("dim", "n_dims")
+    assert not bugs_in(tmp_path, source)

@@ -159,3 +159,40 @@ class Attention(nn.Module):
 
 def test_queries_that_are_hidden_as_a_whole_are_no_weak_fill(tmp_path):
     assert not bugs_in(tmp_path, TWO_MASKS)
+
+
+BLOCK = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, dim, heads=4):
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(dim), nn.LayerNorm(dim)
+        self.attention = nn.MultiheadAttention(dim, heads, batch_first=True)
+        self.mlp = nn.Sequential(nn.Linear(dim, 2 * dim), nn.GELU(), nn.Linear(2 * dim, dim))
+
+    def forward(self, x):
+        residual = x
+        x = self.norm1(x)
+        attended, _ = self.attention(x, x, x)
+        x = FIRST + attended
+        return SECOND
+"""
+PLAIN, NORMED = "x + self.mlp(self.norm2(x))", "self.norm2(x + self.mlp(x))"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "names"),
+    [
+        ("x", PLAIN, ["context-wrong"]),  # only the second connection adds what its norm is given
+        ("residual", PLAIN, []),
+        ("x", NORMED, []),  # no connection adds it
+    ],
+)
+def test_one_residual_connection_adds_the_norm_and_another_what_its_norm_is_given(
+    tmp_path, first, second, names
+):
+    bugs = bugs_in(tmp_path, BLOCK.replace("FIRST", first).replace("SECOND", second))
+    assert [*bugs] == names
+    assert all("x + attended" in line for line in bugs.values())

@@ -232,6 +232,9 @@ def _alternatives(
     if tables and NO_TENSOR.search(message):
         shape = conventional[names.VOCABULARY_SIZES[0]], conventional[names.WIDTHS[0]]
         yield {**values, **{name: torch.randn(shape) for name in tables}}
+    axes = [it for it in values if it in names.PIXEL_AXES and it not in arguments]
+    if axes:  # a width rather than a number of axes
+        yield {**values, **dict.fromkeys(axes, conventional[names.WIDTHS[0]])}
     configured = [it for it in values if isinstance(values[it], Configuration)]
     if configured and Configuration.__name__ in message:  # used as a number
         yield {**values, **dict.fromkeys(configured, conventional[names.WIDTHS[0]])}

@@ -225,9 +225,10 @@ _WEIGHTS = (
     CatalogueEntry(
         "context-wrong",
         "bug",
-        "The weights are right, but what they multiply is not: the values are changed on their way.",
+        "The weights are right, but what they multiply is not, or what their context is added to.",
         "The values that meet the weights are compared with those that were projected: they are scaled, or normalized "
-        "in place of the queries or keys.",
+        "in place of the queries or keys. One residual connection of a block adds what a norm has made of the block's "
+        "input, and another one adds what its norm is given.",
         "Multiply the weights by the projected values as they are. The scale belongs to the scores.",
     ),
     CatalogueEntry(
@@ -235,7 +236,8 @@ _WEIGHTS = (
         "bug",
         "The output does not depend on the attention: it is a constant, the input, or computed from each token alone.",
         "Each token is changed in turn, and no other token's output changes; or the derivative of the output by the "
-        "scores is 0; or the code never reads an attention that a module's constructor takes and keeps.",
+        "scores is 0; or a product reads the scores in place of their softmax; or the code never reads an attention "
+        "that a module's constructor takes and keeps.",
         "Return what was computed from the context: self.out_proj(context).",
     ),
     CatalogueEntry(
@@ -269,8 +271,8 @@ _HEADS = (
         "bug",
         "view(B, H, T, D) splits (B, T, H·D) into heads without a transpose, so that the rows of a head mix tokens.",
         "Changing one token changes the queries, keys or values of other tokens, or a view names the axes of a tensor "
-        "in another order than the tensor has them. It is suspicious if tokens are split before they are projected: "
-        "all heads share one small matrix then.",
+        "in another order than the tensor has them; or no number of heads changes the output. It is suspicious if "
+        "tokens are split before they are projected: all heads share one small matrix then.",
         "x.view(B, T, H, D).transpose(1, 2)",
     ),
     CatalogueEntry(
