@@ -107,7 +107,7 @@ class Settings:
 class OfSettings(Projected):
     def __init__(self, settings):
         super().__init__(settings.width_of_model)
-        self.heads = settings.n_head_total
+        self.count = settings.n_head_total
         self.fancy = settings.use_fancy
 
 

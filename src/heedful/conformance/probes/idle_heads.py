@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from torch import Tensor, nn
 
 from heedful.conformance.calling import names
+from heedful.conformance.calling.construction import single_heads
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.probes.head_merge import head_merge
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import VIEWS, steps_from_projection
 from heedful.conformance.recording.source import SourceLine
@@ -20,12 +22,17 @@ from heedful.conformance.reporting.finding import Fact, Finding
 def idle_heads(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Change the number of heads of a module whose attention has one. The output must change, or the call fail."""
     module, B = evidence.subject.module, evidence.inputs.sizes[0]
+    if any(isinstance(it, Finding) for it in head_merge.ask(evidence)):
+        return  # heads that are merged although nothing has split them
     for path, part in () if module is None else module.named_modules():
         attentions = [it for it in evidence.attentions if it.scores_step.module == path]
         several = [number for name, number in _numbers(part) if name in names.HEADS and number > 1]
         if not attentions or not several or any(len(it.query) != B for it in attentions):
             continue
-        if len(attentions) > 1 or _has_effect(evidence, path, part):
+        alone = single_heads(
+            type(part), {}
+        )  # what has one head by default may have no other number
+        if len(attentions) > 1 or alone or _has_effect(evidence, path, part):
             continue
         yield Finding(
             "heads-mixed-split",
