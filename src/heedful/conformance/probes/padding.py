@@ -46,7 +46,8 @@ LEFT_PADDING: re.Pattern[str] = re.compile(
 )
 FILL: re.Pattern[str] = re.compile(r"mask|fill|where|inf|pad|e\+?\d|bias")
 """What a line contains that hides scores, if only by too small a number."""
-CONVOLUTIONS: tuple[str, ...] = ("conv1d", "conv2d", "unfold")
+CONVOLUTIONS: tuple[str, ...] = ("conv1d", "conv2d")
+MIXING: tuple[str, ...] = (*CONVOLUTIONS, "unfold")
 
 
 class _Change(NamedTuple):
@@ -336,10 +337,11 @@ def _report(
         )
     if name == "padding-leak" and not reason and (pooling := pooling_line(evidence, subject, keep)):
         reason, line = "Padded tokens are pooled with the real ones.", pooling
-    mixing = next((step for step in padded.trace if step.operation in CONVOLUTIONS), None)
+    mixing = next((step for step in padded.trace if step.operation in MIXING), None)
     if name == "padding-leak" and mixing is not None:
         hidden = _is_hidden_from_attentions(evidence, padded, keep)
-        if hidden or not _attends_between_tokens(padded, keep):
+        of_strides = mixing.operation in CONVOLUTIONS and not _attends_between_tokens(padded, keep)
+        if hidden or of_strides:
             unsure, line = True, SourceLine.of(mixing)
             hiding = "Each attention hides the padding, but a" if hidden else "A"
             reason = f"{hiding} convolution mixes padding with real tokens."
