@@ -41,12 +41,11 @@ def mask_by_caller(target: Target, causal: bool | None) -> VisibleKeys | None:
             return None
         configured = getattr(getattr(module, "config", None), "sliding_window", None)
         return causal_window(getattr(module, "sliding_window", configured) or None)
-    masks = {name: it.default is it.empty for name, it in parameters.items() if "mask" in name}
-    starts = any(name in parameters for name in names.START_POSITIONS)
-    left = any(masks.values()) or (
-        masks and causal is not False and not speaks_of_causality(target)
-    )
-    return causal_window() if left and starts else None
+    masks = [it.default is it.empty for name, it in parameters.items() if "mask" in name]
+    makes_one = causal is False or speaks_of_causality(target)
+    if not any(name in parameters for name in names.START_POSITIONS):
+        return None
+    return causal_window() if any(masks) or (masks and not makes_one) else None
 
 
 def causal_window(window: int | None = None) -> VisibleKeys:

@@ -110,11 +110,10 @@ def build(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     except ArgumentError as error:
         field = _unknown_field(error)
         if field is not None and field not in arguments:
-            for value in _values_of_field(cls, field, arguments):
-                given = {**arguments, field: value}
-                built = attempt(lambda given=given: build(cls, given))
-                if not isinstance(built, Exception):
-                    return built
+            given = {**arguments, field: _value_of_field(cls, field, arguments)}
+            built = attempt(lambda: build(cls, given))
+            if not isinstance(built, Exception):
+                return built
         if isinstance(error.__cause__, ArgumentError | None):
             raise
         unsure = any(isinstance(value, float) for value in arguments.values())
@@ -138,15 +137,13 @@ def _unknown_field(error: ArgumentError) -> str | None:
     return error.argument if cause is None else None  # it was read as config["field"]
 
 
-def _values_of_field(
-    cls: Callable[..., Any], field: str, arguments: Mapping[str, Any]
-) -> tuple[Any, ...]:
-    """Return the values that a field of a configuration may have, if its name is not a conventional one."""
+def _value_of_field(cls: Callable[..., Any], field: str, arguments: Mapping[str, Any]) -> Any:
+    """Return the value that a field of a configuration may have, if its name is not a conventional one."""
     conventional = conventional_values(arguments)
     if field in sections_read(cls):
-        return (Section(conventional),)
+        return Section(conventional)
     texts, value = texts_compared(cls).get(field), value_by_name(field, conventional)
-    return (texts[0] if texts else GUESSES[0] if value is None else value,)
+    return texts[0] if texts else GUESSES[0] if value is None else value
 
 
 def _hands_arguments_on(cls: Callable[..., Any]) -> bool:

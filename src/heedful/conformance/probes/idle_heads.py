@@ -29,10 +29,9 @@ def idle_heads(evidence: Evidence) -> Iterator[Finding | Fact]:
         several = [number for name, number in _numbers(part) if name in names.HEADS and number > 1]
         if not attentions or not several or any(len(it.query) != B for it in attentions):
             continue
-        alone = single_heads(
-            type(part), {}
-        )  # what has one head by default may have no other number
-        if len(attentions) > 1 or alone or _has_effect(evidence, path, part):
+        if len(attentions) > 1 or single_heads(type(part), {}):
+            continue  # what has one head by default may have no other number
+        if _has_effect(evidence, path, part):
             continue
         yield Finding(
             "heads-mixed-split",
