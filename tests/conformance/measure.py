@@ -20,6 +20,7 @@ from itertools import chain
 from pathlib import Path
 from statistics import median
 
+import packages  # noqa: F401 - without it, torchvision cannot be imported if make conformance-packages has installed it
 import torch
 from corpus.correct import CORRECT
 from corpus.mutants import BASES, MUTANTS, OPTIONS, Mutant, built, load
