@@ -184,13 +184,13 @@ axes, `key_padding_mask == 0`, a layer of sigmoids, and a table with a row for e
 finding describes.
 
 After the changes that the last three rows led to, 22 of their 34 bugs are named, 6 of their 54 classes cannot be
-called, and none is blamed. Mended alarms: a window of a configuration that nothing reads, a mask that hides whole
-queries, dropout within a block that projects, and a convolution before attention over strides of tokens. One of the
-caches and one of the residuals of the rows before are named, too. Still missed are a residual that adds the values, a
-pool that nothing calls or that averages under the name of a maximum, a softmax behind a product of a pooled map,
-returned weights that are not those used, and a softmax over one constant. Not called are a graph with a class of its
-own for its nodes and edges (2), a list of a query, keys and a mask, images of hyperspectral bands, and two models
-whose sizes are guessed too large or too small.
+called, and one is blamed: a convolution before attention over strides of tokens, which mixes padding with real tokens
+(padding-leak). Mended alarms: a window of a configuration that nothing reads, a mask that hides whole queries, and
+dropout within a block that projects. One of the caches and one of the residuals of the rows before are named, too.
+Still missed are a residual that adds the values, a pool that nothing calls or that averages under the name of a
+maximum, a softmax behind a product of a pooled map, returned weights that are not those used, and a softmax over one
+constant. Not called are a graph with a class of its own for its nodes and edges (2), a list of a query, keys and a
+mask, images of hyperspectral bands, and two models whose sizes are guessed too large or too small.
 """
 """What the check said of modules of strangers when it first saw them, without an example."""
 

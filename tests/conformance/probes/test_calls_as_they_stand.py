@@ -225,30 +225,17 @@ def test_a_comma_in_an_annotation_makes_an_argument_that_nothing_reads(tmp_path)
     assert not bugs_in(tmp_path, source.replace("torch, tensor", "torch.Tensor"))
 
 
-OF_ONE_SEQUENCE = """import torch
-from torch import nn
-
-
-class Attention(nn.Module):
-    def __init__(self, dim, heads=4):
-        super().__init__()
-        self.heads = heads
-        self.qkv = nn.Linear(dim, 3 * dim)
-        self.null_key = nn.Parameter(torch.randn(1, 1, dim))
-
-    def forward(self, x):
-        \"\"\"x: (batch, tokens, features)\"\"\"
-        q, k, v = self.qkv(x).chunk(3, -1)
-        k, v = (torch.cat((self.null_key, it), 1) for it in (k, v))
-        weights = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)
-        return weights @ v
-"""
-
-
 def test_what_fits_one_sequence_alone_is_a_bug_where_an_axis_of_sequences_is_declared(tmp_path):
-    bugs = bugs_in(tmp_path, OF_ONE_SEQUENCE)
+    made = "self.null_score = nn.Parameter(torch.randn(1, heads, 1, 1))"
+    joined = (
+        "scores = torch.cat((self.null_score.expand(SEQUENCES, -1, x.shape[1], -1), scores), -1)"
+    )
+    source = self_attention(joined, made=made).replace("softmax(-1)", "softmax(-1)[..., 1:]")
+    declared = source.replace("q, k, v =", "B, T, C = x.shape\n        q, k, v =", 1)
+    bugs = bugs_in(tmp_path, declared.replace("SEQUENCES", "1"))
     assert [*bugs] == ["crashes"]
-    assert "null_key" in bugs["crashes"]
+    assert "null_score" in bugs["crashes"]
+    assert not bugs_in(tmp_path, declared.replace("SEQUENCES", "B"))
 
 
 UNBOUND = (

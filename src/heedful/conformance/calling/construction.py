@@ -140,8 +140,6 @@ def _unknown_field(error: ArgumentError) -> str | None:
 def _value_of_field(cls: Callable[..., Any], field: str, arguments: Mapping[str, Any]) -> Any:
     """Return the value that a field of a configuration may have, if its name is not a conventional one."""
     conventional = conventional_values(arguments)
-    if field in sections_read(cls):
-        return Section(conventional)
     texts, value = texts_compared(cls).get(field), value_by_name(field, conventional)
     return texts[0] if texts else GUESSES[0] if value is None else value
 

@@ -20,6 +20,7 @@ from heedful.conformance.calling.exceptions import (
     own_frames,
     raising_line,
     unequal_sizes,
+    unjoined_sizes,
     without_tensors,
 )
 from heedful.conformance.calling.failures import (
@@ -64,9 +65,6 @@ SECONDS_OF_LENGTHS = 2.0  # that of guessed calls with another number of tokens
 MISSHAPEN: re.Pattern[str] = re.compile(
     r"shapes? .*cannot be multiplied|[Tt]he size of tensor|invalid for input of size|to unpack|Dimension out of range|"
     r"object has no attribute|[Ee]xpected size|not callable|not subscriptable|number of dimensions|not sufficient"
-)
-UNEQUAL: re.Pattern[str] = re.compile(
-    r"(?:size of tensor a \(|Expected size )(\d+)\D+(\d+)"  # of a sum and of a concatenation
 )
 MAX_ASKED = 3  # optional arguments that failed calls may ask for
 ENOUGH = 4  # calls that fail alike with different masks
@@ -151,8 +149,7 @@ def _of_one_sequence(target: Target, failures: list[FailedCall], limit: TimeLimi
     for failure in list(failures):
         convention, dtype = failure.caller.convention, failure.caller.dtype
         B, T = failure.caller.fixed_sizes or TRIAL_SIZES
-        said = UNEQUAL.search(describe_exception(failure.error))
-        unequal = () if said is None else tuple(map(int, said.groups()))
+        unequal = unequal_sizes(failure.error) or unjoined_sizes(failure.error) or ()
         if convention.guessed or several != B or several not in unequal or dtype != torch.float64:
             continue
         one = [replace(convention, fixed_sizes=(1, T))]

@@ -27,6 +27,7 @@ RUNNERS = (
 UNEQUAL_SIZES: re.Pattern[str] = re.compile(
     r"size of tensor a \((\d+)\) must match the size of tensor b \((\d+)\)"
 )
+UNJOINED_SIZES: re.Pattern[str] = re.compile(r"Expected size (\d+) but got size (\d+)")
 USUAL = (RuntimeError, TypeError, ValueError, IndexError, AttributeError, AssertionError)
 """Exceptions whose description is their message behind the name of their class."""
 MAX_DESCRIPTION = 1000  # characters of a message
@@ -83,6 +84,12 @@ def own_frames(error: BaseException) -> list[tuple[FrameType, int]]:
 def unequal_sizes(error: BaseException) -> tuple[int, int] | None:
     """Return the two sizes that an operation needs to be equal; None if the exception says nothing of the kind."""
     said = UNEQUAL_SIZES.search(describe_exception(error))
+    return None if said is None else (int(said[1]), int(said[2]))
+
+
+def unjoined_sizes(error: BaseException) -> tuple[int, int] | None:
+    """Return the two sizes that a concatenation needs to be equal; None if the exception says nothing of the kind."""
+    said = UNJOINED_SIZES.search(describe_exception(error))
     return None if said is None else (int(said[1]), int(said[2]))
 
 

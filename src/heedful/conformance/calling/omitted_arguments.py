@@ -15,7 +15,7 @@ from heedful.conformance.calling.exceptions import (
 )
 from heedful.conformance.calling.failures import FailedCall, is_refusal, refusing_tests
 from heedful.conformance.calling.target import Target
-from heedful.conformance.recording.assignments import variables_read
+from heedful.conformance.recording.assignments import assigns, variables_read
 from heedful.conformance.recording.source import names_in, nodes_of
 
 # What an exception says of None, or of an empty tensor.
@@ -51,20 +51,13 @@ def unbound_by_default(target: Target, failures: Sequence[FailedCall]) -> BaseEx
         conditions = [
             names_in(it for it in ast.walk(node.test) if isinstance(it, ast.expr))
             for node in nodes_of(target.forward)
-            if isinstance(node, ast.If) and _assigns(node.body, said[1]) and not node.orelse
+            if isinstance(node, ast.If) and not node.orelse
+            if any(assigns(it, said[1]) for it in ast.walk(node) if isinstance(it, ast.stmt))
         ]
         left_out = target.parameters.keys() - {*target.required} - given
         if conditions and not convention.guessed and all(it <= left_out for it in conditions):
             return failure.error
     return None
-
-
-def _assigns(body: Sequence[ast.stmt], name: str) -> bool:
-    """Check whether statements assign a variable."""
-    nodes = (node for statement in body for node in ast.walk(statement))
-    return any(
-        isinstance(it, ast.Name) and it.id == name and isinstance(it.ctx, ast.Store) for it in nodes
-    )
 
 
 def optional_arguments(target: Target) -> set[str]:

@@ -64,10 +64,11 @@ def _crashes_with_lengths(evidence: Evidence) -> Iterator[Finding]:
     An operation that its dtype does not allow is the target's own, whose mask is made of the lengths.
     """
     subject, (B, T) = evidence.subject, evidence.inputs.sizes
-    optional = optional_arguments(subject.target) - subject.arguments(evidence.inputs).keys()
+    given = subject.arguments(evidence.inputs)
+    optional = optional_arguments(subject.target) - given.keys()
     for name in (it for it in sorted(optional) if it.endswith(names.VALID_LENGTHS)):
-        given = {**subject.arguments(evidence.inputs), name: torch.full((B,), T)}
-        error = attempt(lambda given=given: subject.call(given, evidence.inputs))
+        with_lengths = {**given, name: torch.full((B,), T)}
+        error = attempt(lambda it=with_lengths: subject.call(it, evidence.inputs))
         if isinstance(error, RuntimeError) and OF_DTYPE.search(str(error)):
             yield Finding(
                 "crashes",

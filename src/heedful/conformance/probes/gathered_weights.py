@@ -14,7 +14,13 @@ from heedful.conformance.evidence.chain import DIVISIONS, EXPONENTIALS, SOFTMAXE
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.call_sites import call_line
-from heedful.conformance.recording.dataflow import MULTIPLICATIONS, PRODUCTS, VIEWS, ancestors
+from heedful.conformance.recording.dataflow import (
+    MULTIPLICATIONS,
+    NORMS,
+    PRODUCTS,
+    VIEWS,
+    ancestors,
+)
 from heedful.conformance.recording.observation import Observation, tensor_of, value_of
 from heedful.conformance.recording.source import SourceLine, prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -26,7 +32,6 @@ GROUPING: tuple[str, ...] = (
     *("index_add", "index_add_", "scatter_add", "scatter_add_"),
     *("scatter_reduce", "scatter_reduce_", "index_reduce", "index_reduce_"),
 )
-NORMS: tuple[str, ...] = ("normalize", "layer_norm", "rms_norm", "group_norm", "instance_norm")
 KERNELS: tuple[str, ...] = ("feature map", "feature_map", "kernel", "hedgehog", "cluster", "assign")
 """What code says in words if a softmax over features makes no weights of tokens."""
 

@@ -22,8 +22,6 @@ from heedful.conformance.reporting.finding import Fact, Finding
 def idle_heads(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Change the number of heads of a module whose attention has one. The output must change, or the call fail."""
     module, B = evidence.subject.module, evidence.inputs.sizes[0]
-    if any(isinstance(it, Finding) for it in head_merge.ask(evidence)):
-        return  # heads that are merged although nothing has split them
     for path, part in () if module is None else module.named_modules():
         attentions = [it for it in evidence.attentions if it.scores_step.module == path]
         several = [number for name, number in _numbers(part) if name in names.HEADS and number > 1]
@@ -33,6 +31,8 @@ def idle_heads(evidence: Evidence) -> Iterator[Finding | Fact]:
             continue  # what has one head by default may have no other number
         if _has_effect(evidence, path, part):
             continue
+        if any(isinstance(it, Finding) for it in head_merge.ask(evidence)):
+            return  # heads that are merged although nothing has split them
         yield Finding(
             "heads-mixed-split",
             "bug",

@@ -7,12 +7,10 @@ from collections.abc import Iterator
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.weighting_causes import ADDITIONS
-from heedful.conformance.recording.dataflow import ancestors, behind_views
+from heedful.conformance.recording.dataflow import NORMS, ancestors, behind_views
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
-
-NORMS: tuple[str, ...] = ("layer_norm", "rms_norm")
 
 
 @probe("context-wrong")

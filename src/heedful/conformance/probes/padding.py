@@ -46,8 +46,7 @@ LEFT_PADDING: re.Pattern[str] = re.compile(
 )
 FILL: re.Pattern[str] = re.compile(r"mask|fill|where|inf|pad|e\+?\d|bias")
 """What a line contains that hides scores, if only by too small a number."""
-CONVOLUTIONS: tuple[str, ...] = ("conv1d", "conv2d")
-MIXING: tuple[str, ...] = (*CONVOLUTIONS, "unfold")
+CONVOLUTIONS: tuple[str, ...] = ("conv1d", "conv2d", "unfold")
 
 
 class _Change(NamedTuple):
@@ -337,14 +336,13 @@ def _report(
         )
     if name == "padding-leak" and not reason and (pooling := pooling_line(evidence, subject, keep)):
         reason, line = "Padded tokens are pooled with the real ones.", pooling
-    mixing = next((step for step in padded.trace if step.operation in MIXING), None)
-    if name == "padding-leak" and mixing is not None:
-        hidden = _is_hidden_from_attentions(evidence, padded, keep)
-        of_strides = mixing.operation in CONVOLUTIONS and not _attends_between_tokens(padded, keep)
-        if hidden or of_strides:
+    if name == "padding-leak" and _is_hidden_from_attentions(evidence, padded, keep):
+        mixing = next((step for step in padded.trace if step.operation in CONVOLUTIONS), None)
+        if mixing is not None:
             unsure, line = True, SourceLine.of(mixing)
-            hiding = "Each attention hides the padding, but a" if hidden else "A"
-            reason = f"{hiding} convolution mixes padding with real tokens."
+            reason = (
+                "Each attention hides the padding, but a convolution mixes it with real tokens."
+            )
     return Finding(
         name,
         "suspicious" if unsure else "bug",
@@ -384,12 +382,6 @@ def _is_hidden_from_attentions(evidence: Evidence, padded: Observation, keep: Te
     attentions = list(find_attentions(padded))
     hides = (_hides_padding(evidence, *it, keep) for it in enumerate(attentions))
     return bool(attentions) and all(hides)
-
-
-def _attends_between_tokens(padded: Observation, keep: Tensor) -> bool:
-    """Check whether an attention has a query and a key for each token, and not for strides or blocks of them."""
-    T = keep.shape[1]
-    return any(it.applied_weights.shape[1:] == (T, T) for it in find_attentions(padded))
 
 
 def _hides_padding(

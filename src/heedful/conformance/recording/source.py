@@ -232,20 +232,8 @@ def fields_read(cls: Callable[..., object]) -> dict[str, list[str]]:
     fields: dict[str, list[str]] = {}
     source = parsed(cls)
     for node in source.nodes if source is not None and inspect.isclass(cls) else ():
-        match node:
-            case (
-                ast.Attribute(value=ast.Name(id=name), attr=field)
-                | ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=str(field)))
-                | ast.Call(
-                    func=ast.Attribute(value=ast.Name(id=name), attr="get"),
-                    args=[ast.Constant(value=str(field))],
-                )
-            ) if name != "self":
-                fields.setdefault(_mangled(cls.__name__, name), []).append(field)
-            case ast.Attribute(
-                value=ast.Attribute(value=ast.Name(id="self"), attr=kept), attr=field
-            ) if kept == "config" or _mangled(cls.__name__, kept) != kept:
-                fields.setdefault(_mangled(cls.__name__, kept), []).append(field)
+        if (found := _field_of(cls.__name__, node)) is not None:
+            fields.setdefault(found[0], []).append(found[1])
     return fields
 
 
@@ -256,21 +244,32 @@ def sections_read(cls: Callable[..., object]) -> set[str]:
     for node in source.nodes if source is not None and inspect.isclass(cls) else ():
         match node:
             case (
-                ast.Attribute(value=holder) | ast.Subscript(value=holder, slice=ast.Constant(str()))
-            ):
-                match holder:
-                    case ast.Attribute(value=ast.Name(id=name), attr=field) if name != "self":
-                        sections.add(field)
-                    case (
-                        ast.Subscript(value=ast.Name(), slice=ast.Constant(value=str(field)))
-                        | ast.Attribute(value=ast.Attribute(attr="config" | "cfg"), attr=field)
-                    ):
-                        sections.add(field)
-                    case _:
-                        pass
+                ast.Attribute(value=part) | ast.Subscript(value=part, slice=ast.Constant(str()))
+            ) if (found := _field_of(cls.__name__, part)) is not None:
+                sections.add(found[1])
             case _:
                 pass
     return sections
+
+
+def _field_of(owner: str, node: ast.AST) -> tuple[str, str] | None:
+    """Return the variable and the field that an expression in a class reads; None if it reads none."""
+    match node:
+        case (
+            ast.Attribute(value=ast.Name(id=name), attr=field)
+            | ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=str(field)))
+            | ast.Call(
+                func=ast.Attribute(value=ast.Name(id=name), attr="get"),
+                args=[ast.Constant(value=str(field))],
+            )
+        ) if name != "self":
+            return _mangled(owner, name), field
+        case ast.Attribute(
+            value=ast.Attribute(value=ast.Name(id="self"), attr=kept), attr=field
+        ) if kept == "config" or _mangled(owner, kept) != kept:
+            return _mangled(owner, kept), field
+        case _:
+            return None
 
 
 def _mangled(owner: str, name: str) -> str:
