@@ -34,7 +34,7 @@ from heedful.conformance.calling.exceptions import (
     raising_line,
 )
 from heedful.conformance.calling.failures import is_missing_name, refuses_what_it_demands
-from heedful.conformance.calling.isolation import seeded
+from heedful.conformance.calling.isolation import seeded, uninitialised_as_nan
 from heedful.conformance.calling.options import constructor_with, option
 from heedful.conformance.calling.parts import ROTARY, handed_texts, part_classes, takes_embedding
 from heedful.conformance.calling.sequences import SIDES, sequence_parameters, several_numbers
@@ -74,8 +74,8 @@ def instantiate(target: Any, arguments: Mapping[str, Any]) -> Any:
         ArgumentError: The class cannot be built, or there are arguments for something that is no class.
     """
     if inspect.isclass(target):
-        with seeded():
-            return build(target, arguments)
+        with seeded(), uninitialised_as_nan():
+            return _without_nan(build(target, arguments))
     if arguments:
         raise ArgumentError(
             option("arguments"),
@@ -84,6 +84,16 @@ def instantiate(target: Any, arguments: Mapping[str, Any]) -> Any:
             remedy="Pass the class instead of an instance.",
         )
     return target
+
+
+def _without_nan(instance: Any) -> Any:
+    """Return an instance whose memory beside its parameters, such as that of a cache, holds 0 in place of NaN."""
+    modules = instance.modules() if isinstance(instance, nn.Module) else ()
+    holders = [it for module in modules for it in (vars(module), module._buffers)]
+    for value in (value for holder in holders for value in holder.values()):
+        if isinstance(value, Tensor) and not value.is_meta and bool((nan := value.isnan()).any()):
+            value.data.masked_fill_(nan, 0)
+    return instance
 
 
 def build(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.candidates import candidate_conventions
@@ -297,16 +298,17 @@ def _first_of(waiting: deque[Caller], failures: list[FailedCall]) -> tuple[Calle
     """Return the first caller that works, and the trace of its call; take those that fail from the queue.
 
     Calls that differ by their masks alone are left out once some of them have failed alike, before any mask is used. So
-    are those that differ by other arguments than the tokens once one has failed before the target reads these.
+    are those that differ by other arguments than the tokens once one has failed before the target reads these, and
+    those that differ by the tokens once one has failed before it reads any.
 
     Raises:
         TimeoutError: The time is up.
     """
     alike: Counter[Any] = Counter()
-    hopeless = set[Any]()
+    hopeless, refused = set[Any](), dict[frozenset[str], set[Any]]()
     while waiting:
         kind, of_tokens = _without_masks(waiting[0].convention), _tokens_of(waiting[0].convention)
-        if alike[kind] >= ENOUGH or of_tokens in hopeless:
+        if alike[kind] >= ENOUGH or of_tokens in hopeless or _gives_refused(waiting[0], refused):
             waiting.popleft()
             continue
         try:
@@ -314,8 +316,11 @@ def _first_of(waiting: deque[Caller], failures: list[FailedCall]) -> tuple[Calle
         except TimeoutError:
             raise
         except Exception as error:  # noqa: BLE001 - the next convention may work
-            if _reads_only_tokens(waiting[0], error):
+            read = _read_before(waiting[0], error)
+            if read and read <= {*waiting[0].convention.names}:
                 hopeless.add(of_tokens)
+            elif read and read.isdisjoint(waiting[0].convention.names):
+                refused.setdefault(read, set()).add(_constants(waiting[0], read))
             failures.append(FailedCall(waiting.popleft(), without_tensors(error)))
             line = raising_line(error)
             outcome = kind, describe_exception(error), line
@@ -337,16 +342,44 @@ def _tokens_of(convention: CallingConvention) -> tuple[Any, ...]:
     return *tokens, tuple(convention.other_features.items()), convention.fixed_sizes
 
 
-def _reads_only_tokens(caller: Caller, error: BaseException) -> bool:
-    """Check whether a call failed before the target could read any other argument than the tokens."""
+def _gives_refused(caller: Caller, refused: Mapping[frozenset[str], Container[Any]]) -> bool:
+    """Check whether a caller gives values to arguments other than the tokens with which another call has failed."""
+    return any(
+        read.isdisjoint(caller.convention.names) and _constants(caller, read) in values
+        for read, values in refused.items()
+    )
+
+
+def _constants(caller: Caller, names: Iterable[str]) -> frozenset[tuple[str, Any]]:
+    """Return what is equal for callers that give the same values to some arguments other than the tokens."""
+    (B, T), constants = _trial_sizes(caller), caller.convention.constants
+    given = {name: constants[name] for name in names if name in constants}
+    made = {name: it(B, T, caller.dtype) if callable(it) else it for name, it in given.items()}
+    return frozenset((name, _content(it)) for name, it in made.items())
+
+
+def _content(value: Any) -> Any:
+    """Return what is equal for the same numbers, texts and tensors; anything else equals nothing."""
+    if isinstance(value, Tensor):
+        return value.dtype, value.shape, tuple(value.flatten().tolist())
+    return (type(value), value) if isinstance(value, int | float | str | None) else object()
+
+
+def _read_before(caller: Caller, error: BaseException) -> frozenset[str]:
+    """Return the arguments that the target may have read before a call failed; none if that is not known."""
     frames, forward = own_frames(error), caller.target.forward
     if not frames or frames[0][0].f_code is not getattr(forward, "__code__", None):
-        return False
+        return frozenset()
     parameters, given = caller.target.signature.parameters.keys(), caller.convention
     if not {*given.names, *given.constants} <= parameters:  # values within a structure
-        return False
-    read = variables_read_until(forward, frames[0][1])
-    return bool(read) and read.isdisjoint(parameters - {*given.names})
+        return frozenset()
+    return frozenset(variables_read_until(forward, frames[0][1]) & parameters)
+
+
+def _trial_sizes(caller: Caller) -> tuple[int, int]:
+    """Return B and T of a trial."""
+    B, T = caller.fixed_sizes or TRIAL_SIZES
+    return B if caller.batched else 1, T
 
 
 def _trial(caller: Caller) -> tuple[Caller, Trace]:
@@ -355,8 +388,7 @@ def _trial(caller: Caller) -> tuple[Caller, Trace]:
     Raises:
         TypeError: The result has no row for each token, and no one for each sequence.
     """
-    B, T = caller.fixed_sizes or TRIAL_SIZES
-    inputs = caller.draw(B if caller.batched else 1, T)
+    inputs = caller.draw(*_trial_sizes(caller))
     arguments = caller.arguments(inputs)
     args, keywords = caller.target.bound(arguments)
     with torch.no_grad(), caller.isolated():
@@ -371,7 +403,9 @@ def _trial(caller: Caller) -> tuple[Caller, Trace]:
     caller = replace(caller, convention=replace(caller.convention, pooled=pooled))
     rows = caller.convention.rows(trace.result, *inputs.sizes)
     if rows is None:
-        raise TypeError(f"the result has no row for each of {T} tokens: {_shapes(trace.result)}")
+        raise TypeError(
+            f"the result has no row for each of {inputs.sizes[1]} tokens: {_shapes(trace.result)}"
+        )
     if caller.convention.guessed and not rows.isfinite().all():
         raise TypeError("the result is not finite, because the arguments were guessed")
     if any(map(callable, caller.convention.constants.values())) and not rows.isfinite().any():

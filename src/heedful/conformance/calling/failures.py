@@ -340,10 +340,15 @@ def _has_constants(caller: Caller) -> bool:
 
 def is_refusal(error: BaseException) -> bool:
     """Check whether the target rejects a call itself, cannot cut an axis into its windows, or needs more tokens."""
+    text = attempt(lambda: str(error))  # which an exception of the target may not have
+    unfit = isinstance(text, str) and bool(INDIVISIBLE.search(text) or TOO_FEW.search(text))
+    return unfit or is_stated(error)
+
+
+def is_stated(error: BaseException) -> bool:
+    """Check whether the target's own code raises an exception on purpose."""
     place = raising_line(error)
     stated = place is not None and place.source.startswith(("raise", "assert"))
-    text = attempt(lambda: str(error))  # which an exception of the target may not have
-    stated |= isinstance(text, str) and bool(INDIVISIBLE.search(text) or TOO_FEW.search(text))
     return stated or isinstance(error, AssertionError | NotImplementedError)
 
 

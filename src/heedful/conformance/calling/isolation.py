@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import logging
+import operator
 import os
 import random
 import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from functools import partial
 from os import _exit, getpid  # bound here, because a target may replace them
 from typing import Any, cast
@@ -20,11 +21,14 @@ import numpy
 import torch
 from torch import Tensor, nn
 from torch._tensor_str import get_printoptions
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from heedful.conformance.calling.time_limit import TimeLimit
 
 AUTOCAST_DEVICES = ("cpu", "cuda")
-COLLECTIONS = (dict, list, set)
+COLLECTIONS = frozenset({dict, list, set})
+COPIES: MutableMapping[Tensor, tuple[int, Tensor]] = WeakTensorKeyDictionary()
+"""The last copy of each tensor that a module holds."""
 
 
 @contextlib.contextmanager
@@ -65,7 +69,7 @@ def restored(module: nn.Module | None) -> Iterator[None]:
     """Restore a module's attributes and buffers afterwards: empty caches, unchanged counters, dicts without new keys.
 
     A tensor that was written to is replaced by a copy of its former values, because a backward pass may still need the
-    tensor itself.
+    tensor itself. The copy is kept for the next run, since large tables are rarely written to.
     """
     parts = [] if module is None else list(module.modules())
     holders = [holder for part in parts for holder in (vars(part), part._buffers)]
@@ -74,21 +78,34 @@ def restored(module: nn.Module | None) -> Iterator[None]:
         (value, cast(Any, value).copy())
         for held in contents
         for value in held.values()
-        if isinstance(value, COLLECTIONS) and type(value) in COLLECTIONS
+        if type(value) in COLLECTIONS
     ]
     tensors = [value for held in contents for value in held.values() if isinstance(value, Tensor)]
-    saved = {id(tensor): (tensor._version, tensor.detach().clone()) for tensor in tensors}
+    saved = [(tensor, _copied(tensor)) for tensor in tensors]
     try:
         yield
     finally:
         for collection, entries in collections:
             collection.clear()
             (collection.extend if isinstance(collection, list) else collection.update)(entries)
+        written = {id(it): copied for it, (version, copied) in saved if it._version != version}
         for holder, held in zip(holders, contents, strict=True):
-            holder.clear()
-            for name, value in held.items():
-                written = isinstance(value, Tensor) and value._version != saved[id(value)][0]
-                holder[name] = saved[id(value)][1] if written else value
+            if written or not _holds_the_same(holder, held):
+                holder.clear()
+                holder.update((name, written.get(id(it), it)) for name, it in held.items())
+
+
+def _holds_the_same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Check whether two mappings have the same names for the same objects, in the same order."""
+    return a.keys() == b.keys() and all(map(operator.is_, a.values(), b.values()))
+
+
+def _copied(tensor: Tensor) -> tuple[int, Tensor]:
+    """Return the version of a tensor, which counts the writes to it, and a copy of that version."""
+    copied = COPIES.get(tensor)
+    if copied is None or copied[0] != tensor._version:
+        copied = COPIES[tensor] = (tensor._version, tensor.detach().clone())
+    return copied
 
 
 @contextlib.contextmanager

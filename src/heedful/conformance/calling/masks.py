@@ -106,7 +106,8 @@ def _as_lengths(name: str) -> MaskArgument:
 def _find_attention_mask(caller: Caller) -> MaskArgument | None:
     by_caller = caller.convention.visible_keys is not None and not is_from_torch(caller.module)
     forms = ATTENTION_FORMS[::-1] if by_caller else ATTENTION_FORMS  # models make one for all heads
-    attention = _first_fitting(caller, _candidates(caller, names.ATTENTION_MASKS, forms))
+    known = (*names.ATTENTION_MASKS, *names.ADDED_MASKS)
+    attention = _first_fitting(caller, _candidates(caller, known, forms))
     if attention is not None and attention.effective:
         return attention
     return _first_hiding(caller, _candidates(caller, _unknown(caller), forms)) or attention
@@ -241,7 +242,7 @@ def _candidates(caller: Caller, known: Names, forms: Sequence[str]) -> Iterator[
         said = _polarity_of_example(caller.convention.constants.get(name)) if said is None else said
         declared = names.TRUE_KEEPS.get(caller.convention.word_for(name)) if said is None else said
         dtypes = (torch.bool, torch.int64, *([caller.dtype] if said is None else []))
-        if is_documented_as_additive(documented.get(name, "")):
+        if name in names.ADDED_MASKS or is_documented_as_additive(documented.get(name, "")):
             declared, dtypes = True, (caller.dtype,)
         example = given.get(name)
         allowed = _documented_forms(caller, name, forms)
@@ -358,7 +359,7 @@ def _first_fitting(caller: Caller, candidates: Iterable[MaskArgument]) -> MaskAr
         if candidate.dtype.is_floating_point and any(_is_read_as_truth(caller, it) for it in same):
             continue
         trial = _trial(caller, candidate)
-        if trial is None:
+        if trial is None or (trial.argument.effective and _adds_axes(caller, candidate)):
             continue
         nothing_is_left = trial.remaining < FAINT or trial.argument.hides  # also if all is NaN
         if trial.argument.effective and nothing_is_left:
@@ -410,6 +411,21 @@ def _is_read_as_truth(caller: Caller, argument: MaskArgument) -> bool:
         if step.operation in VIEWS:
             same.add(step.index)
     return False
+
+
+def _adds_axes(caller: Caller, argument: MaskArgument) -> bool:
+    """Check whether the scores have more axes with a mask than without one: the code adds axes to another form."""
+    B, T = _sizes(caller)
+    inputs = caller.draw(B, T)
+    plain = caller.arguments(inputs)
+    mask = mask_tensor(argument, _all_visible(argument, B, T), B, caller.dtype)
+    with torch.no_grad(), caller.isolated():
+        traces = [caller.trace(it) for it in (plain, plain | {argument.name: mask})]
+    axes = [
+        max((len(step.shape) for step in trace if "softmax" in step.operation), default=0)
+        for trace in traces
+    ]
+    return 0 < axes[0] < axes[1]
 
 
 def _trial(caller: Caller, argument: MaskArgument) -> _Trial | None:

@@ -55,7 +55,7 @@ PADDING_MASKS: Names = (
 ATTENTION_MASKS: Names = (
     *("attn_mask", "src_mask", "tgt_mask", "attention_mask", "mask", "causal_mask"),
 )
-ADDED_MASKS: Names = ("attn_bias", "attention_bias")  # within a model that makes them from a mask
+ADDED_MASKS: Names = ("attn_bias", "attention_bias")  # numbers that are added to the scores
 MASKS: Names = (*PADDING_MASKS, *ATTENTION_MASKS)
 VALID_LENGTHS: Names = ("lengths", "lens", "seq_lens", "valid_lens", "valid_len", "valid_lengths")
 # Whether True, or 1, means by convention that a token is visible: transformers' mask, and those of torch.nn.

@@ -7,6 +7,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -181,7 +182,7 @@ def _distances(shape: str, width: int) -> Callable[..., Tensor]:
             [width if n == last else sizes.get(it, 1) for n, it in enumerate(shape)]
         )
         batched = [B if it == "B" else -1 for it in shape]
-        return view.to(dtype).expand(batched).contiguous()
+        return view.to(dtype).expand(batched).clone(memory_format=torch.contiguous_format)
 
     return constant
 
@@ -199,8 +200,9 @@ coordinates: Callable[..., Tensor] = _embeddings(3)
 """Draws a place in space for each token, the same for each sequence: a function of (B, T, dtype)."""
 
 
+@cache
 def _table(rows: int, width: int) -> Tensor:
-    """Return random vectors, the same in each call, in float64."""
+    """Return random vectors, the same tensor in each call, in float64; a target gets copies of its rows."""
     generator = torch.Generator().manual_seed(3)
     return torch.randn(rows, width, generator=generator, dtype=torch.float64)
 

@@ -1,4 +1,4 @@
-"""Probe: of several scales that a constructor makes, each one is used."""
+"""Probe: a scale that a constructor makes is used, if others are, or if a function that is called takes one."""
 
 from __future__ import annotations
 
@@ -12,17 +12,30 @@ from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.scale_lines import SCALES
 from heedful.conformance.recording.call_sites import line_reading
 from heedful.conformance.recording.definitions import attribute_definition
+from heedful.conformance.recording.forwarding import call_without
 from heedful.conformance.recording.source import SourceLine, methods_of, parsed
 from heedful.conformance.reporting.finding import Fact, Finding
 
 
 @probe("scale-missing")
 def unused_scales(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Search for a number called a scale that no method reads, while its own class reads others called alike."""
+    """Search for a number called a scale that no method reads, although others called alike are read.
+
+    A call without it of a function that has a parameter of that name shows the same.
+    """
     module = evidence.subject.module
     for path, part in () if module is None else module.named_modules():
         scales = [name for name, it in vars(part).items() if _is_scale(name, it)]
         idle = [name for name in scales if line_reading(part, name) is None]
+        for name in idle:
+            call = call_without(part, name)
+            if call is not None:
+                proof = f"The constructor makes {name} = {getattr(part, name):.4g}, but nothing reads it; "
+                proof += f"the function that is called has a parameter {name}, which is not given."
+                yield Finding(
+                    "scale-missing", "bug", proof, "", call, f"Give it {name}=self.{name}."
+                )
+                return
         for name in idle if len(idle) < len(scales) else ():
             alike = [it for it in scales if it not in idle and _ending(it) == _ending(name)]
             if not alike or not _reads_itself(part, alike[0]):

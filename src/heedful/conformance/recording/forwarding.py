@@ -164,6 +164,16 @@ def call_of_omitting(
     return None
 
 
+def call_without(module: nn.Module, parameter: str) -> SourceLine | None:
+    """Return the first line of a module's methods that calls something without one of its parameters, or as None."""
+    for method in methods_of(module):
+        source = parsed(method)
+        for call in () if source is None else _resolved_calls(source.tree, module, method):
+            if source and call.omits({parameter}):
+                return SourceLine.at(source.file, call.node.lineno)
+    return None
+
+
 def functions_given(target: Callable[..., Any], step: Step) -> Iterator[tuple[FunctionType, str]]:
     """Yield the functions that a target calls with the variable of a step, each with the parameter that gets it.
 
