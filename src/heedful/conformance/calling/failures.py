@@ -32,7 +32,13 @@ from heedful.conformance.calling.exceptions import (
 from heedful.conformance.calling.layouts import PATTERNS, likely_layouts, unpacked_ranks
 from heedful.conformance.calling.target import Target, is_required, made_parameters, tables
 from heedful.conformance.recording.assignments import variables_read
-from heedful.conformance.recording.source import SourceLine, contains_line, methods_of, parsed_file
+from heedful.conformance.recording.source import (
+    SourceLine,
+    contains_line,
+    methods_of,
+    nodes_of,
+    parsed_file,
+)
 from heedful.errors import ArgumentError
 
 SIZES = ((3, 5), (4, 8), (2, 16))  # B and T at which a call must fail alike to prove a bug
@@ -158,8 +164,9 @@ def _imported_names(tree: ast.AST) -> Iterator[str]:
 def lengths_named(failures: Sequence[FailedCall]) -> list[int]:
     """Return numbers of tokens that the exceptions may ask for: numbers in their messages, and squares of these.
 
-    Sides of an image, and of its windows, that the module keeps come first, and tables with a row for each distance.
-    Windows of an image have a fixed number of tokens, and tables of relative positions have one row for each pair.
+    Twice the length of segments comes first, then sides of an image, and of its windows, that the module keeps, and
+    tables with a row for each distance. Windows of an image have a fixed number of tokens, and tables of relative
+    positions have one row for each pair.
     """
     widths = failures[0].caller.convention.features
     messages = [
@@ -175,9 +182,34 @@ def lengths_named(failures: Sequence[FailedCall]) -> list[int]:
     )
     roots = (n for size in pairs for n in range(MAX_LENGTH, 1, -1) if size % (n * n) == 0)
     module = failures[0].caller.module
-    own = (*square_sizes(module), *_grid_sizes(module), *_relative_lengths(module))
+    segments = _segments(module) if any(is_stated(it.error) for it in failures) else ()
+    own = (
+        *(2 * it for it in segments),
+        *square_sizes(module),
+        *_grid_sizes(module),
+        *_relative_lengths(module),
+    )
     sizes = (*own, *lengths, *roots)
     return list(dict.fromkeys(sizes))[:MAX_LENGTHS]
+
+
+def _segments(module: nn.Module | None) -> list[int]:
+    """Return the lengths of the segments into which a module's own code divides its tokens, as `T % self.segment`."""
+    divisors: list[str] = []
+    for node in nodes_of(module.forward) if module is not None else ():
+        match node:
+            case (
+                ast.BinOp(op=ast.Mod(), right=ast.Attribute(value=ast.Name(id="self"), attr=name))
+                | ast.Call(
+                    func=ast.Name(id="divmod"),
+                    args=[_, ast.Attribute(value=ast.Name(id="self"), attr=name)],
+                )
+            ):
+                divisors.append(name)
+            case _:
+                pass
+    sizes = (getattr(module, name, None) for name in divisors)
+    return [it for it in sizes if type(it) is int and 1 < it <= MAX_LENGTH // 2]
 
 
 def batches_named(failures: Sequence[FailedCall]) -> list[int]:

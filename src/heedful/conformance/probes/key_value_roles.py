@@ -44,9 +44,32 @@ def key_value_roles(evidence: Evidence) -> Iterator[Finding | Fact]:
         if finding is not None:
             yield finding
             return
-    exchanged = _exchanged_arguments(evidence)
-    if exchanged is not None:
-        yield exchanged
+    finding = _exchanged_arguments(evidence) or _stored_under_queries(evidence)
+    if finding is not None:
+        yield finding
+
+
+def _stored_under_queries(evidence: Evidence) -> Finding | None:
+    """Return a finding if a memory sums products of values and queries over the tokens, in place of those of keys."""
+    observation, T = evidence.baseline, evidence.inputs.sizes[1]
+    for step in observation.trace:
+        operands = [it for it in step.arguments if isinstance(it, Source)]
+        if step.operation not in PRODUCTS or len(operands) != 2 or T in step.shape[-2:]:
+            continue
+        paths = [steps_from_projection(observation, it) for it in operands]
+        names = [{own_name(it) for it in parameter_names(path[:1])} for path in paths]
+        roles = [{role_of(it) for it in own} for own in names]
+        if {"query"} in roles and {"value"} in roles:
+            return Finding(
+                "keys-values-swapped",
+                "bug",
+                "A memory of the tokens sums products of queries and values: what is stored under a query is not found "
+                "by its key.",
+                "",
+                SourceLine.of(step),
+                "Store the values under the keys: memory = key.transpose(-2, -1) @ value.",
+            )
+    return None
 
 
 def _exchanged_arguments(evidence: Evidence) -> Finding | None:
@@ -78,8 +101,9 @@ def _swapped(evidence: Evidence, attention: RecordedAttention) -> Finding | None
     """Return a finding if a product takes a tensor, or a projection, with the other one's name."""
     key_path = steps_from_projection(evidence.baseline, attention.key_source)
     value_path = steps_from_projection(evidence.baseline, attention.value_source)
-    if any(step.operation in PRODUCTS and not is_projection(step) for step in value_path):
-        return None  # the weights are multiplied by a result that has several tokens in it
+    query_path = steps_from_projection(evidence.baseline, attention.query_source)
+    if any(it.operation in PRODUCTS and not is_projection(it) for it in query_path + value_path):
+        return None  # what has several tokens in it, such as a memory, is no query and no value
     if not value_path and key_path and _projects(evidence, key_path[0], attention.value_source):
         return None  # the tokens of a memory are the values, and their projections the keys
     if values_are_keys(attention) and not _has_another(evidence, attention):

@@ -392,7 +392,9 @@ def _compare_orders(
             return None  # the tokens decide, not their number
         one, other = (evidence.subject.record(it) for it in (prefix, _shuffle_earlier(prefix)))
         attentions = find_attentions(one)
-        sees_all = attentions and all(it.visible[:, -1].all() for it in attentions)
+        sees_all = attentions and all(
+            it.visible.shape[-1] >= length and it.visible[:, -1].all() for it in attentions
+        )
         return Finding(
             "length-dependent",
             "bug" if sees_all and not _is_in_blocks(evidence, length) else "suspicious",
