@@ -23,6 +23,9 @@ NEXT_ENTRY: re.Pattern[str] = re.compile(
 ENTRY: re.Pattern[str] = re.compile(r"\s*(\w+ : \S|[a-z]\w*( \([^)]*\))?:( |$))")
 TITLE: re.Pattern[str] = re.compile(r"\s*\w+:\s*$")  # "params:", above entries
 SHAPE_BELOW: re.Pattern[str] = re.compile(r"\s*[-*] [(\[]")  # "- (batch, length)", below an entry
+SHAPE_BEHIND: re.Pattern[str] = re.compile(
+    r"\w+ +([(\[] *\w+ *,.*)"
+)  # "states [batch, dim]", without a colon
 SEVERAL: re.Pattern[str] = re.compile(r"\w+(, ?\w+)+\b")  # parameters that a comment is about
 # A comment behind a parameter on a line of its own, or behind the signature of a function of one mask.
 OF_PARAMETER: re.Pattern[str] = re.compile(r"^\s*(\w+)\s*(?:[:=][^#]*)?,?\s*#\s*(.*)$")
@@ -99,7 +102,8 @@ def documented_arguments(target: Callable[..., Any]) -> dict[str, str]:
     said: dict[str, str] = {}
     for line in docstring_lines(target):
         name, _, text = entry_of(line).partition(":")
-        said.setdefault(name.split(" ")[0].strip(" `*"), text)
+        shape = SHAPE_BEHIND.match(name)
+        said.setdefault(name.split(" ")[0].strip(" `*"), text if shape is None else shape[1] + text)
     for name, text in _stated(target):
         if not said.get(name):
             said[name] = text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 
 import torch
@@ -117,9 +117,30 @@ def _mixed_by_arguments(evidence: Evidence, together: int) -> Iterator[Finding]:
                 "bug" if _is_documented_per_sequence(evidence, name) else level,
                 f"Changing {name} of sequence 0 changes the output of sequence {others[0] + together}.",
                 f"B = {B}, {name} {times(value.shape)}",
-                _line(evidence, _first_mixing_step(evidence, after, 0, together)),
+                _line_of_repetition(after, name)
+                or _line(evidence, _first_mixing_step(evidence, after, 0, together)),
             )
             return
+
+
+def _line_of_repetition(observation: Observation, argument: str) -> SourceLine | None:
+    """Return the line that repeats an argument of each sequence, all sequences in turn; None if no line does."""
+    steps, (B, _) = observation.trace.steps, observation.inputs.sizes
+    of_argument = set[int]()
+    for step in steps:
+        reads = any(it.kind == "input" and it.name == argument for it in step.inputs)
+        if not reads and not any(it.step in of_argument for it in step.inputs):
+            continue
+        of_argument.add(step.index)
+        if step.operation in ("repeat", "tile") and step.shape[0] > B == _rows_before(steps, step):
+            return SourceLine.of(step)
+    return None
+
+
+def _rows_before(steps: Sequence[Step], step: Step) -> int | None:
+    """Return the size of the first axis of what a step reads, if another step has made that."""
+    made = step.inputs[0].step if step.inputs else None
+    return None if made is None else steps[made].shape[0]
 
 
 def _has_part_per_sequence(evidence: Evidence, constant: object) -> bool:

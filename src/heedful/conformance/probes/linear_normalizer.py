@@ -16,6 +16,8 @@ from heedful.conformance.recording.dataflow import (
     DIVISIONS,
     PRODUCTS,
     SCALINGS,
+    parameter_names,
+    steps_from_argument,
     steps_from_tokens,
 )
 from heedful.conformance.recording.differences import differing_entries
@@ -39,7 +41,7 @@ def linear_normalizer(evidence: Evidence) -> Iterator[Finding | Fact]:
     if weighted or module is None:
         return
     for name, layer in module.named_modules():
-        rows = _value_rows(name, layer)
+        rows = _value_rows(name, layer) if _projects_tokens(evidence, name) else None
         vector = None if rows is None else _vector_for(layer, rows)
         added = {} if vector is None else _added_to_steps(evidence, name, vector)
         normalized = _normalized_context(evidence, added)
@@ -85,10 +87,18 @@ def _factor(added: Tensor, vector: Tensor, B: int, T: int) -> float:
     return float(factor) if in_order.double().mean() > 0.5 and factor > TOLERANCE else 1.0
 
 
+def _projects_tokens(evidence: Evidence, layer: str) -> bool:
+    """Check whether a layer projects the tokens, and no state of a decoder."""
+    steps = evidence.baseline.trace.steps
+    given = evidence.subject.convention.names
+    of_tokens = {index for name in given for index in steps_from_argument(steps, name)}
+    return any(f"{layer}.weight" in parameter_names([steps[it]]) for it in of_tokens)
+
+
 def _value_rows(name: str, layer: nn.Module) -> slice | None:
     """Return which of a layer's features are values; None if none are, or if it is no projection."""
     letters = letters_of(own_name(name))
-    if not isinstance(layer, PROJECTIONS):
+    if not isinstance(layer, PROJECTIONS) or len(layer.weight) == 1:  # which makes scores
         return None
     features = len(layer.weight)
     if letters.endswith("v") and features % len(letters) == 0:
